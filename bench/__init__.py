@@ -1,0 +1,1 @@
+"""Measurements: each module prints JSON as its last line."""

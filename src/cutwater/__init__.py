@@ -1,0 +1,1 @@
+"""One consistent cut across all your Spark streams."""

@@ -1,0 +1,76 @@
+"""The form of one log entry on disk and on the wire, and the hash chain that joins entries.
+
+Both kinds of log (the journal, and one log per stage and generation) have the same envelope. An entry
+names its own place, the hash of the entry before it, and the place of the newest SNAPSHOT at or before
+it. That last field is what lets a writer or a reader that slept find out that its place was compacted
+away (see `log.py`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Generic, TypeVar
+
+import msgspec
+
+from cutwater.protocol.errors import PeerError
+
+B = TypeVar("B")
+
+GENESIS = "0" * 64
+"""What the first entry of a log names as the hash of its predecessor."""
+
+
+class Entry(msgspec.Struct, Generic[B], frozen=True):
+    """One entry of a log.
+
+    `index` is its place, from 1. `prev` is the hash of the bytes at the place before. `snapshot` is the
+    place of the newest SNAPSHOT up to and including this entry, 0 if there is none. `nonce` is unique to
+    the attempt to write it, so a writer can recognise its own entry after an error.
+    """
+
+    index: int
+    prev: str
+    snapshot: int
+    nonce: str
+    body: B
+
+
+class Sealed(msgspec.Struct, Generic[B], frozen=True):
+    """An entry together with its exact bytes and their hash; the chain is over the bytes."""
+
+    entry: Entry[B]
+    data: bytes
+    hash: str
+
+
+def digest(data: bytes) -> str:
+    """The hash that the chain, parts and manifests use."""
+    return hashlib.sha256(data).hexdigest()
+
+
+class Codec(Generic[B]):
+    """Encodes and decodes the entries of one kind of log."""
+
+    def __init__(self, body_type: object) -> None:
+        self._encode = msgspec.json.Encoder().encode
+        self._decode = msgspec.json.Decoder(Entry[body_type]).decode  # type: ignore[valid-type]
+
+    def seal(self, entry: Entry[B]) -> Sealed[B]:
+        """The entry with its bytes and their hash."""
+        data = self._encode(entry)
+        return Sealed(entry, data, digest(data))
+
+    def open(self, data: bytes) -> Sealed[B]:
+        """The entry that these bytes are. Raises `PeerError` if they are none; nothing else happens."""
+        try:
+            return Sealed(self._decode(data), data, digest(data))
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            raise PeerError(f"not a log entry ({error}): {data[:60]!r}") from error
+
+
+def follows(before: Sealed[B] | None, after: Sealed[B]) -> bool:
+    """Whether `after` may stand right behind `before` (`None`: at the very start of the log)."""
+    if before is None:
+        return after.entry.index == 1 and after.entry.prev == GENESIS
+    return after.entry.index == before.entry.index + 1 and after.entry.prev == before.hash

@@ -1,0 +1,159 @@
+"""What the protocol asks of the shell around it.
+
+Every procedure in this package that needs the outside world is a generator. It *yields* one of the
+effects below and is resumed with the answer; it never does anything itself. The running system drives
+these generators with real storage, tables and sockets, the simulator with modelled ones, and neither
+can tell them what happened in between: a crash is a generator that is never resumed.
+
+The shell's duties
+1. Perform effects of one generator in order, one at a time, and resume with the answer named below.
+2. An error is `FAILED`, never an exception. It says nothing: the write may have happened, or may yet.
+3. `Create` is put-if-absent, atomic per name, and durable when it answers `CREATED`.
+4. A `Read` or `List` that starts after a `Create` or `Delete` answered reflects it.
+5. Before each resumption, set the process's time; nothing in here looks at a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from enum import Enum
+from typing import Any, TypeVar
+
+import msgspec
+
+R = TypeVar("R")
+
+
+class Answer(Enum):
+    """What a store says about a write."""
+
+    CREATED = "created"
+    EXISTS = "exists"
+    DONE = "done"
+    FAILED = "failed"
+
+
+CREATED = Answer.CREATED
+EXISTS = Answer.EXISTS
+DONE = Answer.DONE
+FAILED = Answer.FAILED
+
+
+class Create(msgspec.Struct, frozen=True):
+    """Put-if-absent. Answers `CREATED`, `EXISTS` or `FAILED`."""
+
+    name: str
+    data: bytes
+
+
+class Read(msgspec.Struct, frozen=True):
+    """Answers the object's bytes, `None` if there is none, or `FAILED`."""
+
+    name: str
+
+
+class List(msgspec.Struct, frozen=True):
+    """Answers the sorted names below `prefix` that sort after `after`, or `FAILED`."""
+
+    prefix: str
+    after: str = ""
+
+
+class Delete(msgspec.Struct, frozen=True):
+    """Removes an object. Answers `DONE` (also if there was none) or `FAILED`."""
+
+    name: str
+
+
+class Sleep(msgspec.Struct, frozen=True):
+    """Resumes after `ms`; answers nothing."""
+
+    ms: int
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """Resumes when the actor is poked, or after `ms`; answers nothing."""
+
+    ms: int
+
+
+class Send(msgspec.Struct, frozen=True):
+    """Hands a message to another member, or to all if `to` is `None`. It may be lost. Answers nothing."""
+
+    to: str | None
+    message: Any
+
+
+class TableHead(msgspec.Struct, frozen=True):
+    """What a table says of itself: its version, and the version of Cutwater's transaction in it."""
+
+    version: int
+    transaction: int
+
+
+class ReadTable(msgspec.Struct, frozen=True):
+    """Answers the sink's `TableHead`, or `FAILED`."""
+
+    sink: str
+
+
+class FindTableVersion(msgspec.Struct, frozen=True):
+    """Answers the table version that carries this transaction version, `None`, or `FAILED`."""
+
+    sink: str
+    transaction: int
+
+
+class PublishTable(msgspec.Struct, frozen=True):
+    """Adds files in one table commit. Answers the new version, `None` if the table has moved on from
+    `expected_version`, or `FAILED`."""
+
+    sink: str
+    expected_version: int
+    transaction: int
+    files: tuple[str, ...]
+
+
+class RewindTable(msgspec.Struct, frozen=True):
+    """Makes the table's rows those of `to_version` again, in one commit; answers as `PublishTable`."""
+
+    sink: str
+    expected_version: int
+    transaction: int
+    to_version: int
+
+
+Effect = (
+    Create
+    | Read
+    | List
+    | Delete
+    | Sleep
+    | Wait
+    | Send
+    | ReadTable
+    | FindTableVersion
+    | PublishTable
+    | RewindTable
+)
+Procedure = Generator[Effect, Any, R]
+"""A sans-I/O procedure: yields effects, is sent their answers, returns `R`."""
+
+RETRY_MS = 20
+RETRY_MAX_MS = 640
+
+
+def backoff_ms(attempt: int) -> int:
+    """How long to wait before try `attempt` + 1; doubles from 20 ms to 640 ms."""
+    return min(RETRY_MS << min(attempt, 5), RETRY_MAX_MS)
+
+
+def insist(effect: Effect) -> Procedure[Any]:
+    """Performs an effect that may be repeated safely until it does not fail."""
+    attempt = 0
+    while True:
+        answer = yield effect
+        if answer is not FAILED:
+            return answer
+        yield Sleep(backoff_ms(attempt))
+        attempt += 1

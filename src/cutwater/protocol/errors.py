@@ -1,0 +1,25 @@
+"""Errors, split by whose fault it is. Each says what happened, to what, and what to do next."""
+
+
+class CutwaterError(Exception):
+    """The base of every error that Cutwater raises on purpose."""
+
+
+class UserError(CutwaterError):
+    """The caller asked for something that cannot be; the message says what to ask for instead."""
+
+
+class PeerError(CutwaterError):
+    """Another member sent something that cannot be believed or understood. It changed nothing here."""
+
+
+class StoreError(CutwaterError):
+    """The store holds, or fails to hold, something that it must not."""
+
+
+class IllegalStep(CutwaterError):
+    """A state machine was asked for a step that its table does not have. The machine did not change."""
+
+
+class InvariantBroken(CutwaterError):
+    """Something that must always hold does not. This is a bug in Cutwater, never in a pipeline."""
