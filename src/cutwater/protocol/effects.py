@@ -123,19 +123,67 @@ class RewindTable(msgspec.Struct, frozen=True):
     to_version: int
 
 
-Effect = (
-    Create
-    | Read
-    | List
-    | Delete
-    | Sleep
-    | Wait
-    | Send
-    | ReadTable
-    | FindTableVersion
-    | PublishTable
-    | RewindTable
-)
+class ListFolders(msgspec.Struct, frozen=True):
+    """Answers the incarnations of a stage whose Spark folder is complete, or `FAILED`."""
+
+    stage: str
+    generation: int
+
+
+class MakeFolder(msgspec.Struct, frozen=True):
+    """Makes an incarnation's own Spark folder: from `source`'s, up to the last batch that Spark committed
+    there; or, without one, from what `report` names; or empty. Answers the prepared records of the
+    batches that Spark committed there after `last`, in order, or `FAILED`."""
+
+    stage: str
+    generation: int
+    incarnation: int
+    source: int | None
+    report: Any
+    last: int
+
+
+class StartQuery(msgspec.Struct, frozen=True):
+    """Starts the stage's query in that folder. Answers nothing."""
+
+    stage: str
+    generation: int
+    incarnation: int
+
+
+class ReadPrepared(msgspec.Struct, frozen=True):
+    """Answers the prepared record of a batch if Spark has committed it (`commits/b` exists), else `None`;
+    or `FAILED`."""
+
+    stage: str
+    generation: int
+    incarnation: int
+    batch: int
+
+
+class FindState(msgspec.Struct, frozen=True):
+    """Answers names and checksums of the state files of a batch, `None` if some are gone, or `FAILED`.
+    With `copy_to`, copies them below that prefix first and answers the copies."""
+
+    stage: str
+    generation: int
+    incarnation: int
+    batch: int
+    copy_to: str | None
+
+
+class FindStored(msgspec.Struct, frozen=True):
+    """Answers what lies below a stage's folder in a generation: a list of channel files and one of state
+    files (`retention.Stored`), or `FAILED`."""
+
+    stage: str
+    generation: int
+
+
+StoreEffect = Create | Read | List | Delete
+TableEffect = ReadTable | FindTableVersion | PublishTable | RewindTable
+SparkEffect = ListFolders | MakeFolder | StartQuery | ReadPrepared | FindState | FindStored
+Effect = StoreEffect | TableEffect | SparkEffect | Sleep | Wait | Send
 Procedure = Generator[Effect, Any, R]
 """A sans-I/O procedure: yields effects, is sent their answers, returns `R`."""
 
@@ -157,3 +205,18 @@ def insist(effect: Effect) -> Procedure[Any]:
             return answer
         yield Sleep(backoff_ms(attempt))
         attempt += 1
+
+
+def put(name: str, data: bytes) -> Procedure[bool]:
+    """Makes sure that `name` holds `data`; `False` if it holds something else already.
+
+    An error says nothing and "exists" may be our own earlier write, so both are settled by reading back.
+    """
+    attempt = 0
+    while (yield Create(name, data)) is not CREATED:
+        found = yield Read(name)
+        if found is not FAILED and found is not None:
+            return bool(found == data)
+        yield Sleep(backoff_ms(attempt))
+        attempt += 1
+    return True

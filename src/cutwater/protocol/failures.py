@@ -1,0 +1,134 @@
+"""Why a checkpoint or a request came to nothing: a closed list, each with what to do about it.
+
+The journal keeps reasons, so none is ever renamed or given another meaning.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class FailureReason(Enum):
+    """One reason.
+
+    `started` says whether a checkpoint had begun, so that an epoch was used up. `counts` says whether it
+    counts towards the tolerated failures: only what is wrong with the pipeline does, never what somebody
+    asked for. `advice` is the sentence for the user.
+    """
+
+    started: bool
+    counts: bool
+    advice: str
+
+    def __new__(cls, value: str, started: bool, counts: bool, advice: str) -> FailureReason:
+        self = object.__new__(cls)
+        self._value_ = value
+        self.started = started
+        self.counts = counts
+        self.advice = advice
+        return self
+
+    # A checkpoint that had begun.
+    DEADLINE = (
+        "deadline",
+        True,
+        True,
+        "See whether the named members run and which of their stages is slow; give checkpoints more time"
+        " (timeout_ms), or let slow ones cut unaligned (alignment_timeout_ms).",
+    )
+    MEMBER_REFUSED = (
+        "member_refused",
+        True,
+        True,
+        "Read the member's error, which is quoted, and put its cause right; the next checkpoint tries again.",
+    )
+    INCONSISTENT_CUT = (
+        "inconsistent_cut",
+        True,
+        True,
+        "Nothing was committed and nothing is lost. If it happens again, report it with the output of"
+        " `cutwater explain` for this epoch: it is a bug in Cutwater.",
+    )
+    PART_UNREADABLE = (
+        "part_unreadable",
+        True,
+        True,
+        "See whether the store still holds the named part and whether the leader may read it; the next"
+        " checkpoint writes a new one.",
+    )
+    CANCELLED = (
+        "cancelled",
+        True,
+        False,
+        "Somebody asked for it. Nothing to do: its batches belong to the next checkpoint that commits.",
+    )
+    LEADER_CHANGED = (
+        "leader_changed",
+        True,
+        False,
+        "Nothing to do: the new leader begins its own checkpoint. Ask again for a savepoint that this was.",
+    )
+    RESTORED = (
+        "restored",
+        True,
+        False,
+        "Nothing to do: a restore put an end to this timeline. Ask again for a savepoint that this was.",
+    )
+    TOPOLOGY_CHANGED = (
+        "topology_changed",
+        True,
+        False,
+        "Nothing to do: the next checkpoint is taken of the pipeline's new graph.",
+    )
+
+    # Nothing had begun.
+    STORE_UNAVAILABLE = (
+        "store_unavailable",
+        False,
+        True,
+        "See whether the store answers and whether this member may write to it; the next"
+        " checkpoint tries again.",
+    )
+    ALREADY_IN_PROGRESS = (
+        "already_in_progress",
+        False,
+        False,
+        "Wait for the one that is under way (`cutwater status` shows it), or choose another name.",
+    )
+    QUEUE_FULL = (
+        "queue_full",
+        False,
+        False,
+        "Wait until the requests ahead of it are done, then ask again; `cutwater status` shows them.",
+    )
+    NOTHING_TO_CANCEL = (
+        "nothing_to_cancel",
+        False,
+        False,
+        "Nothing to do: no checkpoint can be cancelled now; `cutwater status` shows what is under way.",
+    )
+    DRAINING = (
+        "draining",
+        False,
+        False,
+        "Wait for the drain to commit, or cancel it and ask again.",
+    )
+    DRAINED = (
+        "drained",
+        False,
+        False,
+        "The pipeline has come to rest; start it again to take further checkpoints.",
+    )
+    TOO_MANY_FAILURES = (
+        "too_many_failures",
+        False,
+        False,
+        "Put right what the last failure names, then start the pipeline again; raise tolerated_failures if"
+        " such failures are to be expected.",
+    )
+    NOT_LEADER = (
+        "not_leader",
+        False,
+        False,
+        "Ask again: the request reached a member that does not lead, or no longer leads.",
+    )

@@ -1,0 +1,463 @@
+"""Leadership: who leads, and what the leader does.
+
+Leadership is a journal entry (rule 2): whoever wrote the latest LEADER leads. Heartbeats only decide when
+to try. A leader whose term is over finds the place that it wanted taken, reads why, and stops; nothing
+that it had begun can still become anything, because the new LEADER entry made it void.
+
+The leader's actor is sequential: it performs one action of the coordinator after the other, each of them
+durable before the next word about it leaves this process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+
+import msgspec
+
+from cutwater.protocol.barrier import Flags
+from cutwater.protocol.chain import digest
+from cutwater.protocol.coordinator import (
+    Abort,
+    Action,
+    Begin,
+    Coordinator,
+    CoordinatorConfig,
+    Decide,
+    TurnUnaligned,
+)
+from cutwater.protocol.cut import check_cut, make_manifest, merge_parts
+from cutwater.protocol.effects import Delete, List, Procedure, Read, Send, Wait, insist, put
+from cutwater.protocol.failures import FailureReason
+from cutwater.protocol.log import AppendPhase, append, compact, follow, trim
+from cutwater.protocol.member import Member
+from cutwater.protocol.publish import read_manifest
+from cutwater.protocol.records import (
+    CHECKPOINT_PREFIX,
+    MARK_PREFIX,
+    Aborted,
+    Begun,
+    Committed,
+    JournalBody,
+    Manifest,
+    Part,
+    Restored,
+    Snapshot,
+    TopologySet,
+    decode,
+    encode,
+    manifest_name,
+    mark_name,
+)
+from cutwater.protocol.records import Leader as LeaderEntry
+from cutwater.protocol.retention import expire, is_leftover
+from cutwater.protocol.tables import Table
+from cutwater.protocol.wire import Ack, Announcement, Heartbeat, Phase, Request, RequestKind
+
+
+class LeaderPhase(Enum):
+    FOLLOWING = "following"
+    CAMPAIGNING = "campaigning"
+    LEADING = "leading"
+
+
+LEADERSHIP = Table(
+    "leadership",
+    "Leadership of one member",
+    LeaderPhase.FOLLOWING,
+    {
+        (LeaderPhase.FOLLOWING, "leader_silent"): LeaderPhase.CAMPAIGNING,
+        (LeaderPhase.CAMPAIGNING, "entry_is_mine"): LeaderPhase.LEADING,
+        (LeaderPhase.CAMPAIGNING, "place_taken"): LeaderPhase.FOLLOWING,
+        (LeaderPhase.LEADING, "term_over"): LeaderPhase.FOLLOWING,
+    },
+)
+
+
+class LeaderConfig(msgspec.Struct, frozen=True):
+    """`timeout_ms`: silence after which a member tries to lead; it waits a little longer the further back
+    its name stands, so that not all try at once. `heartbeat_ms`: how often a leader shows itself."""
+
+    timeout_ms: int = 3_000
+    heartbeat_ms: int = 1_000
+    coordinator: CoordinatorConfig = CoordinatorConfig()
+
+
+class Leader:
+    """The leadership of one member: the actor `run`, and the messages that it takes in."""
+
+    def __init__(self, member: Member, config: LeaderConfig) -> None:
+        self.member = member
+        self.config = config
+        self.phase = LEADERSHIP.start
+        self.coordinator: Coordinator | None = None
+        self.story = ""
+        self._inbox: list[Ack | Request] = []
+        self._seen_ms = 0
+        self._manifests: dict[int, Manifest] = {}
+        self._swept = False
+        members = member.topology.members()
+        self._patience_ms = config.timeout_ms * (8 + members.index(member.name)) // 8
+
+    # --- messages -------------------------------------------------------------------------------------
+
+    def on_message(self, message: Ack | Request) -> None:
+        """An ack or a request; it waits until the actor has time. Without leadership it means nothing."""
+        if self.phase is LeaderPhase.LEADING:
+            self._inbox.append(message)
+            self.member.wake("lead")
+
+    def on_heartbeat(self, heartbeat: Heartbeat) -> None:
+        """The current leader, or a newer one than we know, has shown itself."""
+        if heartbeat.term >= max(1, self.member.journal.state.term):
+            self._seen_ms = self.member.now_ms
+
+    # --- following and campaigning ----------------------------------------------------------------------
+
+    def run(self) -> Procedure[None]:
+        """The actor: waits while somebody leads, tries to lead when nobody does, leads."""
+        self._seen_ms = self.member.now_ms
+        while True:
+            silent_ms = self.member.now_ms - self._seen_ms
+            if not self._may_campaign() or silent_ms < self._patience_ms:
+                yield Wait(max(self.member.config.poll_ms, self._patience_ms - silent_ms))
+                continue
+            self._step("leader_silent")
+            term = yield from self._campaign()
+            self._seen_ms = self.member.now_ms
+            if term is None:
+                self._step("place_taken")
+                continue
+            self._step("entry_is_mine")
+            yield from self._lead(term)
+            self.story = f"term {term} is over: {self.member.journal.state.leader} leads"
+            self._step("term_over")
+            self._seen_ms = self.member.now_ms
+
+    def _may_campaign(self) -> bool:
+        """Not before the member has caught up. After a drain only a process that was started since: a new
+        LEADER entry sets the pipeline going again."""
+        return self.member.live and (not self.member.journal.state.drained or self.member.resumes)
+
+    def _step(self, event: str) -> None:
+        self.phase = LEADERSHIP.next(self.phase, event)
+
+    def _campaign(self) -> Procedure[int | None]:
+        """Tries to write the next LEADER entry; the new term, or `None` if somebody else was faster."""
+        view = self.member.journal.view
+        before = self.member.journal.state.term
+        yield from follow(view)
+        term = self.member.journal.state.term + 1
+        if term != before + 1:
+            return None
+        sealed = view.seal(LeaderEntry(term, self.member.name), self.member.nonce())
+        if (yield from append(view, sealed)) is AppendPhase.MINE:
+            return term
+        yield from follow(view)
+        return None
+
+    # --- leading --------------------------------------------------------------------------------------
+
+    def _lead(self, term: int) -> Procedure[None]:
+        self._inbox.clear()
+        self._manifests.clear()
+        self._swept = False
+        if not (yield from self._set_topology(term)):
+            return
+        coordinator = self._new_coordinator(term)
+        while self._leads(term):
+            actions: list[Action] = coordinator.tick(self.member.now_ms)
+            while self._inbox and not actions:
+                message = self._inbox.pop(0)
+                if isinstance(message, Ack):
+                    actions = coordinator.on_ack(message, self.member.now_ms)[1]
+                elif message.kind is RequestKind.RESTORE:
+                    if (yield from self._restore(term, message)):
+                        coordinator = self._new_coordinator(term)
+                else:
+                    actions = self._request(coordinator, message)
+            if actions:
+                yield from self._perform_all(term, coordinator, actions)
+            else:
+                yield from self._housekeep(term)
+                yield Wait(self.member.config.poll_ms)
+        self.coordinator = None
+
+    def _leads(self, term: int) -> bool:
+        return self.member.journal.state.term == term
+
+    def _new_coordinator(self, term: int) -> Coordinator:
+        state = self.member.journal.state
+        self.coordinator = Coordinator(
+            self.config.coordinator,
+            self.member.topology.members(),
+            term,
+            self.member.now_ms,
+            drained=state.drained,
+        )
+        return self.coordinator
+
+    def _record(self, term: int, make: Callable[[int], JournalBody]) -> Procedure[bool]:
+        """Appends what `make` gives for the next place; `False` if this term is over.
+
+        Only this leader writes in its term, so what it wants to say stays right until it is said.
+        """
+        view = self.member.journal.view
+        while self._leads(term):
+            body = make(view.last + 1)
+            if (yield from append(view, view.seal(body, self.member.nonce()))) is AppendPhase.MINE:
+                yield from self.member.take_effect()
+                return True
+            yield from follow(view)
+        return False
+
+    def _set_topology(self, term: int) -> Procedure[bool]:
+        topology = self.member.topology
+        wanted = digest(encode(topology))
+        state = self.member.journal.state
+        if state.topology_hash == wanted:
+            return True
+        generation = state.generation
+        return (yield from self._record(term, lambda _: TopologySet(term, generation, wanted, topology)))
+
+    def beat(self) -> Procedure[None]:
+        """The actor that shows the leader to all, with what is under way in case an announcement was lost.
+        It is apart from `run`, so that a leader who waits for a slow store is not taken for dead."""
+        member = self.member
+        while True:
+            if self.phase is LeaderPhase.LEADING:
+                term, index = member.journal.state.term, member.journal.index
+                yield Send(None, Heartbeat(member.name, member.boot, term, index))
+                for begun in list(member.journal.state.open.values()):
+                    yield from self._announce(begun, Phase.PREPARE)
+            yield Wait(self.config.heartbeat_ms)
+
+    def _announce(
+        self, begun: Begun, phase: Phase, watermark: int | None = None, reason: str | None = None
+    ) -> Procedure[None]:
+        flags = begun.flags
+        if phase is Phase.PREPARE and begun.checkpoint_id in self.member.unaligned:
+            flags |= Flags.UNALIGNED
+        announcement = Announcement(
+            phase,
+            begun.epoch,
+            begun.checkpoint_id,
+            begun.term,
+            begun.generation,
+            flags,
+            self.member.journal.index,
+            watermark,
+            reason,
+        )
+        self.member.on_announcement(announcement)
+        yield Send(None, announcement)
+
+    # --- the coordinator's actions ----------------------------------------------------------------------
+
+    def _request(self, coordinator: Coordinator, request: Request) -> list[Action]:
+        now_ms = self.member.now_ms
+        match request.kind:
+            case RequestKind.SAVEPOINT:
+                name = request.name or request.request_id
+                return coordinator.request_savepoint(name, now_ms, request.request_id)
+            case RequestKind.DRAIN:
+                return coordinator.request_drain(now_ms, request.request_id)
+            case RequestKind.CANCEL:
+                return coordinator.cancel(now_ms, request.request_id)
+            case _:
+                return coordinator.request_checkpoint(
+                    now_ms, request.request_id, request.full, request.unaligned
+                )
+
+    def _perform_all(self, term: int, coordinator: Coordinator, actions: list[Action]) -> Procedure[None]:
+        queue = list(actions)
+        while queue and self._leads(term):
+            action = queue.pop(0)
+            match action:
+                case Begin():
+                    queue += yield from self._begin(term, coordinator, action)
+                case TurnUnaligned():
+                    begun = self.member.journal.state.open.get(action.epoch)
+                    if begun is not None:
+                        self.member.unaligned.add(begun.checkpoint_id)
+                        yield from self._announce(begun, Phase.PREPARE)
+                case Decide():
+                    queue += yield from self._decide(term, coordinator, action)
+                case Abort():
+                    queue += yield from self._abort(
+                        term, coordinator, action.epoch, action.reason, action.detail
+                    )
+                case _:
+                    self.story = action.detail
+
+    def _begin(self, term: int, coordinator: Coordinator, begin: Begin) -> Procedure[list[Action]]:
+        """BEGUN is durable before PREPARE is announced, so numbers are never reused (rule 3)."""
+        state = self.member.journal.state
+        epoch, generation, topology_hash = state.next_epoch, state.generation, state.topology_hash
+
+        def body(index: int) -> Begun:
+            return Begun(term, generation, epoch, index, int(begin.flags), topology_hash, begin.savepoint)
+
+        if not (yield from self._record(term, body)):
+            return []
+        begun = self.member.journal.state.open[epoch]
+        actions = coordinator.begun(epoch, begun.checkpoint_id, self.member.now_ms)
+        if not any(isinstance(a, Abort) and a.epoch == epoch for a in actions):
+            yield from self._announce(begun, Phase.PREPARE)
+        return actions
+
+    def _abort(
+        self, term: int, coordinator: Coordinator, epoch: int, reason: FailureReason, detail: str
+    ) -> Procedure[list[Action]]:
+        begun = self.member.journal.state.open.get(epoch)
+        if begun is None:  # this term is over, and with it the epoch
+            return []
+        body = Aborted(term, begun.generation, epoch, begun.checkpoint_id, reason.name, detail)
+        if not (yield from self._record(term, lambda _: body)):
+            return []
+        yield from self._announce(begun, Phase.ABORT, reason=reason.value)
+        return coordinator.aborted(epoch, self.member.now_ms, reason, detail)
+
+    def _decide(self, term: int, coordinator: Coordinator, decide: Decide) -> Procedure[list[Action]]:
+        """Checks that the parts form a consistent cut and commits: creating COMMITTED is the commit."""
+        member = self.member
+        begun = member.journal.state.open.get(decide.epoch)
+        if begun is None:
+            return []
+        parts = yield from self._read_parts(decide.acks)
+        if isinstance(parts, str):
+            return (
+                yield from self._abort(term, coordinator, begun.epoch, FailureReason.PART_UNREADABLE, parts)
+            )
+        for name in sorted(member.topology.stages):
+            yield from follow(member.log(name).view)
+        previous = yield from member.head_manifest()
+        if not self._leads(term):
+            return []
+        logs = {name: member.log(name).state for name in member.topology.stages}
+        reports = merge_parts(parts)
+        problems = check_cut(member.topology, begun, reports, logs, previous)
+        if problems:
+            return (
+                yield from self._abort(
+                    term, coordinator, begun.epoch, FailureReason.INCONSISTENT_CUT, "; ".join(problems)
+                )
+            )
+        manifest = make_manifest(member.journal.state, begun, reports, logs, previous)
+        data = encode(manifest)
+        yield from put(manifest_name(begun.epoch, begun.checkpoint_id), data)
+        body = Committed(
+            term,
+            begun.generation,
+            begun.epoch,
+            begun.checkpoint_id,
+            digest(data),
+            manifest.watermark,
+            {name: report.batch for name, report in manifest.stages.items()},
+        )
+        if not (yield from self._record(term, lambda _: body)):
+            return []
+        self._manifests[begun.epoch] = manifest
+        member.manifest = manifest
+        yield from self._announce(begun, Phase.COMMIT, watermark=manifest.watermark)
+        return coordinator.committed(begun.epoch, member.now_ms)
+
+    def _read_parts(self, acks: dict[str, Ack]) -> Procedure[dict[str, Part] | str]:
+        """The parts that the acks name, or what is wrong with one of them."""
+        parts: dict[str, Part] = {}
+        for name, ack in sorted(acks.items()):
+            data = yield from insist(Read(ack.part))
+            if data is None or digest(data) != ack.part_hash:
+                return f"{ack.part} of member {name} is {'missing' if data is None else 'not what it acked'}"
+            parts[name] = decode(ack.part, data, Part)
+        return parts
+
+    def _restore(self, term: int, request: Request) -> Procedure[bool]:
+        """Starts the next generation at the cut of a kept checkpoint; every open epoch becomes void."""
+        state = self.member.journal.state
+        epoch = state.savepoints.get(request.name) if request.name is not None else request.epoch
+        target = state.committed.get(epoch) if epoch is not None else None
+        if target is None:
+            self.story = f"cannot restore {request.name or request.epoch}: no such checkpoint is kept"
+            return False
+        if not (yield from self._is_in_every_sink(target.epoch, target.index)):
+            self.story = f"cannot restore epoch {target.epoch}: it was abandoned before it was published"
+            return False
+        generation = state.generation + 1
+        body = Restored(term, generation, target.epoch, target.cuts)
+        return (yield from self._record(term, lambda _: body))
+
+    def _is_in_every_sink(self, epoch: int, index: int) -> Procedure[bool]:
+        """Whether each sink will have, or has had, a version of this epoch. On the current timeline it
+        will; an abandoned epoch has only what was published before it was abandoned."""
+        state = self.member.journal.state
+        walk = state.head
+        while walk is not None and walk in state.committed:
+            if walk == epoch:
+                return True
+            walk = state.committed[walk].parent
+        names = yield from insist(List(MARK_PREFIX))
+        return all(mark_name(index, sink) in names for sink in self.member.topology.sinks())
+
+    # --- housekeeping ---------------------------------------------------------------------------------
+
+    def _housekeep(self, term: int) -> Procedure[None]:
+        """Expires what retention no longer keeps, deletes leftovers, compacts the journal."""
+        state = self.member.journal.state
+        over = len(state.committed) > self.config.coordinator.retained + len(state.savepoints)
+        if not self._swept:
+            self._swept = True
+            yield from trim(self.member.journal.view)
+            yield from self._sweep()
+        elif over and not state.open:
+            yield from self._expire(term)
+        elif len(self.member.journal.view.entries) > self.member.config.compact_after:
+            yield from self._compact(term)
+
+    def _expire(self, term: int) -> Procedure[None]:
+        state = self.member.journal.state
+        marks: list[str] = yield from insist(List(MARK_PREFIX))
+        for epoch, checkpoint in list(state.committed.items()):
+            if epoch not in self._manifests:
+                found = yield from read_manifest(checkpoint)
+                if found is None:
+                    return
+                self._manifests[epoch] = found
+        if not self._leads(term):
+            return
+        body = expire(state, self.config.coordinator.retained, settled(marks), self._manifests)
+        if body is None or not (yield from self._record(term, lambda _: body)):
+            return
+        for epoch in body.epochs:
+            self._manifests.pop(epoch, None)
+        yield from self._sweep()
+        kept = {mark_name(c.index, sink) for c in state.committed.values() for sink in settled(marks)}
+        newest = {mark_name(index, sink) for sink, index in settled(marks).items()}
+        for name in marks:
+            if name not in kept and name not in newest:
+                yield from insist(Delete(name))
+
+    def _sweep(self) -> Procedure[None]:
+        """Deletes what lies in the folders of epochs that are over: expired, aborted or void."""
+        names = yield from insist(List(CHECKPOINT_PREFIX))
+        for name in names:
+            epoch = int(name.removeprefix(CHECKPOINT_PREFIX).split("-", 1)[0])
+            if is_leftover(self.member.journal.state, epoch):
+                yield from insist(Delete(name))
+
+    def _compact(self, term: int) -> Procedure[None]:
+        view, state = self.member.journal.view, self.member.journal.state
+        if (yield from compact(view, Snapshot(term, state.generation, state), self.member.nonce())) is (
+            AppendPhase.MINE
+        ):
+            return
+        yield from follow(view)
+
+
+def settled(marks: list[str]) -> dict[str, int]:
+    """Per sink the highest journal index among these marks."""
+    highest: dict[str, int] = {}
+    for name in marks:
+        sink, _, file = name.removeprefix(MARK_PREFIX).rpartition("/")
+        highest[sink] = max(highest.get(sink, 0), int(file.removesuffix(".json")))
+    return highest

@@ -1,0 +1,371 @@
+"""A member: one driver process that hosts some of the stages.
+
+It follows the journal, and everything that it does follows from what the journal says: which generation
+its stages run in, for which epochs they are to be cut, what its sinks publish. Announcements are hints that
+there is something to read; the only one that carries anything of its own is the leader's order to cut a
+checkpoint unaligned.
+
+A member is a set of actors: procedures that the shell drives side by side, each until it waits. They
+share this object, and none of them is interrupted between two effects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import TypeVar
+
+import msgspec
+
+from cutwater.protocol.barrier import Flags
+from cutwater.protocol.chain import digest
+from cutwater.protocol.effects import (
+    FAILED,
+    FindState,
+    Procedure,
+    ReadTable,
+    Send,
+    TableHead,
+    Wait,
+    insist,
+    put,
+)
+from cutwater.protocol.errors import UserError
+from cutwater.protocol.injector import BarrierInjector, Word
+from cutwater.protocol.journal import Journal
+from cutwater.protocol.log import follow
+from cutwater.protocol.publish import duties, perform, read_manifest
+from cutwater.protocol.records import (
+    BarrierAt,
+    Begun,
+    Manifest,
+    Part,
+    SinkSpec,
+    StageReport,
+    Topology,
+    checkpoint_prefix,
+    encode,
+    part_name,
+)
+from cutwater.protocol.stage import Stage, StagePhase
+from cutwater.protocol.stagelog import StageLog
+from cutwater.protocol.tables import Table
+from cutwater.protocol.watermark import UNKNOWN, lowest
+from cutwater.protocol.wire import Ack, Announcement, Heartbeat, Phase
+
+T = TypeVar("T")
+
+
+class MemberConfig(msgspec.Struct, frozen=True):
+    """`poll_ms`: how often to look without being told. `resend_ms`: how often an unanswered ack is sent
+    again. `compact_after`: entries after which a log is compacted."""
+
+    poll_ms: int = 200
+    resend_ms: int = 500
+    compact_after: int = 200
+
+
+class CapturePhase(Enum):
+    OPEN = "open"
+    CAPTURED = "captured"
+    REFUSED = "refused"
+    DECIDED = "decided"
+
+
+CAPTURE = Table(
+    "capture",
+    "One checkpoint, as a member sees it",
+    CapturePhase.OPEN,
+    {
+        (CapturePhase.OPEN, "all_stages_cut"): CapturePhase.CAPTURED,
+        (CapturePhase.OPEN, "stage_failed"): CapturePhase.REFUSED,
+        (CapturePhase.OPEN, "decided"): CapturePhase.DECIDED,
+        (CapturePhase.CAPTURED, "decided"): CapturePhase.DECIDED,
+        (CapturePhase.REFUSED, "decided"): CapturePhase.DECIDED,
+    },
+)
+
+
+class Member:
+    """The state that the actors of one member share.
+
+    The shell sets `now_ms` before each resumption, spawns what `spawned` holds, ends what `ended` names,
+    and resumes the actors in `woken`, all after each resumption. `word` makes the word of an injector.
+    """
+
+    def __init__(
+        self, name: str, boot: str, topology: Topology, config: MemberConfig, word: Callable[[], Word]
+    ) -> None:
+        if name not in topology.members():
+            raise UserError(
+                f"no stage names member '{name}'; the members are {', '.join(topology.members())}"
+            )
+        self.name = name
+        self.boot = boot
+        self.topology = topology
+        self.config = config
+        self.now_ms = 0
+        self.live = False
+        self.resumes = False
+        self.journal = Journal()
+        self.manifest: Manifest | None = None
+        self.stages: dict[str, Stage] = {}
+        self.incarnations: dict[str, tuple[int, int]] = {}
+        self.failures: dict[str, str] = {}
+        self.unaligned: set[int] = set()
+        self.acks: dict[int, Ack] = {}
+        self.woken: list[str] = []
+        self.spawned: dict[str, Procedure[None]] = {}
+        self.ended: list[str] = []
+        self._captures: dict[int, CapturePhase] = {}
+        self._word = word
+        self._injectors: dict[str, BarrierInjector] = {}
+        self._logs: dict[str, StageLog] = {}
+        self._generation = 0
+        self._serving = False
+        self._triggered = 0
+        self._nonces = 0
+
+    # --- small things the actors share ----------------------------------------------------------------
+
+    def nonce(self) -> str:
+        """A string that no other attempt to write anything has."""
+        self._nonces += 1
+        return f"{self.name}-{self.boot}-{self._nonces}"
+
+    @property
+    def superseded(self) -> bool:
+        """Whether another process of this member has opened one of its stages: then this one should end,
+        and say so; its supervisor may start it again when the other is gone."""
+        return any(stage.phase is StagePhase.FENCED for stage in self.stages.values())
+
+    def wake(self, actor: str) -> None:
+        """Asks the shell to resume an actor that waits."""
+        self.woken.append(actor)
+
+    def log(self, stage: str) -> StageLog:
+        """This process's knowledge of a stage's log in the generation that it works in."""
+        if stage not in self._logs:
+            self._logs[stage] = StageLog(stage, self._generation)
+        return self._logs[stage]
+
+    def wake_readers(self, stage: str) -> None:
+        """The log of a hosted stage has grown: whoever reads it here looks again."""
+        for reader in self.topology.readers(stage):
+            if reader in self.stages:
+                self.wake(f"stage {reader}")
+
+    def head_manifest(self) -> Procedure[Manifest | None]:
+        """The manifest of the newest checkpoint in this timeline; it is kept in `manifest`."""
+        while True:
+            state = self.journal.state
+            if state.head is None:
+                return None
+            checkpoint = state.committed[state.head]
+            if self.manifest is not None and self.manifest.epoch == checkpoint.epoch:
+                return self.manifest
+            found = yield from read_manifest(checkpoint)
+            if found is not None:
+                self.manifest = found
+                return found
+            yield from follow(self.journal.view)
+
+    # --- following ------------------------------------------------------------------------------------
+
+    def follow_journal(self) -> Procedure[None]:
+        """The actor that keeps the journal current and puts what it says into effect."""
+        while True:
+            yield from follow(self.journal.view)
+            yield from self.take_effect()
+            yield Wait(self.config.poll_ms)
+
+    def take_effect(self) -> Procedure[None]:
+        """Does what the journal asks of this member now: go live, change generation, cut, publish."""
+        state = self.journal.state
+        if not self.live:
+            self.live, self.resumes = True, state.drained
+        if state.topology is None:
+            return
+        if state.generation != self._generation:
+            yield from self._start_generation()
+        for begun in state.open.values():
+            if begun.checkpoint_id > self._triggered and begun.generation == self._generation:
+                self._triggered = begun.checkpoint_id
+                self._trigger(begun.checkpoint_id, begun.flags)
+        self._forget_decided()
+        for actor in ("capture", "lead", *(f"stage {s}" for s in self.stages)):
+            self.wake(actor)
+        for sink in self._hosted_sinks():
+            self.wake(f"publish {sink.name}")
+
+    def _start_generation(self) -> Procedure[None]:
+        """Ends everything of the generation before and starts every hosted stage in the current one."""
+        yield from self.head_manifest()
+        generation = self.journal.state.generation
+        self.ended += [f"stage {name}" for name in self.stages]
+        self._generation = generation
+        self._logs, self.stages, self.incarnations = {}, {}, {}
+        self.acks, self._captures = {}, {}
+        for name in self.topology.hosted(self.name):
+            self.start_stage(name)
+        remote = sorted(self._remote_inputs())
+        if remote:
+            self.ended.append("channels")
+            self.spawned["channels"] = self._follow_channels(remote)
+        if not self._serving:
+            self._serving = True
+            self.spawned["capture"] = self._capture()
+            for sink in self._hosted_sinks():
+                self.spawned[f"publish {sink.name}"] = self._publish(sink.name)
+
+    def start_stage(self, name: str) -> None:
+        """Starts a new incarnation of a stage: at a generation's start, or after its query failed."""
+        injector = self._injectors.setdefault(name, BarrierInjector(self._word()))
+        stage = Stage(self, self.topology.stages[name], self._generation, injector.handle())
+        self.stages[name] = stage
+        self.spawned[f"stage {name}"] = stage.run()
+        for begun in self.journal.state.open.values():
+            injector.trigger(begun.checkpoint_id, begun.flags)
+
+    def _remote_inputs(self) -> set[str]:
+        hosted = self.topology.hosted(self.name)
+        return {i for s in hosted for i in self.topology.stages[s].inputs} - set(hosted)
+
+    def _hosted_sinks(self) -> list[SinkSpec]:
+        return [k for s in self.topology.hosted(self.name) for k in self.topology.stages[s].sinks]
+
+    def _follow_channels(self, producers: list[str]) -> Procedure[None]:
+        """The actor that follows the logs of stages that others host and we read."""
+        while True:
+            for name in producers:
+                if (yield from follow(self.log(name).view)):
+                    self.wake_readers(name)
+            yield Wait(self.config.poll_ms)
+
+    # --- messages -------------------------------------------------------------------------------------
+
+    def on_announcement(self, announcement: Announcement) -> None:
+        """A hint from the leader. Its term and journal index decide nothing; the journal does."""
+        if announcement.phase is Phase.PREPARE and announcement.flags & Flags.UNALIGNED:
+            self.unaligned.add(announcement.checkpoint_id)
+            self._trigger(announcement.checkpoint_id, announcement.flags)
+            for name in self.stages:
+                self.wake(f"stage {name}")
+        if announcement.index > self.journal.index:
+            self.wake("journal")
+
+    def on_heartbeat(self, heartbeat: Heartbeat) -> None:
+        """Somebody is there, and perhaps further in the journal."""
+        if heartbeat.index > self.journal.index:
+            self.wake("journal")
+
+    def _trigger(self, checkpoint_id: int, flags: int) -> None:
+        """Wakes the appenders that cut without waiting for a barrier: roots, or all if unaligned."""
+        for name in self.stages:
+            if not self.topology.stages[name].inputs or flags & Flags.UNALIGNED:
+                self._injectors[name].trigger(checkpoint_id, flags)
+
+    # --- the member's share of a checkpoint -------------------------------------------------------------
+
+    def _capture(self) -> Procedure[None]:
+        """The actor that writes this member's part when all its stages have been cut, and acks."""
+        while True:
+            for epoch in sorted(self.journal.state.open):
+                begun = self.journal.state.open.get(epoch)
+                if begun is not None and begun.generation == self._generation:
+                    yield from self._capture_one(begun)
+            for ack in list(self.acks.values()):
+                yield Send(self.journal.state.leader, ack)
+            yield Wait(self.config.resend_ms)
+
+    def _capture_one(self, begun: Begun) -> Procedure[None]:
+        if begun.checkpoint_id in self.acks:
+            return
+        if self.failures:
+            error = "; ".join(f"stage {s} failed: {e}" for s, e in sorted(self.failures.items()))
+            self._acknowledge(begun, "stage_failed", error, {}, "", "")
+            return
+        barriers: dict[str, BarrierAt] = {}
+        for name in self.topology.hosted(self.name):
+            at = self.log(name).state.barriers.get(begun.epoch)
+            if at is None or at.checkpoint_id != begun.checkpoint_id:
+                return
+            barriers[name] = at
+        reports: dict[str, StageReport] = {}
+        for name, at in barriers.items():
+            report = yield from self._report(begun, name, at)
+            if report is None:
+                return
+            reports[name] = report
+        if begun.epoch not in self.journal.state.open:
+            return
+        part = Part(
+            self.name, self.boot, begun.epoch, begun.checkpoint_id, begun.term, begun.generation, reports
+        )
+        where, data = part_name(begun.epoch, begun.checkpoint_id, self.name, self.boot), encode(part)
+        if (yield from put(where, data)) and begun.epoch in self.journal.state.open:
+            self._acknowledge(begun, "all_stages_cut", None, reports, where, digest(data))
+
+    def _report(self, begun: Begun, name: str, at: BarrierAt) -> Procedure[StageReport | None]:
+        copy_to = None
+        if begun.flags & Flags.FULL_SNAPSHOT:
+            copy_to = f"{checkpoint_prefix(begun.epoch, begun.checkpoint_id)}state/{name}/"
+        find = FindState(name, begun.generation, at.incarnation, at.batch, copy_to)
+        files = yield find
+        if files is FAILED:
+            return None
+        if files is None:
+            error = f"the state of stage {name} at batch {at.batch} is gone"
+            self._acknowledge(begun, "stage_failed", error, {}, "", "")
+            return None
+        return StageReport(
+            name, at.incarnation, at.batch, at.unaligned, at.consumed, at.offsets, at.watermark, files
+        )
+
+    def _acknowledge(
+        self,
+        begun: Begun,
+        event: str,
+        error: str | None,
+        reports: dict[str, StageReport],
+        part: str,
+        part_hash: str,
+    ) -> None:
+        phase = self._captures.get(begun.checkpoint_id, CAPTURE.start)
+        self._captures[begun.checkpoint_id] = CAPTURE.next(phase, event)
+        watermark = lowest(r.watermark for r in reports.values()) if error is None else UNKNOWN
+        self.acks[begun.checkpoint_id] = Ack(
+            member=self.name,
+            boot=self.boot,
+            epoch=begun.epoch,
+            checkpoint_id=begun.checkpoint_id,
+            term=begun.term,
+            ok=error is None,
+            error=error,
+            watermark=watermark,
+            part=part,
+            part_hash=part_hash,
+        )
+
+    def _forget_decided(self) -> None:
+        live = {begun.checkpoint_id for begun in self.journal.state.open.values()}
+        for checkpoint_id in [c for c in self.acks if c not in live]:
+            del self.acks[checkpoint_id]
+            CAPTURE.next(self._captures.pop(checkpoint_id), "decided")
+        self.unaligned &= live
+
+    # --- publishing -----------------------------------------------------------------------------------
+
+    def _publish(self, sink: str) -> Procedure[None]:
+        """The actor that brings one sink to where the journal says it should be, in order (rule 8)."""
+        done = -1
+        while True:
+            if done < 0:
+                head: TableHead = yield from insist(ReadTable(sink))
+                done = head.transaction - 1  # the last thing in the table may still lack its mark
+            for duty in duties(self.journal.state, done):
+                yield from perform(sink, duty)
+                done = duty.index
+                break  # the journal may have grown meanwhile, and have abandoned what was next
+            else:
+                yield Wait(self.config.poll_ms)

@@ -1,0 +1,127 @@
+"""Retention: what is kept, and what may be deleted, as functions of the journal and the manifests.
+
+Kept are the newest N committed checkpoints, every savepoint, the head of the timeline (which is a
+restore's target until the next commit), and every epoch that some sink has not settled. EXPIRED is in the
+journal before anything is deleted, and nothing is deleted that a kept manifest names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from cutwater.protocol.journal import Fate, fate
+from cutwater.protocol.records import Expired, JournalState, Manifest, StageState
+
+
+def kept_epochs(state: JournalState, retained: int, settled: Mapping[str, int]) -> set[int]:
+    """The epochs that must stay. `settled`: per sink the highest journal index that its marks name; an
+    epoch is settled in a sink once that index has passed it (published, or abandoned before it was)."""
+    by_age = sorted(state.committed.values(), key=lambda c: c.index)
+    kept = {c.epoch for c in by_age[-retained:]}
+    kept.update(state.savepoints.values())
+    if state.head is not None:
+        kept.add(state.head)
+    kept.update(c.epoch for c in by_age if not is_settled(state, c.index, settled))
+    return kept & state.committed.keys()
+
+
+def is_settled(state: JournalState, index: int, settled: Mapping[str, int]) -> bool:
+    """Whether every sink has passed the journal entry at `index`."""
+    sinks = state.topology.sinks() if state.topology is not None else {}
+    return all(settled.get(sink, 0) >= index for sink in sinks)
+
+
+def expire(
+    state: JournalState, retained: int, settled: Mapping[str, int], manifests: Mapping[int, Manifest]
+) -> Expired | None:
+    """The EXPIRED entry that is due, `None` if there is nothing to expire.
+
+    `manifests` holds the manifest of every committed epoch that the journal knows.
+    """
+    kept = kept_epochs(state, retained, settled)
+    gone = tuple(sorted(state.committed.keys() - kept))
+    if not gone or state.head is None:
+        return None
+    head = state.committed[state.head]
+    named = named_objects(manifests[epoch] for epoch in sorted(kept))
+    floors = stage_floors(state, manifests[state.head]) if head.generation == state.generation else {}
+    generations = tuple(
+        sorted(
+            number
+            for number, generation in state.generations.items()
+            if number != state.generation
+            and not any(state.committed[epoch].generation == number for epoch in kept)
+            and not any(of_generation(name) == number for name in named)
+            and is_settled(state, generation.index, settled)
+        )
+    )
+    pinned = tuple(sorted(n for n in named if of_generation(n) == state.generation and "/data/" in n))
+    return Expired(state.term, state.generation, gone, generations, floors, pinned)
+
+
+def stage_floors(state: JournalState, head: Manifest) -> dict[str, int]:
+    """Per stage the batch up to which nobody will read its channel again: the lowest position of its
+    readers at the newest checkpoint, from which every live reader has gone on."""
+    assert state.topology is not None
+    floors: dict[str, int] = {}
+    for name in state.topology.stages:
+        positions = [head.stages[reader].consumed[name] for reader in state.topology.readers(name)]
+        floors[name] = min([head.stages[name].batch, *positions])
+    return floors
+
+
+def of_generation(name: str) -> int | None:
+    """The generation to which an object below `stages/` belongs."""
+    parts = name.split("/", 3)
+    return int(parts[2]) if len(parts) == 4 and parts[0] == "stages" else None
+
+
+def named_objects(manifests: Iterable[Manifest]) -> set[str]:
+    """Every object that these manifests name."""
+    names: set[str] = set()
+    for manifest in manifests:
+        names.update(manifest.objects())
+    return names
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """An object below a stage's folder: output of an attempt at a batch, or the state of a batch."""
+
+    name: str
+    incarnation: int
+    batch: int
+
+
+def deletable_data(state: JournalState, stage: str, log: StageState, found: Iterable[Stored]) -> list[str]:
+    """The channel files of a stage, of those `found`, that nobody will read again: batches up to the floor
+    (unless pinned), and attempts at a logged batch other than the one that was logged. Attempts at
+    batches that are not logged yet stay: the next incarnation may inherit them."""
+    floor = state.floors.get(stage, -1)
+    pinned = set(state.pinned)
+    gone: list[str] = []
+    for stored in found:
+        logged = log.batches.get(stored.batch)
+        if stored.batch <= floor:
+            if stored.name not in pinned:
+                gone.append(stored.name)
+        elif logged is not None and stored.name not in logged.files:
+            gone.append(stored.name)
+    return gone
+
+
+def deletable_states(
+    state: JournalState, stage: str, generation: int, log: StageState, found: Iterable[Stored]
+) -> list[str]:
+    """The state files of a stage, of those `found`, that no checkpoint and no restart can need: of batches
+    before the last, at which neither a kept checkpoint nor a barrier that may still be committed was cut.
+    An old knowledge of the journal keeps more, never less."""
+    needed = {c.cuts.get(stage) for c in state.committed.values() if c.generation == generation}
+    needed.update(b.batch for e, b in log.barriers.items() if fate(state, e) is not Fate.OVER)
+    return [f.name for f in found if f.batch < log.last and f.batch not in needed]
+
+
+def is_leftover(state: JournalState, epoch: int) -> bool:
+    """Whether what lies in an epoch's checkpoint folder may be deleted: it is over and not kept."""
+    return fate(state, epoch) is Fate.OVER

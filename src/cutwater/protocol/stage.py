@@ -1,0 +1,319 @@
+"""A hosted stage: its incarnation, and the appender that is the only writer of its log.
+
+Theory of operation. Every start of a stage's query is a new incarnation (rule 7). It first appends OPEN,
+which takes the place that a predecessor, should it still be alive, would need for its next entry. Then it
+makes a Spark folder of its own from the predecessor's, and logs what Spark had committed there and nobody
+had logged. Only then does its query run. Afterwards the appender does two things: when Spark has
+committed a batch it appends BATCH (rule 4), and when a checkpoint asks for it, it appends BARRIER behind
+the last batch in the log. A cut is nothing but that entry: no query is stopped or asked.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from cutwater.protocol.aligner import Aligner
+from cutwater.protocol.barrier import Barrier, Flags
+from cutwater.protocol.channel import Channel, carried_batches
+from cutwater.protocol.effects import (
+    FAILED,
+    Delete,
+    FindStored,
+    List,
+    ListFolders,
+    MakeFolder,
+    Procedure,
+    ReadPrepared,
+    StartQuery,
+    Wait,
+    insist,
+)
+from cutwater.protocol.injector import PollHandle
+from cutwater.protocol.journal import Fate, fate
+from cutwater.protocol.log import AppendPhase, append, compact, follow
+from cutwater.protocol.records import (
+    BarrierAt,
+    Batch,
+    Begun,
+    Open,
+    Prepared,
+    StageBody,
+    StageReport,
+    StageSnapshot,
+    StageSpec,
+)
+from cutwater.protocol.retention import deletable_data, deletable_states, of_generation
+from cutwater.protocol.stagelog import StageLog, trimmed
+from cutwater.protocol.tables import Table
+from cutwater.protocol.watermark import UNKNOWN, Watermark, WatermarkKind, idle
+
+if TYPE_CHECKING:
+    from cutwater.protocol.member import Member
+
+
+class StagePhase(Enum):
+    OPENING = "opening"
+    RUNNING = "running"
+    RESTING = "resting"
+    STOPPED = "stopped"
+    FENCED = "fenced"
+
+
+STAGE_PHASES = Table(
+    "stage",
+    "One incarnation of a stage",
+    StagePhase.OPENING,
+    {
+        (StagePhase.OPENING, "opened"): StagePhase.RUNNING,
+        (StagePhase.OPENING, "fenced"): StagePhase.FENCED,
+        (StagePhase.RUNNING, "drain_cut"): StagePhase.RESTING,
+        (StagePhase.RUNNING, "fenced"): StagePhase.FENCED,
+        (StagePhase.RUNNING, "drain_committed"): StagePhase.STOPPED,
+        (StagePhase.RESTING, "drain_aborted"): StagePhase.RUNNING,
+        (StagePhase.RESTING, "drain_committed"): StagePhase.STOPPED,
+        (StagePhase.RESTING, "fenced"): StagePhase.FENCED,
+    },
+)
+
+
+class Stage:
+    """One stage in one generation, as its member hosts it.
+
+    The shell around the query reads `phase` and `draining`, and keeps `quiet` true exactly while the query
+    has nothing to do: no batch under way or due, nothing unread, closed windows emitted.
+    """
+
+    def __init__(self, member: Member, spec: StageSpec, generation: int, handle: PollHandle) -> None:
+        self.member = member
+        self.spec = spec
+        self.name = spec.name
+        self.generation = generation
+        self.log: StageLog = member.log(spec.name)
+        self.phase = STAGE_PHASES.start
+        self.incarnation = 0
+        self.quiet = False
+        self.draining = False
+        self._handle = handle
+        self._asked = 0
+        self._aligner: Aligner | None = None
+        self._collected: object = None
+
+    # --- the appender's life ------------------------------------------------------------------------
+
+    def run(self) -> Procedure[None]:
+        """The appender, from OPEN until it is fenced or the pipeline is drained."""
+        yield from self._open()
+        while self.phase not in (StagePhase.FENCED, StagePhase.STOPPED):
+            yield from self._log_batches()
+            yield from self._cut()
+            yield from self._collect()
+            yield Wait(self.member.config.poll_ms)
+            self._settle_drain()
+
+    def _open(self) -> Procedure[None]:
+        yield from follow(self.log.view)
+        before = self.member.incarnations.get(self.name)
+        if before is not None and before != (self.generation, self.log.state.incarnation):
+            self._step("fenced")  # not by our own last incarnation: another process has taken over
+            return
+        report = yield from self._starting_report()
+        while True:
+            sealed = self.log.view.seal(self._open_entry(report), self.member.nonce())
+            if (yield from append(self.log.view, sealed)) is AppendPhase.MINE:
+                break
+            yield from follow(self.log.view)
+        self.incarnation = sealed.entry.index
+        self.member.incarnations[self.name] = self.generation, self.incarnation
+        folders = yield from insist(ListFolders(self.name, self.generation))
+        source = max((i for i in folders if i < self.incarnation), default=None)
+        last = self.log.state.last
+        make = MakeFolder(self.name, self.generation, self.incarnation, source, report, last)
+        inherited: list[Prepared] = yield from insist(make)
+        for prepared in inherited:
+            if not (yield from self._append(self._batch_entry(prepared))):
+                return
+        if not self._is_fenced():
+            self._step("opened")
+            yield StartQuery(self.name, self.generation, self.incarnation)
+
+    def _starting_report(self) -> Procedure[StageReport | None]:
+        """What a generation starts from: this stage's share of the newest checkpoint, if there is one."""
+        manifest = yield from self.member.head_manifest()
+        return manifest.stages.get(self.name) if manifest is not None else None
+
+    def _open_entry(self, report: StageReport | None) -> Open:
+        place = self.log.view.last + 1
+        if self.log.state.incarnation or report is None:
+            start = dict.fromkeys(self.spec.inputs, -1)
+            return Open(place, -1, start, {}, UNKNOWN)
+        return Open(place, report.batch, report.consumed, report.offsets, report.watermark)
+
+    def _append(self, body: StageBody) -> Procedure[bool]:
+        """Appends as this incarnation; `False` if it is not in the log, because another one is open.
+
+        Whether it is still the open one is asked first: others in this process read the same log, and what
+        they have read moves the place at which we would write.
+        """
+        if self._is_fenced():
+            return False
+        phase = yield from append(self.log.view, self.log.view.seal(body, self.member.nonce()))
+        if phase is not AppendPhase.MINE:
+            yield from follow(self.log.view)
+        if self._is_fenced():
+            return False
+        self.member.wake_readers(self.name)
+        return phase is AppendPhase.MINE
+
+    def _is_fenced(self) -> bool:
+        if self.log.state.incarnation != self.incarnation and self.phase is not StagePhase.FENCED:
+            self._step("fenced")
+        return self.phase is StagePhase.FENCED
+
+    def _step(self, event: str) -> None:
+        self.phase = STAGE_PHASES.next(self.phase, event)
+
+    # --- batches (rule 4) ---------------------------------------------------------------------------
+
+    def _log_batches(self) -> Procedure[None]:
+        while True:
+            batch = self.log.state.last + 1
+            prepared = yield ReadPrepared(self.name, self.generation, self.incarnation, batch)
+            if prepared is None or prepared is FAILED:
+                return
+            if not (yield from self._append(self._batch_entry(prepared))):
+                return
+
+    def _batch_entry(self, prepared: Prepared) -> Batch:
+        return Batch(
+            self.incarnation,
+            prepared.batch,
+            prepared.files,
+            prepared.sinks,
+            prepared.consumed,
+            prepared.offsets,
+            prepared.watermark,
+        )
+
+    # --- cuts ---------------------------------------------------------------------------------------
+
+    def _cut(self) -> Procedure[None]:
+        """Cuts for every open epoch that it can be cut for, oldest first and none before an older one."""
+        self._listen()
+        for epoch in sorted(self.member.journal.state.open):
+            begun = self.member.journal.state.open.get(epoch)
+            if begun is None or begun.generation != self.generation:
+                return
+            if epoch in self.log.state.barriers:
+                continue
+            unaligned = self._try(begun)
+            if unaligned is None:
+                return
+            if not (yield from self._append(self._barrier_entry(begun, unaligned))):
+                return
+            self._aligner = None
+            if begun.flags & Flags.DRAIN:
+                self._step("drain_cut")
+            self.member.wake("capture")
+
+    def _listen(self) -> None:
+        barrier = self._handle.poll(0)
+        if barrier is not None:
+            self._asked = max(self._asked, barrier.checkpoint_id)
+
+    def _try(self, begun: Begun) -> bool | None:
+        """Whether the stage cuts now, and then whether it cuts unaligned; `None` if it has to wait."""
+        self.draining = bool(begun.flags & Flags.DRAIN)
+        if not self.spec.inputs and self._asked < begun.checkpoint_id:
+            return None
+        aligner = self._aligner
+        if aligner is None or aligner.barrier.checkpoint_id != begun.checkpoint_id:
+            aligner = self._aligner = self._new_aligner(begun)
+        if begun.checkpoint_id in self.member.unaligned:
+            aligner.turn_unaligned()
+        for name in self.spec.inputs:
+            aligner.on_consumed(name, self.log.state.consumed[name])
+            at = self.member.log(name).state.barriers.get(begun.epoch)
+            if at is not None:
+                aligner.on_barrier(name, Barrier(at.checkpoint_id, at.epoch), at.batch)
+        if self.draining and (not self.quiet or aligner.waiting_for()):
+            return None
+        cut = aligner.cut()
+        return None if cut is None else not cut.aligned
+
+    def _new_aligner(self, begun: Begun) -> Aligner:
+        positions = {name: self.log.state.consumed[name] for name in self.spec.inputs}
+        barrier = Barrier(begun.checkpoint_id, begun.epoch, Flags(begun.flags))
+        return Aligner(self.spec.inputs, barrier, positions, self.member.now_ms, None, self._rows_between)
+
+    def _rows_between(self, name: str, after: int, upto: int) -> bool:
+        carried = carried_batches(self.member.manifest, self.name, name)
+        return bool(Channel(self.member.log(name).state, carried).unread(after, upto))
+
+    def _barrier_entry(self, begun: Begun, unaligned: bool) -> BarrierAt:
+        state = self.log.state
+        return BarrierAt(
+            incarnation=self.incarnation,
+            epoch=begun.epoch,
+            checkpoint_id=begun.checkpoint_id,
+            term=begun.term,
+            batch=state.last,
+            unaligned=unaligned,
+            consumed=state.consumed,
+            offsets=state.offsets,
+            watermark=self._watermark(),
+        )
+
+    def _watermark(self) -> Watermark:
+        """Spark's watermark at the last batch; a stage that has nothing to do holds nobody back."""
+        watermark = self.log.state.watermark
+        if watermark.kind is WatermarkKind.KNOWN and self.quiet:
+            return idle(watermark.ms)
+        return watermark
+
+    def _settle_drain(self) -> None:
+        """A drained stage stops only after the commit; if the drain came to nothing it goes on."""
+        state = self.member.journal.state
+        self.draining = any(b.flags & Flags.DRAIN for b in state.open.values())
+        if self.phase not in (StagePhase.RESTING, StagePhase.RUNNING):
+            return
+        if state.drained and state.generation == self.generation:
+            self._step("drain_committed")
+        elif self.phase is StagePhase.RESTING and not self.draining:
+            self._step("drain_aborted")
+
+    # --- what nobody needs any more -------------------------------------------------------------------
+
+    def _collect(self) -> Procedure[None]:
+        """Deletes what retention no longer keeps of this stage, and compacts its log."""
+        state = self.member.journal.state
+        due = (state.floors, sorted(state.committed), sorted(state.generations))
+        if due == self._collected or self._is_fenced() or state.generation != self.generation:
+            return
+        self._collected = due
+        answer = yield FindStored(self.name, self.generation)
+        if answer is FAILED:
+            return
+        data, states = answer
+        gone = deletable_data(state, self.name, self.log.state, data)
+        gone += deletable_states(state, self.name, self.generation, self.log.state, states)
+        if self.generation > 1:
+            names = yield from insist(List(f"stages/{self.name}/"))
+            gone += [
+                n
+                for n in names
+                if (g := of_generation(n)) and g not in state.generations and g < self.generation
+            ]
+        for name in gone:
+            yield from insist(Delete(name))
+        if len(self.log.view.entries) > self.member.config.compact_after:
+            yield from self._compact()
+
+    def _compact(self) -> Procedure[None]:
+        journal = self.member.journal.state
+        undecided = {e for e in self.log.state.barriers if fate(journal, e) in (Fate.OPEN, Fate.UNKNOWN)}
+        if self._is_fenced():
+            return
+        kept = trimmed(self.log.state, journal.floors.get(self.name, -1), undecided)
+        yield from compact(self.log.view, StageSnapshot(self.incarnation, kept), self.member.nonce())
+        self._is_fenced()

@@ -1,0 +1,140 @@
+"""What members tell each other over the key-value seam.
+
+Every message is one JSON object with its kind in `type`. It is a hint and it is fast; the store holds the
+truth. So a message that cannot be understood is an error for whoever reads it, and never a message of some
+other kind: least of all a decision.
+
+Each member writes only its own slots. A slot's key holds the checkpoint id, so what is said about one
+checkpoint never hides what was said about another.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated
+
+import msgspec
+
+from cutwater.protocol.barrier import Flags
+from cutwater.protocol.errors import PeerError
+from cutwater.protocol.watermark import Watermark, WatermarkKind
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Phase(Enum):
+    """What an announcement asks of the members."""
+
+    PREPARE = "prepare"
+    COMMIT = "commit"
+    ABORT = "abort"
+
+
+class Announcement(msgspec.Struct, frozen=True, tag_field="type", tag="announcement"):
+    """The leader's word on one checkpoint.
+
+    `index` is the journal index that a member must have applied before it acts on this. `flags` are the
+    checkpoint's (`barrier.Flags`). `watermark` is the pipeline-wide one; only COMMIT has it, because
+    nothing is closed before the decision. `reason` says why, on ABORT.
+    """
+
+    phase: Phase
+    epoch: Count
+    checkpoint_id: Count
+    term: Count
+    generation: Count
+    flags: Count
+    index: Count
+    watermark: int | None = None
+    reason: str | None = None
+
+    def __post_init__(self) -> None:
+        Flags(self.flags)  # Raises ValueError for a flag that this version does not know.
+        if self.watermark is not None and self.phase is not Phase.COMMIT:
+            raise ValueError(f"a {self.phase.value} announcement cannot carry a watermark")
+
+
+class Ack(msgspec.Struct, frozen=True, tag_field="type", tag="ack"):
+    """One member's answer to PREPARE: all its stages have cut and its part is durable, or why not.
+
+    `boot` names the member's process. `watermark` is the lowest of its stages'. `part` is the object that
+    holds its part, `part_hash` the hash of its bytes, `size_bytes` the size of the state that it names.
+    """
+
+    member: str
+    boot: str
+    epoch: Count
+    checkpoint_id: Count
+    term: Count
+    ok: bool
+    error: str | None
+    watermark: Watermark
+    part: str
+    part_hash: str
+    size_bytes: Count = 0
+
+    def __post_init__(self) -> None:
+        if self.watermark.kind is WatermarkKind.KNOWN and self.watermark.ms is None:
+            raise ValueError(f"the ack of {self.member} has a known watermark without a time")
+
+
+class Heartbeat(msgspec.Struct, frozen=True, tag_field="type", tag="heartbeat"):
+    """A member is there. `term` is the one in which it leads, 0 if it does not; `index` is its journal's."""
+
+    member: str
+    boot: str
+    term: Count
+    index: Count
+
+
+class RequestKind(Enum):
+    """What can be asked of the leader."""
+
+    CHECKPOINT = "checkpoint"
+    SAVEPOINT = "savepoint"
+    DRAIN = "drain"
+    CANCEL = "cancel"
+    RESTORE = "restore"
+
+
+class Request(msgspec.Struct, frozen=True, tag_field="type", tag="request"):
+    """Something asked of the leader. `name` is a savepoint's, `epoch` what to restore."""
+
+    kind: RequestKind
+    request_id: str
+    name: str | None = None
+    epoch: Count | None = None
+    full: bool = False
+    unaligned: bool = False
+
+
+Message = Announcement | Ack | Heartbeat | Request
+
+_encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
+
+
+def encode(message: Message) -> bytes:
+    """The bytes of a message."""
+    return _encoder.encode(message)
+
+
+def decode(data: bytes) -> Message:
+    """The message that these bytes are. Raises `PeerError` if they are none."""
+    try:
+        return _decoder.decode(data)
+    except msgspec.DecodeError as error:
+        raise PeerError(
+            f"not a message of this version of Cutwater ({error}): {data[:60]!r}; it was ignored."
+            " If all members run the same version, look at the one that wrote it."
+        ) from error
+
+
+def announcement_key(checkpoint_id: int) -> str:
+    """The slot in which the leader announces this checkpoint."""
+    return f"announcement/{checkpoint_id}"
+
+
+def ack_key(checkpoint_id: int) -> str:
+    """The slot in which a member answers for this checkpoint."""
+    return f"ack/{checkpoint_id}"

@@ -1,0 +1,78 @@
+"""What goes wrong in one schedule, and how often; drawn from its seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+
+@dataclass(slots=True)
+class Faults:
+    """Probabilities per occasion, and mean times between faults of the whole cluster in milliseconds."""
+
+    write_failed: float = 0.0
+    """A write is refused: nothing happens, an error comes back."""
+    write_lost_answer: float = 0.0
+    """A write happens, an error comes back."""
+    write_late: float = 0.0
+    """An error comes back, and the write happens some time later."""
+    false_exists: float = 0.0
+    """A create answers "exists" with nothing there."""
+    read_failed: float = 0.0
+    message_lost: float = 0.0
+    message_twice: float = 0.0
+    message_slow: float = 0.0
+    message_garbled: float = 0.0
+    stray_ack: float = 0.0
+    """An ack of an earlier checkpoint turns up under the current epoch's number."""
+    query_failure: float = 0.0
+    stale_feed: float = 0.0
+
+    crash_every_ms: float = 0.0
+    pause_every_ms: float = 0.0
+    replace_every_ms: float = 0.0
+    """A paused process's successor starts, then the process comes back: a zombie."""
+    partition_every_ms: float = 0.0
+    store_down_every_ms: float = 0.0
+    slow_stage_every_ms: float = 0.0
+    sink_fails_every_ms: float = 0.0
+    request_every_ms: float = 0.0
+    """Somebody asks for a savepoint, a restore, a drain, a cancellation or a checkpoint."""
+
+
+PROBABILITIES = {
+    "write_failed": 0.05,
+    "write_lost_answer": 0.08,
+    "write_late": 0.08,
+    "false_exists": 0.04,
+    "read_failed": 0.04,
+    "message_lost": 0.25,
+    "message_twice": 0.15,
+    "message_slow": 0.15,
+    "message_garbled": 0.05,
+    "stray_ack": 0.1,
+    "query_failure": 0.03,
+    "stale_feed": 0.6,
+}
+TIMES_MS = {
+    "crash_every_ms": 700.0,
+    "pause_every_ms": 900.0,
+    "replace_every_ms": 1_200.0,
+    "partition_every_ms": 1_200.0,
+    "store_down_every_ms": 2_500.0,
+    "slow_stage_every_ms": 1_200.0,
+    "sink_fails_every_ms": 1_500.0,
+    "request_every_ms": 450.0,
+}
+
+
+def draw(rng: Random) -> Faults:
+    """A mix of faults: some kinds not at all, the others from rare to frequent."""
+    faults = Faults()
+    for name, most in PROBABILITIES.items():
+        if rng.random() < 0.6:
+            setattr(faults, name, rng.random() ** 2 * most)
+    for name, least in TIMES_MS.items():
+        if rng.random() < 0.55:
+            setattr(faults, name, least * rng.uniform(1, 5))
+    return faults

@@ -1,0 +1,199 @@
+"""Performs the effects that reach durable things: the store, tables, Spark folders. With faults.
+
+An effect is applied at one moment and answered at that moment or a later one; between the two, anything may
+happen, and the process that asked may be gone. A write may fail, happen without an answer, or happen
+after its failure was reported.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cutwater.protocol import effects as fx
+from cutwater.protocol.retention import Stored
+from cutwater.sim.spark import copy_folder, folder_from_report
+from cutwater.sim.store import RowsOverlap, TableVersion, extend
+
+if TYPE_CHECKING:
+    from cutwater.sim.process import Actor, Process
+    from cutwater.sim.world import World
+
+WRITES = (fx.Create, fx.Delete, fx.PublishTable, fx.RewindTable)
+LATEST_MS = 1_500
+"""How long after its failure was reported a write may still happen."""
+
+
+class Io:
+    """The durable side of a world."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._apply: dict[type, Any] = {
+            fx.Create: self._create,
+            fx.Read: lambda e: self.world.store.objects.get(e.name),
+            fx.List: lambda e: self.world.store.list(e.prefix, e.after),
+            fx.Delete: self._delete,
+            fx.ReadTable: lambda e: self.world.tables[e.sink].head(),
+            fx.FindTableVersion: lambda e: self.world.tables[e.sink].find(e.transaction),
+            fx.PublishTable: self._publish,
+            fx.RewindTable: self._rewind,
+            fx.ListFolders: self._list_folders,
+            fx.ReadPrepared: self._read_prepared,
+            fx.FindState: self._find_state,
+            fx.FindStored: self._find_stored,
+        }
+
+    def perform(self, process: Process, actor: Actor, effect: fx.Effect) -> None:
+        world, rng = self.world, self.world.rng
+        delay = rng.randint(1, 5)
+        if isinstance(effect, fx.MakeFolder):
+            world.schedule(delay, self._make_folder, process, actor, actor.token, effect)
+            return
+        fault = self._draw_fault(process, effect)
+        if fault is not None:
+            world.fault(fault)
+            if fault == "lost answer":
+                world.schedule(delay, self._apply_only, process, effect)
+            elif fault == "late write":
+                world.schedule(rng.randint(delay, LATEST_MS), self._apply_only, process, effect)
+            answer = fx.EXISTS if fault == "false exists" else fx.FAILED
+            process.resume_later(delay + 1, actor, answer)
+            return
+        world.schedule(delay, self._apply_and_answer, process, actor, actor.token, effect)
+
+    def _draw_fault(self, process: Process, effect: fx.Effect) -> str | None:
+        world, faults, rng = self.world, self.world.faults, self.world.rng
+        if isinstance(effect, fx.TableEffect) and world.tables[effect.sink].failing_until_ms > world.now_ms:
+            return "sink fails"
+        down = process.store_down_until_ms > world.now_ms
+        if isinstance(effect, WRITES):
+            draw = rng.random()
+            for name, fault in (
+                ("write_failed", "failed write"),
+                ("write_lost_answer", "lost answer"),
+                ("write_late", "late write"),
+            ):
+                draw -= getattr(faults, name)
+                if draw < 0:
+                    return fault
+            if isinstance(effect, fx.Create) and draw < faults.false_exists:
+                if effect.name not in world.store.objects:
+                    return "false exists"
+        elif rng.random() < faults.read_failed:
+            return "failed read"
+        return "store down" if down else None
+
+    def _apply_only(self, process: Process, effect: fx.Effect) -> None:
+        self._apply[type(effect)](effect)
+        self.world.oracle.after_effect(process, effect)
+
+    def _apply_and_answer(self, process: Process, actor: Actor, token: int, effect: fx.Effect) -> None:
+        answer = self._apply[type(effect)](effect)
+        self.world.oracle.after_effect(process, effect)
+        if actor.token != token or not process.alive:
+            return
+        if self.world.rng.random() < 0.3:
+            process.resume_later(self.world.rng.randint(1, 8), actor, answer)
+        else:
+            process._resume(actor, token, answer)
+
+    # --- the store and tables -------------------------------------------------------------------------
+
+    def _create(self, effect: fx.Create) -> fx.Answer:
+        created = self.world.store.create(effect.name, effect.data)
+        if created:
+            self.world.oracle.created(effect.name, effect.data)
+        return fx.CREATED if created else fx.EXISTS
+
+    def _delete(self, effect: fx.Delete) -> fx.Answer:
+        if effect.name in self.world.store.objects:
+            self.world.oracle.deleting(effect.name)
+            self.world.store.delete(effect.name)
+        return fx.DONE
+
+    def _publish(self, effect: fx.PublishTable) -> int | None:
+        table = self.world.tables[effect.sink]
+        if table.head().version != effect.expected_version:
+            return None
+        shown = table.versions[-1].shown
+        try:
+            for name in effect.files:
+                shown = extend(shown, self.world.read_staged(name, effect.sink))
+        except RowsOverlap as error:
+            self.world.oracle.violation(f"sink {effect.sink}: {error}")
+        table.versions.append(TableVersion(effect.transaction, shown))
+        self.world.oracle.published(effect.sink, effect.transaction, shown)
+        return table.head().version
+
+    def _rewind(self, effect: fx.RewindTable) -> int | None:
+        table = self.world.tables[effect.sink]
+        if table.head().version != effect.expected_version:
+            return None
+        shown = table.versions[effect.to_version].shown
+        table.versions.append(TableVersion(effect.transaction, shown))
+        self.world.oracle.rewound(effect.sink, effect.transaction, shown)
+        return table.head().version
+
+    # --- Spark's folders ------------------------------------------------------------------------------
+
+    def _list_folders(self, effect: fx.ListFolders) -> list[int]:
+        return [
+            inc
+            for (stage, generation, inc), folder in self.world.folders.items()
+            if stage == effect.stage and generation == effect.generation and folder.complete
+        ]
+
+    def _make_folder(self, process: Process, actor: Actor, token: int, effect: fx.MakeFolder) -> None:
+        """Copies what is there now; the folder is complete only later, if the process lives to see it."""
+        world, key = self.world, (effect.stage, effect.generation, effect.incarnation)
+        if effect.source is not None:
+            source = world.folders[effect.stage, effect.generation, effect.source]
+            folder = copy_folder(source, world.rng.random() < 0.5)
+            state = world.state_at(effect.stage, effect.generation, effect.source, folder.last)
+        else:
+            folder = folder_from_report(effect.report, world.model.stages[effect.stage].spec.inputs)
+            state = world.state_of_report(effect.stage, effect.report)
+        world.folders[key] = folder
+        world.put_state(*key, folder.last, state)
+        world.schedule(world.rng.randint(1, 10), self._finish_folder, process, actor, token, effect)
+
+    def _finish_folder(self, process: Process, actor: Actor, token: int, effect: fx.MakeFolder) -> None:
+        if not process.alive or actor.token != token:
+            return
+        folder = self.world.folders[effect.stage, effect.generation, effect.incarnation]
+        folder.complete = True
+        process._resume(
+            actor, token, [folder.prepared[b] for b in sorted(folder.prepared) if b > effect.last]
+        )
+
+    def _read_prepared(self, effect: fx.ReadPrepared) -> Any:
+        folder = self.world.folders[effect.stage, effect.generation, effect.incarnation]
+        return folder.prepared.get(effect.batch) if effect.batch <= folder.last else None
+
+    def _find_state(self, effect: fx.FindState) -> dict[str, str] | None:
+        if effect.batch < 0:
+            return {}
+        name = self.world.state_name(effect.stage, effect.generation, effect.incarnation, effect.batch)
+        state = self.world.store.objects.get(name)
+        if state is None:
+            return None
+        if effect.copy_to is not None:
+            name = f"{effect.copy_to}{effect.batch}"
+            self.world.store.create(name, state)
+        return {name: state.checksum()}
+
+    def _find_stored(self, effect: fx.FindStored) -> tuple[list[Stored], list[Stored]]:
+        prefix = f"stages/{effect.stage}/{effect.generation}/"
+        data = [_data(name) for name in self.world.store.list(f"{prefix}data/")]
+        states = [_state(name) for name in self.world.store.list(f"{prefix}spark/")]
+        return data, states
+
+
+def _data(name: str) -> Stored:
+    incarnation, batch, _ = name.rsplit("/", 1)[1].split("-")
+    return Stored(name, int(incarnation), int(batch))
+
+
+def _state(name: str) -> Stored:
+    parts = name.split("/")
+    return Stored(name, int(parts[4]), int(parts[6]))

@@ -1,0 +1,87 @@
+"""The oracle's own reading of the durable logs: short, plain, and independent of the protocol's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cutwater.protocol import records as r
+from cutwater.protocol.barrier import Flags
+
+
+@dataclass(slots=True)
+class Kept:
+    """A committed epoch that is not expired."""
+
+    entry: r.Committed
+    index: int
+    flags: int
+    parent: int | None
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What the journal's chain says: one fate per epoch."""
+
+    hashes: dict[int, str] = field(default_factory=dict)
+    states: dict[int, tuple[object, ...]] = field(default_factory=dict)
+    last: int = 0
+    snapshot: int = 0
+    term: int = 0
+    generation: int = 1
+    open: dict[int, r.Begun] = field(default_factory=dict)
+    begun_ids: set[tuple[int, int]] = field(default_factory=set)
+    used: set[int] = field(default_factory=set)
+    kept: dict[int, Kept] = field(default_factory=dict)
+    history: dict[int, Kept] = field(default_factory=dict)
+    """Every epoch that was ever committed, expired or not."""
+    by_index: dict[int, r.Committed | r.Restored] = field(default_factory=dict)
+    head: int | None = None
+    watermark: int | None = None
+    forks: dict[int, r.Restored] = field(default_factory=dict)
+    parents: dict[int, int] = field(default_factory=dict)
+    expired: set[int] = field(default_factory=set)
+    gone_generations: set[int] = field(default_factory=set)
+    drained: bool = False
+
+    def view(self) -> tuple[object, ...]:
+        """What every member must have derived at the same index."""
+        return (
+            self.term,
+            self.generation,
+            self.head,
+            self.watermark,
+            tuple(sorted(self.open)),
+            tuple(sorted(self.kept)),
+            self.drained,
+        )
+
+
+@dataclass(slots=True)
+class StageLedger:
+    """What one stage's log in one generation says."""
+
+    hashes: dict[int, str] = field(default_factory=dict)
+    last_index: int = 0
+    snapshot: int = 0
+    incarnation: int = 0
+    last: int = -1
+    consumed: dict[str, int] = field(default_factory=dict)
+    batches: dict[int, r.Batch] = field(default_factory=dict)
+    barriers: dict[int, r.BarrierAt] = field(default_factory=dict)
+
+
+def is_drain(begun: r.Begun) -> bool:
+    return bool(begun.flags & Flags.DRAIN)
+
+
+def member_view(state: r.JournalState) -> tuple[object, ...]:
+    """The same as `Ledger.view`, of a member's derived state."""
+    return (
+        state.term,
+        state.generation,
+        state.head,
+        state.watermark,
+        tuple(sorted(state.open)),
+        tuple(sorted(state.committed)),
+        state.drained,
+    )

@@ -1,0 +1,64 @@
+"""The modelled network: delay, loss, duplication, reordering, partitions (one-way too), garbled bytes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from cutwater.protocol.wire import Ack, encode
+
+if TYPE_CHECKING:
+    from cutwater.sim.process import Process
+    from cutwater.sim.world import World
+
+
+class Network:
+    """Carries messages between processes, by member name; a zombie shares its successor's name."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.blocked: set[tuple[str, str]] = set()
+        self.old_acks: dict[str, Ack] = {}
+
+    def send(self, sender: Process, to: str | None, message: Any) -> None:
+        world = self.world
+        world.oracle.sending(sender, message)
+        if isinstance(message, Ack):
+            message = self._maybe_stray(sender, message)
+        data = encode(message)
+        for process in list(world.processes):
+            if process is sender and to is None:
+                continue
+            if to is None or process.name == to:
+                self._carry(sender.name, process, data)
+
+    def _maybe_stray(self, sender: Process, ack: Ack) -> Ack:
+        """Sometimes an ack of an earlier checkpoint turns up under the current number."""
+        old = self.old_acks.get(sender.name)
+        if old is None or old.checkpoint_id != ack.checkpoint_id:
+            self.old_acks[sender.name] = ack
+            if old is not None and self.world.rng.random() < self.world.faults.stray_ack:
+                self.world.fault("stray ack")
+                return msgspec.structs.replace(old, epoch=ack.epoch)
+        return ack
+
+    def _carry(self, sender: str, to: Process, data: bytes) -> None:
+        world, faults, rng = self.world, self.world.faults, self.world.rng
+        if sender == to.name:
+            world.schedule(0, to.deliver, sender, data)
+            return
+        if (sender, to.name) in self.blocked:
+            return
+        if rng.random() < faults.message_lost:
+            world.fault("message lost")
+            return
+        for _ in range(2 if rng.random() < faults.message_twice else 1):
+            delay = rng.randint(1, 8)
+            if rng.random() < faults.message_slow:
+                world.fault("slow message")
+                delay = rng.randint(20, 400)
+            if rng.random() < faults.message_garbled:
+                world.fault("garbled message")
+                data = data[: rng.randrange(len(data))] + b"\x00?" + data[rng.randrange(len(data)) :]
+            world.schedule(delay, to.deliver, sender, data)

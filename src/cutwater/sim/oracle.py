@@ -1,0 +1,499 @@
+"""The oracle: sees everything that becomes durable, and checks the invariants of the design on it.
+
+It reads the logs by itself (`ledger.py`), knows which events every attempt at a batch really read and
+wrote, and so can say of every committed cut and every table version exactly which events are in it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import msgspec
+
+from cutwater.protocol import records as r
+from cutwater.protocol.chain import Sealed, follows
+from cutwater.protocol.effects import Effect
+from cutwater.protocol.stage import StagePhase
+from cutwater.protocol.watermark import WatermarkKind
+from cutwater.protocol.wire import Ack, Announcement, Phase
+from cutwater.sim.ledger import Kept, Ledger, StageLedger, is_drain, member_view
+from cutwater.sim.topology import WINDOW, Path
+
+if TYPE_CHECKING:
+    from cutwater.sim.process import Process
+    from cutwater.sim.world import World
+
+
+class Violation(Exception):
+    """An invariant does not hold."""
+
+
+class Oracle:
+    """Checks one world."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.ledger = Ledger()
+        self.stages: dict[tuple[str, int], StageLedger] = {}
+        self.epochs = 0
+        self.manifests: dict[int, r.Manifest] = {}
+        self.acks: set[tuple[str, int, int, int]] = set()
+        self.emitted: dict[tuple[str, int, int], dict[Path, int]] = {}
+        self.taken: dict[tuple[str, int, int], dict[Path, int]] = {}
+        self._chain: Sealed[Any] | None = None
+        self._stage_chains: dict[tuple[str, int], Sealed[Any]] = {}
+        self._named: dict[str, set[int]] = {}
+
+    def violation(self, what: str) -> NoReturn:
+        raise Violation(f"at {self.world.now_ms} ms: {what}")
+
+    # --- what becomes durable -------------------------------------------------------------------------
+
+    def created(self, name: str, data: bytes) -> None:
+        if name.startswith(r.JOURNAL_PREFIX):
+            self._journal_entry(r.JOURNAL.open(data))
+        elif name.startswith("stages/"):
+            _, stage, generation, _ = name.split("/", 3)
+            self._stage_entry(stage, int(generation), r.STAGE.open(data))
+
+    def _journal_entry(self, sealed: Sealed[r.JournalBody]) -> None:
+        ledger, entry = self.ledger, sealed.entry
+        if entry.index <= ledger.snapshot:
+            self.world.trace(None, f"a write lands in the compacted place {entry.index}")
+            return
+        if not follows(self._chain, sealed):
+            self.violation(f"journal entry {entry.index} does not continue the chain at {ledger.last}")
+        self._chain = sealed
+        ledger.last = entry.index
+        ledger.hashes[entry.index] = sealed.hash
+        if entry.snapshot == entry.index:
+            ledger.snapshot = entry.index
+        self._fold(entry.body, entry.index)
+        ledger.states[entry.index] = ledger.view()
+        self.world.trace(None, f"journal {entry.index}: {_short(entry.body)}")
+
+    def _fold(self, body: r.JournalBody, index: int) -> None:
+        ledger = self.ledger
+        if isinstance(body, r.Leader):
+            if body.term <= ledger.term:
+                self.violation(f"term {body.term} was used before")
+            ledger.term, ledger.open, ledger.drained = body.term, {}, False
+            return
+        if body.term != ledger.term:
+            self.violation(f"the leader of term {body.term} wrote {_short(body)} in term {ledger.term}")
+        match body:
+            case r.TopologySet():
+                ledger.open = {}
+            case r.Begun():
+                if body.epoch in ledger.used:
+                    self.violation(f"epoch {body.epoch} was begun before")
+                ledger.used.add(body.epoch)
+                ledger.begun_ids.add((body.epoch, body.checkpoint_id))
+                ledger.open[body.epoch] = body
+            case r.Aborted():
+                self._close(body)
+            case r.Committed():
+                begun = self._close(body)
+                self._committed(begun, body, index)
+            case r.Restored():
+                self._restored(body, index)
+            case r.Expired():
+                self._expired(body)
+            case _:
+                pass
+
+    def _close(self, body: r.Aborted | r.Committed) -> r.Begun:
+        begun = self.ledger.open.pop(body.epoch, None)
+        if begun is None or begun.checkpoint_id != body.checkpoint_id:
+            self.violation(f"epoch {body.epoch} is decided, but it is not open: a second decision")
+        return begun
+
+    # --- commits --------------------------------------------------------------------------------------
+
+    def _committed(self, begun: r.Begun, body: r.Committed, index: int) -> None:
+        ledger = self.ledger
+        for member in self.world.model.topology.members():
+            if (member, body.epoch, body.checkpoint_id, body.term) not in self.acks:
+                self.violation(f"epoch {body.epoch} committed without an ack of {member} for this checkpoint")
+        name = r.manifest_name(body.epoch, body.checkpoint_id)
+        data = self.world.store.objects.get(name)
+        if data is None:
+            self.violation(f"epoch {body.epoch} committed without a manifest")
+        manifest = msgspec.json.decode(data, type=r.Manifest)
+        self.manifests[body.epoch] = manifest
+        self._check_watermark(body, manifest)
+        self._check_cut(body, manifest)
+        kept = Kept(body, index, begun.flags, ledger.head)
+        ledger.kept[body.epoch] = ledger.history[body.epoch] = kept
+        ledger.by_index[index] = body
+        ledger.head, ledger.watermark, ledger.drained = body.epoch, body.watermark, is_drain(begun)
+        self.epochs += 1
+        for named in manifest.objects():
+            self._named.setdefault(named, set()).add(body.epoch)
+            if named not in self.world.store.objects:
+                self.violation(f"epoch {body.epoch} names {named}, which does not exist")
+        if is_drain(begun):
+            self._check_drained(body, manifest)
+
+    def _check_watermark(self, body: r.Committed, manifest: r.Manifest) -> None:
+        before, reports = self.ledger.watermark, manifest.stages.values()
+        known = [w.ms for s in reports if (w := s.watermark).kind is WatermarkKind.KNOWN and w.ms is not None]
+        unknown = any(s.watermark.kind is WatermarkKind.UNKNOWN for s in reports)
+        if body.watermark == before:
+            return
+        if body.watermark is None or (before is not None and body.watermark < before):
+            self.violation(f"the watermark went back from {before} to {body.watermark}")
+        if unknown or body.watermark > min(known, default=-1):
+            self.violation(f"the watermark passed a stage's: {body.watermark}, reported {sorted(known)}")
+
+    def _check_cut(self, body: r.Committed, manifest: r.Manifest) -> None:
+        for stage, model in self.world.model.stages.items():
+            report = manifest.stages.get(stage)
+            ledger = self.stages.get((stage, body.generation))
+            if report is None or ledger is None:
+                self.violation(f"epoch {body.epoch} has no cut of {stage}")
+            barrier = ledger.barriers.get(body.epoch)
+            if barrier is None or barrier.batch != report.batch or body.cuts[stage] != report.batch:
+                self.violation(f"epoch {body.epoch}: {stage} was not cut at {report.batch} in its log")
+            if report.batch > ledger.last:
+                self.violation(
+                    f"epoch {body.epoch}: {stage} was cut at {report.batch}, behind its last batch"
+                )
+            for producer, pairs in model.paths.items():
+                made = self._emitted(producer, body.generation, body.cuts[producer])
+                got = self._taken(stage, body.generation, report.batch)
+                for before, after in pairs:
+                    have, want = got.get(after, 0), made.get(before, 0)
+                    if have > want or (have < want and not report.unaligned):
+                        self.violation(
+                            f"epoch {body.epoch}: {stage} has {have} events of {before}, {producer} made {want}"
+                        )
+
+    def _check_drained(self, body: r.Committed, manifest: r.Manifest) -> None:
+        if manifest.in_flight:
+            self.violation(f"epoch {body.epoch} drained the pipeline and left batches in flight")
+
+    def _restored(self, body: r.Restored, index: int) -> None:
+        ledger = self.ledger
+        target = ledger.kept.get(body.epoch)
+        if target is None:
+            self.violation(f"restored to epoch {body.epoch}, which is not kept")
+        if target.entry.cuts != body.forks:
+            self.violation(f"restored to epoch {body.epoch} at other positions than its cut's")
+        ledger.open, ledger.drained = {}, False
+        ledger.parents[body.generation] = target.entry.generation
+        ledger.generation = body.generation
+        ledger.forks[body.generation] = body
+        ledger.by_index[index] = body
+        ledger.head, ledger.watermark = body.epoch, target.entry.watermark
+        for stage, batch in body.forks.items():
+            parent = target.entry.generation
+            for table in (self.emitted, self.taken):
+                table[stage, body.generation, batch] = table.get((stage, parent, batch), {})
+
+    def _expired(self, body: r.Expired) -> None:
+        ledger = self.ledger
+        for epoch in body.epochs:
+            kept = ledger.kept.pop(epoch, None)
+            if kept is None:
+                continue
+            if epoch == ledger.head:
+                self.violation(f"epoch {epoch} expired, and it is what a restart or restore needs")
+            for sink in self.world.tables:
+                if self.world.tables[sink].head().transaction < kept.index:
+                    self.violation(f"epoch {epoch} expired before {sink} had settled it")
+            ledger.expired.add(epoch)
+            for child in ledger.kept.values():
+                if child.parent == epoch:
+                    child.parent = kept.parent
+            for named in self.manifests[epoch].objects():
+                self._named[named].discard(epoch)
+        ledger.gone_generations.update(body.generations)
+
+    # --- stage logs -----------------------------------------------------------------------------------
+
+    def _stage_entry(self, stage: str, generation: int, sealed: Sealed[r.StageBody]) -> None:
+        entry = sealed.entry
+        key = stage, generation
+        ledger = self.stages.setdefault(key, StageLedger())
+        if entry.index <= ledger.snapshot or generation in self.ledger.gone_generations:
+            return  # a write that landed where nobody looks any more
+        if not follows(self._stage_chains.get(key), sealed):
+            self.violation(f"log entry {entry.index} of {stage} does not continue at {ledger.last_index}")
+        self._stage_chains[key] = sealed
+        ledger.last_index = entry.index
+        ledger.hashes[entry.index] = sealed.hash
+        if entry.snapshot == entry.index:
+            ledger.snapshot = entry.index
+        body = entry.body
+        self.world.trace(None, f"log of {stage}/{generation} {entry.index}: {_short(body)}")
+        if isinstance(body, r.Open):
+            if ledger.incarnation == 0:
+                ledger.last, ledger.consumed = body.batch, body.consumed
+                self.emitted.setdefault((stage, generation, body.batch), {})
+                self.taken.setdefault((stage, generation, body.batch), {})
+            ledger.incarnation = entry.index
+            return
+        if body.incarnation != ledger.incarnation:
+            self.violation(
+                f"{stage}: incarnation {body.incarnation} wrote after {ledger.incarnation} had opened"
+            )
+        if isinstance(body, r.Batch):
+            self._batch(stage, generation, ledger, body)
+        elif isinstance(body, r.BarrierAt):
+            if body.epoch in ledger.barriers:
+                self.violation(f"{stage} was cut twice for epoch {body.epoch}")
+            if (body.epoch, body.checkpoint_id) not in self.ledger.begun_ids:
+                self.violation(f"{stage} was cut for epoch {body.epoch}, which was never begun")
+            if body.batch != ledger.last:
+                self.violation(f"{stage} was cut at {body.batch}, its last batch is {ledger.last}")
+            ledger.barriers[body.epoch] = body
+
+    def _batch(self, stage: str, generation: int, ledger: StageLedger, body: r.Batch) -> None:
+        if body.batch != ledger.last + 1:
+            self.violation(f"{stage}: batch {body.batch} logged after batch {ledger.last}")
+        attempt = self.world.attempts[body.offsets["attempt"]]
+        if attempt.dropped:
+            self.violation(f"{stage}: {attempt.dropped} rows were later than the watermark and dropped")
+        folder = self.world.folders.get((stage, generation, body.incarnation))
+        if folder is None or folder.last < body.batch:
+            self.violation(f"{stage}: batch {body.batch} can be seen before Spark has committed it")
+        before = self._taken(stage, generation, ledger.last)
+        for producer, pairs in self.world.model.stages[stage].paths.items():
+            position = body.consumed[producer]
+            if position < ledger.consumed.get(producer, -1):
+                self.violation(f"{stage} went back on {producer}")
+            made = self._emitted(producer, generation, position)
+            for path, after in pairs:
+                if attempt.taken.get(after, 0) != made.get(path, 0):
+                    self.violation(
+                        f"{stage}: at batch {body.batch} it has {attempt.taken.get(after, 0)} events of {path}; "
+                        f"{producer} had made {made.get(path, 0)} by its batch {position}"
+                    )
+            self._check_versions(stage, generation, producer, attempt.inputs.get(producer, {}))
+        for path, count in before.items():
+            if attempt.taken.get(path, 0) < count:
+                self.violation(f"{stage}: events of {path} would be counted twice at batch {body.batch}")
+        ledger.last, ledger.consumed = body.batch, body.consumed
+        ledger.batches[body.batch] = body
+        self.emitted[stage, generation, body.batch] = attempt.emitted
+        self.taken[stage, generation, body.batch] = attempt.taken
+
+    def _check_versions(self, stage: str, generation: int, producer: str, seen: dict[int, int]) -> None:
+        """Everybody sees the one version of a batch that is in the log."""
+        for batch, attempt in seen.items():
+            logged = self._logged(producer, generation, batch)
+            if logged is None or logged.offsets["attempt"] != attempt:
+                self.violation(f"{stage} read another version of batch {batch} of {producer} than was logged")
+
+    def _logged(self, stage: str, generation: int, batch: int) -> r.Batch | None:
+        number: int | None = generation
+        while number is not None:
+            ledger = self.stages.get((stage, number))
+            found = ledger.batches.get(batch) if ledger is not None else None
+            fork = self.ledger.forks.get(number)
+            if fork is None or batch > fork.forks.get(stage, -1):
+                return found
+            number = self.ledger.parents.get(number)
+        return None
+
+    def _lookup(
+        self, table: dict[tuple[str, int, int], dict[Path, int]], stage: str, generation: int, batch: int
+    ) -> dict[Path, int]:
+        number: int | None = generation
+        while number is not None:
+            found = table.get((stage, number, batch))
+            if found is not None:
+                return found
+            number = self.ledger.parents.get(number)
+        if batch < 0:
+            return {}
+        self.violation(f"batch {batch} of {stage} is not in any log")
+
+    def _emitted(self, stage: str, generation: int, batch: int) -> dict[Path, int]:
+        return self._lookup(self.emitted, stage, generation, batch)
+
+    def _taken(self, stage: str, generation: int, batch: int) -> dict[Path, int]:
+        return self._lookup(self.taken, stage, generation, batch)
+
+    def is_open(self, stage: str, generation: int, incarnation: int) -> bool:
+        """Whether an incarnation is the one that may write, in the timeline that goes on."""
+        ledger = self.stages.get((stage, generation))
+        current = ledger is not None and ledger.incarnation == incarnation
+        return current and generation == self.ledger.generation
+
+    # --- tables ---------------------------------------------------------------------------------------
+
+    def published(self, sink: str, transaction: int, shown: dict[Path, int]) -> None:
+        body = self.ledger.by_index.get(transaction)
+        if not isinstance(body, r.Committed):
+            self.violation(f"{sink} published under index {transaction}, which is no commit")
+        self._check_order(sink)
+        self._check_shown(sink, body.epoch, shown)
+        self.world.trace(None, f"{sink} shows epoch {body.epoch}")
+
+    def rewound(self, sink: str, transaction: int, shown: dict[Path, int]) -> None:
+        body = self.ledger.by_index.get(transaction)
+        if not isinstance(body, r.Restored):
+            self.violation(f"{sink} went back under index {transaction}, which is no restore")
+        self._check_order(sink)
+        self._check_shown(sink, body.epoch, shown)
+        self.world.trace(None, f"{sink} is back at epoch {body.epoch}")
+
+    def _check_order(self, sink: str) -> None:
+        before, after = self.world.tables[sink].versions[-2:]
+        if after.transaction <= before.transaction:
+            self.violation(f"{sink}: index {after.transaction} came after {before.transaction}")
+
+    def _check_shown(self, sink: str, epoch: int, shown: dict[Path, int]) -> None:
+        expected = self.expected(sink, epoch)
+        if {p: n for p, n in shown.items() if n} != expected:
+            self.violation(f"{sink} at epoch {epoch} shows {shown}, and should show {expected}")
+
+    def expected(self, sink: str, epoch: int) -> dict[Path, int]:
+        """Up to which event of each path a sink shows at an epoch, by what its stage had made."""
+        stage = self.world.model.topology.sinks()[sink]
+        entry = self.ledger.history[epoch].entry
+        made = self._emitted(stage, entry.generation, entry.cuts[stage])
+        if not self._is_final(sink, stage):
+            return {p: n for p, n in made.items() if n}
+        end = (entry.watermark or 0) // WINDOW * WINDOW
+        return {p: min(n, end) for p, n in made.items() if min(n, end)}
+
+    def _is_final(self, sink: str, stage: str) -> bool:
+        return any(k.final for k in self.world.model.stages[stage].spec.sinks if k.name == sink)
+
+    # --- deletions ------------------------------------------------------------------------------------
+
+    def deleting(self, name: str) -> None:
+        ledger = self.ledger
+        if self._named.get(name):
+            self.violation(f"{name} is deleted, and epochs {sorted(self._named[name])} need it")
+        kind, rest = name.split("/", 1)
+        if kind == "journal":
+            if int(rest.removesuffix(".json")) >= ledger.snapshot:
+                self.violation(f"{name} is deleted, and no snapshot covers it")
+        elif kind == "checkpoints":
+            epoch = int(rest.split("-", 1)[0])
+            if epoch in ledger.kept or epoch in ledger.open:
+                self.violation(f"{name} is deleted, and epoch {epoch} has not expired")
+        elif kind == "stages":
+            self._deleting_of_stage(name)
+
+    def _deleting_of_stage(self, name: str) -> None:
+        parts = name.split("/")
+        stage, generation, kind = parts[1], int(parts[2]), parts[3]
+        if generation != self.ledger.generation:
+            return
+        if kind == "log":
+            if int(parts[4].removesuffix(".json")) >= self.stages[stage, generation].snapshot:
+                self.violation(f"{name} is deleted, and no snapshot covers it")
+        elif kind == "data":
+            batch = int(parts[4].split("-")[1])
+            logged = self.stages[stage, generation].batches.get(batch)
+            if logged is not None and name in logged.files:
+                for reader in self.world.model.topology.readers(stage):
+                    if self._position(reader, stage, generation) < batch:
+                        self.violation(f"{name} is deleted, and {reader} has not read it")
+
+    def _position(self, reader: str, producer: str, generation: int) -> int:
+        ledger = self.stages.get((reader, generation))
+        if ledger is None or ledger.incarnation == 0:
+            return -1
+        return ledger.consumed.get(producer, -1)
+
+    # --- processes ------------------------------------------------------------------------------------
+
+    def sending(self, process: Process, message: Any) -> None:
+        """Nothing is announced before it is durable."""
+        if isinstance(message, Ack):
+            if not process.member.live:
+                self.violation(f"{process} acks before it has caught up")
+            if message.ok:
+                self.acks.add((message.member, message.epoch, message.checkpoint_id, message.term))
+        elif isinstance(message, Announcement):
+            if (message.epoch, message.checkpoint_id) not in self.ledger.begun_ids:
+                self.violation(f"epoch {message.epoch} was announced before it was begun in the journal")
+            if message.phase is Phase.COMMIT and message.epoch not in self.ledger.history:
+                self.violation(
+                    f"the commit of epoch {message.epoch} was announced before it was in the journal"
+                )
+
+    def after_effect(self, process: Process, effect: Effect) -> None:
+        """Called when an effect has been applied; the checks sit where the effects land."""
+
+    def after_step(self, process: Process) -> None:
+        """What a process believes must be a prefix of the truth, and it acts on nothing else."""
+        journal = process.member.journal
+        index = journal.index
+        if index != process.checked_index:
+            process.checked_index = index
+            if journal.view.entries[-1].hash != self.ledger.hashes.get(index):
+                self.violation(f"{process} believes another journal entry {index} than the store's")
+            if member_view(journal.state) != self.ledger.states[index]:
+                self.violation(
+                    f"{process} derives {member_view(journal.state)} at {index}, not {self.ledger.states[index]}"
+                )
+        for stage in process.member.stages.values():
+            if stage.phase is StagePhase.STOPPED and not self._was_drained(stage.generation):
+                self.violation(f"{stage.name} stopped before the drain was committed")
+
+    def _was_drained(self, generation: int) -> bool:
+        return any(k.entry.generation == generation and k.flags & 2 for k in self.ledger.history.values())
+
+    # --- the end --------------------------------------------------------------------------------------
+
+    def all_settled(self) -> bool:
+        return not self.unsettled()
+
+    def unsettled(self) -> list[str]:
+        """The sinks that do not yet stand where the journal's head says, with their marks."""
+        head = self.ledger.head
+        if head is None:
+            return []
+        index = self.ledger.history[head].index
+        late = []
+        for sink, table in sorted(self.world.tables.items()):
+            mark = r.mark_name(index, sink)
+            if table.head().transaction != index or mark not in self.world.store.objects:
+                late.append(sink)
+        return late
+
+    def final_check(self) -> None:
+        """After a drain every sink shows every event that any source has given, once per path."""
+        head = self.ledger.head
+        assert head is not None
+        entry = self.ledger.history[head].entry
+        for sink, stage in self.world.model.topology.sinks().items():
+            shown = self.world.tables[sink].versions[-1].shown
+            self._check_shown(sink, head, shown)
+            windowed = [s for s, m in self.world.model.stages.items() if m.windowed]
+            for path in self.world.model.stages[stage].out_paths:
+                passes = path.split(".")
+                if self._is_final(sink, stage) or any(s in windowed for s in passes):
+                    continue
+                root = passes[0]
+                made = self._emitted(root, entry.generation, entry.cuts[root]).get(root, 0)
+                if shown.get(path, 0) != made:
+                    self.violation(f"{sink} shows {shown.get(path, 0)} events of {path}; {root} gave {made}")
+
+
+def _short(body: object) -> str:
+    """A record in few words, for traces and violations."""
+    name = type(body).__name__
+    words = []
+    for field in (
+        "term",
+        "name",
+        "generation",
+        "epoch",
+        "checkpoint_id",
+        "batch",
+        "incarnation",
+        "watermark",
+        "epochs",
+    ):
+        value = getattr(body, field, None)
+        if value is not None and not isinstance(value, msgspec.Struct):
+            words.append(f"{field}={value}")
+    return f"{name}({', '.join(words)})"

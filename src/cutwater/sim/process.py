@@ -1,0 +1,235 @@
+"""One modelled process: a member and its leader machine, their actors, its queries.
+
+It drives the protocol's procedures exactly as the running system does: it performs the effects that they
+yield and resumes them with the answers. A crash is that they are never resumed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cutwater.protocol import effects as fx
+from cutwater.protocol.errors import PeerError
+from cutwater.protocol.injector import Counters, Request
+from cutwater.protocol.leader import Leader
+from cutwater.protocol.member import Member
+from cutwater.protocol.wire import Ack, Announcement, Heartbeat, decode
+from cutwater.protocol.wire import Request as WireRequest
+from cutwater.sim.spark import Query, StateGone
+
+if TYPE_CHECKING:
+    from cutwater.sim.world import World
+
+
+class SimWord:
+    """A shared word for one modelled process, in which only one thing happens at a time."""
+
+    def __init__(self) -> None:
+        self.cell = [0]
+        self._triggered = 0
+        self._superseded = 0
+        self._last = 0
+
+    def swap(self, value: int) -> int:
+        old, self.cell[0] = self.cell[0], value
+        self._triggered += 1
+        if old:
+            self._superseded, self._last = self._superseded + 1, old
+        return old
+
+    def take(self, expected: int) -> bool:
+        if self.cell[0] != expected:
+            return False
+        self.cell[0] = 0
+        return True
+
+    def counters(self) -> Counters:
+        return Counters(
+            self._triggered, self._superseded, Request.unpack(self.cell[0]), Request.unpack(self._last)
+        )
+
+
+class Actor:
+    """One procedure of a process, and where it stands."""
+
+    __slots__ = ("name", "poked", "procedure", "token", "waiting")
+
+    def __init__(self, name: str, procedure: fx.Procedure[None]) -> None:
+        self.name = name
+        self.procedure = procedure
+        self.token = 0
+        self.waiting = False
+        self.poked = False
+
+
+class Process:
+    """A process of a member; `boot` tells it from the member's other ones."""
+
+    def __init__(self, world: World, name: str, boot: int) -> None:
+        self.world = world
+        self.name = name
+        self.boot = boot
+        self.alive = True
+        self.paused = False
+        self.leaving = False
+        self.store_down_until_ms = 0
+        self.backlog: list[tuple[Actor, int, Any]] = []
+        self.mail: list[tuple[str, bytes]] = []
+        self.member = Member(name, f"{name}{boot}", world.model.topology, world.member_config, SimWord)
+        self.leader = Leader(self.member, world.leader_config)
+        self.actors: dict[str, Actor] = {}
+        self.checked_index = 0
+        self.spawn("journal", world.boot_procedure(self))
+        self.spawn("lead", self.leader.run())
+        self.spawn("beat", self.leader.beat())
+
+    # --- actors ---------------------------------------------------------------------------------------
+
+    def spawn(self, name: str, procedure: fx.Procedure[None]) -> None:
+        actor = Actor(name, procedure)
+        self.actors[name] = actor
+        self.world.schedule(0, self._resume, actor, actor.token, None)
+
+    def end(self, name: str) -> None:
+        actor = self.actors.pop(name, None)
+        if actor is not None:
+            actor.token = -1
+
+    def poke(self, name: str) -> None:
+        """Resumes an actor that waits; one that is busy will not wait the next time."""
+        actor = self.actors.get(name)
+        if actor is None:
+            return
+        if actor.waiting:
+            actor.waiting = False
+            actor.token += 1
+            self.world.schedule(1, self._resume, actor, actor.token, None)
+        else:
+            actor.poked = True
+
+    def resume_later(self, delay_ms: int, actor: Actor, answer: Any) -> None:
+        self.world.schedule(delay_ms, self._resume, actor, actor.token, answer)
+
+    def _resume(self, actor: Actor, token: int, answer: Any) -> None:
+        if not self.alive or actor.token != token or token < 0:
+            return
+        if self.paused:
+            self.backlog.append((actor, token, answer))
+            return
+        member = self.member
+        member.now_ms = self.world.now_ms
+        actor.waiting = False
+        actor.token += 1
+        try:
+            effect = actor.procedure.send(answer)
+        except StopIteration:
+            self.actors.pop(actor.name, None)
+            effect = None
+        except StateGone:
+            self.world.trace(self, f"{actor.name} fails: its state is gone")
+            self.restart_stage(actor.name.removeprefix("query "))
+            effect = None
+        if effect is not None:
+            self._perform(actor, effect)
+        if member.ended:
+            for name in member.ended:
+                self.end(name)
+                self.end(f"query {name.removeprefix('stage ')}")
+            member.ended.clear()
+        if member.spawned:
+            for name, procedure in member.spawned.items():
+                self.end(name)
+                self.spawn(name, procedure)
+            member.spawned.clear()
+        if member.woken:
+            for name in member.woken:
+                self.poke(name)
+            member.woken.clear()
+        self.world.oracle.after_step(self)
+        if member.superseded and not self.leaving:
+            self.leaving = True
+            self.world.chaos.superseded(self)
+
+    def _perform(self, actor: Actor, effect: fx.Effect) -> None:
+        kind = type(effect)
+        if kind is fx.Wait:
+            if actor.poked:
+                actor.poked = False
+                self.resume_later(1, actor, None)
+            else:
+                actor.waiting = True
+                self.resume_later(effect.ms, actor, None)  # type: ignore[union-attr]
+        elif kind is fx.Sleep:
+            self.resume_later(effect.ms, actor, None)  # type: ignore[union-attr]
+        elif kind is fx.Send:
+            assert isinstance(effect, fx.Send)
+            self.world.network.send(self, effect.to, effect.message)
+            self.resume_later(0, actor, None)
+        elif kind is fx.StartQuery:
+            assert isinstance(effect, fx.StartQuery)
+            self._start_query(effect)
+            self.resume_later(0, actor, None)
+        else:
+            self.world.io.perform(self, actor, effect)
+
+    # --- queries --------------------------------------------------------------------------------------
+
+    def _start_query(self, effect: fx.StartQuery) -> None:
+        stage = self.member.stages.get(effect.stage)
+        if stage is None or stage.incarnation != effect.incarnation:
+            return
+        folder = self.world.folders[effect.stage, effect.generation, effect.incarnation]
+        self.end(f"query {effect.stage}")
+        self.spawn(f"query {effect.stage}", Query(self, stage, folder).run())
+
+    def restart_stage(self, name: str) -> None:
+        """A query has failed: its next start is a new incarnation."""
+        self.end(f"stage {name}")
+        self.member.start_stage(name)
+
+    # --- messages -------------------------------------------------------------------------------------
+
+    def deliver(self, sender: str, data: bytes) -> None:
+        if not self.alive:
+            return
+        if self.paused:
+            self.mail.append((sender, data))
+            return
+        self.member.now_ms = self.world.now_ms
+        try:
+            message = decode(data)
+        except PeerError:
+            return
+        match message:
+            case Announcement():
+                self.member.on_announcement(message)
+            case Heartbeat():
+                self.member.on_heartbeat(message)
+                self.leader.on_heartbeat(message)
+            case Ack() | WireRequest():
+                self.leader.on_message(message)
+        woken, self.member.woken = self.member.woken, []
+        for name in woken:
+            self.poke(name)
+
+    # --- faults ---------------------------------------------------------------------------------------
+
+    def crash(self) -> None:
+        self.alive = False
+        self.actors.clear()
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def wake_up(self) -> None:
+        """Goes on where it stopped, with everything that it missed arriving at once."""
+        self.paused = False
+        backlog, self.backlog = self.backlog, []
+        for actor, token, answer in backlog:
+            self.world.schedule(0, self._resume, actor, token, answer)
+        mail, self.mail = self.mail, []
+        for sender, data in mail:
+            self.deliver(sender, data)
+
+    def __str__(self) -> str:
+        return f"{self.name}#{self.boot}"

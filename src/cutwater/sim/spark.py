@@ -1,0 +1,316 @@
+"""The modelled Spark: checkpoint folders and queries, as DESIGN 9 describes them.
+
+A batch's offsets are logged before it runs; a batch that was not committed is run again, with other
+output; a batch is committed after its output is there; no batch runs without new rows, except the one
+that emits windows which the watermark has closed; rows later than the watermark are dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from cutwater.protocol import channel
+from cutwater.protocol.chain import digest
+from cutwater.protocol.effects import Procedure, Sleep, Wait
+from cutwater.protocol.records import Prepared, StagedFile
+from cutwater.protocol.stage import Stage, StagePhase
+from cutwater.protocol.watermark import NONE, UNKNOWN, Watermark, known
+from cutwater.sim.store import Rows, extend
+from cutwater.sim.topology import WINDOW, Path, StageModel
+
+if TYPE_CHECKING:
+    from cutwater.sim.process import Process
+
+
+@dataclass(slots=True, frozen=True)
+class State:
+    """A query's state after a batch: events taken in and passed on, per path, and the watermark."""
+
+    taken: dict[Path, int]
+    emitted: dict[Path, int]
+    watermark: int | None
+
+    def checksum(self) -> str:
+        return digest(
+            repr((sorted(self.taken.items()), sorted(self.emitted.items()), self.watermark)).encode()
+        )
+
+
+class StateGone(Exception):
+    """A zombie's query does not find its state, because its successor has gone on."""
+
+
+START = State({}, {}, None)
+
+
+@dataclass(slots=True, frozen=True)
+class Planned:
+    """One line of Spark's offset log: what a batch will read."""
+
+    consumed: dict[str, int]
+    source: int
+
+
+@dataclass(slots=True)
+class Folder:
+    """The Spark checkpoint folder of one incarnation."""
+
+    complete: bool
+    last: int
+    position: Planned
+    planned: Planned | None = None
+    prepared: dict[int, Prepared] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Attempt:
+    """What one execution of a batch really read and wrote; the oracle knows it by its number."""
+
+    stage: str
+    generation: int
+    batch: int
+    taken: dict[Path, int]
+    emitted: dict[Path, int]
+    inputs: dict[str, dict[int, int]]
+    """Per input: the batches that it read and the attempts whose output it saw."""
+    dropped: int = 0
+    """Rows that came later than the watermark."""
+
+
+class Query:
+    """One running query: the procedure `run`, over a folder of its own."""
+
+    def __init__(self, process: Process, stage: Stage, folder: Folder) -> None:
+        self.process = process
+        self.world = process.world
+        self.member = process.member
+        self.stage = stage
+        self.model: StageModel = process.world.model.stages[stage.name]
+        self.folder = folder
+        self.feed: dict[str, int] = {}
+        self.frozen_source: int | None = None
+
+    # --- the query's life -----------------------------------------------------------------------------
+
+    def run(self) -> Procedure[None]:
+        rng = self.world.rng
+        while True:
+            if self.stage.phase is not StagePhase.RUNNING:
+                self.stage.quiet = self.stage.phase is StagePhase.RESTING
+                yield Wait(100)
+                continue
+            if self.folder.planned is None:
+                self.folder.planned = self._plan()
+            planned = self.folder.planned
+            if planned is not None and not self._is_known(planned):
+                yield Wait(20)
+                continue
+            if planned is None:
+                self._be_quiet(True)
+                yield Wait(60)
+                continue
+            self._be_quiet(False)
+            yield Sleep(self.world.batch_ms(self.stage.name))
+            if rng.random() < self.world.faults.query_failure:
+                self.world.fault(f"query of {self.stage.name} fails")
+                self.process.restart_stage(self.stage.name)
+                return
+            yield from self._execute(planned)
+
+    def _is_known(self, planned: Planned) -> bool:
+        """Whether this process has read the logs as far as a plan goes that another process made."""
+        return all(self.member.log(name).state.last >= upto for name, upto in planned.consumed.items())
+
+    def _be_quiet(self, quiet: bool) -> None:
+        if quiet != self.stage.quiet:
+            self.stage.quiet = quiet
+            self.process.poke(f"stage {self.stage.name}")
+
+    def _execute(self, planned: Planned) -> Procedure[None]:
+        """Output to folders of this attempt, the prepared record, then Spark's commit: rule 4's order."""
+        batch = self.folder.last + 1
+        before = self.world.state_at(
+            self.stage.name, self.stage.generation, self.stage.incarnation, batch - 1
+        )
+        after, prepared = self._output(batch, before, planned)
+        self.folder.prepared[batch] = prepared
+        self.world.put_state(self.stage.name, self.stage.generation, self.stage.incarnation, batch, after)
+        yield Sleep(self.world.rng.randint(1, 6))
+        self.folder.last, self.folder.position, self.folder.planned = batch, planned, None
+        self.world.trace(self.process, f"{self.stage.name} commits batch {batch}")
+        self.process.poke(f"stage {self.stage.name}")
+        yield Sleep(self.world.trigger_ms[self.stage.name])
+
+    # --- planning -------------------------------------------------------------------------------------
+
+    def _plan(self) -> Planned | None:
+        position = self.folder.position
+        consumed = {
+            name: self._next_position(name, position.consumed.get(name, -1))
+            for name in self.model.spec.inputs
+        }
+        source = self._source_end(position.source)
+        planned = Planned(consumed, source)
+        if planned == position and not self._windows_due():
+            return None
+        return planned
+
+    def _next_position(self, name: str, position: int) -> int:
+        """How far to read: a planner works with the feed, which may be older than what its member knows."""
+        fresh = channel.readable(self.member.journal.state, self.stage.log.state, self.member.log(name).state)
+        old = self.feed.get(name, -1)
+        self.feed[name] = fresh
+        limit = max(position, old if self.world.rng.random() < self.world.faults.stale_feed else fresh)
+        limit = min(limit, position + self.world.rng.choice((2, 8, 64)))
+        unread = self._channel(name).unread(position, limit)
+        return max(unread, default=position)
+
+    def _channel(self, name: str) -> channel.Channel:
+        carried = channel.carried_batches(self.member.manifest, self.stage.name, name)
+        return channel.Channel(self.member.log(name).state, carried)
+
+    def _source_end(self, position: int) -> int:
+        if self.model.spec.inputs:
+            return 0
+        if not self.stage.draining:
+            self.frozen_source = None
+            return max(position, self.world.available(self.stage.name))
+        if self.frozen_source is None:
+            self.frozen_source = max(position, self.world.available(self.stage.name))
+        return self.frozen_source
+
+    def _windows_due(self) -> bool:
+        if not self.model.windowed:
+            return False
+        state = self.world.state_at(
+            self.stage.name, self.stage.generation, self.stage.incarnation, self.folder.last
+        )
+        return any(high > state.emitted.get(path, 0) for path, high in closed(state).items())
+
+    # --- computing ------------------------------------------------------------------------------------
+
+    def _output(self, batch: int, before: State, planned: Planned) -> tuple[State, Prepared]:
+        world, name, generation = self.world, self.stage.name, self.stage.generation
+        incoming, seen = self._read(before, planned)
+        taken = {**before.taken, **{path: high for path, (_, high) in incoming.items()}}
+        emitted = {**before.emitted, **closed(before)} if self.model.windowed else taken
+        rows: Rows = {
+            path: (before.emitted.get(path, 0), high)
+            for path, high in emitted.items()
+            if high > before.emitted.get(path, 0)
+        }
+        dropped = sum(low - before.taken.get(path, 0) for path, (low, _) in incoming.items())
+        attempt = world.new_attempt(Attempt(name, generation, batch, taken, emitted, seen, dropped))
+        prefix = f"stages/{name}/{generation}/data/{self.stage.incarnation}-{batch}-{attempt}"
+        files: tuple[str, ...] = ()
+        if rows and world.model.topology.readers(name):
+            world.store.create(prefix, (attempt, rows))
+            files = (prefix,)
+        sinks: dict[str, tuple[StagedFile, ...]] = {}
+        for sink in self.model.spec.sinks:
+            staged = self._stage_rows(
+                sink.name, f"{self.stage.incarnation}-{batch}-{attempt}", rows, sink.final
+            )
+            if staged:
+                sinks[sink.name] = staged
+        after = State(taken, emitted, self._watermark(taken, before))
+        offsets = {"source": planned.source, "attempt": attempt}
+        spark_watermark = self._report_watermark(after)
+        return after, Prepared(batch, files, sinks, planned.consumed, offsets, spark_watermark)
+
+    def _read(self, before: State, planned: Planned) -> tuple[Rows, dict[str, dict[int, int]]]:
+        """The rows of a batch, per path after this stage, without those that are too late."""
+        incoming: Rows = {}
+        seen: dict[str, dict[int, int]] = {}
+        if not self.model.spec.inputs:
+            low, high = self.folder.position.source, planned.source
+            if high > low:
+                incoming[self.stage.name] = self._on_time(low, high, before)
+            return incoming, seen
+        for name, pairs in self.model.paths.items():
+            unread = self._channel(name).unread(
+                self.folder.position.consumed.get(name, -1), planned.consumed[name]
+            )
+            seen[name] = {}
+            shown = {before_path: before.taken.get(path, 0) for before_path, path in pairs}
+            starts = dict(shown)
+            for batch, files in unread.items():
+                for file in files:
+                    attempt, rows = self.world.read_data(file, f"{self.stage.name} reads batch {batch}")
+                    seen[name][batch] = attempt
+                    shown = extend(shown, rows)
+            for before_path, path in pairs:
+                if shown[before_path] > starts[before_path]:
+                    incoming[path] = self._on_time(starts[before_path], shown[before_path], before)
+        return incoming, seen
+
+    def _on_time(self, low: int, high: int, before: State) -> tuple[int, int]:
+        late = before.watermark if self.model.event_time and before.watermark is not None else 0
+        return (min(high, max(low, late)), high)
+
+    def _watermark(self, taken: Mapping[Path, int], before: State) -> int | None:
+        """Spark's watermark after a batch: the lowest over its inputs of the latest event time seen."""
+        if not self.model.event_time:
+            return None
+        progress = input_progress(self.model, taken)
+        if not progress or min(progress) == 0:
+            return before.watermark
+        return max(min(progress), before.watermark or 0)
+
+    def _report_watermark(self, state: State) -> Watermark:
+        if not self.model.event_time:
+            return NONE
+        return UNKNOWN if state.watermark is None else known(state.watermark)
+
+    def _stage_rows(self, sink: str, label: str, rows: Rows, final: bool) -> tuple[StagedFile, ...]:
+        """Rows staged for a sink; for a final one in a file per window end."""
+        if not rows:
+            return ()
+        parts: dict[int | None, Rows] = {}
+        if not final:
+            parts[None] = rows
+        else:
+            for path, (low, high) in rows.items():
+                while low < high:
+                    window_end = (low // WINDOW + 1) * WINDOW
+                    parts.setdefault(window_end, {})[path] = (low, min(high, window_end))
+                    low = min(high, window_end)
+        staged = []
+        for end in sorted(parts, key=lambda e: e or 0):
+            name = f"tables/{sink}/_cutwater/{label}-{end or 0}"
+            self.world.store.create(name, parts[end])
+            staged.append(StagedFile(name, end))
+        return tuple(staged)
+
+
+def input_progress(model: StageModel, taken: Mapping[Path, int]) -> list[int]:
+    """Per input how far event time has come. (Above a fan-in Spark would take the highest instead.)"""
+    if not model.spec.inputs:
+        return [taken.get(model.spec.name, 0)]
+    return [max(taken.get(path, 0) for _, path in pairs) for pairs in model.paths.values()]
+
+
+def closed(state: State) -> dict[Path, int]:
+    """Per path the events in windows that the watermark has closed."""
+    end = (state.watermark or 0) // WINDOW * WINDOW
+    return {path: max(min(high, end), state.emitted.get(path, 0)) for path, high in state.taken.items()}
+
+
+def copy_folder(source: Folder, keep_plan: bool) -> Folder:
+    """A new incarnation's folder: everything up to the last batch that Spark committed."""
+    return Folder(
+        False,
+        source.last,
+        source.position,
+        source.planned if keep_plan else None,
+        {b: p for b, p in source.prepared.items() if b <= source.last},
+    )
+
+
+def folder_from_report(report: Any, inputs: tuple[str, ...]) -> Folder:
+    """A folder rebuilt from a checkpoint, or an empty one."""
+    if report is None:
+        return Folder(False, -1, Planned(dict.fromkeys(inputs, -1), 0))
+    return Folder(False, report.batch, Planned(dict(report.consumed), report.offsets.get("source", 0)))

@@ -1,0 +1,86 @@
+"""The modelled object store and tables. They are what survives a crash; everything else does not.
+
+Control objects are bytes, as in the real store. A data or state file's content is the modelled rows
+themselves: per path an interval of event numbers, so loss and duplication of single events are seen
+exactly although no event is held as an object.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from dataclasses import dataclass, field
+from typing import Any
+
+from cutwater.protocol.effects import TableHead
+from cutwater.sim.topology import Path
+
+Rows = dict[Path, tuple[int, int]]
+"""Per path the events [from, to) that a file holds."""
+
+
+class SimStore:
+    """Objects by name."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, Any] = {}
+        self._names: list[str] = []
+
+    def create(self, name: str, content: Any) -> bool:
+        if name in self.objects:
+            return False
+        self.objects[name] = content
+        insort(self._names, name)
+        return True
+
+    def delete(self, name: str) -> None:
+        if self.objects.pop(name, None) is not None:
+            del self._names[bisect_left(self._names, name)]
+
+    def list(self, prefix: str, after: str = "") -> list[str]:
+        start = bisect_right(self._names, after) if after > prefix else bisect_left(self._names, prefix)
+        found = []
+        for i in range(start, len(self._names)):
+            if not self._names[i].startswith(prefix):
+                break
+            found.append(self._names[i])
+        return found
+
+
+@dataclass(slots=True)
+class TableVersion:
+    """One version of a table: up to which event of each path it shows, and who made it."""
+
+    transaction: int
+    shown: dict[Path, int]
+
+
+@dataclass(slots=True)
+class SimTable:
+    """A table with transaction id and version, that can be rewound, as Delta tables are."""
+
+    versions: list[TableVersion] = field(default_factory=lambda: [TableVersion(0, {})])
+    failing_until_ms: int = 0
+
+    def head(self) -> TableHead:
+        return TableHead(len(self.versions) - 1, self.versions[-1].transaction)
+
+    def find(self, transaction: int) -> int | None:
+        for number in range(len(self.versions) - 1, -1, -1):
+            if self.versions[number].transaction == transaction:
+                return number
+        return None
+
+
+class RowsOverlap(Exception):
+    """Rows do not continue what is there: some are missing or twice."""
+
+
+def extend(shown: dict[Path, int], rows: Rows) -> dict[Path, int]:
+    """`shown` with these rows behind it; raises `RowsOverlap` if they do not begin where it ends."""
+    result = dict(shown)
+    for path, (low, high) in rows.items():
+        if result.get(path, 0) != low:
+            kind = "lost" if low > result.get(path, 0) else "duplicated"
+            raise RowsOverlap(f"rows of {path} {kind}: has up to {result.get(path, 0)}, next begins at {low}")
+        result[path] = high
+    return result

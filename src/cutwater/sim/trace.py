@@ -1,0 +1,36 @@
+"""One readable line per event, with the state of the whole cluster at its end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cutwater.protocol.leader import LeaderPhase
+from cutwater.protocol.stage import StagePhase
+
+if TYPE_CHECKING:
+    from cutwater.sim.process import Process
+    from cutwater.sim.world import World
+
+_MARKS = {
+    StagePhase.OPENING: "~",
+    StagePhase.RUNNING: "",
+    StagePhase.RESTING: "z",
+    StagePhase.STOPPED: "!",
+    StagePhase.FENCED: "x",
+}
+
+
+def line(world: World, process: Process | None, what: str) -> str:
+    """Time, who, what; then every process: L leads, z sleeps, journal index, and its stages' last batches."""
+    who = str(process) if process is not None else ""
+    cluster = " ".join(_process(p) for p in world.processes)
+    return f"{world.now_ms:>6} {who:<6} {what:<64} | E{world.oracle.ledger.head or 0} | {cluster}"
+
+
+def _process(process: Process) -> str:
+    leads = "L" if process.leader.phase is LeaderPhase.LEADING else ""
+    sleeps = "z" if process.paused else ""
+    stages = ",".join(
+        f"{name}:{stage.log.state.last}{_MARKS[stage.phase]}" for name, stage in process.member.stages.items()
+    )
+    return f"{process}{leads}{sleeps}@{process.member.journal.index}[{stages}]"

@@ -1,0 +1,246 @@
+"""One simulated cluster, driven by one seed: virtual time, faults, and the schedule's course.
+
+A schedule has two parts. While faults are on, everything may go wrong. Then they stop, what is dead or
+asleep comes back, and the pipeline must make progress within a bound; at the end it is drained and every
+sink must show exactly what it should.
+"""
+
+from __future__ import annotations
+
+import heapq
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from cutwater.protocol.coordinator import CoordinatorConfig
+from cutwater.protocol.effects import Procedure
+from cutwater.protocol.leader import LeaderConfig, LeaderPhase
+from cutwater.protocol.member import MemberConfig
+from cutwater.sim import faults as fault_plan
+from cutwater.sim import topology
+from cutwater.sim.chaos import Chaos
+from cutwater.sim.io import Io
+from cutwater.sim.network import Network
+from cutwater.sim.oracle import Oracle, Violation
+from cutwater.sim.process import Process
+from cutwater.sim.spark import START, Attempt, Folder, State, StateGone
+from cutwater.sim.store import Rows, SimStore, SimTable
+
+EPOCHS = 10
+"""Every schedule commits at least this many epochs."""
+
+PROGRESS_MS = 12_000
+"""When faults have stopped, the next commit must follow within this virtual time."""
+
+EPOCHS_AFTER_FAULTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of one schedule."""
+
+    seed: int
+    violation: str | None
+    epochs: int
+    faults: int
+    virtual_ms: int
+
+
+class World:
+    """Everything that one seed makes."""
+
+    def __init__(
+        self, seed: int, members: int | None = None, tracer: Callable[[str], None] | None = None
+    ) -> None:
+        self.seed = seed
+        self.rng = Random(seed)
+        self.now_ms = 0
+        self.fault_count = 0
+        self.tracer = tracer
+        self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._sequence = 0
+        count = members if members is not None else self.rng.randint(3, 5)
+        self.model = topology.draw(self.rng, count, max(count, self.rng.randint(4, 8)))
+        self.faults = fault_plan.draw(self.rng)
+        self.member_config, self.leader_config = self._draw_config()
+        self.rates = {n: self.rng.uniform(0.01, 0.06) for n in self.model.stages}
+        self.trigger_ms = {n: self.rng.choice((10, 40, 90)) for n in self.model.stages}
+        self.store = SimStore()
+        self.tables = {sink: SimTable() for sink in self.model.topology.sinks()}
+        self.folders: dict[tuple[str, int, int], Folder] = {}
+        self.attempts: list[Attempt] = []
+        self.slow_until_ms: dict[str, int] = {}
+        self.oracle = Oracle(self)
+        self.network = Network(self)
+        self.io = Io(self)
+        self.chaos = Chaos(self)
+        self.processes: list[Process] = []
+        self._boots = 0
+
+    def _draw_config(self) -> tuple[MemberConfig, LeaderConfig]:
+        rng = self.rng
+        coordinator = CoordinatorConfig(
+            interval_ms=rng.choice((60, 120, 200)),
+            min_pause_ms=rng.choice((0, 0, 30)),
+            timeout_ms=rng.choice((900, 1_500)),
+            alignment_timeout_ms=rng.choice((None, 80, 250)),
+            max_concurrent=rng.choice((1, 1, 1, 2)),
+            retained=rng.choice((1, 2, 3)),
+            full_every=rng.choice((None, None, 4)),
+        )
+        member = MemberConfig(poll_ms=80, resend_ms=150, compact_after=rng.choice((8, 16, 40)))
+        return member, LeaderConfig(timeout_ms=400, heartbeat_ms=100, coordinator=coordinator)
+
+    # --- time -----------------------------------------------------------------------------------------
+
+    def schedule(self, delay_ms: int, call: Callable[..., None], *args: Any) -> None:
+        self._sequence += 1
+        heapq.heappush(self._heap, (self.now_ms + delay_ms, self._sequence, call, args))
+
+    def run_until(self, end_ms: int, done: Callable[[], bool] | None = None) -> bool:
+        """Plays events up to `end_ms`, or until `done`; whether it got done."""
+        heap = self._heap
+        count = 0
+        while heap and heap[0][0] <= end_ms:
+            self.now_ms, _, call, args = heapq.heappop(heap)
+            call(*args)
+            count += 1
+            if done is not None and count % 16 == 0 and done():
+                return True
+        self.now_ms = max(self.now_ms, end_ms)
+        return done is None or done()
+
+    # --- the schedule's course ------------------------------------------------------------------------
+
+    def run(self) -> Result:
+        """Plays the whole schedule; a violation ends it."""
+        violation = None
+        try:
+            self._play()
+        except Violation as found:
+            violation = str(found)
+        except Exception as error:  # whatever a procedure raises is a bug that the schedule has found
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            violation = f"at {self.now_ms} ms: {error!r} in {where.name}, {where.filename}:{where.lineno}"
+        if violation is not None:
+            self.trace(None, f"VIOLATION {violation}")
+        return Result(self.seed, violation, self.oracle.epochs, self.fault_count, self.now_ms)
+
+    def _play(self) -> None:
+        for name in self.model.topology.members():
+            self.start(name)
+        self.chaos.begin()
+        self.run_until(self.rng.randint(1_200, 3_000))
+        self.chaos.end()
+        committed = self.oracle.epochs
+        target = max(EPOCHS, committed + EPOCHS_AFTER_FAULTS)
+        while self.oracle.epochs < target:
+            if self.oracle.ledger.drained:
+                self.chaos.start_again()
+            if not self.run_until(self.now_ms + PROGRESS_MS, self._progress_since(self.oracle.epochs)):
+                self.oracle.violation(f"no epoch committed within {PROGRESS_MS} ms after faults stopped")
+        self._drain()
+
+    def _progress_since(self, epochs: int) -> Callable[[], bool]:
+        return lambda: self.oracle.epochs > epochs
+
+    def _drain(self) -> None:
+        """The end of every schedule: drain, publish, and compare every sink with every source."""
+        end_ms = self.now_ms + PROGRESS_MS
+        while not self.oracle.ledger.drained:
+            if self.now_ms >= end_ms:
+                self.oracle.violation(f"no drain committed within {PROGRESS_MS} ms after faults stopped")
+            self.chaos.ask_drain()
+            self.run_until(self.now_ms + 400, lambda: self.oracle.ledger.drained)
+        if not self.run_until(self.now_ms + PROGRESS_MS, self.oracle.all_settled):
+            self.oracle.violation(
+                f"a sink has not published everything within {PROGRESS_MS} ms: {self.oracle.unsettled()}"
+            )
+        self.oracle.final_check()
+
+    # --- processes ------------------------------------------------------------------------------------
+
+    def start(self, name: str) -> Process:
+        self._boots += 1
+        process = Process(self, name, self._boots)
+        self.processes.append(process)
+        return process
+
+    def stop(self, process: Process) -> None:
+        process.crash()
+        self.processes.remove(process)
+
+    def boot_procedure(self, process: Process) -> Procedure[None]:
+        return process.member.follow_journal()
+
+    def leaders(self) -> list[Process]:
+        return [p for p in self.processes if p.leader.phase is LeaderPhase.LEADING]
+
+    # --- what the models need -------------------------------------------------------------------------
+
+    def available(self, root: str) -> int:
+        """How many events a root's source has by now."""
+        return int(self.rates[root] * self.now_ms)
+
+    def batch_ms(self, stage: str) -> int:
+        slow = self.slow_until_ms.get(stage, 0) > self.now_ms
+        return self.rng.randint(10, 40) * (12 if slow else 1)
+
+    def new_attempt(self, attempt: Attempt) -> int:
+        self.attempts.append(attempt)
+        return len(self.attempts) - 1
+
+    @staticmethod
+    def state_name(stage: str, generation: int, incarnation: int, batch: int) -> str:
+        return f"stages/{stage}/{generation}/spark/{incarnation}/state/{batch}"
+
+    def state_at(self, stage: str, generation: int, incarnation: int, batch: int) -> State:
+        if batch < 0:
+            return START
+        name = self.state_name(stage, generation, incarnation, batch)
+        if name not in self.store.objects and not self.oracle.is_open(stage, generation, incarnation):
+            raise StateGone(name)
+        state: State = self._needed(name, f"{stage} needs its state at batch {batch}")
+        return state
+
+    def state_of_report(self, stage: str, report: Any) -> State:
+        if report is None or not report.state:
+            return START
+        (name,) = report.state
+        state: State = self._needed(name, f"{stage} is restored")
+        return state
+
+    def put_state(self, stage: str, generation: int, incarnation: int, batch: int, state: State) -> None:
+        if batch >= 0:
+            name = self.state_name(stage, generation, incarnation, batch)
+            self.store.delete(name)
+            self.store.create(name, state)
+
+    def read_data(self, name: str, what: str) -> tuple[int, Rows]:
+        data: tuple[int, Rows] = self._needed(name, what)
+        return data
+
+    def read_staged(self, name: str, sink: str) -> Rows:
+        rows: Rows = self._needed(name, f"sink {sink} publishes")
+        return rows
+
+    def _needed(self, name: str, what: str) -> Any:
+        found = self.store.objects.get(name)
+        if found is None:
+            self.oracle.violation(f"{what}, but {name} was deleted")
+        return found
+
+    # --- telling --------------------------------------------------------------------------------------
+
+    def fault(self, what: str) -> None:
+        self.fault_count += 1
+        if self.tracer is not None:
+            self.trace(None, f"fault: {what}")
+
+    def trace(self, process: Process | None, what: str) -> None:
+        if self.tracer is not None:
+            from cutwater.sim.trace import line
+
+            self.tracer(line(self, process, what))
