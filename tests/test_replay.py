@@ -14,9 +14,9 @@ import pytest
 
 from cutwater.protocol.chain import GENESIS, Codec, Entry, Sealed
 from cutwater.protocol.errors import IllegalStep, PeerError, StoreError, UserError
-from cutwater.protocol.provider import Provider
-from cutwater.protocol.replay import Action, ReplayPhase, ReplaySession
-from cutwater.protocol.replay_messages import (
+from cutwater.protocol.replay import ReplayPhase, ReplaySession
+from cutwater.protocol.replay.messages import (
+    Action,
     Anchor,
     AnchorAt,
     Ask,
@@ -36,6 +36,7 @@ from cutwater.protocol.replay_messages import (
     decode,
     encode,
 )
+from cutwater.protocol.replay.provider import Provider
 
 Body = dict[str, str]
 Log = list[Sealed[Body]]
@@ -169,7 +170,7 @@ class World:
                 self.answer(action)
             else:
                 self.read(action)
-        flying = sorted(session._busy())
+        flying = sorted(session.sources.busy())
         assert all(a[1] < b[0] for a, b in itertools.pairwise(flying)), "overlapping fetches"
 
     def answer(self, action: Ask | Fetch) -> None:
@@ -469,7 +470,7 @@ def test_seed_d02_a_late_answer_does_not_pass_for_the_answer_to_the_next_request
     for entries in (data(LOG, 1, 10), []):
         session.on_chunk("a", late.request_id, late.first, entries, 151)
         session.on_available("a", 1, 20, late.request_id, 151)
-    assert session._peers["a"].failures == 1
+    assert session.sources.peers["a"].failures == 1
     assert session.buffered_bytes == 0
     serve(session, current, now_ms=152)
     assert session.buffered_bytes + session.progress().bytes > 0
@@ -520,7 +521,7 @@ def test_seed_d05_a_claimed_range_that_does_not_match_is_refused_and_scored(
     a, b = only(Fetch, actions)
     session.on_chunk("a", a.request_id, first, entries, 0)
     assert session.buffered_bytes == 0
-    assert session._peers["a"].failures == 1
+    assert session.sources.peers["a"].failures == 1
     assert [(f.peer, f.first) for f in only(Fetch, serve(session, b))] == [("b", 1)]
 
 
@@ -554,7 +555,7 @@ def test_seed_d07_a_local_prefix_that_is_not_the_journals_fails_with_a_clear_err
     assert isinstance(failed.error, StoreError)
     assert f"at {own} it has {FORGED[own - 1].hash[:12]}" in str(failed.error)
     assert w.delivered == []
-    assert not any(p.forged for p in session._peers.values())
+    assert not any(p.forged for p in session.sources.peers.values())
 
 
 def test_seed_d07_a_local_log_that_is_longer_than_the_journal_fails() -> None:
@@ -569,8 +570,8 @@ def test_seed_d08_a_forged_chain_is_found_out_before_anything_of_it_is_delivered
     serve(session, a, FORGED)
     actions = serve(session, b)
     assert indexes(actions) == []
-    assert session._peers["a"].forged
-    assert not session._peers["b"].forged
+    assert session.sources.peers["a"].forged
+    assert not session.sources.peers["b"].forged
     [again] = only(Fetch, actions)
     assert (again.peer, again.first, again.last) == ("b", 1, 10)
     assert indexes(serve(session, again)) == list(range(1, 21))
@@ -582,7 +583,7 @@ def test_seed_d08_blame_falls_on_the_forger_and_not_on_its_neighbours() -> None:
     serve(session, a)
     serve(session, b, FORGED)
     serve(session, c)
-    assert [p.name for p in session._peers.values() if p.forged] == ["b"]
+    assert [p.name for p in session.sources.peers.values() if p.forged] == ["b"]
 
 
 def test_seed_d08_a_long_forgery_is_found_out_by_the_hash_on_the_way() -> None:
@@ -590,7 +591,7 @@ def test_seed_d08_a_long_forgery_is_found_out_by_the_hash_on_the_way() -> None:
     w.forged["a"] = FORGED
     w.run()
     assert w.delivered == LOG
-    assert w.session._peers["a"].forged
+    assert w.session.sources.peers["a"].forged
 
 
 def test_seed_d08_a_store_that_contradicts_itself_is_an_error() -> None:
@@ -644,7 +645,7 @@ def test_seed_d09_a_chunk_larger_than_asked_for_is_refused() -> None:
     session, actions = begin("a", held=log)
     serve(session, only(Fetch, actions)[0], log)
     assert session.buffered_bytes == 0
-    assert "bytes" in session._peers["a"].reason
+    assert "bytes" in session.sources.peers["a"].reason
 
 
 @pytest.mark.parametrize("size", [5_000, 13_000, 40_000])
@@ -669,7 +670,7 @@ def test_seed_d09_an_entry_larger_than_a_chunk_or_than_the_buffer_passes(size: i
         w.join(name)
     w.run(1_000)
     assert w.delivered == log
-    assert not any(p.forged or p.failures for p in session._peers.values())
+    assert not any(p.forged or p.failures for p in session.sources.peers.values())
 
 
 def test_seed_d09_live_entries_beyond_the_room_are_let_go() -> None:
@@ -678,7 +679,7 @@ def test_seed_d09_live_entries_beyond_the_room_are_let_go() -> None:
     for index in range(11, 211):
         session.on_live(data(log, index, index), 0)
         assert session.buffered_bytes <= CONFIG.buffer_bytes - CONFIG.chunk_bytes
-    assert len(session._pieces.items) <= 4, "entries that arrive one by one are joined"
+    assert len(session.pieces.items) <= 4, "entries that arrive one by one are joined"
 
 
 def test_seed_d10_later_pieces_are_fetched_while_nobody_covers_the_cursor() -> None:
@@ -722,7 +723,7 @@ def test_seed_d12_the_waits_of_a_failing_peer_double_and_survive_leaving() -> No
         session.tick(now)
         session.peer_left("a", now)
         session.peer_joined("a", now)
-        again = session._peers["a"].not_before_ms
+        again = session.sources.peers["a"].not_before_ms
         waits.append(again - now)
         now = again
         [ask] = [a for a in only(Ask, session.tick(now)) if a.peer == "a"]
@@ -735,7 +736,7 @@ def test_seed_d13_the_session_and_the_provider_keep_a_bounded_part_of_the_log() 
     w = world(log, a="honest", b="honest", c="honest")
     w.run(20_000)
     assert w.session.peak_buffered_bytes <= CONFIG.buffer_bytes < sum(len(s.data) for s in log)
-    assert len(w.session._pieces.known) < 10
+    assert len(w.session.pieces.known) < 10
     provider = Provider(keep_bytes=5_000)
     for sealed in log:
         provider.append(sealed.entry.index, [sealed.data])
@@ -920,7 +921,7 @@ def play(seed: int) -> None:
         assert index == before + 1 or before < index == snapshot, seed
         before = index
     assert session.peak_buffered_bytes <= CONFIG.buffer_bytes
-    guilty = {name for name, peer in session._peers.items() if peer.forged}
+    guilty = {name for name, peer in session.sources.peers.items() if peer.forged}
     assert guilty <= {name for name in w.held if name in w.forged}, seed
 
 

@@ -21,7 +21,7 @@ GENESIS = "0" * 64
 """What the first entry of a log names as the hash of its predecessor."""
 
 
-class Entry(msgspec.Struct, Generic[B], frozen=True):
+class Entry(msgspec.Struct, Generic[B], frozen=True, gc=False):
     """One entry of a log.
 
     `index` is its place, from 1. `prev` is the hash of the bytes at the place before. `snapshot` is the
@@ -36,7 +36,7 @@ class Entry(msgspec.Struct, Generic[B], frozen=True):
     body: B
 
 
-class Sealed(msgspec.Struct, Generic[B], frozen=True):
+class Sealed(msgspec.Struct, Generic[B], frozen=True, gc=False):
     """An entry together with its exact bytes and their hash; the chain is over the bytes."""
 
     entry: Entry[B]
@@ -65,7 +65,7 @@ class Codec(Generic[B]):
         """The entry that these bytes are. Raises `PeerError` if they are none; nothing else happens."""
         try:
             return Sealed(self._decode(data), data, digest(data))
-        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:  # ValueError: not UTF-8
             raise PeerError(f"not a log entry ({error}): {data[:60]!r}") from error
 
 

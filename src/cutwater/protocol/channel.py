@@ -62,7 +62,9 @@ class Channel:
         not known is not an empty one. (A query that resumes a planned batch must wait until it is.)
         """
         if upto > max(after, self.producer.last):
-            raise InvariantBroken(f"batches up to {upto} are asked for, the log is known to {self.producer.last}")
+            raise InvariantBroken(
+                f"batches up to {upto} are asked for, the log is known to {self.producer.last}"
+            )
         found: dict[int, Files] = {}
         for batch in range(after + 1, upto + 1):
             files = self.files(batch)

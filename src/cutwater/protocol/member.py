@@ -51,7 +51,7 @@ from cutwater.protocol.stage import Stage, StagePhase
 from cutwater.protocol.stagelog import StageLog
 from cutwater.protocol.tables import Table
 from cutwater.protocol.watermark import UNKNOWN, lowest
-from cutwater.protocol.wire import Ack, Announcement, Heartbeat, Phase
+from cutwater.protocol.wire import Ack, Announcement, Heartbeat, LogGrown, Phase
 
 T = TypeVar("T")
 
@@ -90,7 +90,8 @@ class Member:
     """The state that the actors of one member share.
 
     The shell sets `now_ms` before each resumption, spawns what `spawned` holds, ends what `ended` names,
-    and resumes the actors in `woken`, all after each resumption. `word` makes the word of an injector.
+    and resumes the actors in `woken`, all after each resumption. (`query NAME` in there is not an actor of
+    ours: it says that the query's feed has changed.) `word` makes the word of an injector.
     """
 
     def __init__(
@@ -150,10 +151,18 @@ class Member:
         return self._logs[stage]
 
     def wake_readers(self, stage: str) -> None:
-        """The log of a hosted stage has grown: whoever reads it here looks again."""
+        """The log of a stage has grown: whoever reads it here looks again."""
         for reader in self.topology.readers(stage):
             if reader in self.stages:
                 self.wake(f"stage {reader}")
+                self.wake(f"query {reader}")
+
+    def tell_readers(self, stage: str) -> Procedure[None]:
+        """The log of a hosted stage has grown: whoever reads it, here or elsewhere, looks again."""
+        self.wake_readers(stage)
+        hosts = {self.topology.stages[reader].member for reader in self.topology.readers(stage)}
+        for host in sorted(hosts - {self.name}):
+            yield Send(host, LogGrown(stage, self._generation, self.log(stage).view.last))
 
     def head_manifest(self) -> Procedure[Manifest | None]:
         """The manifest of the newest checkpoint in this timeline; it is kept in `manifest`."""
@@ -174,9 +183,12 @@ class Member:
 
     def follow_journal(self) -> Procedure[None]:
         """The actor that keeps the journal current and puts what it says into effect."""
+        effective = -1
         while True:
             yield from follow(self.journal.view)
-            yield from self.take_effect()
+            if self.journal.index != effective:
+                effective = self.journal.index
+                yield from self.take_effect()
             yield Wait(self.config.poll_ms)
 
     def take_effect(self) -> Procedure[None]:
@@ -186,7 +198,9 @@ class Member:
             self.live, self.resumes = True, state.drained
         if state.topology is None:
             return
-        if state.generation != self._generation:
+        if not self._serving:
+            self._serve()
+        if state.generation != self._generation and not state.drained:
             yield from self._start_generation()
         for begun in state.open.values():
             if begun.checkpoint_id > self._triggered and begun.generation == self._generation:
@@ -197,6 +211,13 @@ class Member:
             self.wake(actor)
         for sink in self._hosted_sinks():
             self.wake(f"publish {sink.name}")
+
+    def _serve(self) -> None:
+        """Starts what every generation needs; what was committed and not published comes first of all."""
+        self._serving = True
+        for sink in self._hosted_sinks():
+            self.spawned[f"publish {sink.name}"] = self._publish(sink.name)
+        self.spawned["capture"] = self._capture()
 
     def _start_generation(self) -> Procedure[None]:
         """Ends everything of the generation before and starts every hosted stage in the current one."""
@@ -212,11 +233,6 @@ class Member:
         if remote:
             self.ended.append("channels")
             self.spawned["channels"] = self._follow_channels(remote)
-        if not self._serving:
-            self._serving = True
-            self.spawned["capture"] = self._capture()
-            for sink in self._hosted_sinks():
-                self.spawned[f"publish {sink.name}"] = self._publish(sink.name)
 
     def start_stage(self, name: str) -> None:
         """Starts a new incarnation of a stage: at a generation's start, or after its query failed."""
@@ -258,6 +274,11 @@ class Member:
         """Somebody is there, and perhaps further in the journal."""
         if heartbeat.index > self.journal.index:
             self.wake("journal")
+
+    def on_log_grown(self, grown: LogGrown) -> None:
+        """Another member's stage has gone on."""
+        if grown.generation == self._generation and grown.index > self.log(grown.stage).view.last:
+            self.wake("channels")
 
     def _trigger(self, checkpoint_id: int, flags: int) -> None:
         """Wakes the appenders that cut without waiting for a barrier: roots, or all if unaligned."""

@@ -104,6 +104,7 @@ class Stage:
     def run(self) -> Procedure[None]:
         """The appender, from OPEN until it is fenced or the pipeline is drained."""
         yield from self._open()
+        self._settle_drain()
         while self.phase not in (StagePhase.FENCED, StagePhase.STOPPED):
             yield from self._log_batches()
             yield from self._cut()
@@ -162,7 +163,7 @@ class Stage:
             yield from follow(self.log.view)
         if self._is_fenced():
             return False
-        self.member.wake_readers(self.name)
+        yield from self.member.tell_readers(self.name)
         return phase is AppendPhase.MINE
 
     def _is_fenced(self) -> bool:
@@ -212,8 +213,7 @@ class Stage:
             if not (yield from self._append(self._barrier_entry(begun, unaligned))):
                 return
             self._aligner = None
-            if begun.flags & Flags.DRAIN:
-                self._step("drain_cut")
+            self._settle_drain()
             self.member.wake("capture")
 
     def _listen(self) -> None:
@@ -223,7 +223,6 @@ class Stage:
 
     def _try(self, begun: Begun) -> bool | None:
         """Whether the stage cuts now, and then whether it cuts unaligned; `None` if it has to wait."""
-        self.draining = bool(begun.flags & Flags.DRAIN)
         if not self.spec.inputs and self._asked < begun.checkpoint_id:
             return None
         aligner = self._aligner
@@ -236,7 +235,7 @@ class Stage:
             at = self.member.log(name).state.barriers.get(begun.epoch)
             if at is not None:
                 aligner.on_barrier(name, Barrier(at.checkpoint_id, at.epoch), at.batch)
-        if self.draining and (not self.quiet or aligner.waiting_for()):
+        if begun.flags & Flags.DRAIN and (not self.quiet or aligner.waiting_for()):
             return None
         cut = aligner.cut()
         return None if cut is None else not cut.aligned
@@ -272,15 +271,18 @@ class Stage:
         return watermark
 
     def _settle_drain(self) -> None:
-        """A drained stage stops only after the commit; if the drain came to nothing it goes on."""
+        """A stage that was cut for a drain rests while the drain is open, goes on if it comes to nothing,
+        and stops only after its commit."""
         state = self.member.journal.state
-        self.draining = any(b.flags & Flags.DRAIN for b in state.open.values())
-        if self.phase not in (StagePhase.RESTING, StagePhase.RUNNING):
-            return
-        if state.drained and state.generation == self.generation:
-            self._step("drain_committed")
-        elif self.phase is StagePhase.RESTING and not self.draining:
+        drains = [e for e, begun in state.open.items() if begun.flags & Flags.DRAIN]
+        self.draining = bool(drains)
+        rests = any(epoch in self.log.state.barriers for epoch in drains)
+        if self.phase is StagePhase.RUNNING and rests:
+            self._step("drain_cut")
+        elif self.phase is StagePhase.RESTING and not rests and not state.drained:
             self._step("drain_aborted")
+        elif self.phase in (StagePhase.RUNNING, StagePhase.RESTING) and state.drained:
+            self._step("drain_committed")
 
     # --- what nobody needs any more -------------------------------------------------------------------
 

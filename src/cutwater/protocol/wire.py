@@ -87,6 +87,14 @@ class Heartbeat(msgspec.Struct, frozen=True, tag_field="type", tag="heartbeat"):
     index: Count
 
 
+class LogGrown(msgspec.Struct, frozen=True, tag_field="type", tag="log_grown"):
+    """The log of a stage has grown to `index`: whoever reads it may look."""
+
+    stage: str
+    generation: Count
+    index: Count
+
+
 class RequestKind(Enum):
     """What can be asked of the leader."""
 
@@ -108,7 +116,7 @@ class Request(msgspec.Struct, frozen=True, tag_field="type", tag="request"):
     unaligned: bool = False
 
 
-Message = Announcement | Ack | Heartbeat | Request
+Message = Announcement | Ack | Heartbeat | LogGrown | Request
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)

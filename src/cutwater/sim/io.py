@@ -38,14 +38,13 @@ class Io:
             fx.PublishTable: self._publish,
             fx.RewindTable: self._rewind,
             fx.ListFolders: self._list_folders,
-            fx.ReadPrepared: self._read_prepared,
             fx.FindState: self._find_state,
             fx.FindStored: self._find_stored,
         }
 
     def perform(self, process: Process, actor: Actor, effect: fx.Effect) -> None:
-        world, rng = self.world, self.world.rng
-        delay = rng.randint(1, 5)
+        world = self.world
+        delay = world.between(1, 3)
         if isinstance(effect, fx.MakeFolder):
             world.schedule(delay, self._make_folder, process, actor, actor.token, effect)
             return
@@ -53,9 +52,9 @@ class Io:
         if fault is not None:
             world.fault(fault)
             if fault == "lost answer":
-                world.schedule(delay, self._apply_only, process, effect)
+                world.schedule(delay, self._apply_only, effect)
             elif fault == "late write":
-                world.schedule(rng.randint(delay, LATEST_MS), self._apply_only, process, effect)
+                world.schedule(world.between(delay, LATEST_MS), self._apply_only, effect)
             answer = fx.EXISTS if fault == "false exists" else fx.FAILED
             process.resume_later(delay + 1, actor, answer)
             return
@@ -83,17 +82,15 @@ class Io:
             return "failed read"
         return "store down" if down else None
 
-    def _apply_only(self, process: Process, effect: fx.Effect) -> None:
+    def _apply_only(self, effect: fx.Effect) -> None:
         self._apply[type(effect)](effect)
-        self.world.oracle.after_effect(process, effect)
 
     def _apply_and_answer(self, process: Process, actor: Actor, token: int, effect: fx.Effect) -> None:
         answer = self._apply[type(effect)](effect)
-        self.world.oracle.after_effect(process, effect)
         if actor.token != token or not process.alive:
             return
         if self.world.rng.random() < 0.3:
-            process.resume_later(self.world.rng.randint(1, 8), actor, answer)
+            process.resume_later(self.world.between(1, 5), actor, answer)
         else:
             process._resume(actor, token, answer)
 
@@ -155,7 +152,7 @@ class Io:
             state = world.state_of_report(effect.stage, effect.report)
         world.folders[key] = folder
         world.put_state(*key, folder.last, state)
-        world.schedule(world.rng.randint(1, 10), self._finish_folder, process, actor, token, effect)
+        world.schedule(world.between(1, 10), self._finish_folder, process, actor, token, effect)
 
     def _finish_folder(self, process: Process, actor: Actor, token: int, effect: fx.MakeFolder) -> None:
         if not process.alive or actor.token != token:
@@ -165,10 +162,6 @@ class Io:
         process._resume(
             actor, token, [folder.prepared[b] for b in sorted(folder.prepared) if b > effect.last]
         )
-
-    def _read_prepared(self, effect: fx.ReadPrepared) -> Any:
-        folder = self.world.folders[effect.stage, effect.generation, effect.incarnation]
-        return folder.prepared.get(effect.batch) if effect.batch <= folder.last else None
 
     def _find_state(self, effect: fx.FindState) -> dict[str, str] | None:
         if effect.batch < 0:

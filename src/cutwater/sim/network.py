@@ -54,10 +54,10 @@ class Network:
             world.fault("message lost")
             return
         for _ in range(2 if rng.random() < faults.message_twice else 1):
-            delay = rng.randint(1, 8)
+            delay = world.between(1, 5)
             if rng.random() < faults.message_slow:
                 world.fault("slow message")
-                delay = rng.randint(20, 400)
+                delay = world.between(20, 400)
             if rng.random() < faults.message_garbled:
                 world.fault("garbled message")
                 data = data[: rng.randrange(len(data))] + b"\x00?" + data[rng.randrange(len(data)) :]

@@ -12,8 +12,7 @@ import msgspec
 
 from cutwater.protocol import records as r
 from cutwater.protocol.chain import Sealed, follows
-from cutwater.protocol.effects import Effect
-from cutwater.protocol.stage import StagePhase
+from cutwater.protocol.stage import Stage, StagePhase
 from cutwater.protocol.watermark import WatermarkKind
 from cutwater.protocol.wire import Ack, Announcement, Phase
 from cutwater.sim.ledger import Kept, Ledger, StageLedger, is_drain, member_view
@@ -419,24 +418,25 @@ class Oracle:
                     f"the commit of epoch {message.epoch} was announced before it was in the journal"
                 )
 
-    def after_effect(self, process: Process, effect: Effect) -> None:
-        """Called when an effect has been applied; the checks sit where the effects land."""
-
-    def after_step(self, process: Process) -> None:
-        """What a process believes must be a prefix of the truth, and it acts on nothing else."""
+    def check_journal(self, process: Process) -> None:
+        """What a process believes must be a prefix of the truth, and it must make the same of it."""
         journal = process.member.journal
-        index = journal.index
-        if index != process.checked_index:
-            process.checked_index = index
-            if journal.view.entries[-1].hash != self.ledger.hashes.get(index):
-                self.violation(f"{process} believes another journal entry {index} than the store's")
-            if member_view(journal.state) != self.ledger.states[index]:
-                self.violation(
-                    f"{process} derives {member_view(journal.state)} at {index}, not {self.ledger.states[index]}"
-                )
-        for stage in process.member.stages.values():
-            if stage.phase is StagePhase.STOPPED and not self._was_drained(stage.generation):
-                self.violation(f"{stage.name} stopped before the drain was committed")
+        index = process.checked_index = journal.index
+        if journal.view.entries[-1].hash != self.ledger.hashes.get(index):
+            self.violation(f"{process} believes another journal entry {index} than the store's")
+        if member_view(journal.state) != self.ledger.states[index]:
+            self.violation(
+                f"{process} derives {member_view(journal.state)} at {index}, not {self.ledger.states[index]}"
+            )
+
+    def check_stage(self, stage: Stage | None) -> None:
+        """A drained stage stops only after the commit."""
+        if (
+            stage is not None
+            and stage.phase is StagePhase.STOPPED
+            and not self._was_drained(stage.generation)
+        ):
+            self.violation(f"{stage.name} stopped before the drain was committed")
 
     def _was_drained(self, generation: int) -> bool:
         return any(k.entry.generation == generation and k.flags & 2 for k in self.ledger.history.values())

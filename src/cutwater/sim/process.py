@@ -13,12 +13,16 @@ from cutwater.protocol.errors import PeerError
 from cutwater.protocol.injector import Counters, Request
 from cutwater.protocol.leader import Leader
 from cutwater.protocol.member import Member
-from cutwater.protocol.wire import Ack, Announcement, Heartbeat, decode
+from cutwater.protocol.stage import Stage, StagePhase
+from cutwater.protocol.wire import Ack, Announcement, Heartbeat, LogGrown, decode
 from cutwater.protocol.wire import Request as WireRequest
 from cutwater.sim.spark import Query, StateGone
 
 if TYPE_CHECKING:
     from cutwater.sim.world import World
+
+
+INLINE = (fx.Send, fx.ReadPrepared, fx.StartQuery)
 
 
 class SimWord:
@@ -52,11 +56,12 @@ class SimWord:
 class Actor:
     """One procedure of a process, and where it stands."""
 
-    __slots__ = ("name", "poked", "procedure", "token", "waiting")
+    __slots__ = ("name", "poked", "procedure", "stage", "token", "waiting")
 
-    def __init__(self, name: str, procedure: fx.Procedure[None]) -> None:
+    def __init__(self, name: str, procedure: fx.Procedure[None], stage: Stage | None) -> None:
         self.name = name
         self.procedure = procedure
+        self.stage = stage
         self.token = 0
         self.waiting = False
         self.poked = False
@@ -86,7 +91,8 @@ class Process:
     # --- actors ---------------------------------------------------------------------------------------
 
     def spawn(self, name: str, procedure: fx.Procedure[None]) -> None:
-        actor = Actor(name, procedure)
+        stage = self.member.stages.get(name.removeprefix("stage ")) if name.startswith("stage ") else None
+        actor = Actor(name, procedure, stage)
         self.actors[name] = actor
         self.world.schedule(0, self._resume, actor, actor.token, None)
 
@@ -121,7 +127,9 @@ class Process:
         actor.waiting = False
         actor.token += 1
         try:
-            effect = actor.procedure.send(answer)
+            effect: fx.Effect | None = actor.procedure.send(answer)
+            while type(effect) in INLINE:
+                effect = actor.procedure.send(self._perform_inline(effect))
         except StopIteration:
             self.actors.pop(actor.name, None)
             effect = None
@@ -145,10 +153,13 @@ class Process:
             for name in member.woken:
                 self.poke(name)
             member.woken.clear()
-        self.world.oracle.after_step(self)
-        if member.superseded and not self.leaving:
-            self.leaving = True
-            self.world.chaos.superseded(self)
+        if member.journal.index != self.checked_index:
+            self.world.oracle.check_journal(self)
+        if actor.stage is not None and actor.stage.phase is not StagePhase.RUNNING:
+            self.world.oracle.check_stage(actor.stage)
+            if member.superseded and not self.leaving:
+                self.leaving = True
+                self.world.chaos.superseded(self)
 
     def _perform(self, actor: Actor, effect: fx.Effect) -> None:
         kind = type(effect)
@@ -161,16 +172,17 @@ class Process:
                 self.resume_later(effect.ms, actor, None)  # type: ignore[union-attr]
         elif kind is fx.Sleep:
             self.resume_later(effect.ms, actor, None)  # type: ignore[union-attr]
-        elif kind is fx.Send:
-            assert isinstance(effect, fx.Send)
-            self.world.network.send(self, effect.to, effect.message)
-            self.resume_later(0, actor, None)
-        elif kind is fx.StartQuery:
-            assert isinstance(effect, fx.StartQuery)
-            self._start_query(effect)
-            self.resume_later(0, actor, None)
         else:
             self.world.io.perform(self, actor, effect)
+
+    def _perform_inline(self, effect: fx.Effect | None) -> Any:
+        """What is answered at once: nothing else can happen in between."""
+        if isinstance(effect, fx.Send):
+            return self.world.network.send(self, effect.to, effect.message)
+        if isinstance(effect, fx.ReadPrepared):
+            return self.world.read_prepared(effect)
+        assert isinstance(effect, fx.StartQuery)
+        return self._start_query(effect)
 
     # --- queries --------------------------------------------------------------------------------------
 
@@ -206,6 +218,8 @@ class Process:
             case Heartbeat():
                 self.member.on_heartbeat(message)
                 self.leader.on_heartbeat(message)
+            case LogGrown():
+                self.member.on_log_grown(message)
             case Ack() | WireRequest():
                 self.leader.on_message(message)
         woken, self.member.woken = self.member.woken, []

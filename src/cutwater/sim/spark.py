@@ -95,6 +95,7 @@ class Query:
     # --- the query's life -----------------------------------------------------------------------------
 
     def run(self) -> Procedure[None]:
+        """Batch after batch; a query looks for new input when its member pokes it, and now and then."""
         rng = self.world.rng
         while True:
             if self.stage.phase is not StagePhase.RUNNING:
@@ -109,7 +110,7 @@ class Query:
                 continue
             if planned is None:
                 self._be_quiet(True)
-                yield Wait(60)
+                yield Wait(100)
                 continue
             self._be_quiet(False)
             yield Sleep(self.world.batch_ms(self.stage.name))
@@ -137,7 +138,7 @@ class Query:
         after, prepared = self._output(batch, before, planned)
         self.folder.prepared[batch] = prepared
         self.world.put_state(self.stage.name, self.stage.generation, self.stage.incarnation, batch, after)
-        yield Sleep(self.world.rng.randint(1, 6))
+        yield Sleep(self.world.between(1, 6))
         self.folder.last, self.folder.position, self.folder.planned = batch, planned, None
         self.world.trace(self.process, f"{self.stage.name} commits batch {batch}")
         self.process.poke(f"stage {self.stage.name}")

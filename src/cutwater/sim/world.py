@@ -15,9 +15,10 @@ from random import Random
 from typing import Any
 
 from cutwater.protocol.coordinator import CoordinatorConfig
-from cutwater.protocol.effects import Procedure
+from cutwater.protocol.effects import Procedure, ReadPrepared
 from cutwater.protocol.leader import LeaderConfig, LeaderPhase
 from cutwater.protocol.member import MemberConfig
+from cutwater.protocol.records import Prepared
 from cutwater.sim import faults as fault_plan
 from cutwater.sim import topology
 from cutwater.sim.chaos import Chaos
@@ -34,7 +35,8 @@ EPOCHS = 10
 PROGRESS_MS = 12_000
 """When faults have stopped, the next commit must follow within this virtual time."""
 
-EPOCHS_AFTER_FAULTS = 3
+EPOCHS_AFTER_FAULTS = 2
+"""Then the drain is one more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,10 @@ class World:
         self.faults = fault_plan.draw(self.rng)
         self.member_config, self.leader_config = self._draw_config()
         self.rates = {n: self.rng.uniform(0.01, 0.06) for n in self.model.stages}
-        self.trigger_ms = {n: self.rng.choice((10, 40, 90)) for n in self.model.stages}
+        self.trigger_ms = {
+            n: self.rng.choice((5, 20, 60) if m.spec.inputs else (80, 150))
+            for n, m in self.model.stages.items()
+        }
         self.store = SimStore()
         self.tables = {sink: SimTable() for sink in self.model.topology.sinks()}
         self.folders: dict[tuple[str, int, int], Folder] = {}
@@ -90,7 +95,7 @@ class World:
             retained=rng.choice((1, 2, 3)),
             full_every=rng.choice((None, None, 4)),
         )
-        member = MemberConfig(poll_ms=80, resend_ms=150, compact_after=rng.choice((8, 16, 40)))
+        member = MemberConfig(poll_ms=250, resend_ms=250, compact_after=rng.choice((8, 16, 40)))
         return member, LeaderConfig(timeout_ms=400, heartbeat_ms=100, coordinator=coordinator)
 
     # --- time -----------------------------------------------------------------------------------------
@@ -98,6 +103,10 @@ class World:
     def schedule(self, delay_ms: int, call: Callable[..., None], *args: Any) -> None:
         self._sequence += 1
         heapq.heappush(self._heap, (self.now_ms + delay_ms, self._sequence, call, args))
+
+    def between(self, low: int, high: int) -> int:
+        """A whole number from `low` to `high`; `randint` in a third of the time."""
+        return low + int(self.rng.random() * (high - low + 1))
 
     def run_until(self, end_ms: int, done: Callable[[], bool] | None = None) -> bool:
         """Plays events up to `end_ms`, or until `done`; whether it got done."""
@@ -132,10 +141,10 @@ class World:
         for name in self.model.topology.members():
             self.start(name)
         self.chaos.begin()
-        self.run_until(self.rng.randint(1_200, 3_000))
+        self.run_until(self.rng.randint(1_000, 2_500))
         self.chaos.end()
         committed = self.oracle.epochs
-        target = max(EPOCHS, committed + EPOCHS_AFTER_FAULTS)
+        target = max(EPOCHS - 1, committed + EPOCHS_AFTER_FAULTS)
         while self.oracle.epochs < target:
             if self.oracle.ledger.drained:
                 self.chaos.start_again()
@@ -186,7 +195,7 @@ class World:
 
     def batch_ms(self, stage: str) -> int:
         slow = self.slow_until_ms.get(stage, 0) > self.now_ms
-        return self.rng.randint(10, 40) * (12 if slow else 1)
+        return self.between(5, 20) * (25 if slow else 1)
 
     def new_attempt(self, attempt: Attempt) -> int:
         self.attempts.append(attempt)
@@ -211,6 +220,11 @@ class World:
         (name,) = report.state
         state: State = self._needed(name, f"{stage} is restored")
         return state
+
+    def read_prepared(self, effect: ReadPrepared) -> Prepared | None:
+        """A prepared record counts when Spark has committed its batch."""
+        folder = self.folders[effect.stage, effect.generation, effect.incarnation]
+        return folder.prepared.get(effect.batch) if effect.batch <= folder.last else None
 
     def put_state(self, stage: str, generation: int, incarnation: int, batch: int, state: State) -> None:
         if batch >= 0:

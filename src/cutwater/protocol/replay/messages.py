@@ -7,12 +7,14 @@ request that it answers, so one that comes too late is known for what it is.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Generic, TypeVar
+from enum import Enum
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 
 from cutwater.protocol.chain import Sealed
 from cutwater.protocol.errors import CutwaterError, PeerError, UserError
+from cutwater.protocol.tables import Table
 
 B = TypeVar("B")
 Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -139,6 +141,36 @@ class Failed(msgspec.Struct, frozen=True):
     """It cannot be done; what was delivered stays right."""
 
     error: CutwaterError
+
+
+Action = Ask | Fetch | FetchFromStore | AnchorAt | Deliver[Any] | Done | Failed
+
+
+class ReplayPhase(Enum):
+    """Where a session is. Only one that has failed is over for good."""
+
+    ASKING = "asking"
+    FETCHING = "fetching"
+    DONE = "done"
+    FAILED = "failed"
+
+
+REPLAY = Table(
+    "replay",
+    "The catch-up of a member that was away",
+    ReplayPhase.ASKING,
+    {
+        (ReplayPhase.ASKING, "fetch"): ReplayPhase.FETCHING,
+        (ReplayPhase.FETCHING, "fetch"): ReplayPhase.FETCHING,
+        (ReplayPhase.ASKING, "reached"): ReplayPhase.DONE,
+        (ReplayPhase.FETCHING, "reached"): ReplayPhase.DONE,
+        (ReplayPhase.ASKING, "give_up"): ReplayPhase.FAILED,
+        (ReplayPhase.FETCHING, "give_up"): ReplayPhase.FAILED,
+        (ReplayPhase.ASKING, "target_moved"): ReplayPhase.ASKING,
+        (ReplayPhase.FETCHING, "target_moved"): ReplayPhase.FETCHING,
+        (ReplayPhase.DONE, "target_moved"): ReplayPhase.ASKING,
+    },
+)
 
 
 @dataclass(frozen=True, slots=True)
