@@ -11,7 +11,8 @@ import statistics
 import time
 from collections.abc import Callable
 
-from cutwater.protocol.coordinator import Coordinator, CoordinatorConfig, Decide
+from cutwater.protocol.coordinator import Coordinator
+from cutwater.protocol.coordinator_actions import CoordinatorConfig, Decide
 from cutwater.protocol.quorum import Quorum, Reached
 from cutwater.protocol.watermark import known
 from cutwater.protocol.wire import Ack, decode, encode

@@ -3,16 +3,11 @@
 `python -m bench.replay [--entries 1000000] [--rounds 3]`: entries of about 200 bytes, three peers in memory
 that are called directly. The last line is JSON; `ratio` is the session's time by the loop's, `target` what
 it must not exceed.
-
-The peers' copies of the log are lists of a million objects each, which only this bench has in the same
-process; Python's cyclic collector would walk them all again and again at the session's cost. So they are
-frozen (`gc.freeze`) for `ratio`; `ratio_unfrozen` is the same without that.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import statistics
 import time
@@ -21,9 +16,9 @@ from collections import deque
 import msgspec
 
 from cutwater.protocol.chain import GENESIS, Codec, Entry, Sealed, follows
-from cutwater.protocol.provider import Provider
-from cutwater.protocol.replay import Action, ReplaySession
-from cutwater.protocol.replay_messages import (
+from cutwater.protocol.replay import ReplaySession
+from cutwater.protocol.replay.messages import (
+    Action,
     Anchor,
     AnchorAt,
     Ask,
@@ -36,6 +31,7 @@ from cutwater.protocol.replay_messages import (
     HaveRange,
     ReplayConfig,
 )
+from cutwater.protocol.replay.provider import Provider
 
 TARGET = 3.0
 
@@ -71,23 +67,11 @@ def plain_loop(log: list[bytes]) -> float:
     return time.perf_counter() - began
 
 
-def catch_up(log: list[bytes], config: ReplayConfig, *, frozen: bool) -> tuple[float, int]:
-    """Seconds to learn the whole log from three peers, and the most bytes that were kept meanwhile."""
+def catch_up(log: list[bytes], config: ReplayConfig) -> tuple[float, int]:
+    """Seconds to learn the whole log from three peers, and the most bytes that were kept meanwhile. The log
+    itself plays the store."""
     peers = {f"peer-{i}": Provider(1, log) for i in range(3)}
     head = Anchor(len(log), CODEC.open(log[-1]).hash)
-    gc.collect()
-    if frozen:
-        gc.freeze()
-    try:
-        return replay(peers, log, head, config)
-    finally:
-        gc.unfreeze()
-
-
-def replay(
-    peers: dict[str, Provider], log: list[bytes], head: Anchor, config: ReplayConfig
-) -> tuple[float, int]:
-    """As `catch_up`, once the peers are there; the log itself plays the store."""
     began = time.perf_counter()
     session = ReplaySession(CODEC, None, head, "peer-0", config)
     todo: deque[Action] = deque()
@@ -126,19 +110,14 @@ def main() -> None:
     log = make_log(options.entries)
     size = sum(map(len, log))
     print(f"{options.entries:,} entries, {size / options.entries:.0f} bytes each, 3 peers")
-    loops, sessions, unfrozen, peak = [], [], [], 0
+    loops, sessions, peak = [], [], 0
     for number in range(1, options.rounds + 1):
         loops.append(plain_loop(log))
-        seconds, kept = catch_up(log, config, frozen=True)
+        seconds, kept = catch_up(log, config)
         sessions.append(seconds)
-        unfrozen.append(catch_up(log, config, frozen=False)[0])
         peak = max(peak, kept)
-        print(
-            f"round {number}: loop {loops[-1]:.2f} s, session {seconds:.2f} s, {seconds / loops[-1]:.2f} × "
-            f"(unfrozen {unfrozen[-1]:.2f} s)"
-        )
+        print(f"round {number}: loop {loops[-1]:.2f} s, session {seconds:.2f} s, {seconds / loops[-1]:.2f} ×")
     ratio = statistics.median(s / p for s, p in zip(sessions, loops, strict=True))
-    ratio_unfrozen = statistics.median(s / p for s, p in zip(unfrozen, loops, strict=True))
     result = {
         "bench": "replay",
         "entries": options.entries,
@@ -148,7 +127,6 @@ def main() -> None:
         "peak_buffered_bytes": peak,
         "buffer_bytes": config.buffer_bytes,
         "ratio": round(ratio, 3),
-        "ratio_unfrozen": round(ratio_unfrozen, 3),
         "target": TARGET,
     }
     print(json.dumps(result))

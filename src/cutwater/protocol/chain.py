@@ -21,6 +21,10 @@ GENESIS = "0" * 64
 """What the first entry of a log names as the hash of its predecessor."""
 
 
+# `gc=False`: entries are frozen trees and cannot be part of a cycle. A process may hold a million of them,
+# and Python's cyclic collector would walk them all again and again.
+
+
 class Entry(msgspec.Struct, Generic[B], frozen=True, gc=False):
     """One entry of a log.
 

@@ -23,6 +23,17 @@ from collections.abc import Iterable
 import msgspec
 
 from cutwater.protocol.barrier import Flags
+from cutwater.protocol.coordinator_actions import (
+    Abort,
+    Action,
+    Begin,
+    CoordinatorConfig,
+    Decide,
+    GiveUp,
+    Refuse,
+    Status,
+    TurnUnaligned,
+)
 from cutwater.protocol.errors import IllegalStep, UserError
 from cutwater.protocol.failures import FailureReason
 from cutwater.protocol.quorum import CHECKPOINT, AckOutcome, CheckpointPhase, Progress, Quorum
@@ -36,102 +47,6 @@ MAX_DETAIL = 2_000
 
 MAX_QUEUED = 64
 """Requests that may wait. Each takes a checkpoint's time; more are a caller that repeats itself."""
-
-
-class CoordinatorConfig(msgspec.Struct, frozen=True):
-    """How checkpoints are taken. Raises `UserError` for values that cannot work.
-
-    `interval_ms` lies between the starts of two periodic checkpoints, `min_pause_ms` at least between the
-    end of one and the start of the next. Members have `timeout_ms` to answer. After `alignment_timeout_ms` a
-    checkpoint is turned unaligned (`None`: never). More than `tolerated_failures` in a row end the run
-    (`None`: never). `retained` committed ones are kept. Every `full_every`-th is full (`None`: on request).
-    """
-
-    interval_ms: int = 10_000
-    min_pause_ms: int = 0
-    timeout_ms: int = 300_000
-    alignment_timeout_ms: int | None = None
-    max_concurrent: int = 1
-    tolerated_failures: int | None = None
-    retained: int = 3
-    full_every: int | None = None
-
-    def __post_init__(self) -> None:
-        floors = dict.fromkeys(("interval_ms", "timeout_ms", "max_concurrent", "retained", "full_every"), 1)
-        floors |= dict.fromkeys(("min_pause_ms", "alignment_timeout_ms", "tolerated_failures"), 0)
-        for name, floor in floors.items():
-            value = getattr(self, name)
-            if value is not None and value < floor:
-                raise UserError(f"{name} is {value}; give {floor} or more")
-        if self.alignment_timeout_ms is not None and self.alignment_timeout_ms >= self.timeout_ms:
-            raise UserError(
-                f"alignment_timeout_ms is {self.alignment_timeout_ms}, timeout_ms {self.timeout_ms}: a"
-                " checkpoint would be aborted before it is turned unaligned; give less than timeout_ms"
-            )
-
-
-class Begin(msgspec.Struct, frozen=True):
-    """Begin a checkpoint with these flags, named if it is a savepoint, on behalf of these requests."""
-
-    flags: Flags
-    savepoint: str | None = None
-    requests: tuple[str, ...] = ()
-
-
-class TurnUnaligned(msgspec.Struct, frozen=True):
-    """Alignment takes too long: announce PREPARE again, with UNALIGNED."""
-
-    epoch: int
-    checkpoint_id: int
-
-
-class Decide(msgspec.Struct, frozen=True):
-    """All have cut, and every earlier checkpoint is decided: check this one's cut and commit it."""
-
-    epoch: int
-    checkpoint_id: int
-    acks: dict[str, Ack]
-
-
-class Abort(msgspec.Struct, frozen=True):
-    """Abort a checkpoint. Announce it with `flags`: the checkpoint's, and CANCEL to call it off."""
-
-    epoch: int
-    checkpoint_id: int
-    reason: FailureReason
-    detail: str
-    flags: Flags
-
-
-class GiveUp(msgspec.Struct, frozen=True):
-    """Too many checkpoints in a row have failed: end the run. No further one begins."""
-
-    reason: FailureReason
-    detail: str
-
-
-class Refuse(msgspec.Struct, frozen=True):
-    """Answer a request: nothing begins on its behalf."""
-
-    request_id: str
-    reason: FailureReason
-    detail: str
-
-
-Action = Begin | TurnUnaligned | Decide | Abort | GiveUp | Refuse
-
-
-class Status(msgspec.Struct, frozen=True):
-    """How the coordinator stands. `closed` says why no further checkpoint begins, if none does."""
-
-    term: int
-    in_flight: tuple[Progress, ...]
-    queued: tuple[Begin, ...]
-    next_due_ms: int
-    failures_in_a_row: int
-    closed: FailureReason | None
-    last_completed: Progress | None
-    last_failed: Progress | None
 
 
 class Coordinator:

@@ -132,15 +132,14 @@ class ListFolders(msgspec.Struct, frozen=True):
 
 class MakeFolder(msgspec.Struct, frozen=True):
     """Makes an incarnation's own Spark folder: from `source`'s, up to the last batch that Spark committed
-    there; or, without one, from what `report` names; or empty. Answers the prepared records of the
-    batches that Spark committed there after `last`, in order, or `FAILED`."""
+    there and with its prepared records; or, without one, from what `report` names; or empty. Answers
+    `DONE` when it is complete, or `FAILED`."""
 
     stage: str
     generation: int
     incarnation: int
     source: int | None
     report: Any
-    last: int
 
 
 class StartQuery(msgspec.Struct, frozen=True):

@@ -17,11 +17,11 @@ import msgspec
 
 from cutwater.protocol.barrier import Flags
 from cutwater.protocol.chain import digest
-from cutwater.protocol.coordinator import (
+from cutwater.protocol.coordinator import Coordinator
+from cutwater.protocol.coordinator_actions import (
     Abort,
     Action,
     Begin,
-    Coordinator,
     CoordinatorConfig,
     Decide,
     TurnUnaligned,

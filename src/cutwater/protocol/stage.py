@@ -2,10 +2,11 @@
 
 Theory of operation. Every start of a stage's query is a new incarnation (rule 7). It first appends OPEN,
 which takes the place that a predecessor, should it still be alive, would need for its next entry. Then it
-makes a Spark folder of its own from the predecessor's, and logs what Spark had committed there and nobody
-had logged. Only then does its query run. Afterwards the appender does two things: when Spark has
-committed a batch it appends BATCH (rule 4), and when a checkpoint asks for it, it appends BARRIER behind
-the last batch in the log. A cut is nothing but that entry: no query is stopped or asked.
+makes a Spark folder of its own from the predecessor's, prepared records included. Only then does its query
+run. Afterwards the appender does two things: when Spark has committed a batch it appends BATCH (rule 4;
+first of all a batch that the predecessor committed and did not log), and when a checkpoint asks for it, it
+appends BARRIER behind the last batch in the log. A cut is nothing but that entry: no query is stopped or
+asked.
 """
 
 from __future__ import annotations
@@ -128,12 +129,7 @@ class Stage:
         self.member.incarnations[self.name] = self.generation, self.incarnation
         folders = yield from insist(ListFolders(self.name, self.generation))
         source = max((i for i in folders if i < self.incarnation), default=None)
-        last = self.log.state.last
-        make = MakeFolder(self.name, self.generation, self.incarnation, source, report, last)
-        inherited: list[Prepared] = yield from insist(make)
-        for prepared in inherited:
-            if not (yield from self._append(self._batch_entry(prepared))):
-                return
+        yield from insist(MakeFolder(self.name, self.generation, self.incarnation, source, report))
         if not self._is_fenced():
             self._step("opened")
             yield StartQuery(self.name, self.generation, self.incarnation)

@@ -83,6 +83,15 @@ class Chaos:
             self.world.trace(None, f"{name} starts again")
             self.world.start(name)
 
+    def interrupt(self, process: Process) -> None:
+        """A process sleeps or dies in the middle of a write."""
+        if self.world.rng.random() < 0.5:
+            process.pause()
+            self.world.schedule(self.world.rng.randint(200, 2_500), self._wake, process)
+        else:
+            self.world.stop(process)
+            self.world.schedule(self.world.rng.randint(50, 900), self._restart, process.name)
+
     def superseded(self, process: Process) -> None:
         """A process learns that another one has taken over. It ends, but a zombie takes its time."""
         self.world.trace(process, "is superseded")

@@ -16,6 +16,8 @@ class Faults:
     """A write happens, an error comes back."""
     write_late: float = 0.0
     """An error comes back, and the write happens some time later."""
+    write_stuck: float = 0.0
+    """A write is on its way for long, and the process that asked for it sleeps or dies meanwhile."""
     false_exists: float = 0.0
     """A create answers "exists" with nothing there."""
     read_failed: float = 0.0
@@ -44,6 +46,7 @@ PROBABILITIES = {
     "write_failed": 0.05,
     "write_lost_answer": 0.08,
     "write_late": 0.08,
+    "write_stuck": 0.02,
     "false_exists": 0.04,
     "read_failed": 0.04,
     "message_lost": 0.25,

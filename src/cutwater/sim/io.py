@@ -22,6 +22,9 @@ WRITES = (fx.Create, fx.Delete, fx.PublishTable, fx.RewindTable)
 LATEST_MS = 1_500
 """How long after its failure was reported a write may still happen."""
 
+STUCK_MS = 4_000
+"""How long a write may be on its way while the process that asked for it sleeps or is dead."""
+
 
 class Io:
     """The durable side of a world."""
@@ -51,6 +54,11 @@ class Io:
         fault = self._draw_fault(process, effect)
         if fault is not None:
             world.fault(fault)
+            if fault == "stuck write":
+                world.schedule(world.between(300, STUCK_MS), self._apply_only, effect)
+                world.chaos.interrupt(process)
+                process.resume_later(1, actor, fx.FAILED)
+                return
             if fault == "lost answer":
                 world.schedule(delay, self._apply_only, effect)
             elif fault == "late write":
@@ -71,6 +79,7 @@ class Io:
                 ("write_failed", "failed write"),
                 ("write_lost_answer", "lost answer"),
                 ("write_late", "late write"),
+                ("write_stuck", "stuck write"),
             ):
                 draw -= getattr(faults, name)
                 if draw < 0:
@@ -92,7 +101,7 @@ class Io:
         if self.world.rng.random() < 0.3:
             process.resume_later(self.world.between(1, 5), actor, answer)
         else:
-            process._resume(actor, token, answer)
+            process.resume(actor, token, answer)
 
     # --- the store and tables -------------------------------------------------------------------------
 
@@ -159,9 +168,7 @@ class Io:
             return
         folder = self.world.folders[effect.stage, effect.generation, effect.incarnation]
         folder.complete = True
-        process._resume(
-            actor, token, [folder.prepared[b] for b in sorted(folder.prepared) if b > effect.last]
-        )
+        process.resume(actor, token, fx.DONE)
 
     def _find_state(self, effect: fx.FindState) -> dict[str, str] | None:
         if effect.batch < 0:

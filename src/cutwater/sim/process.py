@@ -94,7 +94,7 @@ class Process:
         stage = self.member.stages.get(name.removeprefix("stage ")) if name.startswith("stage ") else None
         actor = Actor(name, procedure, stage)
         self.actors[name] = actor
-        self.world.schedule(0, self._resume, actor, actor.token, None)
+        self.world.schedule(0, self.resume, actor, actor.token, None)
 
     def end(self, name: str) -> None:
         actor = self.actors.pop(name, None)
@@ -109,14 +109,14 @@ class Process:
         if actor.waiting:
             actor.waiting = False
             actor.token += 1
-            self.world.schedule(1, self._resume, actor, actor.token, None)
+            self.world.schedule(1, self.resume, actor, actor.token, None)
         else:
             actor.poked = True
 
     def resume_later(self, delay_ms: int, actor: Actor, answer: Any) -> None:
-        self.world.schedule(delay_ms, self._resume, actor, actor.token, answer)
+        self.world.schedule(delay_ms, self.resume, actor, actor.token, answer)
 
-    def _resume(self, actor: Actor, token: int, answer: Any) -> None:
+    def resume(self, actor: Actor, token: int, answer: Any) -> None:
         if not self.alive or actor.token != token or token < 0:
             return
         if self.paused:
@@ -240,7 +240,7 @@ class Process:
         self.paused = False
         backlog, self.backlog = self.backlog, []
         for actor, token, answer in backlog:
-            self.world.schedule(0, self._resume, actor, token, answer)
+            self.world.schedule(0, self.resume, actor, token, answer)
         mail, self.mail = self.mail, []
         for sender, data in mail:
             self.deliver(sender, data)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from cutwater.protocol.coordinator import CoordinatorConfig
+from cutwater.protocol.coordinator_actions import CoordinatorConfig
 from cutwater.protocol.effects import Procedure, ReadPrepared
 from cutwater.protocol.leader import LeaderConfig, LeaderPhase
 from cutwater.protocol.member import MemberConfig

@@ -1,0 +1,617 @@
+"""Bugs to plant: each leaves out or breaks one thing, and the simulator must find it.
+
+A bug is a function that takes pytest's monkeypatch and breaks the product with it. Nothing of this is in
+the product: it has no switches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from cutwater.protocol import (
+    channel,
+    coordinator,
+    cut,
+    journal,
+    leader,
+    log,
+    member,
+    publish,
+    quorum,
+    retention,
+    stage,
+    stagelog,
+    watermark,
+)
+from cutwater.protocol import effects as fx
+from cutwater.protocol import records as r
+from cutwater.protocol.journal import Fate, fate
+from cutwater.protocol.log import AppendPhase
+from cutwater.protocol.stage import StagePhase
+from cutwater.protocol.watermark import WatermarkKind
+from cutwater.sim import io, spark, world
+
+Patch = pytest.MonkeyPatch
+BUGS: dict[str, Callable[[Patch], None]] = {}
+
+
+def bug(plant: Callable[[Patch], None]) -> Callable[[Patch], None]:
+    BUGS[plant.__name__] = plant
+    return plant
+
+
+def _patch_append(patch: Patch, append: Any) -> None:
+    for module in (log, leader, stage):
+        patch.setattr(module, "append", append)
+
+
+def _patch_follow(patch: Patch, follow: Any) -> None:
+    for module in (log, leader, stage, member):
+        patch.setattr(module, "follow", follow)
+
+
+# --- rule 1: an error is not an answer -------------------------------------------------------------------
+
+
+@bug
+def rule_1_an_errored_append_is_taken_as_failed(patch: Patch) -> None:
+    def append(view: Any, sealed: Any) -> Any:
+        answer = yield fx.Create(log.entry_name(view.prefix, sealed.entry.index), sealed.data)
+        if answer is fx.FAILED:
+            return AppendPhase.VOID
+        if answer is fx.CREATED:
+            view.push(sealed)
+            return AppendPhase.MINE
+        yield from log.follow(view)
+        return AppendPhase.TAKEN
+
+    _patch_append(patch, append)
+
+
+@bug
+def rule_1_an_existing_entry_is_taken_as_anothers(patch: Patch) -> None:
+    def append(view: Any, sealed: Any) -> Any:
+        while True:
+            answer = yield fx.Create(log.entry_name(view.prefix, sealed.entry.index), sealed.data)
+            if answer is fx.CREATED:
+                view.push(sealed)
+                return AppendPhase.MINE
+            if answer is fx.EXISTS:
+                yield from log.follow(view)
+                return AppendPhase.TAKEN
+
+    _patch_append(patch, append)
+
+
+@bug
+def rule_1_other_bytes_are_put_at_the_same_index_after_an_error(patch: Patch) -> None:
+    """A new nonce for every try: one's own entry is not recognised any more."""
+    real = log.append
+
+    def append(view: Any, sealed: Any) -> Any:
+        procedure = real(view, sealed)
+        effect = next(procedure)
+        tries = 0
+        while True:
+            if isinstance(effect, fx.Create):
+                tries += 1
+                entry = msgspec.structs.replace(sealed.entry, nonce=f"{sealed.entry.nonce}-{tries}")
+                effect = fx.Create(effect.name, view.codec.seal(entry).data)
+            answer = yield effect
+            try:
+                effect = procedure.send(answer)
+            except StopIteration as stop:
+                return stop.value
+
+    _patch_append(patch, append)
+
+
+# --- rule 2: leadership is a journal entry ----------------------------------------------------------------
+
+
+@bug
+def rule_2_a_former_leader_goes_on(patch: Patch) -> None:
+    patch.setattr(leader.Leader, "_leads", lambda self, term: True)
+
+
+@bug
+def rule_2_a_new_leader_does_not_void_open_epochs(patch: Patch) -> None:
+    patch.setattr(journal, "_void_open", lambda state, reason, detail: None)
+
+
+@bug
+def rule_2_a_writer_does_not_look_for_a_snapshot(patch: Patch) -> None:
+    def newest_snapshot(view: Any, index: int) -> Any:
+        return 0
+        yield
+
+    patch.setattr(log, "newest_snapshot", newest_snapshot)
+
+
+@bug
+def rule_2_a_reader_does_not_look_for_a_snapshot_after_reading(patch: Patch) -> None:
+    real = log.follow
+
+    def follow(view: Any) -> Any:
+        before = view.last
+        while True:
+            data = yield from fx.insist(fx.Read(log.entry_name(view.prefix, view.last + 1)))
+            if data is None:
+                break
+            view.push(view.open(log.entry_name(view.prefix, view.last + 1), data))
+        yield from real(view)
+        return view.last - before
+
+    _patch_follow(patch, follow)
+
+
+# --- rule 3: every epoch has one fate ---------------------------------------------------------------------
+
+
+@bug
+def rule_3_prepare_is_announced_before_begun_is_durable(patch: Patch) -> None:
+    real = leader.Leader._begin
+
+    def begin(self: Any, term: int, coordinator: Any, action: Any) -> Any:
+        state = self.member.journal.state
+        begun = r.Begun(
+            term, state.generation, state.next_epoch, self.member.journal.index + 1, int(action.flags), ""
+        )
+        yield from self._announce(begun, leader.Phase.PREPARE)
+        return (yield from real(self, term, coordinator, action))
+
+    patch.setattr(leader.Leader, "_begin", begin)
+
+
+@bug
+def the_decision_is_durable_only_after_its_announcement(patch: Patch) -> None:
+    real = leader.Leader._record
+
+    def record(self: Any, term: int, make: Any) -> Any:
+        body = make(self.member.journal.index + 1)
+        if isinstance(body, r.Committed):
+            yield from self._announce(
+                self.member.journal.state.open[body.epoch], leader.Phase.COMMIT, watermark=body.watermark
+            )
+        return (yield from real(self, term, make))
+
+    patch.setattr(leader.Leader, "_record", record)
+
+
+@bug
+def a_committed_entry_of_a_void_epoch_counts(patch: Patch) -> None:
+    """Epoch numbers begin again with each leader."""
+    real = leader.Leader._begin
+
+    def begin(self: Any, term: int, coordinator: Any, action: Any) -> Any:
+        state = self.member.journal.state
+        if state.next_epoch > 2 and not state.open and (state.next_epoch - 1) not in state.committed:
+            state.next_epoch -= 1
+        return (yield from real(self, term, coordinator, action))
+
+    patch.setattr(leader.Leader, "_begin", begin)
+
+
+# --- rule 4: nobody sees a batch before Spark has committed it ----------------------------------------------
+
+
+@bug
+def rule_4_a_batch_is_visible_before_sparks_commit(patch: Patch) -> None:
+    def read_prepared(self: Any, effect: Any) -> Any:
+        return self.folders[effect.stage, effect.generation, effect.incarnation].prepared.get(effect.batch)
+
+    patch.setattr(world.World, "read_prepared", read_prepared)
+
+
+@bug
+def rule_4_a_batch_that_spark_will_not_run_again_is_forgotten(patch: Patch) -> None:
+    real = spark.copy_folder
+
+    def copy_folder(source: Any, keep_plan: bool) -> Any:
+        folder = real(source, keep_plan)
+        folder.prepared.clear()
+        return folder
+
+    patch.setattr(io, "copy_folder", copy_folder)
+
+
+# --- rule 5: positions count batches ------------------------------------------------------------------------
+
+
+@bug
+def rule_5_passing_a_barrier_moves_the_position(patch: Patch) -> None:
+    real = spark.Query._next_position
+
+    def next_position(self: Any, name: str, position: int) -> int:
+        after = real(self, name, position)
+        barriers = self.member.log(name).state.barriers.values()
+        last = self.member.log(name).state.last
+        return after + 1 if after < last and any(b.batch == after for b in barriers) else after
+
+    patch.setattr(spark.Query, "_next_position", next_position)
+
+
+# --- rule 6: the hold rule ----------------------------------------------------------------------------------
+
+
+@bug
+def rule_6_a_reader_passes_an_open_barrier(patch: Patch) -> None:
+    patch.setattr(channel, "readable", lambda state, reader, producer: producer.last)
+
+
+@bug
+def rule_6_what_is_not_known_does_not_hold(patch: Patch) -> None:
+    real = channel.holds
+
+    def holds(state: Any, reader: Any, barrier: Any) -> bool:
+        return fate(state, barrier.epoch) is not Fate.UNKNOWN and real(state, reader, barrier)
+
+    patch.setattr(channel, "holds", holds)
+
+
+@bug
+def rule_6_an_aborted_epoch_still_holds(patch: Patch) -> None:
+    patch.setattr(
+        channel,
+        "holds",
+        lambda state, reader, barrier: barrier.epoch not in reader.barriers
+        and fate(state, barrier.epoch) is not Fate.COMMITTED,
+    )
+
+
+# --- rule 7: two of the same are harmless ---------------------------------------------------------------------
+
+
+@bug
+def rule_7_a_new_incarnation_does_not_take_the_zombies_place(patch: Patch) -> None:
+    """It goes on under the incarnation that it finds, in a folder of its own."""
+    real = stage.Stage._open
+
+    def open_(self: Any) -> Any:
+        yield from stage.follow(self.log.view)
+        if self.log.state.incarnation == 0:
+            return (yield from real(self))
+        self.incarnation = self.log.state.incarnation
+        self._step("opened")
+        yield fx.StartQuery(self.name, self.generation, self.incarnation)
+        return None
+
+    patch.setattr(stage.Stage, "_open", open_)
+
+
+@bug
+def rule_7_a_new_incarnation_works_in_its_predecessors_folder(patch: Patch) -> None:
+    patch.setattr(io, "copy_folder", lambda source, keep_plan: source)
+
+
+@bug
+def rule_7_a_fenced_incarnation_goes_on_writing(patch: Patch) -> None:
+    patch.setattr(stage.Stage, "_is_fenced", lambda self: False)
+
+
+# --- rule 8: publishing is a function of the records ------------------------------------------------------------
+
+
+@bug
+def rule_8_a_table_is_not_asked_what_it_has(patch: Patch) -> None:
+    def perform(sink: str, duty: Any) -> Any:
+        while True:
+            head = yield from fx.insist(fx.ReadTable(sink))
+            effect = yield from publish._table_commit(sink, duty, head)
+            if effect is not None and isinstance((yield effect), int):
+                break
+        mark = r.Published(duty.epoch, sink, duty.index, head.version + 1)
+        yield from fx.insist(fx.Create(r.mark_name(duty.index, sink), r.encode(mark)))
+
+    patch.setattr(member, "perform", perform)
+
+
+@bug
+def rule_8_a_zombies_older_transaction_is_not_refused(patch: Patch) -> None:
+    real = publish.perform
+
+    def perform(sink: str, duty: Any) -> Any:
+        procedure = real(sink, duty)
+        effect = next(procedure)
+        while True:
+            answer = yield effect
+            if isinstance(effect, fx.ReadTable) and isinstance(answer, fx.TableHead):
+                if answer.transaction > duty.index:
+                    answer = fx.TableHead(answer.version, 0)
+            try:
+                effect = procedure.send(answer)
+            except StopIteration:
+                return
+
+    patch.setattr(member, "perform", perform)
+
+
+@bug
+def epochs_are_published_out_of_order(patch: Patch) -> None:
+    patch.setattr(member, "duties", lambda state, done: publish.duties(state, done)[::-1])
+
+
+@bug
+def held_rows_are_forgotten(patch: Patch) -> None:
+    real = publish.contents
+    patch.setattr(cut, "contents", lambda batches, sink, held, mark: real(batches, sink, (), mark))
+
+
+@bug
+def final_rows_are_shown_by_the_stages_own_watermark(patch: Patch) -> None:
+    real = publish.contents
+
+    def contents(batches: Any, sink: str, held: Any, mark: int | None) -> Any:
+        batches = list(batches)
+        local = max((b.watermark.ms or 0 for b in batches), default=0)
+        return real(batches, sink, held, max(mark or 0, local))
+
+    patch.setattr(cut, "contents", contents)
+
+
+# --- cuts and quorum ----------------------------------------------------------------------------------------------
+
+
+@bug
+def an_ack_is_matched_on_its_epoch_only(patch: Patch) -> None:
+    def on_ack(self: Any, ack: Any, now_ms: int) -> Any:
+        for flight in self.in_flight():
+            if flight.epoch == ack.epoch and flight.quorum is not None:
+                ack = msgspec.structs.replace(ack, checkpoint_id=flight.checkpoint_id, term=self.term)
+        return real(self, ack, now_ms)
+
+    real = coordinator.Coordinator.on_ack
+    patch.setattr(coordinator.Coordinator, "on_ack", on_ack)
+
+
+@bug
+def a_quorum_is_reached_with_one_missing(patch: Patch) -> None:
+    patch.setattr(
+        quorum.Quorum,
+        "reached",
+        property(lambda self: len(self._missing) <= 1 and self._refused is None and len(self._acks) > 0),
+    )
+    real = quorum.Quorum.outcome
+    patch.setattr(
+        quorum.Quorum,
+        "outcome",
+        lambda self: quorum.Reached(dict(sorted(self._acks.items())), watermark.NONE)
+        if len(self._missing) <= 1 and self._refused is None
+        else real(self),
+    )
+
+
+@bug
+def a_member_acks_before_all_its_stages_are_cut_and_nobody_checks(patch: Patch) -> None:
+    """A stage that is not cut yet is reported where it stands."""
+    patch.setattr(leader, "check_cut", lambda *args: [])
+    real = member.Member._capture_one
+
+    def capture_one(self: Any, begun: Any) -> Any:
+        for name in self.topology.hosted(self.name):
+            state = self.log(name).state
+            if begun.epoch not in state.barriers and state.incarnation:
+                state.barriers[begun.epoch] = r.BarrierAt(
+                    state.incarnation,
+                    begun.epoch,
+                    begun.checkpoint_id,
+                    begun.term,
+                    state.last,
+                    False,
+                    state.consumed,
+                    state.offsets,
+                    state.watermark,
+                )
+        yield from real(self, begun)
+
+    patch.setattr(member.Member, "_capture_one", capture_one)
+
+
+@bug
+def an_idle_cut_is_placed_after_an_uncommitted_batch(patch: Patch) -> None:
+    real = stage.Stage._barrier_entry
+
+    def barrier_entry(self: Any, begun: Any, unaligned: bool) -> Any:
+        entry = real(self, begun, unaligned)
+        return entry if self.quiet else msgspec.structs.replace(entry, batch=entry.batch + 1)
+
+    patch.setattr(stage.Stage, "_barrier_entry", barrier_entry)
+
+
+@bug
+def alignment_is_not_waited_for(patch: Patch) -> None:
+    """A stage cuts at the first barrier that it sees, and calls that aligned."""
+    patch.setattr(leader, "check_cut", lambda *args: [])
+    real = stage.Stage._try
+
+    def try_(self: Any, begun: Any) -> Any:
+        seen = [self.member.log(i).state.barriers.get(begun.epoch) for i in self.spec.inputs]
+        return False if any(seen) else real(self, begun)
+
+    patch.setattr(stage.Stage, "_try", try_)
+
+
+@bug
+def in_flight_batches_are_not_in_the_manifest(patch: Patch) -> None:
+    real = cut.make_manifest
+    patch.setattr(
+        leader, "make_manifest", lambda *args: msgspec.structs.replace(real(*args), in_flight=())
+    )
+
+
+# --- watermarks ---------------------------------------------------------------------------------------------------
+
+
+@bug
+def no_watermark_yet_counts_as_infinity(patch: Patch) -> None:
+    real = watermark.lowest
+    patch.setattr(
+        watermark,
+        "lowest",
+        lambda reports: real(w for w in reports if w.kind is not WatermarkKind.UNKNOWN),
+    )
+
+
+@bug
+def the_watermark_is_kept_over_a_restore(patch: Patch) -> None:
+    real = journal._restore
+
+    def restore(state: Any, body: Any, index: int) -> None:
+        before = state.watermark
+        real(state, body, index)
+        state.watermark = before
+
+    patch.setattr(journal, "_restore", restore)
+
+
+@bug
+def a_watermark_is_taken_above_a_fan_in(patch: Patch) -> None:
+    real = spark.input_progress
+    patch.setattr(spark, "input_progress", lambda model, taken: [max(real(model, taken))])
+
+
+# --- drain, restore, retention --------------------------------------------------------------------------------------
+
+
+@bug
+def a_drain_stops_before_its_commit(patch: Patch) -> None:
+    real = stage.Stage._settle_drain
+
+    def settle_drain(self: Any) -> None:
+        real(self)
+        if self.phase is StagePhase.RESTING:
+            self._step("drain_committed")
+
+    patch.setattr(stage.Stage, "_settle_drain", settle_drain)
+
+
+@bug
+def a_drained_stage_takes_new_input(patch: Patch) -> None:
+    """It does not rest behind its barrier, and cuts although it has more to do."""
+    real = stage.Stage._try
+
+    def try_(self: Any, begun: Any) -> Any:
+        return real(self, msgspec.structs.replace(begun, flags=8 if begun.flags & 2 else begun.flags))
+
+    patch.setattr(stage.Stage, "_try", try_)
+
+
+@bug
+def a_restore_does_not_end_the_old_generation(patch: Patch) -> None:
+    real = member.Member._start_generation
+
+    def start_generation(self: Any) -> Any:
+        if self._generation == 0:
+            yield from real(self)
+
+    patch.setattr(member.Member, "_start_generation", start_generation)
+
+
+@bug
+def a_restore_starts_from_the_live_folder(patch: Patch) -> None:
+    """The new generation takes over the state of the abandoned one."""
+    real = world.World.state_of_report
+
+    def state_of_report(self: Any, name: str, report: Any) -> Any:
+        newest = [k for k in self.folders if k[0] == name and k[1] < self.oracle.ledger.generation]
+        if report is None or not newest:
+            return real(self, name, report)
+        key = max(newest)
+        return self.state_at(*key, self.folders[key].last)
+
+    patch.setattr(world.World, "state_of_report", state_of_report)
+
+
+@bug
+def retention_ignores_unpublished_sinks(patch: Patch) -> None:
+    patch.setattr(retention, "is_settled", lambda state, index, settled: True)
+
+
+@bug
+def the_target_of_a_restore_is_not_kept(patch: Patch) -> None:
+    real = retention.kept_epochs
+
+    def kept_epochs(state: Any, retained: int, settled: Any) -> set[int]:
+        newest = max(state.committed, default=None)
+        kept = real(state, retained, settled)
+        return kept - {state.head} if state.head != newest else kept
+
+    patch.setattr(retention, "kept_epochs", kept_epochs)
+    real_expire = retention.expire
+
+    def expire(state: Any, retained: int, settled: Any, manifests: Any) -> Any:
+        head = state.head
+        if head is not None and head != max(state.committed):
+            gone = tuple(sorted(state.committed.keys() - kept_epochs(state, retained, settled)))
+            return r.Expired(state.term, state.generation, gone, (), {}, ()) if gone else None
+        return real_expire(state, retained, settled, manifests)
+
+    patch.setattr(leader, "expire", expire)
+
+
+@bug
+def things_are_deleted_before_they_are_expired(patch: Patch) -> None:
+    real = leader.Leader._record
+
+    def record(self: Any, term: int, make: Any) -> Any:
+        body = make(self.member.journal.index + 1)
+        if isinstance(body, r.Expired):
+            for epoch in body.epochs:
+                checkpoint = self.member.journal.state.committed[epoch]
+                name = r.manifest_name(epoch, checkpoint.checkpoint_id)
+                yield from fx.insist(fx.Delete(name))
+        return (yield from real(self, term, make))
+
+    patch.setattr(leader.Leader, "_record", record)
+
+
+@bug
+def what_a_slow_reader_needs_is_deleted(patch: Patch) -> None:
+    patch.setattr(
+        retention,
+        "stage_floors",
+        lambda state, head: {name: head.stages[name].batch for name in state.topology.stages},
+    )
+
+
+@bug
+def state_of_an_undecided_cut_is_deleted(patch: Patch) -> None:
+    patch.setattr(
+        stage,
+        "deletable_states",
+        lambda state, name, generation, logged, found: [f.name for f in found if f.batch < logged.last],
+    )
+
+
+@bug
+def attempts_that_may_be_inherited_are_deleted(patch: Patch) -> None:
+    real = retention.deletable_data
+
+    def deletable_data(state: Any, name: str, logged: Any, found: Any) -> list[str]:
+        found = list(found)
+        return real(state, name, logged, found) + [f.name for f in found if f.batch > logged.last]
+
+    patch.setattr(stage, "deletable_data", deletable_data)
+
+
+@bug
+def compaction_drops_open_barriers(patch: Patch) -> None:
+    patch.setattr(stage, "trimmed", lambda state, floor, undecided: stagelog.trimmed(state, floor, ()))
+
+
+@bug
+def compaction_deletes_before_the_snapshot_is_durable(patch: Patch) -> None:
+    real = log.compact
+
+    def compact(view: Any, body: Any, nonce: str) -> Any:
+        names = yield from fx.insist(fx.List(view.prefix))
+        for name in names:
+            yield from fx.insist(fx.Delete(name))
+        return (yield from real(view, body, nonce))
+
+    for module in (leader, stage):
+        patch.setattr(module, "compact", compact)

@@ -1,0 +1,112 @@
+"""The envelope of a log entry, and the chain."""
+
+from __future__ import annotations
+
+import gc
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cutwater.protocol.chain import GENESIS, Codec, Entry, Sealed, digest, follows
+from cutwater.protocol.errors import PeerError
+
+
+class Body(msgspec.Struct, frozen=True):
+    text: str
+    numbers: dict[str, int] = {}
+
+
+CODEC: Codec[Body] = Codec(Body)
+NUMBERS = st.integers(-(2**63), 2**63 - 1)
+ENTRIES = st.builds(
+    Entry,
+    index=st.integers(1, 2**63 - 1),
+    prev=st.text(),
+    snapshot=st.integers(0, 2**63 - 1),
+    nonce=st.text(),
+    body=st.builds(Body, text=st.text(), numbers=st.dictionaries(st.text(), NUMBERS)),
+)
+
+
+def seal(index: int, prev: str) -> Sealed[Body]:
+    return CODEC.seal(Entry(index, prev, 0, f"n{index}", Body("x")))
+
+
+FIRST = seal(1, GENESIS)
+SECOND = seal(2, FIRST.hash)
+
+
+@given(ENTRIES)
+def test_an_entry_comes_back_from_its_bytes_with_the_same_hash(entry: Entry[Body]) -> None:
+    sealed = CODEC.seal(entry)
+    assert sealed.entry == entry
+    assert sealed.hash == digest(sealed.data)
+    assert CODEC.open(sealed.data) == sealed
+
+
+def test_the_first_entry_follows_nothing_and_names_the_genesis_hash() -> None:
+    assert follows(None, FIRST)
+    assert not follows(None, seal(2, GENESIS))
+    assert not follows(None, seal(1, FIRST.hash))
+
+
+def test_an_entry_follows_the_one_whose_hash_it_names_and_at_the_next_place() -> None:
+    assert follows(FIRST, SECOND)
+    assert not follows(FIRST, seal(2, GENESIS))
+    assert not follows(FIRST, seal(3, FIRST.hash))
+    assert not follows(FIRST, seal(1, FIRST.hash))
+    assert not follows(SECOND, SECOND)
+
+
+def test_the_chain_is_over_the_bytes_so_the_same_entry_in_other_bytes_breaks_it() -> None:
+    spaced = CODEC.open(FIRST.data + b" ")
+    assert spaced.entry == FIRST.entry
+    assert not follows(spaced, SECOND)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff",
+        b"null",
+        b"[]",
+        FIRST.data[:-1],
+        FIRST.data + b"}",
+        FIRST.data.replace(b'"index":1', b'"index":"1"'),
+        FIRST.data.replace(b'"index":1', b'"index":' + b"1" * 10_000),
+        FIRST.data.replace(b'"index":1', b'"index":1e999'),
+        FIRST.data.replace(b'"body":{"text":"x"', b'"body":{"text":7'),
+        FIRST.data.replace(b'"nonce":"n1",', b""),
+        FIRST.data.replace(b'"nonce":"n1"', b'"nonce":"\\ud800"'),
+        FIRST.data.replace(b'"nonce":"n1"', b'"nonce":"\xff"'),
+        FIRST.data.replace(b'"text":"x"', b'"text":"\xc3\x28"'),
+        FIRST.data.replace(b'"text":"x"', b'"\xff":"x"'),
+        FIRST.data.replace(b'"text":"x"', b'"text":"x","more":' + b'{"a":' * 50_000),
+        b"[" * 50_000,
+    ],
+)
+def test_bytes_that_are_no_entry_are_a_peers_error_that_shows_their_beginning(data: bytes) -> None:
+    with pytest.raises(PeerError, match="not a log entry") as caught:
+        CODEC.open(data)
+    assert str(caught.value).endswith(repr(data[:60]))
+    assert len(str(caught.value)) < 500
+
+
+@given(st.binary() | st.binary().map(lambda b: FIRST.data[:-2] + b + b'"}}'))
+def test_whatever_the_bytes_are_they_are_an_entry_or_a_peers_error(data: bytes) -> None:
+    try:
+        sealed = CODEC.open(data)
+    except PeerError:
+        return
+    assert sealed.data == data
+
+
+def test_the_cyclic_collector_does_not_walk_entries() -> None:
+    assert not gc.is_tracked(FIRST)
+    assert not gc.is_tracked(FIRST.entry)
+    opened = CODEC.open(FIRST.data)
+    assert not gc.is_tracked(opened)
+    assert not gc.is_tracked(opened.entry)
