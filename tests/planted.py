@@ -31,6 +31,7 @@ from cutwater.protocol import effects as fx
 from cutwater.protocol import records as r
 from cutwater.protocol.journal import Fate, fate
 from cutwater.protocol.log import AppendPhase
+from cutwater.protocol.replay import sources
 from cutwater.protocol.stage import StagePhase
 from cutwater.protocol.watermark import WatermarkKind
 from cutwater.sim import io, spark, world
@@ -139,10 +140,11 @@ def rule_2_a_reader_does_not_look_for_a_snapshot_after_reading(patch: Patch) -> 
     def follow(view: Any) -> Any:
         before = view.last
         while True:
-            data = yield from fx.insist(fx.Read(log.entry_name(view.prefix, view.last + 1)))
+            name = log.entry_name(view.prefix, view.last + 1)
+            data = yield from fx.insist(fx.Read(name))
             if data is None:
                 break
-            view.push(view.open(log.entry_name(view.prefix, view.last + 1), data))
+            view.push(view.open(name, data))
         yield from real(view)
         return view.last - before
 
@@ -258,8 +260,9 @@ def rule_6_an_aborted_epoch_still_holds(patch: Patch) -> None:
     patch.setattr(
         channel,
         "holds",
-        lambda state, reader, barrier: barrier.epoch not in reader.barriers
-        and fate(state, barrier.epoch) is not Fate.COMMITTED,
+        lambda state, reader, barrier: (
+            barrier.epoch not in reader.barriers and fate(state, barrier.epoch) is not Fate.COMMITTED
+        ),
     )
 
 
@@ -311,7 +314,7 @@ def rule_8_a_table_is_not_asked_what_it_has(patch: Patch) -> None:
 
 
 @bug
-def rule_8_a_zombies_older_transaction_is_not_refused(patch: Patch) -> None:
+def rule_8_a_zombies_older_transaction_is_notrefused(patch: Patch) -> None:
     real = publish.perform
 
     def perform(sink: str, duty: Any) -> Any:
@@ -373,15 +376,17 @@ def a_quorum_is_reached_with_one_missing(patch: Patch) -> None:
     patch.setattr(
         quorum.Quorum,
         "reached",
-        property(lambda self: len(self._missing) <= 1 and self._refused is None and len(self._acks) > 0),
+        property(lambda self: len(self._missing) <= 1 and self.refused is None and len(self._acks) > 0),
     )
     real = quorum.Quorum.outcome
     patch.setattr(
         quorum.Quorum,
         "outcome",
-        lambda self: quorum.Reached(dict(sorted(self._acks.items())), watermark.NONE)
-        if len(self._missing) <= 1 and self._refused is None
-        else real(self),
+        lambda self: (
+            quorum.Reached(dict(sorted(self._acks.items())), watermark.NONE)
+            if len(self._missing) <= 1 and self.refused is None
+            else real(self)
+        ),
     )
 
 
@@ -438,9 +443,7 @@ def alignment_is_not_waited_for(patch: Patch) -> None:
 @bug
 def in_flight_batches_are_not_in_the_manifest(patch: Patch) -> None:
     real = cut.make_manifest
-    patch.setattr(
-        leader, "make_manifest", lambda *args: msgspec.structs.replace(real(*args), in_flight=())
-    )
+    patch.setattr(leader, "make_manifest", lambda *args: msgspec.structs.replace(real(*args), in_flight=()))
 
 
 # --- watermarks ---------------------------------------------------------------------------------------------------
@@ -615,3 +618,35 @@ def compaction_deletes_before_the_snapshot_is_durable(patch: Patch) -> None:
 
     for module in (leader, stage):
         patch.setattr(module, "compact", compact)
+
+
+# --- catching up ------------------------------------------------------------------------------------------------------
+
+
+@bug
+def a_late_replay_answer_is_accepted(patch: Patch) -> None:
+    """Whatever a peer sends is taken as the answer to what it was asked last."""
+
+    def answered(self: Any, request_id: int, *kinds: Any) -> Any:
+        request, self.request = self.request, None
+        return request if request is not None and request.kind in kinds else None
+
+    patch.setattr(sources.Source, "answered", answered)
+
+
+@bug
+def a_member_acts_before_it_has_caught_up(patch: Patch) -> None:
+    """It puts every entry into effect as it reads it, from the first on."""
+
+    def follow_journal(self: Any) -> Any:
+        while True:
+            name = log.entry_name(r.JOURNAL_PREFIX, self.journal.index + 1)
+            data = yield from fx.insist(fx.Read(name))
+            if data is None:
+                yield from member.follow(self.journal.view)
+            else:
+                self.journal.view.push(self.journal.view.open(name, data))
+            yield from self.take_effect()
+            yield fx.Wait(30)
+
+    patch.setattr(member.Member, "follow_journal", follow_journal)

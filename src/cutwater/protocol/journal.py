@@ -34,6 +34,7 @@ from cutwater.protocol.records import (
     Snapshot,
     TopologySet,
 )
+from cutwater.protocol.replay.provider import Provider
 
 KEPT_STORIES = 20
 """How many aborted epochs the state remembers, for `explain`; older stories are dropped."""
@@ -181,10 +182,12 @@ def timeline(state: JournalState) -> list[Checkpoint]:
 
 
 class Journal:
-    """One process's knowledge of the journal: the view of the log, and the state derived from it."""
+    """One process's knowledge of the journal: the view of the log, the state derived from it, and what it
+    can serve to others."""
 
     def __init__(self) -> None:
         self.state = JournalState()
+        self.provider = Provider()
         self.view: LogView[JournalBody] = LogView(JOURNAL_PREFIX, JOURNAL, self._on_entry)
 
     @property
@@ -194,9 +197,10 @@ class Journal:
 
     def _on_entry(self, sealed: Sealed[JournalBody], jumped: bool) -> None:
         entry = sealed.entry
+        self.provider.append(entry.index, [sealed.data])
         if not jumped:
             apply(self.state, entry.body, entry.index)
         elif isinstance(entry.body, Snapshot):
-            self.state = msgspec.json.decode(msgspec.json.encode(entry.body.state), type=JournalState)
+            self.state = entry.body.state
         else:
             raise StoreError(f"journal entry {entry.index} calls itself a snapshot, and is none")

@@ -300,7 +300,9 @@ class Leader:
 
         if not (yield from self._record(term, body)):
             return []
-        begun = self.member.journal.state.open[epoch]
+        begun = self.member.journal.state.open.get(epoch)
+        if begun is None:  # another leader's entry came right behind
+            return []
         actions = coordinator.begun(epoch, begun.checkpoint_id, self.member.now_ms)
         if not any(isinstance(a, Abort) and a.epoch == epoch for a in actions):
             yield from self._announce(begun, Phase.PREPARE)

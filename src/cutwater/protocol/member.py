@@ -18,6 +18,7 @@ from typing import TypeVar
 import msgspec
 
 from cutwater.protocol.barrier import Flags
+from cutwater.protocol.catchup import CatchUp
 from cutwater.protocol.chain import digest
 from cutwater.protocol.effects import (
     FAILED,
@@ -47,6 +48,8 @@ from cutwater.protocol.records import (
     encode,
     part_name,
 )
+from cutwater.protocol.replay.messages import AskRange, FetchEntries, ReplayConfig
+from cutwater.protocol.replay.messages import Message as ReplayMessage
 from cutwater.protocol.stage import Stage, StagePhase
 from cutwater.protocol.stagelog import StageLog
 from cutwater.protocol.tables import Table
@@ -58,11 +61,14 @@ T = TypeVar("T")
 
 class MemberConfig(msgspec.Struct, frozen=True):
     """`poll_ms`: how often to look without being told. `resend_ms`: how often an unanswered ack is sent
-    again. `compact_after`: entries after which a log is compacted."""
+    again. `compact_after`: entries after which a log is compacted. `small_gap`: missing entries up to which
+    a member reads the store instead of asking around. `replay`: the bounds of a catch-up."""
 
     poll_ms: int = 200
     resend_ms: int = 500
     compact_after: int = 200
+    small_gap: int = 8
+    replay: ReplayConfig = ReplayConfig()
 
 
 class CapturePhase(Enum):
@@ -109,6 +115,10 @@ class Member:
         self.live = False
         self.resumes = False
         self.journal = Journal()
+        peers = [peer for peer in topology.members() if peer != name]
+        self.catch_up = CatchUp(
+            self.journal, peers, config.replay, config.small_gap, lambda: self.now_ms
+        )
         self.manifest: Manifest | None = None
         self.stages: dict[str, Stage] = {}
         self.incarnations: dict[str, tuple[int, int]] = {}
@@ -119,6 +129,7 @@ class Member:
         self.spawned: dict[str, Procedure[None]] = {}
         self.ended: list[str] = []
         self._captures: dict[int, CapturePhase] = {}
+        self._asked: list[tuple[str, AskRange | FetchEntries]] = []
         self._word = word
         self._injectors: dict[str, BarrierInjector] = {}
         self._logs: dict[str, StageLog] = {}
@@ -184,6 +195,7 @@ class Member:
     def follow_journal(self) -> Procedure[None]:
         """The actor that keeps the journal current and puts what it says into effect."""
         effective = -1
+        yield from self.catch_up.run()
         while True:
             yield from follow(self.journal.view)
             if self.journal.index != effective:
@@ -279,6 +291,23 @@ class Member:
         """Another member's stage has gone on."""
         if grown.generation == self._generation and grown.index > self.log(grown.stage).view.last:
             self.wake("channels")
+
+    def on_replay(self, peer: str, message: ReplayMessage) -> None:
+        """A member that catches up asks what we hold, or one that we have asked answers."""
+        if isinstance(message, AskRange | FetchEntries):
+            self._asked.append((peer, message))
+            self.wake("provide")
+        else:
+            self.catch_up.on_message(peer, message)
+            self.wake("journal")
+
+    def provide(self) -> Procedure[None]:
+        """The actor that serves the journal to others, also while this member is catching up itself."""
+        while True:
+            while self._asked:
+                peer, message = self._asked.pop(0)
+                yield Send(peer, self.journal.provider.answer(message))
+            yield Wait(self.config.resend_ms * 100)
 
     def _trigger(self, checkpoint_id: int, flags: int) -> None:
         """Wakes the appenders that cut without waiting for a barrier: roots, or all if unaligned."""

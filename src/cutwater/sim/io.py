@@ -47,7 +47,9 @@ class Io:
 
     def perform(self, process: Process, actor: Actor, effect: fx.Effect) -> None:
         world = self.world
-        delay = world.between(1, 3)
+        if isinstance(effect, fx.TableEffect):
+            world.oracle.check_caught_up(process, "publishes")
+        delay = world.between(1, 40 if isinstance(effect, fx.TableEffect) else 3)
         if isinstance(effect, fx.MakeFolder):
             world.schedule(delay, self._make_folder, process, actor, actor.token, effect)
             return

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from cutwater.protocol.replay.messages import Message as ReplayMessage
+from cutwater.protocol.replay.messages import encode as encode_replay
 from cutwater.protocol.wire import Ack, encode
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ class Network:
         world.oracle.sending(sender, message)
         if isinstance(message, Ack):
             message = self._maybe_stray(sender, message)
-        data = encode(message)
+        data = encode_replay(message) if isinstance(message, ReplayMessage) else encode(message)
         for process in list(world.processes):
             if process is sender and to is None:
                 continue

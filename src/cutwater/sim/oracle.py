@@ -35,6 +35,7 @@ class Oracle:
         self.ledger = Ledger()
         self.stages: dict[tuple[str, int], StageLedger] = {}
         self.epochs = 0
+        self.replays = 0
         self.manifests: dict[int, r.Manifest] = {}
         self.acks: set[tuple[str, int, int, int]] = set()
         self.emitted: dict[tuple[str, int, int], dict[Path, int]] = {}
@@ -406,8 +407,7 @@ class Oracle:
     def sending(self, process: Process, message: Any) -> None:
         """Nothing is announced before it is durable."""
         if isinstance(message, Ack):
-            if not process.member.live:
-                self.violation(f"{process} acks before it has caught up")
+            self.check_caught_up(process, "acks")
             if message.ok:
                 self.acks.add((message.member, message.epoch, message.checkpoint_id, message.term))
         elif isinstance(message, Announcement):
@@ -417,6 +417,11 @@ class Oracle:
                 self.violation(
                     f"the commit of epoch {message.epoch} was announced before it was in the journal"
                 )
+
+    def check_caught_up(self, process: Process, what: str) -> None:
+        """A member that was away acts only when it knows what was decided before it came back."""
+        if process.member.journal.index < process.must_know:
+            self.violation(f"{process} {what} before it has caught up")
 
     def check_journal(self, process: Process) -> None:
         """What a process believes must be a prefix of the truth, and it must make the same of it."""
@@ -428,6 +433,23 @@ class Oracle:
             self.violation(
                 f"{process} derives {member_view(journal.state)} at {index}, not {self.ledger.states[index]}"
             )
+
+    def watch_replay(self, process: Process) -> None:
+        """An answer to a request that is no longer in flight changes nothing in a catch-up."""
+        catch_up = process.member.catch_up
+        real = catch_up.take
+
+        def take(session: Any, peer: str, reply: Any) -> Any:
+            self.replays += 1
+            source = session.sources.peers[peer]
+            in_flight = source.request is not None and source.request.id == reply.request_id
+            before = session.pieces.size, session.progress().done, source.held
+            actions = real(session, peer, reply)
+            if not in_flight and before != (session.pieces.size, session.progress().done, source.held):
+                self.violation(f"{process} took answer {reply.request_id} of {peer}, which came too late")
+            return actions
+
+        catch_up.take = take  # type: ignore[method-assign]
 
     def check_stage(self, stage: Stage | None) -> None:
         """A drained stage stops only after the commit."""

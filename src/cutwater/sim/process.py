@@ -13,10 +13,12 @@ from cutwater.protocol.errors import PeerError
 from cutwater.protocol.injector import Counters, Request
 from cutwater.protocol.leader import Leader
 from cutwater.protocol.member import Member
+from cutwater.protocol.replay.messages import AskRange, Compacted, EntriesChunk, FetchEntries, HaveRange
+from cutwater.protocol.replay.messages import decode as decode_replay
 from cutwater.protocol.stage import Stage, StagePhase
 from cutwater.protocol.wire import Ack, Announcement, Heartbeat, LogGrown, decode
 from cutwater.protocol.wire import Request as WireRequest
-from cutwater.sim.spark import Query, StateGone
+from cutwater.sim.spark import Query, GoneForZombie
 
 if TYPE_CHECKING:
     from cutwater.sim.world import World
@@ -84,9 +86,12 @@ class Process:
         self.leader = Leader(self.member, world.leader_config)
         self.actors: dict[str, Actor] = {}
         self.checked_index = 0
-        self.spawn("journal", world.boot_procedure(self))
+        self.must_know = world.oracle.ledger.last
+        world.oracle.watch_replay(self)
+        self.spawn("journal", self.member.follow_journal())
         self.spawn("lead", self.leader.run())
         self.spawn("beat", self.leader.beat())
+        self.spawn("provide", self.member.provide())
 
     # --- actors ---------------------------------------------------------------------------------------
 
@@ -133,8 +138,8 @@ class Process:
         except StopIteration:
             self.actors.pop(actor.name, None)
             effect = None
-        except StateGone:
-            self.world.trace(self, f"{actor.name} fails: its state is gone")
+        except GoneForZombie:
+            self.world.trace(self, f"{actor.name} fails: what it needs is gone")
             self.restart_stage(actor.name.removeprefix("query "))
             effect = None
         if effect is not None:
@@ -209,10 +214,12 @@ class Process:
             return
         self.member.now_ms = self.world.now_ms
         try:
-            message = decode(data)
+            message = decode(data) if data[:1] == b"{" else decode_replay(data)
         except PeerError:
             return
         match message:
+            case AskRange() | FetchEntries() | HaveRange() | EntriesChunk() | Compacted():
+                self.member.on_replay(sender, message)
             case Announcement():
                 self.member.on_announcement(message)
             case Heartbeat():

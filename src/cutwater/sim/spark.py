@@ -38,8 +38,8 @@ class State:
         )
 
 
-class StateGone(Exception):
-    """A zombie's query does not find its state, because its successor has gone on."""
+class GoneForZombie(Exception):
+    """A zombie's query does not find its state or its input, because its successor has gone on."""
 
 
 START = State({}, {}, None)
@@ -224,6 +224,7 @@ class Query:
     def _read(self, before: State, planned: Planned) -> tuple[Rows, dict[str, dict[int, int]]]:
         """The rows of a batch, per path after this stage, without those that are too late."""
         incoming: Rows = {}
+        me = self.stage.name, self.stage.generation, self.stage.incarnation
         seen: dict[str, dict[int, int]] = {}
         if not self.model.spec.inputs:
             low, high = self.folder.position.source, planned.source
@@ -239,7 +240,7 @@ class Query:
             starts = dict(shown)
             for batch, files in unread.items():
                 for file in files:
-                    attempt, rows = self.world.read_data(file, f"{self.stage.name} reads batch {batch}")
+                    attempt, rows = self.world.read_data(file, f"{self.stage.name} reads batch {batch}", me)
                     seen[name][batch] = attempt
                     shown = extend(shown, rows)
             for before_path, path in pairs:

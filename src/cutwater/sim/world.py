@@ -15,10 +15,11 @@ from random import Random
 from typing import Any
 
 from cutwater.protocol.coordinator_actions import CoordinatorConfig
-from cutwater.protocol.effects import Procedure, ReadPrepared
+from cutwater.protocol.effects import ReadPrepared
 from cutwater.protocol.leader import LeaderConfig, LeaderPhase
 from cutwater.protocol.member import MemberConfig
 from cutwater.protocol.records import Prepared
+from cutwater.protocol.replay.messages import ReplayConfig
 from cutwater.sim import faults as fault_plan
 from cutwater.sim import topology
 from cutwater.sim.chaos import Chaos
@@ -26,7 +27,7 @@ from cutwater.sim.io import Io
 from cutwater.sim.network import Network
 from cutwater.sim.oracle import Oracle, Violation
 from cutwater.sim.process import Process
-from cutwater.sim.spark import START, Attempt, Folder, State, StateGone
+from cutwater.sim.spark import START, Attempt, Folder, State, GoneForZombie
 from cutwater.sim.store import Rows, SimStore, SimTable
 
 EPOCHS = 10
@@ -95,7 +96,18 @@ class World:
             retained=rng.choice((1, 2, 3)),
             full_every=rng.choice((None, None, 4)),
         )
-        member = MemberConfig(poll_ms=250, resend_ms=250, compact_after=rng.choice((8, 16, 40)))
+        replay = ReplayConfig(
+            chunk_entries=rng.choice((3, 10)),
+            chunk_bytes=6_000,
+            anchor_bytes=rng.choice((2_000, 8_000)),
+            buffer_bytes=20_000,
+            timeout_ms=60,
+            backoff_ms=20,
+            backoff_max_ms=200,
+            ask_again_ms=60,
+        )
+        compact_after = rng.choice((8, 16, 40))
+        member = MemberConfig(250, 250, compact_after, small_gap=2, replay=replay)
         return member, LeaderConfig(timeout_ms=400, heartbeat_ms=100, coordinator=coordinator)
 
     # --- time -----------------------------------------------------------------------------------------
@@ -181,9 +193,6 @@ class World:
         process.crash()
         self.processes.remove(process)
 
-    def boot_procedure(self, process: Process) -> Procedure[None]:
-        return process.member.follow_journal()
-
     def leaders(self) -> list[Process]:
         return [p for p in self.processes if p.leader.phase is LeaderPhase.LEADING]
 
@@ -209,9 +218,9 @@ class World:
         if batch < 0:
             return START
         name = self.state_name(stage, generation, incarnation, batch)
-        if name not in self.store.objects and not self.oracle.is_open(stage, generation, incarnation):
-            raise StateGone(name)
-        state: State = self._needed(name, f"{stage} needs its state at batch {batch}")
+        state: State = self._needed(
+            name, f"{stage} needs its state at batch {batch}", (stage, generation, incarnation)
+        )
         return state
 
     def state_of_report(self, stage: str, report: Any) -> State:
@@ -232,17 +241,20 @@ class World:
             self.store.delete(name)
             self.store.create(name, state)
 
-    def read_data(self, name: str, what: str) -> tuple[int, Rows]:
-        data: tuple[int, Rows] = self._needed(name, what)
+    def read_data(self, name: str, what: str, reader: tuple[str, int, int]) -> tuple[int, Rows]:
+        data: tuple[int, Rows] = self._needed(name, what, reader)
         return data
 
     def read_staged(self, name: str, sink: str) -> Rows:
         rows: Rows = self._needed(name, f"sink {sink} publishes")
         return rows
 
-    def _needed(self, name: str, what: str) -> Any:
+    def _needed(self, name: str, what: str, incarnation: tuple[str, int, int] | None = None) -> Any:
+        """An object that somebody needs; that it is gone is a violation, unless a zombie needs it."""
         found = self.store.objects.get(name)
         if found is None:
+            if incarnation is not None and not self.oracle.is_open(*incarnation):
+                raise GoneForZombie(name)
             self.oracle.violation(f"{what}, but {name} was deleted")
         return found
 
