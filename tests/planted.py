@@ -111,7 +111,7 @@ def rule_1_other_bytes_are_put_at_the_same_index_after_an_error(patch: Patch) ->
     _patch_append(patch, append)
 
 
-# --- rule 2: leadership is a journal entry ----------------------------------------------------------------
+# --- rule 2: leadership is a journal entry ---------------------------------------------------------------
 
 
 @bug
@@ -151,7 +151,7 @@ def rule_2_a_reader_does_not_look_for_a_snapshot_after_reading(patch: Patch) -> 
     _patch_follow(patch, follow)
 
 
-# --- rule 3: every epoch has one fate ---------------------------------------------------------------------
+# --- rule 3: every epoch has one fate --------------------------------------------------------------------
 
 
 @bug
@@ -198,7 +198,7 @@ def a_committed_entry_of_a_void_epoch_counts(patch: Patch) -> None:
     patch.setattr(leader.Leader, "_begin", begin)
 
 
-# --- rule 4: nobody sees a batch before Spark has committed it ----------------------------------------------
+# --- rule 4: nobody sees a batch before Spark has committed it -------------------------------------------
 
 
 @bug
@@ -221,7 +221,7 @@ def rule_4_a_batch_that_spark_will_not_run_again_is_forgotten(patch: Patch) -> N
     patch.setattr(io, "copy_folder", copy_folder)
 
 
-# --- rule 5: positions count batches ------------------------------------------------------------------------
+# --- rule 5: positions count batches ---------------------------------------------------------------------
 
 
 @bug
@@ -237,7 +237,7 @@ def rule_5_passing_a_barrier_moves_the_position(patch: Patch) -> None:
     patch.setattr(spark.Query, "_next_position", next_position)
 
 
-# --- rule 6: the hold rule ----------------------------------------------------------------------------------
+# --- rule 6: the hold rule -------------------------------------------------------------------------------
 
 
 @bug
@@ -266,7 +266,7 @@ def rule_6_an_aborted_epoch_still_holds(patch: Patch) -> None:
     )
 
 
-# --- rule 7: two of the same are harmless ---------------------------------------------------------------------
+# --- rule 7: two of the same are harmless ----------------------------------------------------------------
 
 
 @bug
@@ -296,7 +296,7 @@ def rule_7_a_fenced_incarnation_goes_on_writing(patch: Patch) -> None:
     patch.setattr(stage.Stage, "_is_fenced", lambda self: False)
 
 
-# --- rule 8: publishing is a function of the records ------------------------------------------------------------
+# --- rule 8: publishing is a function of the records -----------------------------------------------------
 
 
 @bug
@@ -356,7 +356,7 @@ def final_rows_are_shown_by_the_stages_own_watermark(patch: Patch) -> None:
     patch.setattr(cut, "contents", contents)
 
 
-# --- cuts and quorum ----------------------------------------------------------------------------------------------
+# --- cuts and quorum -------------------------------------------------------------------------------------
 
 
 @bug
@@ -446,7 +446,7 @@ def in_flight_batches_are_not_in_the_manifest(patch: Patch) -> None:
     patch.setattr(leader, "make_manifest", lambda *args: msgspec.structs.replace(real(*args), in_flight=()))
 
 
-# --- watermarks ---------------------------------------------------------------------------------------------------
+# --- watermarks ------------------------------------------------------------------------------------------
 
 
 @bug
@@ -477,7 +477,7 @@ def a_watermark_is_taken_above_a_fan_in(patch: Patch) -> None:
     patch.setattr(spark, "input_progress", lambda model, taken: [max(real(model, taken))])
 
 
-# --- drain, restore, retention --------------------------------------------------------------------------------------
+# --- drain, restore, retention ---------------------------------------------------------------------------
 
 
 @bug
@@ -566,7 +566,7 @@ def things_are_deleted_before_they_are_expired(patch: Patch) -> None:
             for epoch in body.epochs:
                 checkpoint = self.member.journal.state.committed[epoch]
                 name = r.manifest_name(epoch, checkpoint.checkpoint_id)
-                yield from fx.insist(fx.Delete(name))
+                yield from fx.insist(fx.Delete((name,)))
         return (yield from real(self, term, make))
 
     patch.setattr(leader.Leader, "_record", record)
@@ -612,15 +612,14 @@ def compaction_deletes_before_the_snapshot_is_durable(patch: Patch) -> None:
 
     def compact(view: Any, body: Any, nonce: str) -> Any:
         names = yield from fx.insist(fx.List(view.prefix))
-        for name in names:
-            yield from fx.insist(fx.Delete(name))
+        yield from fx.insist(fx.Delete(tuple(names)))
         return (yield from real(view, body, nonce))
 
     for module in (leader, stage):
         patch.setattr(module, "compact", compact)
 
 
-# --- catching up ------------------------------------------------------------------------------------------------------
+# --- catching up -----------------------------------------------------------------------------------------
 
 
 @bug

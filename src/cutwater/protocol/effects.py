@@ -60,9 +60,10 @@ class List(msgspec.Struct, frozen=True):
 
 
 class Delete(msgspec.Struct, frozen=True):
-    """Removes an object. Answers `DONE` (also if there was none) or `FAILED`."""
+    """Removes objects, in any order. Answers `DONE` (also for those that were not there), or `FAILED` if
+    some may be left."""
 
-    name: str
+    names: tuple[str, ...]
 
 
 class Sleep(msgspec.Struct, frozen=True):

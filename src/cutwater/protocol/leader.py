@@ -50,7 +50,7 @@ from cutwater.protocol.records import (
     mark_name,
 )
 from cutwater.protocol.records import Leader as LeaderEntry
-from cutwater.protocol.retention import expire, is_leftover
+from cutwater.protocol.retention import epoch_of, expire, is_leftover
 from cutwater.protocol.tables import Table
 from cutwater.protocol.wire import Ack, Announcement, Heartbeat, Phase, Request, RequestKind
 
@@ -435,20 +435,22 @@ class Leader:
         yield from self._sweep()
         kept = {mark_name(c.index, sink) for c in state.committed.values() for sink in settled(marks)}
         newest = {mark_name(index, sink) for sink, index in settled(marks).items()}
-        for name in marks:
-            if name not in kept and name not in newest:
-                yield from insist(Delete(name))
+        stale = tuple(name for name in marks if name not in kept and name not in newest)
+        if stale:
+            yield from insist(Delete(stale))
 
     def _sweep(self) -> Procedure[None]:
         """Deletes what lies in the folders of epochs that are over: expired, aborted or void."""
         names = yield from insist(List(CHECKPOINT_PREFIX))
-        for name in names:
-            epoch = int(name.removeprefix(CHECKPOINT_PREFIX).split("-", 1)[0])
-            if is_leftover(self.member.journal.state, epoch):
-                yield from insist(Delete(name))
+        state = self.member.journal.state
+        gone = tuple(name for name in names if is_leftover(state, epoch_of(name)))
+        if gone:
+            yield from insist(Delete(gone))
 
     def _compact(self, term: int) -> Procedure[None]:
         view, state = self.member.journal.view, self.member.journal.state
+        if not self._leads(term):  # the view may have moved on since this was found due
+            return
         if (yield from compact(view, Snapshot(term, state.generation, state), self.member.nonce())) is (
             AppendPhase.MINE
         ):

@@ -220,6 +220,8 @@ def follow(view: LogView[B]) -> Procedure[int]:
                 )
             for sealed in fresh:
                 view.push(sealed)
+            if highest.entry.index == view.last:
+                return view.last - before
 
 
 def _read_on(view: LogView[B], start: int, names: list[str]) -> Procedure[list[Sealed[B]]]:
@@ -251,9 +253,7 @@ def compact(view: LogView[B], body: B, nonce: str) -> Procedure[AppendPhase]:
 
 
 def trim(view: LogView[B]) -> Procedure[None]:
-    """Deletes every entry below the newest SNAPSHOT, lowest first."""
+    """Deletes every entry below the newest SNAPSHOT."""
     keep = entry_name(view.prefix, view.snapshot)
     names = yield from insist(List(view.prefix))
-    for name in names:
-        if name < keep:
-            yield from insist(Delete(name))
+    yield from insist(Delete(tuple(name for name in names if name < keep)))

@@ -116,9 +116,7 @@ class Member:
         self.resumes = False
         self.journal = Journal()
         peers = [peer for peer in topology.members() if peer != name]
-        self.catch_up = CatchUp(
-            self.journal, peers, config.replay, config.small_gap, lambda: self.now_ms
-        )
+        self.catch_up = CatchUp(self.journal, peers, config.replay, config.small_gap, lambda: self.now_ms)
         self.manifest: Manifest | None = None
         self.stages: dict[str, Stage] = {}
         self.incarnations: dict[str, tuple[int, int]] = {}
@@ -135,6 +133,7 @@ class Member:
         self._logs: dict[str, StageLog] = {}
         self._generation = 0
         self._serving = False
+        self._grown: set[str] = set()
         self._triggered = 0
         self._nonces = 0
 
@@ -238,6 +237,7 @@ class Member:
         self.ended += [f"stage {name}" for name in self.stages]
         self._generation = generation
         self._logs, self.stages, self.incarnations = {}, {}, {}
+        self._grown.clear()
         self.acks, self._captures = {}, {}
         for name in self.topology.hosted(self.name):
             self.start_stage(name)
@@ -265,10 +265,12 @@ class Member:
     def _follow_channels(self, producers: list[str]) -> Procedure[None]:
         """The actor that follows the logs of stages that others host and we read."""
         while True:
-            for name in producers:
+            grown, self._grown = sorted(self._grown), set()
+            for name in grown or producers:
                 if (yield from follow(self.log(name).view)):
                     self.wake_readers(name)
-            yield Wait(self.config.poll_ms)
+            if not self._grown:
+                yield Wait(self.config.poll_ms)
 
     # --- messages -------------------------------------------------------------------------------------
 
@@ -290,6 +292,7 @@ class Member:
     def on_log_grown(self, grown: LogGrown) -> None:
         """Another member's stage has gone on."""
         if grown.generation == self._generation and grown.index > self.log(grown.stage).view.last:
+            self._grown.add(grown.stage)
             self.wake("channels")
 
     def on_replay(self, peer: str, message: ReplayMessage) -> None:

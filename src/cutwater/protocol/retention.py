@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from cutwater.protocol.journal import Fate, fate
-from cutwater.protocol.records import Expired, JournalState, Manifest, StageState
+from cutwater.protocol.records import CHECKPOINT_PREFIX, Expired, JournalState, Manifest, StageState
 
 
 def kept_epochs(state: JournalState, retained: int, settled: Mapping[str, int]) -> set[int]:
@@ -120,6 +120,11 @@ def deletable_states(
     needed = {c.cuts.get(stage) for c in state.committed.values() if c.generation == generation}
     needed.update(b.batch for e, b in log.barriers.items() if fate(state, e) is not Fate.OVER)
     return [f.name for f in found if f.batch < log.last and f.batch not in needed]
+
+
+def epoch_of(name: str) -> int:
+    """The epoch of an object in a checkpoint's folder."""
+    return int(name.removeprefix(CHECKPOINT_PREFIX).split("-", 1)[0])
 
 
 def is_leftover(state: JournalState, epoch: int) -> bool:

@@ -53,6 +53,9 @@ if TYPE_CHECKING:
     from cutwater.protocol.member import Member
 
 
+DRAIN = int(Flags.DRAIN)
+
+
 class StagePhase(Enum):
     OPENING = "opening"
     RUNNING = "running"
@@ -199,7 +202,7 @@ class Stage:
         self._listen()
         for epoch in sorted(self.member.journal.state.open):
             begun = self.member.journal.state.open.get(epoch)
-            if begun is None or begun.generation != self.generation:
+            if begun is None or begun.generation != self.generation or self._is_fenced():
                 return
             if epoch in self.log.state.barriers:
                 continue
@@ -231,7 +234,7 @@ class Stage:
             at = self.member.log(name).state.barriers.get(begun.epoch)
             if at is not None:
                 aligner.on_barrier(name, Barrier(at.checkpoint_id, at.epoch), at.batch)
-        if begun.flags & Flags.DRAIN and (not self.quiet or aligner.waiting_for()):
+        if begun.flags & DRAIN and (not self.quiet or aligner.waiting_for()):
             return None
         cut = aligner.cut()
         return None if cut is None else not cut.aligned
@@ -270,7 +273,7 @@ class Stage:
         """A stage that was cut for a drain rests while the drain is open, goes on if it comes to nothing,
         and stops only after its commit."""
         state = self.member.journal.state
-        drains = [e for e, begun in state.open.items() if begun.flags & Flags.DRAIN]
+        drains = [e for e, begun in state.open.items() if begun.flags & DRAIN]
         self.draining = bool(drains)
         rests = any(epoch in self.log.state.barriers for epoch in drains)
         if self.phase is StagePhase.RUNNING and rests:
@@ -285,7 +288,7 @@ class Stage:
     def _collect(self) -> Procedure[None]:
         """Deletes what retention no longer keeps of this stage, and compacts its log."""
         state = self.member.journal.state
-        due = (state.floors, sorted(state.committed), sorted(state.generations))
+        due = state.floors, tuple(state.committed), tuple(state.generations)
         if due == self._collected or self._is_fenced() or state.generation != self.generation:
             return
         self._collected = due
@@ -302,8 +305,8 @@ class Stage:
                 for n in names
                 if (g := of_generation(n)) and g not in state.generations and g < self.generation
             ]
-        for name in gone:
-            yield from insist(Delete(name))
+        if gone:
+            yield from insist(Delete(tuple(gone)))
         if len(self.log.view.entries) > self.member.config.compact_after:
             yield from self._compact()
 

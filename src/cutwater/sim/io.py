@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from cutwater.protocol import effects as fx
 from cutwater.protocol.retention import Stored
-from cutwater.sim.spark import copy_folder, folder_from_report
+from cutwater.sim.spark import GoneForZombie, copy_folder, folder_from_report
 from cutwater.sim.store import RowsOverlap, TableVersion, extend
 
 if TYPE_CHECKING:
@@ -61,6 +61,8 @@ class Io:
                 world.chaos.interrupt(process)
                 process.resume_later(1, actor, fx.FAILED)
                 return
+            if isinstance(effect, fx.Delete):
+                effect = fx.Delete(effect.names[: world.between(0, len(effect.names))])
             if fault == "lost answer":
                 world.schedule(delay, self._apply_only, effect)
             elif fault == "late write":
@@ -114,9 +116,10 @@ class Io:
         return fx.CREATED if created else fx.EXISTS
 
     def _delete(self, effect: fx.Delete) -> fx.Answer:
-        if effect.name in self.world.store.objects:
-            self.world.oracle.deleting(effect.name)
-            self.world.store.delete(effect.name)
+        for name in effect.names:
+            if name in self.world.store.objects:
+                self.world.oracle.deleting(name)
+                self.world.store.delete(name)
         return fx.DONE
 
     def _publish(self, effect: fx.PublishTable) -> int | None:
@@ -157,7 +160,13 @@ class Io:
         if effect.source is not None:
             source = world.folders[effect.stage, effect.generation, effect.source]
             folder = copy_folder(source, world.rng.random() < 0.5)
-            state = world.state_at(effect.stage, effect.generation, effect.source, folder.last)
+            try:
+                state = world.state_at(
+                    effect.stage, effect.generation, effect.source, folder.last, effect.incarnation
+                )
+            except GoneForZombie:
+                process.resume(actor, token, fx.FAILED)
+                return
         else:
             folder = folder_from_report(effect.report, world.model.stages[effect.stage].spec.inputs)
             state = world.state_of_report(effect.stage, effect.report)

@@ -70,7 +70,7 @@ class World:
         self.member_config, self.leader_config = self._draw_config()
         self.rates = {n: self.rng.uniform(0.01, 0.06) for n in self.model.stages}
         self.trigger_ms = {
-            n: self.rng.choice((5, 20, 60) if m.spec.inputs else (80, 150))
+            n: self.rng.choice((2, 10, 40) if m.spec.inputs else (70, 140))
             for n, m in self.model.stages.items()
         }
         self.store = SimStore()
@@ -88,7 +88,7 @@ class World:
     def _draw_config(self) -> tuple[MemberConfig, LeaderConfig]:
         rng = self.rng
         coordinator = CoordinatorConfig(
-            interval_ms=rng.choice((60, 120, 200)),
+            interval_ms=rng.choice((40, 80, 160)),
             min_pause_ms=rng.choice((0, 0, 30)),
             timeout_ms=rng.choice((900, 1_500)),
             alignment_timeout_ms=rng.choice((None, 80, 250)),
@@ -108,7 +108,7 @@ class World:
         )
         compact_after = rng.choice((8, 16, 40))
         member = MemberConfig(250, 250, compact_after, small_gap=2, replay=replay)
-        return member, LeaderConfig(timeout_ms=400, heartbeat_ms=100, coordinator=coordinator)
+        return member, LeaderConfig(timeout_ms=250, heartbeat_ms=80, coordinator=coordinator)
 
     # --- time -----------------------------------------------------------------------------------------
 
@@ -153,7 +153,7 @@ class World:
         for name in self.model.topology.members():
             self.start(name)
         self.chaos.begin()
-        self.run_until(self.rng.randint(1_000, 2_500))
+        self.run_until(self.rng.randint(900, 2_300))
         self.chaos.end()
         committed = self.oracle.epochs
         target = max(EPOCHS - 1, committed + EPOCHS_AFTER_FAULTS)
@@ -204,7 +204,7 @@ class World:
 
     def batch_ms(self, stage: str) -> int:
         slow = self.slow_until_ms.get(stage, 0) > self.now_ms
-        return self.between(5, 20) * (25 if slow else 1)
+        return self.between(3, 12) * (40 if slow else 1)
 
     def new_attempt(self, attempt: Attempt) -> int:
         self.attempts.append(attempt)
@@ -214,13 +214,15 @@ class World:
     def state_name(stage: str, generation: int, incarnation: int, batch: int) -> str:
         return f"stages/{stage}/{generation}/spark/{incarnation}/state/{batch}"
 
-    def state_at(self, stage: str, generation: int, incarnation: int, batch: int) -> State:
+    def state_at(
+        self, stage: str, generation: int, incarnation: int, batch: int, reader: int | None = None
+    ) -> State:
+        """The state of a batch in an incarnation's folder, for that incarnation or for `reader`."""
         if batch < 0:
             return START
         name = self.state_name(stage, generation, incarnation, batch)
-        state: State = self._needed(
-            name, f"{stage} needs its state at batch {batch}", (stage, generation, incarnation)
-        )
+        needs = stage, generation, reader if reader is not None else incarnation
+        state: State = self._needed(name, f"{stage} needs its state at batch {batch}", needs)
         return state
 
     def state_of_report(self, stage: str, report: Any) -> State:
