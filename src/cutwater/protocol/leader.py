@@ -129,6 +129,7 @@ class Leader:
                 self._step("place_taken")
                 continue
             self._step("entry_is_mine")
+            self.member.wake("beat")
             yield from self._lead(term)
             self.story = f"term {term} is over: {self.member.journal.state.leader} leads"
             self._step("term_over")
@@ -230,7 +231,9 @@ class Leader:
                 yield Send(None, Heartbeat(member.name, member.boot, term, index))
                 for begun in list(member.journal.state.open.values()):
                     yield from self._announce(begun, Phase.PREPARE)
-            yield Wait(self.config.heartbeat_ms)
+                yield Wait(self.config.heartbeat_ms)
+            else:
+                yield Wait(self.config.timeout_ms)
 
     def _announce(
         self, begun: Begun, phase: Phase, watermark: int | None = None, reason: str | None = None

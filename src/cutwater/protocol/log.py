@@ -96,11 +96,8 @@ class LogView(Generic[B]):
         self.codec = codec
         self.on_entry = on_entry
         self.entries: list[Sealed[B]] = []
-
-    @property
-    def last(self) -> int:
+        self.last = 0
         """The index of the last entry known, 0 if none is."""
-        return self.entries[-1].entry.index if self.entries else 0
 
     @property
     def snapshot(self) -> int:
@@ -119,6 +116,7 @@ class LogView(Generic[B]):
                 "(hash chain broken); run `cutwater verify`, then restore the store from a copy"
             )
         self.entries.append(sealed)
+        self.last = sealed.entry.index
         if sealed.entry.snapshot == sealed.entry.index:
             del self.entries[:-1]
         self.on_entry(sealed, False)
@@ -127,6 +125,7 @@ class LogView(Generic[B]):
         """Goes to a SNAPSHOT beyond what is known."""
         if sealed.entry.index > self.last:
             self.entries = [sealed]
+            self.last = sealed.entry.index
             self.on_entry(sealed, True)
 
     def seal(self, body: B, nonce: str, *, snapshot: bool = False) -> Sealed[B]:

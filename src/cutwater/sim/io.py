@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from cutwater.sim.process import Actor, Process
     from cutwater.sim.world import World
 
-WRITES = (fx.Create, fx.Delete, fx.PublishTable, fx.RewindTable)
+WRITES = {fx.Create, fx.Delete, fx.PublishTable, fx.RewindTable}
+TABLES = {fx.ReadTable, fx.FindTableVersion, fx.PublishTable, fx.RewindTable}
 LATEST_MS = 1_500
 """How long after its failure was reported a write may still happen."""
 
@@ -47,9 +48,10 @@ class Io:
 
     def perform(self, process: Process, actor: Actor, effect: fx.Effect) -> None:
         world = self.world
-        if isinstance(effect, fx.TableEffect):
+        kind = type(effect)
+        if kind in TABLES:
             world.oracle.check_caught_up(process, "publishes")
-        delay = world.between(1, 40 if isinstance(effect, fx.TableEffect) else 3)
+        delay = world.between(1, 40 if kind in TABLES else 3)
         if isinstance(effect, fx.MakeFolder):
             world.schedule(delay, self._make_folder, process, actor, actor.token, effect)
             return
@@ -74,10 +76,11 @@ class Io:
 
     def _draw_fault(self, process: Process, effect: fx.Effect) -> str | None:
         world, faults, rng = self.world, self.world.faults, self.world.rng
-        if isinstance(effect, fx.TableEffect) and world.tables[effect.sink].failing_until_ms > world.now_ms:
+        kind = type(effect)
+        if kind in TABLES and world.tables[effect.sink].failing_until_ms > world.now_ms:
             return "sink fails"
         down = process.store_down_until_ms > world.now_ms
-        if isinstance(effect, WRITES):
+        if kind in WRITES:
             draw = rng.random()
             for name, fault in (
                 ("write_failed", "failed write"),
