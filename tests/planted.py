@@ -13,9 +13,11 @@ import msgspec
 import pytest
 
 from cutwater.protocol import (
+    catchup,
     channel,
     coordinator,
     cut,
+    housekeeping,
     journal,
     leader,
     log,
@@ -51,7 +53,7 @@ def _patch_append(patch: Patch, append: Any) -> None:
 
 
 def _patch_follow(patch: Patch, follow: Any) -> None:
-    for module in (log, leader, stage, member):
+    for module in (log, leader, stage, member, catchup, housekeeping):
         patch.setattr(module, "follow", follow)
 
 
@@ -116,7 +118,7 @@ def rule_1_other_bytes_are_put_at_the_same_index_after_an_error(patch: Patch) ->
 
 @bug
 def rule_2_a_former_leader_goes_on(patch: Patch) -> None:
-    patch.setattr(leader.Leader, "_leads", lambda self, term: True)
+    patch.setattr(leader.Leader, "leads", lambda self, term: True)
 
 
 @bug
@@ -171,7 +173,7 @@ def rule_3_prepare_is_announced_before_begun_is_durable(patch: Patch) -> None:
 
 @bug
 def the_decision_is_durable_only_after_its_announcement(patch: Patch) -> None:
-    real = leader.Leader._record
+    real = leader.Leader.record
 
     def record(self: Any, term: int, make: Any) -> Any:
         body = make(self.member.journal.index + 1)
@@ -181,7 +183,7 @@ def the_decision_is_durable_only_after_its_announcement(patch: Patch) -> None:
             )
         return (yield from real(self, term, make))
 
-    patch.setattr(leader.Leader, "_record", record)
+    patch.setattr(leader.Leader, "record", record)
 
 
 @bug
@@ -314,7 +316,7 @@ def rule_8_a_table_is_not_asked_what_it_has(patch: Patch) -> None:
 
 
 @bug
-def rule_8_a_zombies_older_transaction_is_notrefused(patch: Patch) -> None:
+def rule_8_a_zombies_older_transaction_is_not_refused(patch: Patch) -> None:
     real = publish.perform
 
     def perform(sink: str, duty: Any) -> Any:
@@ -553,12 +555,12 @@ def the_target_of_a_restore_is_not_kept(patch: Patch) -> None:
             return r.Expired(state.term, state.generation, gone, (), {}, ()) if gone else None
         return real_expire(state, retained, settled, manifests)
 
-    patch.setattr(leader, "expire", expire)
+    patch.setattr(housekeeping, "expire", expire)
 
 
 @bug
 def things_are_deleted_before_they_are_expired(patch: Patch) -> None:
-    real = leader.Leader._record
+    real = leader.Leader.record
 
     def record(self: Any, term: int, make: Any) -> Any:
         body = make(self.member.journal.index + 1)
@@ -569,7 +571,7 @@ def things_are_deleted_before_they_are_expired(patch: Patch) -> None:
                 yield from fx.insist(fx.Delete((name,)))
         return (yield from real(self, term, make))
 
-    patch.setattr(leader.Leader, "_record", record)
+    patch.setattr(leader.Leader, "record", record)
 
 
 @bug
@@ -615,7 +617,7 @@ def compaction_deletes_before_the_snapshot_is_durable(patch: Patch) -> None:
         yield from fx.insist(fx.Delete(tuple(names)))
         return (yield from real(view, body, nonce))
 
-    for module in (leader, stage):
+    for module in (housekeeping, stage):
         patch.setattr(module, "compact", compact)
 
 

@@ -126,6 +126,13 @@ class FailureReason(Enum):
         "Put right what the last failure names, then start the pipeline again; raise tolerated_failures if"
         " such failures are to be expected.",
     )
+    NO_SUCH_CHECKPOINT = (
+        "no_such_checkpoint",
+        False,
+        False,
+        "Choose one that `cutwater checkpoints` lists: expired ones are gone, and one that was abandoned by"
+        " a restore before every sink had published it cannot be gone back to.",
+    )
     NOT_LEADER = (
         "not_leader",
         False,

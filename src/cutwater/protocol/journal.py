@@ -161,7 +161,7 @@ def _void_open(state: JournalState, reason: FailureReason, detail: str) -> None:
     for begun in state.open.values():
         _remember(
             state,
-            Aborted(begun.term, begun.generation, begun.epoch, begun.checkpoint_id, reason.name, detail),
+            Aborted(begun.term, begun.generation, begun.epoch, begun.checkpoint_id, reason.value, detail),
         )
     state.open = {}
 

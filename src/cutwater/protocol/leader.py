@@ -24,25 +24,24 @@ from cutwater.protocol.coordinator_actions import (
     Begin,
     CoordinatorConfig,
     Decide,
+    GiveUp,
+    Refuse,
     TurnUnaligned,
 )
 from cutwater.protocol.cut import check_cut, make_manifest, merge_parts
-from cutwater.protocol.effects import Delete, List, Procedure, Read, Send, Wait, insist, put
+from cutwater.protocol.effects import List, Procedure, Read, Send, Wait, insist, put
 from cutwater.protocol.failures import FailureReason
-from cutwater.protocol.log import AppendPhase, append, compact, follow, trim
+from cutwater.protocol.housekeeping import Housekeeper
+from cutwater.protocol.log import AppendPhase, append, follow
 from cutwater.protocol.member import Member
-from cutwater.protocol.publish import read_manifest
 from cutwater.protocol.records import (
-    CHECKPOINT_PREFIX,
     MARK_PREFIX,
     Aborted,
     Begun,
     Committed,
     JournalBody,
-    Manifest,
     Part,
     Restored,
-    Snapshot,
     TopologySet,
     decode,
     encode,
@@ -50,9 +49,8 @@ from cutwater.protocol.records import (
     mark_name,
 )
 from cutwater.protocol.records import Leader as LeaderEntry
-from cutwater.protocol.retention import epoch_of, expire, is_leftover
 from cutwater.protocol.tables import Table
-from cutwater.protocol.wire import Ack, Announcement, Heartbeat, Phase, Request, RequestKind
+from cutwater.protocol.wire import Ack, Announcement, Heartbeat, Phase, Reply, Request, RequestKind
 
 
 class LeaderPhase(Enum):
@@ -92,10 +90,12 @@ class Leader:
         self.phase = LEADERSHIP.start
         self.coordinator: Coordinator | None = None
         self.story = ""
+        """What happened last that is worth telling: why a term ended, why something was refused."""
+        self.given_up = False
+        """Whether more checkpoints in a row have failed than are tolerated: the run should end."""
+        self._requests: dict[int, tuple[str, ...]] = {}
         self._inbox: list[Ack | Request] = []
         self._seen_ms = 0
-        self._manifests: dict[int, Manifest] = {}
-        self._swept = False
         members = member.topology.members()
         self._patience_ms = config.timeout_ms * (8 + members.index(member.name)) // 8
 
@@ -161,12 +161,12 @@ class Leader:
 
     def _lead(self, term: int) -> Procedure[None]:
         self._inbox.clear()
-        self._manifests.clear()
-        self._swept = False
+        self._requests.clear()
         if not (yield from self._set_topology(term)):
             return
         coordinator = self._new_coordinator(term)
-        while self._leads(term):
+        housekeeper = Housekeeper(self, term)
+        while self.leads(term):
             actions: list[Action] = coordinator.tick(self.member.now_ms)
             while self._inbox and not actions:
                 message = self._inbox.pop(0)
@@ -174,17 +174,18 @@ class Leader:
                     actions = coordinator.on_ack(message, self.member.now_ms)[1]
                 elif message.kind is RequestKind.RESTORE:
                     if (yield from self._restore(term, message)):
+                        yield from self._drop_requests(coordinator)
                         coordinator = self._new_coordinator(term)
                 else:
                     actions = self._request(coordinator, message)
             if actions:
                 yield from self._perform_all(term, coordinator, actions)
             else:
-                yield from self._housekeep(term)
+                yield from housekeeper.do_next()
                 yield Wait(self.member.config.poll_ms)
         self.coordinator = None
 
-    def _leads(self, term: int) -> bool:
+    def leads(self, term: int) -> bool:
         return self.member.journal.state.term == term
 
     def _new_coordinator(self, term: int) -> Coordinator:
@@ -198,13 +199,13 @@ class Leader:
         )
         return self.coordinator
 
-    def _record(self, term: int, make: Callable[[int], JournalBody]) -> Procedure[bool]:
+    def record(self, term: int, make: Callable[[int], JournalBody]) -> Procedure[bool]:
         """Appends what `make` gives for the next place; `False` if this term is over.
 
         Only this leader writes in its term, so what it wants to say stays right until it is said.
         """
         view = self.member.journal.view
-        while self._leads(term):
+        while self.leads(term):
             body = make(view.last + 1)
             if (yield from append(view, view.seal(body, self.member.nonce()))) is AppendPhase.MINE:
                 yield from self.member.take_effect()
@@ -219,7 +220,7 @@ class Leader:
         if state.topology_hash == wanted:
             return True
         generation = state.generation
-        return (yield from self._record(term, lambda _: TopologySet(term, generation, wanted, topology)))
+        return (yield from self.record(term, lambda _: TopologySet(term, generation, wanted, topology)))
 
     def beat(self) -> Procedure[None]:
         """The actor that shows the leader to all, with what is under way in case an announcement was lost.
@@ -236,9 +237,15 @@ class Leader:
                 yield Wait(self.config.timeout_ms)
 
     def _announce(
-        self, begun: Begun, phase: Phase, watermark: int | None = None, reason: str | None = None
+        self,
+        begun: Begun,
+        phase: Phase,
+        flags: int = 0,
+        watermark: int | None = None,
+        reason: str | None = None,
     ) -> Procedure[None]:
-        flags = begun.flags
+        """Tells all, this member included; what it tells is durable already."""
+        flags |= begun.flags
         if phase is Phase.PREPARE and begun.checkpoint_id in self.member.unaligned:
             flags |= Flags.UNALIGNED
         announcement = Announcement(
@@ -274,7 +281,7 @@ class Leader:
 
     def _perform_all(self, term: int, coordinator: Coordinator, actions: list[Action]) -> Procedure[None]:
         queue = list(actions)
-        while queue and self._leads(term):
+        while queue and self.leads(term):
             action = queue.pop(0)
             match action:
                 case Begin():
@@ -288,10 +295,17 @@ class Leader:
                     queue += yield from self._decide(term, coordinator, action)
                 case Abort():
                     queue += yield from self._abort(
-                        term, coordinator, action.epoch, action.reason, action.detail
+                        term, coordinator, action.epoch, action.reason, action.detail, int(action.flags)
                     )
-                case _:
-                    self.story = action.detail
+                case Refuse():
+                    yield from self._refuse((action.request_id,), action.reason, action.detail)
+                case GiveUp():
+                    self.given_up, self.story = True, action.detail
+
+    def _refuse(self, requests: tuple[str, ...], reason: FailureReason, detail: str) -> Procedure[None]:
+        self.story = detail
+        for request_id in requests:
+            yield Send(None, Reply(request_id, False, None, reason.value, detail))
 
     def _begin(self, term: int, coordinator: Coordinator, begin: Begin) -> Procedure[list[Action]]:
         """BEGUN is durable before PREPARE is announced, so numbers are never reused (rule 3)."""
@@ -301,26 +315,34 @@ class Leader:
         def body(index: int) -> Begun:
             return Begun(term, generation, epoch, index, int(begin.flags), topology_hash, begin.savepoint)
 
-        if not (yield from self._record(term, body)):
+        if not (yield from self.record(term, body)):
             return []
         begun = self.member.journal.state.open.get(epoch)
         if begun is None:  # another leader's entry came right behind
             return []
+        self._requests[epoch] = begin.requests
         actions = coordinator.begun(epoch, begun.checkpoint_id, self.member.now_ms)
         if not any(isinstance(a, Abort) and a.epoch == epoch for a in actions):
             yield from self._announce(begun, Phase.PREPARE)
         return actions
 
     def _abort(
-        self, term: int, coordinator: Coordinator, epoch: int, reason: FailureReason, detail: str
+        self,
+        term: int,
+        coordinator: Coordinator,
+        epoch: int,
+        reason: FailureReason,
+        detail: str,
+        flags: int = 0,
     ) -> Procedure[list[Action]]:
         begun = self.member.journal.state.open.get(epoch)
         if begun is None:  # this term is over, and with it the epoch
             return []
-        body = Aborted(term, begun.generation, epoch, begun.checkpoint_id, reason.name, detail)
-        if not (yield from self._record(term, lambda _: body)):
+        body = Aborted(term, begun.generation, epoch, begun.checkpoint_id, reason.value, detail)
+        if not (yield from self.record(term, lambda _: body)):
             return []
-        yield from self._announce(begun, Phase.ABORT, reason=reason.value)
+        yield from self._announce(begun, Phase.ABORT, flags, reason=reason.value)
+        yield from self._refuse(self._requests.pop(epoch, ()), reason, detail)
         return coordinator.aborted(epoch, self.member.now_ms, reason, detail)
 
     def _decide(self, term: int, coordinator: Coordinator, decide: Decide) -> Procedure[list[Action]]:
@@ -337,7 +359,7 @@ class Leader:
         for name in sorted(member.topology.stages):
             yield from follow(member.log(name).view)
         previous = yield from member.head_manifest()
-        if not self._leads(term):
+        if not self.leads(term):
             return []
         logs = {name: member.log(name).state for name in member.topology.stages}
         reports = merge_parts(parts)
@@ -360,11 +382,12 @@ class Leader:
             manifest.watermark,
             {name: report.batch for name, report in manifest.stages.items()},
         )
-        if not (yield from self._record(term, lambda _: body)):
+        if not (yield from self.record(term, lambda _: body)):
             return []
-        self._manifests[begun.epoch] = manifest
         member.manifest = manifest
         yield from self._announce(begun, Phase.COMMIT, watermark=manifest.watermark)
+        for request_id in self._requests.pop(begun.epoch, ()):
+            yield Send(None, Reply(request_id, True, begun.epoch))
         return coordinator.committed(begun.epoch, member.now_ms)
 
     def _read_parts(self, acks: dict[str, Ack]) -> Procedure[dict[str, Part] | str]:
@@ -382,15 +405,27 @@ class Leader:
         state = self.member.journal.state
         epoch = state.savepoints.get(request.name) if request.name is not None else request.epoch
         target = state.committed.get(epoch) if epoch is not None else None
+        why = None
         if target is None:
-            self.story = f"cannot restore {request.name or request.epoch}: no such checkpoint is kept"
+            why = f"cannot restore {request.name or request.epoch}: no such checkpoint is kept"
+        elif not (yield from self._is_in_every_sink(target.epoch, target.index)):
+            why = f"cannot restore epoch {epoch}: a restore abandoned it before every sink had published it"
+        if target is None or why is not None:
+            yield from self._refuse((request.request_id,), FailureReason.NO_SUCH_CHECKPOINT, why or "")
             return False
-        if not (yield from self._is_in_every_sink(target.epoch, target.index)):
-            self.story = f"cannot restore epoch {target.epoch}: it was abandoned before it was published"
+        body = Restored(term, state.generation + 1, target.epoch, target.cuts)
+        if not (yield from self.record(term, lambda _: body)):
             return False
-        generation = state.generation + 1
-        body = Restored(term, generation, target.epoch, target.cuts)
-        return (yield from self._record(term, lambda _: body))
+        yield Send(None, Reply(request.request_id, True, target.epoch))
+        return True
+
+    def _drop_requests(self, coordinator: Coordinator) -> Procedure[None]:
+        """A restore puts an end to everything that was asked for before it; whoever asked is told."""
+        waiting = [r for begin in coordinator.status().queued for r in begin.requests]
+        begun = [r for requests in self._requests.values() for r in requests]
+        self._requests.clear()
+        detail = "the pipeline was restored meanwhile"
+        yield from self._refuse((*begun, *waiting), FailureReason.RESTORED, detail)
 
     def _is_in_every_sink(self, epoch: int, index: int) -> Procedure[bool]:
         """Whether each sink will have, or has had, a version of this epoch. On the current timeline it
@@ -403,68 +438,3 @@ class Leader:
             walk = state.committed[walk].parent
         names = yield from insist(List(MARK_PREFIX))
         return all(mark_name(index, sink) in names for sink in self.member.topology.sinks())
-
-    # --- housekeeping ---------------------------------------------------------------------------------
-
-    def _housekeep(self, term: int) -> Procedure[None]:
-        """Expires what retention no longer keeps, deletes leftovers, compacts the journal."""
-        state = self.member.journal.state
-        over = len(state.committed) > self.config.coordinator.retained + len(state.savepoints)
-        if not self._swept:
-            self._swept = True
-            yield from trim(self.member.journal.view)
-            yield from self._sweep()
-        elif over and not state.open:
-            yield from self._expire(term)
-        elif len(self.member.journal.view.entries) > self.member.config.compact_after:
-            yield from self._compact(term)
-
-    def _expire(self, term: int) -> Procedure[None]:
-        state = self.member.journal.state
-        marks: list[str] = yield from insist(List(MARK_PREFIX))
-        for epoch, checkpoint in list(state.committed.items()):
-            if epoch not in self._manifests:
-                found = yield from read_manifest(checkpoint)
-                if found is None:
-                    return
-                self._manifests[epoch] = found
-        if not self._leads(term):
-            return
-        body = expire(state, self.config.coordinator.retained, settled(marks), self._manifests)
-        if body is None or not (yield from self._record(term, lambda _: body)):
-            return
-        for epoch in body.epochs:
-            self._manifests.pop(epoch, None)
-        yield from self._sweep()
-        kept = {mark_name(c.index, sink) for c in state.committed.values() for sink in settled(marks)}
-        newest = {mark_name(index, sink) for sink, index in settled(marks).items()}
-        stale = tuple(name for name in marks if name not in kept and name not in newest)
-        if stale:
-            yield from insist(Delete(stale))
-
-    def _sweep(self) -> Procedure[None]:
-        """Deletes what lies in the folders of epochs that are over: expired, aborted or void."""
-        names = yield from insist(List(CHECKPOINT_PREFIX))
-        state = self.member.journal.state
-        gone = tuple(name for name in names if is_leftover(state, epoch_of(name)))
-        if gone:
-            yield from insist(Delete(gone))
-
-    def _compact(self, term: int) -> Procedure[None]:
-        view, state = self.member.journal.view, self.member.journal.state
-        if not self._leads(term):  # the view may have moved on since this was found due
-            return
-        if (yield from compact(view, Snapshot(term, state.generation, state), self.member.nonce())) is (
-            AppendPhase.MINE
-        ):
-            return
-        yield from follow(view)
-
-
-def settled(marks: list[str]) -> dict[str, int]:
-    """Per sink the highest journal index among these marks."""
-    highest: dict[str, int] = {}
-    for name in marks:
-        sink, _, file = name.removeprefix(MARK_PREFIX).rpartition("/")
-        highest[sink] = max(highest.get(sink, 0), int(file.removesuffix(".json")))
-    return highest

@@ -116,7 +116,17 @@ class Request(msgspec.Struct, frozen=True, tag_field="type", tag="request"):
     unaligned: bool = False
 
 
-Message = Announcement | Ack | Heartbeat | LogGrown | Request
+class Reply(msgspec.Struct, frozen=True, tag_field="type", tag="reply"):
+    """What became of a request: the epoch that it led to, or why it came to nothing (`failures`)."""
+
+    request_id: str
+    ok: bool
+    epoch: Count | None = None
+    reason: str | None = None
+    detail: str = ""
+
+
+Message = Announcement | Ack | Heartbeat | LogGrown | Request | Reply
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)

@@ -56,9 +56,8 @@ def run(seeds: int, start: int, members: int | None, processes: int) -> int:
     if violations:
         worst = min(v.seed for v in violations)
         print(f"look at one: python -m cutwater.sim --trace {worst}")
-    print(
-        f"{seeds} schedules, {len(violations)} violations, {epochs} epochs committed, {faults} faults injected"
-    )
+    counts = f"{epochs} epochs committed, {faults} faults injected"
+    print(f"{seeds} schedules, {len(violations)} violations, {counts}")
     return 1 if violations else 0
 
 

@@ -65,7 +65,7 @@ TIMES_MS = {
     "store_down_every_ms": 2_500.0,
     "slow_stage_every_ms": 1_200.0,
     "sink_fails_every_ms": 1_500.0,
-    "request_every_ms": 450.0,
+    "request_every_ms": 250.0,
 }
 
 

@@ -77,7 +77,7 @@ class Io:
     def _draw_fault(self, process: Process, effect: fx.Effect) -> str | None:
         world, faults, rng = self.world, self.world.faults, self.world.rng
         kind = type(effect)
-        if kind in TABLES and world.tables[effect.sink].failing_until_ms > world.now_ms:
+        if kind in TABLES and world.tables[effect.sink].failing_until_ms > world.now_ms:  # type: ignore[union-attr]
             return "sink fails"
         down = process.store_down_until_ms > world.now_ms
         if kind in WRITES:
@@ -91,9 +91,8 @@ class Io:
                 draw -= getattr(faults, name)
                 if draw < 0:
                     return fault
-            if isinstance(effect, fx.Create) and draw < faults.false_exists:
-                if effect.name not in world.store.objects:
-                    return "false exists"
+            if kind is fx.Create and draw < faults.false_exists and effect.name not in world.store.objects:  # type: ignore[union-attr]
+                return "false exists"
         elif rng.random() < faults.read_failed:
             return "failed read"
         return "store down" if down else None

@@ -166,7 +166,8 @@ class Oracle:
                     have, want = got.get(after, 0), made.get(before, 0)
                     if have > want or (have < want and not report.unaligned):
                         self.violation(
-                            f"epoch {body.epoch}: {stage} has {have} events of {before}, {producer} made {want}"
+                            f"epoch {body.epoch}: {stage} has {have} events of {before}; "
+                            f"{producer} made {want}"
                         )
 
     def _check_drained(self, body: r.Committed, manifest: r.Manifest) -> None:
@@ -267,8 +268,8 @@ class Oracle:
             for path, after in pairs:
                 if attempt.taken.get(after, 0) != made.get(path, 0):
                     self.violation(
-                        f"{stage}: at batch {body.batch} it has {attempt.taken.get(after, 0)} events of {path}; "
-                        f"{producer} had made {made.get(path, 0)} by its batch {position}"
+                        f"{stage}: at batch {body.batch} it has {attempt.taken.get(after, 0)} events of "
+                        f"{path}; {producer} had made {made.get(path, 0)} by its batch {position}"
                     )
             self._check_versions(stage, generation, producer, attempt.inputs.get(producer, {}))
         for path, count in before.items():
@@ -306,9 +307,9 @@ class Oracle:
             if found is not None:
                 return found
             number = self.ledger.parents.get(number)
-        if batch < 0:
-            return {}
-        self.violation(f"batch {batch} of {stage} is not in any log")
+        if batch >= 0:
+            self.violation(f"batch {batch} of {stage} is not in any log")
+        return {}
 
     def _emitted(self, stage: str, generation: int, batch: int) -> dict[Path, int]:
         return self._lookup(self.emitted, stage, generation, batch)

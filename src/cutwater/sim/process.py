@@ -18,7 +18,7 @@ from cutwater.protocol.replay.messages import decode as decode_replay
 from cutwater.protocol.stage import Stage, StagePhase
 from cutwater.protocol.wire import Ack, Announcement, Heartbeat, LogGrown, decode
 from cutwater.protocol.wire import Request as WireRequest
-from cutwater.sim.spark import Query, GoneForZombie
+from cutwater.sim.spark import GoneForZombie, Query
 
 if TYPE_CHECKING:
     from cutwater.sim.world import World

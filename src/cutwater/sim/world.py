@@ -27,7 +27,7 @@ from cutwater.sim.io import Io
 from cutwater.sim.network import Network
 from cutwater.sim.oracle import Oracle, Violation
 from cutwater.sim.process import Process
-from cutwater.sim.spark import START, Attempt, Folder, State, GoneForZombie
+from cutwater.sim.spark import START, Attempt, Folder, GoneForZombie, State
 from cutwater.sim.store import Rows, SimStore, SimTable
 
 EPOCHS = 10

@@ -1,0 +1,91 @@
+"""What a leader does when nothing else is due: it expires, deletes, and compacts.
+
+EXPIRED is in the journal before anything is deleted. Everything here can be done again from the start by
+the next leader: what is to be deleted is found by looking, not by remembering.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cutwater.protocol.effects import Delete, List, Procedure, insist
+from cutwater.protocol.log import AppendPhase, compact, follow, trim
+from cutwater.protocol.publish import read_manifest
+from cutwater.protocol.records import CHECKPOINT_PREFIX, MARK_PREFIX, Manifest, Snapshot, mark_name
+from cutwater.protocol.retention import epoch_of, expire, is_leftover
+
+if TYPE_CHECKING:
+    from cutwater.protocol.leader import Leader
+
+
+class Housekeeper:
+    """The housekeeping of one term."""
+
+    def __init__(self, leader: Leader, term: int) -> None:
+        self._leader = leader
+        self._member = leader.member
+        self._term = term
+        self._retained = leader.config.coordinator.retained
+        self._manifests: dict[int, Manifest] = {}
+        self._swept = False
+
+    def do_next(self) -> Procedure[None]:
+        """Does the one thing that is due, if any is."""
+        state = self._member.journal.state
+        if not self._swept:
+            self._swept = True
+            yield from trim(self._member.journal.view)
+            yield from self._sweep()
+        elif len(state.committed) > self._retained + len(state.savepoints):
+            yield from self._expire()
+        elif len(self._member.journal.view.entries) > self._member.config.compact_after:
+            yield from self._compact()
+
+    def _expire(self) -> Procedure[None]:
+        state = self._member.journal.state
+        marks: list[str] = yield from insist(List(MARK_PREFIX))
+        for epoch, checkpoint in list(state.committed.items()):
+            if epoch not in self._manifests:
+                found = yield from read_manifest(checkpoint)
+                if found is None:
+                    return
+                self._manifests[epoch] = found
+        if not self._leader.leads(self._term):
+            return
+        highest = settled(marks)
+        body = expire(state, self._retained, highest, self._manifests)
+        if body is None or not (yield from self._leader.record(self._term, lambda _: body)):
+            return
+        for epoch in body.epochs:
+            self._manifests.pop(epoch, None)
+        yield from self._sweep()
+        kept = {mark_name(c.index, sink) for c in state.committed.values() for sink in highest}
+        kept |= {mark_name(index, sink) for sink, index in highest.items()}
+        stale = tuple(name for name in marks if name not in kept)
+        if stale:
+            yield from insist(Delete(stale))
+
+    def _sweep(self) -> Procedure[None]:
+        """Deletes what lies in the folders of epochs that are over: expired, aborted or void."""
+        names = yield from insist(List(CHECKPOINT_PREFIX))
+        state = self._member.journal.state
+        gone = tuple(name for name in names if is_leftover(state, epoch_of(name)))
+        if gone:
+            yield from insist(Delete(gone))
+
+    def _compact(self) -> Procedure[None]:
+        view, state = self._member.journal.view, self._member.journal.state
+        if not self._leader.leads(self._term):  # the view may have moved on since this was found due
+            return
+        body = Snapshot(self._term, state.generation, state)
+        if (yield from compact(view, body, self._member.nonce())) is not AppendPhase.MINE:
+            yield from follow(view)
+
+
+def settled(marks: list[str]) -> dict[str, int]:
+    """Per sink the highest journal index among these marks."""
+    highest: dict[str, int] = {}
+    for name in marks:
+        sink, _, file = name.removeprefix(MARK_PREFIX).rpartition("/")
+        highest[sink] = max(highest.get(sink, 0), int(file.removesuffix(".json")))
+    return highest
