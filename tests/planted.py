@@ -324,9 +324,8 @@ def rule_8_a_zombies_older_transaction_is_not_refused(patch: Patch) -> None:
         effect = next(procedure)
         while True:
             answer = yield effect
-            if isinstance(effect, fx.ReadTable) and isinstance(answer, fx.TableHead):
-                if answer.transaction > duty.index:
-                    answer = fx.TableHead(answer.version, 0)
+            if isinstance(answer, fx.TableHead) and answer.transaction > duty.index:
+                answer = fx.TableHead(answer.version, 0)
             try:
                 effect = procedure.send(answer)
             except StopIteration:

@@ -53,7 +53,7 @@ PROBABILITIES = {
     "message_twice": 0.15,
     "message_slow": 0.15,
     "message_garbled": 0.05,
-    "stray_ack": 0.1,
+    "stray_ack": 0.6,
     "query_failure": 0.03,
     "stale_feed": 0.6,
 }

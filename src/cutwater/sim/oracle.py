@@ -130,10 +130,18 @@ class Oracle:
         self.epochs += 1
         for named in manifest.objects():
             self._named.setdefault(named, set()).add(body.epoch)
-            if named not in self.world.store.objects:
-                self.violation(f"epoch {body.epoch} names {named}, which does not exist")
+        self._check_objects(body.epoch)
         if is_drain(begun):
             self._check_drained(body, manifest)
+
+    def _check_objects(self, epoch: int) -> None:
+        """Everything that a manifest names exists, and its checksum holds."""
+        for named, checksum in self.manifests[epoch].objects().items():
+            content = self.world.store.objects.get(named)
+            if content is None:
+                self.violation(f"epoch {epoch} names {named}, which does not exist")
+            if checksum is not None and content.checksum() != checksum:
+                self.violation(f"epoch {epoch} names {named}, which has changed since")
 
     def _check_watermark(self, body: r.Committed, manifest: r.Manifest) -> None:
         before, reports = self.ledger.watermark, manifest.stages.values()
@@ -483,9 +491,12 @@ class Oracle:
         return late
 
     def final_check(self) -> None:
-        """After a drain every sink shows every event that any source has given, once per path."""
+        """After a drain every sink shows every event that any source has given, once per path; and every
+        kept checkpoint could still be restored."""
         head = self.ledger.head
         assert head is not None
+        for epoch in self.ledger.kept:
+            self._check_objects(epoch)
         entry = self.ledger.history[head].entry
         for sink, stage in self.world.model.topology.sinks().items():
             shown = self.world.tables[sink].versions[-1].shown

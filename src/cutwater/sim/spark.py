@@ -173,7 +173,7 @@ class Query:
         return channel.Channel(self.member.log(name).state, carried)
 
     def _source_end(self, position: int) -> int:
-        if self.model.spec.inputs:
+        if not self.model.native:
             return 0
         if not self.stage.draining:
             self.frozen_source = None
@@ -226,11 +226,9 @@ class Query:
         incoming: Rows = {}
         me = self.stage.name, self.stage.generation, self.stage.incarnation
         seen: dict[str, dict[int, int]] = {}
-        if not self.model.spec.inputs:
-            low, high = self.folder.position.source, planned.source
-            if high > low:
-                incoming[self.stage.name] = self._on_time(low, high, before)
-            return incoming, seen
+        low, high = self.folder.position.source, planned.source
+        if high > low:
+            incoming[self.stage.name] = self._on_time(low, high, before)
         for name, pairs in self.model.paths.items():
             unread = self._channel(name).unread(
                 self.folder.position.consumed.get(name, -1), planned.consumed[name]
@@ -289,9 +287,8 @@ class Query:
 
 def input_progress(model: StageModel, taken: Mapping[Path, int]) -> list[int]:
     """Per input how far event time has come. (Above a fan-in Spark would take the highest instead.)"""
-    if not model.spec.inputs:
-        return [taken.get(model.spec.name, 0)]
-    return [max(taken.get(path, 0) for _, path in pairs) for pairs in model.paths.values()]
+    own = [taken.get(model.spec.name, 0)] if model.native else []
+    return own + [max(taken.get(path, 0) for _, path in pairs) for pairs in model.paths.values()]
 
 
 def closed(state: State) -> dict[Path, int]:

@@ -26,14 +26,15 @@ class StageModel:
     """Keeps rows until the watermark has closed their window; else passes them on."""
     event_time: bool
     """Its plan has a watermark, on each input below the fan-in."""
+    native: bool
+    """Reads a source of its own: every root does, and some stages that read channels too."""
     paths: dict[str, tuple[tuple[Path, Path], ...]] = field(default_factory=dict)
     """Per input: the paths of its rows there, and what they are called after passing this stage."""
 
     @property
     def out_paths(self) -> tuple[Path, ...]:
-        if not self.spec.inputs:
-            return (self.spec.name,)
-        return tuple(after for pairs in self.paths.values() for _, after in pairs)
+        own = (self.spec.name,) if self.native else ()
+        return (*own, *(after for pairs in self.paths.values() for _, after in pairs))
 
 
 @dataclass(slots=True)
@@ -64,7 +65,7 @@ def draw(rng: Random, members: int, stages: int) -> Model:
         event_time = single and rng.random() < 0.8
         windowed = bool(inputs) and event_time and rng.random() < 0.4
         spec = StageSpec(name, inputs, hosts[i])
-        model = StageModel(spec, windowed, event_time)
+        model = StageModel(spec, windowed, event_time, native=not inputs or rng.random() < 0.15)
         for producer in inputs:
             model.paths[producer] = tuple((p, f"{p}.{name}") for p in models[producer].out_paths)
         models[name] = model

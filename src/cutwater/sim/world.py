@@ -70,7 +70,7 @@ class World:
         self.member_config, self.leader_config = self._draw_config()
         self.rates = {n: self.rng.uniform(0.01, 0.06) for n in self.model.stages}
         self.trigger_ms = {
-            n: self.rng.choice((5, 15, 40) if m.spec.inputs else (80, 180, 300))
+            n: self.rng.choice((5, 15, 40) if not m.native else (80, 180, 300))
             for n, m in self.model.stages.items()
         }
         self.store = SimStore()

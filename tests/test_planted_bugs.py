@@ -1,0 +1,24 @@
+"""The simulator is tested itself: each planted bug must be found, or it is blind to it."""
+
+from __future__ import annotations
+
+import pytest
+
+from cutwater.sim.world import World
+from tests.planted import BUGS
+
+SCHEDULES = 3_000
+"""Within so many schedules a planted bug must be found; most are within the first hundred."""
+
+
+def test_at_least_twenty_bugs_are_planted_and_every_rule_is_among_them() -> None:
+    assert len(BUGS) >= 20
+    for rule in range(1, 9):
+        assert any(name.startswith(f"rule_{rule}_") for name in BUGS), f"rule {rule} is never left out"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BUGS)
+def test_the_simulator_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    BUGS[name](monkeypatch)
+    assert any(World(seed).run().violation for seed in range(SCHEDULES)), f"{name} was not found"
