@@ -252,7 +252,7 @@ class Play:
 
     def abort(self) -> None:
         if self.open is not None:
-            self.record(r.Aborted(1, 1, self.open.epoch, self.open.checkpoint_id, "DEADLINE"))
+            self.record(r.Aborted(1, 1, self.open.epoch, self.open.checkpoint_id, "deadline"))
 
     def expire(self, retained: int) -> r.Expired | None:
         """Expires what retention no longer keeps, with every sink up to date."""
@@ -398,7 +398,7 @@ def calm_world(topology: r.Topology = CHAIN, **coordinator: Any) -> World:
 def _model(topology: r.Topology) -> Model:
     models: dict[str, StageModel] = {}
     for name, spec in topology.stages.items():
-        models[name] = StageModel(spec, windowed=False, event_time=False)
+        models[name] = StageModel(spec, windowed=False, event_time=False, native=not spec.inputs)
         for producer in spec.inputs:
             models[name].paths[producer] = tuple((p, f"{p}.{name}") for p in models[producer].out_paths)
     return Model(topology, models)

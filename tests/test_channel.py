@@ -52,7 +52,7 @@ def test_without_any_journal_every_barrier_holds() -> None:
 @pytest.mark.parametrize(
     "fate",
     [
-        pytest.param(r.Aborted(1, 1, 1, 3, "DEADLINE"), id="aborted"),
+        pytest.param(r.Aborted(1, 1, 1, 3, "deadline"), id="aborted"),
         pytest.param(committed(1, 3), id="committed"),
         pytest.param(r.Leader(2, "m1"), id="void by a new leader"),
         pytest.param(r.TopologySet(1, 1, "other", CHAIN), id="void by a new topology"),

@@ -219,9 +219,8 @@ def test_an_epoch_number_is_never_used_again() -> None:
 
 def test_a_checkpoint_id_that_is_not_the_place_of_its_entry_is_void() -> None:
     scribe = led()
-    for wrong in (scribe.place - 1, scribe.place + 1):
-        changes_nothing(scribe, Begun(1, 1, 1, wrong, 0, "t"))
-        wrong += 1
+    for off in (-1, 1):
+        changes_nothing(scribe, Begun(1, 1, 1, scribe.place + off, 0, "t"))
 
 
 def test_a_decision_for_another_checkpoint_id_is_void() -> None:
@@ -430,7 +429,7 @@ ALLOWED = {
 }
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(25))
 def test_whatever_is_written_every_epoch_has_one_fate_and_void_entries_change_nothing(seed: int) -> None:
     rnd = random.Random(seed)
     scribe = Scribe()
@@ -462,7 +461,7 @@ def test_whatever_is_written_every_epoch_has_one_fate_and_void_entries_change_no
     assert len(decided) > 10
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(25))
 def test_the_state_from_a_snapshot_and_the_rest_is_the_state_from_all_entries(seed: int) -> None:
     rnd = random.Random(seed)
     scribe = Scribe()
@@ -568,18 +567,16 @@ def stubborn(node: Node, body: JournalBody) -> Procedure[bool]:
     return fate(node.state, 1) is Fate.COMMITTED
 
 
-def takes_over(node: Node) -> Procedure[bool]:
-    """Leads in term 2 and commits an epoch of its own."""
+def takes_over(node: Node) -> Procedure[None]:
+    """Leads in term 2, whatever else is written."""
     while node.state.term < 2:
         if (yield from node.record(Leader(2, node.name))) is not AppendPhase.MINE:
             yield from follow(node.journal.view)
-    begun = yield from node.begin()
-    return (yield from node.record(committed(begun))) is AppendPhase.MINE
 
 
 def test_seed_a08_two_leaders_in_a_partition_cannot_both_decide() -> None:
     """In every interleaving, and with every fault of the old leader's write: its commit counts exactly if
-    it came before the new leader's entry, and both come to the same journal."""
+    it came before the new leader's entry, it knows whether it does, and both come to the same journal."""
     outcomes_seen = set()
 
     def play(choose: Choose) -> None:
@@ -588,19 +585,17 @@ def test_seed_a08_two_leaders_in_a_partition_cannot_both_decide() -> None:
         old.write(Leader(1, "old"))
         begun = drive(old.begin(), store)
         new = started(store, "new")
-        results = drive_together(
-            [stubborn(old, committed(begun)), takes_over(new)], store, choose, outcomes=(None, *Outcome)
-        )
-        final = started(store).state
-        for node in (old, new):
-            drive(follow(node.journal.view), store)
-            assert node.state == final
+        commit = committed(begun)
+        writers = [stubborn(old, commit), takes_over(new)]
+        counts, _ = drive_together(writers, store, choose, outcomes=(None, *Outcome))
+        drive(follow(new.journal.view), store)
+        run_epoch(new)
+        drive(follow(old.journal.view), store)
+        assert old.state == new.state == started(store).state
         order = [JOURNAL.open(store.objects[name]).entry.body for name in store.names(JOURNAL_PREFIX)]
-        first = order.index(committed(begun)) < order.index(Leader(2, "new"))
-        assert (fate(final, 1) is Fate.COMMITTED) is first
-        assert results[0] is first
-        assert final.leader == "new"
-        assert final.open == {} or results[1] is False
+        first = order.index(commit) < order.index(Leader(2, "new"))
+        assert (fate(new.state, 1) is Fate.COMMITTED) is counts is first
+        assert [c.epoch for c in timeline(new.state)] == ([1, 2] if first else [2])
         outcomes_seen.add(first)
 
     assert every_run(play) > 100

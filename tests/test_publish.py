@@ -74,7 +74,7 @@ def test_every_commit_is_published_in_order_from_where_the_table_stands() -> Non
 
 
 def test_nothing_is_published_that_is_not_committed() -> None:
-    state = journal_of(LEADER, *epochs(1), begun(2, 4), r.Aborted(1, 1, 2, 4, "DEADLINE"), begun(3, 6))
+    state = journal_of(LEADER, *epochs(1), begun(2, 4), r.Aborted(1, 1, 2, 4, "deadline"), begun(3, 6))
     assert steps(state) == [("publish", 1, 3)]
 
 

@@ -164,7 +164,7 @@ class Query:
         old = self.feed.get(name, -1)
         self.feed[name] = fresh
         limit = max(position, old if self.world.rng.random() < self.world.faults.stale_feed else fresh)
-        limit = min(limit, position + self.world.rng.choice((2, 8, 64)))
+        limit = min(limit, position + self.world.rng.choice((4, 16, 64)))
         unread = self._channel(name).unread(position, limit)
         return max(unread, default=position)
 
