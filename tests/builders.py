@@ -19,6 +19,7 @@ from cutwater.protocol.channel import Channel, readable
 from cutwater.protocol.chain import digest
 from cutwater.protocol.coordinator_actions import CoordinatorConfig
 from cutwater.protocol.cut import make_manifest
+from cutwater.protocol.errors import CutwaterError
 from cutwater.protocol.leader import LeaderConfig
 from cutwater.protocol.member import MemberConfig
 from cutwater.protocol.retention import expire
@@ -453,3 +454,54 @@ def entries(world: World, kind: type) -> list[Any]:
     """The bodies of this kind that stand in the journal, in order."""
     found = [r.JOURNAL.open(world.store.objects[n]).entry.body for n in world.store.list(r.JOURNAL_PREFIX)]
     return [body for body in found if isinstance(body, kind)]
+
+
+def phases(world: World) -> dict[str, str]:
+    """Every stage's phase, in a word."""
+    return {n: s.phase.value for p in world.processes for n, s in sorted(p.member.stages.items())}
+
+
+def all_phases(world: World, phase: str) -> bool:
+    return phases(world) == dict.fromkeys(world.model.topology.stages, phase)
+
+
+def slow_down(world: World, name: str, ms: int = 1_500) -> None:
+    """The stage is slow for a while, and already has something that it is slow with."""
+    world.slow_until_ms[name] = world.now_ms + ms
+    rest(world, 250)
+
+
+def restart_all(world: World) -> None:
+    """All processes crash, and all members start again."""
+    for process in list(world.processes):
+        world.stop(process)
+    for name in world.model.topology.members():
+        world.start(name)
+
+
+def errors_of(world: World, ms: int = 3_000) -> list[str]:
+    """Lets time pass, in which actors may die of errors; what they said, each once."""
+    end_ms, said = world.now_ms + ms, []
+    while world.now_ms < end_ms:
+        try:
+            world.run_until(end_ms)
+        except CutwaterError as error:
+            said.append(f"{type(error).__name__}: {error}")
+    return list(dict.fromkeys(said))
+
+
+def manifest_of(world: World, epoch: int) -> str:
+    """The name of a kept checkpoint's manifest."""
+    return r.manifest_name(epoch, world.oracle.ledger.kept[epoch].entry.checkpoint_id)
+
+
+def damage(world: World, name: str) -> None:
+    world.store.objects[name] = world.store.objects[name][:-1] + b" "
+
+
+def add_stage(world: World, name: str, inputs: str, member: str) -> None:
+    """All members start again, with one more stage in the pipeline."""
+    topology = pipeline(*world.model.topology.stages.values(), stage(name, inputs, member))
+    world.model = _model(topology)
+    world.rates[name], world.trigger_ms[name] = 0.05, 15
+    restart_all(world)

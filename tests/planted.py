@@ -536,6 +536,17 @@ def retention_ignores_unpublished_sinks(patch: Patch) -> None:
 
 
 @bug
+def savepoints_expire(patch: Patch) -> None:
+    real = retention.kept_epochs
+
+    def kept_epochs(state: Any, retained: int, settled: Any) -> set[int]:
+        bare = msgspec.structs.replace(state, savepoints={})
+        return real(bare, retained, settled)
+
+    patch.setattr(retention, "kept_epochs", kept_epochs)
+
+
+@bug
 def the_target_of_a_restore_is_not_kept(patch: Patch) -> None:
     real = retention.kept_epochs
 

@@ -42,6 +42,7 @@ from cutwater.protocol.records import (
     JournalBody,
     Part,
     Restored,
+    Savepoint,
     TopologySet,
     decode,
     encode,
@@ -172,6 +173,10 @@ class Leader:
                 message = self._inbox.pop(0)
                 if isinstance(message, Ack):
                     actions = coordinator.on_ack(message, self.member.now_ms)[1]
+                elif message.kind is RequestKind.FORGET or (
+                    message.kind is RequestKind.SAVEPOINT and message.epoch is not None
+                ):
+                    yield from self._name(term, message)
                 elif message.kind is RequestKind.RESTORE:
                     if (yield from self._restore(term, message)):
                         yield from self._drop_requests(coordinator)
@@ -418,6 +423,20 @@ class Leader:
             return False
         yield Send(None, Reply(request.request_id, True, target.epoch))
         return True
+
+    def _name(self, term: int, request: Request) -> Procedure[None]:
+        """Gives a savepoint's name to a kept checkpoint, or takes the name away; retention does the rest."""
+        state = self.member.journal.state
+        kept = request.kind is RequestKind.SAVEPOINT
+        name = request.name or request.request_id
+        epoch = request.epoch if kept else state.savepoints.get(name)
+        if epoch is None or epoch not in state.committed:
+            why = f"no checkpoint of epoch {epoch} is kept" if kept else f"there is no savepoint '{name}'"
+            yield from self._refuse((request.request_id,), FailureReason.NO_SUCH_CHECKPOINT, why)
+            return
+        body = Savepoint(term, state.generation, name, epoch, kept)
+        if (yield from self.record(term, lambda _: body)):
+            yield Send(None, Reply(request.request_id, True, epoch))
 
     def _drop_requests(self, coordinator: Coordinator) -> Procedure[None]:
         """A restore puts an end to everything that was asked for before it; whoever asked is told."""

@@ -234,6 +234,8 @@ class Member:
         """Ends everything of the generation before and starts every hosted stage in the current one."""
         yield from self.head_manifest()
         generation = self.journal.state.generation
+        if generation == self._generation:  # another actor was faster
+            return
         self.ended += [f"stage {name}" for name in self.stages]
         self._generation = generation
         self._logs, self.stages, self.incarnations = {}, {}, {}

@@ -103,10 +103,12 @@ class RequestKind(Enum):
     DRAIN = "drain"
     CANCEL = "cancel"
     RESTORE = "restore"
+    FORGET = "forget"
 
 
 class Request(msgspec.Struct, frozen=True, tag_field="type", tag="request"):
-    """Something asked of the leader. `name` is a savepoint's, `epoch` what to restore."""
+    """Something asked of the leader. `name` is a savepoint's: to take (or, with `epoch`, to give to that
+    checkpoint), to restore, or to forget. `epoch` is what to restore."""
 
     kind: RequestKind
     request_id: str

@@ -175,8 +175,14 @@ class Chaos:
         elif draw < 0.3 and ledger.kept:
             epoch = rng.choice(sorted(ledger.kept))
             self.ask(Request(RequestKind.RESTORE, self._id(), None, epoch))
-        elif draw < 0.55:
+        elif draw < 0.5:
             self.ask(Request(RequestKind.SAVEPOINT, self._id(), f"save{self._requests}"))
+        elif draw < 0.55:
+            epoch = rng.choice(sorted(ledger.kept)) if ledger.kept else 1
+            self.ask(Request(RequestKind.SAVEPOINT, self._id(), f"named{self._requests}", epoch))
+        elif draw < 0.6:
+            name = rng.choice(sorted(ledger.savepoints)) if ledger.savepoints else "none"
+            self.ask(Request(RequestKind.FORGET, self._id(), name))
         elif draw < 0.7:
             self.ask(
                 Request(

@@ -42,6 +42,7 @@ class Ledger:
     expired: set[int] = field(default_factory=set)
     gone_generations: set[int] = field(default_factory=set)
     drained: bool = False
+    savepoints: dict[str, int] = field(default_factory=dict)
 
     def view(self) -> tuple[object, ...]:
         """What every member must have derived at the same index."""
@@ -52,6 +53,7 @@ class Ledger:
             self.watermark,
             tuple(sorted(self.open)),
             tuple(sorted(self.kept)),
+            tuple(sorted(self.savepoints.items())),
             self.drained,
         )
 
@@ -83,5 +85,6 @@ def member_view(state: r.JournalState) -> tuple[object, ...]:
         state.watermark,
         tuple(sorted(state.open)),
         tuple(sorted(state.committed)),
+        tuple(sorted(state.savepoints.items())),
         state.drained,
     )

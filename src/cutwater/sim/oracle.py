@@ -99,6 +99,10 @@ class Oracle:
                 self._restored(body, index)
             case r.Expired():
                 self._expired(body)
+            case r.Savepoint() if body.kept:
+                ledger.savepoints[body.name] = body.epoch
+            case r.Savepoint():
+                del ledger.savepoints[body.name]
             case _:
                 pass
 
@@ -127,6 +131,8 @@ class Oracle:
         ledger.kept[body.epoch] = ledger.history[body.epoch] = kept
         ledger.by_index[index] = body
         ledger.head, ledger.watermark, ledger.drained = body.epoch, body.watermark, is_drain(begun)
+        if begun.savepoint is not None:
+            ledger.savepoints[begun.savepoint] = body.epoch
         self.epochs += 1
         for named in manifest.objects():
             self._named.setdefault(named, set()).add(body.epoch)
@@ -208,6 +214,8 @@ class Oracle:
                 continue
             if epoch == ledger.head:
                 self.violation(f"epoch {epoch} expired, and it is what a restart or restore needs")
+            if epoch in ledger.savepoints.values():
+                self.violation(f"epoch {epoch} expired, and it is a savepoint")
             for sink in self.world.tables:
                 if self.world.tables[sink].head().transaction < kept.index:
                     self.violation(f"epoch {epoch} expired before {sink} had settled it")

@@ -1,0 +1,315 @@
+"""A member: its part of a checkpoint, what it publishes, and what it does when it comes back."""
+
+from __future__ import annotations
+
+import pytest
+
+from cutwater.protocol import records as r
+from cutwater.protocol.chain import digest
+from cutwater.protocol.errors import StoreError, UserError
+from cutwater.protocol.member import Member, MemberConfig
+from cutwater.protocol.wire import Ack, RequestKind
+from cutwater.sim.process import SimWord
+from cutwater.sim.world import World
+from tests.builders import (
+    CHAIN,
+    Desk,
+    Play,
+    Stuck,
+    ask,
+    calm_world,
+    checkpoint,
+    entries,
+    manifest_of,
+    of,
+    rest,
+    restart_all,
+    running_world,
+    slow_down,
+    state_name,
+    until,
+)
+
+LATER_MS = 10**9
+
+
+def member(play: Play) -> Member:
+    """A member that knows this history."""
+    found = Member("m2", "boot", CHAIN, MemberConfig(), SimWord)
+    found.journal.state = play.state
+    return found
+
+
+def committed_play() -> Play:
+    play = Play(CHAIN)
+    for name in CHAIN.stages:
+        play.batch(name)
+    play.cut_all()
+    play.commit()
+    return play
+
+
+def test_a_member_that_hosts_nothing_is_told_which_members_there_are() -> None:
+    with pytest.raises(UserError, match="no stage names member 'm9'; the members are m0, m1, m2"):
+        Member("m9", "boot", CHAIN, MemberConfig(), SimWord)
+
+
+def test_no_two_attempts_to_write_have_the_same_nonce() -> None:
+    first, second = member(Play(CHAIN)), Member("m2", "later", CHAIN, MemberConfig(), SimWord)
+    nonces = [first.nonce(), first.nonce(), second.nonce(), second.nonce()]
+    assert len(set(nonces)) == 4
+
+
+# The head's manifest.
+
+
+def test_the_head_manifest_is_read_once_and_kept() -> None:
+    play = committed_play()
+    desk = Desk()
+    desk.objects[r.manifest_name(1, 3)] = r.encode(play.manifests[1])
+    someone = member(play)
+    assert desk.run(someone.head_manifest()) == play.manifests[1]
+    reads = len(desk.done)
+    assert desk.run(someone.head_manifest()) == play.manifests[1]
+    assert len(desk.done) == reads
+
+
+def test_before_the_first_commit_there_is_none() -> None:
+    assert Desk().run(member(Play(CHAIN)).head_manifest()) is None
+
+
+def test_a_damaged_head_manifest_is_named_and_not_taken() -> None:
+    desk = Desk()
+    desk.objects[r.manifest_name(1, 3)] = b'{"epoch": 1}'
+    with pytest.raises(StoreError, match=r"checkpoints/1-3/manifest\.json.*restore an older checkpoint"):
+        desk.run(member(committed_play()).head_manifest())
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=Stuck,
+    reason="head_manifest reads the journal again and again, without a pause and without an end",
+)
+def test_a_missing_head_manifest_is_named_and_not_waited_for() -> None:
+    """The journal is as far as it goes and its head is not expired, so nothing will bring it back."""
+    with pytest.raises(StoreError, match="checkpoints/1-3/manifest.json"):
+        Desk().run(member(committed_play()).head_manifest())
+
+
+# Its part of a checkpoint.
+
+
+def acks_of(world: World) -> list[Ack]:
+    """Every ack that is sent from now on."""
+    sent: list[Ack] = []
+    sending = world.oracle.sending
+
+    def watch(process: object, message: object) -> None:
+        if isinstance(message, Ack):
+            sent.append(message)
+        sending(process, message)  # type: ignore[arg-type]
+
+    world.oracle.sending = watch  # type: ignore[method-assign]
+    return sent
+
+
+def test_an_ack_names_the_part_and_its_hash() -> None:
+    world = running_world(interval_ms=10**9)
+    acks = acks_of(world)
+    found = checkpoint(world)
+    assert {ack.member for ack in acks} == {"m0", "m1", "m2"}
+    for ack in acks:
+        process = of(world, ack.member)
+        assert ack.part == r.part_name(2, found.checkpoint_id, ack.member, process.member.boot)
+        data = world.store.objects[ack.part]
+        assert ack.part_hash == digest(data)
+        part = r.decode(ack.part, data, r.Part)
+        assert (ack.ok, part.epoch, part.checkpoint_id, part.term) == (True, 2, found.checkpoint_id, 1)
+        assert part.reports == {name: found.stages[name] for name in CHAIN.hosted(ack.member)}
+
+
+def test_a_member_acks_only_when_all_its_stages_are_cut() -> None:
+    world = running_world()
+    slow_down(world, "b")
+    acks = acks_of(world)
+    ask(world, RequestKind.CHECKPOINT)
+    rest(world, 100)
+    assert {ack.member for ack in acks} == {"m0"}
+    until(world, lambda: world.oracle.epochs == 2)
+    assert {ack.member for ack in acks} == {"m0", "m1", "m2"}
+
+
+def test_a_failed_stage_refuses_the_checkpoint_and_says_why() -> None:
+    world = running_world()
+    rest(world)
+    of(world, "m1").member.failures["b"] = "out of memory"
+    ask(world, RequestKind.CHECKPOINT)
+    until(world, lambda: bool(entries(world, r.Aborted)))
+    (aborted,) = entries(world, r.Aborted)
+    assert (aborted.reason, aborted.detail) == ("member_refused", "m1: stage b failed: out of memory")
+    of(world, "m1").member.failures.clear()
+    assert checkpoint(world).epoch == 3
+
+
+def test_state_that_is_gone_refuses_the_checkpoint() -> None:
+    world = running_world()
+    slow_down(world, "c", 5_000)  # its query needs its state only when it is done
+    stage = of(world, "m2").member.stages["c"]
+    world.slow_until_ms["b"] = world.now_ms + 5_000
+    rest(world, 600)
+    last = stage.log.state.last
+    world.store.delete(state_name("c", last))
+    ask(world, RequestKind.CHECKPOINT, unaligned=True)
+    until(world, lambda: bool(entries(world, r.Aborted)))
+    (aborted,) = entries(world, r.Aborted)
+    assert aborted.detail == f"m2: the state of stage c at batch {last} is gone"
+
+
+def test_a_full_snapshot_copies_the_state_below_the_checkpoints_folder() -> None:
+    world = running_world()
+    found = checkpoint(world, full=True)
+    folder = r.checkpoint_prefix(found.epoch, found.checkpoint_id)
+    for name, report in found.stages.items():
+        (copy,) = report.state
+        assert copy == f"{folder}state/{name}/{report.batch}"
+        original = world.store.objects[world.state_name(name, 1, report.incarnation, report.batch)]
+        assert world.store.objects[copy] == original
+    plain = checkpoint(world)
+    assert all(name.startswith("stages/") for report in plain.stages.values() for name in report.state)
+
+
+# Publishing, and coming back.
+
+
+def unpublished_world() -> World:
+    """Epoch 2 is committed, the sink fails, and then every process crashes."""
+    world = running_world()
+    rest(world)
+    world.tables["out"].failing_until_ms = LATER_MS
+    ask(world, RequestKind.CHECKPOINT)
+    until(world, lambda: world.oracle.epochs == 2)
+    rest(world)
+    for process in list(world.processes):
+        world.stop(process)
+    return world
+
+
+def test_seed_a12_a_sink_that_fails_after_the_decision_publishes_when_it_is_well_again() -> None:
+    world = running_world()
+    world.tables["out"].failing_until_ms = LATER_MS
+    ask(world, RequestKind.CHECKPOINT)
+    until(world, lambda: world.oracle.epochs == 2)
+    ask(world, RequestKind.CHECKPOINT)
+    until(world, lambda: world.oracle.epochs == 3)
+    assert entries(world, r.Aborted) == []
+    assert len(world.tables["out"].versions) == 2
+    world.tables["out"].failing_until_ms = 0
+    until(world, world.oracle.all_settled)
+    transactions = [version.transaction for version in world.tables["out"].versions]
+    assert transactions == [0, *(kept.index for kept in world.oracle.ledger.history.values())]
+
+
+def test_seed_a11_what_was_committed_and_not_published_is_published_at_start() -> None:
+    world = unpublished_world()
+    index = world.oracle.ledger.history[2].index
+    world.tables["out"].failing_until_ms = 0
+    world.start("m2")
+    until(world, world.oracle.all_settled, ms=500)
+    assert world.tables["out"].head().transaction == index
+    mark = r.decode("mark", world.store.objects[r.mark_name(index, "out")], r.Published)
+    assert (mark.epoch, mark.version) == (2, 2)
+
+
+def test_seed_a13_recovery_publishes_a_decided_epoch_before_anything_else() -> None:
+    """Its sinks are served before its stages open, and what the stages do next comes behind it."""
+    world = unpublished_world()
+    world.tables["out"].failing_until_ms = 0
+    process = world.start("m2")
+    spawned: list[str] = []
+    spawn = process.spawn
+
+    def watch(name: str, procedure: object) -> None:
+        spawned.append(name)
+        spawn(name, procedure)  # type: ignore[arg-type]
+
+    process.spawn = watch  # type: ignore[method-assign]
+    for name in ("m0", "m1"):
+        world.start(name)
+    until(world, lambda: world.oracle.epochs == 3 and world.oracle.all_settled())
+    assert spawned.index("publish out") < spawned.index("stage c")
+    transactions = [version.transaction for version in world.tables["out"].versions]
+    assert transactions == [0, *(kept.index for kept in world.oracle.ledger.history.values())]
+    world.oracle.final_check()  # every row once
+
+
+def test_a_sink_whose_last_commit_lacks_its_mark_gets_it_at_start() -> None:
+    world = running_world()
+    index = world.oracle.ledger.history[1].index
+    for process in list(world.processes):
+        world.stop(process)
+    world.store.delete(r.mark_name(index, "out"))
+    world.start("m2")
+    until(world, world.oracle.all_settled, ms=500)
+    assert len(world.tables["out"].versions) == 2, "only the mark was missing"
+
+
+def test_a_member_that_was_away_knows_every_decision_before_it_acts() -> None:
+    world = running_world()
+    world.stop(of(world, "m1"))
+    slowly = world.oracle.ledger.last
+    for _ in range(12):
+        ask(world, RequestKind.CHECKPOINT)
+        ask(world, RequestKind.CANCEL)
+        rest(world, 150)
+    assert world.oracle.ledger.last > slowly + 16, "more than a small gap"
+    back = world.start("m1")
+    assert back.must_know == world.oracle.ledger.last
+    assert checkpoint(world).epoch > 12  # the oracle watches that it neither acks nor publishes too early
+
+
+def test_a_process_that_another_of_the_same_member_has_superseded_says_so() -> None:
+    world = running_world()
+    first = of(world, "m1")
+    assert not first.member.superseded
+    second = world.start("m1")
+    until(world, lambda: first.member.superseded)
+    assert not second.member.superseded
+    rest(world, 1_000)
+    checkpoint(world)
+    world.oracle.final_check()
+
+
+def test_all_members_crash_and_everything_goes_on() -> None:
+    world = running_world()
+    rest(world)
+    restart_all(world)
+    until(world, lambda: world.oracle.epochs == 2 and world.oracle.all_settled())
+    world.oracle.final_check()
+
+
+def test_a_member_alone_waits_for_the_others() -> None:
+    world = calm_world(timeout_ms=500)
+    world.start("m0")
+    rest(world, 2_000)
+    assert world.oracle.epochs == 0
+    assert {a.reason for a in entries(world, r.Aborted)} == {"deadline"}
+    assert "m1, m2" in entries(world, r.Aborted)[0].detail
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="a stage that the newest checkpoint does not know starts at the beginning of its inputs, of which "
+    "retention has deleted a part; it should start at the cut",
+)
+def test_a_stage_that_is_added_starts_at_the_cut() -> None:
+    from tests.builders import add_stage
+
+    world = running_world(retained=1)
+    for _ in range(3):
+        checkpoint(world)
+    add_stage(world, "x", "a", "m1")
+    assert manifest_of(world, 4) in world.store.objects
+    until(world, lambda: world.oracle.epochs == 5)
+    opened = r.STAGE.open(world.store.objects[f"{r.stage_log_prefix('x', 1)}{1:012d}.json"]).entry.body
+    assert isinstance(opened, r.Open)
+    assert opened.consumed == {"a": world.oracle.manifests[4].stages["a"].batch}
