@@ -1,8 +1,8 @@
 """Small pipelines, records and shells to test the rules and the machines with.
 
-`Play` writes one true history of a small pipeline, entry by entry, so that a test can ask what somebody knows
-who has read only a part of it. `Desk` is a store with tables that performs one procedure's effects. `calm_world`
-is the simulator without faults, on a pipeline that the test chooses.
+`Play` writes one true history of a small pipeline, entry by entry, so that a test can ask what somebody
+knows who has read only a part of it. `Desk` is a store with tables that performs one procedure's effects.
+`calm_world` is the simulator without faults, on a pipeline that the test chooses.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import msgspec
 from cutwater.protocol import effects as fx
 from cutwater.protocol import journal, stagelog
 from cutwater.protocol import records as r
-from cutwater.protocol.channel import Channel, readable
 from cutwater.protocol.chain import digest
+from cutwater.protocol.channel import Channel, readable
 from cutwater.protocol.coordinator_actions import CoordinatorConfig
 from cutwater.protocol.cut import make_manifest
 from cutwater.protocol.errors import CutwaterError
@@ -282,7 +282,7 @@ class Stuck(Exception):
 
 
 class Version(msgspec.Struct, frozen=True):
-    """One version of a table: the transaction of its commit (a foreign one leaves it as it was), its files."""
+    """One version of a table: Cutwater's transaction in it (a foreign commit leaves it as it was), its files."""
 
     transaction: int
     files: tuple[str, ...]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import msgspec
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cutwater.protocol import effects as fx
 from cutwater.protocol import records as r
 from cutwater.protocol.housekeeping import settled
+from cutwater.protocol.journal import Fate, fate
 from cutwater.protocol.retention import (
     Stored,
     deletable_data,
@@ -21,8 +22,24 @@ from cutwater.protocol.retention import (
     of_generation,
     stage_floors,
 )
+from cutwater.protocol.stage import StagePhase
 from cutwater.protocol.stagelog import trimmed
-from tests.builders import CHAIN, Play, data_name, manifest, report_of, stage_state, state_name
+from cutwater.protocol.watermark import UNKNOWN
+from cutwater.sim.process import Process
+from tests.builders import (
+    CHAIN,
+    Play,
+    calm_world,
+    checkpoint,
+    data_name,
+    manifest,
+    pipeline,
+    report_of,
+    rest,
+    stage,
+    state_name,
+    until,
+)
 from tests.test_channel import histories
 
 ALL = {"out": 10**6}
@@ -107,15 +124,20 @@ def test_after_an_expiry_the_timeline_is_without_the_gap() -> None:
 
 def test_a_floor_is_the_lowest_position_of_the_readers_at_the_newest_checkpoint() -> None:
     reports = [
-        report_of("a", r.BarrierAt(1, 1, 3, 1, 9, False, {}, {}, CHAIN_WATERMARK)),
-        report_of("b", r.BarrierAt(1, 1, 3, 1, 7, True, {"a": 6}, {}, CHAIN_WATERMARK)),
-        report_of("c", r.BarrierAt(1, 1, 3, 1, 4, False, {"b": 7}, {}, CHAIN_WATERMARK)),
+        report_of("a", r.BarrierAt(1, 1, 3, 1, 9, False, {}, {}, UNKNOWN)),
+        report_of("b", r.BarrierAt(1, 1, 3, 1, 7, True, {"a": 6}, {}, UNKNOWN)),
+        report_of("c", r.BarrierAt(1, 1, 3, 1, 4, False, {"b": 7}, {}, UNKNOWN)),
     ]
     state = r.JournalState(topology=CHAIN)
     assert stage_floors(state, manifest(1, 3, reports)) == {"a": 6, "b": 7, "c": 4}
 
 
-CHAIN_WATERMARK = stage_state(0).watermark
+def test_checkpoints_expire_after_a_stage_was_added() -> None:
+    play = play_with(2)
+    play.record(r.TopologySet(1, 1, "new", pipeline(*CHAIN.stages.values(), stage("x", "a"))))
+    body = expire(play.state, 1, ALL, play.manifests)
+    assert body is not None
+    assert body.epochs == (1,)
 
 
 def test_what_a_kept_checkpoint_has_in_flight_is_pinned() -> None:
@@ -148,9 +170,9 @@ def forked() -> Play:
 
 def _commit_in_second(play: Play, epoch: int, in_flight: tuple[r.InFlight, ...] = ()) -> None:
     play.record(r.Begun(1, 2, epoch, len(play.entries) + 1, 0, "h"))
-    cuts = {name: epoch for name in CHAIN.stages}
+    cuts = dict.fromkeys(CHAIN.stages, epoch)
     reports = {
-        s: r.StageReport(s, 1, epoch, False, dict.fromkeys(CHAIN.stages[s].inputs, epoch), {}, CHAIN_WATERMARK, {})
+        s: r.StageReport(s, 1, epoch, False, dict.fromkeys(CHAIN.stages[s].inputs, epoch), {}, UNKNOWN, {})
         for s in CHAIN.stages
     }
     play.manifests[epoch] = msgspec.structs.replace(
@@ -208,7 +230,10 @@ def test_attempts_at_a_logged_batch_other_than_the_logged_one_may_go() -> None:
     log = Play(CHAIN)
     log.batch("a")
     found = [Stored(data_name("a", 0, attempt), 1, 0) for attempt in (0, 1, 2)]
-    assert deletable_data(log.state, "a", log.stages["a"], found) == [data_name("a", 0, 1), data_name("a", 0, 2)]
+    assert deletable_data(log.state, "a", log.stages["a"], found) == [
+        data_name("a", 0, 1),
+        data_name("a", 0, 2),
+    ]
 
 
 def test_attempts_at_batches_that_are_not_logged_stay() -> None:
@@ -277,19 +302,55 @@ def test_nothing_that_a_kept_checkpoint_names_is_deleted(play: Play) -> None:
         assert not named & set(deletable_states(play.state, name, 1, play.stages[name], states))
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a snapshot of the stage log leaves out the barriers of committed epochs; whoever follows that log "
-    "with an older journal takes the cut's state for unneeded",
-)
-def test_old_knowledge_of_the_journal_keeps_the_state_of_a_cut_whose_barrier_was_compacted_away() -> None:
+def test_old_knowledge_of_the_journal_keeps_the_state_of_a_cut_in_a_compacted_log() -> None:
     play = play_with(1)
     before_the_commit = play.journal_at(len(play.entries) - 1)
     play.batch("a")
-    compacted = trimmed(play.stages["a"], 0, open_epochs=())
+    not_over = {e for e in play.stages["a"].barriers if fate(play.state, e) is not Fate.OVER}
+    compacted = trimmed(play.stages["a"], 0, not_over)
     found = [Stored(state_name("a", 0), 1, 0)]
     assert deletable_states(play.state, "a", 1, compacted, found) == []
     assert deletable_states(before_the_commit, "a", 1, compacted, found) == []
+
+
+def test_a_successor_that_is_behind_in_the_journal_deletes_no_state_of_a_commit() -> None:
+    """A stage's log is compacted right behind a commit. A new process of its member reads that log while
+    its own reads of the journal fail, so it does not know of the commit when it deletes."""
+    world = calm_world()
+    world.member_config = msgspec.structs.replace(world.member_config, compact_after=8)
+    for name in CHAIN.members():
+        world.start(name)
+    until(world, lambda: world.oracle.epochs == 1)
+    rest(world)
+    successor = world.start("m1")
+    start_stage = successor.member.start_stage
+
+    def start_and_sleep(name: str) -> None:
+        start_stage(name)
+        successor.pause()
+
+    successor.member.start_stage = start_and_sleep  # type: ignore[method-assign]
+    rest(world, 100)
+    assert successor.paused
+    checkpoint(world)
+    rest(world)
+    assert world.oracle.stages["b", 1].snapshot, "the log was compacted"
+    draw_fault, end_ms = world.io._draw_fault, world.now_ms + 500
+
+    def fail_journal(process: Process, effect: fx.Effect) -> str | None:
+        of_journal = isinstance(effect, fx.Read) and effect.name.startswith(r.JOURNAL_PREFIX)
+        if process is successor and of_journal and world.now_ms < end_ms:
+            return "failed read"
+        return draw_fault(process, effect)
+
+    world.io._draw_fault = fail_journal  # type: ignore[method-assign]
+    successor.wake_up()
+    rest(world, 400)
+    assert successor.member.stages["b"].phase is StagePhase.RUNNING
+    assert successor.member.journal.state.head == 1, "it does not know yet"
+    rest(world, 1_000)
+    assert successor.member.journal.state.head == 2
+    world.oracle.final_check()
 
 
 def test_leftovers_are_what_lies_in_the_folders_of_epochs_that_are_over() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from cutwater.protocol.effects import FAILED, List, Procedure, Read, Send, Sleep, Wait, backoff_ms, insist
+from cutwater.protocol.effects import FAILED, List, Procedure, Read, Send, Wait, insist
 from cutwater.protocol.journal import Journal
 from cutwater.protocol.log import entry_name, follow, newest_snapshot
 from cutwater.protocol.records import JOURNAL, JournalBody
@@ -62,21 +62,13 @@ class CatchUp:
             self._inbox.append((peer, message))
 
     def run(self) -> Procedure[None]:
-        """Returns when the journal is known up to a head that the store had after this was called."""
+        """Returns when the journal is known up to a head that the store had after this was called. Raises
+        `StoreError` if the store has lost or damaged what no peer can serve."""
         view = self.journal.view
-        attempt = 0
-        while True:
-            target = yield from self._read_head()
-            if target is None:
-                return
-            if target.index - view.last <= self._small_gap:
-                yield from follow(view)
-                return
+        target = yield from self._read_head()
+        if target is not None and target.index - view.last > self._small_gap:
             yield from self._replay(target)
-            if view.last >= target.index:
-                return
-            yield Sleep(backoff_ms(attempt))
-            attempt += 1
+        yield from follow(view)  # the store is the last resort: if it cannot serve either, this says why
 
     def _read_head(self) -> Procedure[Anchor | None]:
         """The highest entry in the store; a snapshot that covers what comes next here is taken at once."""
@@ -95,6 +87,8 @@ class CatchUp:
             data = yield from insist(Read(name))
             if data is not None:
                 view.jump(view.open(name, data))
+            else:
+                yield from follow(view)  # raises if the snapshot is lost, and not just replaced
 
     def _replay(self, target: Anchor) -> Procedure[None]:
         own = self.journal.view.entries[-1] if self.journal.view.entries else None

@@ -56,11 +56,12 @@ def _check_log(begun: Begun, report: StageReport, log: StageState) -> list[str]:
     barrier = log.barriers.get(begun.epoch)
     if barrier is None or barrier.checkpoint_id != begun.checkpoint_id:
         return [f"stage {report.stage} has no barrier of checkpoint {begun.checkpoint_id} in its log"]
-    if (barrier.batch, barrier.unaligned) != (report.batch, report.unaligned):
-        return [f"stage {report.stage} reports batch {report.batch}, its log says {barrier.batch}"]
-    if barrier.consumed != report.consumed:
-        return [f"stage {report.stage} reports positions that its log does not have at batch {report.batch}"]
-    return []
+    problems = []
+    for field in ("batch", "unaligned", "incarnation", "consumed", "offsets", "watermark"):
+        said, logged = getattr(report, field), getattr(barrier, field)
+        if said != logged:
+            problems.append(f"stage {report.stage} reports {field} {said}, its log says {logged}")
+    return problems
 
 
 def _check_channel(reader: StageReport, producer: StageReport, channel: Channel) -> list[str]:
@@ -75,9 +76,17 @@ def _check_channel(reader: StageReport, producer: StageReport, channel: Channel)
     return []
 
 
-def merge_parts(parts: Mapping[str, Part]) -> dict[str, StageReport]:
-    """All stages' reports of all members' parts."""
-    return {name: report for part in parts.values() for name, report in part.reports.items()}
+def merge_parts(topology: Topology, parts: Mapping[str, Part]) -> tuple[dict[str, StageReport], list[str]]:
+    """All stages' reports of all members' parts, and in words which of them their members cannot make."""
+    reports: dict[str, StageReport] = {}
+    problems: list[str] = []
+    for member, part in sorted(parts.items()):
+        for name, report in part.reports.items():
+            spec = topology.stages.get(name)
+            if spec is not None and spec.member != member:
+                problems.append(f"stage {name} is reported by {member}, but {spec.member} hosts it")
+            reports[name] = report
+    return reports, problems
 
 
 def make_manifest(

@@ -14,7 +14,6 @@ import msgspec
 
 from cutwater.protocol.barrier import Flags
 from cutwater.protocol.chain import Sealed
-from cutwater.protocol.errors import StoreError
 from cutwater.protocol.failures import FailureReason
 from cutwater.protocol.log import LogView
 from cutwater.protocol.records import (
@@ -188,7 +187,7 @@ class Journal:
     def __init__(self) -> None:
         self.state = JournalState()
         self.provider = Provider()
-        self.view: LogView[JournalBody] = LogView(JOURNAL_PREFIX, JOURNAL, self._on_entry)
+        self.view: LogView[JournalBody] = LogView(JOURNAL_PREFIX, JOURNAL, Snapshot, self._on_entry)
 
     @property
     def index(self) -> int:
@@ -198,9 +197,7 @@ class Journal:
     def _on_entry(self, sealed: Sealed[JournalBody], jumped: bool) -> None:
         entry = sealed.entry
         self.provider.append(entry.index, [sealed.data])
-        if not jumped:
-            apply(self.state, entry.body, entry.index)
-        elif isinstance(entry.body, Snapshot):
+        if jumped and isinstance(entry.body, Snapshot):
             self.state = entry.body.state
         else:
-            raise StoreError(f"journal entry {entry.index} calls itself a snapshot, and is none")
+            apply(self.state, entry.body, entry.index)

@@ -367,8 +367,8 @@ class Leader:
         if not self.leads(term):
             return []
         logs = {name: member.log(name).state for name in member.topology.stages}
-        reports = merge_parts(parts)
-        problems = check_cut(member.topology, begun, reports, logs, previous)
+        reports, problems = merge_parts(member.topology, parts)
+        problems += check_cut(member.topology, begun, reports, logs, previous)
         if problems:
             return (
                 yield from self._abort(

@@ -91,9 +91,16 @@ class LogView(Generic[B]):
     before it are not known, so what was derived from them must be replaced (it is a SNAPSHOT then).
     """
 
-    def __init__(self, prefix: str, codec: Codec[B], on_entry: Callable[[Sealed[B], bool], None]) -> None:
+    def __init__(
+        self,
+        prefix: str,
+        codec: Codec[B],
+        snapshot_type: type,
+        on_entry: Callable[[Sealed[B], bool], None],
+    ) -> None:
         self.prefix = prefix
         self.codec = codec
+        self.snapshot_type = snapshot_type
         self.on_entry = on_entry
         self.entries: list[Sealed[B]] = []
         self.last = 0
@@ -140,8 +147,11 @@ class LogView(Generic[B]):
             sealed = self.codec.open(data)
         except PeerError as error:
             raise StoreError(f"{name} is damaged: {error}") from error
-        if entry_name(self.prefix, sealed.entry.index) != name:
-            raise StoreError(f"{name} holds entry {sealed.entry.index}: the store was tampered with")
+        entry = sealed.entry
+        if entry_name(self.prefix, entry.index) != name:
+            raise StoreError(f"{name} holds entry {entry.index}: the store was tampered with")
+        if (entry.snapshot == entry.index) != isinstance(entry.body, self.snapshot_type):
+            raise StoreError(f"{name} calls itself a snapshot and is none, or the other way round")
         return sealed
 
 
@@ -195,6 +205,7 @@ def follow(view: LogView[B]) -> Procedure[int]:
     What was read is believed only after a look at the highest entry, taken *after* the reading.
     """
     before = view.last
+    lost = 0
     while True:
         start = view.last
         names = yield from insist(List(view.prefix, entry_name(view.prefix, start)))
@@ -210,7 +221,13 @@ def follow(view: LogView[B]) -> Procedure[int]:
                 continue
             highest = view.open(names[-1], data)
         if highest.entry.snapshot > start:
-            yield from _jump(view, highest.entry.snapshot)
+            if not (yield from _jump(view, highest.entry.snapshot)):
+                if lost == highest.entry.snapshot:
+                    raise StoreError(
+                        f"{entry_name(view.prefix, lost)} is missing, the snapshot that {names[-1]} builds on; "
+                        "run `cutwater verify`, then restore the store from a copy"
+                    )
+                lost = highest.entry.snapshot  # unless a newer one has replaced it: look again
         elif view.last == start:  # else another procedure of this process has read on meanwhile
             if not fresh and names[0] != entry_name(view.prefix, start + 1):
                 raise StoreError(
@@ -236,11 +253,13 @@ def _read_on(view: LogView[B], start: int, names: list[str]) -> Procedure[list[S
     return fresh
 
 
-def _jump(view: LogView[B], index: int) -> Procedure[None]:
+def _jump(view: LogView[B], index: int) -> Procedure[bool]:
+    """Goes to the snapshot at `index`; `False` if it is not there."""
     name = entry_name(view.prefix, index)
     data = yield from insist(Read(name))
-    if data is not None:  # else a newer snapshot has replaced it: the caller looks again
+    if data is not None:
         view.jump(view.open(name, data))
+    return data is not None
 
 
 def compact(view: LogView[B], body: B, nonce: str) -> Procedure[AppendPhase]:

@@ -31,7 +31,7 @@ from cutwater.protocol.effects import (
     insist,
     put,
 )
-from cutwater.protocol.errors import UserError
+from cutwater.protocol.errors import StoreError, UserError
 from cutwater.protocol.injector import BarrierInjector, Word
 from cutwater.protocol.journal import Journal
 from cutwater.protocol.log import follow
@@ -46,6 +46,7 @@ from cutwater.protocol.records import (
     Topology,
     checkpoint_prefix,
     encode,
+    manifest_name,
     part_name,
 )
 from cutwater.protocol.replay.messages import AskRange, FetchEntries, ReplayConfig
@@ -188,6 +189,12 @@ class Member:
                 self.manifest = found
                 return found
             yield from follow(self.journal.view)
+            if self.journal.state.head == checkpoint.epoch:  # it has not expired meanwhile: it is lost
+                name = manifest_name(checkpoint.epoch, checkpoint.checkpoint_id)
+                raise StoreError(
+                    f"{name}, the manifest of the newest checkpoint, is missing; run `cutwater verify`, then "
+                    "restore an older checkpoint"
+                )
 
     # --- following ------------------------------------------------------------------------------------
 

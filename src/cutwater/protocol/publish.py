@@ -111,7 +111,9 @@ def perform(sink: str, duty: Duty) -> Procedure[None]:
         if head.transaction > duty.index:
             return
         if head.transaction == duty.index:
-            mark = Published(duty.epoch, sink, duty.index, head.version)
+            # Others may have committed to the table right behind us: the head need not be our version.
+            version = yield from insist(FindTableVersion(sink, duty.index))
+            mark = Published(duty.epoch, sink, duty.index, head.version if version is None else version)
             yield from insist(Create(mark_name(duty.index, sink), encode(mark)))
             return
         effect = yield from _table_commit(sink, duty, head)

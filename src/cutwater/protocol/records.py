@@ -375,7 +375,7 @@ def decode(name: str, data: bytes, kind: type[T]) -> T:
     """The record in the object `name`; raises `StoreError` that names the object if it is none."""
     try:
         return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (ValueError, RecursionError) as error:  # msgspec's own errors are ValueErrors
         raise StoreError(
             f"{name} is not a readable {kind.__name__.lower()} ({error}); "
             "run `cutwater verify` to see what else is damaged, then restore an older checkpoint"

@@ -66,9 +66,11 @@ def stage_floors(state: JournalState, head: Manifest) -> dict[str, int]:
     readers at the newest checkpoint, from which every live reader has gone on."""
     assert state.topology is not None
     floors: dict[str, int] = {}
-    for name in state.topology.stages:
-        positions = [head.stages[reader].consumed[name] for reader in state.topology.readers(name)]
-        floors[name] = min([head.stages[name].batch, *positions])
+    for name in head.stages:  # a stage that was added since has no floor yet, and reads from the cut on
+        readers = [head.stages[r] for r in state.topology.readers(name) if r in head.stages]
+        floors[name] = min(
+            [head.stages[name].batch, *(r.consumed[name] for r in readers if name in r.consumed)]
+        )
     return floors
 
 

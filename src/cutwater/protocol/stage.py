@@ -30,6 +30,7 @@ from cutwater.protocol.effects import (
     Wait,
     insist,
 )
+from cutwater.protocol.errors import StoreError
 from cutwater.protocol.injector import PollHandle
 from cutwater.protocol.journal import Fate, fate
 from cutwater.protocol.log import AppendPhase, append, compact, follow
@@ -132,15 +133,25 @@ class Stage:
         self.member.incarnations[self.name] = self.generation, self.incarnation
         folders = yield from insist(ListFolders(self.name, self.generation))
         source = max((i for i in folders if i < self.incarnation), default=None)
+        if source is None and self.log.state.last != (report.batch if report is not None else -1):
+            raise StoreError(
+                f"the Spark folders of stage {self.name} are gone, and its log has batches up to "
+                f"{self.log.state.last} that the newest checkpoint does not have: starting without them "
+                "would lose rows. Restore the newest checkpoint"
+            )
         yield from insist(MakeFolder(self.name, self.generation, self.incarnation, source, report))
         if not self._is_fenced():
             self._step("opened")
             yield StartQuery(self.name, self.generation, self.incarnation)
 
     def _starting_report(self) -> Procedure[StageReport | None]:
-        """What a generation starts from: this stage's share of the newest checkpoint, if there is one."""
+        """What a generation starts from: this stage's share of the newest checkpoint, if there is one. A
+        stage that is new to the pipeline starts at the cut."""
         manifest = yield from self.member.head_manifest()
-        return manifest.stages.get(self.name) if manifest is not None else None
+        if manifest is None or self.name in manifest.stages:
+            return manifest.stages[self.name] if manifest is not None else None
+        cuts = {s: manifest.stages[s].batch if s in manifest.stages else -1 for s in self.spec.inputs}
+        return StageReport(self.name, 0, -1, False, cuts, {}, UNKNOWN, {})
 
     def _open_entry(self, report: StageReport | None) -> Open:
         place = self.log.view.last + 1
@@ -293,7 +304,7 @@ class Stage:
             return
         self._collected = due
         answer = yield FindStored(self.name, self.generation)
-        if answer is FAILED:
+        if answer is FAILED or self._is_fenced():
             return
         data, states = answer
         gone = deletable_data(state, self.name, self.log.state, data)
@@ -312,9 +323,9 @@ class Stage:
 
     def _compact(self) -> Procedure[None]:
         journal = self.member.journal.state
-        undecided = {e for e in self.log.state.barriers if fate(journal, e) in (Fate.OPEN, Fate.UNKNOWN)}
+        needed = {e for e in self.log.state.barriers if fate(journal, e) is not Fate.OVER}
         if self._is_fenced():
             return
-        kept = trimmed(self.log.state, journal.floors.get(self.name, -1), undecided)
+        kept = trimmed(self.log.state, journal.floors.get(self.name, -1), needed)
         yield from compact(self.log.view, StageSnapshot(self.incarnation, kept), self.member.nonce())
         self._is_fenced()

@@ -12,7 +12,6 @@ from collections.abc import Container
 import msgspec
 
 from cutwater.protocol.chain import Sealed
-from cutwater.protocol.errors import StoreError
 from cutwater.protocol.log import LogView
 from cutwater.protocol.records import (
     STAGE,
@@ -63,9 +62,9 @@ def _stand_at(state: StageState, body: Open | Batch) -> None:
     state.consumed, state.offsets, state.watermark = body.consumed, body.offsets, body.watermark
 
 
-def trimmed(state: StageState, floor: int, open_epochs: Container[int]) -> StageState:
-    """The state without what lies at or below `floor` (the last batch stays) and without the barriers of
-    epochs that are decided: what a SNAPSHOT holds."""
+def trimmed(state: StageState, floor: int, epochs: Container[int]) -> StageState:
+    """The state without what lies at or below `floor` (the last batch stays), and of the barriers only
+    those of `epochs`, which are not over: what a SNAPSHOT holds."""
     return StageState(
         incarnation=state.incarnation,
         last=state.last,
@@ -73,7 +72,7 @@ def trimmed(state: StageState, floor: int, open_epochs: Container[int]) -> Stage
         offsets=state.offsets,
         watermark=state.watermark,
         batches={b: v for b, v in state.batches.items() if b > floor or b == state.last},
-        barriers={e: v for e, v in state.barriers.items() if e in open_epochs},
+        barriers={e: v for e, v in state.barriers.items() if e in epochs},
     )
 
 
@@ -84,17 +83,14 @@ class StageLog:
         self.stage = stage
         self.generation = generation
         self.state = StageState()
-        self.view: LogView[StageBody] = LogView(stage_log_prefix(stage, generation), STAGE, self._on_entry)
+        self.view: LogView[StageBody] = LogView(
+            stage_log_prefix(stage, generation), STAGE, StageSnapshot, self._on_entry
+        )
 
     def _on_entry(self, sealed: Sealed[StageBody], jumped: bool) -> None:
         entry = sealed.entry
-        if isinstance(entry.body, StageSnapshot) and (
-            jumped or not is_void(self.state, entry.body, entry.index)
-        ):
-            self.state = msgspec.json.decode(msgspec.json.encode(entry.body.state), type=StageState)
-        elif jumped:
-            raise StoreError(
-                f"entry {entry.index} of {self.view.prefix} calls itself a snapshot, and is none"
-            )
+        body = entry.body
+        if isinstance(body, StageSnapshot) and (jumped or not is_void(self.state, body, entry.index)):
+            self.state = msgspec.json.decode(msgspec.json.encode(body.state), type=StageState)
         else:
-            apply(self.state, entry.body, entry.index)
+            apply(self.state, body, entry.index)

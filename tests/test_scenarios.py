@@ -1,0 +1,139 @@
+"""Whole pipelines, as text: a command per line, and behind the arrow everything durable that came of it.
+
+The pipeline is a → b → c, a stage per member (m0, m1, m2); c has the sink `out`. Each command has 800 ms, and
+two checkpoints are kept.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from cutwater.protocol import records as r
+from cutwater.protocol.wire import RequestKind
+from cutwater.sim.world import World
+from tests.builders import ask, calm_world, leader_of, of, rest
+
+SCENARIOS = {
+    "a savepoint outlives retention, and the pipeline goes back to it": """
+        start all          -> m0 leads in term 1; epoch 1 committed; out shows epoch 1
+        savepoint good     -> epoch 2 committed; out shows epoch 2
+        checkpoint         -> epoch 3 committed; out shows epoch 3
+        checkpoint         -> epoch 4 committed; epochs 1 expired; out shows epoch 4
+        restore good       -> restored to epoch 2; epoch 5 committed; out goes back to 2; out shows epoch 5
+        restore epoch 1    -> refused: cannot restore 1: no such checkpoint is kept
+        drain              -> epoch 6 committed; out shows epoch 6
+    """,
+    "a sink that fails is waited for, and nothing that it needs expires": """
+        start all          -> m0 leads in term 1; epoch 1 committed; out shows epoch 1
+        sink fails
+        checkpoint         -> epoch 2 committed
+        checkpoint         -> epoch 3 committed
+        checkpoint         -> epoch 4 committed; epochs 1 expired
+        crash m2
+        start m2
+        sink is well       -> epochs 2 expired; out shows epoch 2; out shows epoch 3; out shows epoch 4
+        drain              -> epoch 5 committed; epochs 3 expired; out shows epoch 5
+    """,
+    "the leader dies, and what it had begun is void": """
+        start all          -> m0 leads in term 1; epoch 1 committed; out shows epoch 1
+        slow b
+        checkpoint
+        crash m0           -> m1 leads in term 2
+        start m0           -> epoch 3 committed; out shows epoch 3
+        drain              -> epoch 4 committed; epochs 1 expired; out shows epoch 4
+    """,
+    "a member that is away aborts epochs and nothing else": """
+        start all          -> m0 leads in term 1; epoch 1 committed; out shows epoch 1
+        crash m1
+        checkpoint
+        cancel             -> epoch 2 aborted: cancelled
+        cancel             -> refused: none is in flight
+        start m1
+        checkpoint         -> epoch 3 committed; out shows epoch 3
+        drain              -> epoch 4 committed; epochs 1 expired; out shows epoch 4
+    """,
+    "a drained pipeline is started again, and drained again": """
+        start all          -> m0 leads in term 1; epoch 1 committed; out shows epoch 1
+        drain              -> epoch 2 committed; out shows epoch 2
+        checkpoint         -> refused: no further checkpoint begins
+        crash all
+        start all          -> m0 leads in term 2; epoch 3 committed; epochs 1 expired; out shows epoch 3
+        drain              -> epoch 4 committed; epochs 2 expired; out shows epoch 4
+    """,
+}
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_scenario(name: str) -> None:
+    world = calm_world(retained=2)
+    wanted, happened = [], []
+    for line in SCENARIOS[name].strip().splitlines():
+        command, _, expected = (part.strip() for part in line.partition("->"))
+        index, version = world.oracle.ledger.last, len(world.tables["out"].versions)
+        for process in world.leaders():
+            process.leader.story = ""
+        do(world, *command.split())
+        rest(world, 800)
+        wanted.append(f"{command} -> {expected}")
+        happened.append(f"{command} -> {'; '.join([*decisions(world, index), *shown(world, version)])}")
+    assert happened == wanted
+    world.oracle.final_check()
+
+
+def do(world: World, verb: str, what: str = "", *rest_of_line: str) -> None:
+    """One command."""
+    members = world.model.topology.members() if what == "all" else (what,)
+    match verb:
+        case "start":
+            for name in members:
+                world.start(name)
+        case "crash":
+            for name in members:
+                world.stop(of(world, name))
+        case "slow":
+            world.slow_until_ms[what] = world.now_ms + 1_800
+        case "sink":
+            world.tables["out"].failing_until_ms = 10**9 if what == "fails" else 0
+        case "savepoint":
+            ask(world, RequestKind.SAVEPOINT, name=what)
+        case "restore" if what == "epoch":
+            ask(world, RequestKind.RESTORE, epoch=int(rest_of_line[0]))
+        case "restore":
+            ask(world, RequestKind.RESTORE, name=what)
+        case _:
+            ask(world, RequestKind(verb))
+
+
+def decisions(world: World, after: int) -> list[str]:
+    """What the journal says behind `after`, and why the leader refused something."""
+    said: list[str] = []
+    for name in world.store.list(r.JOURNAL_PREFIX):
+        entry = r.JOURNAL.open(world.store.objects[name]).entry
+        if entry.index <= after:
+            continue
+        match entry.body:
+            case r.Leader(term, who):
+                said.append(f"{who} leads in term {term}")
+            case r.Committed():
+                said.append(f"epoch {entry.body.epoch} committed")
+            case r.Aborted():
+                said.append(f"epoch {entry.body.epoch} aborted: {entry.body.reason}")
+            case r.Restored():
+                said.append(f"restored to epoch {entry.body.epoch}")
+            case r.Expired():
+                said.append(f"epochs {', '.join(map(str, entry.body.epochs))} expired")
+            case _:
+                pass
+    if world.leaders() and leader_of(world).leader.story and not said:
+        said.append(f"refused: {leader_of(world).leader.story}")
+    return said
+
+
+def shown(world: World, after: int) -> list[str]:
+    """What the sink has shown since it had `after` versions."""
+    said = []
+    for version in world.tables["out"].versions[after:]:
+        body = world.oracle.ledger.by_index[version.transaction]
+        verb = "goes back to" if isinstance(body, r.Restored) else "shows epoch"
+        said.append(f"out {verb} {body.epoch}")
+    return said
