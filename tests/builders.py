@@ -177,8 +177,8 @@ class Play:
             consumed[producer] = max(state.consumed[producer], min(limit, state.consumed[producer] + reach))
         number = state.last + 1
         files = (data_name(name, number),) if rows else ()
-        staged = (r.StagedFile(f"tables/{name}/{number}"),) if rows else ()
-        sinks = {sink.name: staged for sink in spec.sinks}
+        staged = [r.StagedFile(f"tables/{name}/{number}")] if rows else []
+        sinks = {sink.name: tuple(staged) for sink in spec.sinks}
         self.log(name, r.Batch(1, number, files, sinks, consumed, {}, watermark))
 
     def unread(self, name: str) -> bool:
@@ -282,7 +282,7 @@ class Stuck(Exception):
 
 
 class Version(msgspec.Struct, frozen=True):
-    """One version of a table: Cutwater's transaction in it (a foreign commit leaves it as it was), its files."""
+    """One version of a table: its files, and Cutwater's transaction; a foreign commit leaves that alone."""
 
     transaction: int
     files: tuple[str, ...]
@@ -465,9 +465,14 @@ def all_phases(world: World, phase: str) -> bool:
     return phases(world) == dict.fromkeys(world.model.topology.stages, phase)
 
 
-def slow_down(world: World, name: str, ms: int = 1_500) -> None:
-    """The stage is slow for a while, and already has something that it is slow with."""
-    world.slow_until_ms[name] = world.now_ms + ms
+def slow_down(world: World, name: str, ms: int = 1_500, each_ms: int = 1_000) -> None:
+    """Each batch that the stage begins from now on for a while takes `each_ms`; it has begun one."""
+    end_ms, usual = world.now_ms + ms, world.batch_ms
+
+    def batch_ms(stage: str) -> int:
+        return each_ms if stage == name and world.now_ms < end_ms else usual(stage)
+
+    world.batch_ms = batch_ms  # type: ignore[method-assign]
     rest(world, 250)
 
 

@@ -36,6 +36,7 @@ from cutwater.protocol.log import AppendPhase
 from cutwater.protocol.replay import sources
 from cutwater.protocol.stage import StagePhase
 from cutwater.protocol.watermark import WatermarkKind
+from cutwater.protocol.wire import Phase
 from cutwater.sim import io, spark, world
 
 Patch = pytest.MonkeyPatch
@@ -165,7 +166,7 @@ def rule_3_prepare_is_announced_before_begun_is_durable(patch: Patch) -> None:
         begun = r.Begun(
             term, state.generation, state.next_epoch, self.member.journal.index + 1, int(action.flags), ""
         )
-        yield from self._announce(begun, leader.Phase.PREPARE)
+        yield from self._announce(begun, Phase.PREPARE)
         return (yield from real(self, term, coordinator, action))
 
     patch.setattr(leader.Leader, "_begin", begin)
@@ -179,7 +180,7 @@ def the_decision_is_durable_only_after_its_announcement(patch: Patch) -> None:
         body = make(self.member.journal.index + 1)
         if isinstance(body, r.Committed):
             yield from self._announce(
-                self.member.journal.state.open[body.epoch], leader.Phase.COMMIT, watermark=body.watermark
+                self.member.journal.state.open[body.epoch], Phase.COMMIT, watermark=body.watermark
             )
         return (yield from real(self, term, make))
 
@@ -277,7 +278,7 @@ def rule_7_a_new_incarnation_does_not_take_the_zombies_place(patch: Patch) -> No
     real = stage.Stage._open
 
     def open_(self: Any) -> Any:
-        yield from stage.follow(self.log.view)
+        yield from log.follow(self.log.view)
         if self.log.state.incarnation == 0:
             return (yield from real(self))
         self.incarnation = self.log.state.incarnation
@@ -654,7 +655,7 @@ def a_member_acts_before_it_has_caught_up(patch: Patch) -> None:
             name = log.entry_name(r.JOURNAL_PREFIX, self.journal.index + 1)
             data = yield from fx.insist(fx.Read(name))
             if data is None:
-                yield from member.follow(self.journal.view)
+                yield from log.follow(self.journal.view)
             else:
                 self.journal.view.push(self.journal.view.open(name, data))
             yield from self.take_effect()

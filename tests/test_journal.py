@@ -13,7 +13,6 @@ import pytest
 from cutwater.protocol.barrier import Flags
 from cutwater.protocol.chain import Sealed, digest
 from cutwater.protocol.effects import Create, Procedure, put
-from cutwater.protocol.errors import StoreError
 from cutwater.protocol.journal import KEPT_STORIES, Fate, Journal, apply, fate, is_void, timeline
 from cutwater.protocol.log import AppendPhase, append, compact, entry_name, follow
 from cutwater.protocol.publish import CommitPermit, RewindOrder, duties
@@ -483,28 +482,6 @@ def test_the_state_from_a_snapshot_and_the_rest_is_the_state_from_all_entries(se
     for sealed in scribe.log:
         apply(plain, sealed.entry.body, sealed.entry.index)
     assert plain == scribe.state
-
-
-def test_an_entry_that_calls_itself_a_snapshot_and_is_none_is_an_error() -> None:
-    scribe = led()
-    view = scribe.journal.view
-    fake = view.seal(Leader(2, "m"), "n", snapshot=True)
-    with pytest.raises(StoreError, match="journal entry 2 calls itself a snapshot, and is none"):
-        Journal().view.jump(fake)
-
-
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="LogView.jump moves the view, and Journal fills its provider, before the body is looked at",
-)
-def test_an_entry_that_calls_itself_a_snapshot_and_is_none_changes_nothing() -> None:
-    fake = led().journal.view.seal(Leader(2, "m"), "n", snapshot=True)
-    journal = Journal()
-    with pytest.raises(StoreError):
-        journal.view.jump(fake)
-    assert journal.index == 0
-    assert journal.provider.available() == (1, 0)
 
 
 # --- in the store -------------------------------------------------------------------------------------------

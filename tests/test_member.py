@@ -147,11 +147,8 @@ def test_a_failed_stage_refuses_the_checkpoint_and_says_why() -> None:
 
 def test_state_that_is_gone_refuses_the_checkpoint() -> None:
     world = running_world()
-    slow_down(world, "c", 5_000)  # its query needs its state only when it is done
-    stage = of(world, "m2").member.stages["c"]
-    world.slow_until_ms["b"] = world.now_ms + 5_000
-    rest(world, 600)
-    last = stage.log.state.last
+    slow_down(world, "c", each_ms=4_000)  # its query needs its state only when it is done
+    last = of(world, "m2").member.stages["c"].log.state.last
     world.store.delete(state_name("c", last))
     ask(world, RequestKind.CHECKPOINT, unaligned=True)
     until(world, lambda: bool(entries(world, r.Aborted)))

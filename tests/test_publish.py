@@ -91,7 +91,7 @@ def test_a_rewind_knows_the_table_by_the_commit_that_it_goes_back_to() -> None:
 
 
 def test_after_a_restore_come_the_new_commits() -> None:
-    new = [r.Begun(1, 2, 4, 9, 0, "h"), r.Committed(1, 2, 4, 9, "", None, {"a": 1})]
+    new: list[r.JournalBody] = [r.Begun(1, 2, 4, 9, 0, "h"), r.Committed(1, 2, 4, 9, "", None, {"a": 1})]
     state = journal_of(LEADER, *epochs(1, 2, 3), r.Restored(1, 2, 1, {"a": 0}), *new)
     assert steps(state, 5) == [("rewind", 1, 8), ("publish", 4, 10)]
     assert steps(state, 8) == [("publish", 4, 10)]
@@ -103,7 +103,7 @@ def test_a_target_that_is_not_published_yet_is_published_before_the_rewind() -> 
 
 
 def test_a_restore_out_of_a_restored_timeline_rewinds_twice() -> None:
-    new = [r.Begun(1, 2, 4, 7, 0, "h"), r.Committed(1, 2, 4, 7, "", None, {"a": 1})]
+    new: list[r.JournalBody] = [r.Begun(1, 2, 4, 7, 0, "h"), r.Committed(1, 2, 4, 7, "", None, {"a": 1})]
     state = journal_of(
         LEADER, *epochs(1, 2), r.Restored(1, 2, 1, {"a": 0}), *new, r.Restored(1, 3, 4, {"a": 1})
     )
@@ -119,7 +119,7 @@ def test_a_second_restore_to_the_same_epoch_makes_the_first_needless() -> None:
 
 
 def test_a_restore_to_an_older_generation_passes_over_the_one_between() -> None:
-    new = [r.Begun(1, 2, 3, 7, 0, "h"), r.Committed(1, 2, 3, 7, "", None, {"a": 1})]
+    new: list[r.JournalBody] = [r.Begun(1, 2, 3, 7, 0, "h"), r.Committed(1, 2, 3, 7, "", None, {"a": 1})]
     state = journal_of(
         LEADER, *epochs(1, 2), r.Restored(1, 2, 1, {"a": 0}), *new, r.Restored(1, 3, 2, {"a": 0})
     )

@@ -112,11 +112,6 @@ def test_damage_is_an_error_that_names_the_object_and_says_what_to_do(data: byte
     assert "restore an older checkpoint" in str(caught.value)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=(UnicodeDecodeError, RecursionError),
-    reason="records.decode lets these through; chain.Codec.open catches them (ValueError, RecursionError)",
-)
 @pytest.mark.parametrize(
     "data",
     [

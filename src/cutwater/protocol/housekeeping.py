@@ -9,9 +9,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cutwater.protocol.effects import Delete, List, Procedure, insist
+from cutwater.protocol.errors import StoreError
+from cutwater.protocol.journal import Fate, fate
 from cutwater.protocol.log import AppendPhase, compact, follow, trim
 from cutwater.protocol.publish import read_manifest
-from cutwater.protocol.records import CHECKPOINT_PREFIX, MARK_PREFIX, Manifest, Snapshot, mark_name
+from cutwater.protocol.records import (
+    CHECKPOINT_PREFIX,
+    MARK_PREFIX,
+    Checkpoint,
+    Manifest,
+    Snapshot,
+    mark_name,
+)
 from cutwater.protocol.retention import epoch_of, expire, is_leftover
 
 if TYPE_CHECKING:
@@ -27,6 +36,7 @@ class Housekeeper:
         self._term = term
         self._retained = leader.config.coordinator.retained
         self._manifests: dict[int, Manifest] = {}
+        self._damaged: set[int] = set()
         self._swept = False
 
     def do_next(self) -> Procedure[None]:
@@ -45,11 +55,8 @@ class Housekeeper:
         state = self._member.journal.state
         marks: list[str] = yield from insist(List(MARK_PREFIX))
         for epoch, checkpoint in list(state.committed.items()):
-            if epoch not in self._manifests:
-                found = yield from read_manifest(checkpoint)
-                if found is None:
-                    return
-                self._manifests[epoch] = found
+            if epoch not in self._manifests and epoch not in self._damaged:
+                yield from self._load(checkpoint)
         if not self._leader.leads(self._term):
             return
         highest = settled(marks)
@@ -64,6 +71,21 @@ class Housekeeper:
         stale = tuple(name for name in marks if name not in kept)
         if stale:
             yield from insist(Delete(stale))
+
+    def _load(self, checkpoint: Checkpoint) -> Procedure[None]:
+        """Reads a manifest. One that is damaged or gone cannot be restored, so it keeps nothing alive; that
+        is told, and does not end retention."""
+        try:
+            found = yield from read_manifest(checkpoint)
+        except StoreError as error:
+            found, why = None, str(error)
+        else:
+            why = "it is missing"
+        if found is not None:
+            self._manifests[checkpoint.epoch] = found
+        elif fate(self._member.journal.state, checkpoint.epoch) is Fate.COMMITTED:
+            self._damaged.add(checkpoint.epoch)
+            self._leader.story = f"the manifest of epoch {checkpoint.epoch} cannot be read: {why}"
 
     def _sweep(self) -> Procedure[None]:
         """Deletes what lies in the folders of epochs that are over: expired, aborted or void."""

@@ -30,11 +30,13 @@ from cutwater.protocol.coordinator_actions import (
 )
 from cutwater.protocol.cut import check_cut, make_manifest, merge_parts
 from cutwater.protocol.effects import List, Procedure, Read, Send, Wait, insist, put
+from cutwater.protocol.errors import StoreError
 from cutwater.protocol.failures import FailureReason
 from cutwater.protocol.housekeeping import Housekeeper
 from cutwater.protocol.log import AppendPhase, append, follow
 from cutwater.protocol.member import Member
 from cutwater.protocol.records import (
+    CHECKPOINT_PREFIX,
     MARK_PREFIX,
     Aborted,
     Begun,
@@ -150,13 +152,31 @@ class Leader:
         before = self.member.journal.state.term
         yield from follow(view)
         term = self.member.journal.state.term + 1
-        if term != before + 1:
+        if term != before + 1 or not self._may_campaign():
             return None
+        if view.last == 0:
+            yield from self._expect_empty_store()
+            if view.last > 0:
+                return None
         sealed = view.seal(LeaderEntry(term, self.member.name), self.member.nonce())
         if (yield from append(view, sealed)) is AppendPhase.MINE:
             return term
         yield from follow(view)
         return None
+
+    def _expect_empty_store(self) -> Procedure[None]:
+        """An empty journal is that of a new pipeline only if the store holds nothing else. Raises
+        `StoreError` otherwise: a lost journal must never look like a fresh start."""
+        for prefix in (CHECKPOINT_PREFIX, MARK_PREFIX, "stages/"):
+            names = yield from insist(List(prefix))
+            if names:
+                yield from follow(self.member.journal.view)
+                if self.member.journal.index == 0:
+                    raise StoreError(
+                        f"the journal is empty, but the store holds {names[0]}: the journal was lost. "
+                        "Restore it from a copy, or choose an empty store to start afresh"
+                    )
+                return
 
     # --- leading --------------------------------------------------------------------------------------
 
@@ -356,14 +376,14 @@ class Leader:
         begun = member.journal.state.open.get(decide.epoch)
         if begun is None:
             return []
-        parts = yield from self._read_parts(decide.acks)
-        if isinstance(parts, str):
-            return (
-                yield from self._abort(term, coordinator, begun.epoch, FailureReason.PART_UNREADABLE, parts)
-            )
-        for name in sorted(member.topology.stages):
-            yield from follow(member.log(name).view)
-        previous = yield from member.head_manifest()
+        try:
+            parts = yield from self._read_parts(decide.acks)
+            for name in sorted(member.topology.stages):
+                yield from follow(member.log(name).view)
+            previous = yield from member.head_manifest()
+        except StoreError as error:
+            reason = FailureReason.PART_UNREADABLE
+            return (yield from self._abort(term, coordinator, begun.epoch, reason, str(error)))
         if not self.leads(term):
             return []
         logs = {name: member.log(name).state for name in member.topology.stages}
@@ -395,13 +415,14 @@ class Leader:
             yield Send(None, Reply(request_id, True, begun.epoch))
         return coordinator.committed(begun.epoch, member.now_ms)
 
-    def _read_parts(self, acks: dict[str, Ack]) -> Procedure[dict[str, Part] | str]:
-        """The parts that the acks name, or what is wrong with one of them."""
+    def _read_parts(self, acks: dict[str, Ack]) -> Procedure[dict[str, Part]]:
+        """The parts that the acks name; raises `StoreError` if one is missing or not what was acked."""
         parts: dict[str, Part] = {}
         for name, ack in sorted(acks.items()):
             data = yield from insist(Read(ack.part))
             if data is None or digest(data) != ack.part_hash:
-                return f"{ack.part} of member {name} is {'missing' if data is None else 'not what it acked'}"
+                what = "missing" if data is None else "not what it acked"
+                raise StoreError(f"{ack.part} of member {name} is {what}")
             parts[name] = decode(ack.part, data, Part)
         return parts
 

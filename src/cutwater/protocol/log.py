@@ -42,6 +42,9 @@ from cutwater.protocol.tables import Table
 
 B = TypeVar("B")
 
+MEND = "run `cutwater verify` to see what else is, then restore the store from a copy"
+"""What to do about a damaged log."""
+
 
 class AppendPhase(Enum):
     PUTTING = "putting"
@@ -74,14 +77,6 @@ APPEND = Table(
 def entry_name(prefix: str, index: int) -> str:
     """The name of the object that holds entry `index`; names sort as indexes do."""
     return f"{prefix}{index:012d}.json"
-
-
-def entry_index(prefix: str, name: str) -> int:
-    """The index in an entry's name; raises `StoreError` for a foreign object among the entries."""
-    try:
-        return int(name[len(prefix) :].removesuffix(".json"))
-    except ValueError:
-        raise StoreError(f"{name} is not a log entry; remove it from the store") from None
 
 
 class LogView(Generic[B]):
@@ -119,8 +114,8 @@ class LogView(Generic[B]):
         before = self.entries[-1] if self.entries else None
         if not follows(before, sealed):
             raise StoreError(
-                f"{entry_name(self.prefix, sealed.entry.index)} does not follow entry {self.last} "
-                "(hash chain broken); run `cutwater verify`, then restore the store from a copy"
+                f"{entry_name(self.prefix, sealed.entry.index)} does not follow entry {self.last} (the hash "
+                f"chain is broken); {MEND}"
             )
         self.entries.append(sealed)
         self.last = sealed.entry.index
@@ -146,12 +141,12 @@ class LogView(Generic[B]):
         try:
             sealed = self.codec.open(data)
         except PeerError as error:
-            raise StoreError(f"{name} is damaged: {error}") from error
+            raise StoreError(f"{name} is damaged ({error}); {MEND}") from error
         entry = sealed.entry
         if entry_name(self.prefix, entry.index) != name:
-            raise StoreError(f"{name} holds entry {entry.index}: the store was tampered with")
+            raise StoreError(f"{name} holds entry {entry.index}, which has no business there; {MEND}")
         if (entry.snapshot == entry.index) != isinstance(entry.body, self.snapshot_type):
-            raise StoreError(f"{name} calls itself a snapshot and is none, or the other way round")
+            raise StoreError(f"{name} calls itself a snapshot and is none, or the other way round; {MEND}")
         return sealed
 
 
@@ -224,15 +219,15 @@ def follow(view: LogView[B]) -> Procedure[int]:
             if not (yield from _jump(view, highest.entry.snapshot)):
                 if lost == highest.entry.snapshot:
                     raise StoreError(
-                        f"{entry_name(view.prefix, lost)} is missing, the snapshot that {names[-1]} builds on; "
-                        "run `cutwater verify`, then restore the store from a copy"
+                        f"{entry_name(view.prefix, lost)} is missing, the snapshot that {names[-1]} builds "
+                        f"on; {MEND}"
                     )
                 lost = highest.entry.snapshot  # unless a newer one has replaced it: look again
         elif view.last == start:  # else another procedure of this process has read on meanwhile
             if not fresh and names[0] != entry_name(view.prefix, start + 1):
                 raise StoreError(
                     f"{entry_name(view.prefix, start + 1)} is missing, but {names[0]} is there: an entry of "
-                    "the log was lost; run `cutwater verify`, then restore the store from a copy"
+                    f"the log was lost; {MEND}"
                 )
             for sealed in fresh:
                 view.push(sealed)

@@ -122,6 +122,8 @@ class Member:
         self.stages: dict[str, Stage] = {}
         self.incarnations: dict[str, tuple[int, int]] = {}
         self.failures: dict[str, str] = {}
+        self.damage: str | None = None
+        """Why the stages of the current generation cannot be started from the newest checkpoint."""
         self.unaligned: set[int] = set()
         self.acks: dict[int, Ack] = {}
         self.woken: list[str] = []
@@ -219,7 +221,13 @@ class Member:
         if not self._serving:
             self._serve()
         if state.generation != self._generation and not state.drained:
-            yield from self._start_generation()
+            try:
+                yield from self._start_generation()
+            except StoreError as error:  # nothing starts; but a restore to an older checkpoint can still come
+                self.damage = str(error)
+        for name, stage in self.stages.items():
+            if stage.phase is StagePhase.STOPPED and not state.drained:
+                self.start_stage(name)  # the pipeline was drained, and somebody has set it going again
         for begun in state.open.values():
             if begun.checkpoint_id > self._triggered and begun.generation == self._generation:
                 self._triggered = begun.checkpoint_id
@@ -245,6 +253,7 @@ class Member:
             return
         self.ended += [f"stage {name}" for name in self.stages]
         self._generation = generation
+        self.damage = None
         self._logs, self.stages, self.incarnations = {}, {}, {}
         self._grown.clear()
         self.acks, self._captures = {}, {}
@@ -334,7 +343,7 @@ class Member:
         while True:
             for epoch in sorted(self.journal.state.open):
                 begun = self.journal.state.open.get(epoch)
-                if begun is not None and begun.generation == self._generation:
+                if begun is not None and (begun.generation == self._generation or self.damage):
                     yield from self._capture_one(begun)
             for ack in list(self.acks.values()):
                 yield Send(self.journal.state.leader, ack)
@@ -343,8 +352,9 @@ class Member:
     def _capture_one(self, begun: Begun) -> Procedure[None]:
         if begun.checkpoint_id in self.acks:
             return
-        if self.failures:
-            error = "; ".join(f"stage {s} failed: {e}" for s, e in sorted(self.failures.items()))
+        if self.failures or self.damage:
+            failed = [f"stage {s} failed: {e}" for s, e in sorted(self.failures.items())]
+            error = "; ".join([*failed, self.damage] if self.damage else failed)
             self._acknowledge(begun, "stage_failed", error, {}, "", "")
             return
         barriers: dict[str, BarrierAt] = {}

@@ -38,15 +38,17 @@ def expire(
 ) -> Expired | None:
     """The EXPIRED entry that is due, `None` if there is nothing to expire.
 
-    `manifests` holds the manifest of every committed epoch that the journal knows.
+    `manifests` holds the manifest of every committed epoch that can be read. One that cannot keeps nothing
+    alive, because it cannot be restored.
     """
     kept = kept_epochs(state, retained, settled)
     gone = tuple(sorted(state.committed.keys() - kept))
     if not gone or state.head is None:
         return None
     head = state.committed[state.head]
-    named = named_objects(manifests[epoch] for epoch in sorted(kept))
-    floors = stage_floors(state, manifests[state.head]) if head.generation == state.generation else {}
+    named = named_objects(manifests[epoch] for epoch in sorted(kept & manifests.keys()))
+    at_head = manifests.get(state.head) if head.generation == state.generation else None
+    floors = stage_floors(state, at_head) if at_head is not None else {}
     generations = tuple(
         sorted(
             number
