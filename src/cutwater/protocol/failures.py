@@ -126,6 +126,12 @@ class FailureReason(Enum):
         "Put right what the last failure names, then start the pipeline again; raise tolerated_failures if"
         " such failures are to be expected.",
     )
+    NAME_TAKEN = (
+        "name_taken",
+        False,
+        False,
+        "Choose another name, or have the old savepoint forgotten first.",
+    )
     NO_SUCH_CHECKPOINT = (
         "no_such_checkpoint",
         False,

@@ -43,17 +43,21 @@ from cutwater.protocol.records import (
     Committed,
     JournalBody,
     Part,
-    Restored,
-    Savepoint,
     TopologySet,
     decode,
     encode,
     manifest_name,
-    mark_name,
 )
 from cutwater.protocol.records import Leader as LeaderEntry
+from cutwater.protocol.requests import Requests
 from cutwater.protocol.tables import Table
-from cutwater.protocol.wire import Ack, Announcement, Heartbeat, Phase, Reply, Request, RequestKind
+from cutwater.protocol.wire import Ack, Announcement, Heartbeat, Phase, Request, RequestKind
+
+MAX_INBOX = 10_000
+"""Messages that may wait for a leader; acks beyond are sent again, requests have to be repeated."""
+
+STUCK_TIMEOUTS = 10
+"""Leader timeouts after which a leader that is stuck in one step no longer says that it leads."""
 
 
 class LeaderPhase(Enum):
@@ -96,9 +100,10 @@ class Leader:
         """What happened last that is worth telling: why a term ended, why something was refused."""
         self.given_up = False
         """Whether more checkpoints in a row have failed than are tolerated: the run should end."""
-        self._requests: dict[int, tuple[str, ...]] = {}
+        self._requests = Requests(self, 0)
         self._inbox: list[Ack | Request] = []
         self._seen_ms = 0
+        self._round_ms = 0
         members = member.topology.members()
         self._patience_ms = config.timeout_ms * (8 + members.index(member.name)) // 8
 
@@ -106,7 +111,7 @@ class Leader:
 
     def on_message(self, message: Ack | Request) -> None:
         """An ack or a request; it waits until the actor has time. Without leadership it means nothing."""
-        if self.phase is LeaderPhase.LEADING:
+        if self.phase is LeaderPhase.LEADING and len(self._inbox) < MAX_INBOX:
             self._inbox.append(message)
             self.member.wake("lead")
 
@@ -132,6 +137,7 @@ class Leader:
                 self._step("place_taken")
                 continue
             self._step("entry_is_mine")
+            self._round_ms = self.member.now_ms
             self.member.wake("beat")
             yield from self._lead(term)
             self.story = f"term {term} is over: {self.member.journal.state.leader} leads"
@@ -182,12 +188,13 @@ class Leader:
 
     def _lead(self, term: int) -> Procedure[None]:
         self._inbox.clear()
-        self._requests.clear()
+        self._requests = Requests(self, term)
         if not (yield from self._set_topology(term)):
             return
         coordinator = self._new_coordinator(term)
         housekeeper = Housekeeper(self, term)
         while self.leads(term):
+            self._round_ms = self.member.now_ms
             actions: list[Action] = coordinator.tick(self.member.now_ms)
             while self._inbox and not actions:
                 message = self._inbox.pop(0)
@@ -196,10 +203,12 @@ class Leader:
                 elif message.kind is RequestKind.FORGET or (
                     message.kind is RequestKind.SAVEPOINT and message.epoch is not None
                 ):
-                    yield from self._name(term, message)
+                    yield from self._requests.name(message)
+                elif message.kind is RequestKind.SAVEPOINT and self._requests.is_taken(message.name or ""):
+                    yield from self._requests.refuse_name(message.request_id, message.name or "")
                 elif message.kind is RequestKind.RESTORE:
-                    if (yield from self._restore(term, message)):
-                        yield from self._drop_requests(coordinator)
+                    if (yield from self._requests.restore(message)):
+                        yield from self._requests.drop_all(coordinator)
                         coordinator = self._new_coordinator(term)
                 else:
                     actions = self._request(coordinator, message)
@@ -249,10 +258,11 @@ class Leader:
 
     def beat(self) -> Procedure[None]:
         """The actor that shows the leader to all, with what is under way in case an announcement was lost.
-        It is apart from `run`, so that a leader who waits for a slow store is not taken for dead."""
+        It is apart from `run`, so that a leader who waits for a slow store is not taken for dead; but one
+        that has not come round for long stops showing itself, and others may try."""
         member = self.member
         while True:
-            if self.phase is LeaderPhase.LEADING:
+            if self._is_in_charge():
                 term, index = member.journal.state.term, member.journal.index
                 yield Send(None, Heartbeat(member.name, member.boot, term, index))
                 for begun in list(member.journal.state.open.values()):
@@ -260,6 +270,11 @@ class Leader:
                 yield Wait(self.config.heartbeat_ms)
             else:
                 yield Wait(self.config.timeout_ms)
+
+    def _is_in_charge(self) -> bool:
+        stuck = self.member.now_ms - self._round_ms > STUCK_TIMEOUTS * self.config.timeout_ms
+        leads = self.phase is LeaderPhase.LEADING and self.member.journal.state.leader == self.member.name
+        return leads and not stuck
 
     def _announce(
         self,
@@ -323,14 +338,9 @@ class Leader:
                         term, coordinator, action.epoch, action.reason, action.detail, int(action.flags)
                     )
                 case Refuse():
-                    yield from self._refuse((action.request_id,), action.reason, action.detail)
+                    yield from self._requests.refuse((action.request_id,), action.reason, action.detail)
                 case GiveUp():
                     self.given_up, self.story = True, action.detail
-
-    def _refuse(self, requests: tuple[str, ...], reason: FailureReason, detail: str) -> Procedure[None]:
-        self.story = detail
-        for request_id in requests:
-            yield Send(None, Reply(request_id, False, None, reason.value, detail))
 
     def _begin(self, term: int, coordinator: Coordinator, begin: Begin) -> Procedure[list[Action]]:
         """BEGUN is durable before PREPARE is announced, so numbers are never reused (rule 3)."""
@@ -345,7 +355,7 @@ class Leader:
         begun = self.member.journal.state.open.get(epoch)
         if begun is None:  # another leader's entry came right behind
             return []
-        self._requests[epoch] = begin.requests
+        self._requests.of_epoch[epoch] = begin.requests
         actions = coordinator.begun(epoch, begun.checkpoint_id, self.member.now_ms)
         if not any(isinstance(a, Abort) and a.epoch == epoch for a in actions):
             yield from self._announce(begun, Phase.PREPARE)
@@ -367,7 +377,7 @@ class Leader:
         if not (yield from self.record(term, lambda _: body)):
             return []
         yield from self._announce(begun, Phase.ABORT, flags, reason=reason.value)
-        yield from self._refuse(self._requests.pop(epoch, ()), reason, detail)
+        yield from self._requests.refuse_epoch(epoch, reason, detail)
         return coordinator.aborted(epoch, self.member.now_ms, reason, detail)
 
     def _decide(self, term: int, coordinator: Coordinator, decide: Decide) -> Procedure[list[Action]]:
@@ -411,8 +421,7 @@ class Leader:
             return []
         member.manifest = manifest
         yield from self._announce(begun, Phase.COMMIT, watermark=manifest.watermark)
-        for request_id in self._requests.pop(begun.epoch, ()):
-            yield Send(None, Reply(request_id, True, begun.epoch))
+        yield from self._requests.grant_epoch(begun.epoch)
         return coordinator.committed(begun.epoch, member.now_ms)
 
     def _read_parts(self, acks: dict[str, Ack]) -> Procedure[dict[str, Part]]:
@@ -425,56 +434,3 @@ class Leader:
                 raise StoreError(f"{ack.part} of member {name} is {what}")
             parts[name] = decode(ack.part, data, Part)
         return parts
-
-    def _restore(self, term: int, request: Request) -> Procedure[bool]:
-        """Starts the next generation at the cut of a kept checkpoint; every open epoch becomes void."""
-        state = self.member.journal.state
-        epoch = state.savepoints.get(request.name) if request.name is not None else request.epoch
-        target = state.committed.get(epoch) if epoch is not None else None
-        why = None
-        if target is None:
-            why = f"cannot restore {request.name or request.epoch}: no such checkpoint is kept"
-        elif not (yield from self._is_in_every_sink(target.epoch, target.index)):
-            why = f"cannot restore epoch {epoch}: a restore abandoned it before every sink had published it"
-        if target is None or why is not None:
-            yield from self._refuse((request.request_id,), FailureReason.NO_SUCH_CHECKPOINT, why or "")
-            return False
-        body = Restored(term, state.generation + 1, target.epoch, target.cuts)
-        if not (yield from self.record(term, lambda _: body)):
-            return False
-        yield Send(None, Reply(request.request_id, True, target.epoch))
-        return True
-
-    def _name(self, term: int, request: Request) -> Procedure[None]:
-        """Gives a savepoint's name to a kept checkpoint, or takes the name away; retention does the rest."""
-        state = self.member.journal.state
-        kept = request.kind is RequestKind.SAVEPOINT
-        name = request.name or request.request_id
-        epoch = request.epoch if kept else state.savepoints.get(name)
-        if epoch is None or epoch not in state.committed:
-            why = f"no checkpoint of epoch {epoch} is kept" if kept else f"there is no savepoint '{name}'"
-            yield from self._refuse((request.request_id,), FailureReason.NO_SUCH_CHECKPOINT, why)
-            return
-        body = Savepoint(term, state.generation, name, epoch, kept)
-        if (yield from self.record(term, lambda _: body)):
-            yield Send(None, Reply(request.request_id, True, epoch))
-
-    def _drop_requests(self, coordinator: Coordinator) -> Procedure[None]:
-        """A restore puts an end to everything that was asked for before it; whoever asked is told."""
-        waiting = [r for begin in coordinator.status().queued for r in begin.requests]
-        begun = [r for requests in self._requests.values() for r in requests]
-        self._requests.clear()
-        detail = "the pipeline was restored meanwhile"
-        yield from self._refuse((*begun, *waiting), FailureReason.RESTORED, detail)
-
-    def _is_in_every_sink(self, epoch: int, index: int) -> Procedure[bool]:
-        """Whether each sink will have, or has had, a version of this epoch. On the current timeline it
-        will; an abandoned epoch has only what was published before it was abandoned."""
-        state = self.member.journal.state
-        walk = state.head
-        while walk is not None and walk in state.committed:
-            if walk == epoch:
-                return True
-            walk = state.committed[walk].parent
-        names = yield from insist(List(MARK_PREFIX))
-        return all(mark_name(index, sink) in names for sink in self.member.topology.sinks())

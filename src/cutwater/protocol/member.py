@@ -60,6 +60,10 @@ from cutwater.protocol.wire import Ack, Announcement, Heartbeat, LogGrown, Phase
 T = TypeVar("T")
 
 
+MAX_ASKED = 1_000
+"""Requests of members that catch up which may wait here; they ask again."""
+
+
 class MemberConfig(msgspec.Struct, frozen=True):
     """`poll_ms`: how often to look without being told. `resend_ms`: how often an unanswered ack is sent
     again. `compact_after`: entries after which a log is compacted. `small_gap`: missing entries up to which
@@ -316,8 +320,9 @@ class Member:
     def on_replay(self, peer: str, message: ReplayMessage) -> None:
         """A member that catches up asks what we hold, or one that we have asked answers."""
         if isinstance(message, AskRange | FetchEntries):
-            self._asked.append((peer, message))
-            self.wake("provide")
+            if len(self._asked) < MAX_ASKED:
+                self._asked.append((peer, message))
+                self.wake("provide")
         else:
             self.catch_up.on_message(peer, message)
             self.wake("journal")

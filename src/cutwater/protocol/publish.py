@@ -106,6 +106,7 @@ def perform(sink: str, duty: Duty) -> Procedure[None]:
     the mark is written; if it carries a later one, a successor has gone on and nothing is.
     """
     attempt = 0
+    missing = False
     while True:
         head: TableHead = yield from insist(ReadTable(sink))
         if head.transaction > duty.index:
@@ -117,14 +118,21 @@ def perform(sink: str, duty: Duty) -> Procedure[None]:
             yield from insist(Create(mark_name(duty.index, sink), encode(mark)))
             return
         effect = yield from _table_commit(sink, duty, head)
-        if effect is None or (yield effect) is FAILED:
+        if effect is None:
+            if missing:  # and the table has been asked again since: nobody has settled the epoch
+                raise StoreError(
+                    f"the manifest of epoch {duty.epoch} is missing, and sink {sink} has not published it; "
+                    "run `cutwater verify`, then restore an older checkpoint"
+                )
+            missing = True
+        elif (yield effect) is FAILED:
             yield Sleep(backoff_ms(attempt))
             attempt += 1
 
 
 def _table_commit(sink: str, duty: Duty, head: TableHead) -> Procedure[Effect | None]:
-    """The table commit that does the duty, on top of `head`; `None` if the manifest is not there: then
-    somebody has settled the epoch long ago, and the table will tell."""
+    """The table commit that does the duty, on top of `head`; `None` if the manifest is not there: unless
+    it is lost, somebody has settled the epoch meanwhile, and the table will tell."""
     if isinstance(duty, CommitPermit):
         manifest = yield from read_manifest(duty.checkpoint)
         if manifest is None:
