@@ -304,20 +304,29 @@ def test_a_rewind_without_history_says_what_to_do() -> None:
         Desk("out").run(perform("out", RewindOrder(1, 6, 3)))
 
 
-def test_a_manifest_that_retention_took_is_waited_out_until_the_table_tells() -> None:
-    """Someone else has settled the epoch, and it expired, between the journal that we know and now."""
+def test_a_manifest_that_retention_took_means_that_the_table_has_gone_on() -> None:
+    """Someone else settles the epoch, and it expires, between our look at the table and at the manifest."""
     desk = Desk("out")
     old, new = permit(desk, 1, "f"), permit(desk, 2, "g")
-    del desk.objects[r.manifest_name(1, 2)]
 
     def the_other_goes_on(effect: fx.Effect) -> None:
-        if isinstance(effect, fx.Sleep):
+        if isinstance(effect, fx.Read):
             desk.before = None
             desk.run(perform("out", new))
+            del desk.objects[r.manifest_name(1, 2)]
 
     desk.before = the_other_goes_on
     desk.run(perform("out", old))
     assert desk.shown("out") == ("g",)
+
+
+def test_a_lost_manifest_of_an_unpublished_epoch_is_an_error_and_not_waited_for() -> None:
+    desk = Desk("out")
+    duty = permit(desk, 1, "f")
+    del desk.objects[r.manifest_name(1, 2)]
+    with pytest.raises(StoreError, match=r"the manifest of epoch 1 is missing, and sink out has not"):
+        desk.run(perform("out", duty))
+    assert commits(desk) == []
 
 
 def test_a_manifest_that_is_not_the_committed_one_is_named() -> None:
