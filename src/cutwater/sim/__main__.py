@@ -78,6 +78,10 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="processes to use")
     parser.add_argument("--trace", type=int, metavar="SEED", help="show one schedule, a line per event")
     options = parser.parse_args()
+    for name in ("seeds", "members", "processes"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            parser.error(f"--{name} is {value}; give 1 or more")
     if options.trace is not None:
         return trace(options.trace, options.members)
     return run(options.seeds, options.start, options.members, options.processes)
