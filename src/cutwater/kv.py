@@ -1,7 +1,7 @@
 """The key-value seam between members: every member writes only its own slots, anyone reads and scans.
 
 It carries hints and speed; the store carries the truth. A value that cannot be read harms nobody but the
-slot that holds it. This is the implementation for members in one process; changes are pushed, so nobody polls.
+slot that holds it. This is the implementation for members in one process. Changes are pushed: nobody polls.
 """
 
 from __future__ import annotations
