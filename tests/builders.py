@@ -335,6 +335,8 @@ class Desk:
                 return fx.CREATED
             case fx.Read():
                 return self.objects.get(effect.name)
+            case fx.ReadMany():
+                return [self.objects.get(name) for name in effect.names]
             case fx.List():
                 return sorted(n for n in self.objects if n.startswith(effect.prefix) and n > effect.after)
             case fx.Delete():

@@ -23,6 +23,7 @@ from cutwater.protocol.effects import (
     List,
     Procedure,
     Read,
+    ReadMany,
     Send,
     Sleep,
     Wait,
@@ -64,6 +65,8 @@ class Store:
                 return CREATED
             case Read():
                 return self.objects.get(effect.name)
+            case ReadMany():
+                return [self.objects.get(name) for name in effect.names]
             case List():
                 after = max(effect.after, effect.prefix)
                 return sorted(n for n in self.objects if n.startswith(effect.prefix) and n > after)

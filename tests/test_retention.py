@@ -338,7 +338,9 @@ def test_a_successor_that_is_behind_in_the_journal_deletes_no_state_of_a_commit(
     draw_fault, end_ms = world.io._draw_fault, world.now_ms + 500
 
     def fail_journal(process: Process, effect: fx.Effect) -> str | None:
-        of_journal = isinstance(effect, fx.Read) and effect.name.startswith(r.JOURNAL_PREFIX)
+        names = effect.names if isinstance(effect, fx.ReadMany) else ()
+        names = (effect.name,) if isinstance(effect, fx.Read) else names
+        of_journal = any(name.startswith(r.JOURNAL_PREFIX) for name in names)
         if process is successor and of_journal and world.now_ms < end_ms:
             return "failed read"
         return draw_fault(process, effect)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from cutwater.protocol.effects import FAILED, List, Procedure, Read, Send, Wait, insist
+from cutwater.protocol.effects import FAILED, List, Procedure, Read, ReadMany, Send, Wait, insist
 from cutwater.protocol.journal import Journal
-from cutwater.protocol.log import entry_name, follow, newest_snapshot
+from cutwater.protocol.log import MAX_READ, entry_name, follow, newest_snapshot
 from cutwater.protocol.records import JOURNAL, JournalBody
 from cutwater.protocol.replay import ReplaySession
 from cutwater.protocol.replay.messages import (
@@ -155,11 +155,14 @@ class CatchUp:
         first = action.index if isinstance(action, AnchorAt) else action.first
         last, room = (first, 1) if isinstance(action, AnchorAt) else (action.last, action.max_bytes)
         found: list[bytes] = []
-        while len(found) <= last - first and room > 0:
-            data = yield Read(entry_name(view.prefix, first + len(found)))
-            if data is FAILED:
-                return session.on_store_failed(action.request_id, "the store did not answer", self._now_ms())
-            if data is None:
+        names = tuple(
+            entry_name(view.prefix, index) for index in range(first, min(last, first + MAX_READ) + 1)
+        )
+        answers = yield ReadMany(names)
+        if answers is FAILED:
+            return session.on_store_failed(action.request_id, "the store did not answer", self._now_ms())
+        for data in answers:
+            if data is None or room <= 0:
                 break
             found.append(data)
             room -= len(data)

@@ -52,6 +52,13 @@ class Read(msgspec.Struct, frozen=True):
     name: str
 
 
+class ReadMany(msgspec.Struct, frozen=True):
+    """Reads several objects, side by side where the store allows it. Answers a list of what `Read` would
+    answer for each, in the order of the names, or `FAILED`."""
+
+    names: tuple[str, ...]
+
+
 class List(msgspec.Struct, frozen=True):
     """Answers the sorted names below `prefix` that sort after `after`, or `FAILED`."""
 
@@ -180,7 +187,7 @@ class FindStored(msgspec.Struct, frozen=True):
     generation: int
 
 
-StoreEffect = Create | Read | List | Delete
+StoreEffect = Create | Read | ReadMany | List | Delete
 TableEffect = ReadTable | FindTableVersion | PublishTable | RewindTable
 SparkEffect = ListFolders | MakeFolder | StartQuery | ReadPrepared | FindState | FindStored
 Effect = StoreEffect | TableEffect | SparkEffect | Sleep | Wait | Send

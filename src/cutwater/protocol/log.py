@@ -33,6 +33,7 @@ from cutwater.protocol.effects import (
     List,
     Procedure,
     Read,
+    ReadMany,
     Sleep,
     backoff_ms,
     insist,
@@ -44,6 +45,9 @@ B = TypeVar("B")
 
 MEND = "run `cutwater verify` to see what else is, then restore the store from a copy"
 """What to do about a damaged log."""
+
+MAX_READ = 500
+"""Entries that are asked for at once."""
 
 
 class AppendPhase(Enum):
@@ -236,12 +240,18 @@ def follow(view: LogView[B]) -> Procedure[int]:
 
 
 def _read_on(view: LogView[B], start: int, names: list[str]) -> Procedure[list[Sealed[B]]]:
-    """The entries right behind `start`, without a gap, as far as `names` go."""
-    fresh: list[Sealed[B]] = []
-    for name in names:
-        if name != entry_name(view.prefix, start + 1 + len(fresh)):
+    """The entries right behind `start`, without a gap, as far as `names` go, but no more than a few hundred
+    at once; they are read side by side, because a log may be long and a store far away."""
+    wanted: list[str] = []
+    for name in names[:MAX_READ]:
+        if name != entry_name(view.prefix, start + 1 + len(wanted)):
             break
-        data = yield from insist(Read(name))
+        wanted.append(name)
+    if not wanted:
+        return []
+    found = yield from insist(ReadMany(tuple(wanted)))
+    fresh: list[Sealed[B]] = []
+    for name, data in zip(wanted, found, strict=True):
         if data is None:
             break
         fresh.append(view.open(name, data))

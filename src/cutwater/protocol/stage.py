@@ -114,6 +114,7 @@ class Stage:
             yield from self._log_batches()
             yield from self._cut()
             yield from self._collect()
+            yield from self._compact()
             yield Wait(self.member.config.poll_ms)
             self._settle_drain()
 
@@ -318,10 +319,13 @@ class Stage:
             ]
         if gone:
             yield from insist(Delete(tuple(gone)))
-        if len(self.log.view.entries) > self.member.config.compact_after:
-            yield from self._compact()
 
     def _compact(self) -> Procedure[None]:
+        """Compacts the log when it has grown by so many entries, or by as many as it keeps batches: then
+        writing the snapshot costs no more, in all, than writing the entries did."""
+        grown = len(self.log.view.entries)
+        if grown <= max(self.member.config.compact_after, len(self.log.state.batches) // 2):
+            return
         journal = self.member.journal.state
         needed = {e for e in self.log.state.barriers if fate(journal, e) is not Fate.OVER}
         if self._is_fenced():

@@ -35,6 +35,7 @@ class Io:
         self._apply: dict[type, Any] = {
             fx.Create: self._create,
             fx.Read: lambda e: self.world.store.objects.get(e.name),
+            fx.ReadMany: lambda e: [self.world.store.objects.get(name) for name in e.names],
             fx.List: lambda e: self.world.store.list(e.prefix, e.after),
             fx.Delete: self._delete,
             fx.ReadTable: lambda e: self.world.tables[e.sink].head(),
@@ -51,7 +52,7 @@ class Io:
         kind = type(effect)
         if kind in TABLES:
             world.oracle.check_caught_up(process, "publishes")
-        delay = world.between(1, 40 if kind in TABLES else 3)
+        delay = world.between(1, world.table_ms if kind in TABLES else world.io_ms)
         if isinstance(effect, fx.MakeFolder):
             world.schedule(delay, self._make_folder, process, actor, actor.token, effect)
             return

@@ -70,6 +70,9 @@ class World:
         self.member_config, self.leader_config = self._draw_config()
         self.rates = {n: self.rng.uniform(0.01, 0.06) for n in self.model.stages}
         self.trigger_ms = {n: self.rng.choice(self._triggers(m)) for n, m in self.model.stages.items()}
+        self.io_ms = self.rng.choice((2, 3, 3, 3, 8, 20))
+        self.table_ms = self.rng.choice((5, 40, 80))
+        self.batch_most_ms = self.rng.choice((6, 12, 12, 30))
         self.store = SimStore()
         self.tables = {sink: SimTable() for sink in self.model.topology.sinks()}
         self.folders: dict[tuple[str, int, int], Folder] = {}
@@ -213,7 +216,7 @@ class World:
 
     def batch_ms(self, stage: str) -> int:
         slow = self.slow_until_ms.get(stage, 0) > self.now_ms
-        return self.between(3, 12) * (40 if slow else 1)
+        return self.between(3, self.batch_most_ms) * (40 if slow else 1)
 
     def new_attempt(self, attempt: Attempt) -> int:
         self.attempts.append(attempt)
