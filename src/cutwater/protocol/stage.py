@@ -101,7 +101,6 @@ class Stage:
         self.draining = False
         self._handle = handle
         self._asked = 0
-        self._aligner: Aligner | None = None
         self._collected: object = None
 
     # --- the appender's life ------------------------------------------------------------------------
@@ -223,7 +222,6 @@ class Stage:
                 return
             if not (yield from self._append(self._barrier_entry(begun, unaligned))):
                 return
-            self._aligner = None
             self._settle_drain()
             self.member.wake("capture")
 
@@ -233,16 +231,17 @@ class Stage:
             self._asked = max(self._asked, barrier.checkpoint_id)
 
     def _try(self, begun: Begun) -> bool | None:
-        """Whether the stage cuts now, and then whether it cuts unaligned; `None` if it has to wait."""
+        """Whether the stage cuts now, and then whether it cuts unaligned; `None` if it has to wait.
+
+        The alignment is derived from the logs each time. A barrier may be gone from a log again: its
+        producer has compacted it away, knowing that the epoch is over, and we do not know that yet.
+        """
         if not self.spec.inputs and self._asked < begun.checkpoint_id:
             return None
-        aligner = self._aligner
-        if aligner is None or aligner.barrier.checkpoint_id != begun.checkpoint_id:
-            aligner = self._aligner = self._new_aligner(begun)
+        aligner = self._new_aligner(begun)
         if begun.checkpoint_id in self.member.unaligned:
             aligner.turn_unaligned()
         for name in self.spec.inputs:
-            aligner.on_consumed(name, self.log.state.consumed[name])
             at = self.member.log(name).state.barriers.get(begun.epoch)
             if at is not None:
                 aligner.on_barrier(name, Barrier(at.checkpoint_id, at.epoch), at.batch)

@@ -70,7 +70,8 @@ class Oracle:
             ledger.snapshot = entry.index
         self._fold(entry.body, entry.index)
         ledger.states[entry.index] = ledger.view()
-        self.world.trace(None, f"journal {entry.index}: {_short(entry.body)}")
+        if self.world.tracer is not None:
+            self.world.trace(None, f"journal {entry.index}: {_short(entry.body)}")
 
     def _fold(self, body: r.JournalBody, index: int) -> None:
         ledger = self.ledger
@@ -243,7 +244,8 @@ class Oracle:
         if entry.snapshot == entry.index:
             ledger.snapshot = entry.index
         body = entry.body
-        self.world.trace(None, f"log of {stage}/{generation} {entry.index}: {_short(body)}")
+        if self.world.tracer is not None:
+            self.world.trace(None, f"log of {stage}/{generation} {entry.index}: {_short(body)}")
         if isinstance(body, r.Open):
             if ledger.incarnation == 0:
                 ledger.last, ledger.consumed = body.batch, body.consumed

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cutwater.sim.world import World
 
 
-INLINE = (fx.Send, fx.ReadPrepared, fx.StartQuery)
+INLINE = {fx.Send, fx.ReadPrepared, fx.StartQuery}
 
 
 class SimWord:
@@ -131,10 +131,11 @@ class Process:
         member.now_ms = self.world.now_ms
         actor.waiting = False
         actor.token += 1
+        send = actor.procedure.send
         try:
-            effect: fx.Effect | None = actor.procedure.send(answer)
+            effect: fx.Effect | None = send(answer)
             while type(effect) in INLINE:
-                effect = actor.procedure.send(self._perform_inline(effect))
+                effect = send(self._perform_inline(effect))
         except StopIteration:
             self.actors.pop(actor.name, None)
             effect = None

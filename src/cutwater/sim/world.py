@@ -70,9 +70,9 @@ class World:
         self.member_config, self.leader_config = self._draw_config()
         self.rates = {n: self.rng.uniform(0.01, 0.06) for n in self.model.stages}
         self.trigger_ms = {n: self.rng.choice(self._triggers(m)) for n, m in self.model.stages.items()}
-        self.io_ms = self.rng.choice((2, 3, 3, 3, 8, 20))
-        self.table_ms = self.rng.choice((5, 40, 80))
-        self.batch_most_ms = self.rng.choice((6, 12, 12, 30))
+        self.io_ms = self.rng.choice((2, 2, 2, 3, 3, 3, 6, 15))
+        self.table_ms = self.rng.choice((5, 40, 60))
+        self.batch_most_ms = self.rng.choice((6, 9, 12, 25))
         self.store = SimStore()
         self.tables = {sink: SimTable() for sink in self.model.topology.sinks()}
         self.folders: dict[tuple[str, int, int], Folder] = {}
@@ -162,7 +162,7 @@ class World:
         for name in self.model.topology.members():
             self.start(name)
         self.chaos.begin()
-        self.run_until(self.rng.randint(900, 2_300))
+        self.run_until(self.rng.randint(800, 2_100))
         self.chaos.end()
         committed = self.oracle.epochs
         target = max(EPOCHS - 1, committed + EPOCHS_AFTER_FAULTS)
