@@ -149,16 +149,23 @@ def test_batches_from_before_a_fork_come_from_the_checkpoint() -> None:
 
 
 def test_the_log_goes_before_what_was_carried_over() -> None:
-    assert Channel(stage_state(1), {1: ("carried",)}).files(1) == ("file1",)
+    assert Channel(stage_state(1), {1: ("carried",)}).between(0, 1) == {1: ("file1",)}
 
 
-def test_a_view_says_that_it_does_not_reach_back_to_a_batch() -> None:
-    assert Channel(r.StageState(1, 7), {}).files(3) is None
+def test_a_batch_that_this_view_does_not_reach_back_to_is_an_error_and_not_an_empty_one() -> None:
+    with pytest.raises(InvariantBroken, match=r"batch 3 is asked for .*nor the newest checkpoint has it"):
+        Channel(r.StageState(1, 7), {2: ("x",)}).unread(1, 7)
+
+
+def test_carried_batches_without_rows_are_known_and_empty() -> None:
+    assert Channel(r.StageState(1, 3), {2: ("x",), 3: ()}).unread(1, 3) == {2: ("x",)}
 
 
 def test_a_batch_that_is_not_known_yet_is_an_error_and_not_an_empty_one() -> None:
     channel = Channel(stage_state(4), {})
-    with pytest.raises(InvariantBroken, match="up to 6 are asked for, the log is known to 4"):
+    with pytest.raises(
+        InvariantBroken, match=r"batch 5 is asked for .* known to 4, nor"
+    ):
         channel.unread(2, 6)
 
 

@@ -48,29 +48,27 @@ class Channel:
         self.producer = producer
         self.carried = carried
 
-    def files(self, batch: int) -> Files | None:
-        """The files of a batch, `None` if this view does not reach back to it."""
-        entry = self.producer.batches.get(batch)
-        if entry is not None:
-            return entry.files
-        return self.carried.get(batch)
+    def between(self, after: int, upto: int) -> dict[int, Files]:
+        """The files of every batch in (`after`, `upto`], also of those without rows.
 
-    def unread(self, after: int, upto: int) -> dict[int, Files]:
-        """The batches with rows in (`after`, `upto`]: what a reader at `after` has still to read.
-
-        Raises `InvariantBroken` if this process has not read the producer's log that far: a batch that is
-        not known is not an empty one. (A query that resumes a planned batch must wait until it is.)
+        Raises `InvariantBroken` if one of them is not known here: a batch that is not known is not an empty
+        one. (A query that resumes a planned batch must wait until this process has read that far.)
         """
-        if upto > max(after, self.producer.last):
-            raise InvariantBroken(
-                f"batches up to {upto} are asked for, the log is known to {self.producer.last}"
-            )
         found: dict[int, Files] = {}
         for batch in range(after + 1, upto + 1):
-            files = self.files(batch)
-            if files:
-                found[batch] = files
+            entry = self.producer.batches.get(batch)
+            if entry is None and batch not in self.carried:
+                raise InvariantBroken(
+                    f"batch {batch} is asked for (up to {upto}), and neither the log, known to "
+                    f"{self.producer.last}, nor the newest checkpoint has it"
+                )
+            found[batch] = self.carried[batch] if entry is None else entry.files
         return found
+
+    def unread(self, after: int, upto: int) -> dict[int, Files]:
+        """The batches with rows in (`after`, `upto`]: what a reader at `after` has still to read. Raises as
+        `between` does."""
+        return {batch: files for batch, files in self.between(after, upto).items() if files}
 
 
 def carried_batches(manifest: Manifest | None, reader: str, producer: str) -> dict[int, Files]:

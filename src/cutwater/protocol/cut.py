@@ -108,9 +108,8 @@ def make_manifest(
         for producer in spec.inputs:
             channel = Channel(logs[producer], carried_batches(previous, name, producer))
             after, upto = report.consumed[producer], reports[producer].batch
-            unread = channel.unread(after, upto)
-            if unread:
-                in_flight.append(InFlight(producer, name, after, upto, unread))
+            if after < upto:
+                in_flight.append(InFlight(producer, name, after, upto, channel.between(after, upto)))
         since = state.head_cuts.get(name, -1)
         batches = [logs[name].batches[b] for b in range(since + 1, report.batch + 1)]
         for sink in spec.sinks:

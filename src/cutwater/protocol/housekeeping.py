@@ -40,15 +40,15 @@ class Housekeeper:
         self._swept = False
 
     def do_next(self) -> Procedure[None]:
-        """Does the one thing that is due, if any is."""
-        state = self._member.journal.state
+        """Does what is due."""
         if not self._swept:
             self._swept = True
             yield from trim(self._member.journal.view)
             yield from self._sweep()
-        elif len(state.committed) > self._retained + len(state.savepoints):
+        state = self._member.journal.state
+        if len(state.committed) > self._retained + len(state.savepoints):
             yield from self._expire()
-        elif len(self._member.journal.view.entries) > self._member.config.compact_after:
+        if len(self._member.journal.view.entries) > self._member.config.compact_after:
             yield from self._compact()
 
     def _expire(self) -> Procedure[None]:

@@ -115,7 +115,6 @@ def _commit(state: JournalState, begun: Begun, body: Committed, index: int) -> N
         manifest=body.manifest,
         watermark=body.watermark,
         cuts=body.cuts,
-        since=state.head_cuts,
         parent=state.head,
     )
     state.head, state.head_cuts, state.watermark = body.epoch, body.cuts, body.watermark

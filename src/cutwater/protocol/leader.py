@@ -203,15 +203,17 @@ class Leader:
                 elif message.kind is RequestKind.FORGET or (
                     message.kind is RequestKind.SAVEPOINT and message.epoch is not None
                 ):
-                    yield from self._requests.name(message)
-                elif message.kind is RequestKind.SAVEPOINT and self._requests.is_taken(message.name or ""):
-                    yield from self._requests.refuse_name(message.request_id, message.name or "")
+                    yield from self._requests.name(message, coordinator)
+                elif message.kind is RequestKind.SAVEPOINT and self._requests.is_taken(message, coordinator):
+                    yield from self._requests.refuse_name(message)
                 elif message.kind is RequestKind.RESTORE:
                     if (yield from self._requests.restore(message)):
                         yield from self._requests.drop_all(coordinator)
                         coordinator = self._new_coordinator(term)
                 else:
                     actions = self._request(coordinator, message)
+                    if message.kind is RequestKind.CANCEL:
+                        yield from self._requests.grant_cancel(message, actions)
             if actions:
                 yield from self._perform_all(term, coordinator, actions)
             else:
@@ -407,7 +409,12 @@ class Leader:
             )
         manifest = make_manifest(member.journal.state, begun, reports, logs, previous)
         data = encode(manifest)
-        yield from put(manifest_name(begun.epoch, begun.checkpoint_id), data)
+        name = manifest_name(begun.epoch, begun.checkpoint_id)
+        if not (yield from put(name, data)):
+            why = f"{name} holds something else than this leader wrote"
+            return (
+                yield from self._abort(term, coordinator, begun.epoch, FailureReason.INCONSISTENT_CUT, why)
+            )
         body = Committed(
             term,
             begun.generation,
@@ -419,7 +426,8 @@ class Leader:
         )
         if not (yield from self.record(term, lambda _: body)):
             return []
-        member.manifest = manifest
+        if member.journal.state.head == begun.epoch:
+            member.manifest = manifest
         yield from self._announce(begun, Phase.COMMIT, watermark=manifest.watermark)
         yield from self._requests.grant_epoch(begun.epoch)
         return coordinator.committed(begun.epoch, member.now_ms)

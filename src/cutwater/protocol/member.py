@@ -182,7 +182,8 @@ class Member:
             yield Send(host, LogGrown(stage, self._generation, self.log(stage).view.last))
 
     def head_manifest(self) -> Procedure[Manifest | None]:
-        """The manifest of the newest checkpoint in this timeline; it is kept in `manifest`."""
+        """The manifest of the newest checkpoint in this timeline, by the journal as it is known when this
+        returns; it is kept in `manifest`."""
         while True:
             state = self.journal.state
             if state.head is None:
@@ -191,6 +192,8 @@ class Member:
             if self.manifest is not None and self.manifest.epoch == checkpoint.epoch:
                 return self.manifest
             found = yield from read_manifest(checkpoint)
+            if self.journal.state.head != checkpoint.epoch:
+                continue  # the head has moved on while we read: what we read belongs to the past
             if found is not None:
                 self.manifest = found
                 return found
@@ -220,6 +223,8 @@ class Member:
         state = self.journal.state
         if not self.live:
             self.live, self.resumes = True, state.drained
+        if not state.drained:
+            self.resumes = False
         if state.topology is None:
             return
         if not self._serving:

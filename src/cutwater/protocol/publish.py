@@ -14,7 +14,6 @@ import msgspec
 from cutwater.protocol.chain import digest
 from cutwater.protocol.effects import (
     FAILED,
-    Create,
     Effect,
     FindTableVersion,
     Procedure,
@@ -26,6 +25,7 @@ from cutwater.protocol.effects import (
     TableHead,
     backoff_ms,
     insist,
+    put,
 )
 from cutwater.protocol.errors import StoreError
 from cutwater.protocol.journal import timeline
@@ -115,7 +115,7 @@ def perform(sink: str, duty: Duty) -> Procedure[None]:
             # Others may have committed to the table right behind us: the head need not be our version.
             version = yield from insist(FindTableVersion(sink, duty.index))
             mark = Published(duty.epoch, sink, duty.index, head.version if version is None else version)
-            yield from insist(Create(mark_name(duty.index, sink), encode(mark)))
+            yield from put(mark_name(duty.index, sink), encode(mark))
             return
         effect = yield from _table_commit(sink, duty, head)
         if effect is None:

@@ -142,7 +142,7 @@ class Expired(msgspec.Struct, frozen=True, tag="EXPIRED"):
 
 class Checkpoint(msgspec.Struct, frozen=True):
     """A committed epoch as the journal knows it. `parent` is the committed epoch before it in its
-    timeline; `since` that epoch's cuts; `index` the place of its COMMITTED entry."""
+    timeline; `index` the place of its COMMITTED entry."""
 
     epoch: int
     checkpoint_id: int
@@ -152,7 +152,6 @@ class Checkpoint(msgspec.Struct, frozen=True):
     manifest: str
     watermark: int | None
     cuts: dict[str, int]
-    since: dict[str, int]
     parent: int | None
 
 
@@ -310,7 +309,7 @@ class Part(msgspec.Struct, frozen=True):
 
 class InFlight(msgspec.Struct, frozen=True):
     """Batches `after` < b <= `upto` of `producer` that the cut has produced and `reader` not consumed,
-    with their files. They are pinned where they lie, not copied."""
+    with their files (none for a batch without rows). They are pinned where they lie, not copied."""
 
     producer: str
     reader: str

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from cutwater.protocol.coordinator import Coordinator
+from cutwater.protocol.coordinator_actions import Action, Refuse
 from cutwater.protocol.effects import List, Procedure, Send, insist
 from cutwater.protocol.failures import FailureReason
 from cutwater.protocol.journal import timeline
@@ -79,23 +80,33 @@ class Requests:
         names = yield from insist(List(MARK_PREFIX))
         return all(mark_name(target.index, sink) in names for sink in self._member.topology.sinks())
 
-    def is_taken(self, name: str) -> bool:
-        """Whether a savepoint has this name: another must not take it away, for the first would expire."""
-        return name in self._member.journal.state.savepoints
+    def is_taken(self, request: Request, coordinator: Coordinator) -> bool:
+        """Whether a savepoint has this name or is about to have it: another must not take it away, for the
+        first would expire."""
+        name = request.name or request.request_id
+        state = self._member.journal.state
+        coming = [begun.savepoint for begun in state.open.values()]
+        coming += [begin.savepoint for begin in coordinator.status().queued]
+        return name in state.savepoints or name in coming
 
-    def refuse_name(self, request_id: str, name: str) -> Procedure[None]:
+    def refuse_name(self, request: Request) -> Procedure[None]:
         """Answers a request for a savepoint whose name is taken."""
-        detail = f"there is a savepoint '{name}' already"
-        yield from self.refuse((request_id,), FailureReason.NAME_TAKEN, detail)
+        detail = f"there is a savepoint '{request.name or request.request_id}' already"
+        yield from self.refuse((request.request_id,), FailureReason.NAME_TAKEN, detail)
 
-    def name(self, request: Request) -> Procedure[None]:
+    def grant_cancel(self, request: Request, actions: list[Action]) -> Procedure[None]:
+        """Answers a cancellation that found something to cancel; any other is refused by its action."""
+        if not any(isinstance(action, Refuse) for action in actions):
+            yield Send(None, Reply(request.request_id, True))
+
+    def name(self, request: Request, coordinator: Coordinator) -> Procedure[None]:
         """Gives a savepoint's name to a kept checkpoint, or takes the name away; retention does the rest."""
         state = self._member.journal.state
         kept = request.kind is RequestKind.SAVEPOINT
         name = request.name or request.request_id
         epoch = request.epoch if kept else state.savepoints.get(name)
-        if kept and self.is_taken(name):
-            yield from self.refuse_name(request.request_id, name)
+        if kept and self.is_taken(request, coordinator):
+            yield from self.refuse_name(request)
             return
         if epoch is None or epoch not in state.committed:
             why = f"no checkpoint of epoch {epoch} is kept" if kept else f"there is no savepoint '{name}'"

@@ -91,11 +91,13 @@ def named_objects(manifests: Iterable[Manifest]) -> set[str]:
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """An object below a stage's folder: output of an attempt at a batch, or the state of a batch."""
+    """An object below a stage's folder: output of an attempt at a batch, or a file of a batch's state. A
+    state file that later batches share (a delta, a table that was not rewritten) is needed up to `until`."""
 
     name: str
     incarnation: int
     batch: int
+    until: int | None = None
 
 
 def deletable_data(state: JournalState, stage: str, log: StageState, found: Iterable[Stored]) -> list[str]:
@@ -118,12 +120,18 @@ def deletable_data(state: JournalState, stage: str, log: StageState, found: Iter
 def deletable_states(
     state: JournalState, stage: str, generation: int, log: StageState, found: Iterable[Stored]
 ) -> list[str]:
-    """The state files of a stage, of those `found`, that no checkpoint and no restart can need: of batches
-    before the last, at which neither a kept checkpoint nor a barrier that may still be committed was cut.
+    """The state files of a stage, of those `found`, that no checkpoint and no restart can need: only of
+    batches before the last, at none of which a kept checkpoint or a barrier that may yet commit was cut.
     An old knowledge of the journal keeps more, never less."""
-    needed = {c.cuts.get(stage) for c in state.committed.values() if c.generation == generation}
+    kept = [c.cuts for c in state.committed.values() if c.generation == generation]
+    needed = {cuts[stage] for cuts in kept if stage in cuts} | {log.last}
     needed.update(b.batch for e, b in log.barriers.items() if fate(state, e) is not Fate.OVER)
-    return [f.name for f in found if f.batch < log.last and f.batch not in needed]
+    gone: list[str] = []
+    for file in found:
+        until = file.batch if file.until is None else file.until
+        if until < log.last and not any(file.batch <= batch <= until for batch in needed):
+            gone.append(file.name)
+    return gone
 
 
 def epoch_of(name: str) -> int:

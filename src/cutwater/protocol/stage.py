@@ -107,7 +107,8 @@ class Stage:
 
     def run(self) -> Procedure[None]:
         """The appender, from OPEN until it is fenced or the pipeline is drained."""
-        yield from self._open()
+        if not (yield from self._open()):
+            return
         self._settle_drain()
         while self.phase not in (StagePhase.FENCED, StagePhase.STOPPED):
             yield from self._log_batches()
@@ -117,13 +118,16 @@ class Stage:
             yield Wait(self.member.config.poll_ms)
             self._settle_drain()
 
-    def _open(self) -> Procedure[None]:
+    def _open(self) -> Procedure[bool]:
+        """Opens this incarnation; `False` if another process, or another generation, has taken over."""
         yield from follow(self.log.view)
         before = self.member.incarnations.get(self.name)
         if before is not None and before != (self.generation, self.log.state.incarnation):
             self._step("fenced")  # not by our own last incarnation: another process has taken over
-            return
+            return False
         report = yield from self._starting_report()
+        if self.member.journal.state.generation != self.generation:
+            return False  # what was read is the next generation's start, not ours
         while True:
             sealed = self.log.view.seal(self._open_entry(report), self.member.nonce())
             if (yield from append(self.log.view, sealed)) is AppendPhase.MINE:
@@ -140,9 +144,11 @@ class Stage:
                 "would lose rows. Restore the newest checkpoint"
             )
         yield from insist(MakeFolder(self.name, self.generation, self.incarnation, source, report))
-        if not self._is_fenced():
-            self._step("opened")
-            yield StartQuery(self.name, self.generation, self.incarnation)
+        if self._is_fenced():
+            return False
+        self._step("opened")
+        yield StartQuery(self.name, self.generation, self.incarnation)
+        return True
 
     def _starting_report(self) -> Procedure[StageReport | None]:
         """What a generation starts from: this stage's share of the newest checkpoint, if there is one. A

@@ -43,29 +43,28 @@ def idle(ms: int | None = None) -> Watermark:
 
 
 def lowest(reports: Iterable[Watermark]) -> Watermark:
-    """One watermark for several: unknown if any is, else the lowest known, else idle, else none."""
-    low: int | None = None
-    any_idle = False
+    """One watermark for several: unknown if any is, else the lowest known, else the lowest idle, else
+    none."""
+    found: dict[WatermarkKind, list[int | None]] = {}
     for report in reports:
         if report.kind is WatermarkKind.UNKNOWN:
             return UNKNOWN
-        if report.kind is WatermarkKind.KNOWN:
-            assert report.ms is not None
-            low = report.ms if low is None else min(low, report.ms)
-        elif report.kind is WatermarkKind.IDLE:
-            any_idle = True
-    if low is not None:
-        return known(low)
-    return idle() if any_idle else NONE
+        found.setdefault(report.kind, []).append(report.ms)
+    for kind in (WatermarkKind.KNOWN, WatermarkKind.IDLE):
+        if kind in found:
+            times = [ms for ms in found[kind] if ms is not None]
+            return Watermark(kind, min(times) if times else None)
+    return NONE
 
 
 def advance(current: int | None, reports: Iterable[Watermark]) -> int | None:
     """The pipeline-wide watermark after a cut with these reports, given where it stood before.
 
     It moves only to a value that no known report lies below, and never back. (A stage that was idle and
-    wakes up behind the watermark cannot pull it back; it just keeps it from moving on.)
+    wakes up behind the watermark cannot pull it back; it just keeps it from moving on.) If all are idle, as
+    at a drain, it moves to the lowest of them: what that one has closed is closed everywhere.
     """
     low = lowest(reports)
-    if low.kind is not WatermarkKind.KNOWN or low.ms is None:
+    if low.ms is None:
         return current
     return low.ms if current is None else max(current, low.ms)

@@ -20,6 +20,8 @@ from cutwater.protocol.errors import PeerError
 from cutwater.protocol.watermark import Watermark, WatermarkKind
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
+CheckpointId = Annotated[int, msgspec.Meta(ge=1, le=2**32 - 1)]
+"""What an injector's word can hold; anything else never was a checkpoint's id."""
 
 
 class Phase(Enum):
@@ -40,7 +42,7 @@ class Announcement(msgspec.Struct, frozen=True, tag_field="type", tag="announcem
 
     phase: Phase
     epoch: Count
-    checkpoint_id: Count
+    checkpoint_id: CheckpointId
     term: Count
     generation: Count
     flags: Count

@@ -171,10 +171,11 @@ class Chaos:
         rng, ledger = self.world.rng, self.world.oracle.ledger
         draw = rng.random()
         if ledger.drained:
-            self.start_again()
+            self._after_drain()
         elif draw < 0.3 and ledger.kept:
-            epoch = rng.choice(sorted(ledger.kept))
-            self.ask(Request(RequestKind.RESTORE, self._id(), None, epoch))
+            self._ask_restore()
+            if rng.random() < 0.4:  # a user who has thought better of it
+                self.world.schedule(rng.randint(5, 150), self._ask_restore)
         elif draw < 0.5:
             self.ask(Request(RequestKind.SAVEPOINT, self._id(), f"save{self._requests}"))
         elif draw < 0.55:
@@ -205,6 +206,20 @@ class Chaos:
                 "failed"
             )
             self.world.schedule(self.world.rng.randint(50, 500), process.member.failures.clear)
+
+    def _ask_restore(self) -> None:
+        kept = sorted(self.world.oracle.ledger.kept)
+        if kept:
+            self.ask(Request(RequestKind.RESTORE, self._id(), None, self.world.rng.choice(kept)))
+
+    def _after_drain(self) -> None:
+        """All processes of a drained pipeline end, not always at once, or somebody starts it again."""
+        leaders = self.world.leaders()
+        if leaders and self.world.rng.random() < 0.6:
+            self.world.trace(leaders[0], "ends, as the pipeline is drained")
+            self.world.stop(leaders[0])
+        else:
+            self.start_again()
 
     def start_again(self) -> None:
         """The pipeline was drained; somebody starts it again."""

@@ -21,6 +21,8 @@ class Faults:
     false_exists: float = 0.0
     """A create answers "exists" with nothing there."""
     read_failed: float = 0.0
+    slow_io: float = 0.0
+    """One operation on the store or a table takes very long."""
     message_lost: float = 0.0
     message_twice: float = 0.0
     message_slow: float = 0.0
@@ -49,6 +51,7 @@ PROBABILITIES = {
     "write_stuck": 0.02,
     "false_exists": 0.04,
     "read_failed": 0.04,
+    "slow_io": 0.03,
     "message_lost": 0.25,
     "message_twice": 0.15,
     "message_slow": 0.15,

@@ -23,6 +23,9 @@ TABLES = {fx.ReadTable, fx.FindTableVersion, fx.PublishTable, fx.RewindTable}
 LATEST_MS = 1_500
 """How long after its failure was reported a write may still happen."""
 
+SLOW_MS = 600
+"""How long one operation may take beside others that are quick."""
+
 STUCK_MS = 4_000
 """How long a write may be on its way while the process that asked for it sleeps or is dead."""
 
@@ -53,6 +56,9 @@ class Io:
         if kind in TABLES:
             world.oracle.check_caught_up(process, "publishes")
         delay = world.between(1, world.table_ms if kind in TABLES else world.io_ms)
+        if world.rng.random() < world.faults.slow_io:
+            world.fault("slow operation")
+            delay = world.between(20, SLOW_MS)
         if isinstance(effect, fx.MakeFolder):
             world.schedule(delay, self._make_folder, process, actor, actor.token, effect)
             return

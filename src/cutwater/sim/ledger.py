@@ -42,6 +42,9 @@ class Ledger:
     expired: set[int] = field(default_factory=set)
     gone_generations: set[int] = field(default_factory=set)
     drained: bool = False
+    drained_ms: int = 0
+    floors: dict[str, int] = field(default_factory=dict)
+    pinned: tuple[str, ...] = ()
     savepoints: dict[str, int] = field(default_factory=dict)
 
     def view(self) -> tuple[object, ...]:
@@ -54,6 +57,13 @@ class Ledger:
             tuple(sorted(self.open)),
             tuple(sorted(self.kept)),
             tuple(sorted(self.savepoints.items())),
+            tuple(sorted(self.floors.items())),
+            self.pinned,
+            tuple(sorted({1, *self.forks} - self.gone_generations)),
+            tuple(
+                (e, k.index, k.parent, tuple(sorted(k.entry.cuts.items())))
+                for e, k in sorted(self.kept.items())
+            ),
             self.drained,
         )
 
@@ -86,5 +96,11 @@ def member_view(state: r.JournalState) -> tuple[object, ...]:
         tuple(sorted(state.open)),
         tuple(sorted(state.committed)),
         tuple(sorted(state.savepoints.items())),
+        tuple(sorted(state.floors.items())),
+        state.pinned,
+        tuple(sorted(state.generations)),
+        tuple(
+            (e, c.index, c.parent, tuple(sorted(c.cuts.items()))) for e, c in sorted(state.committed.items())
+        ),
         state.drained,
     )

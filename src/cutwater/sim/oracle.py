@@ -16,6 +16,7 @@ from cutwater.protocol.stage import Stage, StagePhase
 from cutwater.protocol.watermark import WatermarkKind
 from cutwater.protocol.wire import Ack, Announcement, Phase
 from cutwater.sim.ledger import Kept, Ledger, StageLedger, is_drain, member_view
+from cutwater.sim.spark import input_progress
 from cutwater.sim.topology import WINDOW, Path
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class Oracle:
         self._chain: Sealed[Any] | None = None
         self._stage_chains: dict[tuple[str, int], Sealed[Any]] = {}
         self._named: dict[str, set[int]] = {}
+        self._stopped: list[Stage] = []
 
     def violation(self, what: str) -> NoReturn:
         raise Violation(f"at {self.world.now_ms} ms: {what}")
@@ -78,6 +80,8 @@ class Oracle:
         if isinstance(body, r.Leader):
             if body.term <= ledger.term:
                 self.violation(f"term {body.term} was used before")
+            if ledger.drained and self.world.last_start_ms[body.name] < ledger.drained_ms:
+                self.violation(f"{body.name} sets a drained pipeline going, and nobody has started it again")
             ledger.term, ledger.open, ledger.drained = body.term, {}, False
             return
         if body.term != ledger.term:
@@ -132,6 +136,7 @@ class Oracle:
         ledger.kept[body.epoch] = ledger.history[body.epoch] = kept
         ledger.by_index[index] = body
         ledger.head, ledger.watermark, ledger.drained = body.epoch, body.watermark, is_drain(begun)
+        ledger.drained_ms = self.world.now_ms
         if begun.savepoint is not None:
             ledger.savepoints[begun.savepoint] = body.epoch
         self.epochs += 1
@@ -158,7 +163,8 @@ class Oracle:
             return
         if body.watermark is None or (before is not None and body.watermark < before):
             self.violation(f"the watermark went back from {before} to {body.watermark}")
-        if unknown or body.watermark > min(known, default=-1):
+        idle = [w.ms for s in reports if (w := s.watermark).kind is WatermarkKind.IDLE and w.ms is not None]
+        if unknown or body.watermark > min(known or idle, default=-1):
             self.violation(f"the watermark passed a stage's: {body.watermark}, reported {sorted(known)}")
 
     def _check_cut(self, body: r.Committed, manifest: r.Manifest) -> None:
@@ -186,8 +192,19 @@ class Oracle:
                         )
 
     def _check_drained(self, body: r.Committed, manifest: r.Manifest) -> None:
-        if manifest.in_flight:
+        if any(files for flight in manifest.in_flight for files in flight.batches.values()):
             self.violation(f"epoch {body.epoch} drained the pipeline and left batches in flight")
+        times = [s.watermark.ms for s in manifest.stages.values() if s.watermark.ms is not None]
+        unknown = any(s.watermark.kind is WatermarkKind.UNKNOWN for s in manifest.stages.values())
+        if times and not unknown and (body.watermark or 0) < min(times):
+            self.violation(f"epoch {body.epoch} drained at {body.watermark}; all stand at {min(times)}")
+        for stage, model in self.world.model.stages.items():
+            if model.windowed:
+                taken = self._taken(stage, body.generation, body.cuts[stage])
+                made = self._emitted(stage, body.generation, body.cuts[stage])
+                end = min(input_progress(model, taken), default=0) // WINDOW * WINDOW
+                if any(made.get(path, 0) < min(n, end) for path, n in taken.items()):
+                    self.violation(f"epoch {body.epoch}: {stage} was drained before its windows were emitted")
 
     def _restored(self, body: r.Restored, index: int) -> None:
         ledger = self.ledger
@@ -197,6 +214,7 @@ class Oracle:
         if target.entry.cuts != body.forks:
             self.violation(f"restored to epoch {body.epoch} at other positions than its cut's")
         ledger.open, ledger.drained = {}, False
+        ledger.floors, ledger.pinned = {}, ()
         ledger.parents[body.generation] = target.entry.generation
         ledger.generation = body.generation
         ledger.forks[body.generation] = body
@@ -227,6 +245,7 @@ class Oracle:
             for named in self.manifests[epoch].objects():
                 self._named[named].discard(epoch)
         ledger.gone_generations.update(body.generations)
+        ledger.floors, ledger.pinned = body.floors, body.pinned
 
     # --- stage logs -----------------------------------------------------------------------------------
 
@@ -470,17 +489,12 @@ class Oracle:
 
         catch_up.take = take  # type: ignore[method-assign]
 
-    def check_stage(self, stage: Stage | None) -> None:
-        """A drained stage stops only after the commit."""
-        if (
-            stage is not None
-            and stage.phase is StagePhase.STOPPED
-            and not self._was_drained(stage.generation)
-        ):
-            self.violation(f"{stage.name} stopped before the drain was committed")
-
-    def _was_drained(self, generation: int) -> bool:
-        return any(k.entry.generation == generation and k.flags & 2 for k in self.ledger.history.values())
+    def check_stage(self, stage: Stage) -> None:
+        """A drained stage stops only after the commit, as far as its member knows the journal."""
+        if stage.phase is StagePhase.STOPPED and stage not in self._stopped:
+            self._stopped.append(stage)
+            if not stage.member.journal.state.drained:
+                self.violation(f"{stage.name} stopped before the drain was committed")
 
     # --- the end --------------------------------------------------------------------------------------
 

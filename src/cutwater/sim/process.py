@@ -80,6 +80,9 @@ class Process:
         self.paused = False
         self.leaving = False
         self.store_down_until_ms = 0
+        self.started_ms = world.now_ms
+        self.skew_ms = world.between(0, 100_000)
+        """How far this process's clock is ahead: no two clocks agree."""
         self.backlog: list[tuple[Actor, int, Any]] = []
         self.mail: list[tuple[str, bytes]] = []
         self.member = Member(name, f"{name}{boot}", world.model.topology, world.member_config, SimWord)
@@ -128,7 +131,7 @@ class Process:
             self.backlog.append((actor, token, answer))
             return
         member = self.member
-        member.now_ms = self.world.now_ms
+        member.now_ms = self.world.now_ms + self.skew_ms
         actor.waiting = False
         actor.token += 1
         send = actor.procedure.send
@@ -213,7 +216,7 @@ class Process:
         if self.paused:
             self.mail.append((sender, data))
             return
-        self.member.now_ms = self.world.now_ms
+        self.member.now_ms = self.world.now_ms + self.skew_ms
         try:
             message = decode(data) if data[:1] == b"{" else decode_replay(data)
         except PeerError:

@@ -83,6 +83,7 @@ class World:
         self.io = Io(self)
         self.chaos = Chaos(self)
         self.processes: list[Process] = []
+        self.last_start_ms: dict[str, int] = {}
         self._boots = 0
 
     @staticmethod
@@ -199,6 +200,7 @@ class World:
         self._boots += 1
         process = Process(self, name, self._boots)
         self.processes.append(process)
+        self.last_start_ms[name] = self.now_ms
         return process
 
     def stop(self, process: Process) -> None:
