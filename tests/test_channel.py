@@ -163,9 +163,7 @@ def test_carried_batches_without_rows_are_known_and_empty() -> None:
 
 def test_a_batch_that_is_not_known_yet_is_an_error_and_not_an_empty_one() -> None:
     channel = Channel(stage_state(4), {})
-    with pytest.raises(
-        InvariantBroken, match=r"batch 5 is asked for .* known to 4, nor"
-    ):
+    with pytest.raises(InvariantBroken, match=r"batch 5 is asked for .* known to 4, nor"):
         channel.unread(2, 6)
 
 

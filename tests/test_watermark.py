@@ -93,8 +93,3 @@ def test_it_never_goes_back_and_never_moves_past_a_known_report(
         assert after is not None
         assert all(r.ms is not None and after <= r.ms for r in reports if r.kind is WatermarkKind.KNOWN)
         assert UNKNOWN not in reports
-
-
-def known_or_bare(report: Watermark) -> Watermark:
-    """Folding forgets where an idle stage stood; nothing depends on it."""
-    return idle() if report.kind is WatermarkKind.IDLE else report

@@ -51,7 +51,7 @@ PROBABILITIES = {
     "write_stuck": 0.02,
     "false_exists": 0.04,
     "read_failed": 0.04,
-    "slow_io": 0.03,
+    "slow_io": 0.02,
     "message_lost": 0.25,
     "message_twice": 0.15,
     "message_slow": 0.15,

@@ -54,16 +54,12 @@ class Ledger:
             self.generation,
             self.head,
             self.watermark,
-            tuple(sorted(self.open)),
-            tuple(sorted(self.kept)),
-            tuple(sorted(self.savepoints.items())),
-            tuple(sorted(self.floors.items())),
+            set(self.open),
+            {epoch: (kept.index, kept.parent, kept.entry.cuts) for epoch, kept in self.kept.items()},
+            dict(self.savepoints),
+            self.floors,
             self.pinned,
-            tuple(sorted({1, *self.forks} - self.gone_generations)),
-            tuple(
-                (e, k.index, k.parent, tuple(sorted(k.entry.cuts.items())))
-                for e, k in sorted(self.kept.items())
-            ),
+            {1, *self.forks} - self.gone_generations,
             self.drained,
         )
 
@@ -93,14 +89,11 @@ def member_view(state: r.JournalState) -> tuple[object, ...]:
         state.generation,
         state.head,
         state.watermark,
-        tuple(sorted(state.open)),
-        tuple(sorted(state.committed)),
-        tuple(sorted(state.savepoints.items())),
-        tuple(sorted(state.floors.items())),
+        set(state.open),
+        {epoch: (kept.index, kept.parent, kept.cuts) for epoch, kept in state.committed.items()},
+        state.savepoints,
+        state.floors,
         state.pinned,
-        tuple(sorted(state.generations)),
-        tuple(
-            (e, c.index, c.parent, tuple(sorted(c.cuts.items()))) for e, c in sorted(state.committed.items())
-        ),
+        set(state.generations),
         state.drained,
     )

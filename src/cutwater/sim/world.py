@@ -70,7 +70,7 @@ class World:
         self.member_config, self.leader_config = self._draw_config()
         self.rates = {n: self.rng.uniform(0.01, 0.06) for n in self.model.stages}
         self.trigger_ms = {n: self.rng.choice(self._triggers(m)) for n, m in self.model.stages.items()}
-        self.io_ms = self.rng.choice((2, 2, 2, 3, 3, 3, 6, 15))
+        self.io_ms = self.rng.choice((2, 2, 2, 2, 3, 3, 3, 5, 12))
         self.table_ms = self.rng.choice((5, 40, 60))
         self.batch_most_ms = self.rng.choice((6, 9, 12, 25))
         self.store = SimStore()
@@ -163,7 +163,7 @@ class World:
         for name in self.model.topology.members():
             self.start(name)
         self.chaos.begin()
-        self.run_until(self.rng.randint(800, 2_100))
+        self.run_until(self.rng.randint(700, 2_000))
         self.chaos.end()
         committed = self.oracle.epochs
         target = max(EPOCHS - 1, committed + EPOCHS_AFTER_FAULTS)
