@@ -19,6 +19,11 @@ from cutwater.protocol.records import BarrierAt, JournalState, Manifest, StageSt
 Files = tuple[str, ...]
 
 
+class BatchUnknown(InvariantBroken):
+    """A batch is asked for that this process does not know: not yet, or not any more. The second happens
+    to a zombie alone, whose position everybody else has left behind."""
+
+
 def holds(journal: JournalState, reader: StageState, barrier: BarrierAt) -> bool:
     """Whether a barrier holds this reader back."""
     if barrier.epoch in reader.barriers:
@@ -51,14 +56,14 @@ class Channel:
     def between(self, after: int, upto: int) -> dict[int, Files]:
         """The files of every batch in (`after`, `upto`], also of those without rows.
 
-        Raises `InvariantBroken` if one of them is not known here: a batch that is not known is not an empty
+        Raises `BatchUnknown` if one of them is not known here: a batch that is not known is not an empty
         one. (A query that resumes a planned batch must wait until this process has read that far.)
         """
         found: dict[int, Files] = {}
         for batch in range(after + 1, upto + 1):
             entry = self.producer.batches.get(batch)
             if entry is None and batch not in self.carried:
-                raise InvariantBroken(
+                raise BatchUnknown(
                     f"batch {batch} is asked for (up to {upto}), and neither the log, known to "
                     f"{self.producer.last}, nor the newest checkpoint has it"
                 )

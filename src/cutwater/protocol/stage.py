@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from cutwater.protocol.aligner import Aligner
 from cutwater.protocol.barrier import Barrier, Flags
-from cutwater.protocol.channel import Channel, carried_batches
+from cutwater.protocol.channel import BatchUnknown, Channel, carried_batches
 from cutwater.protocol.effects import (
     FAILED,
     Delete,
@@ -263,7 +263,10 @@ class Stage:
 
     def _rows_between(self, name: str, after: int, upto: int) -> bool:
         carried = carried_batches(self.member.manifest, self.name, name)
-        return bool(Channel(self.member.log(name).state, carried).unread(after, upto))
+        try:
+            return bool(Channel(self.member.log(name).state, carried).unread(after, upto))
+        except BatchUnknown:  # we are a zombie: what it cannot know may well have rows
+            return True
 
     def _barrier_entry(self, begun: Begun, unaligned: bool) -> BarrierAt:
         state = self.log.state

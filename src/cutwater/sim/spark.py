@@ -165,12 +165,16 @@ class Query:
         self.feed[name] = fresh
         limit = max(position, old if self.world.rng.random() < self.world.faults.stale_feed else fresh)
         limit = min(limit, position + self.world.rng.choice((4, 16, 64)))
-        unread = self._channel(name).unread(position, limit)
-        return max(unread, default=position)
+        return max(self._unread(name, position, limit), default=position)
 
-    def _channel(self, name: str) -> channel.Channel:
+    def _unread(self, name: str, after: int, upto: int) -> dict[int, channel.Files]:
         carried = channel.carried_batches(self.member.manifest, self.stage.name, name)
-        return channel.Channel(self.member.log(name).state, carried)
+        try:
+            return channel.Channel(self.member.log(name).state, carried).unread(after, upto)
+        except channel.BatchUnknown as error:
+            if self.world.oracle.is_open(self.stage.name, self.stage.generation, self.stage.incarnation):
+                raise
+            raise GoneForZombie(str(error)) from error
 
     def _source_end(self, position: int) -> int:
         if not self.model.native:
@@ -230,9 +234,8 @@ class Query:
         if high > low:
             incoming[self.stage.name] = self._on_time(low, high, before)
         for name, pairs in self.model.paths.items():
-            unread = self._channel(name).unread(
-                self.folder.position.consumed.get(name, -1), planned.consumed[name]
-            )
+            start = self.folder.position.consumed.get(name, -1)
+            unread = self._unread(name, start, planned.consumed[name])
             seen[name] = {}
             shown = {before_path: before.taken.get(path, 0) for before_path, path in pairs}
             starts = dict(shown)
