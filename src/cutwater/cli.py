@@ -35,8 +35,12 @@ def demo() -> None:
     """Shows what Cutwater does; until the Spark runtime is there, on a simulated cluster."""
     console.print("[bold]The demo on Spark arrives with the Spark runtime.[/bold]")
     console.print("Until then, watch the protocol on a simulated cluster while everything goes wrong:\n")
-    console.print("  python -m cutwater.sim --trace 7      one schedule, a line per event", highlight=False)
-    console.print("  python -m cutwater.sim --seeds 500    five hundred of them, checked", highlight=False)
+    console.print(
+        "  .venv/bin/python -m cutwater.sim --trace 7      one schedule, a line per event", highlight=False
+    )
+    console.print(
+        "  .venv/bin/python -m cutwater.sim --seeds 500    five hundred of them, checked", highlight=False
+    )
 
 
 def main() -> None:
