@@ -662,29 +662,3 @@ def a_member_acts_before_it_has_caught_up(patch: Patch) -> None:
             yield fx.Wait(30)
 
     patch.setattr(member.Member, "follow_journal", follow_journal)
-
-
-# --- found by thought, then by the simulator --------------------------------------------------------
-
-
-@bug
-def a_slow_read_overwrites_a_newer_manifest(patch: Patch) -> None:
-    """What is read of the newest checkpoint is kept, whatever has been restored meanwhile."""
-
-    def head_manifest(self: Any) -> Any:
-        state = self.journal.state
-        if state.head is None:
-            return None
-        checkpoint = state.committed[state.head]
-        if self.manifest is None or self.manifest.epoch != checkpoint.epoch:
-            found = yield from publish.read_manifest(checkpoint)
-            if found is not None:
-                self.manifest = found
-        return self.manifest
-
-    patch.setattr(member.Member, "head_manifest", head_manifest)
-
-
-@bug
-def a_drained_pipeline_sets_itself_going_again(patch: Patch) -> None:
-    patch.setattr(leader.Leader, "_may_campaign", lambda self: self.member.live)
