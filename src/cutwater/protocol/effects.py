@@ -73,6 +73,14 @@ class Delete(msgspec.Struct, frozen=True):
     names: tuple[str, ...]
 
 
+class Copy(msgspec.Struct, frozen=True):
+    """Copies an object that never changes; a copy that is there already is fine. Answers `DONE` when it is
+    durable, or `FAILED`."""
+
+    source: str
+    target: str
+
+
 class Sleep(msgspec.Struct, frozen=True):
     """Resumes after `ms`; answers nothing."""
 
@@ -106,7 +114,8 @@ class ReadTable(msgspec.Struct, frozen=True):
 
 
 class FindTableVersion(msgspec.Struct, frozen=True):
-    """Answers the table version that carries this transaction version, `None`, or `FAILED`."""
+    """Answers the table version that carries the highest transaction up to this one, `None` if the table's
+    history does not go back that far, or `FAILED`."""
 
     sink: str
     transaction: int
@@ -187,7 +196,7 @@ class FindStored(msgspec.Struct, frozen=True):
     generation: int
 
 
-StoreEffect = Create | Read | ReadMany | List | Delete
+StoreEffect = Create | Read | ReadMany | List | Delete | Copy
 TableEffect = ReadTable | FindTableVersion | PublishTable | RewindTable
 SparkEffect = ListFolders | MakeFolder | StartQuery | ReadPrepared | FindState | FindStored
 Effect = StoreEffect | TableEffect | SparkEffect | Sleep | Wait | Send

@@ -29,7 +29,7 @@ from cutwater.protocol.coordinator_actions import (
     TurnUnaligned,
 )
 from cutwater.protocol.cut import check_cut, make_manifest, merge_parts
-from cutwater.protocol.effects import List, Procedure, Read, Send, Wait, insist, put
+from cutwater.protocol.effects import Copy, List, Procedure, Read, Send, Wait, insist, put
 from cutwater.protocol.errors import StoreError
 from cutwater.protocol.failures import FailureReason
 from cutwater.protocol.housekeeping import Housekeeper
@@ -41,9 +41,12 @@ from cutwater.protocol.records import (
     Aborted,
     Begun,
     Committed,
+    InFlight,
     JournalBody,
+    Manifest,
     Part,
     TopologySet,
+    checkpoint_prefix,
     decode,
     encode,
     manifest_name,
@@ -408,6 +411,8 @@ class Leader:
                 )
             )
         manifest = make_manifest(member.journal.state, begun, reports, logs, previous)
+        if begun.flags & Flags.FULL_SNAPSHOT:
+            manifest = yield from self._copy_in_flight(manifest)
         data = encode(manifest)
         name = manifest_name(begun.epoch, begun.checkpoint_id)
         if not (yield from put(name, data)):
@@ -431,6 +436,22 @@ class Leader:
         yield from self._announce(begun, Phase.COMMIT, watermark=manifest.watermark)
         yield from self._requests.grant_epoch(begun.epoch)
         return coordinator.committed(begun.epoch, member.now_ms)
+
+    def _copy_in_flight(self, manifest: Manifest) -> Procedure[Manifest]:
+        """A full checkpoint stands on its own: what is in flight is copied too."""
+        prefix = checkpoint_prefix(manifest.epoch, manifest.checkpoint_id)
+        flights: list[InFlight] = []
+        for flight in manifest.in_flight:
+            batches: dict[int, tuple[str, ...]] = {}
+            for batch, files in flight.batches.items():
+                copies = tuple(
+                    f"{prefix}channels/{flight.producer}/{batch}/{f.rsplit('/')[-1]}" for f in files
+                )
+                for source, target in zip(files, copies, strict=True):
+                    yield from insist(Copy(source, target))
+                batches[batch] = copies
+            flights.append(msgspec.structs.replace(flight, batches=batches))
+        return msgspec.structs.replace(manifest, in_flight=tuple(flights))
 
     def _read_parts(self, acks: dict[str, Ack]) -> Procedure[dict[str, Part]]:
         """The parts that the acks name; raises `StoreError` if one is missing or not what was acked."""

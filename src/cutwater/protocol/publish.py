@@ -2,7 +2,8 @@
 
 Both are functions of the records, so whoever hosts the stage now can do it, any number of times. A table
 carries one transaction id per sink for ever, whose version is the journal index of what it did last;
-indexes only grow, so nothing is skipped and nothing is done twice.
+indexes only grow, so nothing is skipped and nothing is done twice. An epoch without rows makes no table
+commit, just its mark: the table at an epoch is the version with the highest transaction up to its index.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from cutwater.protocol.effects import (
     FAILED,
     Effect,
     FindTableVersion,
+    List,
     Procedure,
     PublishTable,
     Read,
@@ -30,6 +32,7 @@ from cutwater.protocol.effects import (
 from cutwater.protocol.errors import StoreError
 from cutwater.protocol.journal import timeline
 from cutwater.protocol.records import (
+    MARK_PREFIX,
     Batch,
     Checkpoint,
     JournalState,
@@ -119,12 +122,18 @@ def perform(sink: str, duty: Duty) -> Procedure[None]:
             return
         effect = yield from _table_commit(sink, duty, head)
         if effect is None:
+            if (yield from insist(List(f"{MARK_PREFIX}{sink}/", mark_name(duty.index - 1, sink)))):
+                return  # it had no rows, and somebody has marked it, or a later one
             if missing:  # and the table has been asked again since: nobody has settled the epoch
                 raise StoreError(
                     f"the manifest of epoch {duty.epoch} is missing, and sink {sink} has not published it; "
                     "run `cutwater verify`, then restore an older checkpoint"
                 )
             missing = True
+        elif isinstance(effect, PublishTable) and not effect.files:
+            mark = Published(duty.epoch, sink, duty.index, head.version)
+            yield from put(mark_name(duty.index, sink), encode(mark))
+            return
         elif (yield effect) is FAILED:
             yield Sleep(backoff_ms(attempt))
             attempt += 1

@@ -25,12 +25,14 @@ class SinkSpec(msgspec.Struct, frozen=True):
 
 
 class StageSpec(msgspec.Struct, frozen=True):
-    """One stage: which stages it reads, which member hosts it, where its output goes."""
+    """One stage: which stages it reads, which member hosts it, where its output goes. `schema` is that of
+    its channel's rows, as whoever writes them describes it; nothing in here looks inside."""
 
     name: str
     inputs: tuple[str, ...]
     member: str
     sinks: tuple[SinkSpec, ...] = ()
+    schema: str | None = None
 
 
 class Topology(msgspec.Struct, frozen=True):
@@ -120,12 +122,14 @@ class Savepoint(msgspec.Struct, frozen=True, tag="SAVEPOINT"):
 
 
 class Restored(msgspec.Struct, frozen=True, tag="RESTORED"):
-    """A new generation begins at the cut of `epoch`. `forks`: each stage's last batch of before."""
+    """A new generation begins at the cut of `epoch`. `forks`: each stage's last batch of before. The stages
+    in `reset` begin it without their state."""
 
     term: int
     generation: int
     epoch: int
     forks: dict[str, int]
+    reset: tuple[str, ...] = ()
 
 
 class Expired(msgspec.Struct, frozen=True, tag="EXPIRED"):
@@ -165,6 +169,7 @@ class Generation(msgspec.Struct, frozen=True):
     parent: int | None = None
     transaction: int = 0
     forks: dict[str, int] = {}
+    reset: tuple[str, ...] = ()
 
 
 class JournalState(msgspec.Struct):
@@ -202,6 +207,10 @@ JournalBody = Leader | TopologySet | Begun | Committed | Aborted | Savepoint | R
 # --- a stage's log: written by the one appender of the member that hosts it ---------------------------
 
 
+Offset = int | str
+"""How far a native source was read, in the source's own terms."""
+
+
 class StagedFile(msgspec.Struct, frozen=True):
     """A file staged for a sink. `end` is the window end that all its rows share, for `final` sinks."""
 
@@ -216,20 +225,22 @@ class Open(msgspec.Struct, frozen=True, tag="OPEN"):
     incarnation: int
     batch: int
     consumed: dict[str, int]
-    offsets: dict[str, int]
+    offsets: dict[str, Offset]
     watermark: Watermark
 
 
 class Prepared(msgspec.Struct, frozen=True):
-    """What a batch did, written beside Spark's own files before Spark commits it: its output, and how far
-    each input and native source was then consumed."""
+    """What a batch did, written beside Spark's own files before Spark commits it: its output (and how much
+    that is), and how far each input and native source was then consumed."""
 
     batch: int
     files: tuple[str, ...]
     sinks: dict[str, tuple[StagedFile, ...]]
     consumed: dict[str, int]
-    offsets: dict[str, int]
+    offsets: dict[str, Offset]
     watermark: Watermark
+    rows: int = 0
+    size: int = 0
 
 
 class Batch(msgspec.Struct, frozen=True, tag="BATCH"):
@@ -240,8 +251,10 @@ class Batch(msgspec.Struct, frozen=True, tag="BATCH"):
     files: tuple[str, ...]
     sinks: dict[str, tuple[StagedFile, ...]]
     consumed: dict[str, int]
-    offsets: dict[str, int]
+    offsets: dict[str, Offset]
     watermark: Watermark
+    rows: int = 0
+    size: int = 0
 
 
 class BarrierAt(msgspec.Struct, frozen=True, tag="BARRIER"):
@@ -254,7 +267,7 @@ class BarrierAt(msgspec.Struct, frozen=True, tag="BARRIER"):
     batch: int
     unaligned: bool
     consumed: dict[str, int]
-    offsets: dict[str, int]
+    offsets: dict[str, Offset]
     watermark: Watermark
 
 
@@ -264,7 +277,7 @@ class StageState(msgspec.Struct):
     incarnation: int = 0
     last: int = -1
     consumed: dict[str, int] = {}
-    offsets: dict[str, int] = {}
+    offsets: dict[str, Offset] = {}
     watermark: Watermark = UNKNOWN
     batches: dict[int, Batch] = {}
     barriers: dict[int, BarrierAt] = {}
@@ -290,7 +303,7 @@ class StageReport(msgspec.Struct, frozen=True):
     batch: int
     unaligned: bool
     consumed: dict[str, int]
-    offsets: dict[str, int]
+    offsets: dict[str, Offset]
     watermark: Watermark
     state: dict[str, str]
 

@@ -64,7 +64,9 @@ class Requests:
         elif not (yield from self._is_in_every_sink(target)):
             why = f"cannot restore epoch {epoch}: a restore abandoned it before every sink had published it"
         else:
-            body = Restored(self._term, state.generation + 1, target.epoch, target.cuts)
+            body = Restored(
+                self._term, state.generation + 1, target.epoch, target.cuts, tuple(sorted(request.reset))
+            )
             if (yield from self._leader.record(self._term, lambda _: body)):
                 yield Send(None, Reply(request.request_id, True, target.epoch))
                 return True

@@ -86,7 +86,8 @@ class Stage:
     """One stage in one generation, as its member hosts it.
 
     The shell around the query reads `phase` and `draining`, and keeps `quiet` true exactly while the query
-    has nothing to do: no batch under way or due, nothing unread, closed windows emitted.
+    has nothing to do: no batch under way or due, nothing unread, closed windows emitted. `idle` says that
+    it has been so for long enough not to hold back the pipeline-wide watermark.
     """
 
     def __init__(self, member: Member, spec: StageSpec, generation: int, handle: PollHandle) -> None:
@@ -98,6 +99,7 @@ class Stage:
         self.phase = STAGE_PHASES.start
         self.incarnation = 0
         self.quiet = False
+        self.idle = False
         self.draining = False
         self._handle = handle
         self._asked = 0
@@ -152,12 +154,18 @@ class Stage:
 
     def _starting_report(self) -> Procedure[StageReport | None]:
         """What a generation starts from: this stage's share of the newest checkpoint, if there is one. A
-        stage that is new to the pipeline starts at the cut."""
+        stage that is new to the pipeline, or that the restore resets, starts at the cut, without state."""
         manifest = yield from self.member.head_manifest()
-        if manifest is None or self.name in manifest.stages:
-            return manifest.stages[self.name] if manifest is not None else None
+        if manifest is None:
+            return None
+        report = manifest.stages.get(self.name)
+        forked = manifest.generation != self.generation
+        reset = forked and self.name in self.member.journal.state.generations[self.generation].reset
+        if report is not None and not reset:
+            return report
         cuts = {s: manifest.stages[s].batch if s in manifest.stages else -1 for s in self.spec.inputs}
-        return StageReport(self.name, 0, -1, False, cuts, {}, UNKNOWN, {})
+        batch = report.batch if report is not None else -1
+        return StageReport(self.name, 0, batch, False, cuts, {}, UNKNOWN, {})
 
     def _open_entry(self, report: StageReport | None) -> Open:
         place = self.log.view.last + 1
@@ -210,6 +218,8 @@ class Stage:
             prepared.consumed,
             prepared.offsets,
             prepared.watermark,
+            prepared.rows,
+            prepared.size,
         )
 
     # --- cuts ---------------------------------------------------------------------------------------
@@ -285,7 +295,7 @@ class Stage:
     def _watermark(self) -> Watermark:
         """Spark's watermark at the last batch; a stage that has nothing to do holds nobody back."""
         watermark = self.log.state.watermark
-        if watermark.kind is WatermarkKind.KNOWN and self.quiet:
+        if watermark.kind is WatermarkKind.KNOWN and (self.idle or (self.draining and self.quiet)):
             return idle(watermark.ms)
         return watermark
 

@@ -110,7 +110,8 @@ class RequestKind(Enum):
 
 class Request(msgspec.Struct, frozen=True, tag_field="type", tag="request"):
     """Something asked of the leader. `name` is a savepoint's: to take (or, with `epoch`, to give to that
-    checkpoint), to restore, or to forget. `epoch` is what to restore."""
+    checkpoint), to restore, or to forget. `epoch` is what to restore, `reset` which stages are then to
+    start without their state."""
 
     kind: RequestKind
     request_id: str
@@ -118,6 +119,7 @@ class Request(msgspec.Struct, frozen=True, tag_field="type", tag="request"):
     epoch: Count | None = None
     full: bool = False
     unaligned: bool = False
+    reset: tuple[str, ...] = ()
 
 
 class Reply(msgspec.Struct, frozen=True, tag_field="type", tag="reply"):

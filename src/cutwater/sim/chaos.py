@@ -210,7 +210,16 @@ class Chaos:
     def _ask_restore(self) -> None:
         kept = sorted(self.world.oracle.ledger.kept)
         if kept:
-            self.ask(Request(RequestKind.RESTORE, self._id(), None, self.world.rng.choice(kept)))
+            epoch = self.world.rng.choice(kept)
+            reset = tuple(s for s in self._expendable(epoch) if self.world.rng.random() < 0.3)
+            self.ask(Request(RequestKind.RESTORE, self._id(), None, epoch, reset=reset))
+
+    def _expendable(self, epoch: int) -> list[str]:
+        """The stages whose state at a cut holds no rows: resetting one of them loses nothing, and the
+        comparison of sinks with sources still holds."""
+        cut = self.world.oracle.manifests[epoch].stages
+        models = self.world.model.stages.items()
+        return [n for n, m in models if not (m.windowed or m.native or cut[n].unaligned)]
 
     def _after_drain(self) -> None:
         """All processes of a drained pipeline end, not always at once, or somebody starts it again."""

@@ -41,6 +41,7 @@ class Io:
             fx.ReadMany: lambda e: [self.world.store.objects.get(name) for name in e.names],
             fx.List: lambda e: self.world.store.list(e.prefix, e.after),
             fx.Delete: self._delete,
+            fx.Copy: self._copy,
             fx.ReadTable: lambda e: self.world.tables[e.sink].head(),
             fx.FindTableVersion: lambda e: self.world.tables[e.sink].find(e.transaction),
             fx.PublishTable: self._publish,
@@ -123,6 +124,13 @@ class Io:
         if created:
             self.world.oracle.created(effect.name, effect.data)
         return fx.CREATED if created else fx.EXISTS
+
+    def _copy(self, effect: fx.Copy) -> fx.Answer:
+        """What a zombie copies may be gone already; what comes of it then, nobody commits."""
+        if effect.source not in self.world.store.objects:
+            return fx.FAILED
+        self.world.store.create(effect.target, self.world.store.objects[effect.source])
+        return fx.DONE
 
     def _delete(self, effect: fx.Delete) -> fx.Answer:
         for name in effect.names:

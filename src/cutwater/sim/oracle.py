@@ -57,6 +57,11 @@ class Oracle:
         elif name.startswith("stages/"):
             _, stage, generation, _ = name.split("/", 3)
             self._stage_entry(stage, int(generation), r.STAGE.open(data))
+        elif name.startswith(r.MARK_PREFIX):
+            mark = r.decode(name, data, r.Published)
+            self._check_shown(
+                mark.sink, mark.epoch, self.world.tables[mark.sink].versions[mark.version].shown
+            )
 
     def _journal_entry(self, sealed: Sealed[r.JournalBody]) -> None:
         ledger, entry = self.ledger, sealed.entry
@@ -181,7 +186,7 @@ class Oracle:
                     f"epoch {body.epoch}: {stage} was cut at {report.batch}, behind its last batch"
                 )
             for producer, pairs in model.paths.items():
-                made = self._emitted(producer, body.generation, body.cuts[producer])
+                made = self.emitted_by(producer, body.generation, body.cuts[producer])
                 got = self._taken(stage, body.generation, report.batch)
                 for before, after in pairs:
                     have, want = got.get(after, 0), made.get(before, 0)
@@ -201,7 +206,7 @@ class Oracle:
         for stage, model in self.world.model.stages.items():
             if model.windowed:
                 taken = self._taken(stage, body.generation, body.cuts[stage])
-                made = self._emitted(stage, body.generation, body.cuts[stage])
+                made = self.emitted_by(stage, body.generation, body.cuts[stage])
                 end = min(input_progress(model, taken), default=0) // WINDOW * WINDOW
                 if any(made.get(path, 0) < min(n, end) for path, n in taken.items()):
                     self.violation(f"epoch {body.epoch}: {stage} was drained before its windows were emitted")
@@ -236,7 +241,7 @@ class Oracle:
             if epoch in ledger.savepoints.values():
                 self.violation(f"epoch {epoch} expired, and it is a savepoint")
             for sink in self.world.tables:
-                if self.world.tables[sink].head().transaction < kept.index:
+                if not self._has_settled(sink, kept.index):
                     self.violation(f"epoch {epoch} expired before {sink} had settled it")
             ledger.expired.add(epoch)
             for child in ledger.kept.values():
@@ -246,6 +251,10 @@ class Oracle:
                 self._named[named].discard(epoch)
         ledger.gone_generations.update(body.generations)
         ledger.floors, ledger.pinned = body.floors, body.pinned
+
+    def _has_settled(self, sink: str, index: int) -> bool:
+        marks = self.world.store.list(f"{r.MARK_PREFIX}{sink}/", r.mark_name(index - 1, sink))
+        return bool(marks) or self.world.tables[sink].head().transaction >= index
 
     # --- stage logs -----------------------------------------------------------------------------------
 
@@ -290,7 +299,7 @@ class Oracle:
     def _batch(self, stage: str, generation: int, ledger: StageLedger, body: r.Batch) -> None:
         if body.batch != ledger.last + 1:
             self.violation(f"{stage}: batch {body.batch} logged after batch {ledger.last}")
-        attempt = self.world.attempts[body.offsets["attempt"]]
+        attempt = self.world.attempts[int(body.offsets["attempt"])]
         if attempt.dropped:
             self.violation(f"{stage}: {attempt.dropped} rows were later than the watermark and dropped")
         folder = self.world.folders.get((stage, generation, body.incarnation))
@@ -301,7 +310,7 @@ class Oracle:
             position = body.consumed[producer]
             if position < ledger.consumed.get(producer, -1):
                 self.violation(f"{stage} went back on {producer}")
-            made = self._emitted(producer, generation, position)
+            made = self.emitted_by(producer, generation, position)
             for path, after in pairs:
                 if attempt.taken.get(after, 0) != made.get(path, 0):
                     self.violation(
@@ -348,7 +357,8 @@ class Oracle:
             self.violation(f"batch {batch} of {stage} is not in any log")
         return {}
 
-    def _emitted(self, stage: str, generation: int, batch: int) -> dict[Path, int]:
+    def emitted_by(self, stage: str, generation: int, batch: int) -> dict[Path, int]:
+        """Up to which event of each path a stage had passed on with a batch."""
         return self._lookup(self.emitted, stage, generation, batch)
 
     def _taken(self, stage: str, generation: int, batch: int) -> dict[Path, int]:
@@ -392,7 +402,7 @@ class Oracle:
         """Up to which event of each path a sink shows at an epoch, by what its stage had made."""
         stage = self.world.model.topology.sinks()[sink]
         entry = self.ledger.history[epoch].entry
-        made = self._emitted(stage, entry.generation, entry.cuts[stage])
+        made = self.emitted_by(stage, entry.generation, entry.cuts[stage])
         if not self._is_final(sink, stage):
             return {p: n for p, n in made.items() if n}
         end = (entry.watermark or 0) // WINDOW * WINDOW
@@ -510,7 +520,7 @@ class Oracle:
         late = []
         for sink, table in sorted(self.world.tables.items()):
             mark = r.mark_name(index, sink)
-            if table.head().transaction != index or mark not in self.world.store.objects:
+            if table.head().transaction > index or mark not in self.world.store.objects:
                 late.append(sink)
         return late
 
@@ -531,7 +541,7 @@ class Oracle:
                 if self._is_final(sink, stage) or any(s in windowed for s in passes):
                     continue
                 root = passes[0]
-                made = self._emitted(root, entry.generation, entry.cuts[root]).get(root, 0)
+                made = self.emitted_by(root, entry.generation, entry.cuts[root]).get(root, 0)
                 if shown.get(path, 0) != made:
                     self.violation(f"{sink} shows {shown.get(path, 0)} events of {path}; {root} gave {made}")
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from cutwater.protocol import channel
 from cutwater.protocol.chain import digest
 from cutwater.protocol.effects import Procedure, Sleep, Wait
-from cutwater.protocol.records import Prepared, StagedFile
+from cutwater.protocol.records import Offset, Prepared, StagedFile
 from cutwater.protocol.stage import Stage, StagePhase
 from cutwater.protocol.watermark import NONE, UNKNOWN, Watermark, known
 from cutwater.sim.store import Rows, extend
@@ -127,6 +127,7 @@ class Query:
     def _be_quiet(self, quiet: bool) -> None:
         if quiet != self.stage.quiet:
             self.stage.quiet = quiet
+            self.stage.idle = quiet and self.world.rng.random() < 0.5
             self.process.poke(f"stage {self.stage.name}")
 
     def _execute(self, planned: Planned) -> Procedure[None]:
@@ -135,6 +136,8 @@ class Query:
         before = self.world.state_at(
             self.stage.name, self.stage.generation, self.stage.incarnation, batch - 1
         )
+        if batch > 0 and before == START:
+            before = self._after_reset()
         after, prepared = self._output(batch, before, planned)
         self.folder.prepared[batch] = prepared
         self.world.put_state(self.stage.name, self.stage.generation, self.stage.incarnation, batch, after)
@@ -143,6 +146,17 @@ class Query:
         self.world.trace(self.process, f"{self.stage.name} commits batch {batch}")
         self.process.poke(f"stage {self.stage.name}")
         yield Sleep(self.world.trigger_ms[self.stage.name])
+
+    def _after_reset(self) -> State:
+        """A query that a restore has reset: what its inputs had made by the cut is behind it, for ever."""
+        made = self.world.oracle.emitted_by
+        position = self.folder.position.consumed
+        passed = {
+            path: made(name, self.stage.generation, position[name]).get(before, 0)
+            for name, pairs in self.model.paths.items()
+            for before, path in pairs
+        }
+        return State(passed, passed, None)
 
     # --- planning -------------------------------------------------------------------------------------
 
@@ -221,7 +235,7 @@ class Query:
             if staged:
                 sinks[sink.name] = staged
         after = State(taken, emitted, self._watermark(taken, before))
-        offsets = {"source": planned.source, "attempt": attempt}
+        offsets: dict[str, Offset] = {"source": planned.source, "attempt": attempt}
         spark_watermark = self._report_watermark(after)
         return after, Prepared(batch, files, sinks, planned.consumed, offsets, spark_watermark)
 

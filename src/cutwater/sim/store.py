@@ -66,7 +66,7 @@ class SimTable:
 
     def find(self, transaction: int) -> int | None:
         for number in range(len(self.versions) - 1, -1, -1):
-            if self.versions[number].transaction == transaction:
+            if self.versions[number].transaction <= transaction:
                 return number
         return None
 

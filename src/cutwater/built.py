@@ -1,0 +1,158 @@
+"""A pipeline whose stage functions have been called: plans, schemas, the topology for the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from cutwater.graph import StageDef, in_order
+from cutwater.protocol.errors import UserError
+from cutwater.protocol.records import SinkSpec, StageSpec, Topology
+from cutwater.sinks.base import Sink
+from cutwater.spark.plan import Plan, channel_schema, read_plan, row_schema
+from cutwater.spark.source import FORMAT, ChannelSource
+from cutwater.stores import Store
+
+
+class BuiltStage(msgspec.Struct, frozen=True):
+    """One stage, ready to be started. `feeds`: the local file per input that tells its query what to read."""
+
+    definition: StageDef
+    frame: DataFrame
+    plan: Plan
+    schema: StructType
+    feeds: dict[str, Path]
+    has_readers: bool
+
+    @property
+    def name(self) -> str:
+        return self.definition.name
+
+    @property
+    def has_native_source(self) -> bool:
+        return any(source.input is None for source in self.plan.sources)
+
+
+class Built(msgspec.Struct, frozen=True):
+    """All of it."""
+
+    name: str
+    spark: SparkSession
+    stages: Mapping[str, BuiltStage]
+    topology: Topology
+    sinks: dict[str, Sink]
+    folder: Path
+
+
+def build(name: str, stages: dict[str, StageDef], spark: SparkSession, folder: Path) -> Built:
+    """Calls the stage functions in order. `folder` is a local one, for feeds. Raises `UserError`, which
+    names the stage and the way out, for every plan that cannot be part of a pipeline."""
+    from pyspark import cloudpickle
+
+    from cutwater.spark import source
+
+    cloudpickle.register_pickle_by_value(source)  # type: ignore[no-untyped-call]
+    spark.dataSource.register(ChannelSource)
+    ordered = in_order(stages)
+    read = {i for stage in ordered for i in stage.inputs}
+    built: dict[str, BuiltStage] = {}
+    specs: dict[str, StageSpec] = {}
+    for stage in ordered:
+        feeds = {i: folder / f"{stage.name}.{i}.feed" for i in stage.inputs}
+        for path in feeds.values():
+            path.write_text("")
+        frame = _call(stage, spark, feeds, specs)
+        plan = read_plan(frame)
+        _check_plan(stage, plan)
+        schema = channel_schema(stage.name, frame.schema) if stage.name in read else None
+        rows = row_schema(frame.schema)
+        built[stage.name] = BuiltStage(stage, frame, plan, rows, feeds, stage.name in read)
+        sinks = tuple(SinkSpec(sink.name, sink.final_by is not None) for sink in stage.sinks)
+        specs[stage.name] = StageSpec(stage.name, stage.inputs, stage.member, sinks, schema)
+    _refuse_shared_sources(built)
+    topology = Topology({s: specs[s] for s in sorted(specs)})
+    return Built(name, spark, built, topology, {k.name: k for s in ordered for k in s.sinks}, folder)
+
+
+def bind_sinks(built: Built, store: Store, force: bool = False) -> None:
+    """Tells each sink for whom it works and what rows it gets. Raises `UserError` if it cannot take them."""
+    for stage in built.stages.values():
+        for sink in stage.definition.sinks:
+            if sink.final_by is not None and not stage.plan.has_watermark:
+                raise UserError(
+                    f"sink '{sink.name}' shows rows when their window is closed (final_by={sink.final_by!r}), but "
+                    f"stage '{stage.name}' has no watermark, so no window ever closes: add withWatermark()"
+                )
+            sink.bind(store, sink.name, stage.schema.json(), force)
+            sink.attach(built.spark)
+
+
+def _call(
+    stage: StageDef, spark: SparkSession, feeds: Mapping[str, Path], specs: Mapping[str, StageSpec]
+) -> DataFrame:
+    arguments: dict[str, Any] = {"spark": spark} if stage.wants_spark else {}
+    for name in stage.inputs:
+        schema = specs[name].schema
+        assert schema is not None
+        reader = spark.readStream.format(FORMAT).option("input", name).option("feed", str(feeds[name]))
+        reader = reader.option("schema", schema).option("max_rows", str(stage.max_rows))
+        arguments[name] = reader.option("tasks", str(spark.sparkContext.defaultParallelism)).load()
+    try:
+        frame = stage.function(**arguments)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(
+            f"stage '{stage.name}': its function raised {type(error).__name__}: {_first_lines(str(error))}"
+        ) from error
+    if not isinstance(frame, DataFrame):
+        got = "nothing (is a return missing?)" if frame is None else f"a {type(frame).__name__}"
+        raise UserError(f"stage '{stage.name}' must return a streaming DataFrame, and returned {got}")
+    if not frame.isStreaming:
+        raise UserError(
+            f"stage '{stage.name}' returned a batch DataFrame: read its source with spark.readStream, or read another "
+            "stage by naming it as a parameter"
+        )
+    return frame
+
+
+def _check_plan(stage: StageDef, plan: Plan) -> None:
+    unread = set(stage.inputs) - {s.input for s in plan.sources if s.input is not None}
+    if unread:
+        raise UserError(
+            f"stage '{stage.name}' takes {', '.join(sorted(unread))} as a parameter and does not use it; use it, or "
+            "remove the parameter"
+        )
+    if plan.fan_in_watermark and not stage.watermark_above_fan_in:
+        inputs = ", ".join(plan.fan_in_watermark)
+        raise UserError(
+            f"stage '{stage.name}' has withWatermark() above a fan-in of {inputs}: an input that falls behind the other "
+            "would lose rows as late. Put withWatermark() on each input before they are joined or united, for example "
+            f"{plan.fan_in_watermark[0]}.withWatermark(...); or accept that with "
+            "@pipeline.stage(watermark_above_fan_in=True)"
+        )
+
+
+def _refuse_shared_sources(built: Mapping[str, BuiltStage]) -> None:
+    seen: dict[Any, str] = {}
+    for stage in built.values():
+        for source in stage.plan.sources:
+            if source.is_shareable:
+                continue
+            other = seen.setdefault(source, stage.name)
+            if other != stage.name and not stage.definition.same_source:
+                raise UserError(
+                    f"stages '{other}' and '{stage.name}' both read the source {source}, each at its own pace, so their "
+                    "tables would not show the same rows of it. Read it in one stage and let both name that stage as a "
+                    "parameter; or accept it with @pipeline.stage(same_source=True)"
+                )
+
+
+def _first_lines(text: str, count: int = 3) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return " ".join(lines[:count])

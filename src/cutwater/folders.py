@@ -1,0 +1,305 @@
+"""Spark's checkpoint folders in the store: made, looked into, reported and cleaned up.
+
+Every start of a stage's query has a folder of its own, `stages/<stage>/<generation>/spark/<incarnation>/`.
+Beside what Spark writes there lie `prepared/<batch>.json` (what a batch did, written before Spark commits
+it), `cutwater/base.json` (a folder that was begun without state at the log's batch `base` numbers its
+batches from there) and `cutwater/complete` (created last). Batches are those of the stage's log here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import msgspec
+
+from cutwater.protocol.errors import StoreError
+from cutwater.protocol.records import Prepared, StageReport, decode, encode
+from cutwater.protocol.retention import Stored
+from cutwater.sparkfolder import Cache, SparkFolder
+from cutwater.statefiles import FOREVER
+from cutwater.stores import Store
+
+__all__ = [
+    "Cache",
+    "base_of",
+    "committed",
+    "find_state",
+    "find_stored",
+    "list_folders",
+    "make_folder",
+    "spark_prefix",
+    "write_prepared",
+]
+
+_BASE = "cutwater/base.json"
+_COMPLETE = "cutwater/complete"
+_IN_PLACE = re.compile(r"stages/[^/]+/\d+/spark/\d+/(.+)")
+_COPIED = re.compile(r"checkpoints/[^/]+/state/[^/]+/(.+)")
+_ATTEMPT = re.compile(r"(\d+)-(\d+)-[^/]*/.+")
+_SIDE_BY_SIDE = 16
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Base(msgspec.Struct, frozen=True):
+    """Spark's batch 0 is the log's batch `base` + 1."""
+
+    base: int
+
+
+class Complete(msgspec.Struct, frozen=True):
+    """The mark of a complete folder: the last batch that was in it when it was made, and the first at which
+    the stage can be cut with what is in it."""
+
+    batch: int
+    lowest: int
+
+
+def spark_prefix(stage: str, generation: int, incarnation: int) -> str:
+    """Where an incarnation's Spark folder lies."""
+    return f"stages/{stage}/{generation}/spark/{incarnation}/"
+
+
+def list_folders(store: Store, stage: str, generation: int) -> list[int]:
+    """The incarnations whose folder is complete."""
+    prefix = f"stages/{stage}/{generation}/spark/"
+    names = (name.removeprefix(prefix).partition("/") for name in store.list(prefix))
+    return sorted(int(incarnation) for incarnation, _, rest in names if rest == _COMPLETE)
+
+
+def base_of(store: Store, stage: str, generation: int, incarnation: int, cache: Cache | None = None) -> int:
+    """What to add, and one more, to Spark's number of a batch to get the log's."""
+    return _base(store, spark_prefix(stage, generation, incarnation), cache or Cache())
+
+
+def _base(store: Store, prefix: str, cache: Cache) -> int:
+    if prefix not in cache.bases:
+        cache.bases[prefix] = _read(store, prefix + _BASE, Base).base
+    return cache.bases[prefix]
+
+
+def _read(store: Store, name: str, kind: type[T]) -> T:
+    data = store.read(name)
+    if data is None:
+        raise StoreError(f"{name} is gone, without which its folder cannot be used; restore a checkpoint")
+    return decode(name, data, kind)
+
+
+# --- batches ----------------------------------------------------------------------------------------
+
+
+def write_prepared(
+    store: Store, stage: str, generation: int, incarnation: int, record: Prepared, cache: Cache | None = None
+) -> None:
+    """Makes the record of a batch durable; to be called before Spark commits the batch."""
+    base = base_of(store, stage, generation, incarnation, cache)
+    name = f"{spark_prefix(stage, generation, incarnation)}prepared/{record.batch - base - 1}.json"
+    data = encode(record)
+    if not store.create(name, data) and store.read(name) != data:
+        raise StoreError(
+            f"{name} exists already: two queries work in the same Spark folder; stop one of them"
+        )
+
+
+def committed(
+    store: Store, stage: str, generation: int, incarnation: int, batch: int, cache: Cache | None = None
+) -> Prepared | None:
+    """The prepared record of a batch, if Spark has committed the batch."""
+    prefix = spark_prefix(stage, generation, incarnation)
+    number = batch - base_of(store, stage, generation, incarnation, cache) - 1
+    if number < 0 or not store.exists(f"{prefix}commits/{number}"):
+        return None
+    name = f"{prefix}prepared/{number}.json"
+    record = _read(store, name, Prepared)
+    if record.batch != batch:
+        raise StoreError(f"{name} is of batch {record.batch}, and not {batch}; restore the newest checkpoint")
+    return record
+
+
+# --- making folders -----------------------------------------------------------------------------------
+
+
+def make_folder(
+    store: Store,
+    stage: str,
+    generation: int,
+    incarnation: int,
+    source: int | None,
+    report: StageReport | None,
+    last: int | None = None,
+) -> None:
+    """Makes an incarnation's folder: from the folder of incarnation `source`, up to the last batch that Spark
+    has committed there; or, without one, from the files that `report` names; or empty.
+
+    `last` is the last batch in the stage's log, if it is known: nothing is taken over that only earlier
+    batches need. What an earlier try has left behind is removed first.
+    """
+    prefix = spark_prefix(stage, generation, incarnation)
+    if store.exists(prefix + _COMPLETE):
+        return
+    store.delete(store.list(prefix))
+    if source is not None:
+        mark = _take_over(store, spark_prefix(stage, generation, source), prefix, last)
+    elif report is not None and report.state:
+        mark = _rebuild(store, report, prefix)
+    else:
+        batch = report.batch if report is not None else -1
+        store.create(prefix + _BASE, encode(Base(batch)))
+        mark = Complete(batch, batch)
+    store.create(prefix + _COMPLETE, encode(mark))
+
+
+def _take_over(store: Store, origin: str, prefix: str, last: int | None) -> Complete:
+    cache = Cache()
+    folder = SparkFolder(store, origin, cache)
+    base = _base(store, origin, cache)
+    start = _read(store, origin + _COMPLETE, Complete).batch - base - 1
+    upto = folder.last_committed(start)
+    if last is not None and upto + base + 1 < last:
+        raise StoreError(
+            f"Spark's files in {origin} end at batch {upto + base + 1}, and the stage's log has "
+            f"batch {last}: what Spark wrote last is lost. Restore the newest checkpoint"
+        )
+    prepared = {batch for batch in folder.batches["prepared"] if start < batch <= upto}
+    lowest = last - base - 1 if last is not None else min(prepared, default=upto + 1) - 1
+    names = {_BASE, *(f"prepared/{batch}.json" for batch in prepared if batch > lowest)}
+    for batch in range(max(lowest, 0), upto + 1):
+        needed = folder.needed(batch)
+        if needed is None and batch == upto:
+            raise StoreError(
+                f"files of batch {upto + base + 1} are gone from {origin}; restore the newest checkpoint"
+            )
+        names |= needed or set()
+    names.discard(_COMPLETE)
+    _side_by_side(lambda name: store.copy(origin + name, prefix + name), sorted(names))
+    return Complete(upto + base + 1, lowest + base + 1)
+
+
+def _rebuild(store: Store, report: StageReport, prefix: str) -> Complete:
+    gone: list[str] = []
+
+    def copy(name: str) -> None:
+        try:
+            store.copy(name, prefix + _name_in_folder(name))
+        except OSError:
+            if store.exists(name):
+                raise
+            gone.append(name)
+
+    _side_by_side(copy, sorted(report.state))
+    if gone:
+        raise StoreError(
+            f"{len(gone)} of {len(report.state)} state files of stage {report.stage} at batch {report.batch} "
+            f"are gone: {', '.join(sorted(gone)[:5])}{' ...' if len(gone) > 5 else ''}; restore another "
+            "checkpoint"
+        )
+    return Complete(report.batch, report.batch)
+
+
+def _name_in_folder(name: str) -> str:
+    match = _IN_PLACE.fullmatch(name) or _COPIED.fullmatch(name)
+    if match is None:
+        raise StoreError(f"{name} is listed as a state file, and is not below a Spark folder or a checkpoint")
+    return match[1]
+
+
+def _side_by_side(act: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
+        return list(pool.map(act, items))
+
+
+# --- what a checkpoint names ----------------------------------------------------------------------------
+
+
+def find_state(
+    store: Store,
+    stage: str,
+    generation: int,
+    incarnation: int,
+    batch: int,
+    copy_to: str | None,
+    cache: Cache,
+) -> dict[str, str] | None:
+    """Names and checksums of the files from which a folder can be rebuilt that goes on after `batch`; `None`
+    if some are gone. With `copy_to` they are copied below that prefix, and the copies are answered."""
+    prefix = spark_prefix(stage, generation, incarnation)
+    number = batch - _base(store, prefix, cache) - 1
+    if number < 0:
+        return {}
+    needed = SparkFolder(store, prefix, cache).needed(number)
+    if needed is None:
+        return None
+    names = sorted(needed - {_COMPLETE})
+    if copy_to is None:
+        return _checksums(store, [prefix + name for name in names], cache.checksums)
+    try:
+        _side_by_side(lambda name: store.copy(prefix + name, copy_to + name), names)
+    except OSError:
+        if all(store.exists(prefix + name) for name in names):
+            raise
+        return None
+    return _checksums(store, [copy_to + name for name in names], {})
+
+
+def _checksums(store: Store, names: list[str], known: dict[str, str]) -> dict[str, str] | None:
+    new = [name for name in names if name not in known]
+    for name, checksum in zip(new, _side_by_side(store.checksum, new), strict=True):
+        if checksum is None:
+            return None
+        known[name] = checksum
+    return {name: known[name] for name in names}
+
+
+# --- what may be deleted --------------------------------------------------------------------------------
+
+
+def find_stored(
+    store: Store, stage: str, generation: int, last_incarnation: int, cache: Cache
+) -> tuple[list[Stored], list[Stored]]:
+    """What lies below a stage's folder: its channel files, and its state files with the batches that need
+    them. `cache` must be the same in every call of a process: it knows since when a snapshot is there."""
+    prefix = f"stages/{stage}/{generation}/"
+    data = []
+    for name in store.list(f"{prefix}data/"):
+        if match := _ATTEMPT.fullmatch(name.removeprefix(f"{prefix}data/")):
+            data.append(Stored(name, int(match[1]), int(match[2])))
+    names = store.list(f"{prefix}spark/")
+    folders: dict[int, list[str]] = defaultdict(list)
+    for name in names:
+        folders[int(name.removeprefix(f"{prefix}spark/").partition("/")[0])].append(name)
+    states: list[Stored] = []
+    for incarnation, files in folders.items():
+        if incarnation <= last_incarnation:
+            states += _stored(
+                store, spark_prefix(stage, generation, incarnation), files, last_incarnation, cache
+            )
+    _forget(cache, f"{prefix}spark/", set(names))
+    return data, states
+
+
+def _stored(store: Store, prefix: str, files: list[str], last: int, cache: Cache) -> list[Stored]:
+    incarnation = int(prefix.split("/")[-2])
+    if prefix + _COMPLETE not in files:  # whoever was making it has been superseded
+        return [Stored(name, incarnation, -1, -1) for name in files] if incarnation < last else []
+    base = _base(store, prefix, cache)
+    lowest = _read(store, prefix + _COMPLETE, Complete).lowest
+    spans = SparkFolder(store, prefix, cache, files).spans(live=incarnation == last)
+    states = []
+    for name, (first, until) in spans.items():
+        end = until + base + 1 if until < FOREVER else FOREVER
+        states.append(Stored(prefix + name, incarnation, min(max(first + base + 1, lowest), end), end))
+    return states
+
+
+def _forget(cache: Cache, prefix: str, names: set[str]) -> None:
+    """Drops from the cache what is known of files that are gone."""
+    kinds: Iterable[dict[str, object]] = vars(cache).values()
+    for known in kinds:
+        for name in list(known):
+            if name.startswith(prefix) and name not in names and not name.endswith("/"):
+                known.pop(name, None)

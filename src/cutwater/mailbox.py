@@ -1,0 +1,163 @@
+"""Requests to a running pipeline, from its own process or through the store from anywhere else.
+
+A request is an object `requests/<id>.json`; its answer is `replies/<id>.json`. Whoever asks removes the
+answer, and the leader whatever nobody has fetched for a day. It is only asked for while a leader is there
+to answer, so a request that nobody hears simply waits.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from threading import Event, Thread
+from typing import TYPE_CHECKING
+
+from cutwater.protocol.errors import PeerError, UserError
+from cutwater.protocol.leader import LeaderPhase
+from cutwater.protocol.wire import Reply, Request, RequestKind, decode, encode
+from cutwater.stores import LocalStore, Store
+
+if TYPE_CHECKING:
+    from cutwater.runtime import Runtime
+
+REQUESTS = "requests/"
+REPLIES = "replies/"
+
+
+class Mailbox:
+    """Takes requests in and hands answers out."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._store = runtime.store
+        self._waiting: dict[str, tuple[Event, list[Reply]]] = {}
+        self._pending: dict[str, Request] = {}
+        self._from_store: set[str] = set()
+        self._delivered: dict[str, int] = {}
+        self._stopped = Event()
+        self._thread = Thread(target=self._watch, name="cutwater-mailbox", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        for event, _ in self._waiting.values():
+            event.set()
+
+    def drain(self) -> None:
+        """Asks for a drain without waiting for the answer."""
+        self.post(Request(RequestKind.DRAIN, new_id()))
+
+    def post(self, request: Request) -> None:
+        """Puts a request of this process in line."""
+
+        def put_in_line() -> None:
+            self._pending[request.request_id] = request
+            self._deliver()
+
+        self._runtime.shell.call(put_in_line)
+
+    def ask(self, request: Request, timeout_s: float) -> Reply:
+        """Asks from a thread of this process, and waits. Raises `UserError` if no answer comes."""
+        event, answers = Event(), list[Reply]()
+        self._waiting[request.request_id] = event, answers
+        self.post(request)
+        event.wait(timeout_s)
+        self._waiting.pop(request.request_id, None)
+        if answers:
+            return answers[0]
+        if self._runtime.failure is not None:
+            raise UserError(f"the pipeline has failed: {self._runtime.failure}") from self._runtime.failure
+        raise UserError(
+            f"no answer to '{request.kind.value}' within {timeout_s:g} s; it may still come about: see "
+            "`cutwater checkpoints`, and `cutwater status` for what the stages are doing"
+        )
+
+    def on_reply(self, reply: Reply) -> None:
+        """The leader has answered, in the loop's thread."""
+        request_id = reply.request_id
+        self._pending.pop(request_id, None)
+        self._delivered.pop(request_id, None)
+        waiting = self._waiting.get(request_id)
+        if waiting is not None:
+            waiting[1].append(reply)
+            waiting[0].set()
+        if request_id in self._from_store:
+            self._runtime.shell.work(lambda: self._answer(reply))
+
+    def _answer(self, reply: Reply) -> None:
+        try:
+            self._store.put(f"{REPLIES}{reply.request_id}.json", encode(reply))
+            self._store.delete([f"{REQUESTS}{reply.request_id}.json"])
+        except OSError:
+            return
+        self._from_store.discard(reply.request_id)
+
+    def _deliver(self) -> None:
+        """Hands to the leader what it has not been given in this term, in the loop's thread."""
+        leader = self._runtime.leader
+        if leader.phase is not LeaderPhase.LEADING or leader.coordinator is None:
+            self._runtime.shell.later(0.1, self._deliver_again)
+            return
+        term = self._runtime.member.journal.state.term
+        for request_id, request in list(self._pending.items()):
+            if self._delivered.get(request_id) != term:
+                self._delivered[request_id] = term
+                leader.on_message(request)
+
+    def _deliver_again(self) -> None:
+        if self._pending:
+            self._deliver()
+
+    def _watch(self) -> None:
+        """Looks for requests in the store."""
+        every = 0.25 if isinstance(self._store, LocalStore) else 2.0
+        while not self._stopped.wait(every):
+            try:
+                names = self._store.list(REQUESTS)
+                fresh = [n for n in names if _id_of(n) not in self._from_store]
+                found = self._store.read_many(fresh) if fresh else []
+            except OSError:
+                continue
+            for name, data in zip(fresh, found, strict=True):
+                if data is not None:
+                    self._take(_id_of(name), data)
+
+    def _take(self, request_id: str, data: bytes) -> None:
+        self._from_store.add(request_id)
+        try:
+            request = decode(data)
+        except PeerError as error:
+            self._answer(Reply(request_id, False, None, None, str(error)))
+            return
+        if not isinstance(request, Request) or request.request_id != request_id:
+            self._answer(Reply(request_id, False, None, None, "this is no request"))
+            return
+        self.post(request)
+
+
+def new_id() -> str:
+    return uuid.uuid4().hex[:12]
+
+
+def ask_through(store: Store, request: Request, timeout_s: float) -> Reply | None:
+    """Asks a pipeline that runs elsewhere; `None` if no answer comes in time (the request is withdrawn)."""
+    question, answer = f"{REQUESTS}{request.request_id}.json", f"{REPLIES}{request.request_id}.json"
+    store.put(question, encode(request))
+    deadline = time.monotonic() + timeout_s
+    every = 0.1 if isinstance(store, LocalStore) else 1.0
+    while time.monotonic() < deadline:
+        data = store.read(answer)
+        if data is not None:
+            store.delete([answer])
+            reply = decode(data)
+            assert isinstance(reply, Reply)
+            return reply
+        time.sleep(every)
+    store.delete([question])
+    return None
+
+
+def _id_of(name: str) -> str:
+    return name.rsplit("/", 1)[-1].removesuffix(".json")

@@ -1,0 +1,184 @@
+"""Reading and steering a store without running a member: the protocol's procedures, driven one by one."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import Any, TypeVar
+
+from cutwater import failpoints
+from cutwater.protocol import effects as fx
+from cutwater.protocol.chain import digest
+from cutwater.protocol.errors import StoreError, UserError
+from cutwater.protocol.journal import Journal, timeline
+from cutwater.protocol.log import AppendPhase, append, follow
+from cutwater.protocol.publish import read_manifest
+from cutwater.protocol.records import (
+    MARK_PREFIX,
+    Checkpoint,
+    JournalBody,
+    JournalState,
+    Leader,
+    Manifest,
+    Restored,
+    Topology,
+    TopologySet,
+    encode,
+    mark_name,
+)
+from cutwater.stores import Store
+from cutwater.times import place_of
+
+R = TypeVar("R")
+PATIENCE = 20
+"""How often a failing store is asked again before a command gives up."""
+
+
+def drive(store: Store, procedure: fx.Procedure[R]) -> R:
+    """Runs a procedure that needs nothing but the store. Raises `StoreError` if that keeps failing."""
+    answer: Any = None
+    failures = 0
+    trouble = ""
+    while True:
+        try:
+            effect = procedure.send(answer)
+        except StopIteration as end:
+            result: R = end.value
+            return result
+        try:
+            answer = _perform(store, effect)
+            failures = 0 if not isinstance(effect, fx.Sleep) else failures
+        except OSError as error:
+            failures, trouble, answer = failures + 1, str(error), fx.FAILED
+            if failures > PATIENCE:
+                raise StoreError(f"the store {store.url} does not answer: {trouble}") from error
+
+
+def _perform(store: Store, effect: fx.Effect) -> Any:
+    match effect:
+        case fx.Create():
+            place, thing = place_of(effect.name, effect.data) if failpoints.ACTIVE else ("", "")
+            failpoints.reach(f"before {place}", thing)
+            created = store.create(effect.name, effect.data)
+            failpoints.reach(f"after {place}", thing)
+            return fx.CREATED if created else fx.EXISTS
+        case fx.Read():
+            return store.read(effect.name)
+        case fx.ReadMany():
+            return store.read_many(effect.names)
+        case fx.List():
+            return store.list(effect.prefix, effect.after)
+        case fx.Sleep() | fx.Wait():
+            return time.sleep(effect.ms / 1000)
+        case _:
+            raise AssertionError(f"{effect} needs a running member")
+
+
+def read_journal(store: Store, *, must_exist: bool = True) -> Journal:
+    """The journal as it stands. Raises `UserError` if there is none, unless there need not be."""
+    journal = Journal()
+    drive(store, follow(journal.view))
+    if must_exist and journal.index == 0:
+        raise UserError(
+            f"{store.url} holds no pipeline yet (its journal is empty); start one with `cutwater run FILE --store "
+            f"{store.url}`, or give the store that you mean"
+        )
+    return journal
+
+
+def manifest_of(store: Store, checkpoint: Checkpoint) -> Manifest:
+    """The manifest of a committed epoch. Raises `StoreError` if it is gone or damaged."""
+    manifest = drive(store, read_manifest(checkpoint))
+    if manifest is None:
+        raise StoreError(
+            f"the manifest of epoch {checkpoint.epoch} is missing from {store.url}; run `cutwater verify` to see which "
+            "checkpoints can be restored"
+        )
+    return manifest
+
+
+def resolve(state: JournalState, ref: str) -> Checkpoint:
+    """The checkpoint that `latest`, an epoch or a savepoint's name means. Raises `UserError` for others."""
+    if ref == "latest":
+        if state.head is None:
+            raise UserError("there is no checkpoint yet, so there is no latest one")
+        return state.committed[state.head]
+    if ref in state.savepoints:
+        return state.committed[state.savepoints[ref]]
+    if ref.isdigit() and int(ref) in state.committed:
+        return state.committed[int(ref)]
+    kept = ", ".join(str(e) for e in sorted(state.committed)) or "none"
+    named = ", ".join(sorted(state.savepoints)) or "none"
+    raise UserError(f"there is no checkpoint '{ref}'; epochs that are kept: {kept}; savepoints: {named}")
+
+
+def missing_objects(store: Store, manifest: Manifest, *, checksums: bool) -> list[str]:
+    """The objects that a restore of this checkpoint needs and that are gone or damaged, with why."""
+    wrong: list[str] = []
+    held = {file.name for files in manifest.held.values() for file in files}
+    for name, checksum in sorted(manifest.objects().items()):
+        if name in held:
+            continue  # it lies with its table, which the sink looks after
+        if not store.exists(name):
+            wrong.append(f"{name} is missing")
+        elif checksums and checksum is not None and store.checksum(name) != checksum:
+            wrong.append(f"{name} is damaged (its checksum differs)")
+    return wrong
+
+
+class Steering:
+    """Writing to the journal without a member: as a leader for the length of a few entries. Whoever led
+    before finds its term over, reads why, and follows."""
+
+    def __init__(self, store: Store, journal: Journal) -> None:
+        self.store = store
+        self.journal = journal
+        self._boot = uuid.uuid4().hex[:8]
+        self._nonces = 0
+
+    def lead(self) -> int:
+        """Takes the lead; the new term."""
+        while True:
+            term = self.journal.state.term + 1
+            if self._append(Leader(term, f"command-{self._boot}")):
+                return term
+
+    def record(self, term: int, body: JournalBody) -> None:
+        """Appends an entry. Raises `UserError` if somebody else has taken the lead meanwhile."""
+        while self.journal.state.term == term:
+            if self._append(body):
+                return
+        raise UserError(f"{self.journal.state.leader} has taken the lead meanwhile; try again")
+
+    def restore(self, target: Checkpoint, reset: tuple[str, ...], topology: Topology | None) -> int:
+        """Starts the next generation at a checkpoint; its number. With a topology, that is the graph from
+        now on."""
+        if target not in timeline(self.journal.state):
+            self._refuse_unpublished(target)
+        term = self.lead()
+        state = self.journal.state
+        if topology is not None and digest(encode(topology)) != state.topology_hash:
+            self.record(term, TopologySet(term, state.generation, digest(encode(topology)), topology))
+        generation = self.journal.state.generation + 1
+        body = Restored(term, generation, target.epoch, target.cuts, tuple(sorted(reset)))
+        self.record(term, body)
+        return generation
+
+    def _refuse_unpublished(self, target: Checkpoint) -> None:
+        marks = set(self.store.list(MARK_PREFIX))
+        assert self.journal.state.topology is not None
+        for sink in self.journal.state.topology.sinks():
+            if mark_name(target.index, sink) not in marks:
+                raise UserError(
+                    f"epoch {target.epoch} was abandoned by an earlier restore before sink '{sink}' had published it, "
+                    "so that table has no version to go back to; restore another checkpoint"
+                )
+
+    def _append(self, body: JournalBody) -> bool:
+        view = self.journal.view
+        self._nonces += 1
+        sealed = view.seal(body, f"command-{self._boot}-{self._nonces}")
+        phase = drive(self.store, append(view, sealed))
+        if phase is not AppendPhase.MINE:
+            drive(self.store, follow(view))
+        return phase is AppendPhase.MINE

@@ -1,0 +1,359 @@
+"""The pipeline as users write it: stages as functions, and what can be done with a running one."""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from threading import current_thread, main_thread
+from typing import Any, overload
+
+from pyspark.sql import SparkSession
+
+from cutwater.built import Built, bind_sinks, build
+from cutwater.durations import readable, seconds
+from cutwater.graph import MEMBER, StageDef, define
+from cutwater.mailbox import new_id
+from cutwater.protocol.coordinator_actions import CoordinatorConfig
+from cutwater.protocol.errors import UserError
+from cutwater.protocol.leader import LeaderConfig
+from cutwater.protocol.wire import Reply, Request, RequestKind
+from cutwater.restoring import check_topology, restore_before_start
+from cutwater.runtime import Runtime, Settings, member_config
+from cutwater.sinks.base import Sink
+from cutwater.spark.session import adopt_session, hush, make_session
+from cutwater.status import Status, read_status, stale_after
+from cutwater.stores import Store, open_store
+
+Function = Callable[..., Any]
+ANSWER_S = 600.0
+LEADER_ALONE_MS = 200
+"""Silence after which a member tries to lead that has no peers whom it could hear."""
+
+
+class Pipeline:
+    """A named graph of stages.
+
+    pipeline = cutwater.Pipeline("orders")
+
+    @pipeline.stage(sinks=[cutwater.delta("out/big")])
+    def big(spark):
+        return spark.readStream.schema(ORDERS).parquet("in/orders").where("amount > 100")
+
+    pipeline.run(store="./state", every="5s")
+    """
+
+    def __init__(self, name: str) -> None:
+        if not name or not name.replace("-", "_").replace(".", "_").isidentifier():
+            raise UserError(f"'{name}' cannot name a pipeline: use letters, digits, '_', '-' and '.'")
+        self.name = name
+        self.stages: dict[str, StageDef] = {}
+        self._runtime: Runtime | None = None
+        self._own_session: SparkSession | None = None
+
+    # --- stages ---------------------------------------------------------------------------------------
+
+    @overload
+    def stage(self, function: Function) -> Function: ...
+
+    @overload
+    def stage(
+        self,
+        *,
+        name: str | None = None,
+        sinks: Sequence[Sink] = (),
+        output_mode: str = "append",
+        trigger: str = "100ms",
+        max_rows: int = 0,
+        watermark_above_fan_in: bool = False,
+        same_source: bool = False,
+        member: str | None = None,
+    ) -> Callable[[Function], Function]: ...
+
+    def stage(
+        self,
+        function: Function | None = None,
+        *,
+        name: str | None = None,
+        sinks: Sequence[Sink] = (),
+        output_mode: str = "append",
+        trigger: str = "100ms",
+        max_rows: int = 0,
+        watermark_above_fan_in: bool = False,
+        same_source: bool = False,
+        member: str | None = None,
+    ) -> Any:
+        """Makes a function a stage. It returns a streaming DataFrame; its parameter `spark` is the session,
+        the others name the stages that it reads.
+
+        `sinks`: where its rows go. `output_mode`: append, or for `cutwater.call` alone update and complete.
+        `trigger`: how often it looks for new rows. `max_rows`: about how many rows of a channel it takes at
+        once (0: all that are there; native sources have options of their own). `watermark_above_fan_in` and
+        `same_source` accept what is refused otherwise; the messages say what that means.
+        """
+
+        def add(wrapped: Function) -> Function:
+            stage = define(
+                wrapped, name=name, sinks=sinks, output_mode=output_mode, trigger=trigger, max_rows=max_rows,
+                watermark_above_fan_in=watermark_above_fan_in, same_source=same_source, member=member,
+            )  # fmt: skip
+            if stage.name in self.stages:
+                raise UserError(f"there are two stages named '{stage.name}'; rename one, or give it name=")
+            self.stages[stage.name] = stage
+            return wrapped
+
+        return add if function is None else add(function)
+
+    # --- running --------------------------------------------------------------------------------------
+
+    def start(
+        self,
+        store: str | Store = "./state",
+        *,
+        every: str | float = "10s",
+        spark: SparkSession | None = None,
+        master: str | None = None,
+        conf: dict[str, str] | None = None,
+        restore: str | int | None = None,
+        drop: Sequence[str] = (),
+        reset: Sequence[str] = (),
+        force: bool = False,
+        unaligned: bool = False,
+        once: bool = False,
+        timeout: str | float = "10m",
+        alignment_timeout: str | float | None = None,
+        retained: int = 3,
+        tolerated_failures: int | None = 3,
+        restarts: int = 3,
+        idle_after: str | float = "10s",
+        takeover: bool = False,
+        tell: Callable[[str], None] | None = None,
+    ) -> Pipeline:
+        """Starts the pipeline, and returns when its stages have been told to run.
+
+        `store`: a folder or an object store's URL; all that is durable lies there. `every`: from one
+        checkpoint to the next. `spark`: your own session (else one is made, with `master` and `conf`).
+        `restore`: go back to a checkpoint first: an epoch, a savepoint's name, or "latest"; with it the code
+        may have changed: `drop` names stages that are gone, `reset` those that start without their state,
+        and `force` undoes what others did to the tables since. `unaligned`: checkpoints do not wait for rows
+        in channels. `once`: process what is there now, commit, publish, end. `takeover`: do not wait for
+        another process that seems to run it. `tell` is given what happens, line by line.
+        """
+        if self._runtime is not None:
+            raise UserError(f"pipeline '{self.name}' runs already; stop() it first")
+        say = tell or (lambda line: None)
+        where = store if not isinstance(store, str) else open_store(store, create=True)
+        interval = max(1, int(seconds(every, "every") * 1000))
+        deadline = int(seconds(timeout, "timeout") * 1000)
+        patience = None
+        if unaligned:
+            patience = 0
+        elif alignment_timeout is not None:
+            patience = int(seconds(alignment_timeout, "alignment_timeout") * 1000)
+        config = CoordinatorConfig(
+            interval_ms=interval, timeout_ms=deadline, alignment_timeout_ms=patience, retained=retained,
+            tolerated_failures=tolerated_failures,
+        )  # fmt: skip
+        _wait_for_other(where, self.name, takeover, say)
+        built = self._build(spark, master, conf)
+        bind_sinks(built, where, force)
+        if restore is not None:
+            restore_before_start(where, built.topology, str(restore), tuple(drop), tuple(reset), say)
+        elif drop or reset:
+            raise UserError("drop and reset say what a restore does with stages; give restore= too")
+        check_topology(where, built.topology)
+        leader = LeaderConfig(timeout_ms=LEADER_ALONE_MS, heartbeat_ms=1_000, coordinator=config)
+        settings = Settings(
+            leader, member_config(where), restarts=restarts, idle_after_s=seconds(idle_after, "idle_after"),
+            once=once, unaligned=unaligned,
+        )  # fmt: skip
+        self._runtime = Runtime(built, where, MEMBER, settings, say)
+        self._runtime.start()
+        return self
+
+    def _build(self, spark: SparkSession | None, master: str | None, conf: dict[str, str] | None) -> Built:
+        if spark is not None and (master or conf):
+            raise UserError(
+                "give either your own session (spark=) or settings for a new one (master=, conf=)"
+            )
+        if spark is None:
+            existed = SparkSession.getActiveSession() is not None
+            spark = make_session(self.name, master, conf)
+            self._own_session = None if existed else spark
+        adopt_session(spark)
+        folder = Path(tempfile.mkdtemp(prefix=f"cutwater-{self.name}-"))
+        return build(self.name, self.stages, spark, folder)
+
+    def run(self, store: str | Store = "./state", **options: Any) -> None:
+        """Starts the pipeline and stays until it ends: drained, failed, or told so by Ctrl-C or SIGTERM
+        (which drain it; a second one stops it at once). Takes what `start` takes. Raises what ended it."""
+        options.setdefault("tell", _print)
+        tell = options["tell"]
+        self.start(store, **options)
+        self.stay(tell)
+
+    def stay(self, tell: Callable[[str], None], tick: Callable[[], None] | None = None) -> None:
+        """Waits until the running pipeline ends, and sees to signals meanwhile."""
+        runtime = self._running()
+        signals: list[int] = []
+        before: dict[int, Any] = {}
+        if current_thread() is main_thread():
+            for which in (signal.SIGINT, signal.SIGTERM):
+                before[which] = signal.signal(which, lambda n, _: signals.append(n))
+        seen = 0
+        try:
+            while not runtime.wait(0.2):
+                if tick is not None:
+                    tick()
+                if len(signals) > seen:
+                    seen = len(signals)
+                    if seen > 1:
+                        tell("stopping at once; what is not committed will be done again")
+                        break
+                    tell(
+                        "draining: every stage comes to rest, then a last checkpoint (again to stop at once)"
+                    )
+                    runtime.mailbox.drain()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            self.stop()
+        if runtime.failure is not None:
+            raise runtime.failure
+
+    def wait(self, timeout: str | float | None = None) -> bool:
+        """Waits until the pipeline has ended by itself; `False` if it runs on. Raises what it failed of."""
+        runtime = self._running()
+        ended = runtime.wait(None if timeout is None else seconds(timeout, "timeout"))
+        if runtime.failure is not None:
+            self.stop()
+            raise runtime.failure
+        return ended
+
+    def stop(self) -> None:
+        """Ends at once. What was not committed will be done again by the next start."""
+        runtime, self._runtime = self._runtime, None
+        if runtime is None:
+            return
+        if not runtime.drained and self._own_session is not None:
+            hush(self._own_session)
+        runtime.stop()
+        if self._own_session is not None:
+            self._own_session.stop()
+            self._own_session = None
+
+    def drain(self, timeout: str | float = ANSWER_S) -> int:
+        """Comes to rest, takes a last checkpoint, publishes it, stops. Returns its epoch."""
+        runtime = self._running()
+        epoch = self._ask(Request(RequestKind.DRAIN, new_id()), timeout)
+        deadline = time.monotonic() + seconds(timeout, "timeout")
+        while not runtime.wait(max(0.0, deadline - time.monotonic())):
+            raise UserError(
+                f"epoch {epoch} is committed, but not published everywhere: {runtime.shell.last_trouble}"
+            )
+        failure = runtime.failure
+        self.stop()
+        if failure is not None:
+            raise failure
+        assert epoch is not None
+        return epoch
+
+    # --- while it runs --------------------------------------------------------------------------------
+
+    def checkpoint(
+        self, *, full: bool = False, unaligned: bool = False, timeout: str | float = ANSWER_S
+    ) -> int:
+        """Takes a checkpoint now; its epoch, when it is committed."""
+        epoch = self._ask(Request(RequestKind.CHECKPOINT, new_id(), full=full, unaligned=unaligned), timeout)
+        assert epoch is not None
+        return epoch
+
+    def savepoint(self, name: str, timeout: str | float = ANSWER_S) -> int:
+        """Takes a full checkpoint that retention never removes; its epoch, when it is committed."""
+        check_savepoint_name(name)
+        epoch = self._ask(Request(RequestKind.SAVEPOINT, new_id(), name=name), timeout)
+        assert epoch is not None
+        return epoch
+
+    def cancel(self, timeout: str | float = ANSWER_S) -> None:
+        """Calls off the checkpoint that is under way."""
+        self._ask(Request(RequestKind.CANCEL, new_id()), timeout)
+
+    def restore(self, ref: str | int, timeout: str | float = ANSWER_S) -> int:
+        """Takes everything back to a checkpoint while the pipeline runs; its epoch."""
+        name, epoch = (None, int(ref)) if str(ref).isdigit() else (str(ref), None)
+        if name == "latest":
+            name, epoch = None, self._running().member.journal.state.head
+        found = self._ask(Request(RequestKind.RESTORE, new_id(), name=name, epoch=epoch), timeout)
+        assert found is not None
+        return found
+
+    def status(self) -> Status:
+        """How it fares now."""
+        return self._running().reporter.status()
+
+    @property
+    def is_running(self) -> bool:
+        return self._runtime is not None and not self._runtime.done.is_set()
+
+    def _running(self) -> Runtime:
+        if self._runtime is None:
+            raise UserError(f"pipeline '{self.name}' does not run in this process; start() it first")
+        return self._runtime
+
+    def _ask(self, request: Request, timeout: str | float) -> int | None:
+        return answered(self._running().request(request, seconds(timeout, "timeout")), request.kind)
+
+
+def answered(reply: Reply, kind: RequestKind) -> int | None:
+    """The epoch of an answer. Raises `UserError` that says why nothing came of it."""
+    if not reply.ok:
+        why = reply.detail or reply.reason or "no reason was given"
+        raise UserError(f"{kind.value} came to nothing ({reply.reason}): {why}")
+    return reply.epoch
+
+
+def check_savepoint_name(name: str) -> None:
+    """Raises `UserError` for a name that could be taken for something else."""
+    if name == "latest" or name.isdigit() or not name.replace("-", "_").replace(".", "_").isidentifier():
+        raise UserError(
+            f"'{name}' cannot name a savepoint: use letters, digits, '_', '-' and '.', begin with a letter, and "
+            "not 'latest'"
+        )
+
+
+def _wait_for_other(store: Store, name: str, takeover: bool, tell: Callable[[str], None]) -> None:
+    """Another process that runs this store's pipeline is not pushed aside by accident."""
+    told = False
+    while True:
+        stale = stale_after(store)
+        for other in read_status(store):
+            if other.pipeline != name:
+                raise UserError(
+                    f"the store {store.url} belongs to pipeline '{other.pipeline}', and this one is '{name}'; give "
+                    "each pipeline a store of its own"
+                )
+        alive = [s for s in read_status(store) if s.is_alive(stale)]
+        if not alive or takeover:
+            return
+        other = alive[0]
+        age = time.time() - other.updated_at
+        if age < 3:
+            raise UserError(
+                f"pipeline '{name}' runs already on this store: process {other.pid} on {other.host}, since "
+                f"{readable(time.time() - other.started_at)}. Drain it with `cutwater drain --store {store.url}`, or "
+                "take over with --takeover (takeover=True)"
+            )
+        if not told:
+            tell(
+                f"process {other.pid} on {other.host} ran this pipeline and has been silent for {readable(age)}; "
+                f"taking over when that is {readable(stale)}"
+            )
+            told = True
+        time.sleep(0.2)
+
+
+def _print(line: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)

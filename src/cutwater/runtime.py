@@ -1,0 +1,300 @@
+"""A running member: the protocol, the store, Spark's queries and the sinks, put together.
+
+What decides is in `protocol/`; what is here performs the effects that it asks for, keeps the queries' feeds
+current, notices how queries fare, and carries requests and status through the store.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from threading import Event
+from typing import Any
+
+import msgspec
+
+from cutwater import failpoints, folders
+from cutwater.built import Built
+from cutwater.mailbox import Mailbox
+from cutwater.protocol import effects as fx
+from cutwater.protocol.errors import UserError
+from cutwater.protocol.leader import Leader, LeaderConfig, LeaderPhase
+from cutwater.protocol.member import Member, MemberConfig
+from cutwater.protocol.records import StageReport
+from cutwater.protocol.wire import Ack, Reply, Request
+from cutwater.shell import Shell
+from cutwater.sinks.base import Sink
+from cutwater.spark.host import StageHost
+from cutwater.status import Reporter
+from cutwater.stores import LocalStore, Store
+from cutwater.times import Times, place_of
+from cutwater.words import LocalWord
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """How a member runs. `restarts`: how often in a row a failed query is started again. `idle_after_s`:
+    silence after which a stage no longer holds back the pipeline-wide watermark. `once`: process what is
+    there now, then drain."""
+
+    leader: LeaderConfig
+    member: MemberConfig
+    restarts: int = 3
+    backoff_s: float = 1.0
+    idle_after_s: float = 10.0
+    once: bool = False
+    unaligned: bool = False
+
+
+class Runtime:
+    """One member of a pipeline, running in this process. `tell` is given what happens, line by line."""
+
+    def __init__(
+        self, built: Built, store: Store, name: str, settings: Settings, tell: Callable[[str], None]
+    ) -> None:
+        self.built = built
+        self.store = store
+        self.settings = settings
+        self.tell = tell
+        self.boot = uuid.uuid4().hex[:8]
+        self.member = Member(name, self.boot, built.topology, settings.member, LocalWord)
+        self.leader = Leader(self.member, settings.leader)
+        self.sinks: Mapping[str, Sink] = built.sinks
+        self.times = Times(store)
+        self.done = Event()
+        self.failure: BaseException | None = None
+        self._caches = {s: folders.Cache() for s in built.topology.stages}
+        self.shell = Shell(
+            self.member, self._perform, self._send, self._on_ended, self._after_step, self._on_failure
+        )
+        self.hosts = {s: StageHost(self, built.stages[s]) for s in built.topology.hosted(name)}
+        self.mailbox = Mailbox(self)
+        self.reporter = Reporter(self)
+        self._handlers: dict[type, Callable[[Any], Any]] = {
+            fx.Create: self._create,
+            fx.Read: lambda e: store.read(e.name),
+            fx.ReadMany: lambda e: store.read_many(e.names),
+            fx.List: lambda e: store.list(e.prefix, e.after),
+            fx.Delete: self._delete,
+            fx.Copy: self._copy,
+            fx.ReadTable: lambda e: self.sinks[e.sink].head(),
+            fx.FindTableVersion: lambda e: self.sinks[e.sink].find(e.transaction),
+            fx.PublishTable: self._publish,
+            fx.RewindTable: self._rewind,
+            fx.ListFolders: lambda e: folders.list_folders(store, e.stage, e.generation),
+            fx.MakeFolder: self._make_folder,
+            fx.StartQuery: lambda e: self.hosts[e.stage].start(e.generation, e.incarnation),
+            fx.ReadPrepared: self._read_prepared,
+            fx.FindState: self._find_state,
+            fx.FindStored: self._find_stored,
+        }
+        self._stopping = False
+        self._once_asked = False
+        self._told_index = 0
+        self._stories: set[str] = set()
+
+    # --- life -----------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self.shell.spawn("journal", self.member.follow_journal())
+        self.shell.spawn("lead", self.leader.run())
+        self.shell.spawn("beat", self.leader.beat())
+        self.shell.spawn("provide", self.member.provide())
+        self.shell.start()
+        self.mailbox.start()
+        self.reporter.start()
+
+    def request(self, request: Request, timeout_s: float) -> Reply:
+        """Asks the leader for something and waits for the answer. Raises `UserError` if none comes."""
+        return self.mailbox.ask(request, timeout_s)
+
+    def stop(self) -> None:
+        """Ends everything at once; what is not committed will be done again."""
+        if self._stopping:
+            return
+        self._stopping = True
+        for host in self.hosts.values():
+            host.close()
+        self.shell.stop()
+        for host in self.hosts.values():
+            host.join()
+        self.reporter.stop("stopped" if self.failure is None else "failed")
+        self.mailbox.stop()
+        self.done.set()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Waits until the pipeline has been drained or has failed; `False` if it runs on."""
+        return self.done.wait(timeout_s)
+
+    @property
+    def drained(self) -> bool:
+        """Whether the last epoch is committed, and published everywhere."""
+        state = self.member.journal.state
+        if not state.drained or state.head is None or self.member.resumes:
+            return False
+        index = state.committed[state.head].index
+        return all(self.times.marked.get(sink, 0) >= index for sink in self.sinks)
+
+    def _on_failure(self, error: BaseException) -> None:
+        if self.failure is None:
+            self.failure = error
+        self.done.set()
+
+    # --- after every step, in the loop's thread -------------------------------------------------------
+
+    def _after_step(self) -> None:
+        member = self.member
+        if member.journal.index != self._told_index:
+            self._told_index = member.journal.index
+            self._tell_news()
+        for name, host in self.hosts.items():
+            stage = member.stages.get(name)
+            if stage is not None:
+                host.attend(stage)
+        if member.superseded and not self._stopping:
+            raise UserError(
+                "another process has taken over this pipeline's stages, so this one ends; nothing is lost. If that "
+                "was not meant, see who else runs it on this store"
+            )
+        if self.leader.given_up:
+            raise UserError(self._give_up_story())
+        if self.settings.once and not self._once_asked and self._sources_done():
+            self._once_asked = True
+            self.mailbox.drain()
+        if self.drained:
+            self.done.set()
+
+    def _sources_done(self) -> bool:
+        return (
+            self.leader.phase is LeaderPhase.LEADING
+            and len(self.member.stages) == len(self.hosts)
+            and all(host.finished for host in self.hosts.values() if host.is_root)
+        )
+
+    def _give_up_story(self) -> str:
+        failed = "; ".join(f"stage '{s}' failed: {e}" for s, e in sorted(self.member.failures.items()))
+        return f"too many checkpoints in a row have failed, so the run ends. {failed or self.leader.story}"
+
+    def _tell_news(self) -> None:
+        state = self.member.journal.state
+        self.times.learn(state)
+        for line in self.times.news():
+            self.tell(line)
+        story = self.leader.story
+        if story and story not in self._stories:
+            self._stories.add(story)
+            self.tell(story)
+
+    def _on_ended(self, actor: str) -> None:
+        if actor.startswith("stage "):
+            self.hosts[actor.removeprefix("stage ")].end()
+
+    def restart_stage(self, name: str) -> None:
+        """Starts the next incarnation of a stage, in the loop's thread."""
+        if not self._stopping and name in self.member.stages:
+            self.shell.end(f"stage {name}")
+            self.member.start_stage(name)
+            self.shell.settle()
+
+    # --- messages -------------------------------------------------------------------------------------
+
+    def _send(self, effect: fx.Send) -> None:
+        message = effect.message
+        if isinstance(message, Ack):
+            self.leader.on_message(message)
+        elif isinstance(message, Reply):
+            self.mailbox.on_reply(message)
+        else:
+            failpoints.reach("announcement", getattr(getattr(message, "phase", None), "value", ""))
+
+    # --- effects, in threads of the pool --------------------------------------------------------------
+
+    def _perform(self, effect: fx.Effect) -> Any:
+        return self._handlers[type(effect)](effect)
+
+    def _create(self, effect: fx.Create) -> fx.Answer:
+        place, thing = place_of(effect.name, effect.data) if failpoints.ACTIVE else ("", "")
+        failpoints.reach(f"before {place}", thing)
+        created = self.store.create(effect.name, effect.data)
+        if created:
+            self.times.created(effect.name, effect.data)
+            failpoints.reach(f"after {place}", thing)
+        return fx.CREATED if created else fx.EXISTS
+
+    def _delete(self, effect: fx.Delete) -> fx.Answer:
+        names = effect.names
+        failpoints.reach("before delete", names[0].split("/", 1)[0] if names else "")
+        half = len(names) // 2
+        self.store.delete(names[:half])
+        failpoints.reach("during delete", names[0].split("/", 1)[0] if names else "")
+        self.store.delete(names[half:])
+        return fx.DONE
+
+    def _copy(self, effect: fx.Copy) -> fx.Answer:
+        self.store.copy(effect.source, effect.target)
+        return fx.DONE
+
+    def _publish(self, effect: fx.PublishTable) -> int | None:
+        failpoints.reach("before publish", effect.sink)
+        epoch = self._epoch_at(effect.transaction)
+        version = self.sinks[effect.sink].publish(
+            effect.expected_version, effect.transaction, effect.files, epoch=epoch
+        )
+        failpoints.reach("after publish", effect.sink)
+        return version
+
+    def _epoch_at(self, index: int) -> int | None:
+        found = [c.epoch for c in list(self.member.journal.state.committed.values()) if c.index == index]
+        return found[0] if found else None
+
+    def _rewind(self, effect: fx.RewindTable) -> int | None:
+        sink = self.sinks[effect.sink]
+        failpoints.reach("before rewind", effect.sink)
+        version = sink.rewind(effect.expected_version, effect.transaction, effect.to_version)
+        if version is not None and not sink.rewinds:
+            self.tell(f"sink '{sink.name}' cannot go back: what it was given after that epoch stays given")
+        failpoints.reach("after rewind", effect.sink)
+        return version
+
+    def _make_folder(self, effect: fx.MakeFolder) -> fx.Answer:
+        failpoints.reach("before folder", effect.stage)
+        report: StageReport | None = effect.report
+        stage = self.member.stages.get(effect.stage)
+        last = stage.log.state.last if stage is not None else None
+        folders.make_folder(
+            self.store, effect.stage, effect.generation, effect.incarnation, effect.source, report, last
+        )
+        failpoints.reach("after folder", effect.stage)
+        return fx.DONE
+
+    def _read_prepared(self, effect: fx.ReadPrepared) -> Any:
+        found = folders.committed(
+            self.store, effect.stage, effect.generation, effect.incarnation, effect.batch,
+            self._caches[effect.stage],
+        )  # fmt: skip
+        if found is not None:
+            failpoints.reach("after commit", effect.stage)
+        return found
+
+    def _find_state(self, effect: fx.FindState) -> dict[str, str] | None:
+        if effect.copy_to is not None:
+            failpoints.reach("before copy", effect.stage)
+        found = folders.find_state(
+            self.store, effect.stage, effect.generation, effect.incarnation, effect.batch, effect.copy_to,
+            self._caches[effect.stage],
+        )  # fmt: skip
+        if effect.copy_to is not None:
+            failpoints.reach("after copy", effect.stage)
+        return found
+
+    def _find_stored(self, effect: fx.FindStored) -> Any:
+        stage = self.member.stages.get(effect.stage)
+        if stage is None or stage.incarnation == 0:
+            return fx.FAILED
+        return folders.find_stored(
+            self.store, effect.stage, effect.generation, stage.incarnation, self._caches[effect.stage]
+        )
+
+
+def member_config(store: Store) -> MemberConfig:
+    """How often to look without being told: a look at a local folder costs next to nothing."""
+    return MemberConfig(poll_ms=200 if isinstance(store, LocalStore) else 2_000)

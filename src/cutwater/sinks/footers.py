@@ -1,0 +1,138 @@
+"""Parquet footers: how many rows a file has, and what engines want to know to pass it over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import date, datetime
+from decimal import Decimal
+from math import isfinite
+from typing import Any
+
+import msgspec
+import obstore
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+from obstore.exceptions import BaseError
+from obstore.store import from_url
+
+from cutwater.protocol.errors import StoreError
+from cutwater.stores import Store, StoreUnavailable
+
+INDEXED_COLUMNS = 32
+LONGEST_TEXT = 32
+_SIDE_BY_SIDE = 16
+_ENCODE = msgspec.json.Encoder(decimal_format="number").encode
+
+Path = tuple[str, ...]
+
+
+def read_footers(store: Store, names: Sequence[str]) -> list[Any]:
+    """The footer of each file, as pyarrow has it. Raises `StoreError` if a file is gone or is no Parquet."""
+    if not names:
+        return []
+    if store.path(names[0]) is not None:
+        return [_read(name, store.path(name)) for name in names]
+    bucket = from_url(store.url)
+    with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
+        return list(pool.map(lambda name: _read_object(bucket, name), names))
+
+
+def _read_object(bucket: Any, name: str) -> Any:
+    try:
+        return _read(name, obstore.open_reader(bucket, name))
+    except FileNotFoundError:
+        raise _gone(name) from None
+    except BaseError as error:
+        raise StoreUnavailable(f"cannot read {name}: {error}") from error
+
+
+def _read(name: str, source: Any) -> Any:
+    try:
+        return pq.read_metadata(source)
+    except FileNotFoundError:
+        raise _gone(name) from None
+    except pa.ArrowInvalid as error:
+        raise StoreError(
+            f"the staged file {name} is damaged ({error}), so its epoch cannot be published; "
+            "restore an older checkpoint"
+        ) from error
+
+
+def _gone(name: str) -> StoreError:
+    return StoreError(
+        f"the staged file {name} is gone, so its epoch cannot be published: something other than Cutwater "
+        "removed it. Restore an older checkpoint"
+    )
+
+
+def statistics(footer: Any) -> str:
+    """A file's statistics as Delta tables keep them: rows, and per column lowest, highest and nulls."""
+    lowest: dict[str, Any] = {}
+    highest: dict[str, Any] = {}
+    nulls: dict[str, Any] = {}
+    columns = list(_columns(footer.schema.to_arrow_schema()))[:INDEXED_COLUMNS]
+    for place, path, kind in columns:
+        chunks = [footer.row_group(g).column(place).statistics for g in range(footer.num_row_groups)]
+        if any(chunk is None or not chunk.has_null_count for chunk in chunks):
+            continue
+        _put(nulls, path, sum(chunk.null_count for chunk in chunks))
+        with_values = [c for c in chunks if c.num_values > 0]
+        if with_values and _is_ordered(kind) and all(c.has_min_max for c in with_values):
+            _put_bounds(lowest, highest, path, with_values)
+    found = {"numRecords": footer.num_rows, "minValues": lowest, "maxValues": highest, "nullCount": nulls}
+    return _ENCODE(found).decode()
+
+
+def _put_bounds(lowest: dict[str, Any], highest: dict[str, Any], path: Path, chunks: list[Any]) -> None:
+    try:
+        low, high = min(c.min for c in chunks), max(c.max for c in chunks)
+    except (OverflowError, ValueError):  # a date that Python does not have
+        return
+    if isinstance(low, float) and not (isfinite(low) and isfinite(high)):
+        return
+    if isinstance(low, str):
+        _put(lowest, path, low[:LONGEST_TEXT])
+        if len(high) <= LONGEST_TEXT:  # the beginning of a text is lower than the text
+            _put(highest, path, high)
+        return
+    _put(lowest, path, _plain(low))
+    _put(highest, path, _plain(high))
+
+
+def _columns(fields: Any, path: Path = (), place: int = 0) -> Iterator[tuple[int, Path, Any]]:
+    """The columns with one value per row: place in the file, path, type. Fields of structs are among them,
+    what is in lists and maps is not."""
+    for field in fields:
+        if pa.types.is_struct(field.type):
+            yield from _columns(field.type, (*path, field.name), place)
+        elif not pa.types.is_nested(field.type):
+            yield place, (*path, field.name), field.type
+        place += _width(field.type)
+
+
+def _width(kind: Any) -> int:
+    """How many columns of a file a type takes."""
+    if not pa.types.is_nested(kind):
+        return 1
+    return sum(_width(kind.field(i).type) for i in range(kind.num_fields))
+
+
+def _is_ordered(kind: Any) -> bool:
+    return not (pa.types.is_boolean(kind) or pa.types.is_binary(kind))
+
+
+def _put(tree: dict[str, Any], path: Path, value: Any) -> None:
+    for name in path[:-1]:
+        tree = tree.setdefault(name, {})
+    tree[path[-1]] = value
+
+
+def _plain(value: Any) -> int | float | str | Decimal:
+    if isinstance(value, datetime):
+        text = value.replace(tzinfo=None).isoformat(timespec="microseconds")
+        return text if value.tzinfo is None else f"{text}Z"
+    if isinstance(value, date):
+        return value.isoformat()
+    assert isinstance(value, int | float | Decimal)
+    return value

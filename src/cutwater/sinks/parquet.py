@@ -1,0 +1,210 @@
+"""Plain Parquet files as a sink, with versions of its own.
+
+`_cutwater/versions/<number>.json` says what a version shows: it adds files to the version before, or lists
+them all. Creating the next one is the commit. Readers ask `parquet_files` which files to read.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+from pyspark.sql import DataFrame, DataFrameWriter
+from pyspark.sql import functions as F
+
+from cutwater.protocol.effects import TableHead
+from cutwater.protocol.errors import StoreError, UserError
+from cutwater.protocol.records import decode
+from cutwater.sinks.base import FOLDER, Sink, identity, last_part, refuse_foreign
+from cutwater.sinks.footers import read_footers
+from cutwater.sinks.schemas import misfit, plain
+from cutwater.stores import Store, open_store
+
+VERSIONS = f"{FOLDER}versions/"
+LIST_ALL_EVERY = 100
+"""So many versions at most are read to know all files."""
+
+
+class Version(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One version. `transactions`: the latest of every sink that has written here; `writer`: whose version
+    this is; `complete`: it lists all files, and not just those that it adds."""
+
+    writer: str
+    transactions: dict[str, int]
+    files: list[str]
+    complete: bool = False
+    epoch: int | None = None
+    schema: Any = None
+
+
+def parquet(
+    path: str,
+    partition_by: Sequence[str] | str | None = None,
+    final_by: str | None = None,
+    name: str | None = None,
+) -> ParquetSink:
+    """Parquet files below `path` (a folder or a bucket's URL), kept apart by the values of `partition_by`.
+    Readers get the published ones from `parquet_files(path)`. `final_by` is as for `delta`."""
+    return ParquetSink(path, partition_by, final_by, name)
+
+
+def parquet_files(path: str, version: int | None = None) -> list[str]:
+    """The files that a Parquet sink shows, now or at a version, in the order of publishing. Their columns are
+    all inside: readers that make columns of folder names are to be told not to."""
+    store = open_store(path)
+    newest = _newest(store)
+    wanted = newest if version is None else version
+    if not -1 <= wanted <= newest:
+        raise UserError(f"{path} has no version {wanted}; its versions are 0 to {newest}")
+    return [str(store.path(name) or f"{store.url}/{name}") for name in _files_at(store, wanted)]
+
+
+class ParquetSink(Sink):
+    def __init__(
+        self, path: str, partition_by: Sequence[str] | str | None, final_by: str | None, name: str | None
+    ) -> None:
+        super().__init__(name or last_part(path), partition_by, final_by)
+        self.path = path
+        self._head = TableHead(-1, 0)
+        self._fits = False
+        self._published: set[str] = set()
+        self._looked_up_to = -1
+
+    def bind(self, store: Store, sink_name: str, schema_json: str, force: bool = False) -> None:
+        super().bind(store, sink_name, schema_json, force)
+        if self.head().version >= 0:
+            self._check_fit()
+
+    def _place(self) -> tuple[Store, str]:
+        own = identity(self._store, self.name)
+        self._app = f"cutwater/{self.name}/{own}"
+        return open_store(self.path, create=True), f"{FOLDER}{own}/"
+
+    def writer(self, rows: DataFrame) -> DataFrameWriter:
+        # Spark leaves out of the files what it makes folders of, and readers of single files need it.
+        for column, folder in zip(self.partition_by, self._folders(), strict=True):
+            rows = rows.withColumn(folder, F.col(f"`{column}`"))
+        return super().writer(rows)
+
+    def _folders(self) -> list[str]:
+        return [f"__cutwater_by_{column}" for column in self.partition_by]
+
+    def _check_fit(self) -> None:
+        """All files have one schema, or readers that are given many at once would go by any one of them."""
+        have, come = plain(_read(self._files, 0).schema), plain(self._schema)
+        problem = misfit(have, come)
+        if problem is None and misfit(come, have) is not None:
+            problem = "the files have columns that the rows do not have"
+        if problem is not None:
+            raise UserError(
+                f"sink {self.name} cannot add to the Parquet files at {self.path}: {problem}. "
+                "Change the rows, or give the sink another path"
+            )
+        self._fits = True
+
+    def head(self) -> TableHead:
+        number = self._head.version
+        if number < 0:
+            number = _newest(self._files)
+        while self._files.exists(_name(number + 1)):
+            number += 1
+        if number > self._head.version:
+            self._head = TableHead(number, self._transaction_at(number))
+        return self._head
+
+    def _transaction_at(self, number: int) -> int:
+        return _read(self._files, number).transactions.get(self._app, 0)
+
+    def find(self, transaction: int) -> int | None:
+        versions = range(self.head().version + 1)
+        found = bisect_right(versions, transaction, key=self._transaction_at) - 1
+        own = self._transaction_at(found) if found >= 0 else 0
+        return bisect_left(versions, own, key=self._transaction_at) if own > 0 else found
+
+    def publish(
+        self, expected_version: int, transaction: int, files: tuple[str, ...], epoch: int | None = None
+    ) -> int | None:
+        if not self._is_next(expected_version, transaction):
+            return None
+        if expected_version >= 0 and not self._fits:
+            self._check_fit()
+        read_footers(self._files, files)
+        complete = (expected_version + 1) % LIST_ALL_EVERY == 0
+        before = _files_at(self._files, expected_version) if complete else []
+        return self._commit(expected_version, transaction, [*before, *files], complete, epoch)
+
+    def rewind(self, expected_version: int, transaction: int, to_version: int) -> int | None:
+        if not self._is_next(expected_version, transaction):
+            return None
+        names = [_name(number) for number in range(to_version + 1, expected_version + 1)]
+        found = zip(names, _read_many(self._files, names), strict=True)
+        foreign = [f"{name} (by {v.writer})" for name, v in found if v.writer != self._app]
+        refuse_foreign(self.name, foreign, self._force)
+        files = _files_at(self._files, to_version)
+        gone = set(files).difference(self._files.list(FOLDER))
+        if gone:
+            raise StoreError(
+                f"sink {self.name} cannot go back to version {to_version} of {self.path}: {len(gone)} of its "
+                f"files are gone, for example {min(gone)}. Bring them back, or restore a newer checkpoint"
+            )
+        return self._commit(expected_version, transaction, files, True, None)
+
+    def _commit(
+        self, expected_version: int, transaction: int, files: list[str], complete: bool, epoch: int | None
+    ) -> int | None:
+        first = expected_version < 0
+        others = {} if first else _read(self._files, expected_version).transactions
+        version = Version(
+            writer=self._app,
+            transactions={**others, self._app: transaction},
+            files=files,
+            complete=complete,
+            epoch=epoch,
+            schema=plain(self._schema) if first else None,
+        )
+        created = self._files.create(_name(expected_version + 1), msgspec.json.encode(version))
+        return expected_version + 1 if created else None
+
+    def _shown(self, attempts: Iterable[str]) -> set[str]:
+        head = self.head().version
+        names = [_name(number) for number in range(self._looked_up_to + 1, head + 1)]
+        for version in _read_many(self._files, names):
+            own = (f.removeprefix(self._prefix) for f in version.files if f.startswith(self._prefix))
+            self._published.update(file.partition("/")[0] for file in own)
+        self._looked_up_to = head
+        return self._published & set(attempts)
+
+
+def _name(number: int) -> str:
+    return f"{VERSIONS}{number:012d}.json"
+
+
+def _newest(store: Store) -> int:
+    names = store.list(VERSIONS)
+    return int(names[-1].removeprefix(VERSIONS).removesuffix(".json")) if names else -1
+
+
+def _read(store: Store, number: int) -> Version:
+    return _read_many(store, [_name(number)])[0]
+
+
+def _read_many(store: Store, names: list[str]) -> list[Version]:
+    found = []
+    for name, data in zip(names, store.read_many(names), strict=True):
+        if data is None:
+            raise StoreError(f"{name} is gone from {store.url}; bring it back from a copy")
+        found.append(decode(name, data, Version))
+    return found
+
+
+def _files_at(store: Store, number: int) -> list[str]:
+    """The files that a version shows."""
+    files: list[str] = []
+    if number < 0:
+        return files
+    start = number - number % LIST_ALL_EVERY  # that one lists them all; others may
+    for version in _read_many(store, [_name(n) for n in range(start, number + 1)]):
+        files = version.files if version.complete else files + version.files
+    return files

@@ -1,0 +1,109 @@
+"""Row schemas, as Spark describes them in JSON: what a table can hold, and what fits into which."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+Type = str | dict[str, Any]
+
+_INTEGERS = {"byte", "short", "integer", "long"}
+_PARTITIONS = _INTEGERS | {"string", "boolean", "date", "timestamp_ntz"}
+_DELTA = _PARTITIONS | {"float", "double", "binary", "timestamp"}
+_DECIMAL = re.compile(r"decimal\(\d+,\s*-?\d+\)")
+_NOT_IN_NAMES = re.compile(r"[ ,;{}()\n\t=]")
+
+
+def plain(kind: Any) -> Any:
+    """A type in which everything may be null and nothing is annotated: how Parquet files are read."""
+    if isinstance(kind, list):
+        return [plain(field) for field in kind]
+    if not isinstance(kind, dict):
+        return kind
+    result = {key: plain(value) for key, value in kind.items()}
+    for key in ("nullable", "containsNull", "valueContainsNull"):
+        if key in result:
+            result[key] = True
+    if "name" in result:
+        result["metadata"] = {}
+    return result
+
+
+def leaves(kind: Type, path: str = "") -> Iterator[tuple[str, Type]]:
+    """Every column and field that is not made of others, with its path and type."""
+    if isinstance(kind, str) or kind["type"] not in ("struct", "array", "map"):
+        yield path, kind
+        return
+    if kind["type"] == "struct":
+        for field in kind["fields"]:
+            yield from leaves(field["type"], f"{path}.{field['name']}" if path else field["name"])
+    for part in ("elementType", "keyType", "valueType"):
+        if part in kind:
+            yield from leaves(kind[part], f"{path}.{part.removesuffix('Type')}")
+
+
+def unfit_for_delta(schema: dict[str, Any]) -> str | None:
+    """Why rows cannot be kept in a Delta table, `None` if they can."""
+    for path, kind in leaves(schema):
+        if isinstance(kind, dict) or not (kind in _DELTA or _DECIMAL.fullmatch(kind)):
+            name = _short(kind)
+            return f"column {path} is of type {name}, which Delta tables do not have; cast it to another"
+        if _NOT_IN_NAMES.search(path):
+            return f"column {path!r} has a character in its name that Delta does not allow; rename it"
+    return None
+
+
+def unfit_to_partition(schema: dict[str, Any], columns: tuple[str, ...]) -> str | None:
+    """Why a table cannot be partitioned by these columns, `None` if it can. A timestamp would be written
+    in the session's time zone and read in another, and some readers cannot read negative decimals."""
+    for field in schema["fields"]:
+        kind = field["type"]
+        if field["name"] in columns and not (isinstance(kind, str) and kind in _PARTITIONS):
+            name = _short(kind)
+            advice = "use its date: to_date(...)" if kind == "timestamp" else "use another column"
+            return f"it is partitioned by {field['name']}, which is of type {name}; {advice}"
+    return None
+
+
+def misfit(table: Type, rows: Type, path: str = "") -> str | None:
+    """Why rows do not fit into a table, `None` if they do. Columns that only the table has are null."""
+    if isinstance(table, str) or isinstance(rows, str):
+        if table == rows:
+            return None
+        return f"{path} is {_short(rows)}, and {_short(table)} in the table"
+    if table["type"] != rows["type"]:
+        return f"{path} is {_short(rows)}, and {_short(table)} in the table"
+    if table["type"] == "struct":
+        return _struct_misfit(table, rows, path)
+    for part, null in (("elementType", "containsNull"), ("keyType", ""), ("valueType", "valueContainsNull")):
+        if part in table:
+            if rows.get(null) and not table[null]:
+                return f"{path} has nulls in it, and the table allows none there"
+            found = misfit(table[part], rows[part], f"{path}.{part.removesuffix('Type')}")
+            if found is not None:
+                return found
+    return None
+
+
+def _struct_misfit(table: dict[str, Any], rows: dict[str, Any], path: str) -> str | None:
+    have = {field["name"]: field for field in table["fields"]}
+    come = {field["name"]: field for field in rows["fields"]}
+    for name, field in come.items():
+        place = f"{path}.{name}" if path else name
+        if name not in have:
+            return f"the table has no column {place}; add it to the table, or leave it out"
+        if field["nullable"] and not have[name]["nullable"]:
+            return f"{place} can be null, and the table allows no nulls there"
+        found = misfit(have[name]["type"], field["type"], place)
+        if found is not None:
+            return found
+    for name, field in have.items():
+        if name not in come and not field["nullable"]:
+            place = f"{path}.{name}" if path else name
+            return f"the table's column {place} must have a value, and the rows do not have it"
+    return None
+
+
+def _short(kind: Type) -> str:
+    return kind if isinstance(kind, str) else str(kind["type"])

@@ -1,0 +1,1 @@
+"""Everything that touches Spark: sessions, plans, channels, queries."""

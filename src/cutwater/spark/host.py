@@ -1,0 +1,366 @@
+"""Hosting a stage's query: starting, feeding, watching and stopping it.
+
+A query is started for each incarnation of its stage, and stopped before the next one begins. What it may
+read is in its feeds, which are brought up to date after every step of the protocol. Whether it has nothing
+more to do, which a drain asks for, is answered by Spark itself: `processAllAvailable` returns when a
+trigger has found neither new data nor a reason to run without. A source that never ends is brought to rest
+by one more incarnation of the query that takes what is available now and then ends.
+"""
+
+from __future__ import annotations
+
+import time
+from threading import Event, Lock, Thread
+from typing import TYPE_CHECKING, Any
+
+from cutwater import folders
+from cutwater.built import BuiltStage
+from cutwater.durations import seconds
+from cutwater.protocol import channel
+from cutwater.protocol.journal import Fate, fate
+from cutwater.protocol.stage import Stage, StagePhase
+from cutwater.spark.feed import FeedWriter
+from cutwater.spark.query import BatchWriter, StopAsked
+
+if TYPE_CHECKING:
+    from cutwater.runtime import Runtime
+
+REST_WITHIN_S = 3.0
+"""How long a drain waits for a source to fall silent by itself."""
+
+COMMIT_LOOK_S = 0.005
+COMMIT_LOOK_REMOTE_S = 0.1
+
+
+class StageHost:
+    """One hosted stage's queries, one after the other."""
+
+    def __init__(self, runtime: Runtime, built: BuiltStage) -> None:
+        self.runtime = runtime
+        self.built = built
+        self.name = built.name
+        self.is_root = not built.definition.inputs
+        self.finished = False
+        """Whether the query has taken everything that was available, and ended."""
+        self.restarts = 0
+        self.error = ""
+        self.query: Any = None
+        self.writer: BatchWriter | None = None
+        self.feeds: dict[str, FeedWriter] = {}
+        self.last_batch_at = time.monotonic()
+        self._incarnation = 0
+        self._available_now = False
+        self._resting_since: float | None = None
+        self._rest: Thread | None = None
+        self._seen: tuple[Any, ...] = ()
+        self._last = -1
+        self._lock = Lock()
+        self._ended = Event()
+        self._ended.set()
+        self._closed = False
+
+    # --- starting and stopping, in threads of the pool -------------------------------------------------
+
+    def start(self, generation: int, incarnation: int) -> None:
+        """Starts the query in its incarnation's folder, after its predecessor has ended."""
+        with self._lock:
+            self._stop_query()
+            runtime, stage = self.runtime, self.runtime.member.stages.get(self.name)
+            if stage is None or stage.incarnation != incarnation or self._closed:
+                return
+            definition = self.built.definition
+            self._open_feeds(stage)
+            prefix = f"stages/{self.name}/{generation}/spark/{incarnation}"
+            self.writer = BatchWriter(
+                runtime.store, self.name, generation, incarnation,
+                folders.base_of(runtime.store, self.name, generation, incarnation), self.built.schema,
+                definition.sinks, self.built.has_readers, self.built.plan.has_watermark, definition.inputs,
+                self._on_prepared,
+            )  # fmt: skip
+            self.finished = False
+            self._incarnation = incarnation
+            spark = runtime.built.spark
+            spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
+            writer = self.built.frame.writeStream.foreachBatch(self.writer).outputMode(definition.output_mode)
+            writer = writer.queryName(f"{runtime.built.name}.{self.name}")
+            writer = writer.option("checkpointLocation", runtime.store.spark_url(prefix))
+            if self._available_now or (runtime.settings.once and self.is_root):
+                writer = writer.trigger(availableNow=True)
+            else:
+                writer = writer.trigger(
+                    processingTime=f"{int(seconds(definition.trigger) * 1000)} milliseconds"
+                )
+            try:
+                self.query = writer.start()
+            except Exception as error:
+                failure = error
+                runtime.shell.call(lambda: self._on_end(incarnation, failure))
+                return
+            self._ended = Event()
+            Thread(target=self._watch, args=(self.query, incarnation, self._ended), daemon=True).start()
+
+    def end(self) -> None:
+        """Its stage is of a generation that is over: the query must not go on."""
+        self.runtime.shell.work(self._end)
+
+    def _end(self) -> None:
+        with self._lock:
+            self._stop_query()
+
+    def close(self) -> None:
+        """The run is over: no further batch begins."""
+        self._closed = True
+        if self.writer is not None:
+            self.writer.stopping = True
+
+    def join(self) -> None:
+        """Waits until the query has ended."""
+        with self._lock:
+            self._stop_query()
+
+    def _stop_query(self) -> None:
+        query, self.query = self.query, None
+        if self.writer is not None:
+            self.writer.stopping = True
+        self._incarnation = 0
+        if query is not None:
+            query.stop()
+            self._ended.wait(60)
+
+    def _watch(self, query: Any, incarnation: int, ended: Event) -> None:
+        error: BaseException | None = None
+        try:
+            query.awaitTermination()
+        except Exception as raised:
+            error = raised
+        ended.set()
+        self.runtime.shell.call(lambda: self._on_end(incarnation, error))
+
+    def _on_prepared(self, batch: int) -> None:
+        """The batch's record is there, and Spark is about to commit it: look for that (rule 4)."""
+        self.runtime.shell.work(lambda: self._look_for_commit(batch))
+
+    def _look_for_commit(self, batch: int) -> None:
+        writer = self.writer
+        if writer is None:
+            return
+        name = f"{writer.folder}commits/{batch - writer.base - 1}"
+        local = self.runtime.store.path(name) is not None
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline and not writer.stopping:
+            if self.runtime.store.exists(name):
+                self.runtime.shell.poke(f"stage {self.name}")
+                return
+            time.sleep(COMMIT_LOOK_S if local else COMMIT_LOOK_REMOTE_S)
+
+    # --- how the query ended, in the loop's thread -----------------------------------------------------
+
+    def _on_end(self, incarnation: int, error: BaseException | None) -> None:
+        runtime = self.runtime
+        if (incarnation != self._incarnation and self._incarnation != 0) or self._closed:
+            return
+        if self._incarnation == 0 and error is None:
+            return
+        if error is None or _was_asked(error):
+            if self._available_now or (runtime.settings.once and self.is_root):
+                self.finished = error is None
+                runtime.shell.poke(f"stage {self.name}")
+            return
+        self.error = reason_of(error)
+        self.restarts += 1
+        if self.restarts > runtime.settings.restarts:
+            runtime.member.failures[self.name] = self.error
+            runtime.tell(
+                f"stage '{self.name}' has failed {self.restarts} times in a row and is given up: {self.error}"
+            )
+            runtime.shell.poke("capture")
+            return
+        wait = runtime.settings.backoff_s * 2 ** (self.restarts - 1)
+        runtime.tell(
+            f"stage '{self.name}' failed and is started again in {wait:g} s "
+            f"({self.restarts} of {runtime.settings.restarts}): {self.error}"
+        )
+        runtime.shell.later(wait, lambda: runtime.restart_stage(self.name))
+
+    # --- after every step, in the loop's thread ---------------------------------------------------------
+
+    def attend(self, stage: Stage) -> None:
+        """Brings feeds up to date and sees to drains."""
+        log = stage.log
+        seen = (
+            stage.incarnation, stage.phase, stage.draining, self.finished, log.view.last,
+            self.runtime.member.journal.index,
+            tuple(self.runtime.member.log(i).view.last for i in self.feeds),
+        )  # fmt: skip
+        if seen == self._seen and not stage.draining:
+            self._settle_idle(stage)
+            return
+        self._seen = seen
+        if log.state.last != self._last:
+            self._last = log.state.last
+            self.last_batch_at = time.monotonic()
+            if self.restarts and log.state.batches.get(self._last) is not None:
+                self.restarts = (
+                    0 if log.state.batches[self._last].incarnation == stage.incarnation else self.restarts
+                )
+        if stage.phase in (StagePhase.STOPPED, StagePhase.FENCED):
+            if self.query is not None:
+                self.end()
+            return
+        if stage.incarnation != self._incarnation:
+            return
+        self._feed(stage)
+        self._settle_idle(stage)
+        self._see_to_drain(stage)
+
+    def _settle_idle(self, stage: Stage) -> None:
+        silent = time.monotonic() - self.last_batch_at > self.runtime.settings.idle_after_s
+        stage.idle = self.finished or (silent and not self._unread(stage))
+
+    def _unread(self, stage: Stage) -> bool:
+        for name in self.built.definition.inputs:
+            producer = self.runtime.member.log(name).state
+            try:
+                if self._channel(name).unread(stage.log.state.consumed[name], producer.last):
+                    return True
+            except channel.BatchUnknown:
+                return True
+        return False
+
+    def _channel(self, name: str) -> channel.Channel:
+        member = self.runtime.member
+        return channel.Channel(
+            member.log(name).state, channel.carried_batches(member.manifest, self.name, name)
+        )
+
+    # --- feeds ----------------------------------------------------------------------------------------
+
+    def _open_feeds(self, stage: Stage) -> None:
+        """New feeds for a new incarnation, which begins where the stage's log says."""
+        self.feeds = {
+            name: FeedWriter(path, stage.log.state.consumed.get(name, -1), self._locate)
+            for name, path in self.built.feeds.items()
+        }
+        self._seen = ()
+        self.runtime.shell.call(lambda: None)
+
+    def _locate(self, name: str) -> str:
+        path = self.runtime.store.path(name)
+        if path is not None:
+            return str(path)
+        return self.runtime.store.spark_url(name).replace("s3a://", "s3://", 1)
+
+    def _feed(self, stage: Stage) -> None:
+        member = self.runtime.member
+        for name, feed in self.feeds.items():
+            producer = member.log(name).state
+            limit = channel.readable(member.journal.state, stage.log.state, producer)
+            try:
+                fresh = self._channel(name).between(feed.known, producer.last)
+            except channel.BatchUnknown:
+                continue  # a zombie's position, or a log that this process has yet to read
+            rows = {b: producer.batches[b].rows for b in fresh if b in producer.batches}
+            feed.add([(b, files, rows.get(b, 0)) for b, files in sorted(fresh.items())], limit)
+            feed.forget(stage.log.state.consumed.get(name, -1))
+
+    # --- coming to rest ---------------------------------------------------------------------------------
+
+    def _see_to_drain(self, stage: Stage) -> None:
+        if stage.phase is StagePhase.RESTING:
+            if self.built.has_native_source and self.writer is not None:
+                self.writer.stopping = True
+            return
+        if not stage.draining:
+            self._resting_since = None
+            if stage.quiet:
+                stage.quiet = False
+            if self._available_now or (
+                self.writer is not None and self.writer.stopping and self.query is not None
+            ):
+                self._available_now = False  # the drain came to nothing: go on as before
+                self.runtime.restart_stage(self.name)
+            return
+        if stage.quiet or not self._input_is_done(stage):
+            return
+        if self.finished:
+            self._be_quiet_when_logged(stage)
+        elif self._rest is None or not self._rest.is_alive():
+            self._resting_since = self._resting_since or time.monotonic()
+            self._rest = Thread(target=self._await_rest, args=(self.query, stage), daemon=True)
+            self._rest.start()
+            self.runtime.shell.later(REST_WITHIN_S, lambda: self._be_done_with(stage))
+
+    def _input_is_done(self, stage: Stage) -> bool:
+        """Whether every input has its barrier of the drain, and nothing is left to read before it."""
+        member = self.runtime.member
+        drains = [e for e in member.journal.state.open if fate(member.journal.state, e) is Fate.OPEN]
+        for name in self.built.definition.inputs:
+            barriers = member.log(name).state.barriers
+            if not any(e in barriers for e in drains):
+                return False
+        return not self._unread(stage)
+
+    def _await_rest(self, query: Any, stage: Stage) -> None:
+        """Waits for Spark to find nothing more to do."""
+        if query is None:
+            return
+        try:
+            query.processAllAvailable()
+        except Exception:
+            return  # the query has ended; whoever watches it knows why
+        last = self._last_committed()
+        self.runtime.shell.call(lambda: self._rested(stage, last))
+
+    def _rested(self, stage: Stage, last: int) -> None:
+        if stage.log.state.last >= last and not self._unread(stage) and stage.draining:
+            self._be_quiet(stage)
+        self._rest = None
+
+    def _be_quiet_when_logged(self, stage: Stage) -> None:
+        def look() -> None:
+            last = self._last_committed()
+            self.runtime.shell.call(lambda: self._rested(stage, last))
+
+        if self._rest is None:
+            self._rest = Thread(target=look, daemon=True)
+            self._rest.start()
+
+    def _be_quiet(self, stage: Stage) -> None:
+        if not stage.quiet:
+            stage.quiet = True
+            self.runtime.shell.poke(f"stage {self.name}")
+
+    def _last_committed(self) -> int:
+        """The last batch that Spark has committed in the running incarnation's folder."""
+        writer = self.writer
+        if writer is None:
+            return -1
+        prefix = f"{writer.folder}commits/"
+        ids = [n.removeprefix(prefix) for n in self.runtime.store.list(prefix)]
+        return max((int(i) for i in ids if i.isdigit()), default=-1) + writer.base + 1
+
+    def _be_done_with(self, stage: Stage) -> None:
+        """A source that does not fall silent: take what is available now, and end."""
+        current = self.runtime.member.stages.get(self.name)
+        if stage is not current or stage.quiet or not stage.draining or self._available_now or self.finished:
+            return
+        if not self.built.has_native_source or not self._input_is_done(stage):
+            return
+        self._available_now = True
+        self.runtime.restart_stage(self.name)
+
+
+def _was_asked(error: BaseException) -> bool:
+    return StopAsked.__name__ in str(error)
+
+
+def reason_of(error: BaseException) -> str:
+    """The user's own error out of what Spark makes of it: its last line tells."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    python = [line for line in lines if _is_error_line(line)]
+    return (python[-1] if python else lines[0] if lines else type(error).__name__)[:500]
+
+
+def _is_error_line(line: str) -> bool:
+    head = line.split(":", 1)[0]
+    return ":" in line and head.replace(".", "").isidentifier() and head.endswith(("Error", "Exception"))

@@ -1,0 +1,198 @@
+"""One incarnation of a stage's query: what happens inside a micro-batch.
+
+Rule 4. The batch's output, for the channel and every sink, goes to folders of this attempt alone; then a
+prepared record that names it goes to the incarnation's Spark folder; only then does the function return
+and Spark commits the batch. If there is more than one target, the rows are computed once and written once,
+and the other targets are made from those files: a plan that is not deterministic can never show one
+version here and another there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from cutwater import failpoints
+from cutwater.folders import write_prepared
+from cutwater.offsets import parse_offsets
+from cutwater.protocol.records import Offset, Prepared, StagedFile
+from cutwater.protocol.watermark import NONE, UNKNOWN, Watermark, known
+from cutwater.sinks.base import Sink
+from cutwater.spark.source import open_parquet
+from cutwater.stores import Store
+
+
+class StopAsked(Exception):
+    """Raised inside a micro-batch to end its query there: the batch is run again some day, or never."""
+
+
+class BatchWriter:
+    """The foreachBatch function of one incarnation of a stage."""
+
+    def __init__(
+        self,
+        store: Store,
+        stage: str,
+        generation: int,
+        incarnation: int,
+        base: int,
+        schema: StructType,
+        sinks: Sequence[Sink],
+        has_readers: bool,
+        has_watermark: bool,
+        inputs: Sequence[str],
+        on_prepared: Callable[[int], None],
+    ) -> None:
+        self.store = store
+        self.stage = stage
+        self.generation = generation
+        self.prefix = f"stages/{stage}/{generation}/"
+        self.incarnation = incarnation
+        self.base = base
+        self.schema = schema
+        self.sinks = sinks
+        self.has_readers = has_readers
+        self.has_watermark = has_watermark
+        self.inputs = inputs
+        self.on_prepared = on_prepared
+        self.stopping = False
+
+    @property
+    def folder(self) -> str:
+        """The incarnation's Spark folder."""
+        return f"{self.prefix}spark/{self.incarnation}/"
+
+    def __call__(self, frame: DataFrame, spark_batch: int) -> None:
+        if self.stopping:
+            raise StopAsked
+        batch = spark_batch + self.base + 1
+        attempt = f"{self.incarnation}-{batch}-{uuid.uuid4().hex[:8]}"
+        frame = frame.select("*").to(self.schema) if frame.schema != self.schema else frame
+        files, staged, rows, size = self._write(frame, attempt)
+        if self.stopping:
+            raise StopAsked
+        prepared = self._prepared(spark_batch, batch, files, staged, rows, size)
+        failpoints.reach("before prepared", self.stage)
+        write_prepared(self.store, self.stage, self.generation, self.incarnation, prepared)
+        failpoints.reach("after prepared", self.stage)
+        self.on_prepared(batch)
+
+    # --- output ---------------------------------------------------------------------------------------
+
+    def _write(
+        self, frame: DataFrame, attempt: str
+    ) -> tuple[tuple[str, ...], dict[str, tuple[StagedFile, ...]], int, int]:
+        """Writes a batch to all its targets: the channel's files, each sink's, and how much it is."""
+        if not self.has_readers and len(self.sinks) == 1:
+            sink = self.sinks[0]
+            sink.writer(frame).mode("append").parquet(sink.staging(attempt))
+            found = sink.staged(attempt)
+            rows, size = sink.measure(found)
+            return (), {sink.name: tuple(found)} if found else {}, rows, size
+        folder = f"{self.prefix}data/{attempt}/"
+        frame.write.mode("append").parquet(self.store.spark_url(folder.rstrip("/")))
+        files, rows, size = self._written(folder)
+        staged: dict[str, tuple[StagedFile, ...]] = {}
+        if files:
+            for sink in self.sinks:
+                self._derive(frame, sink, attempt, files)
+                staged[sink.name] = tuple(sink.staged(attempt))
+        kept = files if self.has_readers else ()
+        return kept, {k: v for k, v in staged.items() if v}, rows, size
+
+    def _derive(self, frame: DataFrame, sink: Sink, attempt: str, files: Sequence[str]) -> None:
+        """Makes a sink's files from those that were written already: by links where rows stay as they are."""
+        target = sink.staging(attempt)
+        paths = [self.store.path(name) for name in files]
+        local = target.removeprefix("file://") if target.startswith("file://") else target
+        if local.startswith("/") and not sink.partition_by and sink.final_by is None and all(paths):
+            folder = Path(local)
+            folder.mkdir(parents=True, exist_ok=True)
+            for path in paths:
+                assert path is not None
+                _link(path, folder / path.name)
+            return
+        session: Any = frame.sparkSession
+        written = session.read.schema(self.schema).parquet(*[self.store.spark_url(name) for name in files])
+        sink.writer(written).mode("append").parquet(target)
+
+    def _written(self, folder: str) -> tuple[tuple[str, ...], int, int]:
+        """The files with rows that Spark has left in a folder, how many rows and how many bytes."""
+        files: list[str] = []
+        rows = size = 0
+        for name in self.store.list(folder):
+            if not name.endswith(".parquet"):
+                continue
+            count = self._rows(name)
+            if count:
+                files.append(name)
+                rows += count
+                size += self.store.size(name) or 0
+        return tuple(files), rows, size
+
+    def _rows(self, name: str) -> int:
+        path = self.store.path(name)
+        if path is not None:
+            return int(pq.read_metadata(path).num_rows)
+        with open_parquet(self.store.spark_url(name).replace("s3a://", "s3://", 1)) as file:
+            return int(file.metadata.num_rows)
+
+    # --- the record -------------------------------------------------------------------------------------
+
+    def _prepared(
+        self,
+        spark_batch: int,
+        batch: int,
+        files: tuple[str, ...],
+        staged: dict[str, tuple[StagedFile, ...]],
+        rows: int,
+        size: int,
+    ) -> Prepared:
+        where = f"{self.folder}offsets/{spark_batch}"
+        data = self.store.read(where)
+        if data is None:
+            raise RuntimeError(f"{where} is missing, though batch {batch} of '{self.stage}' is under way")
+        planned = parse_offsets(where, data)
+        consumed: dict[str, int] = {}
+        offsets: dict[str, Offset] = {}
+        for leaf, text in enumerate(planned.sources):
+            position = position_in(text) if text is not None else None
+            if position is not None:
+                name, at = position
+                # A channel that is read twice, as in a self-join, is consumed as far as the slower reader.
+                consumed[name] = min(consumed.get(name, at), at)
+            elif text is not None:
+                offsets[str(leaf)] = text
+        watermark: Watermark = NONE
+        if self.has_watermark:
+            watermark = known(planned.watermark_ms) if planned.watermark_ms > 0 else UNKNOWN
+        return Prepared(batch, files, staged, consumed, offsets, watermark, rows, size)
+
+
+def position_in(offset: str) -> tuple[str, int] | None:
+    """The channel and the position that an offset of Spark's names; `None` if it is a native source's."""
+    try:
+        value = msgspec.json.decode(offset)
+    except ValueError:
+        return None
+    if not isinstance(value, dict) or value.keys() != {"channel", "batch"}:
+        return None
+    return str(value["channel"]), int(value["batch"])
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        return
+    except OSError:
+        shutil.copyfile(source, target)

@@ -1,0 +1,97 @@
+"""The Spark session: one with good defaults, or the user's own, and what queries need of either."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from importlib import resources
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from cutwater.protocol.errors import UserError
+
+NEVER = "1000000000"
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+LOCAL_TASKS = 2
+
+NEEDED = {
+    # Spark purges nothing by itself: checkpoints name its files in place, and retention deletes them.
+    "spark.sql.streaming.minBatchesToRetain": NEVER,
+    "spark.sql.streaming.fileSource.log.deletion": "false",
+    # State files get names of their own, so that two incarnations can never write the same one.
+    "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    # INT96 timestamps would not come back from a channel as they went in.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.streaming.noDataMicroBatches.enabled": "true",
+}
+"""What every query needs, whoever made the session."""
+
+DEFAULTS = {
+    "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
+    "spark.scheduler.mode": "FAIR",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.streaming.metricsEnabled": "false",
+    "spark.sql.streaming.numRecentProgressUpdates": "5",
+    "spark.sql.streaming.stateStore.maintenanceInterval": "15s",
+}
+"""What a session of our own has besides."""
+
+LOCAL_DISK = {
+    # Hadoop's checksummed local file system forks a process for every permission that it sets.
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+}
+"""What a session of our own has when it works on a local disk (two of one stage are harmless: rule 7)."""
+
+
+def make_session(name: str, master: str | None = None, conf: dict[str, str] | None = None) -> SparkSession:
+    """A session with good defaults; `conf` wins over them. Raises `UserError` if there is no Java."""
+    if not (os.environ.get("JAVA_HOME") or shutil.which("java")):
+        raise UserError(
+            "Spark needs Java 17 or later, and there is none on the PATH; install it (Debian: "
+            "apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17) or set JAVA_HOME"
+        )
+    master = master or os.environ.get("SPARK_MASTER") or f"local[{os.cpu_count() or LOCAL_TASKS}]"
+    settings = {**NEEDED, **DEFAULTS}
+    settings |= LOCAL_DISK
+    if master.startswith("local"):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        settings["spark.sql.shuffle.partitions"] = str(min(os.cpu_count() or LOCAL_TASKS, 8))
+    quiet = resources.files("cutwater.spark").joinpath("log4j2.properties")
+    settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={quiet}"
+    settings |= conf or {}
+    builder: Any = SparkSession.builder
+    builder = builder.appName(f"cutwater {name}").master(master)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    session: SparkSession = builder.getOrCreate()
+    return session
+
+
+def adopt_session(session: Any) -> None:
+    """Gives a session what every query needs. Raises `UserError` if it is none that can be used."""
+    if ".connect." in f"{type(session).__module__}.":
+        raise UserError(
+            "this is a Spark Connect session, which cannot run a pipeline: batches are handed to Python in the "
+            "driver's own process, and Connect has none. Use a classic session: SparkSession.builder.master(...)"
+            ".getOrCreate() in the driver, or spark-submit"
+        )
+    if not isinstance(session, SparkSession):
+        raise UserError(f"spark={session!r} is no SparkSession; leave it out to get one with good defaults")
+    for key, value in NEEDED.items():
+        session.conf.set(key, value)
+
+
+def hush(session: SparkSession) -> None:
+    """Ends what Spark says on the console: for a stop in the middle of things, whose story is known."""
+    session.sparkContext.setLogLevel("OFF")

@@ -1,0 +1,249 @@
+"""How a running member fares: for the live view, for `cutwater status`, and so that a second one notices.
+
+The member puts it into the store now and then, as `status/<member>.json`. It is a hint: what counts is in the
+journal and the logs.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from cutwater.protocol.housekeeping import settled
+from cutwater.protocol.leader import LeaderPhase
+from cutwater.protocol.records import MARK_PREFIX
+from cutwater.protocol.watermark import WatermarkKind
+from cutwater.stores import LocalStore, Store
+
+if TYPE_CHECKING:
+    from cutwater.runtime import Runtime
+    from cutwater.spark.host import StageHost
+
+PREFIX = "status/"
+STALE_S = 10.0
+STALE_REMOTE_S = 30.0
+
+
+class StageStatus(msgspec.Struct, frozen=True):
+    """One stage: `state` in a word, its last batch, rows in per second, what it has still to read."""
+
+    name: str
+    state: str
+    batch: int
+    rows_per_s: float
+    batch_s: float
+    lag_batches: int
+    lag_rows: int
+    watermark: int | None
+    watermark_kind: str
+    restarts: int = 0
+    error: str = ""
+    waits_for: str = ""
+
+
+class Status(msgspec.Struct, frozen=True):
+    """One member. Times are wall-clock seconds; `state` is starting, running, draining, stopped or failed."""
+
+    pipeline: str
+    member: str
+    boot: str
+    host: str
+    pid: int
+    state: str
+    started_at: float
+    updated_at: float
+    generation: int
+    term: int
+    epoch: int | None
+    epoch_at: float | None
+    epoch_s: float | None
+    open_epoch: int | None
+    open_since: float | None
+    watermark: int | None
+    every_s: float
+    stages: tuple[StageStatus, ...]
+    unpublished: dict[str, int]
+    trouble: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in ("stopped", "failed", "drained")
+
+    def is_alive(self, stale_s: float) -> bool:
+        """Whether that process seems to be there still."""
+        if self.is_over:
+            return False
+        if self.host == socket.gethostname() and not _pid_exists(self.pid):
+            return False
+        return time.time() - self.updated_at < stale_s
+
+
+def _pid_exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def stale_after(store: Store) -> float:
+    return STALE_S if isinstance(store, LocalStore) else STALE_REMOTE_S
+
+
+def read_status(store: Store) -> list[Status]:
+    """What the members last said of themselves."""
+    found = []
+    for data in store.read_many(store.list(PREFIX)):
+        try:
+            if data is not None:
+                found.append(msgspec.json.decode(data, type=Status))
+        except ValueError:
+            continue
+    return found
+
+
+class Reporter:
+    """Puts the status of a member together, and into the store."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._started_at = time.time()
+        self._stopped = Event()
+        self._rates: dict[str, tuple[float, float]] = {}
+        self._thread = Thread(target=self._report, name="cutwater-status", daemon=True)
+
+    def start(self) -> None:
+        self.put(self.status("starting"))
+        self._thread.start()
+
+    def stop(self, state: str) -> None:
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=10)
+        self.put(self.status("drained" if state == "stopped" and self._runtime.drained else state))
+
+    def _report(self) -> None:
+        every = 1.0 if isinstance(self._runtime.store, LocalStore) else 5.0
+        while not self._stopped.wait(every):
+            self._measure()
+            self.put(self.status())
+            if self._runtime.member.journal.state.drained:
+                self._look_at_marks()
+
+    def put(self, status: Status) -> None:
+        try:
+            self._runtime.store.put(f"{PREFIX}{status.member}.json", msgspec.json.encode(status))
+        except OSError:
+            return
+
+    def _look_at_marks(self) -> None:
+        try:
+            marks = settled(self._runtime.store.list(MARK_PREFIX))
+        except OSError:
+            return
+        marked = self._runtime.times.marked
+        for sink, index in marks.items():
+            marked[sink] = max(marked.get(sink, 0), index)
+        self._runtime.shell.call(lambda: None)
+
+    def _measure(self) -> None:
+        for name, host in self._runtime.hosts.items():
+            query = host.query
+            try:
+                progress: Any = query.lastProgress if query is not None and query.isActive else None
+            except Exception:
+                progress = None
+            if progress is not None:
+                self._rates[name] = (
+                    float(progress.get("processedRowsPerSecond") or 0.0),
+                    float(progress.get("batchDuration") or 0.0) / 1000,
+                )
+
+    def status(self, state: str | None = None) -> Status:
+        """How this member fares now."""
+        runtime = self._runtime
+        journal = runtime.member.journal.state
+        open_epoch = max(journal.open, default=None)
+        opened = runtime.times.epochs.get(open_epoch) if open_epoch is not None else None
+        last = runtime.times.last_committed
+        if state is None:
+            draining = any(s.draining for s in list(runtime.member.stages.values()))
+            ready = runtime.leader.phase is LeaderPhase.LEADING and runtime.member.stages
+            state = "draining" if draining else "running" if ready else "starting"
+        head = journal.committed.get(journal.head) if journal.head is not None else None
+        unpublished = {}
+        if head is not None:
+            for sink in runtime.sinks:
+                waiting = sum(c.index > runtime.times.marked.get(sink, 0) for c in journal.committed.values())
+                if waiting and runtime.times.marked.get(sink, 0) < head.index:
+                    unpublished[sink] = waiting
+        return Status(
+            pipeline=runtime.built.name,
+            member=runtime.member.name,
+            boot=runtime.boot,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            state=state,
+            started_at=self._started_at,
+            updated_at=time.time(),
+            generation=journal.generation,
+            term=journal.term,
+            epoch=journal.head,
+            epoch_at=last.begun_at + (last.committed_s or 0) if last is not None else None,
+            epoch_s=last.committed_s if last is not None else None,
+            open_epoch=open_epoch,
+            open_since=opened.begun_at if opened is not None else None,
+            watermark=journal.watermark,
+            every_s=runtime.settings.leader.coordinator.interval_ms / 1000,
+            stages=tuple(self._stage(host) for host in runtime.hosts.values()),
+            unpublished=unpublished,
+            trouble=runtime.shell.last_trouble,
+        )
+
+    def _stage(self, host: StageHost) -> StageStatus:
+        runtime = self._runtime
+        stage = runtime.member.stages.get(host.name)
+        rate, duration = self._rates.get(host.name, (0.0, 0.0))
+        if stage is None:
+            return StageStatus(host.name, "waiting", -1, 0, 0, 0, 0, None, "unknown")
+        log = stage.log.state
+        lag_batches = lag_rows = 0
+        waits_for = []
+        for name in host.built.definition.inputs:
+            producer = runtime.member.log(name).state
+            position = log.consumed.get(name, -1)
+            unread = [b for n, b in list(producer.batches.items()) if n > position and b.files]
+            lag_batches += len(unread)
+            lag_rows += sum(b.rows for b in unread)
+            feed = host.feeds.get(name)
+            if feed is not None and feed.limit < producer.last and unread:
+                waits_for.append(name)
+        state = stage.phase.value
+        if host.name in runtime.member.failures:
+            state = "failed"
+        elif host.error and host.restarts:
+            state = "restarting"
+        elif stage.phase.value == "running" and stage.idle:
+            state = "idle"
+        mark = log.watermark
+        return StageStatus(
+            name=host.name,
+            state=state,
+            batch=log.last,
+            rows_per_s=0.0 if stage.idle else round(rate, 1),
+            batch_s=duration,
+            lag_batches=lag_batches,
+            lag_rows=lag_rows,
+            watermark=mark.ms if mark.kind is not WatermarkKind.NONE else None,
+            watermark_kind=mark.kind.value,
+            restarts=host.restarts,
+            error=host.error if host.restarts else "",
+            waits_for=", ".join(waits_for),
+        )

@@ -1,0 +1,185 @@
+"""When what happened to each epoch, as this process saw it: for `explain`, for the log, for the live view.
+
+The protocol knows no clock, so this is not part of any record that counts; it is written beside them, as
+`explain/<epoch>.json`, and losing it loses nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from threading import Lock
+
+import msgspec
+
+from cutwater.durations import readable
+from cutwater.protocol.barrier import Flags
+from cutwater.protocol.records import (
+    JOURNAL,
+    JOURNAL_PREFIX,
+    MARK_PREFIX,
+    STAGE,
+    Aborted,
+    BarrierAt,
+    Begun,
+    Committed,
+    JournalState,
+    Published,
+    decode,
+)
+from cutwater.stores import Store
+
+KEPT = 200
+PREFIX = "explain/"
+
+
+class StageTime(msgspec.Struct):
+    """When a stage was cut, in seconds after the epoch was begun, and where."""
+
+    cut_s: float
+    batch: int
+    unaligned: bool
+
+
+class EpochTimes(msgspec.Struct):
+    """One epoch. Times are in seconds after it was begun; `begun_at` is wall-clock time."""
+
+    epoch: int
+    checkpoint_id: int
+    begun_at: float
+    flags: int
+    savepoint: str | None = None
+    stages: dict[str, StageTime] = {}
+    captured_s: float | None = None
+    manifest_s: float | None = None
+    committed_s: float | None = None
+    aborted_s: float | None = None
+    reason: str | None = None
+    detail: str = ""
+    published_s: dict[str, float] = {}
+
+
+def explain_name(epoch: int) -> str:
+    return f"{PREFIX}{epoch:012d}.json"
+
+
+def place_of(name: str, data: bytes) -> tuple[str, str]:
+    """What an object is, in a word, and of whom: for failpoints."""
+    if name.startswith(JOURNAL_PREFIX):
+        return "journal entry", type(JOURNAL.open(data).entry.body).__name__.upper()
+    if name.startswith("stages/"):
+        body = STAGE.open(data).entry.body
+        kinds = {"Batch": "batch entry", "BarrierAt": "barrier entry", "Open": "open entry"}
+        return kinds.get(type(body).__name__, "stage snapshot"), name.split("/")[1]
+    if name.startswith(MARK_PREFIX):
+        return "mark", name.split("/")[1]
+    if "/parts/" in name:
+        return "part", ""
+    return ("manifest", "") if name.endswith("manifest.json") else ("object", "")
+
+
+class Times:
+    """Collects what is known about the latest epochs."""
+
+    def __init__(self, store: Store) -> None:
+        self.epochs: dict[int, EpochTimes] = {}
+        self.marked: dict[str, int] = {}
+        """Per sink the highest journal index that a mark of this process names."""
+        self.last_committed: EpochTimes | None = None
+        self._store = store
+        self._lock = Lock()
+        self._started: dict[int, float] = {}
+        self._epoch_of_index: dict[int, int] = {}
+        self._news: list[str] = []
+        self._files: list[str] | None = None
+
+    def created(self, name: str, data: bytes) -> None:
+        """An object of the protocol has just been created by this process."""
+        now = time.monotonic()
+        with self._lock:
+            if name.startswith(JOURNAL_PREFIX):
+                entry = JOURNAL.open(data).entry
+                self._journal(entry.index, entry.body, now)
+            elif name.startswith("stages/"):
+                body = STAGE.open(data).entry.body
+                if isinstance(body, BarrierAt) and body.epoch in self.epochs:
+                    stage = name.split("/")[1]
+                    self.epochs[body.epoch].stages[stage] = StageTime(
+                        round(now - self._started[body.epoch], 3), body.batch, body.unaligned
+                    )
+            elif name.startswith(MARK_PREFIX):
+                self._mark(decode(name, data, Published), now)
+            elif name.startswith("checkpoints/"):
+                epoch = int(name.split("/")[1].split("-")[0])
+                if epoch in self.epochs:
+                    field = "captured_s" if "/parts/" in name else "manifest_s"
+                    setattr(self.epochs[epoch], field, round(now - self._started[epoch], 3))
+
+    def _journal(self, index: int, body: object, now: float) -> None:
+        if isinstance(body, Begun):
+            self.epochs[body.epoch] = EpochTimes(
+                body.epoch, body.checkpoint_id, time.time(), body.flags, body.savepoint
+            )
+            self._started[body.epoch] = now
+            for old in [e for e in self.epochs if e < body.epoch - 50]:
+                del self.epochs[old], self._started[old]
+        elif isinstance(body, Committed) and body.epoch in self.epochs:
+            times = self.epochs[body.epoch]
+            times.committed_s = round(now - self._started[body.epoch], 3)
+            self._epoch_of_index[index] = body.epoch
+            self.last_committed = times
+            self._news.append(_committed_line(times))
+            self._save(times)
+        elif isinstance(body, Aborted) and body.epoch in self.epochs:
+            times = self.epochs[body.epoch]
+            times.aborted_s = round(now - self._started[body.epoch], 3)
+            times.reason, times.detail = body.reason, body.detail
+            self._news.append(f"epoch {body.epoch} aborted ({body.reason}): {body.detail}")
+            self._save(times)
+
+    def _mark(self, mark: Published, now: float) -> None:
+        self.marked[mark.sink] = max(self.marked.get(mark.sink, 0), mark.index)
+        times = self.epochs.get(mark.epoch)
+        if times is not None and times.committed_s is not None:
+            times.published_s[mark.sink] = round(now - self._started[mark.epoch], 3)
+            self._save(times)
+
+    def _save(self, times: EpochTimes) -> None:
+        """Best effort: these are notes for people."""
+        try:
+            if self._files is None:
+                self._files = self._store.list(PREFIX)
+            name = explain_name(times.epoch)
+            self._store.put(name, msgspec.json.encode(times))
+            if name not in self._files:
+                self._files.append(name)
+            if len(self._files) > 2 * KEPT:
+                self._store.delete(self._files[:-KEPT])
+                self._files = self._files[-KEPT:]
+        except OSError:
+            pass
+
+    def learn(self, state: JournalState) -> None:
+        """The journal has grown, perhaps by what others wrote: epochs that are open no longer are over."""
+        with self._lock:
+            for epoch, times in self.epochs.items():
+                is_open = epoch in state.open or epoch in state.committed
+                if not is_open and times.committed_s is None and times.aborted_s is None:
+                    story = next((a for a in state.aborted if a.epoch == epoch), None)
+                    if story is not None:
+                        times.aborted_s, times.reason, times.detail = 0.0, story.reason, story.detail
+
+    def news(self) -> list[str]:
+        """What is worth a line since it was last asked for."""
+        with self._lock:
+            news, self._news = self._news, []
+        return news
+
+
+def _committed_line(times: EpochTimes) -> str:
+    what = f"savepoint '{times.savepoint}'" if times.savepoint else "epoch"
+    marks = [f"{n} unaligned" for n, s in times.stages.items() if s.unaligned]
+    if times.flags & Flags.DRAIN:
+        marks.append("drain")
+    more = f" ({', '.join(marks)})" if marks else ""
+    label = f"{what} {times.epoch}" if not times.savepoint else f"{what} is epoch {times.epoch},"
+    return f"{label} committed in {readable(times.committed_s or 0.0)}{more}"
