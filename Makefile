@@ -2,16 +2,20 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: demo test test-fast lint docs bench sim clean
+.PHONY: demo test test-fast test-faults lint docs bench sim tools java clean
 
-demo: .venv/ready
+demo: .venv/ready java
 	@$(BIN)/cutwater demo
 
-test: .venv/ready
-	$(BIN)/pytest -n 2
+test: .venv/ready java
+	$(BIN)/pytest -n 2 --dist loadgroup
 
 test-fast: .venv/ready
 	$(BIN)/pytest -n 2 -m "not slow"
+
+# Every place at which a process can be killed, times every kind of pipeline: about an hour.
+test-faults: .venv/ready java
+	$(BIN)/pytest tests/faults -m faults -x
 
 lint: .venv/ready
 	$(BIN)/ruff check .
@@ -29,6 +33,13 @@ bench: .venv/ready
 
 sim: .venv/ready
 	$(BIN)/python -m cutwater.sim --seeds 1000
+
+# An S3 server for the tests that need one; without it they are skipped, and say so. Needs Go.
+tools:
+	GOBIN=$(CURDIR)/.tools/bin go install github.com/versity/versitygw/cmd/versitygw@v1.8.0
+
+java:
+	@command -v java >/dev/null || [ -n "$$JAVA_HOME" ] || { echo "Spark needs Java 17 or later: install it (Debian: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17) or set JAVA_HOME"; exit 1; }
 
 .venv/ready: pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 or later is needed: install it (Debian: apt-get install python3.11 python3.11-venv) or say which one to use: make PYTHON=python3.12 ..."; exit 1; }

@@ -292,12 +292,14 @@ class Desk:
     """A store with tables, which performs one procedure's effects one after the other.
 
     `before` is called with each effect before it is performed: a test moves the world there. `lose` holds
-    effect kinds of which the next one is performed without an answer.
+    effect kinds of which the next one is performed without an answer. `oldest` is the first version that the
+    history of a table still has.
     """
 
     def __init__(self, *sinks: str) -> None:
         self.objects: dict[str, bytes] = {}
         self.tables = {sink: [Version(0, ())] for sink in sinks}
+        self.oldest = dict.fromkeys(sinks, 0)
         self.done: list[fx.Effect] = []
         self.before: Callable[[fx.Effect], None] | None = None
         self.lose: list[type] = []
@@ -343,13 +345,14 @@ class Desk:
                 for name in effect.names:
                     self.objects.pop(name, None)
                 return fx.DONE
+            case fx.Copy():
+                self.objects.setdefault(effect.target, self.objects[effect.source])
+                return fx.DONE
             case fx.ReadTable():
                 versions = self.tables[effect.sink]
                 return fx.TableHead(len(versions) - 1, versions[-1].transaction)
             case fx.FindTableVersion():
-                versions = self.tables[effect.sink]
-                found = [n for n, v in enumerate(versions) if v.transaction == effect.transaction]
-                return found[0] if found else None
+                return self._find(effect.sink, effect.transaction)
             case fx.PublishTable():
                 return self._extend(effect.sink, effect.expected_version, effect.transaction, effect.files)
             case fx.RewindTable():
@@ -358,6 +361,12 @@ class Desk:
             case fx.Sleep() | fx.Wait() | fx.Send():
                 return None
         raise AssertionError(f"nobody here performs {effect}")
+
+    def _find(self, sink: str, transaction: int) -> int | None:
+        """The version that carries the highest transaction up to this one; others' commits come behind it."""
+        known = [*enumerate(self.tables[sink])][self.oldest[sink] :]
+        found = [(-v.transaction, number) for number, v in known if v.transaction <= transaction]
+        return min(found)[1] if found else None
 
     def _extend(self, sink: str, expected: int, transaction: int, files: tuple[str, ...]) -> int | None:
         return self._replace(sink, expected, transaction, (*self.tables[sink][-1].files, *files))
@@ -442,6 +451,14 @@ def checkpoint(world: World, kind: RequestKind = RequestKind.CHECKPOINT, **what:
     return world.oracle.manifests[head]
 
 
+def drain(world: World) -> None:
+    """Drains the pipeline: every row is in the sink then, once."""
+    rest(world)
+    ask(world, RequestKind.DRAIN)
+    until(world, lambda: world.oracle.ledger.drained and world.oracle.all_settled())
+    world.oracle.final_check()
+
+
 def of(world: World, member: str) -> Process:
     """The newest process of a member."""
     return [p for p in world.processes if p.name == member][-1]
@@ -456,6 +473,23 @@ def entries(world: World, kind: type) -> list[Any]:
     """The bodies of this kind that stand in the journal, in order."""
     found = [r.JOURNAL.open(world.store.objects[n]).entry.body for n in world.store.list(r.JOURNAL_PREFIX)]
     return [body for body in found if isinstance(body, kind)]
+
+
+def table_commits(world: World, sink: str = "out") -> list[int]:
+    """The transactions of a table's commits, in order."""
+    return [version.transaction for version in world.tables[sink].versions[1:]]
+
+
+def epochs_with_rows(world: World, sink: str = "out") -> list[int]:
+    """The journal indexes of the committed epochs that have rows for a sink, in order."""
+    ledger, manifests = world.oracle.ledger, world.oracle.manifests
+    return [kept.index for epoch, kept in ledger.history.items() if manifests[epoch].release[sink]]
+
+
+def mark_of(world: World, epoch: int, sink: str = "out") -> r.Published:
+    """The mark that an epoch's commit has in a sink."""
+    name = r.mark_name(world.oracle.ledger.history[epoch].index, sink)
+    return r.decode(name, world.store.objects[name], r.Published)
 
 
 def phases(world: World) -> dict[str, str]:

@@ -336,6 +336,20 @@ def rule_8_a_zombies_older_transaction_is_not_refused(patch: Patch) -> None:
 
 
 @bug
+def an_epoch_without_rows_is_settled_without_its_mark(patch: Patch) -> None:
+    real = publish.perform
+
+    def perform(sink: str, duty: Any) -> Any:
+        if isinstance(duty, publish.CommitPermit):
+            found = yield from publish.read_manifest(duty.checkpoint)
+            if found is not None and not found.release.get(sink):
+                return
+        yield from real(sink, duty)
+
+    patch.setattr(member, "perform", perform)
+
+
+@bug
 def epochs_are_published_out_of_order(patch: Patch) -> None:
     patch.setattr(member, "duties", lambda state, done: publish.duties(state, done)[::-1])
 
@@ -529,6 +543,20 @@ def a_restore_starts_from_the_live_folder(patch: Patch) -> None:
         return self.state_at(*key, self.folders[key].last)
 
     patch.setattr(world.World, "state_of_report", state_of_report)
+
+
+@bug
+def a_stage_that_is_reset_counts_its_batches_anew(patch: Patch) -> None:
+    """Its readers have positions in what it made before, and would wait for ever, or read on in the midst."""
+    real = stage.Stage._starting_report
+
+    def starting_report(self: Any) -> Any:
+        report = yield from real(self)
+        if report is not None and not report.state:
+            return msgspec.structs.replace(report, batch=-1)
+        return report
+
+    patch.setattr(stage.Stage, "_starting_report", starting_report)
 
 
 @bug

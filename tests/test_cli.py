@@ -1,22 +1,373 @@
-"""The `cutwater` command."""
+"""The `cutwater` command, on stores on which no pipeline runs."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from importlib.metadata import version
+from pathlib import Path
+from typing import Any
 
-from typer.testing import CliRunner
+import pytest
+from typer.testing import CliRunner, Result
 
+import cutwater
 from cutwater.cli import app
+from cutwater.offline import read_journal
+from cutwater.protocol import records as r
+from cutwater.protocol.barrier import Flags
+from cutwater.protocol.log import entry_name
+from cutwater.restoring import is_forced
+from cutwater.stores import open_store
+from tests.builders import DIAMOND
+from tests.written import Written, put_status
+
+
+def call(*words: object) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def document(*words: object, code: int = 0) -> Any:
+    """What a command prints with --json: one document, and nothing else."""
+    found = call(*words, "--json")
+    assert found.exit_code == code, found.output
+    assert found.stdout.count("\n") == 1
+    return json.loads(found.stdout)
+
+
+@pytest.fixture
+def history() -> Written:
+    """Three checkpoints: plain, a savepoint, plain; then one that was aborted."""
+    play = Written()
+    play.checkpoint()
+    play.checkpoint(Flags.FULL_SNAPSHOT, "before-deploy")
+    play.checkpoint()
+    play.begin()
+    play.abort()
+    return play
+
+
+@pytest.fixture
+def folder(tmp_path: Path, history: Written) -> Path:
+    history.write(tmp_path / "state")
+    return tmp_path / "state"
 
 
 def test_the_command_tells_its_version() -> None:
-    shown = CliRunner().invoke(app, ["--version"])
+    shown = call("--version")
     assert shown.exit_code == 0
     assert version("cutwater") in shown.output
 
 
-def test_the_demo_says_what_there_is_to_see() -> None:
-    shown = CliRunner().invoke(app, ["demo"])
+def test_looking_at_a_store_needs_no_spark(folder: Path) -> None:
+    code = (
+        "import sys; from cutwater.cli import app\n"
+        f"app(['status', '--store', {str(folder)!r}], standalone_mode=False)\n"
+        "sys.exit('pyspark' in sys.modules)"
+    )
+    assert (
+        subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=False).returncode == 0
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("checkpoints",), ("show", "latest"), ("status",), ("explain", "1"), ("tables",), ("verify",),
+        ("gc", "--dry-run"), ("restore", "latest"), ("savepoint", "x", "--epoch", "latest"), ("drain",),
+    ],
+    ids=lambda words: words[0],
+)  # fmt: skip
+def test_a_store_that_is_not_there_is_an_error_with_advice(words: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    missing, empty = call(*words, "--store", tmp_path / "no"), call(*words, "--store", tmp_path / "empty")
+    for shown in (missing, empty):
+        assert shown.exit_code == 1
+        assert shown.stderr.splitlines()[-1].startswith("error: ")
+        assert shown.stdout == ""
+    assert list(document(*words, "--store", tmp_path / "no", code=1)) == ["error"]
+
+
+# --- looking ------------------------------------------------------------------------------------------
+
+
+def test_checkpoints_are_listed_with_what_is_known_of_them(folder: Path) -> None:
+    shown = call("checkpoints", "--store", folder)
     assert shown.exit_code == 0
-    assert "Spark runtime" in shown.output
-    assert "python -m cutwater.sim" in shown.output
+    lines = shown.stdout.splitlines()
+    assert len(lines) == 4
+    assert "before-deploy" in lines[2]
+    assert "full" in lines[2]
+    assert all("everywhere" in line and "12 s" in line for line in lines[1:])
+    found = document("checkpoints", "--store", folder)["checkpoints"]
+    assert [c["epoch"] for c in found] == [1, 2, 3]
+    assert [c["savepoints"] for c in found] == [[], ["before-deploy"], []]
+    assert found[0]["committed_at"] == "2026-01-01T00:00:12.300+00:00"
+    assert found[0]["published"] == {"out": 101}
+    assert found[0]["state_files"] == 3
+    assert found[0]["state_bytes"] > 0
+
+
+def test_what_a_restore_abandoned_and_what_is_not_published_is_marked(
+    tmp_path: Path, history: Written
+) -> None:
+    history.record(r.Restored(1, 2, 1, history.state.committed[1].cuts))
+    history.write(tmp_path, unmarked=(3,))
+    found = {c["epoch"]: c for c in document("checkpoints", "--store", tmp_path)["checkpoints"]}
+    assert [e for e, c in found.items() if "abandoned" in c["flags"]] == [2, 3]
+    assert found[3]["published"] == {"out": None}
+    assert "not in out" in call("checkpoints", "--store", tmp_path).stdout
+
+
+def test_one_checkpoint_is_shown_stage_by_stage(tmp_path: Path) -> None:
+    play = Written(DIAMOND)
+    play.checkpoint()
+    play.batch("a")
+    play.begin()
+    play.cut_all(unaligned=["b", "c", "d"])
+    play.commit()
+    play.write(tmp_path)
+    found = document("show", "latest", "--store", tmp_path)
+    assert found["flags"] == ["unaligned"]
+    assert found["stages"]["a"]["batch"] == 1
+    assert found["stages"]["b"] == {
+        "batch": 0, "unaligned": True, "consumed": {"a": 0}, "offsets": {},
+        "watermark": {"kind": "none", "at": None}, "state_files": 1,
+        "state_bytes": len("stages/b/1/spark/1/state/0"),
+    }  # fmt: skip
+    flights = {(f["from"], f["to"]): f for f in found["in_flight"]}
+    assert len(flights["a", "b"]["files"]) == 1
+    text = call("show", "latest", "--store", tmp_path).stdout
+    assert "in flight  a → b: batches 1 to 1, 1 file" in text
+    assert "table      out: version 102" in text
+
+
+def test_a_checkpoint_that_is_not_kept_cannot_be_shown(folder: Path) -> None:
+    shown = call("show", "7", "--store", folder)
+    assert shown.exit_code == 1
+    assert "epochs that are kept: 1, 2, 3; savepoints: before-deploy" in shown.stderr
+
+
+def test_status_without_a_run_says_what_the_journal_says(folder: Path) -> None:
+    text = call("status", "--store", folder).stdout
+    assert "no pipeline has run" in text
+    assert "before-deploy (epoch 2)" in text
+    assert "epoch 3 everywhere" in text
+    assert document("status", "--store", folder)["running"] is False
+
+
+def test_status_shows_a_running_pipeline(folder: Path) -> None:
+    put_status(open_store(str(folder)))
+    text = call("status", "--store", folder).stdout
+    assert "chain  running for 1 min" in text
+    assert "holds a" in text
+    assert "5,000" in text
+    assert "c: ValueError: no" in text
+    assert "not yet published in out (2)" in text
+    found = document("status", "--store", folder)
+    assert found["running"] is True
+    assert found["members"][0]["stages"][1]["watermark"] == "2026-01-01T00:00:00.000+00:00"
+
+
+def test_status_says_when_a_process_ended_or_is_gone(folder: Path) -> None:
+    store = open_store(str(folder))
+    put_status(store, state="drained", age_s=300)
+    assert "does not run: drained 5 min ago" in call("status", "--store", folder).stdout
+    put_status(store, age_s=300)
+    assert "seems to be gone" in call("status", "--store", folder).stdout
+
+
+# --- tables -------------------------------------------------------------------------------------------
+
+
+def test_tables_are_those_of_the_newest_epoch_that_is_published_everywhere(
+    tmp_path: Path, history: Written
+) -> None:
+    history.write(tmp_path, unmarked=(3,))
+    assert cutwater.tables(str(tmp_path)) == {"out": 102}
+    assert document("tables", "--store", tmp_path) == {
+        "store": open_store(str(tmp_path)).url, "epoch": 2, "tables": {"out": 102},
+    }  # fmt: skip
+    assert document("tables", "--store", tmp_path, "--epoch", 1)["tables"] == {"out": 101}
+    assert "has not published epoch 3 yet" in call("tables", "--store", tmp_path, "--epoch", 3).stderr
+
+
+def test_an_epoch_whose_mark_is_gone_has_no_tables(folder: Path) -> None:
+    store = open_store(str(folder))
+    gone = r.mark_name(read_journal(store).state.committed[2].index, "out")
+    store.delete([gone])
+    assert "has gone past epoch 2" in call("tables", "--store", folder, "--epoch", 2).stderr
+
+
+# --- explain ------------------------------------------------------------------------------------------
+
+
+def test_explain_says_where_the_time_went(folder: Path) -> None:
+    text = call("explain", "1", "--store", folder).stdout
+    lines = text.splitlines()
+    assert lines[0].startswith("epoch 1  committed in 12 s")
+    stages = [line.split()[0] for line in lines if "cut at batch" in line]
+    assert stages == ["a", "b", "c"]
+    assert "10 s after b" in text
+    assert "hint: most of the time stage 'c'" in text
+    steps = {s["step"]: s for s in document("explain", "1", "--store", folder)["steps"]}
+    assert (steps["c"]["from_s"], steps["c"]["to_s"]) == (2.0, 12.0)
+    assert steps["in out"]["to_s"] == 12.5
+
+
+def test_explain_says_why_an_epoch_failed_and_what_to_do(folder: Path) -> None:
+    text = call("explain", "4", "--store", folder).stdout
+    assert "epoch 4  aborted" in text
+    assert "why:    deadline" in text
+    assert "give checkpoints more time" in text
+    assert document("explain", "4", "--store", folder)["reason"] == "deadline"
+
+
+def test_explain_knows_nothing_of_an_epoch_that_never_was(folder: Path) -> None:
+    assert "the last that was begun is 4" in call("explain", "9", "--store", folder).stderr
+
+
+# --- verify -------------------------------------------------------------------------------------------
+
+
+def test_a_whole_store_verifies(folder: Path) -> None:
+    found = document("verify", "--store", folder)
+    assert found["damaged"] is False
+    assert all(c["restorable"] for c in found["checkpoints"].values())
+    assert (
+        "epoch 2 (savepoint 'before-deploy')  can be restored  3 objects"
+        in call("verify", "--store", folder).stdout
+    )
+
+
+def test_damage_is_found_and_blamed_on_the_checkpoints_that_need_it(folder: Path) -> None:
+    (folder / "stages/b/1/spark/1/state/1").write_bytes(b"bad")
+    (folder / "stages/c/1/spark/1/state/2").unlink()
+    found = document("verify", "--store", folder, code=1)["checkpoints"]
+    assert found["1"] == {"restorable": True, "problems": []}
+    assert found["2"]["problems"] == ["stages/b/1/spark/1/state/1 is damaged (its checksum differs)"]
+    assert found["3"]["problems"] == ["stages/c/1/spark/1/state/2 is missing"]
+    assert call("verify", "1", "--store", folder).exit_code == 0
+    assert call("verify", "2", "--store", folder).exit_code == 1
+
+
+@pytest.mark.parametrize("place", ["journal/", "stages/b/1/log/", "manifest", "mark"])
+def test_damaged_records_are_found(place: str, folder: Path, history: Written) -> None:
+    head = history.state.committed[3]
+    name = {"manifest": r.manifest_name(3, head.checkpoint_id), "mark": r.mark_name(head.index, "out")}
+    (folder / name.get(place, entry_name(place, 2))).write_bytes(b"{}")
+    shown = call("verify", "--store", folder)
+    assert shown.exit_code == 1
+    assert document("verify", "--store", folder, code=1)["damaged"] is True
+
+
+# --- steering a store without a run ---------------------------------------------------------------------
+
+
+def test_a_kept_checkpoint_is_named_and_its_name_forgotten(folder: Path) -> None:
+    store = open_store(str(folder))
+    assert document("savepoint", "good", "--epoch", "latest", "--store", folder) == {
+        "savepoint": "good",
+        "epoch": 3,
+    }
+    assert read_journal(store).state.savepoints["good"] == 3
+    assert "already (epoch 3)" in call("savepoint", "good", "--epoch", "1", "--store", folder).stderr
+    assert call("savepoint", "good", "--forget", "--store", folder).exit_code == 0
+    assert "good" not in read_journal(store).state.savepoints
+    assert "there are: before-deploy" in call("savepoint", "good", "--forget", "--store", folder).stderr
+
+
+@pytest.mark.parametrize(
+    "words", [("checkpoint",), ("drain",), ("cancel",), ("savepoint", "x")], ids=lambda w: w[0]
+)
+def test_what_only_a_running_pipeline_can_do_is_refused(words: tuple[str, ...], folder: Path) -> None:
+    shown = call(*words, "--store", folder)
+    assert shown.exit_code == 1
+    assert "no pipeline runs on" in shown.stderr
+    assert open_store(str(folder)).list("requests/") == []
+
+
+def test_a_restore_without_a_run_takes_effect_with_the_next(folder: Path) -> None:
+    store = open_store(str(folder))
+    shown = call("restore", "before-deploy", "--store", folder)
+    assert shown.exit_code == 0
+    assert "the next run starts there" in shown.stdout
+    state = read_journal(store).state
+    assert (state.generation, state.head) == (2, 2)
+    assert not is_forced(store)
+    assert call("restore", "1", "--force", "--reset", "b", "--store", folder).exit_code == 0
+    state = read_journal(store).state
+    assert state.generations[3].reset == ("b",)
+    assert is_forced(store)
+
+
+def test_a_damaged_checkpoint_is_not_restored(folder: Path) -> None:
+    (folder / "stages/b/1/spark/1/state/1").unlink()
+    shown = call("restore", "2", "--store", folder)
+    assert shown.exit_code == 1
+    assert "stages/b/1/spark/1/state/1 is missing" in shown.stderr
+    assert read_journal(open_store(str(folder))).state.generation == 1
+
+
+def test_a_stage_is_dropped_only_if_nobody_reads_it(folder: Path) -> None:
+    assert "b reads it" in call("restore", "latest", "--drop", "a", "--store", folder).stderr
+    assert "there is no such stage" in call("restore", "latest", "--drop", "z", "--store", folder).stderr
+    assert call("restore", "latest", "--drop", "c", "--store", folder).exit_code == 0
+    topology = read_journal(open_store(str(folder))).state.topology
+    assert topology is not None
+    assert sorted(topology.stages) == ["a", "b"]
+
+
+# --- gc -----------------------------------------------------------------------------------------------
+
+
+def test_gc_removes_what_is_over_and_nothing_that_is_kept(tmp_path: Path, history: Written) -> None:
+    store = history.write(tmp_path)
+    before = store.list("")
+    left = [f"{r.checkpoint_prefix(4, 99)}parts/m0-b.json", f"{r.checkpoint_prefix(4, 99)}manifest.json"]
+    for name in left:
+        store.create(name, b"12345")
+    found = document("gc", "--dry-run", "--retained", "1", "--store", tmp_path)
+    assert found["leftovers"]["of epochs that are over"] == {"objects": 2, "bytes": 10}
+    assert found["retention"]["epochs"] == [1]
+    assert found["retention"]["objects"] == 3
+    assert store.list("") == sorted(before + left)
+    assert call("gc", "--store", tmp_path).exit_code == 0
+    assert store.list("") == before
+    assert call("verify", "--store", tmp_path).exit_code == 0
+
+
+def test_gc_removes_generations_that_are_expired(tmp_path: Path, history: Written) -> None:
+    history.record(r.Restored(1, 2, 3, history.state.committed[3].cuts))
+    history.record(r.Restored(1, 3, 3, history.state.committed[3].cuts))
+    store = history.write(tmp_path)
+    kept, gone = "stages/a/1/log/extra", "stages/a/2/log/x"
+    store.create(kept, b"")
+    store.create(gone, b"")
+    assert call("gc", "--store", tmp_path).exit_code == 0
+    assert store.exists(gone)  # the journal has not expired the generation
+    history.record(r.Expired(1, 3, (), (2,), {}, ()))
+    store = history.write(tmp_path / "later")
+    store.create(kept, b"")
+    store.create(gone, b"")
+    assert call("gc", "--store", tmp_path / "later").exit_code == 0
+    assert not store.exists(gone)
+    assert store.exists(kept)
+
+
+def test_gc_removes_nothing_while_a_kept_checkpoint_cannot_be_read(folder: Path, history: Written) -> None:
+    store = open_store(str(folder))
+    left = f"{r.checkpoint_prefix(4, 99)}manifest.json"
+    store.create(left, b"")
+    store.delete([r.manifest_name(1, history.state.committed[1].checkpoint_id)])
+    assert "nothing is removed" in call("gc", "--store", folder).stderr
+    assert store.exists(left)
+
+
+def test_gc_leaves_a_running_pipeline_alone(folder: Path) -> None:
+    put_status(open_store(str(folder)))
+    shown = call("gc", "--store", folder)
+    assert shown.exit_code == 1
+    assert "cleans up by itself" in shown.stderr
+    assert call("gc", "--dry-run", "--store", folder).exit_code == 0

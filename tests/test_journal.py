@@ -80,9 +80,9 @@ class Scribe:
     def abort(self, begun: Begun, reason: str = "deadline") -> None:
         self.write(Aborted(begun.term, begun.generation, begun.epoch, begun.checkpoint_id, reason))
 
-    def restore(self, epoch: int) -> None:
+    def restore(self, epoch: int, *reset: str) -> None:
         cuts = self.state.committed[epoch].cuts
-        self.write(Restored(self.state.term, self.state.generation + 1, epoch, cuts))
+        self.write(Restored(self.state.term, self.state.generation + 1, epoch, cuts, reset))
 
     def expire(self, *epochs: int, generations: tuple[int, ...] = ()) -> None:
         state = self.state
@@ -294,6 +294,14 @@ def test_a_restore_starts_a_generation_at_its_target_and_voids_what_is_open() ->
     assert [c.epoch for c in timeline(state)] == [1, 2, 5]
 
 
+def test_what_a_restore_resets_is_said_of_its_generation_alone() -> None:
+    scribe = led()
+    scribe.commit()
+    scribe.restore(1, "s", "t")
+    scribe.restore(1)
+    assert [generation.reset for generation in scribe.state.generations.values()] == [(), ("s", "t"), ()]
+
+
 def test_a_restore_can_go_to_an_abandoned_epoch_and_back() -> None:
     scribe = led()
     for _ in range(3):
@@ -406,7 +414,7 @@ def draw(scribe: Scribe, rnd: random.Random) -> JournalBody:
         ),
         (3, lambda: Aborted(term, generation, epoch, checkpoint_id, "deadline")),
         (2, lambda: Savepoint(term, generation, rnd.choice("pqr"), known, rnd.random() < 0.7)),
-        (2, lambda: Restored(term, generation + 1, known, {"s": known})),
+        (2, lambda: Restored(term, generation + 1, known, {"s": known}, rnd.choice(((), ("s",))))),
         (2, lambda: Expired(term, generation, (known,), (), {"s": known}, (f"f{known}",))),
     ]
     weights = [weight for weight, _ in make]

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import pytest
 
+from cutwater.protocol import effects as fx
 from cutwater.protocol import records as r
 from cutwater.protocol.barrier import Flags
 from cutwater.protocol.leader import Leader, LeaderConfig, LeaderPhase
 from cutwater.protocol.member import Member, MemberConfig
 from cutwater.protocol.watermark import NONE
 from cutwater.protocol.wire import Ack, Heartbeat, RequestKind, encode
+from cutwater.sim.oracle import Violation
 from cutwater.sim.process import SimWord
 from cutwater.sim.world import World
 from tests.builders import (
     CHAIN,
+    Desk,
     ask,
     calm_world,
     checkpoint,
     damage,
+    drain,
     entries,
     errors_of,
     leader_of,
+    manifest,
     manifest_of,
+    of,
     rest,
     restart_all,
     running_world,
@@ -228,14 +234,6 @@ def test_what_is_in_flight_is_read_after_a_restore() -> None:
     drain(world)
 
 
-def drain(world: World) -> None:
-    """Every row is in the sink, once."""
-    rest(world)
-    ask(world, RequestKind.DRAIN)
-    until(world, lambda: world.oracle.ledger.drained and world.oracle.all_settled())
-    world.oracle.final_check()
-
-
 def test_a_savepoint_is_full_named_and_kept_beyond_retention() -> None:
     world = running_world(retained=1)
     found = checkpoint(world, RequestKind.SAVEPOINT, name="before-deploy")
@@ -248,6 +246,106 @@ def test_a_savepoint_is_full_named_and_kept_beyond_retention() -> None:
     ask(world, RequestKind.RESTORE, name="before-deploy")
     until(world, lambda: world.oracle.ledger.generation == 2)
     until(world, lambda: world.oracle.epochs == 6)
+    drain(world)
+
+
+def flying_savepoint(world: World) -> r.Manifest:
+    """A savepoint that was turned unaligned, with rows in flight to the slow stage `b`."""
+    slow_down(world, "b", 60_000)
+    ask(world, RequestKind.SAVEPOINT, name="good")
+    until(world, lambda: world.oracle.epochs == 2 and world.oracle.all_settled())
+    found = world.oracle.manifests[2]
+    assert found.stages["b"].unaligned
+    assert any(files for flight in found.in_flight for files in flight.batches.values())
+    return found
+
+
+def test_a_savepoint_names_nothing_outside_its_folder_and_the_tables() -> None:
+    world = running_world(alignment_timeout_ms=50)
+    found = flying_savepoint(world)
+    folder = r.checkpoint_prefix(found.epoch, found.checkpoint_id)
+    assert {name for name in found.objects() if not name.startswith(folder)} == set()
+    (flight,) = found.in_flight
+    logged = of(world, "m0").member.log("a").state.batches
+    assert flight.batches.keys() == set(range(flight.after + 1, flight.upto + 1))
+    for batch, files in flight.batches.items():
+        for copy, original in zip(files, logged[batch].files, strict=True):
+            assert copy == f"{folder}channels/a/{batch}/{original.rsplit('/', 1)[1]}"
+            assert world.store.objects[copy] == world.store.objects[original]
+
+
+def test_a_checkpoint_that_is_not_full_leaves_what_is_in_flight_where_it_lies() -> None:
+    world = running_world(alignment_timeout_ms=50)
+    slow_down(world, "b", 3_000)
+    found = checkpoint(world)
+    assert found.in_flight
+    assert all(name.startswith("stages/") for name in found.objects())
+    assert not any("/channels/" in name for name in world.store.list(r.CHECKPOINT_PREFIX))
+
+
+def test_a_savepoint_can_be_restored_when_the_data_of_the_stages_is_gone() -> None:
+    world = running_world(alignment_timeout_ms=50, retained=1)
+    flying_savepoint(world)
+    for process in list(world.processes):
+        world.stop(process)
+    gone = [name for name in world.store.list("stages/") if "/data/" in name or name.startswith("stages/b/")]
+    assert gone
+    for name in gone:
+        world.store.delete(name)
+    world.start("m0")  # alone it can take the order, and nobody reads what is gone
+    until(world, lambda: bool(world.leaders()))
+    ask(world, RequestKind.RESTORE, name="good")
+    until(world, lambda: world.oracle.ledger.generation == 2)
+    for name in ("m1", "m2"):
+        world.start(name)
+    until(world, lambda: world.oracle.epochs == 3, ms=60_000)
+    drain(world)
+
+
+def test_readers_share_the_copy_of_what_they_have_in_flight_and_an_error_is_not_an_answer() -> None:
+    """Also what is in flight since a restore, and lies in another checkpoint's folder."""
+    older, newer = "checkpoints/2-5/channels/a/6/part-0", "stages/a/2/data/1-7-0/part-0"
+    flights = [r.InFlight("a", reader, 5, 8, {6: (older,), 7: (newer,), 8: ()}) for reader in "bc"]
+    desk = Desk()
+    desk.objects = {older: b"six", newer: b"seven"}
+    desk.lose = [fx.Copy, fx.Copy]
+    leader = Leader(Member("m0", "boot", CHAIN, MemberConfig(), SimWord), LeaderConfig())
+    copied = desk.run(leader._copy_in_flight(manifest(9, 40, in_flight=flights)))
+    copies = {f"checkpoints/9-40/channels/a/{n}/part-0": data for n, data in ((6, b"six"), (7, b"seven"))}
+    assert desk.objects == {older: b"six", newer: b"seven", **copies}
+    batches = {
+        6: ("checkpoints/9-40/channels/a/6/part-0",),
+        7: ("checkpoints/9-40/channels/a/7/part-0",),
+        8: (),
+    }
+    assert [flight.batches for flight in copied.in_flight] == [batches, batches]
+    assert sum(isinstance(effect, fx.Copy) for effect in desk.done) == 2 + 4, "two answers were lost"
+    assert copied.objects().keys() == copies.keys()
+
+
+@pytest.mark.xfail(strict=True, reason="the leader repeats a copy of what is gone for ever")
+def test_a_savepoint_whose_rows_in_flight_are_gone_is_aborted_in_words() -> None:
+    world = running_world(alignment_timeout_ms=50)
+    slow_down(world, "b", 60_000)
+    lost = next(n for n in reversed(world.store.list("stages/a/1/data/")))
+    world.store.delete(lost)
+    ask(world, RequestKind.SAVEPOINT, name="good")
+    until(world, lambda: bool(entries(world, r.Aborted)), ms=500)
+    (aborted,) = entries(world, r.Aborted)
+    assert aborted.epoch == 2
+    assert lost in aborted.detail
+
+
+@pytest.mark.xfail(strict=True, raises=Violation, reason="the sweep does not ask what kept manifests name")
+def test_what_a_later_checkpoint_has_in_flight_since_a_savepoint_stays_when_that_is_forgotten() -> None:
+    world = running_world(alignment_timeout_ms=50, retained=1)
+    found = flying_savepoint(world)
+    ask(world, RequestKind.RESTORE, name="good")
+    until(world, lambda: world.oracle.epochs == 3 and world.oracle.all_settled())
+    later = world.oracle.manifests[3]
+    assert later.objects().keys() & found.objects().keys(), "b has not read them yet"
+    ask(world, RequestKind.FORGET, name="good")
+    until(world, lambda: 2 not in world.oracle.ledger.kept)
     drain(world)
 
 
@@ -286,8 +384,17 @@ def test_seed_e09_an_older_checkpoint_can_be_restored() -> None:
     assert (restored.epoch, restored.generation) == (2, 2)
     assert restored.forks == {name: report.batch for name, report in target.stages.items()}
     until(world, lambda: world.oracle.epochs == 4 and world.oracle.all_settled())
-    assert world.tables["out"].versions[4].shown == shown, "after three epochs the table went back"
+    places = world.oracle.ledger.by_index
+    (back,) = (v for v in world.tables["out"].versions[1:] if places[v.transaction] == restored)
+    assert back.shown == shown, "after the epochs behind it the table went back"
     drain(world)
+
+
+def test_a_restore_says_in_the_journal_which_stages_it_resets() -> None:
+    world = running_world()
+    ask(world, RequestKind.RESTORE, epoch=1, reset=("c", "b"))
+    until(world, lambda: bool(entries(world, r.Restored)))
+    assert entries(world, r.Restored)[0].reset == ("b", "c")
 
 
 def test_seed_a14_a_restore_to_an_unknown_epoch_is_refused_with_the_reason() -> None:
@@ -315,6 +422,48 @@ def test_an_epoch_that_was_abandoned_before_it_was_published_cannot_be_restored(
     assert leader_of(world).leader.story.startswith("cannot restore epoch 2: ")
     assert "abandoned" in leader_of(world).leader.story
     assert world.oracle.ledger.generation == 2
+
+
+# After a drain.
+
+
+def drained_world() -> World:
+    """Drained for the second time: the processes that have set it going after the first are still there."""
+    world = running_world()
+    drain(world)
+    world.chaos.start_again()
+    until(world, lambda: world.oracle.epochs == 3 and world.oracle.all_settled())
+    return world
+
+
+def test_a_process_that_has_set_a_drained_pipeline_going_does_so_once() -> None:
+    world = drained_world()
+    drain(world)
+    world.stop(leader_of(world))
+    index = world.oracle.ledger.last
+    rest(world, 5_000)
+    assert world.oracle.ledger.last == index, "the others miss the leader, and let it be"
+    assert not world.leaders()
+
+
+def test_a_member_that_learns_of_the_drain_only_when_it_campaigns_lets_it_be() -> None:
+    """Its journal ends before the drain's commit when it begins to miss the leader."""
+    world = running_world()
+    late = next(p for p in world.processes if p is not leader_of(world))
+    rest(world)
+    ask(world, RequestKind.DRAIN)
+    until(world, lambda: bool(late.member.journal.state.open))
+    late.end("journal")
+    until(world, lambda: world.oracle.ledger.drained and world.oracle.all_settled())
+    assert not late.member.journal.state.drained
+    for process in list(world.processes):
+        if process is not late:
+            world.stop(process)
+    index = world.oracle.ledger.last
+    until(world, lambda: late.member.journal.state.drained)  # by its campaign: nothing else reads any more
+    rest(world, 3_000)
+    assert world.oracle.ledger.last == index
+    assert late.leader.phase is LeaderPhase.FOLLOWING
 
 
 # Damage.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cutwater.protocol import effects as fx
 from cutwater.protocol import records as r
 from cutwater.protocol.chain import digest
 from cutwater.protocol.errors import StoreError, UserError
@@ -20,12 +21,15 @@ from tests.builders import (
     calm_world,
     checkpoint,
     entries,
+    epochs_with_rows,
+    mark_of,
     of,
     rest,
     restart_all,
     running_world,
     slow_down,
     state_name,
+    table_commits,
     until,
 )
 
@@ -88,6 +92,48 @@ def test_a_missing_head_manifest_is_named_and_not_waited_for() -> None:
     """The journal is as far as it goes and its head is not expired, so nothing will bring it back."""
     with pytest.raises(StoreError, match=r"checkpoints/1-3/manifest\.json.*is missing"):
         Desk().run(member(committed_play()).head_manifest())
+
+
+def restored_twice() -> tuple[Play, Desk, Member]:
+    """Epochs 1 and 2; somebody who knows that everything went back to 1, and not yet that it goes to 2."""
+    play = committed_play()
+    play.batch("a")
+    play.cut_all()
+    play.commit()
+    desk = Desk()
+    for epoch, kept in play.state.committed.items():
+        desk.objects[r.manifest_name(epoch, kept.checkpoint_id)] = r.encode(play.manifests[epoch])
+    play.record(r.Restored(1, 2, 1, play.state.committed[1].cuts))
+    return play, desk, member(play)
+
+
+def go_to_epoch_2(play: Play) -> None:
+    play.record(r.Restored(1, 3, 2, play.state.committed[2].cuts))
+
+
+def test_a_manifest_that_a_second_restore_overtakes_while_it_is_read_is_not_taken() -> None:
+    play, desk, someone = restored_twice()
+
+    def second_restore(effect: fx.Effect) -> None:
+        desk.before = None
+        go_to_epoch_2(play)
+
+    desk.before = second_restore
+    assert desk.run(someone.head_manifest()) == play.manifests[2]
+    assert someone.manifest == play.manifests[2]
+
+
+def test_a_manifest_that_was_read_too_slowly_does_not_displace_the_newer_one() -> None:
+    """One actor reads the first restore's manifest all the while that another one reads the second's."""
+    play, desk, someone = restored_twice()
+    slow = someone.head_manifest()
+    answer = desk.perform(next(slow))
+    go_to_epoch_2(play)
+    assert desk.run(someone.head_manifest()) == play.manifests[2]
+    with pytest.raises(StopIteration) as stop:
+        slow.send(answer)
+    assert stop.value.value == play.manifests[2]
+    assert someone.manifest == play.manifests[2], "what readers have in flight is in there"
 
 
 # Its part of a checkpoint.
@@ -188,16 +234,17 @@ def unpublished_world() -> World:
 def test_seed_a12_a_sink_that_fails_after_the_decision_publishes_when_it_is_well_again() -> None:
     world = running_world()
     world.tables["out"].failing_until_ms = LATER_MS
+    rest(world)
     ask(world, RequestKind.CHECKPOINT)
     until(world, lambda: world.oracle.epochs == 2)
+    rest(world)
     ask(world, RequestKind.CHECKPOINT)
     until(world, lambda: world.oracle.epochs == 3)
     assert entries(world, r.Aborted) == []
-    assert len(world.tables["out"].versions) == 2
+    assert table_commits(world) == []
     world.tables["out"].failing_until_ms = 0
     until(world, world.oracle.all_settled)
-    transactions = [version.transaction for version in world.tables["out"].versions]
-    assert transactions == [0, *(kept.index for kept in world.oracle.ledger.history.values())]
+    assert table_commits(world) == [world.oracle.ledger.history[epoch].index for epoch in (2, 3)]
 
 
 def test_seed_a11_what_was_committed_and_not_published_is_published_at_start() -> None:
@@ -207,8 +254,7 @@ def test_seed_a11_what_was_committed_and_not_published_is_published_at_start() -
     world.start("m2")
     until(world, world.oracle.all_settled, ms=500)
     assert world.tables["out"].head().transaction == index
-    mark = r.decode("mark", world.store.objects[r.mark_name(index, "out")], r.Published)
-    assert (mark.epoch, mark.version) == (2, 2)
+    assert mark_of(world, 2) == r.Published(2, "out", index, 1)
 
 
 def test_seed_a13_recovery_publishes_a_decided_epoch_before_anything_else() -> None:
@@ -228,20 +274,45 @@ def test_seed_a13_recovery_publishes_a_decided_epoch_before_anything_else() -> N
         world.start(name)
     until(world, lambda: world.oracle.epochs == 3 and world.oracle.all_settled())
     assert spawned.index("publish out") < spawned.index("stage c")
-    transactions = [version.transaction for version in world.tables["out"].versions]
-    assert transactions == [0, *(kept.index for kept in world.oracle.ledger.history.values())]
+    decided, *others = epochs_with_rows(world)
+    assert decided == world.oracle.ledger.history[2].index
+    assert table_commits(world) == [decided, *others]
     world.oracle.final_check()  # every row once
 
 
 def test_a_sink_whose_last_commit_lacks_its_mark_gets_it_at_start() -> None:
     world = running_world()
-    index = world.oracle.ledger.history[1].index
+    checkpoint(world)
+    index = world.oracle.ledger.history[2].index
+    assert table_commits(world) == [index]
+    crash_before_the_mark(world, index)
+    world.start("m2")
+    until(world, world.oracle.all_settled, ms=500)
+    assert table_commits(world) == [index], "only the mark was missing"
+
+
+@pytest.mark.parametrize("behind_rows", [False, True])
+def test_an_epoch_without_rows_that_lacks_its_mark_gets_it_at_start(behind_rows: bool) -> None:
+    """The table knows nothing of it, so the member looks from the last thing that the table does know."""
+    world = running_world()
+    if behind_rows:
+        checkpoint(world)
+        world.rates = dict.fromkeys(world.rates, 0.0)
+        checkpoint(world)
+    index = world.oracle.ledger.history[3 if behind_rows else 1].index
+    before = table_commits(world)
+    crash_before_the_mark(world, index)
+    world.start("m2")
+    until(world, world.oracle.all_settled, ms=500)
+    assert table_commits(world) == before == epochs_with_rows(world)
+    assert mark_of(world, 3 if behind_rows else 1).version == len(before)
+
+
+def crash_before_the_mark(world: World, index: int) -> None:
     for process in list(world.processes):
         world.stop(process)
     world.store.delete(r.mark_name(index, "out"))
-    world.start("m2")
-    until(world, world.oracle.all_settled, ms=500)
-    assert len(world.tables["out"].versions) == 2, "only the mark was missing"
+    assert not world.oracle.all_settled()
 
 
 def test_a_member_that_was_away_knows_every_decision_before_it_acts() -> None:

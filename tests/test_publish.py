@@ -168,11 +168,15 @@ def test_publishing_is_one_table_commit_and_a_mark() -> None:
     assert mark(desk, 3) == r.Published(1, "out", 3, 1)
 
 
-def test_an_epoch_without_rows_for_the_sink_is_published_too() -> None:
+def test_an_epoch_without_rows_for_the_sink_is_a_mark_and_no_table_commit() -> None:
+    """The mark names the version that the table has anyway: before its first commit, and behind one."""
     desk = Desk("out")
     desk.run(perform("out", permit(desk, 1)))
-    assert desk.shown("out") == ()
-    assert mark(desk, 3).version == 1
+    assert mark(desk, 3) == r.Published(1, "out", 3, 0)
+    desk.run(perform("out", permit(desk, 2, "f")))
+    desk.run(perform("out", permit(desk, 3)))
+    assert commits(desk) == [5]
+    assert mark(desk, 7) == r.Published(3, "out", 7, 1)
 
 
 def test_rewinding_brings_the_rows_back_under_the_restores_own_index() -> None:
@@ -185,17 +189,45 @@ def test_rewinding_brings_the_rows_back_under_the_restores_own_index() -> None:
     assert mark(desk, 6) == r.Published(1, "out", 6, 3)
 
 
+@pytest.mark.parametrize("ever", [True, False], ids=["after rows", "before any rows"])
+def test_a_table_goes_back_to_an_epoch_without_rows(ever: bool) -> None:
+    """No version carries that epoch's transaction; the one that was there at the time is what is wanted."""
+    desk = Desk("out")
+    desk.run(perform("out", permit(desk, 1, *(["f"] if ever else []))))
+    desk.run(perform("out", permit(desk, 2)))
+    desk.run(perform("out", permit(desk, 3, "g")))
+    desk.run(perform("out", RewindOrder(2, 8, 5)))
+    assert desk.shown("out") == (("f",) if ever else ())
+    assert commits(desk) == [3, 7, 8][not ever :]
+    assert mark(desk, 8).version == len(desk.tables["out"]) - 1
+
+
+def test_an_epoch_without_rows_right_behind_a_rewind_is_the_rewound_table() -> None:
+    """Of the abandoned timeline and the rewind, both before it, the rewind counts."""
+    desk = Desk("out")
+    desk.run(perform("out", permit(desk, 1, "f")))
+    desk.run(perform("out", permit(desk, 2, "abandoned")))
+    desk.run(perform("out", RewindOrder(1, 6, 3)))
+    desk.run(perform("out", permit(desk, 4)))
+    desk.run(perform("out", permit(desk, 5, "g")))
+    desk.run(perform("out", RewindOrder(4, 12, 9)))
+    assert desk.shown("out") == ("f",)
+    assert desk.tables["out"][mark(desk, 9).version].files == ("f",)
+
+
 def before_a_crash(kind: str) -> tuple[Desk, Duty]:
     desk = Desk("out")
     first = permit(desk, 1, "f")
     if kind == "publish":
         return desk, first
     desk.run(perform("out", first))
+    if kind == "no rows":
+        return desk, permit(desk, 2)
     desk.run(perform("out", permit(desk, 2, "g")))
     return desk, RewindOrder(1, 6, 3)
 
 
-@pytest.mark.parametrize("kind", ["publish", "rewind"])
+@pytest.mark.parametrize("kind", ["publish", "no rows", "rewind"])
 @pytest.mark.parametrize("answered", [True, False], ids=["answered", "answer lost"])
 def test_seed_a12_a_sink_that_failed_to_publish_after_the_decision_is_retried_not_rolled_back(
     kind: str, answered: bool
@@ -228,18 +260,35 @@ def test_seed_a11_republishing_at_start_publishes_what_was_committed() -> None:
     assert [mark(desk, index).version for index in (3, 5, 7)] == [1, 2, 3]
 
 
-def test_doing_it_again_changes_nothing() -> None:
+def test_republishing_at_start_marks_what_had_no_rows_in_its_place() -> None:
+    """Between the crash and the start others have committed: what is marked already stays as it was."""
     desk = Desk("out")
-    duty = permit(desk, 1, "f")
+    permits = [permit(desk, 1, "f"), permit(desk, 2), permit(desk, 3), permit(desk, 4, "g")]
+    desk.run(perform("out", permits[0]))
+    desk.run(perform("out", permits[1]))
+    desk.run(perform("out", permits[2]), crash_after=2)
+    assert r.mark_name(7, "out") not in desk.objects, "the crash came before its mark"
+    desk.foreign_commit("out", "theirs")
+    for duty in permits:
+        desk.run(perform("out", duty))
+    assert desk.shown("out") == ("f", "theirs", "g")
+    assert [mark(desk, index).version for index in (3, 5, 7, 9)] == [1, 1, 2, 3]
+
+
+@pytest.mark.parametrize("files", [("f",), ()], ids=["rows", "no rows"])
+def test_doing_it_again_changes_nothing(files: tuple[str, ...]) -> None:
+    desk = Desk("out")
+    duty = permit(desk, 1, *files)
     desk.run(perform("out", duty))
     before = list(desk.tables["out"]), dict(desk.objects)
     desk.run(perform("out", duty))
     assert (desk.tables["out"], desk.objects) == before
 
 
-def test_a_zombie_with_an_older_transaction_changes_nothing() -> None:
+@pytest.mark.parametrize("files", [("f",), ()], ids=["rows", "no rows"])
+def test_a_zombie_with_an_older_transaction_changes_nothing(files: tuple[str, ...]) -> None:
     desk = Desk("out")
-    old = permit(desk, 1, "f")
+    old = permit(desk, 1, *files)
     desk.run(perform("out", permit(desk, 2, "g")))
     before = list(desk.tables["out"]), dict(desk.objects)
     desk.run(perform("out", old))
@@ -298,10 +347,15 @@ def test_a_mark_names_the_epochs_own_version_though_others_commit_right_behind()
 
 
 def test_a_rewind_without_history_says_what_to_do() -> None:
+    desk = Desk("out")
+    for epoch in (1, 2):
+        desk.run(perform("out", permit(desk, epoch, f"f{epoch}")))
+    desk.oldest["out"] = 2
     with pytest.raises(
         StoreError, match=r"sink out has no version for epoch 1.*history was removed.*--reset"
     ):
-        Desk("out").run(perform("out", RewindOrder(1, 6, 3)))
+        desk.run(perform("out", RewindOrder(1, 6, 3)))
+    assert desk.shown("out") == ("f1", "f2")
 
 
 def test_a_manifest_that_retention_took_means_that_the_table_has_gone_on() -> None:
@@ -318,6 +372,29 @@ def test_a_manifest_that_retention_took_means_that_the_table_has_gone_on() -> No
     desk.before = the_other_goes_on
     desk.run(perform("out", old))
     assert desk.shown("out") == ("g",)
+
+
+@pytest.mark.parametrize("marked", [1, 2], ids=["it is marked", "a later one is marked"])
+def test_a_manifest_that_retention_took_from_an_epoch_without_rows_is_no_loss(marked: int) -> None:
+    """The table does not tell that somebody has settled it: no commit came of it. The marks do, also when
+    retention has left only the newest of them."""
+    desk = Desk("out")
+    old, new = permit(desk, 1), permit(desk, 2)
+    desk.run(perform("out", (old, new)[marked - 1]))
+    before = dict(desk.objects)
+    del before[r.manifest_name(1, 2)]
+    desk.objects = dict(before)
+    desk.run(perform("out", old))
+    assert (commits(desk), desk.objects) == ([], before)
+
+
+def test_an_earlier_epochs_mark_does_not_settle_a_lost_manifest() -> None:
+    desk = Desk("out")
+    desk.run(perform("out", permit(desk, 1)))
+    duty = permit(desk, 2)
+    del desk.objects[r.manifest_name(2, 4)]
+    with pytest.raises(StoreError, match=r"the manifest of epoch 2 is missing, and sink out has not"):
+        desk.run(perform("out", duty))
 
 
 def test_a_lost_manifest_of_an_unpublished_epoch_is_an_error_and_not_waited_for() -> None:

@@ -14,6 +14,7 @@ from cutwater.protocol.records import (
     InFlight,
     Manifest,
     Part,
+    Prepared,
     Published,
     SinkSpec,
     StagedFile,
@@ -34,7 +35,7 @@ from tests.driver import Fault, Outcome, Store, drive
 TOPOLOGY = Topology(
     {
         "clean": StageSpec("clean", (), "m1"),
-        "paid": StageSpec("paid", (), "m2"),
+        "paid": StageSpec("paid", (), "m2", schema="id STRING"),
         "matched": StageSpec(
             "matched", ("clean", "paid"), "m2", (SinkSpec("t1"), SinkSpec("t2", final=True))
         ),
@@ -43,7 +44,7 @@ TOPOLOGY = Topology(
 
 
 def report(stage: str, **state: str) -> StageReport:
-    return StageReport(stage, 3, 7, False, {"in": 6}, {"0": 11}, known(100), state)
+    return StageReport(stage, 3, 7, False, {"in": 6}, {"0": 11, "1": '{"p0": 3}'}, known(100), state)
 
 
 MANIFEST = Manifest(
@@ -67,7 +68,10 @@ PART = Part("m1", "boot", 4, 12, 3, 2, {"clean": report("clean")})
 MARK = Published(4, "t1", 12, 9)
 
 
-@pytest.mark.parametrize("record", [MANIFEST, PART, MARK, TOPOLOGY])
+PREPARED = Prepared(7, ("f",), {}, {"in": 6}, {"0": 11, "1": "11"}, known(100), rows=3, size=90)
+
+
+@pytest.mark.parametrize("record", [MANIFEST, PART, MARK, TOPOLOGY, PREPARED])
 def test_a_record_comes_back_from_its_bytes_and_always_has_the_same(record: Any) -> None:
     assert decode("name", encode(record), type(record)) == record
     assert encode(decode("name", encode(record), type(record))) == encode(record)

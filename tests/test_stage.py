@@ -7,24 +7,35 @@ import pytest
 from cutwater.protocol import effects as fx
 from cutwater.protocol import records as r
 from cutwater.protocol.errors import IllegalStep, StoreError
+from cutwater.protocol.member import Member, MemberConfig
 from cutwater.protocol.stage import STAGE_PHASES, StagePhase
+from cutwater.protocol.watermark import NONE, UNKNOWN, Watermark, idle, known
 from cutwater.protocol.wire import RequestKind
+from cutwater.sim.process import SimWord
 from cutwater.sim.world import World
 from tests.builders import (
     CHAIN,
     DIAMOND,
+    Desk,
+    Play,
     all_phases,
     ask,
+    begun,
     calm_world,
     checkpoint,
+    drain,
     entries,
     of,
     phases,
+    pipeline,
     rest,
     running_world,
     slow_down,
+    stage,
     until,
 )
+
+LATER_MS = 10**9
 
 
 def log_of(world: World, stage: str, generation: int = 1) -> list[r.StageBody]:
@@ -146,6 +157,212 @@ def test_a_stage_is_cut_once_per_epoch() -> None:
     checkpoint(world)
     epochs = [body.epoch for body in log_of(world, "b") if isinstance(body, r.BarrierAt)]
     assert epochs == [1, 2]
+
+
+def test_a_batch_says_in_the_log_how_much_it_is() -> None:
+    hosted = of(running_world(), "m0").member.stages["a"]
+    logged = hosted._batch_entry(r.Prepared(7, ("f",), {}, {}, {"source": "3:1"}, NONE, rows=3, size=90))
+    assert (logged.rows, logged.size, logged.offsets) == (3, 90, {"source": "3:1"})
+
+
+@pytest.mark.parametrize(
+    ("watermark", "is_idle", "quiet", "draining", "reported"),
+    [
+        (known(7), False, False, False, known(7)),
+        (known(7), False, True, False, known(7)),
+        (known(7), False, False, True, known(7)),
+        (known(7), False, True, True, idle(7)),
+        (known(7), True, True, False, idle(7)),
+        (UNKNOWN, True, True, True, UNKNOWN),
+        (NONE, True, True, True, NONE),
+    ],
+)
+def test_a_stage_holds_nobody_back_when_it_is_idle_or_has_nothing_more_to_do_in_a_drain(
+    watermark: Watermark, is_idle: bool, quiet: bool, draining: bool, reported: Watermark
+) -> None:
+    """A stage that is quiet between two batches is not idle: its next rows may be of any time."""
+    hosted = of(running_world(), "m0").member.stages["a"]
+    hosted.log.state.watermark = watermark
+    hosted.idle, hosted.quiet, hosted.draining = is_idle, quiet, draining
+    assert hosted._barrier_entry(begun(2, 9), False).watermark == reported
+
+
+# Reset by a restore.
+
+
+def reset(world: World, epoch: int, *names: str) -> list[fx.MakeFolder]:
+    """Restores an epoch with these stages reset; what folders are made then, until all stages run."""
+    made = folders_made(world)
+    before = world.oracle.ledger.generation
+    ask(world, RequestKind.RESTORE, epoch=epoch, reset=names)
+    until(world, lambda: world.oracle.ledger.generation == before + 1)
+    until(world, lambda: len(made) == len(world.model.stages))
+    return made
+
+
+def folders_made(world: World) -> list[fx.MakeFolder]:
+    """Every order to make a Spark folder that is given from now on."""
+    made: list[fx.MakeFolder] = []
+    make = world.io._make_folder
+
+    def watch(process: object, actor: object, token: int, effect: fx.MakeFolder) -> None:
+        made.append(effect)
+        make(process, actor, token, effect)  # type: ignore[arg-type]
+
+    world.io._make_folder = watch  # type: ignore[method-assign]
+    return made
+
+
+def opened(world: World, name: str, generation: int = 2) -> r.Open:
+    first = log_of(world, name, generation)[0]
+    assert isinstance(first, r.Open)
+    return first
+
+
+def reports(made: list[fx.MakeFolder]) -> dict[str, r.StageReport]:
+    return {effect.stage: effect.report for effect in made}
+
+
+def test_a_root_that_is_reset_starts_behind_its_cut_with_nothing_read() -> None:
+    world = running_world()
+    target = checkpoint(world)
+    cut = target.stages["a"].batch
+    assert cut >= 0
+    world.slow_until_ms["a"] = LATER_MS  # the simulator takes what it reads again for counted twice
+    made = reports(reset(world, target.epoch, "a"))
+    assert opened(world, "a") == r.Open(1, cut, {}, {}, UNKNOWN)
+    assert made["a"] == r.StageReport("a", 0, cut, False, {}, {}, UNKNOWN, {})
+    assert {name: made[name] for name in "bc"} == {name: target.stages[name] for name in "bc"}
+
+
+def test_a_stage_in_the_middle_that_is_reset_goes_on_behind_what_its_reader_has_read() -> None:
+    world = running_world()
+    target = checkpoint(world)
+    checkpoint(world)
+    cuts = {name: report.batch for name, report in target.stages.items()}
+    assert target.stages["c"].consumed == {"b": cuts["b"]}
+    made = reports(reset(world, target.epoch, "b"))
+    assert opened(world, "b") == r.Open(1, cuts["b"], {"a": cuts["a"]}, {}, UNKNOWN)
+    assert made["b"].state == {}
+    assert made["c"] == target.stages["c"]
+    checkpoint(world)
+    first = next(body for body in log_of(world, "b", 2) if isinstance(body, r.Batch))
+    assert first.batch == cuts["b"] + 1
+    drain(world)
+
+
+def test_what_a_reader_had_not_read_of_a_stage_that_is_reset_is_read_after_all() -> None:
+    """It is in flight in the checkpoint, and it was made before the reset."""
+    world = running_world()
+    slow_down(world, "c", 2_000)
+    ask(world, RequestKind.CHECKPOINT, unaligned=True)
+    until(world, lambda: world.oracle.epochs == 2 and world.oracle.all_settled())
+    target = world.oracle.manifests[2]
+    assert [(f.producer, f.reader) for f in target.in_flight] == [("b", "c")]
+    reset(world, 2, "b")
+    assert opened(world, "b").batch > opened(world, "c").consumed["b"]
+    drain(world)
+
+
+def test_a_stage_that_is_reset_passes_over_what_it_had_in_flight() -> None:
+    world = running_world()
+    slow_down(world, "b", 2_000)
+    ask(world, RequestKind.CHECKPOINT, unaligned=True)
+    until(world, lambda: world.oracle.epochs == 2 and world.oracle.all_settled())
+    target = world.oracle.manifests[2]
+    assert target.in_flight[0].reader == "b"
+    world.slow_until_ms["b"] = LATER_MS  # the simulator takes what is passed over for lost
+    reset(world, 2, "b")
+    assert opened(world, "b").consumed == {"a": target.stages["a"].batch}
+
+
+def test_a_final_sink_whose_stage_is_reset_shows_what_was_held_for_it() -> None:
+    """What the stage had staged before the cut is not its state: it is released when its window is closed."""
+    topology = pipeline(stage("a"), stage("b", "a", "m1", [r.SinkSpec("out", final=True)]))
+    world = calm_world(topology)
+    for model in world.model.stages.values():
+        model.event_time = True
+    for name in topology.members():
+        world.start(name)
+    until(world, lambda: world.oracle.epochs == 1)
+    target = checkpoint(world)
+    held = {file.name for file in target.held["out"]}
+    assert held
+    reset(world, target.epoch, "b")
+    drain(world)
+    later = [m for e, m in world.oracle.manifests.items() if e > target.epoch]
+    assert held <= {name for manifest in later for name in manifest.release["out"]}
+
+
+def test_each_restore_resets_what_it_names_and_no_more() -> None:
+    """The second comes before the first has come to anything, the third goes to what came of the second."""
+    world = running_world()
+    target = checkpoint(world)
+    first = reports(reset(world, target.epoch, "b"))
+    second = reports(reset(world, target.epoch, "c"))
+    assert [name for name, report in first.items() if not report.state] == ["b"]
+    assert [name for name, report in second.items() if not report.state] == ["c"]
+    assert second["b"] == target.stages["b"]
+    after = checkpoint(world)
+    third = reports(reset(world, after.epoch))
+    assert third == after.stages, "what was reset once has a state of its own now"
+    assert [body.reset for body in entries(world, r.Restored)] == [("b",), ("c",), ()]
+    drain(world)
+
+
+@pytest.mark.parametrize("committed", [False, True], ids=["before a commit", "after a commit"])
+def test_a_reset_holds_until_the_generations_first_commit(committed: bool) -> None:
+    """Its folder is lost, so it starts once more from the newest checkpoint: the one that was restored,
+    without the state in there, or one of its own generation, with it."""
+    world = running_world()
+    target = checkpoint(world)
+    world.rates = dict.fromkeys(world.rates, 0.0)
+    reset(world, target.epoch, "b")
+    until(world, lambda: all_phases(world, "running") and world.oracle.epochs == 3)
+    rest(world)
+    after = world.oracle.manifests[3]
+    assert after.stages["b"].batch == target.stages["b"].batch, "no batch has run since"
+    if not committed:
+        reset(world, target.epoch, "b")
+    made = folders_made(world)
+    world.io._apply[fx.ListFolders] = lambda effect: []
+    of(world, "m1").restart_stage("b")
+    until(world, lambda: bool(made))
+    (effect,) = made
+    assert effect.source is None
+    if committed:
+        assert effect.report == after.stages["b"]
+        assert effect.report.state
+    else:
+        assert (effect.report.batch, effect.report.state) == (target.stages["b"].batch, {})
+
+
+@pytest.mark.xfail(
+    strict=True, raises=KeyError, reason="Stage._starting_report takes its generation for kept"
+)
+def test_a_stage_of_a_generation_that_has_expired_meanwhile_does_not_open() -> None:
+    """It reads the newest manifest while its process learns of two restores, and that the first is gone."""
+    play = Play(CHAIN)
+    play.cut_all()
+    play.commit()
+    cuts = play.state.head_cuts
+    play.record(r.Restored(1, 2, 1, cuts))
+    desk = Desk()
+    desk.objects[r.manifest_name(1, 3)] = r.encode(play.manifests[1])
+    someone = Member("m2", "boot", CHAIN, MemberConfig(), SimWord)
+    someone.journal.state = play.state
+    someone._generation = 2
+    someone.start_stage("c")
+
+    def more_restores(effect: fx.Effect) -> None:
+        if isinstance(effect, fx.Read):
+            desk.before = None
+            play.record(r.Restored(1, 3, 1, cuts))
+            play.record(r.Expired(1, 3, (), (2,), {}, ()))
+
+    desk.before = more_restores
+    assert desk.run(someone.stages["c"]._open()) is False
+    assert not any(isinstance(effect, fx.Create) for effect in desk.done)
 
 
 # Drain.

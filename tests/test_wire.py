@@ -30,6 +30,7 @@ MESSAGES: list[Message] = [
     Ack("c", "boot-3", 5, 42, 3, True, None, idle(), "p", "h"),
     Heartbeat("a", "boot-1", 0, 17),
     *(Request(kind, "r-1", name="n", epoch=4, full=True, unaligned=True) for kind in RequestKind),
+    Request(RequestKind.RESTORE, "r-2", epoch=4, reset=("a", "b")),
 ]
 
 

@@ -1,6 +1,15 @@
 """Cutwater: one consistent cut across all your Spark streams."""
 
+from typing import TYPE_CHECKING, Any
+
 from cutwater.protocol.errors import PeerError, StoreError, UserError
+
+if TYPE_CHECKING:
+    from cutwater.pipeline import Pipeline
+    from cutwater.reading import tables
+    from cutwater.sinks.call import call
+    from cutwater.sinks.delta import delta
+    from cutwater.sinks.parquet import parquet, parquet_files
 
 __all__ = [
     "PeerError",
@@ -24,7 +33,7 @@ _PLACES = {
 }
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name: str) -> Any:
     """What needs Spark is imported when it is asked for: the simulator and most commands do without."""
     if name in _PLACES:
         from importlib import import_module

@@ -1,22 +1,27 @@
-"""The `cutwater` command."""
+"""The `cutwater` command. What it needs is imported by the command that is asked for, so each starts fast."""
 
 from __future__ import annotations
 
 from importlib.metadata import version
+from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
+
+from cutwater.commands import cleaning, explaining, looking, running, status, steering, verifying
+from cutwater.commands.output import console
 
 app = typer.Typer(
-    help="One consistent cut across all your Spark streams.", no_args_is_help=True, add_completion=False
+    help="One consistent cut across all your Spark streams.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
 )
-console = Console()
 
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        console.print(f"cutwater {version('cutwater')}", highlight=False)
+        console().print(f"cutwater {version('cutwater')}")
         raise typer.Exit
 
 
@@ -30,17 +35,37 @@ def options(
     """One consistent cut across all your Spark streams."""
 
 
+app.command()(running.run)
+app.command()(status.status)
+app.command()(looking.checkpoints)
+app.command("show")(looking.show_checkpoint)
+app.command()(explaining.explain)
+app.command()(looking.tables)
+app.command()(steering.checkpoint)
+app.command()(steering.savepoint)
+app.command()(steering.restore)
+app.command()(steering.cancel)
+app.command()(steering.drain)
+app.command()(verifying.verify)
+app.command()(cleaning.gc)
+
+
 @app.command()
-def demo() -> None:
-    """Shows what Cutwater does; until the Spark runtime is there, on a simulated cluster."""
-    console.print("[bold]The demo on Spark arrives with the Spark runtime.[/bold]")
-    console.print("Until then, watch the protocol on a simulated cluster while everything goes wrong:\n")
-    console.print(
-        "  .venv/bin/python -m cutwater.sim --trace 7      one schedule, a line per event", highlight=False
-    )
-    console.print(
-        "  .venv/bin/python -m cutwater.sim --seeds 500    five hundred of them, checked", highlight=False
-    )
+def demo(
+    folder: Annotated[
+        Path | None, typer.Option(help="Where it happens; ./cutwater-demo unless given.", show_default=False)
+    ] = None,
+) -> None:
+    """Shows what Cutwater does: a small shop is killed, recovers, is rolled back, and comes out right."""
+    from cutwater.demo import run_demo
+    from cutwater.protocol.errors import StoreError, UserError
+
+    screen = console()
+    try:
+        run_demo(folder, screen)
+    except (UserError, StoreError) as error:
+        screen.print(f"[red]error:[/red] {error}", highlight=False)
+        raise typer.Exit(1) from error
 
 
 def main() -> None:

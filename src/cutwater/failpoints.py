@@ -2,7 +2,8 @@
 
 The value names a place, optionally a thing (`after prepared@clean`), and optionally at which visit
 (`:2`; the first by default). The process then kills itself as the kernel would: nothing is flushed, closed
-or told. Without the variable a place costs one comparison.
+or told. With `CUTWATER_KILL_WITH=SIGSTOP` it is paused instead, as by a debugger or a machine that sleeps.
+Without the first variable a place costs one comparison.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import signal
 from threading import Lock
 
 _WANTED = os.environ.get("CUTWATER_KILL_AT", "")
+_SIGNAL = signal.Signals[os.environ.get("CUTWATER_KILL_WITH", "SIGKILL")]
 ACTIVE = bool(_WANTED)
 _lock = Lock()
 _visits = 0
@@ -32,4 +34,4 @@ def _visit(place: str, thing: str) -> None:
     with _lock:
         _visits += 1
         if _visits == int(count or "1"):
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), _SIGNAL)

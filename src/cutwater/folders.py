@@ -16,11 +16,12 @@ from typing import TypeVar
 
 import msgspec
 
+from cutwater import failpoints
 from cutwater.protocol.errors import StoreError
 from cutwater.protocol.records import Prepared, StageReport, decode, encode
 from cutwater.protocol.retention import Stored
-from cutwater.sparkfolder import Cache, SparkFolder
-from cutwater.statefiles import FOREVER
+from cutwater.sparkfolder import BASE, COMPLETE, OPERATOR, Cache, SparkFolder
+from cutwater.statefiles import FOREVER, moved_metadata
 from cutwater.stores import Store
 
 __all__ = [
@@ -35,8 +36,6 @@ __all__ = [
     "write_prepared",
 ]
 
-_BASE = "cutwater/base.json"
-_COMPLETE = "cutwater/complete"
 _IN_PLACE = re.compile(r"stages/[^/]+/\d+/spark/\d+/(.+)")
 _COPIED = re.compile(r"checkpoints/[^/]+/state/[^/]+/(.+)")
 _ATTEMPT = re.compile(r"(\d+)-(\d+)-[^/]*/.+")
@@ -69,7 +68,7 @@ def list_folders(store: Store, stage: str, generation: int) -> list[int]:
     """The incarnations whose folder is complete."""
     prefix = f"stages/{stage}/{generation}/spark/"
     names = (name.removeprefix(prefix).partition("/") for name in store.list(prefix))
-    return sorted(int(incarnation) for incarnation, _, rest in names if rest == _COMPLETE)
+    return sorted(int(incarnation) for incarnation, _, rest in names if rest == COMPLETE)
 
 
 def base_of(store: Store, stage: str, generation: int, incarnation: int, cache: Cache | None = None) -> int:
@@ -79,7 +78,7 @@ def base_of(store: Store, stage: str, generation: int, incarnation: int, cache: 
 
 def _base(store: Store, prefix: str, cache: Cache) -> int:
     if prefix not in cache.bases:
-        cache.bases[prefix] = _read(store, prefix + _BASE, Base).base
+        cache.bases[prefix] = _read(store, prefix + BASE, Base).base
     return cache.bases[prefix]
 
 
@@ -140,7 +139,7 @@ def make_folder(
     batches need. What an earlier try has left behind is removed first.
     """
     prefix = spark_prefix(stage, generation, incarnation)
-    if store.exists(prefix + _COMPLETE):
+    if store.exists(prefix + COMPLETE):
         return
     store.delete(store.list(prefix))
     if source is not None:
@@ -149,25 +148,26 @@ def make_folder(
         mark = _rebuild(store, report, prefix)
     else:
         batch = report.batch if report is not None else -1
-        store.create(prefix + _BASE, encode(Base(batch)))
+        store.create(prefix + BASE, encode(Base(batch)))
         mark = Complete(batch, batch)
-    store.create(prefix + _COMPLETE, encode(mark))
+    failpoints.reach("during folder", stage)
+    store.create(prefix + COMPLETE, encode(mark))
 
 
 def _take_over(store: Store, origin: str, prefix: str, last: int | None) -> Complete:
     cache = Cache()
     folder = SparkFolder(store, origin, cache)
     base = _base(store, origin, cache)
-    start = _read(store, origin + _COMPLETE, Complete).batch - base - 1
+    start = _read(store, origin + COMPLETE, Complete).batch - base - 1
     upto = folder.last_committed(start)
     if last is not None and upto + base + 1 < last:
         raise StoreError(
             f"Spark's files in {origin} end at batch {upto + base + 1}, and the stage's log has "
             f"batch {last}: what Spark wrote last is lost. Restore the newest checkpoint"
         )
-    prepared = {batch for batch in folder.batches["prepared"] if start < batch <= upto}
+    prepared = {batch for batch in folder.prepared if start < batch <= upto}
     lowest = last - base - 1 if last is not None else min(prepared, default=upto + 1) - 1
-    names = {_BASE, *(f"prepared/{batch}.json" for batch in prepared if batch > lowest)}
+    names = {BASE, *(f"prepared/{batch}.json" for batch in prepared if batch > lowest)}
     for batch in range(max(lowest, 0), upto + 1):
         needed = folder.needed(batch)
         if needed is None and batch == upto:
@@ -175,8 +175,7 @@ def _take_over(store: Store, origin: str, prefix: str, last: int | None) -> Comp
                 f"files of batch {upto + base + 1} are gone from {origin}; restore the newest checkpoint"
             )
         names |= needed or set()
-    names.discard(_COMPLETE)
-    _side_by_side(lambda name: store.copy(origin + name, prefix + name), sorted(names))
+    _side_by_side(lambda name: _copy(store, origin + name, prefix, name), sorted(names))
     return Complete(upto + base + 1, lowest + base + 1)
 
 
@@ -185,7 +184,7 @@ def _rebuild(store: Store, report: StageReport, prefix: str) -> Complete:
 
     def copy(name: str) -> None:
         try:
-            store.copy(name, prefix + _name_in_folder(name))
+            _copy(store, name, prefix, _name_in_folder(name))
         except OSError:
             if store.exists(name):
                 raise
@@ -199,6 +198,17 @@ def _rebuild(store: Store, report: StageReport, prefix: str) -> Complete:
             "checkpoint"
         )
     return Complete(report.batch, report.batch)
+
+
+def _copy(store: Store, source: str, prefix: str, name: str) -> None:
+    """Copies one file into the folder at `prefix`, to go by `name` there."""
+    if OPERATOR.fullmatch(name) is None:
+        store.copy(source, prefix + name)
+        return
+    data = store.read(source)
+    if data is None:
+        raise FileNotFoundError(f"nothing to copy: there is no {source}")
+    store.create(prefix + name, moved_metadata(source, data, store.spark_url(prefix.rstrip("/"))))
 
 
 def _name_in_folder(name: str) -> str:
@@ -234,7 +244,7 @@ def find_state(
     needed = SparkFolder(store, prefix, cache).needed(number)
     if needed is None:
         return None
-    names = sorted(needed - {_COMPLETE})
+    names = sorted(needed)
     if copy_to is None:
         return _checksums(store, [prefix + name for name in names], cache.checksums)
     try:
@@ -284,10 +294,10 @@ def find_stored(
 
 def _stored(store: Store, prefix: str, files: list[str], last: int, cache: Cache) -> list[Stored]:
     incarnation = int(prefix.split("/")[-2])
-    if prefix + _COMPLETE not in files:  # whoever was making it has been superseded
+    if prefix + COMPLETE not in files:  # whoever was making it has been superseded
         return [Stored(name, incarnation, -1, -1) for name in files] if incarnation < last else []
     base = _base(store, prefix, cache)
-    lowest = _read(store, prefix + _COMPLETE, Complete).lowest
+    lowest = _read(store, prefix + COMPLETE, Complete).lowest
     spans = SparkFolder(store, prefix, cache, files).spans(live=incarnation == last)
     states = []
     for name, (first, until) in spans.items():

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Callable
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 from cutwater.protocol.errors import PeerError, UserError
+from cutwater.protocol.failures import FailureReason
 from cutwater.protocol.leader import LeaderPhase
 from cutwater.protocol.wire import Reply, Request, RequestKind, decode, encode
 from cutwater.stores import LocalStore, Store
@@ -141,22 +143,49 @@ def new_id() -> str:
     return uuid.uuid4().hex[:12]
 
 
-def ask_through(store: Store, request: Request, timeout_s: float) -> Reply | None:
-    """Asks a pipeline that runs elsewhere; `None` if no answer comes in time (the request is withdrawn)."""
+def ask_through(
+    store: Store, request: Request, timeout_s: float, is_there: Callable[[], bool] = lambda: True
+) -> Reply | None:
+    """Asks a pipeline that runs elsewhere; `None` if no answer comes in time, or nobody is there any more to
+    give one. The request is withdrawn then, so that no later run acts on it."""
     question, answer = f"{REQUESTS}{request.request_id}.json", f"{REPLIES}{request.request_id}.json"
     store.put(question, encode(request))
     deadline = time.monotonic() + timeout_s
     every = 0.1 if isinstance(store, LocalStore) else 1.0
-    while time.monotonic() < deadline:
-        data = store.read(answer)
-        if data is not None:
-            store.delete([answer])
-            reply = decode(data)
-            assert isinstance(reply, Reply)
-            return reply
-        time.sleep(every)
-    store.delete([question])
+    try:
+        while time.monotonic() < deadline:
+            there = is_there()
+            data = store.read(answer)
+            if data is not None:
+                store.delete([answer])
+                reply = decode(data)
+                assert isinstance(reply, Reply)
+                return reply
+            if not there:
+                break
+            time.sleep(every)
+    finally:
+        store.delete([question])
     return None
+
+
+def answered(reply: Reply, kind: RequestKind) -> int | None:
+    """The epoch of an answer. Raises `UserError` that says why nothing came of it, and what to do."""
+    if reply.ok:
+        return reply.epoch
+    known = {reason.value: reason.advice for reason in FailureReason}
+    why = (reply.detail or reply.reason or "no reason was given").rstrip(".")
+    advice = known.get(reply.reason or "", "")
+    raise UserError(f"{kind.value} came to nothing: {why}. {advice}".strip())
+
+
+def check_savepoint_name(name: str) -> None:
+    """Raises `UserError` for a name that could be taken for something else."""
+    if name == "latest" or name.isdigit() or not name.replace("-", "_").replace(".", "_").isidentifier():
+        raise UserError(
+            f"'{name}' cannot name a savepoint: use letters, digits, '_', '-' and '.', begin with a letter, "
+            "and not 'latest'"
+        )
 
 
 def _id_of(name: str) -> str:

@@ -15,12 +15,12 @@ from pyspark.sql import SparkSession
 from cutwater.built import Built, bind_sinks, build
 from cutwater.durations import readable, seconds
 from cutwater.graph import MEMBER, StageDef, define
-from cutwater.mailbox import new_id
+from cutwater.mailbox import answered, check_savepoint_name, new_id
 from cutwater.protocol.coordinator_actions import CoordinatorConfig
 from cutwater.protocol.errors import UserError
 from cutwater.protocol.leader import LeaderConfig
-from cutwater.protocol.wire import Reply, Request, RequestKind
-from cutwater.restoring import check_topology, restore_before_start
+from cutwater.protocol.wire import Request, RequestKind
+from cutwater.restoring import check_topology, is_forced, restore_before_start
 from cutwater.runtime import Runtime, Settings, member_config
 from cutwater.sinks.base import Sink
 from cutwater.spark.session import adopt_session, hush, make_session
@@ -158,7 +158,7 @@ class Pipeline:
         )  # fmt: skip
         _wait_for_other(where, self.name, takeover, say)
         built = self._build(spark, master, conf)
-        bind_sinks(built, where, force)
+        bind_sinks(built, where, force or is_forced(where))
         if restore is not None:
             restore_before_start(where, built.topology, str(restore), tuple(drop), tuple(reset), say)
         elif drop or reset:
@@ -194,8 +194,9 @@ class Pipeline:
         self.start(store, **options)
         self.stay(tell)
 
-    def stay(self, tell: Callable[[str], None], tick: Callable[[], None] | None = None) -> None:
-        """Waits until the running pipeline ends, and sees to signals meanwhile."""
+    def stay(self, tell: Callable[[str], None], tick: Callable[[], None] | None = None) -> bool:
+        """Waits until the running pipeline ends, and sees to signals meanwhile. `False` if it was stopped at
+        once, before it had come to rest."""
         runtime = self._running()
         signals: list[int] = []
         before: dict[int, Any] = {}
@@ -222,6 +223,7 @@ class Pipeline:
             self.stop()
         if runtime.failure is not None:
             raise runtime.failure
+        return runtime.drained
 
     def wait(self, timeout: str | float | None = None) -> bool:
         """Waits until the pipeline has ended by itself; `False` if it runs on. Raises what it failed of."""
@@ -305,23 +307,6 @@ class Pipeline:
 
     def _ask(self, request: Request, timeout: str | float) -> int | None:
         return answered(self._running().request(request, seconds(timeout, "timeout")), request.kind)
-
-
-def answered(reply: Reply, kind: RequestKind) -> int | None:
-    """The epoch of an answer. Raises `UserError` that says why nothing came of it."""
-    if not reply.ok:
-        why = reply.detail or reply.reason or "no reason was given"
-        raise UserError(f"{kind.value} came to nothing ({reply.reason}): {why}")
-    return reply.epoch
-
-
-def check_savepoint_name(name: str) -> None:
-    """Raises `UserError` for a name that could be taken for something else."""
-    if name == "latest" or name.isdigit() or not name.replace("-", "_").replace(".", "_").isidentifier():
-        raise UserError(
-            f"'{name}' cannot name a savepoint: use letters, digits, '_', '-' and '.', begin with a letter, and "
-            "not 'latest'"
-        )
 
 
 def _wait_for_other(store: Store, name: str, takeover: bool, tell: Callable[[str], None]) -> None:

@@ -11,6 +11,8 @@ from cutwater.protocol.journal import timeline
 from cutwater.protocol.records import Checkpoint, JournalState, Topology, encode
 from cutwater.stores import Store
 
+FORCED = "forced/"
+
 
 def check_topology(store: Store, topology: Topology) -> None:
     """Raises `UserError` if the store's pipeline has another graph than this one."""
@@ -83,6 +85,17 @@ def restore_before_start(
     for name in sorted(graph.stages.keys() - manifest.stages.keys()):
         tell(f"stage '{name}' is new and starts at the cut of epoch {target.epoch}")
     return target.epoch
+
+
+def allow_force(store: Store, generation: int) -> None:
+    """The tables go back when the next run starts; this lets it undo what others did to them since."""
+    store.put(f"{FORCED}{generation}", b"")
+
+
+def is_forced(store: Store) -> bool:
+    """Whether the restore that began the current generation was to be forced."""
+    generation = read_journal(store, must_exist=False).state.generation
+    return store.exists(f"{FORCED}{generation}")
 
 
 def whole_checkpoint(store: Store, state: JournalState, ref: str, tell: Callable[[str], None]) -> Checkpoint:

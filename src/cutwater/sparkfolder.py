@@ -1,22 +1,37 @@
 """One Spark checkpoint folder in the store: what it holds, and which batches need which of its files.
 
-Batches are Spark's own numbers in here. Files that Spark writes for no batch in particular (`metadata`,
-state schemas) are needed by all of them.
+Batches are Spark's own numbers in here. A batch *needs* the files from which a query goes on after it.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from cutwater.offsets import Commit, Offsets, parse_commit, parse_offsets
-from cutwater.statefiles import FOREVER, Place, Spans, StateStore, listed_tables, split_name, version_of
+from cutwater.statefiles import (
+    FOREVER,
+    Place,
+    Spans,
+    StateStore,
+    listed_tables,
+    split_name,
+    stores_of,
+    version_of,
+)
 from cutwater.stores import Store
 
+BASE = "cutwater/base.json"
+COMPLETE = "cutwater/complete"
+OPERATOR = re.compile(r"state/(\d+)/_metadata/(?:metadata|v2/(\d+))")
 _BATCH = re.compile(r"(offsets|commits|prepared)/(\d+)(?:\.json)?")
-_SOURCE_LOG = re.compile(r"sources/(\d+)/(\d+)(\.compact)?")
+_SOURCE_LOG = re.compile(r"sources/(\d+)/(\d+)(?:\.compact)?")
+_SCHEMA = re.compile(r"state/\d+/_stateSchema/.+/(\d+)_[^/]+")
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -27,18 +42,23 @@ class Cache:
     commits: dict[str, Commit] = field(default_factory=dict)
     offsets: dict[str, Offsets] = field(default_factory=dict)
     tables: dict[str, list[str]] = field(default_factory=dict)
-    seen: dict[str, int] = field(default_factory=dict)
+    operators: dict[str, list[Place]] = field(default_factory=dict)
     bases: dict[str, int] = field(default_factory=dict)
+    seen: dict[str, int] = field(default_factory=dict)
 
 
 class SparkFolder:
-    """The folder at `prefix`, as it was when this object was made."""
+    """The folder at `prefix` as it was when this object was made, or what `names` says of it."""
 
     def __init__(self, store: Store, prefix: str, cache: Cache, names: Iterable[str] | None = None) -> None:
         self.prefix = prefix
-        self.stores: dict[Place, StateStore] = {}
-        self.batches: dict[str, set[int]] = {"offsets": set(), "commits": set(), "prepared": set()}
-        self.whole: set[str] = set()
+        self.offsets: set[int] = set()
+        self.commits: set[int] = set()
+        self.prepared: set[int] = set()
+        self._whole: set[str] = set()
+        self._stores: dict[Place, StateStore] = {}
+        self._operators: dict[int, dict[int, str]] = defaultdict(dict)
+        self._schemas: dict[str, int] = {}
         self._logs: dict[int, dict[int, str]] = defaultdict(dict)
         self._store = store
         self._cache = cache
@@ -47,136 +67,136 @@ class SparkFolder:
 
     def _add(self, name: str) -> None:
         if match := _BATCH.fullmatch(name):
-            self.batches[match[1]].add(int(match[2]))
+            batches: set[int] = getattr(self, match[1])
+            batches.add(int(match[2]))
         elif match := _SOURCE_LOG.fullmatch(name):
             self._logs[int(match[1])][int(match[2])] = name
+        elif match := OPERATOR.fullmatch(name):
+            self._operators[int(match[1])][int(match[2] or 0)] = name
+        elif match := _SCHEMA.fullmatch(name):
+            self._schemas[name] = int(match[1])
         elif found := split_name(name):
             place, file = found
-            if place not in self.stores:
-                self.stores[place] = StateStore(place, self.commit, self._tables_of)
-            self.stores[place].add(name, file)
-        else:
-            self.whole.add(name)
+            if place not in self._stores:
+                self._stores[place] = StateStore(place, self._commit, self._tables)
+            self._stores[place].add(name, file)
+        elif name != COMPLETE:
+            self._whole.add(name)
 
     # --- what files say -----------------------------------------------------------------------------
 
-    def commit(self, batch: int) -> Commit | None:
-        """What Spark committed for a batch, `None` if there is no such file."""
-        if batch not in self.batches["commits"]:
+    def _commit(self, batch: int) -> Commit | None:
+        if batch not in self.commits:
             return None
-        name = f"{self.prefix}commits/{batch}"
-        if name not in self._cache.commits:
-            data = self._store.read(name)
-            if data is None:
-                return None
-            self._cache.commits[name] = parse_commit(name, data)
-        return self._cache.commits[name]
+        return self._known(self._cache.commits, f"commits/{batch}", parse_commit)
 
-    def offsets(self, batch: int) -> Offsets | None:
-        """Spark's plan of a batch, `None` if there is no such file."""
-        if batch not in self.batches["offsets"]:
+    def _plan(self, batch: int) -> Offsets | None:
+        if batch not in self.offsets:
             return None
-        name = f"{self.prefix}offsets/{batch}"
-        if name not in self._cache.offsets:
-            data = self._store.read(name)
-            if data is None:
-                return None
-            self._cache.offsets[name] = parse_offsets(name, data)
-        return self._cache.offsets[name]
+        return self._known(self._cache.offsets, f"offsets/{batch}", parse_offsets)
 
-    def _tables_of(self, snapshot: str) -> list[str]:
+    def _tables(self, snapshot: str) -> list[str]:
         if not snapshot.endswith(".zip"):
             return []
-        name = self.prefix + snapshot
-        if name not in self._cache.tables:
+        folder = snapshot.rpartition("/")[0]
+        listed = self._known(self._cache.tables, snapshot, listed_tables) or []
+        return [f"{folder}/{table}" for table in listed]
+
+    def _known(self, known: dict[str, T], file: str, parse: Callable[[str, bytes], T]) -> T | None:
+        name = self.prefix + file
+        if name not in known:
             data = self._store.read(name)
             if data is None:
-                return []
-            self._cache.tables[name] = listed_tables(snapshot, data)
-        return self._cache.tables[name]
+                return None
+            known[name] = parse(name, data)
+        return known[name]
 
     # --- what a batch needs -------------------------------------------------------------------------
-
-    def needed(self, batch: int) -> set[str] | None:
-        """The files from which a query goes on after `batch`; `None` if some are gone. A table that a
-        snapshot lists is named whether it is there or not."""
-        offsets, commit = self.offsets(batch), self.commit(batch)
-        if offsets is None or commit is None:
-            return None
-        names = {f"offsets/{batch}", f"commits/{batch}", *self.whole}
-        if batch > 0:
-            if self.offsets(batch - 1) is None:
-                return None
-            names.add(f"offsets/{batch - 1}")
-        for source, log in self._logs.items():
-            ids = self._log_ids(source, batch)
-            if not ids <= log.keys():
-                return None
-            names.update(log[id] for id in ids)
-        found = set()
-        for place, state in self.stores.items():
-            chain = state.chain(batch + 1)
-            if chain is None:
-                return None
-            names.update(state.files(chain))
-            versions = [key.version for key in (*chain.changes, chain.snapshot) if key is not None]
-            names.update(f"commits/{version - 1}" for version in versions)
-            found.add((place.operator, place.partition))
-        for operator, partitions in (commit.ids or {}).items():
-            if any(ids and (operator, p) not in found for p, ids in enumerate(partitions)):
-                return None
-        return names
-
-    def _log_ids(self, source: int, batch: int) -> set[int]:
-        """The entries of a source's own log that a query needs to go on after `batch`: for a file source
-        from the newest compacted one, and those of the batch itself; for another kind all."""
-        log = self._logs[source]
-        upto = self._read_upto(source, batch)
-        if upto is None:
-            return set(log)
-        compacted = [id for id, name in log.items() if name.endswith(".compact") and id <= upto]
-        before = self._read_upto(source, batch - 1)
-        first = max(compacted, default=0)
-        return set(range(first, upto + 1)) | set(range(before + 1 if before is not None else first, upto + 1))
-
-    def _read_upto(self, source: int, batch: int) -> int | None:
-        offsets = self.offsets(batch)
-        return offsets.log_offset(source) if offsets is not None else None
-
-    # --- which batches need a file --------------------------------------------------------------------
 
     def last_committed(self, start: int) -> int:
         """The last batch that Spark has committed and that has its prepared record; at least `start`, with
         which the folder was made."""
-        done = self.batches["commits"] & self.batches["offsets"] & self.batches["prepared"]
+        done = self.commits & self.offsets & self.prepared
         return max((batch for batch in done if batch > start), default=start)
+
+    def needed(self, batch: int) -> set[str] | None:
+        """The files that a batch needs; `None` if some are gone. A table that a snapshot lists is named
+        whether it is there or not."""
+        plan = self._plan(batch)
+        if plan is None or max(batch - 1, 0) not in self.offsets or batch not in self.commits:
+            return None
+        names = {f"offsets/{batch}", f"offsets/{max(batch - 1, 0)}", f"commits/{batch}", *self._whole}
+        names.update(name for name, since in self._schemas.items() if since <= batch)
+        for source in range(len(plan.sources)):
+            log, entries = self._logs.get(source, {}), self._entries(source, batch)
+            if not entries <= log.keys():
+                return None
+            names.update(log[entry] for entry in entries)
+        places = set(self._stores)
+        for versions in self._operators.values():
+            newest = max((version for version in versions if version <= batch), default=None)
+            if newest is None:
+                return None
+            names.add(versions[newest])
+            stores = self._known(self._cache.operators, versions[newest], stores_of)
+            places.update(stores or [])
+        for place in places:
+            chain = self._stores[place].chain(batch + 1) if place in self._stores else None
+            if chain is None:
+                return None
+            names.update(self._stores[place].files(chain))
+            names.update(f"commits/{key.version - 1}" for key in chain.used())
+        return names
+
+    def _entries(self, source: int, batch: int) -> set[int]:
+        """The entries of a source's own log that a batch needs: for a file source those from the newest
+        compacted one on, and those that the batch itself has read; for another kind of source all."""
+        log = self._logs.get(source, {})
+        upto = self._read_upto(source, batch)
+        if upto is None:
+            return set(log)
+        compacted = (entry for entry, name in log.items() if name.endswith(".compact") and entry <= upto)
+        first = max(compacted, default=0)
+        before = self._read_upto(source, batch - 1)
+        return set(range(first if before is None else min(first, before + 1), upto + 1))
+
+    def _read_upto(self, source: int, batch: int) -> int | None:
+        plan = self._plan(batch)
+        return plan.log_offset(source) if plan is not None else None
+
+    # --- which batches need a file --------------------------------------------------------------------
 
     def spans(self, live: bool) -> Spans:
         """Which batches need each file. Where a query runs (`live`) that can be batches to come."""
-        commits = f"{self.prefix}commits/"
-        # Listed after the snapshots: what a checkpoint may have done without them, it did by this batch.
-        for name in self._store.list(commits):
+        # Listed after the snapshots: a checkpoint that did without one of them is of one of these batches.
+        for name in self._store.list(f"{self.prefix}commits/"):
             self._add(name.removeprefix(self.prefix))
-        newest = max(self.batches["commits"], default=-1)
+        newest = max(self.commits, default=-1)
 
         def seen(snapshot: str) -> int:
             return self._cache.seen.setdefault(self.prefix + snapshot, newest) if live else newest
 
-        spans: Spans = dict.fromkeys(self.whole, (-1, FOREVER))
-        for state in self.stores.values():
+        spans: Spans = {}
+        for state in self._stores.values():
             spans.update(state.spans(newest, seen))
-        versions: dict[int, int] = {}
+        chains: dict[int, int] = {}
         for name, (_, until) in spans.items():
             if (version := version_of(name)) is not None:
-                versions[version] = max(versions.get(version, -1), until)
+                chains[version - 1] = max(chains.get(version - 1, -1), until)
+        for batch in self.commits:
+            spans[f"commits/{batch}"] = batch, max(batch + 1, chains.get(batch, -1))
+        for batch in self.offsets:
+            spans[f"offsets/{batch}"] = batch, batch + 1
+        for batch in self.prepared:
+            spans[f"prepared/{batch}.json"] = batch, batch
         for source in self._logs:
             spans.update(self._log_spans(source))
-        for batch in self.batches["commits"]:
-            spans[f"commits/{batch}"] = batch, max(batch + 1, versions.get(batch + 1, -1))
-        for batch in self.batches["offsets"]:
-            spans[f"offsets/{batch}"] = batch, batch + 1
-        for batch in self.batches["prepared"]:
-            spans[f"prepared/{batch}.json"] = batch, batch
+        for versions in self._operators.values():
+            for since, name in versions.items():
+                later = (version - 1 for version in versions if version > since)
+                spans[name] = since, min(later, default=FOREVER)
+        spans.update({name: (since, FOREVER) for name, since in self._schemas.items()})
+        spans.update(dict.fromkeys((*self._whole, COMPLETE), (-1, FOREVER)))
         if live:
             return spans
         return {name: (min(first, newest), min(until, newest)) for name, (first, until) in spans.items()}
@@ -184,14 +204,13 @@ class SparkFolder:
     def _log_spans(self, source: int) -> Spans:
         """An entry that no batch needs is one that Spark has just planned, or left over from long ago."""
         log = self._logs[source]
-        batches = sorted(self.batches["offsets"])
-        if not batches or self._read_upto(source, batches[-1]) is None:
-            return dict.fromkeys(log.values(), (-1, FOREVER))
+        batches = sorted(self.offsets)
         spans: dict[int, tuple[int, int]] = {}
         for batch in batches:
-            for id in self._log_ids(source, batch):
-                spans[id] = spans.get(id, (batch, batch))[0], batch
-        open_ended = self._log_ids(source, batches[-1]) | {id for id in log if id > max(spans)}
-        for id in open_ended:
-            spans[id] = spans.get(id, (batches[-1], 0))[0], FOREVER
-        return {name: spans.get(id, (-1, -1)) for id, name in log.items()}
+            for entry in self._entries(source, batch):
+                first, _ = spans.get(entry, (batch, batch))
+                spans[entry] = first, FOREVER if batch == batches[-1] else batch
+        last = max(spans, default=-1)
+        return {
+            name: spans.get(entry, (-1, FOREVER) if entry > last else (-1, -1)) for entry, name in log.items()
+        }

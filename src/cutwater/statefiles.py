@@ -25,6 +25,7 @@ FOREVER = 1 << 62
 _PLACE = re.compile(r"(state/(\d+)/(\d+)(?:/(?!_|SSTs/|logs/)[^/]+)?)/(.+)")
 _VERSION = re.compile(r"(\d+)(?:_([^/.]+))?\.(delta|changelog|snapshot|zip)(\.crc)?")
 _TABLE = re.compile(r"(?:SSTs|logs)/([^/]+)")
+_SCHEMA_PATH = re.compile(r".*/(state/\d+/_stateSchema/.+)")
 
 Spans = dict[str, tuple[int, int]]
 """Per file the first and the last batch that need it."""
@@ -65,6 +66,9 @@ class Chain(NamedTuple):
 
     snapshot: Key | None
     changes: list[Key]
+
+    def used(self) -> list[Key]:
+        return self.changes if self.snapshot is None else [*self.changes, self.snapshot]
 
 
 class StateStore:
@@ -168,7 +172,7 @@ class StateStore:
 
 
 def listed_tables(name: str, data: bytes) -> list[str]:
-    """The tables that the RocksDB snapshot `name` needs, by name in the checkpoint."""
+    """The tables that the RocksDB snapshot `name` needs, by name in its state store's folder."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as snapshot:
             _, text = snapshot.read("metadata").decode().split("\n", 1)
@@ -179,5 +183,36 @@ def listed_tables(name: str, data: bytes) -> list[str]:
         raise StoreError(
             f"the RocksDB snapshot {name} cannot be read ({error!r}); restore the newest checkpoint"
         ) from error
-    folder = name.rsplit("/", 1)[0]
-    return [f"{folder}/{table}" for table in sst + logs]
+    return sst + logs
+
+
+def stores_of(name: str, data: bytes) -> list[Place]:
+    """The state stores that an operator has, by its metadata in `state/<operator>/_metadata/`."""
+    _, metadata = _metadata(name, data)
+    operator = metadata["operatorInfo"]["operatorId"]
+    places = []
+    for info in metadata["stateStoreInfo"]:
+        tail = "" if info["storeName"] == "default" else f"/{info['storeName']}"
+        for partition in range(info["numPartitions"]):
+            places.append(Place(f"state/{operator}/{partition}{tail}", operator, partition))
+    return places
+
+
+def moved_metadata(name: str, data: bytes, url: str) -> bytes:
+    """An operator's metadata for a copy of its folder, at `url`: Spark writes down the full paths of schema
+    files, and the folder that they are in need not stay."""
+    version, metadata = _metadata(name, data)
+    for info in metadata["stateStoreInfo"]:
+        if paths := info.get("stateSchemaFilePaths"):
+            info["stateSchemaFilePaths"] = [_SCHEMA_PATH.sub(lambda m: f"{url}/{m[1]}", p) for p in paths]
+    return version + b"\n" + msgspec.json.encode(metadata)
+
+
+def _metadata(name: str, data: bytes) -> tuple[bytes, dict[str, Any]]:
+    try:
+        version, text = data.split(b"\n", 1)
+        return version, msgspec.json.decode(text, type=dict[str, Any])
+    except ValueError as error:
+        raise StoreError(
+            f"the operator metadata {name} cannot be read ({error}); restore the newest checkpoint"
+        ) from error

@@ -167,7 +167,15 @@ class Reporter:
                 )
 
     def status(self, state: str | None = None) -> Status:
-        """How this member fares now."""
+        """How this member fares now. It looks at what another thread changes, so it may have to look again."""
+        for _ in range(20):
+            try:
+                return self._status(state)
+            except (RuntimeError, KeyError):
+                continue
+        return self._status(state)
+
+    def _status(self, state: str | None) -> Status:
         runtime = self._runtime
         journal = runtime.member.journal.state
         open_epoch = max(journal.open, default=None)
@@ -202,7 +210,7 @@ class Reporter:
             open_since=opened.begun_at if opened is not None else None,
             watermark=journal.watermark,
             every_s=runtime.settings.leader.coordinator.interval_ms / 1000,
-            stages=tuple(self._stage(host) for host in runtime.hosts.values()),
+            stages=tuple(self._stage(runtime.hosts[s]) for s in runtime.built.stages if s in runtime.hosts),
             unpublished=unpublished,
             trouble=runtime.shell.last_trouble,
         )

@@ -88,7 +88,7 @@ class Times:
         self._store = store
         self._lock = Lock()
         self._started: dict[int, float] = {}
-        self._epoch_of_index: dict[int, int] = {}
+        self._early: dict[int, list[tuple[float, str, BarrierAt | None]]] = {}
         self._news: list[str] = []
         self._files: list[str] | None = None
 
@@ -98,34 +98,45 @@ class Times:
         with self._lock:
             if name.startswith(JOURNAL_PREFIX):
                 entry = JOURNAL.open(data).entry
-                self._journal(entry.index, entry.body, now)
+                self._journal(entry.body, now)
             elif name.startswith("stages/"):
                 body = STAGE.open(data).entry.body
-                if isinstance(body, BarrierAt) and body.epoch in self.epochs:
-                    stage = name.split("/")[1]
-                    self.epochs[body.epoch].stages[stage] = StageTime(
-                        round(now - self._started[body.epoch], 3), body.batch, body.unaligned
-                    )
+                if isinstance(body, BarrierAt):
+                    self._note(body.epoch, now, name.split("/")[1], body)
             elif name.startswith(MARK_PREFIX):
                 self._mark(decode(name, data, Published), now)
             elif name.startswith("checkpoints/"):
                 epoch = int(name.split("/")[1].split("-")[0])
-                if epoch in self.epochs:
-                    field = "captured_s" if "/parts/" in name else "manifest_s"
-                    setattr(self.epochs[epoch], field, round(now - self._started[epoch], 3))
+                self._note(epoch, now, "captured_s" if "/parts/" in name else "manifest_s", None)
 
-    def _journal(self, index: int, body: object, now: float) -> None:
+    def _note(self, epoch: int, now: float, what: str, cut: BarrierAt | None) -> None:
+        """A step of an epoch; it may be heard of before the BEGUN that another thread has just written."""
+        times = self.epochs.get(epoch)
+        if times is None:
+            self._early.setdefault(epoch, []).append((now, what, cut))
+            if len(self._early) > 10:
+                del self._early[min(self._early)]
+            return
+        after = round(now - self._started[epoch], 3)
+        if cut is not None:
+            times.stages[what] = StageTime(after, cut.batch, cut.unaligned)
+        else:
+            setattr(times, what, after)
+
+    def _journal(self, body: object, now: float) -> None:
         if isinstance(body, Begun):
             self.epochs[body.epoch] = EpochTimes(
                 body.epoch, body.checkpoint_id, time.time(), body.flags, body.savepoint
             )
-            self._started[body.epoch] = now
+            early = self._early.pop(body.epoch, [])
+            self._started[body.epoch] = min([now, *(at for at, _, _ in early)])
+            for at, what, cut in early:
+                self._note(body.epoch, at, what, cut)
             for old in [e for e in self.epochs if e < body.epoch - 50]:
                 del self.epochs[old], self._started[old]
         elif isinstance(body, Committed) and body.epoch in self.epochs:
             times = self.epochs[body.epoch]
             times.committed_s = round(now - self._started[body.epoch], 3)
-            self._epoch_of_index[index] = body.epoch
             self.last_committed = times
             self._news.append(_committed_line(times))
             self._save(times)

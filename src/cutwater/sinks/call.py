@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from cutwater.protocol.effects import TableHead
-from cutwater.protocol.errors import UserError
+from cutwater.protocol.errors import StoreError, UserError
 from cutwater.sinks.base import Sink, SinkFailed
 from cutwater.sinks.footers import read_footers
 from cutwater.stores import Store
@@ -75,7 +75,12 @@ class CallSink(Sink):
             raise UserError(
                 f"sink {self.name} calls a function, and needs a Spark session and an epoch for it"
             )
-        read_footers(self._files, files)
+        try:
+            read_footers(self._files, files)
+        except StoreError:
+            if self._is_next(expected_version, transaction):
+                raise
+            return None  # another process was faster, and has cleared them away
         schema = StructType.fromJson(self._schema)
         rows = self._spark.read.schema(schema).parquet(*map(self._files.spark_url, files))
         try:

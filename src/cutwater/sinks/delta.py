@@ -63,6 +63,8 @@ def delta(
 
 
 class DeltaSink(Sink):
+    path: str
+
     def __init__(
         self, path: str, partition_by: Sequence[str] | str | None, final_by: str | None, name: str | None
     ) -> None:

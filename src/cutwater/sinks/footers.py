@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date, datetime
 from decimal import Decimal
+from io import BytesIO
 from math import isfinite
 from typing import Any
 
@@ -22,6 +23,7 @@ from cutwater.stores import Store, StoreUnavailable
 INDEXED_COLUMNS = 32
 LONGEST_TEXT = 32
 _SIDE_BY_SIDE = 16
+_TAIL = 64 << 10
 _ENCODE = msgspec.json.Encoder(decimal_format="number").encode
 
 Path = tuple[str, ...]
@@ -40,7 +42,12 @@ def read_footers(store: Store, names: Sequence[str]) -> list[Any]:
 
 def _read_object(bucket: Any, name: str) -> Any:
     try:
-        return _read(name, obstore.open_reader(bucket, name))
+        size = obstore.head(bucket, name)["size"]
+        tail = bytes(obstore.get_range(bucket, name, start=max(0, size - _TAIL), end=size))
+        length = int.from_bytes(tail[-8:-4], "little") + 8  # of the footer: what follows it says so
+        if _TAIL < length <= size:
+            tail = bytes(obstore.get_range(bucket, name, start=size - length, end=size))
+        return _read(name, BytesIO(tail))
     except FileNotFoundError:
         raise _gone(name) from None
     except BaseError as error:

@@ -62,6 +62,8 @@ def parquet_files(path: str, version: int | None = None) -> list[str]:
 
 
 class ParquetSink(Sink):
+    path: str
+
     def __init__(
         self, path: str, partition_by: Sequence[str] | str | None, final_by: str | None, name: str | None
     ) -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 REST_WITHIN_S = 3.0
 """How long a drain waits for a source to fall silent by itself."""
 
+IDLE_LOOK_S = 0.5
 COMMIT_LOOK_S = 0.005
 COMMIT_LOOK_REMOTE_S = 0.1
 
@@ -53,6 +54,7 @@ class StageHost:
         self._resting_since: float | None = None
         self._rest: Thread | None = None
         self._seen: tuple[Any, ...] = ()
+        self._idle_due = 0.0
         self._last = -1
         self._lock = Lock()
         self._ended = Event()
@@ -98,6 +100,7 @@ class StageHost:
                 return
             self._ended = Event()
             Thread(target=self._watch, args=(self.query, incarnation, self._ended), daemon=True).start()
+            runtime.shell.call(lambda: None)  # the next step fills the feeds
 
     def end(self) -> None:
         """Its stage is of a generation that is over: the query must not go on."""
@@ -186,34 +189,37 @@ class StageHost:
 
     def attend(self, stage: Stage) -> None:
         """Brings feeds up to date and sees to drains."""
-        log = stage.log
-        seen = (
-            stage.incarnation, stage.phase, stage.draining, self.finished, log.view.last,
-            self.runtime.member.journal.index,
-            tuple(self.runtime.member.log(i).view.last for i in self.feeds),
-        )  # fmt: skip
-        if seen == self._seen and not stage.draining:
-            self._settle_idle(stage)
-            return
-        self._seen = seen
-        if log.state.last != self._last:
-            self._last = log.state.last
-            self.last_batch_at = time.monotonic()
-            if self.restarts and log.state.batches.get(self._last) is not None:
-                self.restarts = (
-                    0 if log.state.batches[self._last].incarnation == stage.incarnation else self.restarts
-                )
         if stage.phase in (StagePhase.STOPPED, StagePhase.FENCED):
             if self.query is not None:
                 self.end()
             return
         if stage.incarnation != self._incarnation:
             return
+        log, member = stage.log, self.runtime.member
+        if time.monotonic() > self._idle_due:
+            self._settle_idle(stage)
+        seen = (
+            stage.incarnation, stage.phase, stage.draining, self.finished, log.view.last, member.journal.index,
+            tuple(member.log(i).view.last for i in self.feeds),
+        )  # fmt: skip
+        if seen == self._seen and not stage.draining:
+            return
+        self._seen = seen
+        if log.state.last != self._last:
+            self._note_batch(stage)
         self._feed(stage)
-        self._settle_idle(stage)
         self._see_to_drain(stage)
 
+    def _note_batch(self, stage: Stage) -> None:
+        self._last = stage.log.state.last
+        self.last_batch_at = time.monotonic()
+        self._settle_idle(stage)
+        batch = stage.log.state.batches.get(self._last)
+        if batch is not None and batch.incarnation == stage.incarnation:
+            self.restarts = 0
+
     def _settle_idle(self, stage: Stage) -> None:
+        self._idle_due = time.monotonic() + IDLE_LOOK_S
         silent = time.monotonic() - self.last_batch_at > self.runtime.settings.idle_after_s
         stage.idle = self.finished or (silent and not self._unread(stage))
 
@@ -242,7 +248,6 @@ class StageHost:
             for name, path in self.built.feeds.items()
         }
         self._seen = ()
-        self.runtime.shell.call(lambda: None)
 
     def _locate(self, name: str) -> str:
         path = self.runtime.store.path(name)

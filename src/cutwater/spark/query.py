@@ -76,7 +76,6 @@ class BatchWriter:
             raise StopAsked
         batch = spark_batch + self.base + 1
         attempt = f"{self.incarnation}-{batch}-{uuid.uuid4().hex[:8]}"
-        frame = frame.select("*").to(self.schema) if frame.schema != self.schema else frame
         files, staged, rows, size = self._write(frame, attempt)
         if self.stopping:
             raise StopAsked

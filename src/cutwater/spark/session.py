@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from cutwater.protocol.errors import UserError
 
 NEVER = "1000000000"
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 LOCAL_TASKS = 2
 
@@ -20,8 +21,6 @@ NEEDED = {
     # Spark purges nothing by itself: checkpoints name its files in place, and retention deletes them.
     "spark.sql.streaming.minBatchesToRetain": NEVER,
     "spark.sql.streaming.fileSource.log.deletion": "false",
-    # State files get names of their own, so that two incarnations can never write the same one.
-    "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     # INT96 timestamps would not come back from a channel as they went in.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -30,7 +29,7 @@ NEEDED = {
 """What every query needs, whoever made the session."""
 
 DEFAULTS = {
-    "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
+    PROVIDER: ROCKSDB,
     "spark.scheduler.mode": "FAIR",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
@@ -90,6 +89,9 @@ def adopt_session(session: Any) -> None:
         raise UserError(f"spark={session!r} is no SparkSession; leave it out to get one with good defaults")
     for key, value in NEEDED.items():
         session.conf.set(key, value)
+    # With RocksDB state files get names of their own, so that no two attempts can write the same one.
+    version = "2" if "RocksDB" in (session.conf.get(PROVIDER) or "") else "1"
+    session.conf.set("spark.sql.streaming.stateStore.checkpointFormatVersion", version)
 
 
 def hush(session: SparkSession) -> None:

@@ -1,0 +1,213 @@
+"""What a pipeline costs, against the same job as a Spark user writes it today.
+
+The job: read events from files, clean them, add a column, sum per key and minute: three queries. The baseline
+chains them through Parquet file sinks and file sources with a checkpoint folder each, once with Spark's
+defaults and once with the session settings that Cutwater makes. Cutwater runs it with a checkpoint every 5 s
+and exactly-once publishing to Delta. Each run is a process of its own; its clock starts when the session
+and the input are ready and stops when everything is in the last table.
+
+    python -m bench.overhead [--events 20000000] [--rounds 3]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+FILES = 40
+KEYS = 1_000
+SCHEMA = "id long, key int, amount double, ts timestamp"
+
+
+def make_input(folder: Path, events: int) -> None:
+    """Events in order of time, an hour in all, in files that each query takes a few of at once."""
+    import numpy as np
+    import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(1)
+    start = 1_767_225_600_000_000
+    per_file = events // FILES
+    for number in range(FILES):
+        ids = np.arange(number * per_file, (number + 1) * per_file)
+        table = pa.table(
+            {
+                "id": ids,
+                "key": rng.integers(0, KEYS, per_file, dtype=np.int32),
+                "amount": rng.integers(-50, 1_000, per_file) / 10.0,
+                "ts": pa.array(start + ids * 3_600_000_000 // events, pa.timestamp("us", tz="UTC")),
+            }
+        )
+        pq.write_table(table, folder / f"{number:05d}.parquet")
+
+
+def cleaned(frame: Any) -> Any:
+    return frame.where("amount > 0")
+
+
+def enriched(frame: Any) -> Any:
+    return frame.selectExpr("key", "amount", "ts", "amount * 0.2 as tax", "id % 7 as weekday")
+
+
+def summed(frame: Any) -> Any:
+    from pyspark.sql import functions as F
+
+    windows = frame.withWatermark("ts", "1 minute").groupBy(F.window("ts", "1 minute"), "key")
+    return windows.agg(F.sum("amount").alias("amount"), F.sum("tax").alias("tax"), F.count("*").alias("n"))
+
+
+def read_input(spark: Any, folder: Path) -> Any:
+    return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 4).parquet(str(folder / "in"))
+
+
+def run_chained(folder: Path, work: Path, tuned: bool) -> tuple[float, int]:
+    """The job as three queries that know nothing of each other."""
+    from pyspark.sql import SparkSession
+
+    from cutwater.spark.session import make_session
+
+    if tuned:
+        spark = make_session("bench")
+        spark.conf.set("spark.sql.streaming.minBatchesToRetain", "100")
+    else:
+        builder: Any = SparkSession.builder
+        spark = builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+        spark.sparkContext.setLogLevel("ERROR")
+    spark.range(10).count()
+    schema = cleaned(spark.read.schema(SCHEMA).parquet(str(folder / "in"))).schema
+    enriched_schema = enriched(spark.read.schema(SCHEMA).parquet(str(folder / "in"))).schema
+    for name in ("a", "b"):
+        (work / name).mkdir(parents=True)
+    started = time.perf_counter()
+
+    def start(frame: Any, name: str, **trigger: Any) -> Any:
+        writer = frame.writeStream.format("parquet").option("path", str(work / name)).outputMode("append")
+        return writer.option("checkpointLocation", str(work / f"cp-{name}")).trigger(**trigger).start()
+
+    first = start(cleaned(read_input(spark, folder)), "a", availableNow=True)
+    often = {"processingTime": "100 milliseconds"}
+    second = start(enriched(spark.readStream.schema(schema).parquet(str(work / "a"))), "b", **often)
+    third = start(summed(spark.readStream.schema(enriched_schema).parquet(str(work / "b"))), "c", **often)
+    first.awaitTermination()
+    second.processAllAvailable()
+    third.processAllAvailable()
+    took = time.perf_counter() - started
+    rows = spark.read.parquet(str(work / "c")).selectExpr("sum(n)").first()[0]
+    second.stop()
+    third.stop()
+    spark.stop()
+    return took, int(rows)
+
+
+def run_pipeline(folder: Path, work: Path) -> tuple[float, int]:
+    """The job as a pipeline."""
+    from deltalake import DeltaTable
+
+    import cutwater as cw
+    from cutwater.spark.session import make_session
+
+    pipeline = cw.Pipeline("bench")
+
+    @pipeline.stage
+    def clean(spark: Any) -> Any:
+        return cleaned(read_input(spark, folder))
+
+    @pipeline.stage
+    def enrich(clean: Any) -> Any:
+        return enriched(clean)
+
+    @pipeline.stage(sinks=[cw.delta(str(work / "c"))])
+    def total(enrich: Any) -> Any:
+        return summed(enrich)
+
+    spark = make_session("bench")
+    spark.range(10).count()
+    started = time.perf_counter()
+    pipeline.run(str(work / "store"), every="5s", once=True, spark=spark, tell=lambda line: None)
+    took = time.perf_counter() - started
+    table = DeltaTable(str(work / "c")).to_pyarrow_table(columns=["n"])
+    spark.stop()
+    return took, sum(table["n"].to_pylist())
+
+
+VARIANTS = ("cutwater", "tuned", "defaults")
+
+
+def run_one(variant: str, folder: Path) -> None:
+    work = Path(tempfile.mkdtemp(prefix=f"bench-{variant}-", dir=folder))
+    if variant == "cutwater":
+        took, rows = run_pipeline(folder, work)
+    else:
+        took, rows = run_chained(folder, work, variant == "tuned")
+    shutil.rmtree(work, ignore_errors=True)
+    print(json.dumps({"took": took, "rows": rows}))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--events", type=int, default=20_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--variant")
+    parser.add_argument("--folder", type=Path)
+    arguments = parser.parse_args()
+    if arguments.variant:
+        run_one(arguments.variant, arguments.folder)
+        return
+    folder = Path(tempfile.mkdtemp(prefix="bench-overhead-"))
+    try:
+        print(f"making {arguments.events:,} events", flush=True)
+        make_input(folder / "in", arguments.events)
+        took: dict[str, list[float]] = {v: [] for v in VARIANTS}
+        rows: set[int] = set()
+        for number in range(arguments.rounds):
+            for variant in VARIANTS:
+                command = [
+                    sys.executable,
+                    "-m",
+                    "bench.overhead",
+                    "--variant",
+                    variant,
+                    "--folder",
+                    str(folder),
+                ]
+                done = subprocess.run(command, capture_output=True, text=True, check=False)
+                if done.returncode:
+                    raise SystemExit(done.stderr[-3000:])
+                result = json.loads(done.stdout.splitlines()[-1])
+                took[variant].append(result["took"])
+                rows.add(result["rows"])
+                print(
+                    f"round {number + 1}: {variant:9} {result['took']:7.1f} s, {result['rows']:,} rows",
+                    flush=True,
+                )
+        if len(rows) != 1:
+            raise SystemExit(f"the results differ: {sorted(rows)}")
+        medians = {v: statistics.median(t) for v, t in took.items()}
+        ratios = [c / t for c, t in zip(took["cutwater"], took["tuned"], strict=True)]
+        print(
+            json.dumps(
+                {
+                    "bench": "overhead",
+                    "events": arguments.events,
+                    "seconds": {v: round(m, 1) for v, m in medians.items()},
+                    "ratio": round(statistics.median(ratios), 3),
+                    "ratio_to_defaults": round(medians["cutwater"] / medians["defaults"], 3),
+                    "target": 1.10,
+                }
+            )
+        )
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

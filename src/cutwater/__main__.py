@@ -1,0 +1,5 @@
+"""`python -m cutwater` is the `cutwater` command."""
+
+from cutwater.cli import main
+
+main()

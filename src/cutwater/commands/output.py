@@ -1,0 +1,141 @@
+"""How commands speak: text for people, one JSON document for programs, errors on stderr."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+import typer
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from cutwater.protocol.errors import CutwaterError
+
+WIDE = 140
+"""Columns where no terminal says how many there are."""
+
+StoreUrl = Annotated[
+    str,
+    typer.Option("--store", "-s", envvar="CUTWATER_STORE", help="The pipeline's store: a folder or a URL."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+Timeout = Annotated[str, typer.Option("--timeout", help="How long to wait for the answer.")]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def console(*, stderr: bool = False) -> Console:
+    """The console of now: what stdout is may change, and with it the width."""
+    made = Console(stderr=stderr, highlight=False)
+    if not made.is_terminal:
+        made = Console(stderr=stderr, highlight=False, width=WIDE)
+    return made
+
+
+def show(as_json: bool, document: Any, *text: RenderableType) -> None:
+    """Prints the one or the other."""
+    if as_json:
+        sys.stdout.write(msgspec.json.encode(document).decode() + "\n")
+        return
+    screen = console()
+    for part in text:
+        screen.print(part, soft_wrap=not screen.is_terminal and isinstance(part, str | Text))
+
+
+def command(function: F) -> F:
+    """Makes a function a command: errors become `error: ...` (with --json an object) and exit code 1."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **options: Any) -> Any:
+        as_json = bool(options.get("as_json"))
+        try:
+            return function(*args, **options)
+        except (CutwaterError, OSError) as error:
+            fail(str(error), as_json)
+        except KeyboardInterrupt:
+            fail("interrupted", as_json, code=130)
+
+    return run  # type: ignore[return-value]
+
+
+def fail(message: str, as_json: bool, code: int = 1) -> None:
+    """Says what went wrong, and ends the command."""
+    if as_json:
+        sys.stdout.write(msgspec.json.encode({"error": message}).decode() + "\n")
+    else:
+        screen = console(stderr=True)
+        screen.print("error: ", style="bold red", end="")
+        screen.print(message, markup=False, soft_wrap=True)
+    raise typer.Exit(code)
+
+
+@contextmanager
+def waiting(what: str, as_json: bool) -> Iterator[Callable[[str], None]]:
+    """Long work shows that it goes on: a spinner on a terminal, a line elsewhere. Yields what changes the
+    words."""
+    screen = console(stderr=True)
+    if as_json:
+        yield lambda text: None
+    elif screen.is_terminal:
+        with screen.status(what, spinner="dots") as spinner:
+            yield lambda text: spinner.update(text)
+    else:
+        screen.print(f"{what} ...", markup=False, soft_wrap=True)
+        yield lambda text: None
+
+
+def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
+    """A plain table; the columns named in `right` hold numbers."""
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for name in columns:
+        made.add_column(name, justify="right" if name in right else "left", no_wrap=name in right)
+    return made
+
+
+# --- how things are written ---------------------------------------------------------------------------
+
+
+def iso(at_s: float | None) -> str | None:
+    """A moment for programs."""
+    return None if at_s is None else datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds")
+
+
+def iso_ms(at_ms: int | None) -> str | None:
+    return None if at_ms is None else iso(at_ms / 1000)
+
+
+def local(at_s: float | None) -> str:
+    """A moment for people, in local time; of today only the time of day."""
+    if at_s is None:
+        return "-"
+    moment = time.localtime(at_s)
+    today = moment[:3] == time.localtime()[:3]
+    return time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M:%S", moment)
+
+
+def local_ms(at_ms: int | None) -> str:
+    return local(None if at_ms is None else at_ms / 1000)
+
+
+def size(count: int | None) -> str:
+    """Bytes as one reads them."""
+    if count is None:
+        return "-"
+    value = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"
+
+
+def plural(count: int, thing: str) -> str:
+    """`1 file`, `2 files`."""
+    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}{'es' if thing.endswith('ch') else 's'}"

@@ -1,0 +1,186 @@
+"""`cutwater run`: a pipeline in this process, with a live view on a terminal and plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Annotated, Any, Protocol
+
+import msgspec
+import typer
+
+from cutwater.commands.output import StoreUrl, command, console, fail, iso
+from cutwater.commands.quiet import hearing
+from cutwater.protocol.errors import CutwaterError, UserError
+from cutwater.status import Status
+
+STOPPED_AT_ONCE = 130
+
+
+class Teller(Protocol):
+    """Who shows what happens."""
+
+    def start(self) -> None: ...
+
+    def tell(self, line: str) -> None: ...
+
+    def close(self, state: str | None = None) -> None: ...
+
+
+class Lines:
+    """A line for everything that happens."""
+
+    def start(self) -> None:
+        return
+
+    def tell(self, line: str) -> None:
+        print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
+
+    def close(self, state: str | None = None) -> None:
+        if state is not None:
+            self.tell(state)
+
+
+class Events:
+    """A JSON object for everything that happens, and one for every checkpoint."""
+
+    def __init__(self, status: Callable[[], Status | None]) -> None:
+        self._status = status
+        self._epoch: int | None = None
+
+    def start(self) -> None:
+        self._put("starting")
+
+    def tell(self, line: str) -> None:
+        self._put("news", text=line)
+
+    def tick(self) -> None:
+        status = self._status()
+        if status is not None and status.epoch != self._epoch and status.epoch_s is not None:
+            self._epoch = status.epoch
+            at = iso(status.epoch_at)
+            self._put("committed", epoch=status.epoch, committed_at=at, took_s=status.epoch_s)
+
+    def close(self, state: str | None = None) -> None:
+        self._put("ended", state=state or "failed")
+
+    def _put(self, event: str, **what: Any) -> None:
+        sys.stdout.write(
+            msgspec.json.encode({"at": iso(time.time()), "event": event, **what}).decode() + "\n"
+        )
+        sys.stdout.flush()
+
+
+@command
+def run(
+    target: Annotated[
+        str, typer.Argument(metavar="FILE[:NAME]", help="The pipeline's file, and its variable there.")
+    ],
+    store: StoreUrl = "./state",
+    every: Annotated[str, typer.Option("--every", help="From one checkpoint to the next.")] = "10s",
+    once: Annotated[bool, typer.Option("--once", help="Process what is there now, publish it, end.")] = False,
+    restore: Annotated[
+        str | None, typer.Option("--restore", metavar="REF", help="Go back to a checkpoint first.")
+    ] = None,
+    drop: Annotated[
+        list[str] | None,
+        typer.Option("--drop", metavar="STAGE", help="With --restore: a stage that the code no longer has."),
+    ] = None,
+    reset: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--reset", metavar="STAGE", help="With --restore: a stage that starts without its state."
+        ),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="With --restore: also undo what others did to the tables since.")
+    ] = False,
+    takeover: Annotated[
+        bool, typer.Option("--takeover", help="Do not wait for another process that seems to run it.")
+    ] = False,
+    unaligned: Annotated[
+        bool, typer.Option("--unaligned", help="Checkpoints do not wait for rows in channels.")
+    ] = False,
+    timeout: Annotated[
+        str, typer.Option("--timeout", help="A checkpoint that takes longer is aborted.")
+    ] = "10m",
+    alignment_timeout: Annotated[
+        str | None, typer.Option("--alignment-timeout", help="One that takes longer is turned unaligned.")
+    ] = None,
+    retained: Annotated[int, typer.Option("--retained", min=1, help="How many checkpoints to keep.")] = 3,
+    tolerated_failures: Annotated[
+        int, typer.Option("--tolerated-failures", help="Failed checkpoints in a row that do not end the run.")
+    ] = 3,
+    restarts: Annotated[int, typer.Option("--restarts", help="Restarts in a row of a query that fails.")] = 3,
+    idle_after: Annotated[
+        str, typer.Option("--idle-after", help="Silence after which a stage holds back no watermark.")
+    ] = "10s",
+    master: Annotated[
+        str | None, typer.Option("--master", help="Spark's master, for example local[4].")
+    ] = None,
+    conf: Annotated[
+        list[str] | None,
+        typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting; may be repeated."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object per line.")] = False,
+) -> None:
+    """Runs a pipeline until it is drained: by Ctrl-C (twice stops at once), `cutwater drain`, or --once."""
+    from cutwater.commands.loading import load
+
+    settings = _settings(conf or [])
+    pipeline = load(target)
+
+    def start(tell: Callable[[str], None]) -> None:
+        pipeline.start(
+            store, every=every, once=once, restore=restore, drop=drop or (), reset=reset or (), force=force,
+            takeover=takeover, unaligned=unaligned, timeout=timeout, alignment_timeout=alignment_timeout,
+            retained=retained, tolerated_failures=tolerated_failures, restarts=restarts,
+            idle_after=idle_after, master=master, conf=settings, tell=tell,
+        )  # fmt: skip
+
+    def status() -> Status | None:
+        try:
+            return pipeline.status()
+        except UserError:
+            return None
+
+    teller, tick = _teller(as_json, store, pipeline.name, status)
+    teller.start()
+    try:
+        with hearing(teller.tell):
+            start(teller.tell)
+            drained = pipeline.stay(teller.tell, tick)
+    except (CutwaterError, OSError) as error:
+        teller.close()
+        fail(str(error), as_json)
+    except BaseException:
+        teller.close()
+        raise
+    teller.close("drained" if drained else "stopped")
+    if not drained:
+        raise typer.Exit(STOPPED_AT_ONCE)
+
+
+def _teller(
+    as_json: bool, store: str, name: str, status: Callable[[], Status | None]
+) -> tuple[Teller, Callable[[], None] | None]:
+    if as_json:
+        events = Events(status)
+        return events, events.tick
+    screen = console()
+    if screen.is_terminal:
+        from cutwater.live import LiveView
+
+        return LiveView(screen, store, name, status), None
+    return Lines(), None
+
+
+def _settings(pairs: list[str]) -> dict[str, str]:
+    found = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise UserError(f"--conf {pair}: write KEY=VALUE, for example spark.driver.memory=4g")
+        found[key] = value
+    return found

@@ -1,0 +1,241 @@
+"""Commands that steer a running pipeline from another terminal, or its store when none runs."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from typing import Annotated
+
+import msgspec
+import typer
+
+from cutwater.commands.output import AsJson, StoreUrl, Timeout, command, show, waiting
+from cutwater.durations import readable, seconds
+from cutwater.mailbox import answered, ask_through, check_savepoint_name, new_id
+from cutwater.offline import Steering, read_journal, resolve
+from cutwater.protocol.errors import UserError
+from cutwater.protocol.records import Savepoint, Topology
+from cutwater.protocol.wire import Request, RequestKind
+from cutwater.restoring import allow_force, restore_before_start, whole_checkpoint
+from cutwater.status import Status, read_status, stale_after
+from cutwater.stores import Store, open_store
+
+WAIT = "10m"
+
+
+class EndedMeanwhile(UserError):
+    """The pipeline ended before it answered."""
+
+
+def running(store: Store) -> Status | None:
+    """The member that runs on this store now, as far as one can tell."""
+    stale = stale_after(store)
+    return next((s for s in read_status(store) if s.is_alive(stale)), None)
+
+
+def ask(store: Store, request: Request, what: str, timeout: str, as_json: bool) -> int | None:
+    """Asks the running pipeline and waits; the epoch. Raises `UserError` if none runs or it says no."""
+    there = running(store)
+    if there is None:
+        raise UserError(
+            f"no pipeline runs on {store.url}, so nobody can be asked to {what}; start it with `cutwater run "
+            f"FILE --store {store.url}`"
+        )
+    patience = seconds(timeout, "timeout")
+    with waiting(f"asking {there.pipeline} (process {there.pid} on {there.host}) to {what}", as_json):
+        reply = ask_through(store, request, patience, lambda: running(store) is not None)
+    if reply is not None:
+        return answered(reply, request.kind)
+    if running(store) is None:
+        raise EndedMeanwhile(
+            f"the pipeline ended before it answered; see `cutwater status --store {store.url}` for how, and "
+            "`cutwater checkpoints` for what is committed"
+        )
+    raise UserError(
+        f"no answer within {readable(patience)}, and the request is withdrawn; it may still come about if it "
+        "had begun: see `cutwater checkpoints`, and `cutwater status` for what the stages are doing"
+    )
+
+
+@command
+def checkpoint(
+    store: StoreUrl = "./state",
+    full: Annotated[
+        bool, typer.Option("--full", help="Copy all state, so that it is self-contained.")
+    ] = False,
+    unaligned: Annotated[bool, typer.Option("--unaligned", help="Do not wait for rows in channels.")] = False,
+    timeout: Timeout = WAIT,
+    as_json: AsJson = False,
+) -> None:
+    """Takes a checkpoint now."""
+    where = open_store(store)
+    request = Request(RequestKind.CHECKPOINT, new_id(), full=full, unaligned=unaligned)
+    epoch = ask(where, request, "take a checkpoint", timeout, as_json)
+    show(as_json, {"epoch": epoch}, f"epoch {epoch} is committed")
+
+
+@command
+def savepoint(
+    name: Annotated[str, typer.Argument(help="The savepoint's name.")],
+    store: StoreUrl = "./state",
+    epoch: Annotated[
+        str | None,
+        typer.Option("--epoch", metavar="REF", help="Give the name to a kept checkpoint, or to the latest."),
+    ] = None,
+    forget: Annotated[
+        bool, typer.Option("--forget", help="Take the name away: retention may then remove it.")
+    ] = False,
+    timeout: Timeout = WAIT,
+    as_json: AsJson = False,
+) -> None:
+    """Takes a savepoint: a full checkpoint with a name, which retention never removes."""
+    where = open_store(store)
+    if forget and epoch is not None:
+        raise UserError("--forget takes a name away, and --epoch gives one; use one of them")
+    if forget:
+        found = _name(where, name, None, timeout, as_json)
+        show(
+            as_json,
+            {"forgotten": name, "epoch": found},
+            f"savepoint '{name}' is forgotten (it was epoch {found})",
+        )
+        return
+    check_savepoint_name(name)
+    if epoch is not None:
+        found = _name(where, name, resolve(read_journal(where).state, epoch).epoch, timeout, as_json)
+    elif running(where) is None:
+        raise UserError(
+            f"no pipeline runs on {where.url}, so no new savepoint can be taken; give the name to the newest "
+            f"checkpoint with `cutwater savepoint {name} --epoch latest --store {store}`"
+        )
+    else:
+        request = Request(RequestKind.SAVEPOINT, new_id(), name=name)
+        found = ask(where, request, f"take savepoint '{name}'", timeout, as_json)
+    show(as_json, {"savepoint": name, "epoch": found}, f"savepoint '{name}' is epoch {found}")
+
+
+def _name(store: Store, name: str, epoch: int | None, timeout: str, as_json: bool) -> int | None:
+    """Gives a name to a kept checkpoint or, without an epoch, takes it away; whether or not one runs."""
+    if running(store) is not None:
+        kind = RequestKind.FORGET if epoch is None else RequestKind.SAVEPOINT
+        request = Request(kind, new_id(), name=name, epoch=epoch)
+        return ask(store, request, f"{kind.value} '{name}'", timeout, as_json)
+    journal = read_journal(store)
+    state = journal.state
+    if epoch is None and name not in state.savepoints:
+        known = ", ".join(sorted(state.savepoints)) or "none"
+        raise UserError(f"there is no savepoint '{name}'; there are: {known}")
+    if epoch is not None and name in state.savepoints:
+        raise UserError(
+            f"there is a savepoint '{name}' already (epoch {state.savepoints[name]}); choose another name, "
+            "or have it forgotten first (--forget)"
+        )
+    found = state.savepoints[name] if epoch is None else epoch
+    steering = Steering(store, journal)
+    term = steering.lead()
+    steering.record(term, Savepoint(term, journal.state.generation, name, found, epoch is not None))
+    return found
+
+
+@command
+def cancel(store: StoreUrl = "./state", timeout: Timeout = "1m", as_json: AsJson = False) -> None:
+    """Calls off the checkpoint that is under way."""
+    where = open_store(store)
+    ask(where, Request(RequestKind.CANCEL, new_id()), "cancel its checkpoint", timeout, as_json)
+    show(as_json, {"cancelled": True}, "cancelled; its batches belong to the next checkpoint")
+
+
+@command
+def drain(store: StoreUrl = "./state", timeout: Timeout = WAIT, as_json: AsJson = False) -> None:
+    """Ends a running pipeline cleanly: every stage comes to rest, a last checkpoint, all of it published."""
+    where = open_store(store)
+    deadline = time.monotonic() + seconds(timeout, "timeout")
+    epoch: int | None = None
+    with suppress(EndedMeanwhile):
+        epoch = ask(where, Request(RequestKind.DRAIN, new_id()), "drain", timeout, as_json)
+    with waiting(f"epoch {epoch} is committed; publishing it", as_json):
+        while running(where) is not None:
+            if time.monotonic() > deadline:
+                raise UserError(
+                    f"epoch {epoch} is committed, but the pipeline has not ended yet; `cutwater status` "
+                    "shows what it waits for"
+                )
+            time.sleep(0.2)
+    state = next((s.state for s in read_status(where)), "gone")
+    if state != "drained":
+        raise UserError(
+            f"the pipeline has ended without having been drained (it is {state}); what is committed is kept: "
+            "start it again, and see what it said itself"
+        )
+    epoch = read_journal(where).state.head
+    show(
+        as_json,
+        {"epoch": epoch, "state": state},
+        f"drained: epoch {epoch} is committed and published everywhere",
+    )
+
+
+@command
+def restore(
+    ref: Annotated[str, typer.Argument(help="An epoch, a savepoint's name, or latest.")],
+    store: StoreUrl = "./state",
+    drop: Annotated[
+        list[str] | None, typer.Option("--drop", metavar="STAGE", help="A stage that the code no longer has.")
+    ] = None,
+    reset: Annotated[
+        list[str] | None,
+        typer.Option("--reset", metavar="STAGE", help="A stage that starts without its state."),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also undo what others did to the tables since.")
+    ] = False,
+    takeover: Annotated[
+        bool, typer.Option("--takeover", help="Do not ask a process that seems to run, but end its timeline.")
+    ] = False,
+    timeout: Timeout = WAIT,
+    as_json: AsJson = False,
+) -> None:
+    """Takes everything back to a checkpoint: a running pipeline at once, else with its next run."""
+    where = open_store(store)
+    there = None if takeover else running(where)
+    lines: list[str] = []
+    if there is not None and (drop or force):
+        raise UserError(
+            f"the pipeline runs (process {there.pid} on {there.host}), and --drop and --force need a new "
+            f"start: drain it with `cutwater drain --store {store}`, then restore"
+        )
+    with waiting(f"looking whether '{ref}' is whole", as_json):
+        if there is not None:
+            state = read_journal(where).state
+            target = whole_checkpoint(where, state, ref, lines.append)
+        else:
+            epoch = restore_before_start(
+                where, _without(where, drop or []), ref, tuple(drop or ()), tuple(reset or ()), lines.append
+            )
+    if there is not None:
+        request = Request(RequestKind.RESTORE, new_id(), epoch=target.epoch, reset=tuple(reset or ()))
+        found = ask(where, request, f"go back to epoch {target.epoch}", timeout, as_json)
+        lines.append(f"restored epoch {found}; the pipeline goes on from there")
+        show(as_json, {"epoch": found, "running": True, "news": lines}, *lines)
+        return
+    if force:
+        allow_force(where, read_journal(where).state.generation)
+    lines.append("the next run starts there, and takes the tables back")
+    show(as_json, {"epoch": epoch, "running": False, "news": lines}, *lines)
+
+
+def _without(store: Store, drop: list[str]) -> Topology | None:
+    """The graph without these stages, if any: the next run's code must not have them either."""
+    graph = read_journal(store).state.topology
+    if not drop or graph is None:
+        return None
+    for name in drop:
+        if name not in graph.stages:
+            raise UserError(f"--drop {name}: there is no such stage; there are {', '.join(graph.stages)}")
+        readers = sorted(set(graph.readers(name)) - set(drop))
+        if readers:
+            raise UserError(
+                f"--drop {name}: {', '.join(readers)} reads it; change the code, then `cutwater run FILE "
+                "--restore`"
+            )
+    return msgspec.structs.replace(graph, stages={n: s for n, s in graph.stages.items() if n not in drop})

@@ -1,0 +1,264 @@
+"""`cutwater demo`: a small shop is killed, recovers, is rolled back after bad data, and comes out right.
+
+Everything is real: Spark runs in processes of its own, the kill is a SIGKILL, the tables are Delta tables
+that are read without Spark, and the last word has a batch job over the same input.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.rule import Rule
+from rich.table import Table
+
+from cutwater.demo.goods import FILES, batch_result, deliver, table_rows
+from cutwater.durations import readable
+from cutwater.mailbox import answered, ask_through, new_id
+from cutwater.offline import read_journal
+from cutwater.protocol.errors import UserError
+from cutwater.protocol.records import JournalState
+from cutwater.protocol.wire import Request, RequestKind
+from cutwater.reading import tables
+from cutwater.stores import open_store
+
+DEADLINE_S = 180.0
+FIXED_LIMIT = 900_000
+
+
+class Demo:
+    """The steps, in a folder of their own."""
+
+    def __init__(self, folder: Path, screen: Console) -> None:
+        self.folder = folder
+        self.screen = screen
+        self.store = str(folder / "state")
+        self.child: subprocess.Popen[bytes] | None = None
+        self.started = time.monotonic()
+
+    # --- saying ---------------------------------------------------------------------------------------
+
+    def step(self, title: str) -> None:
+        self.screen.print()
+        self.screen.print(Rule(f"[bold]{title}[/bold]", align="left", style="dim"))
+
+    def say(self, text: str) -> None:
+        clock = f"{time.monotonic() - self.started:5.1f} s"
+        self.screen.print(f"[dim]{clock}[/dim]  {text}", highlight=False)
+
+    # --- doing ----------------------------------------------------------------------------------------
+
+    def run(self, *options: str) -> None:
+        """Starts the pipeline, as a user would, in a process of its own."""
+        command = [sys.executable, "-m", "cutwater", "run", str(self.folder / "shop.py")]
+        command += ["--store", self.store, "--every", "2s", *options]
+        self.say(f"[cyan]$ cutwater run shop.py --store state --every 2s {' '.join(options)}[/cyan]")
+        log = (self.folder / "run.log").open("ab")
+        self.child = subprocess.Popen(command, stdout=log, stderr=log)
+        log.close()
+
+    def await_that(self, what: str, holds: Callable[[JournalState], bool]) -> JournalState:
+        """Waits until the journal says so; raises if the pipeline ends before."""
+        store = open_store(self.store, create=True)
+        deadline = time.monotonic() + DEADLINE_S
+        with self.screen.status(f"[dim]{what} …[/dim]"):
+            while time.monotonic() < deadline:
+                state = read_journal(store, must_exist=False).state
+                if holds(state):
+                    return state
+                if self.child is not None and self.child.poll() is not None:
+                    break
+                time.sleep(0.01)
+        lines = (self.folder / "run.log").read_text(errors="replace").splitlines()[-15:]
+        raise UserError(
+            f"the demo came to a stop while waiting: {what}. The pipeline's last words:\n" + "\n".join(lines)
+        )
+
+    def kill(self) -> None:
+        """SIGKILL, as a machine that loses its power would have it."""
+        assert self.child is not None
+        self.child.send_signal(signal.SIGKILL)
+        self.child.wait()
+        self.child = None
+
+    def ask(self, request: Request) -> int | None:
+        reply = ask_through(open_store(self.store), request, DEADLINE_S)
+        if reply is None:
+            raise UserError(f"the pipeline did not answer '{request.kind.value}'")
+        return answered(reply, request.kind)
+
+    def show_tables(self, title: str) -> None:
+        matched, revenue = table_rows(self.folder)
+        view = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2))
+        view.add_column("table")
+        view.add_column("rows", justify="right")
+        view.add_column("total", justify="right")
+        view.add_column("version", justify="right")
+        try:
+            versions: dict[str, Any] = dict(tables(self.store))
+        except UserError:
+            versions = {}
+        for name, rows, column in (("matched", matched, "amount"), ("revenue", revenue, "revenue")):
+            total = f"{rows[column].sum():,.2f}"
+            view.add_row(name, f"{len(rows):,}", total, str(versions.get(name, "")))
+        self.screen.print(view)
+
+    # --- the story ------------------------------------------------------------------------------------
+
+    def tell(self) -> None:
+        self.prepare()
+        self.crash()
+        self.recover_and_save()
+        self.bad_day()
+        self.roll_back()
+        self.compare()
+
+    def prepare(self) -> None:
+        self.step("A shop: orders and payments, two roots, a join, revenue per minute, two Delta tables")
+        text = resources.files("cutwater.demo").joinpath("shop.py").read_text()
+        (self.folder / "shop.py").write_text(text)
+        deliver(self.folder, range(10))
+        self.say(
+            f"everything is in [bold]{self.folder}[/bold]: the pipeline (shop.py), its input, its tables"
+        )
+
+    def crash(self) -> None:
+        self.step("1  It runs, and is killed in the middle of an epoch")
+        self.run()
+        self.await_that(
+            "Spark starts, the first epochs are committed", lambda s: len(s.committed) >= 2 and bool(_rows(s))
+        )
+        state = self.await_that("waiting for the next epoch to begin", lambda s: bool(s.open))
+        self.kill()
+        self.say(
+            f"epoch {max(state.open)} had begun, epoch {state.head} was the last one committed: [red]kill -9[/red]"
+        )
+
+    def recover_and_save(self) -> None:
+        self.step("2  It recovers: every query, channel and table goes on from what was committed")
+        before = read_journal(open_store(self.store)).state
+        deliver(self.folder, range(10, 16))
+        self.run()
+        after = self.await_that(
+            "Spark starts again",
+            lambda s: s.term > before.term and (s.head or 0) > (before.head or 0) and _rows(s) >= 8_000,
+        )
+        self.say(
+            f"epoch {after.head} is committed, in term {after.term}; nothing was lost, nothing counted twice"
+        )
+        epoch = self.ask(Request(RequestKind.SAVEPOINT, new_id(), name="all-is-well"))
+        self.say(f"savepoint [bold]all-is-well[/bold] is epoch {epoch}")
+        self.await_published(epoch or 0)
+        self.show_tables("at the savepoint")
+
+    def await_published(self, epoch: int) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while time.monotonic() < deadline:
+            try:
+                tables(self.store, epoch)
+                return
+            except UserError:
+                time.sleep(0.05)
+        raise UserError(f"epoch {epoch} was not published in time")
+
+    def bad_day(self) -> None:
+        self.step("3  Bad data arrives: a till sends 900,001.00 for every order")
+        before = read_journal(open_store(self.store)).state
+        deliver(self.folder, range(16, 18), bad=True)
+        deliver(self.folder, range(16, 20))
+        wanted = (before.head or 0) + 2
+        self.await_that(
+            "the bad rows go through", lambda s: (s.head or 0) >= wanted and _total(self.folder) > 1e8
+        )
+        self.show_tables("now wrong")
+        self.ask(Request(RequestKind.DRAIN, new_id()))
+        assert self.child is not None
+        self.child.wait(timeout=DEADLINE_S)
+        self.child = None
+        self.say("drained and stopped")
+
+    def roll_back(self) -> None:
+        self.step("4  Back to the savepoint, tables included, and on with the fix")
+        fixed = (
+            (self.folder / "shop.py").read_text().replace("LIMIT = 1_000_000_000", f"LIMIT = {FIXED_LIMIT:_}")
+        )
+        (self.folder / "shop.py").write_text(fixed)
+        self.say(f"[red]-LIMIT = 1_000_000_000[/red]   [green]+LIMIT = {FIXED_LIMIT:_}[/green]   in shop.py")
+        deliver(self.folder, range(20, FILES))
+        self.run("--restore all-is-well", "--once")
+        assert self.child is not None
+        state = self.await_that(
+            "rolled back; the rest of the input goes through", lambda s: s.drained and s.generation > 1
+        )
+        self.child.wait(timeout=DEADLINE_S)
+        self.child = None
+        self.say(f"generation {state.generation} has ended with epoch {state.head}")
+        self.show_tables("after the rollback and the fix")
+
+    def compare(self) -> None:
+        self.step("5  Both tables, row by row, against a batch job over the same input")
+        state = read_journal(open_store(self.store)).state
+        assert state.watermark is not None
+        expected = batch_result(self.folder, FIXED_LIMIT, state.watermark)
+        for name, rows, wanted in zip(("matched", "revenue"), table_rows(self.folder), expected, strict=True):
+            wrong = _differences(rows, wanted)
+            if wrong:
+                raise UserError(f"table {name} is not what the batch job makes: {wrong}")
+            self.say(f"[green]✓[/green] {name}: all {len(rows):,} rows are equal")
+        self.screen.print()
+        self.say(f"done in {readable(time.monotonic() - self.started)}. Look around:")
+        for command in ("checkpoints", "explain " + str(state.head), "tables", "verify"):
+            self.screen.print(
+                f"         [cyan]cutwater {command} --store {self.store}[/cyan]", highlight=False
+            )
+
+
+def _differences(rows: Any, wanted: Any) -> str:
+    if len(rows) != len(wanted):
+        return f"{len(rows):,} rows instead of {len(wanted):,}"
+    for column in wanted.columns:
+        left, right = rows[column], wanted[column]
+        same = (left - right).abs() < 1e-6 if left.dtype.kind == "f" else left == right
+        if not same.all():
+            return f"column {column} differs in {int((~same).sum()):,} rows"
+    return ""
+
+
+def _rows(state: JournalState) -> int:
+    """About how far the pipeline is: batches of its first stage, in rows."""
+    return (state.head_cuts.get("matched", -1) + 1) * 1_000
+
+
+def _total(folder: Path) -> float:
+    try:
+        return float(table_rows(folder)[0]["amount"].sum())
+    except Exception:
+        return 0.0
+
+
+def run_demo(folder: Path | None, screen: Console) -> None:
+    """Tells the story. Raises `UserError` if it does not come out right."""
+    where = (folder or Path("cutwater-demo")).absolute()
+    if where.exists():
+        if any(where.iterdir()) and not (where / "shop.py").exists():
+            raise UserError(f"{where} exists and is no folder of an earlier demo; give another with --folder")
+        shutil.rmtree(where)
+    where.mkdir(parents=True)
+    demo = Demo(where, screen)
+    try:
+        demo.tell()
+    finally:
+        if demo.child is not None and demo.child.poll() is None:
+            demo.child.kill()
+            demo.child.wait()
+
+
+__all__ = ["run_demo"]

@@ -1,0 +1,72 @@
+"""The process that is killed: `python -m tests.faults.child PIPELINE FOLDER OPTIONS STEP...`.
+
+OPTIONS is JSON: what `Pipeline.start` takes. Steps: `once` (run to the end of the input), or else, one after
+the other, `checkpoint`, `unaligned`, `savepoint=NAME`, `restore=REF`, `drain`, and `logged=STAGE:BATCH`,
+which waits until a stage has come that far; behind the last one the pipeline is stopped. What a step gave
+is printed as a line `STEP -> RESULT`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import cutwater as cw
+from tests.faults.pipelines import PIPELINES
+
+DEADLINE_S = 110.0
+
+
+def perform(pipeline: cw.Pipeline, step: str) -> object:
+    what, _, given = step.partition("=")
+    match what:
+        case "checkpoint":
+            return pipeline.checkpoint(timeout=DEADLINE_S)
+        case "unaligned":
+            return pipeline.checkpoint(unaligned=True, timeout=DEADLINE_S)
+        case "savepoint":
+            return pipeline.savepoint(given, timeout=DEADLINE_S)
+        case "restore":
+            return pipeline.restore(given, timeout=DEADLINE_S)
+        case "drain":
+            return pipeline.drain(timeout=DEADLINE_S)
+        case "logged":
+            name, _, batch = given.partition(":")
+            return until(lambda: last_batch(pipeline, name) >= int(batch), step)
+        case _:
+            raise ValueError(f"there is no step '{step}'")
+
+
+def last_batch(pipeline: cw.Pipeline, stage: str) -> int:
+    return next(s.batch for s in pipeline.status().stages if s.name == stage)
+
+
+def until(condition: Callable[[], bool], what: str) -> float:
+    """Waits, and says for how long."""
+    began = time.monotonic()
+    while not condition():
+        if time.monotonic() - began > DEADLINE_S:
+            raise TimeoutError(f"{what} did not come about in {DEADLINE_S:g} s")
+        time.sleep(0.05)
+    return time.monotonic() - began
+
+
+def main(kind: str, folder: str, options: str, *steps: str) -> None:
+    base = Path(folder)
+    pipeline = PIPELINES[kind](base)
+    settings = {"every": "1s", "master": "local[2]", **json.loads(options)}
+    settings["conf"] = {"spark.sql.shuffle.partitions": "1", **settings.get("conf", {})}
+    if steps == ("once",):
+        pipeline.run(f"{base}/store", once=True, **settings)
+        return
+    pipeline.start(f"{base}/store", tell=lambda line: print(line, flush=True), **settings)
+    for step in steps:
+        print(f"{step} -> {perform(pipeline, step)}", flush=True)
+    pipeline.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

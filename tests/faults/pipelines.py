@@ -1,0 +1,149 @@
+"""The pipelines under test."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import functions as F
+
+import cutwater as cw
+
+ORDERS = "id long, amount long, ts timestamp, file long"
+PAYMENTS = "order_id long, paid_at timestamp"
+SLOW_S = 1.0
+
+
+def _source(spark: Any, base: Path, kind: str, schema: str) -> Any:
+    reader = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
+    return reader.parquet(str(base / "in" / kind))
+
+
+def stateless(base: Path) -> cw.Pipeline:
+    """One root, two readers of its channel, three tables."""
+    pipeline = cw.Pipeline("faults")
+
+    @pipeline.stage(sinks=[cw.delta(f"{base}/out/orders")])
+    def orders(spark: Any) -> Any:
+        return _source(spark, base, "orders", ORDERS)
+
+    @pipeline.stage(sinks=[cw.delta(f"{base}/out/big")])
+    def big(orders: Any) -> Any:
+        return orders.where("amount >= 50").select("id", "amount")
+
+    @pipeline.stage(sinks=[cw.delta(f"{base}/out/small")])
+    def small(orders: Any) -> Any:
+        return orders.where("amount < 50").select("id", "amount")
+
+    return pipeline
+
+
+def _orders_and_payments(pipeline: cw.Pipeline, base: Path) -> None:
+    @pipeline.stage(sinks=[cw.delta(f"{base}/out/orders")])
+    def orders(spark: Any) -> Any:
+        return _source(spark, base, "orders", ORDERS)
+
+    @pipeline.stage(sinks=[cw.delta(f"{base}/out/payments")])
+    def payments(spark: Any) -> Any:
+        return _source(spark, base, "payments", PAYMENTS).dropDuplicates(["order_id"])
+
+    @pipeline.stage(sinks=[cw.delta(f"{base}/out/matched")])
+    def matched(orders: Any, payments: Any) -> Any:
+        both = orders.withWatermark("ts", "1 minute").join(
+            payments.withWatermark("paid_at", "1 minute"),
+            F.expr("id = order_id and paid_at >= ts and paid_at <= ts + interval 1 hour"),
+        )
+        return both.select("id", "amount", "ts", "paid_at")
+
+
+def _revenue(pipeline: cw.Pipeline, base: Path, rows: Any) -> Any:
+    windows = rows.withWatermark("ts", "1 minute").groupBy(F.window("ts", "10 seconds"))
+    return windows.agg(F.sum("amount").alias("revenue"), F.count("*").alias("orders"))
+
+
+def join(base: Path) -> cw.Pipeline:
+    """Two roots, one with state, and a stream-stream join of them; a table of each."""
+    pipeline = cw.Pipeline("faults")
+    _orders_and_payments(pipeline, base)
+    return pipeline
+
+
+def windowed(base: Path) -> cw.Pipeline:
+    """Windows that are shown when they are closed."""
+    pipeline = cw.Pipeline("faults")
+
+    @pipeline.stage(sinks=[cw.delta(f"{base}/out/orders")])
+    def orders(spark: Any) -> Any:
+        return _source(spark, base, "orders", ORDERS)
+
+    @pipeline.stage(sinks=[cw.delta(f"{base}/out/revenue", final_by="window.end")])
+    def revenue(orders: Any) -> Any:
+        return _revenue(pipeline, base, orders)
+
+    return pipeline
+
+
+def shop(base: Path) -> cw.Pipeline:
+    """The join, and windows over what it gives: the lot."""
+    pipeline = cw.Pipeline("faults")
+    _orders_and_payments(pipeline, base)
+
+    @pipeline.stage(sinks=[cw.delta(f"{base}/out/revenue", final_by="window.end")])
+    def revenue(matched: Any) -> Any:
+        return _revenue(pipeline, base, matched)
+
+    return pipeline
+
+
+def chance(base: Path) -> cw.Pipeline:
+    """Output that differs each time it is computed, in a table and in what two further stages make of it."""
+    pipeline = cw.Pipeline("faults")
+
+    @pipeline.stage(sinks=[cw.delta(f"{base}/out/drawn"), cw.parquet(f"{base}/out/drawn_files")])
+    def drawn(spark: Any) -> Any:
+        orders = _source(spark, base, "orders", ORDERS).select("id")
+        return orders.withColumn("token", F.expr("uuid()")).where("rand() < 0.5")
+
+    @pipeline.stage(sinks=[cw.delta(f"{base}/out/once")])
+    def once(drawn: Any) -> Any:
+        return drawn
+
+    @pipeline.stage(sinks=[cw.delta(f"{base}/out/again")])
+    def again(drawn: Any) -> Any:
+        return drawn.dropDuplicates(["id"])
+
+    return pipeline
+
+
+def slow(base: Path) -> cw.Pipeline:
+    """A stage that falls behind: it takes one batch of its channel at a time, and a while for each."""
+    pipeline = cw.Pipeline("faults")
+
+    @pipeline.stage(sinks=[cw.delta(f"{base}/out/orders")])
+    def orders(spark: Any) -> Any:
+        return _source(spark, base, "orders", ORDERS)
+
+    @pipeline.stage(sinks=[cw.delta(f"{base}/out/big")], max_rows=1)
+    def big(orders: Any) -> Any:
+        rows = orders.where("amount >= 50").select("id", "amount")
+        return rows.mapInArrow(_after_a_while, rows.schema)
+
+    return pipeline
+
+
+def _after_a_while(batches: Iterator[Any]) -> Iterator[Any]:
+    for batch in batches:
+        time.sleep(SLOW_S)
+        yield batch
+
+
+PIPELINES: dict[str, Callable[[Path], cw.Pipeline]] = {
+    "stateless": stateless,
+    "join": join,
+    "windowed": windowed,
+    "shop": shop,
+    "chance": chance,
+    "slow": slow,
+}

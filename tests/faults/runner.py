@@ -1,0 +1,218 @@
+"""Running a pipeline in a process of its own, having it killed at a named place, and reading its tables."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+from cutwater import parquet_files
+from tests.faults.inputs import Input, Rows
+
+ROOT = Path(__file__).parents[2]
+DEADLINE_S = 180.0
+QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss2m"
+"""A JVM that lives for seconds has no use for its optimizing compiler."""
+
+WORKER = f"""#!/bin/sh
+PYTHONPATH={ROOT} exec {sys.executable} "$@"
+"""
+"""Spark's Python processes import from its zip otherwise, which has to be compiled anew by each of them."""
+
+
+class Child:
+    """One process that runs a pipeline. What it says is in `log`."""
+
+    def __init__(self, bench: Bench, number: int, steps: tuple[str, ...], options: Any, env: Any) -> None:
+        self.log = bench.base / f"child-{number}.log"
+        self.what = f"child {number} ({' '.join(steps)}, {options or 'as usual'}, {env or 'unharmed'})"
+        command = [
+            sys.executable,
+            "-m",
+            "tests.faults.child",
+            bench.kind,
+            str(bench.base),
+            json.dumps(options),
+        ]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [*command, *steps],
+                cwd=ROOT,
+                env={
+                    **os.environ,
+                    "JAVA_TOOL_OPTIONS": QUICK_START,
+                    "PYSPARK_PYTHON": str(bench.python),
+                    **env,
+                },
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def end(self) -> int:
+        """Its exit code, when it has ended. One that does not end is a failure."""
+        try:
+            return self.process.wait(DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self.what} did not end in {DEADLINE_S:g} s:\n{self.said()}") from None
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """Ends it and its JVM, whatever they are doing."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def await_pause(self) -> None:
+        """Waits until it has stopped itself at its place."""
+        deadline = time.monotonic() + DEADLINE_S
+        while True:
+            ended, status = os.waitpid(self.process.pid, os.WUNTRACED | os.WNOHANG)
+            if ended and os.WIFSTOPPED(status):
+                return
+            assert not ended, f"{self.what} ended instead of being paused:\n{self.said()}"
+            assert time.monotonic() < deadline, f"{self.what} was never paused:\n{self.said()}"
+            time.sleep(0.05)
+
+    def signal(self, which: signal.Signals) -> None:
+        os.kill(self.process.pid, which)
+
+    def said(self) -> str:
+        lines = self.log.read_text(errors="replace").splitlines()
+        return "\n".join(lines[-60:])
+
+
+class Bench:
+    """One pipeline with its input, store and tables, and the children that have run it."""
+
+    def __init__(self, base: Path, kind: str, files: int = 0) -> None:
+        self.base = base
+        self.kind = kind
+        self.input = Input(base)
+        self.input.add(files)
+        self.children: list[Child] = []
+        self.python = base / "python"
+        self.python.write_text(WORKER)
+        self.python.chmod(0o755)
+
+    # --- processes ------------------------------------------------------------------------------------
+
+    def start(self, *steps: str, kill_at: str = "", pause_at: str = "", **options: Any) -> Child:
+        env = {"CUTWATER_KILL_AT": kill_at} if kill_at else {}
+        if pause_at:
+            env = {"CUTWATER_KILL_AT": pause_at, "CUTWATER_KILL_WITH": "SIGSTOP"}
+        child = Child(self, len(self.children), steps or ("once",), options, env)
+        self.children.append(child)
+        return child
+
+    def run(self, *steps: str, **options: Any) -> Child:
+        """Runs a child that must end well."""
+        child = self.start(*steps, **options)
+        code = child.end()
+        assert code == 0, f"{child.what} ended with {code}:\n{child.said()}"
+        return child
+
+    def run_killed(self, place: str, *steps: str, **options: Any) -> None:
+        """Runs a child that must be killed at a place: one that is never reached is a failure."""
+        child = self.start(*steps, kill_at=place, **options)
+        code = child.end()
+        assert code == -signal.SIGKILL, f"{child.what} was not killed but ended with {code}:\n{child.said()}"
+
+    def end_all(self) -> None:
+        for child in self.children:
+            child.kill()
+
+    # --- what is durable --------------------------------------------------------------------------------
+
+    def durable(self) -> dict[str, Any]:
+        """Everything that counts: the records in the store, and the tables' versions and rows."""
+        store = self.base / "store"
+        records = {
+            str(path.relative_to(store)): path.read_bytes()
+            for kind in ("journal", "checkpoints", "published", "stages/*/*/log")
+            for path in store.glob(f"{kind}/**/*.json")
+        }
+        tables = {path.name for path in (self.base / "out").iterdir() if (path / "_delta_log").exists()}
+        return {**records, **{t: (self.version(t), self.rows(t)) for t in tables}}
+
+    def version(self, table: str) -> int:
+        return DeltaTable(str(self.base / "out" / table)).version()
+
+    # --- tables ---------------------------------------------------------------------------------------
+
+    def rows(self, table: str, version: int | None = None) -> Rows:
+        """All rows of a Delta table, sorted; timestamps as microseconds, a window as its start."""
+        try:
+            found = DeltaTable(str(self.base / "out" / table), version=version)
+        except TableNotFoundError:
+            return []
+        return plain_rows(found.to_pyarrow_table())
+
+    def check(self, **truth: str) -> None:
+        """Compares whole tables with what a batch job gives."""
+        for table, sql in truth.items():
+            found, wanted = self.rows(table), self.input.query(sql)
+            assert wanted, f"the truth about '{table}' is empty, so nothing is proved"
+            assert found == wanted, difference(table, found, wanted)
+
+
+def plain_rows(table: pa.Table) -> Rows:
+    columns = [plain_column(table.column(i).combine_chunks()) for i in range(table.num_columns)]
+    return sorted(zip(*columns, strict=True))
+
+
+def plain_column(column: Any) -> list[Any]:
+    if pa.types.is_struct(column.type):
+        column = column.field("start")
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+def difference(table: str, found: Rows, wanted: Rows) -> str:
+    """How two sets of rows differ, in words."""
+    more = sorted(set(found) - set(wanted))
+    less = sorted(set(wanted) - set(found))
+    twice = len(found) - len(set(found))
+    return (
+        f"table '{table}' has {len(found)} rows and should have {len(wanted)}: {len(less)} are missing "
+        f"{less[:5]}, {len(more)} should not be there {more[:5]}, {twice} are there more than once"
+    )
+
+
+def agree(bench: Bench) -> None:
+    """Everything that was made of a random draw is made of the same draw."""
+    drawn = bench.rows("drawn")
+    files = parquet_files(str(bench.base / "out" / "drawn_files"))
+    assert drawn
+    assert len({row[0] for row in drawn}) == len(drawn), "a row was drawn twice"
+    assert plain_rows(pq.ParquetDataset(files).read()) == drawn
+    assert bench.rows("once") == drawn
+    assert bench.rows("again") == drawn
+
+
+def pause_and_overtake(bench: Bench, place: str) -> None:
+    """Pauses a process at a place, lets a successor run to the end, and lets the first one go on: it must
+    notice, end, and change nothing."""
+    paused = bench.start(pause_at=place, retained=1)
+    paused.await_pause()
+    bench.run(takeover=True, retained=1000)
+    before = bench.durable()
+    paused.signal(signal.SIGCONT)
+    code = paused.end()
+    assert code not in (0, -signal.SIGKILL), f"{paused.what} ended with {code}:\n{paused.said()}"
+    assert "another process has taken over" in paused.said()
+    assert bench.durable() == before

@@ -1,0 +1,82 @@
+"""Aligned and unaligned checkpoints, output that is not deterministic, and processes that come back."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from cutwater.offline import manifest_of, read_journal, resolve
+from cutwater.stores import open_store
+from tests.faults.inputs import BIG, MATCHED, ORDERS, PAID_REVENUE, PAYMENTS
+from tests.faults.runner import Bench, agree, pause_and_overtake
+
+pytestmark = pytest.mark.faults
+
+SHOP = {"orders": ORDERS, "payments": PAYMENTS, "matched": MATCHED, "revenue": PAID_REVENUE}
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        ("before prepared@drawn", "after prepared@drawn:2"),
+        ("after commit@drawn", "before batch entry@drawn:2"),
+        ("after prepared@again", "after publish@drawn"),
+    ],
+)
+def test_everybody_sees_one_version_of_what_chance_made(tmp_path: Path, places: tuple[str, str]) -> None:
+    bench = Bench(tmp_path, "chance", 3)
+    for place in places:
+        bench.run_killed(place)
+        bench.input.add(2)
+    bench.run()
+    agree(bench)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "before prepared@matched:2",
+        "before batch entry@revenue",
+        "before barrier entry@orders:3",
+        "before manifest:3",
+        "before journal entry@COMMITTED:3",
+        "before publish@orders:2",
+        "before mark@orders:2",
+        "during delete@checkpoints",
+        "before folder@matched",
+    ],
+)
+def test_a_paused_process_changes_nothing_when_it_comes_back(tmp_path: Path, place: str) -> None:
+    bench = Bench(tmp_path, "shop", 4)
+    pause_and_overtake(bench, place)
+    bench.check(**SHOP)
+    bench.input.add(2)
+    bench.run()
+    bench.check(**SHOP)
+
+
+def test_an_aligned_checkpoint_waits_for_the_backlog_and_an_unaligned_one_does_not(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, "slow", 8)
+    child = bench.run(
+        "logged=orders:7", "unaligned", "checkpoint", every="1h", retained=10,
+    )  # fmt: skip
+    store = open_store(str(tmp_path / "store"))
+    state = read_journal(store).state
+    unaligned, aligned = (re.search(rf"{s} -> (\d+)", child.said())[1] for s in ("unaligned", "checkpoint"))  # type: ignore[index]
+    behind = manifest_of(store, resolve(state, unaligned))
+    level = manifest_of(store, resolve(state, aligned))
+    assert behind.stages["big"].unaligned
+    assert behind.stages["big"].consumed["orders"] < behind.stages["orders"].batch
+    flight = next(f for f in behind.in_flight if f.reader == "big")
+    assert (flight.after, flight.upto) == (
+        behind.stages["big"].consumed["orders"],
+        behind.stages["orders"].batch,
+    )
+    assert sum(len(files) for files in flight.batches.values()) > 0
+    assert level.stages["big"].consumed["orders"] == level.stages["orders"].batch
+    assert not any(any(f.batches.values()) for f in level.in_flight)
+    for epoch in (unaligned, aligned, unaligned):
+        bench.run(restore=epoch, retained=10)
+        bench.check(orders=ORDERS, big=BIG)

@@ -1,0 +1,87 @@
+"""What the tests of the sinks share: rows, stores, and a Spark session that is made once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import pytest
+from pyspark.sql import SparkSession
+
+from cutwater.sinks import Sink
+from cutwater.spark.session import make_session
+from cutwater.stores import Store, open_store
+from tests.s3_server import BUCKET, INSTALL, find_server, s3_server
+
+T = TypeVar("T")
+
+
+def schema(**columns: str) -> str:
+    """A Spark schema of simple columns, as JSON."""
+    fields = [{"name": n, "type": t, "nullable": True, "metadata": {}} for n, t in columns.items()]
+    return json.dumps({"type": "struct", "fields": fields})
+
+
+ROWS = schema(id="long", city="string")
+
+
+@pytest.fixture(scope="session")
+def spark() -> SparkSession:
+    return make_session("sinks", "local[2]")
+
+
+needs_server = pytest.mark.skipif(find_server() is None, reason=f"no S3 server; install it with: {INSTALL}")
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of a place in a real bucket."""
+    with s3_server(tmp_path / "s3") as running:
+        for key, value in running.environment.items():
+            monkeypatch.setenv(key, value)
+        yield f"s3://{BUCKET}/out"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(str(tmp_path / "store"), create=True)
+
+
+def stage(sink: Sink, attempt: str, ids: Sequence[int]) -> tuple[str, ...]:
+    """Stages rows as one file, without Spark: most tests are about what happens to files afterwards."""
+    folder = Path(sink.staging(attempt).removeprefix("file://"))
+    folder.mkdir(parents=True)
+    rows = pa.table({"id": pa.array(ids, pa.int64()), "city": [f"city {i}" for i in ids]})
+    pq.write_table(rows, folder / "part-0.parquet")
+    return tuple(file.name for file in sink.staged(attempt))
+
+
+def stage_object(sink: Sink, attempt: str, ids: Sequence[int], folder: str = "") -> tuple[str, ...]:
+    """Stages rows in a bucket."""
+    data = BytesIO()
+    pq.write_table(pa.table({"id": pa.array(ids, pa.int64())}), data)
+    open_store(sink.staging(attempt)).put(f"{folder}part-0.parquet", data.getvalue())
+    return tuple(file.name for file in sink.staged(attempt))
+
+
+def publish(sink: Sink, transaction: int, ids: Sequence[int]) -> int | None:
+    """Publishes new rows as the one in charge would."""
+    files = stage(sink, f"attempt-{transaction}", ids)
+    return sink.publish(sink.head().version, transaction, files, epoch=transaction)
+
+
+def at_once(*actions: Callable[[], T]) -> list[T]:
+    """What each answers, done by threads of their own."""
+    with ThreadPoolExecutor(len(actions)) as pool:
+        return [future.result() for future in [pool.submit(action) for action in actions]]
+
+
+def write_with_spark(sink: Sink, attempt: str, rows: Any) -> list[Any]:
+    sink.writer(rows).parquet(sink.staging(attempt))
+    return list(sink.staged(attempt))

@@ -1,0 +1,556 @@
+"""Spark folders as files: what is made, reported and given up for deletion. (With Spark: test_statefiles.)"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cutwater.folders import (
+    Cache,
+    base_of,
+    committed,
+    find_state,
+    find_stored,
+    list_folders,
+    make_folder,
+    spark_prefix,
+    write_prepared,
+)
+from cutwater.offsets import parse_commit, parse_offsets
+from cutwater.protocol.errors import StoreError
+from cutwater.protocol.records import (
+    BarrierAt,
+    Checkpoint,
+    JournalState,
+    Prepared,
+    StageReport,
+    StageState,
+)
+from cutwater.protocol.retention import deletable_states
+from cutwater.protocol.watermark import NONE
+from cutwater.stores import Store, open_store
+
+STAGE = "clean"
+OPERATOR = b'v1\n{"operatorInfo":{"operatorId":0,"operatorName":"x"},"stateStoreInfo":[%s]}'
+STORES = b'{"storeName":"default","numColsPrefixKey":0,"numPartitions":2}'
+
+
+@pytest.fixture(params=["local", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    return open_store(str(tmp_path / "store") if request.param == "local" else "memory://", create=True)
+
+
+def report(batch: int, state: dict[str, str]) -> StageReport:
+    return StageReport(STAGE, 1, batch, False, {}, {}, NONE, state)
+
+
+def prepared(batch: int) -> Prepared:
+    return Prepared(batch, (f"data/{batch}",), {}, {}, {}, NONE)
+
+
+@dataclass
+class Query:
+    """Writes what Spark writes: a file source whose log is compacted every third time, an operator with two
+    partitions, and snapshots of the state some time later. Unique names are numbers."""
+
+    store: Store
+    incarnation: int
+    rocksdb: bool = True
+    generation: int = 1
+    batch: int = -1
+    ids: dict[int, list[str]] = field(default_factory=dict)
+
+    @property
+    def prefix(self) -> str:
+        return spark_prefix(STAGE, self.generation, self.incarnation)
+
+    def put(self, name: str, data: bytes = b"") -> None:
+        self.store.put(self.prefix + name, data or name.encode())
+
+    def plan(self) -> None:
+        """Begins the next batch, and comes as far as its state."""
+        self.batch += 1
+        self.put("metadata", b'{"id":"x"}')
+        self.put("state/0/_metadata/metadata", OPERATOR % STORES)
+        self.put("state/0/0/_metadata/schema")
+        compacted = ".compact" if self.batch % 3 == 2 else ""
+        self.put(f"sources/0/{self.batch}{compacted}")
+        self.put(f"offsets/{self.batch}", f'v1\n{{"conf":{{}}}}\n{{"logOffset":{self.batch}}}'.encode())
+        self.ids[self.batch + 1] = []
+        for partition in (0, 1):
+            id = f"{self.incarnation}x{self.batch}x{partition}"
+            self.ids[self.batch + 1].append(id)
+            version = f"{self.batch + 1}_{id}.changelog" if self.rocksdb else f"{self.batch + 1}.delta"
+            self.put(f"state/0/{partition}/{version}")
+            if self.rocksdb:
+                self.put(f"state/0/{partition}/{version}.crc")
+
+    def commit(self) -> None:
+        record = prepared(self.batch + base_of(self.store, STAGE, self.generation, self.incarnation) + 1)
+        write_prepared(self.store, STAGE, self.generation, self.incarnation, record)
+        ids = {"stateUniqueIds": {"0": [[id] for id in self.ids[self.batch + 1]]}} if self.rocksdb else {}
+        self.put(f"commits/{self.batch}", b"v2\n" + msgspec.json.encode(ids))
+
+    def run(self, batches: int = 1) -> Query:
+        for _ in range(batches):
+            self.plan()
+            self.commit()
+        return self
+
+    def snapshot(self, version: int, partition: int, tables: list[str]) -> None:
+        """A snapshot arrives, which lists `tables`."""
+        if not self.rocksdb:
+            self.put(f"state/0/{partition}/{version}.snapshot")
+            return
+        for table in tables:
+            self.put(f"state/0/{partition}/SSTs/{table}")
+        listed = [{"localFileName": "x", "dfsSstFileName": table, "sizeBytes": 1} for table in tables]
+        data = io.BytesIO()
+        with zipfile.ZipFile(data, "w") as file:
+            file.writestr("metadata", b"v1\n" + msgspec.json.encode({"sstFiles": listed, "numKeys": 1}))
+        name = f"{version}_{self.ids[version][partition]}.zip"
+        self.put(f"state/0/{partition}/{name}", data.getvalue())
+
+    def state(self, batch: int) -> dict[str, str] | None:
+        return find_state(self.store, STAGE, self.generation, self.incarnation, batch, None, Cache())
+
+    def named(self, batch: int) -> set[str]:
+        state = self.state(batch)
+        assert state is not None
+        return {name.removeprefix(self.prefix) for name in state}
+
+
+def new_query(store: Store, rocksdb: bool = True) -> Query:
+    make_folder(store, STAGE, 1, 1, None, None)
+    return Query(store, 1, rocksdb)
+
+
+def names(store: Store, generation: int, incarnation: int) -> set[str]:
+    prefix = spark_prefix(STAGE, generation, incarnation)
+    return {name.removeprefix(prefix) for name in store.list(prefix)}
+
+
+# --- what Spark writes ----------------------------------------------------------------------------------
+
+
+def test_offsets_and_commits_are_read() -> None:
+    text = (
+        b'v1\n{"batchWatermarkMs":5,"batchTimestampMs":7,"conf":{"spark.sql.shuffle.partitions":"2"}}\n'
+        b'{"logOffset":3}\n-\n{"topic":{"0":4}}'
+    )
+    offsets = parse_offsets("offsets/3", text)
+    assert (offsets.watermark_ms, offsets.timestamp_ms) == (5, 7)
+    assert offsets.conf == {"spark.sql.shuffle.partitions": "2"}
+    assert offsets.sources == ('{"logOffset":3}', None, '{"topic":{"0":4}}')
+    assert [offsets.log_offset(source) for source in range(4)] == [3, None, None, None]
+    assert parse_commit("commits/3", b'v1\n{"nextBatchWatermarkMs":9}').ids is None
+    commit = parse_commit("c", b'v2\n{"nextBatchWatermarkMs":9,"stateUniqueIds":{"0":[["a"],["b","c"]]}}')
+    assert commit.watermark_ms == 9
+    assert [commit.ids_of(0, partition) for partition in range(3)] == [("a",), ("b", "c"), ()]
+
+
+@pytest.mark.parametrize("data", [b"", b"v1", b"v1\n{", b"v9\n{}", b"\xff\xff", b"junk\n{}"])
+def test_a_damaged_offsets_file_is_named(data: bytes) -> None:
+    with pytest.raises(StoreError, match="offsets/3"):
+        parse_offsets("offsets/3", data)
+
+
+@pytest.mark.parametrize("data", [b"", b"v2\n{", b"v9\n{}", b"\xff\xff"])
+def test_a_damaged_commit_is_named(data: bytes) -> None:
+    with pytest.raises(StoreError, match="commits/3"):
+        parse_commit("commits/3", data)
+
+
+# --- batches --------------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_committed_when_spark_says_so(store: Store) -> None:
+    query = new_query(store).run(2)
+    query.plan()
+    write_prepared(store, STAGE, 1, 1, prepared(2))
+    assert committed(store, STAGE, 1, 1, 1) == prepared(1)
+    assert committed(store, STAGE, 1, 1, 2) is None
+
+
+def test_a_folder_begun_at_a_later_batch_counts_from_there(store: Store) -> None:
+    make_folder(store, STAGE, 1, 1, None, report(7, {}))
+    assert base_of(store, STAGE, 1, 1) == 7
+    query = Query(store, 1)
+    assert query.state(7) == {}
+    query.run(2)
+    assert committed(store, STAGE, 1, 1, 9) == prepared(9)
+    assert committed(store, STAGE, 1, 1, 7) is None
+    make_folder(store, STAGE, 1, 2, 1, None, 9)
+    assert committed(store, STAGE, 1, 2, 9) is None  # the log has it
+    state = query.state(9)
+    assert state is not None
+    make_folder(store, STAGE, 2, 1, None, report(9, state))
+    assert base_of(store, STAGE, 2, 1) == 7
+    assert Query(store, 1, generation=2, batch=1).run().named(10) >= {"offsets/2", "offsets/1", "commits/2"}
+
+
+def test_a_committed_batch_without_its_record_is_an_error(store: Store) -> None:
+    new_query(store).run(2)
+    store.delete([f"{spark_prefix(STAGE, 1, 1)}prepared/1.json"])
+    with pytest.raises(StoreError, match=r"prepared/1\.json is gone"):
+        committed(store, STAGE, 1, 1, 1)
+
+
+def test_two_queries_in_one_folder_are_noticed(store: Store) -> None:
+    make_folder(store, STAGE, 1, 1, None, None)
+    write_prepared(store, STAGE, 1, 1, prepared(0))
+    write_prepared(store, STAGE, 1, 1, prepared(0))
+    with pytest.raises(StoreError, match="two queries"):
+        write_prepared(store, STAGE, 1, 1, Prepared(0, ("other",), {}, {}, {}, NONE))
+
+
+# --- making folders -------------------------------------------------------------------------------------
+
+
+def test_only_complete_folders_are_listed(store: Store) -> None:
+    make_folder(store, STAGE, 1, 3, None, None)
+    make_folder(store, STAGE, 1, 12, None, None)
+    store.put(f"{spark_prefix(STAGE, 1, 14)}offsets/0", b"x")
+    assert list_folders(store, STAGE, 1) == [3, 12]
+    assert list_folders(store, STAGE, 2) == []
+
+
+@pytest.mark.parametrize("rocksdb", [True, False])
+def test_a_folder_takes_over_what_was_committed_and_nothing_later(store: Store, rocksdb: bool) -> None:
+    query = new_query(store, rocksdb).run(4)
+    query.snapshot(2, 0, ["t1"])
+    query.plan()  # and killed
+    write_prepared(store, STAGE, 1, 1, prepared(4))
+    make_folder(store, STAGE, 1, 2, 1, None, 3)
+    found = names(store, 1, 2)
+    assert {name for name in found if name.startswith("offsets/")} == {"offsets/3", "offsets/2"}
+    assert not [n for n in found if n.startswith(("commits/4", "state/0/0/5", "sources/0/4", "prepared/"))]
+    assert {"sources/0/2.compact", "sources/0/3", "metadata", "state/0/0/_metadata/schema"} <= found
+    assert found - {"cutwater/complete"} == query.named(3)
+
+
+def test_batches_that_are_not_in_the_log_yet_come_along(store: Store) -> None:
+    new_query(store).run(5)
+    make_folder(store, STAGE, 1, 2, 1, None, 2)
+    assert [committed(store, STAGE, 1, 2, b) for b in (2, 3, 4, 5)] == [None, prepared(3), prepared(4), None]
+    again = Query(store, 2)
+    assert again.state(2) is not None  # it can be cut before they are logged
+    assert again.state(4) is not None
+    make_folder(store, STAGE, 1, 3, 2, None)  # by one who does not know the log
+    assert committed(store, STAGE, 1, 3, 3) == prepared(3)
+
+
+def test_a_folder_that_nothing_ran_in_is_taken_over(store: Store) -> None:
+    state = new_query(store).run(3).state(2)
+    assert state is not None
+    make_folder(store, STAGE, 2, 1, None, report(2, state))
+    make_folder(store, STAGE, 2, 2, 1, None, 2)
+    assert names(store, 2, 2) == names(store, 2, 1)
+    make_folder(store, STAGE, 3, 1, None, None)
+    make_folder(store, STAGE, 3, 2, 1, None, -1)
+    assert names(store, 3, 2) == names(store, 3, 1) == {"cutwater/base.json", "cutwater/complete"}
+
+
+def test_a_folder_left_half_made_is_made_afresh(store: Store) -> None:
+    new_query(store).run(3)
+    prefix = spark_prefix(STAGE, 1, 2)
+    store.put(f"{prefix}state/0/0/2_other.changelog", b"another's")
+    store.put(f"{prefix}offsets/2", b"another's")
+    make_folder(store, STAGE, 1, 2, 1, None, 2)
+    assert "state/0/0/2_other.changelog" not in names(store, 1, 2)
+    assert store.read(f"{prefix}offsets/2") == store.read(f"{spark_prefix(STAGE, 1, 1)}offsets/2")
+    Query(store, 2, batch=2).run()
+    make_folder(store, STAGE, 1, 2, 1, None, 2)  # it is complete: nothing happens
+    assert committed(store, STAGE, 1, 2, 3) == prepared(3)
+
+
+def test_a_source_that_has_lost_what_the_log_has_is_refused(store: Store) -> None:
+    query = new_query(store).run(3)
+    with pytest.raises(StoreError, match="end at batch 2, and the stage's log has batch 3"):
+        make_folder(store, STAGE, 1, 2, 1, None, 3)
+    store.delete([f"{query.prefix}state/0/1/2_1x1x1.changelog"])
+    with pytest.raises(StoreError, match="files of batch 2 are gone"):
+        make_folder(store, STAGE, 1, 2, 1, None, 2)
+    assert list_folders(store, STAGE, 1) == [1]
+
+
+def test_state_files_that_are_gone_are_named(store: Store) -> None:
+    query = new_query(store).run(3)
+    state = query.state(2)
+    assert state is not None
+    store.delete([f"{query.prefix}offsets/1"])
+    with pytest.raises(StoreError, match=r"1 of \d+ state files of stage clean at batch 2 .*offsets/1"):
+        make_folder(store, STAGE, 2, 1, None, report(2, state))
+    with pytest.raises(StoreError, match="elsewhere/x is listed"):
+        make_folder(store, STAGE, 2, 1, None, report(2, {"elsewhere/x": ""}))
+    assert list_folders(store, STAGE, 2) == []
+
+
+def test_schema_files_are_found_in_the_new_folder(store: Store) -> None:
+    """Spark names them by full path in the operator's metadata."""
+    query = new_query(store)
+    schema = f"{store.spark_url(query.prefix.rstrip('/'))}/state/0/_stateSchema/default/0_a"
+    stores = STORES[:-1] + b',"stateSchemaFilePaths":["%s"]}' % schema.encode()
+    query.plan()
+    store.delete([f"{query.prefix}state/0/_metadata/metadata"])
+    query.put("state/0/_metadata/v2/0", OPERATOR % stores)
+    query.put("state/0/_stateSchema/default/0_a")
+    query.put("state/0/_metadata/v2/1", OPERATOR % stores)  # of a batch that never comes to count
+    query.put("state/0/_stateSchema/default/1_b")
+    query.commit()
+    make_folder(store, STAGE, 1, 2, 1, None, 0)
+    prefix = spark_prefix(STAGE, 1, 2)
+    data = store.read(f"{prefix}state/0/_metadata/v2/0")
+    assert data is not None
+    assert f'["{store.spark_url(prefix.rstrip("/"))}/state/0/_stateSchema/default/0_a"]'.encode() in data
+    assert store.exists(f"{prefix}state/0/_stateSchema/default/0_a")
+    assert not {"state/0/_metadata/v2/1", "state/0/_stateSchema/default/1_b"} & names(store, 1, 2)
+
+
+# --- what a checkpoint names ----------------------------------------------------------------------------
+
+
+def test_a_batch_needs_its_newest_snapshot_and_what_came_after(store: Store) -> None:
+    query = new_query(store).run(6)
+    query.snapshot(3, 0, ["t1", "t2"])
+    query.snapshot(5, 0, ["t2", "t3"])
+    query.snapshot(4, 1, ["t4"])
+    assert query.named(5) == {
+        "cutwater/base.json",
+        "metadata",
+        "offsets/4",
+        "offsets/5",
+        "commits/3",
+        "commits/4",
+        "commits/5",
+        "sources/0/5.compact",
+        "state/0/_metadata/metadata",
+        "state/0/0/_metadata/schema",
+        "state/0/0/5_1x4x0.zip",
+        "state/0/0/SSTs/t2",
+        "state/0/0/SSTs/t3",
+        "state/0/0/6_1x5x0.changelog",
+        "state/0/0/6_1x5x0.changelog.crc",
+        "state/0/1/4_1x3x1.zip",
+        "state/0/1/SSTs/t4",
+        "state/0/1/5_1x4x1.changelog",
+        "state/0/1/5_1x4x1.changelog.crc",
+        "state/0/1/6_1x5x1.changelog",
+        "state/0/1/6_1x5x1.changelog.crc",
+    }
+
+
+def test_a_snapshot_of_an_attempt_that_did_not_count_is_not_used(store: Store) -> None:
+    query = new_query(store).run(3)
+    query.put("state/0/0/2_attempt.zip", b"not even a snapshot")
+    query.put("state/0/0/2_attempt.changelog")
+    assert not [name for name in query.named(2) if "attempt" in name]
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        "offsets/2",
+        "offsets/3",
+        "commits/3",
+        "sources/0/3",
+        "state/0/0/4_1x3x0.changelog",
+        "state/0/1/3_1x2x1.zip",
+        "state/0/1/SSTs/t1",
+        "metadata/",
+    ],
+)
+def test_a_state_with_a_file_missing_is_none(store: Store, lost: str) -> None:
+    query = new_query(store).run(4)
+    query.snapshot(3, 1, ["t1"])
+    store.delete([f"{query.prefix}state/0/1/3_1x2x1.changelog"])
+    assert query.state(3) is not None
+    if lost == "metadata/":  # a whole partition
+        store.delete(store.list(f"{query.prefix}state/0/1/"))
+    else:
+        store.delete([query.prefix + lost])
+    assert query.state(3) is None
+
+
+def test_a_checksum_is_computed_once(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "store"), create=True)
+    query, cache = new_query(store).run(3), Cache()
+    before = find_state(store, STAGE, 1, 1, 2, None, cache)
+    assert before is not None
+    assert cache.checksums == before
+    cache.checksums = dict.fromkeys(before, "known")
+    query.run()
+    after = find_state(store, STAGE, 1, 1, 3, None, cache)
+    assert after is not None
+    assert {name.removeprefix(query.prefix) for name, sum in after.items() if sum != "known"} == {
+        "offsets/3",
+        "commits/3",
+        "sources/0/3",
+        *(f"state/0/{p}/4_1x3x{p}.changelog{tail}" for p in (0, 1) for tail in ("", ".crc")),
+    }
+
+
+def test_copies_stand_for_themselves(store: Store) -> None:
+    query = new_query(store).run(3)
+    copies = find_state(store, STAGE, 1, 1, 2, "checkpoints/4-9/state/clean/", Cache())
+    here = query.state(2)
+    assert copies is not None
+    assert here is not None
+    tail = len("checkpoints/4-9/state/clean/")
+    assert {name[tail:]: sum for name, sum in copies.items()} == {
+        name.removeprefix(query.prefix): sum for name, sum in here.items()
+    }
+    store.delete(store.list("stages/"))
+    make_folder(store, STAGE, 2, 1, None, report(2, copies))
+    assert Query(store, 1, generation=2).named(2) == {name[tail:] for name in copies}
+
+
+# --- what may be deleted ----------------------------------------------------------------------------------
+
+
+def test_channel_files_tell_their_attempt(store: Store) -> None:
+    make_folder(store, STAGE, 1, 1, None, None)
+    store.put(f"stages/{STAGE}/1/data/4-17-ab12/part-0.parquet", b"x")
+    data, _ = find_stored(store, STAGE, 1, 1, Cache())
+    assert [(file.name.rpartition("/")[2], file.incarnation, file.batch) for file in data] == [
+        ("part-0.parquet", 4, 17)
+    ]
+
+
+def test_a_snapshot_frees_what_it_replaces_only_from_the_next_batch_on(store: Store) -> None:
+    """A checkpoint of the batch that was the last one when it arrived may have named the changes."""
+    query, cache = new_query(store).run(5), Cache()
+    query.snapshot(4, 0, ["t1"])
+
+    def span(name: str) -> tuple[int, int | None]:
+        _, states = find_stored(store, STAGE, 1, 1, cache)
+        return next((s.batch, s.until) for s in states if s.name == query.prefix + name)
+
+    assert span("state/0/0/3_1x2x0.changelog") == (2, 4)
+    query.run(2)
+    assert span("state/0/0/3_1x2x0.changelog") == (2, 4)
+    assert span("state/0/0/6_1x5x0.changelog")[1] == span("state/0/0/SSTs/t1")[1] == span("metadata")[1]
+    query.snapshot(7, 0, ["t2"])
+    query.run()
+    assert span("state/0/0/SSTs/t1") == (3, 7)
+    assert span("commits/3") == (3, span("metadata")[1])  # the other partition has no snapshot
+
+
+def test_a_folder_that_was_never_finished_goes(store: Store) -> None:
+    new_query(store).run(2)
+    store.put(f"{spark_prefix(STAGE, 1, 2)}offsets/0", b"x")
+    make_folder(store, STAGE, 1, 3, 1, None, 1)
+    store.put(f"{spark_prefix(STAGE, 1, 4)}offsets/0", b"another process is at work there")
+    Query(store, 3, batch=1, ids={2: []}).run()
+    _, states = find_stored(store, STAGE, 1, 3, Cache())
+    gone = deletable_states(JournalState(), STAGE, 1, StageState(3, 2), states)
+    assert {name.split("/")[4] for name in gone} == {"1", "2", "3"}
+    assert not [name for name in gone if name in (Query(store, 3).state(2) or {})]
+
+
+Step = Callable[["History"], None]
+
+
+@dataclass
+class History:
+    """A stage's life: batches, late snapshots, checkpoints, restarts and clean-ups, in any order."""
+
+    store: Store
+    rocksdb: bool
+    query: Query = field(init=False)
+    cache: Cache = field(default_factory=Cache)
+    captured: dict[int, tuple[int, dict[str, str]]] = field(default_factory=dict)
+    kept: set[int] = field(default_factory=set)
+    under_way: tuple[int, dict[str, str]] | None = None
+    tables: int = 0
+
+    def __post_init__(self) -> None:
+        self.query = new_query(self.store, self.rocksdb).run()
+
+    def capture(self, begin: bool) -> None:
+        """A checkpoint, and whatever happens between its listing and its commit."""
+        if begin and self.under_way is None and self.query.batch not in self.captured:
+            state = self.query.state(self.query.batch)
+            assert state is not None
+            self.under_way = self.query.batch, state
+        elif not begin and self.under_way is not None:
+            batch, state = self.under_way
+            self.captured[batch] = len(self.captured) + 1, state
+            self.kept.add(batch)
+            self.under_way = None
+
+    def expire(self, which: int) -> None:
+        if len(self.kept) > 1:
+            self.kept.remove(sorted(self.kept)[which % (len(self.kept) - 1)])
+
+    def snapshot(self, age: int, partition: int) -> None:
+        version = self.query.batch + 1 - age
+        if version not in self.query.ids or not self.query.ids[version]:
+            return
+        self.tables += 1
+        self.query.snapshot(version, partition, [f"t{max(self.tables - 1, 0)}", f"t{self.tables}"])
+
+    def restart(self) -> None:
+        before = self.query
+        make_folder(self.store, STAGE, 1, before.incarnation + 1, before.incarnation, None, before.batch)
+        self.query = Query(
+            self.store, before.incarnation + 1, self.rocksdb, batch=before.batch, ids=dict(before.ids)
+        )
+        self.cache = Cache()
+
+    def collect(self, lag: int) -> None:
+        """Deletes what may go, as an appender that is `lag` batches behind Spark."""
+        last = max(self.query.batch - lag, *self.captured, self.under_way[0] if self.under_way else 0, 0)
+        _, states = find_stored(self.store, STAGE, 1, self.query.incarnation, self.cache)
+        journal = JournalState(
+            open={},
+            committed={
+                number: Checkpoint(number, number, 1, number, 0, "", None, {STAGE: batch}, None)
+                for batch, (number, _) in self.captured.items()
+                if batch in self.kept
+            },
+            next_epoch=1000,
+        )
+        barriers = {}
+        if self.under_way is not None:
+            barriers[1000] = BarrierAt(1, 1000, 1000, 1, self.under_way[0], False, {}, {}, NONE)
+        log = StageState(self.query.incarnation, last, barriers=barriers)
+        self.store.delete(deletable_states(journal, STAGE, 1, log, states))
+
+    def check(self) -> None:
+        wanted = [self.captured[batch][1] for batch in self.kept]
+        for state in [*wanted, self.under_way[1] if self.under_way else {}]:
+            assert {name: self.store.checksum(name) for name in state} == state
+        assert self.query.state(self.query.batch) is not None
+
+
+STEPS: st.SearchStrategy[Step] = st.one_of(
+    st.integers(1, 4).map(lambda n: lambda h: h.query.run(n) and None),
+    st.tuples(st.integers(0, 5), st.integers(0, 1)).map(lambda a: lambda h: h.snapshot(*a)),
+    st.booleans().map(lambda begin: lambda h: h.capture(begin)),
+    st.integers(0, 5).map(lambda which: lambda h: h.expire(which)),
+    st.integers(0, 2).map(lambda lag: lambda h: h.collect(lag)),
+    st.just(lambda h: h.restart()),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.booleans(), st.lists(STEPS, min_size=5, max_size=40))
+def test_retention_never_takes_what_a_kept_checkpoint_names(rocksdb: bool, steps: list[Step]) -> None:
+    history = History(open_store("memory://"), rocksdb)
+    for step in steps:
+        step(history)
+        history.check()
+    for batch in history.kept:
+        number, state = history.captured[batch]
+        make_folder(history.store, STAGE, 2, number, None, report(batch, state))
+        again = Query(history.store, number, rocksdb, generation=2)
+        assert again.named(batch) == {name.split("/", 5)[5] for name in state}

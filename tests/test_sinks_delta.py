@@ -1,0 +1,570 @@
+"""Delta tables as sinks.
+
+What can go wrong: a crash after the commit and before its mark; the same publish twice, later or at the same
+time; a zombie that is behind; others that write to, compact, clean up or remove the table; values that paths
+and JSON cannot hold as they are; a rewind over what others did, over a table that was not there, or over
+files that are gone; rows that do not fit; two stores that write to one table.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa  # type: ignore[import-untyped]
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import SparkSession
+
+from cutwater.protocol.effects import TableHead
+from cutwater.protocol.errors import StoreError, UserError
+from cutwater.sinks.delta import DeltaSink, delta
+from cutwater.stores import Store, open_store
+from tests.sink_helpers import (
+    ROWS,
+    at_once,
+    bucket,
+    needs_server,
+    publish,
+    schema,
+    spark,
+    stage,
+    stage_object,
+    store,
+    write_with_spark,
+)
+
+__all__ = ["bucket", "spark", "store"]
+
+Make = Callable[..., DeltaSink]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> str:
+    return str(tmp_path / "table")
+
+
+@pytest.fixture
+def make(table: str, store: Store) -> Make:
+    """Makes the sink as each process does that hosts it."""
+
+    def bound(rows: str = ROWS, store: Store = store, force: bool = False, **options: Any) -> DeltaSink:
+        sink = delta(table, **options)
+        sink.bind(store, "table", rows, force)
+        return sink
+
+    return bound
+
+
+def ids(table: str, version: int | None = None) -> list[int]:
+    rows = DeltaTable(table, version=version).to_pyarrow_table()
+    return sorted(rows.column("id").to_pylist())
+
+
+def append(table: str, *numbers: int) -> None:
+    """What somebody else adds."""
+    write_deltalake(
+        table, pa.table({"id": pa.array(numbers, pa.int64()), "city": ["else"] * len(numbers)}), mode="append"
+    )
+
+
+def test_rows_are_seen_when_they_are_published_and_not_before(make: Make, table: str) -> None:
+    sink = make()
+    assert sink.head() == TableHead(-1, 0)
+    files = stage(sink, "a", [1, 2])
+    assert not DeltaTable.is_deltatable(table)
+    assert sink.publish(-1, 5, files, epoch=3) == 0
+    assert sink.head() == TableHead(0, 5)
+    assert ids(table) == [1, 2]
+    assert publish(sink, 8, [3]) == 1
+    assert (ids(table), ids(table, 0)) == ([1, 2, 3], [1, 2])
+    assert DeltaTable(table).history(1)[0]["cutwaterEpoch"] == 8
+
+
+def test_a_successor_finds_what_was_published_before_the_crash(make: Make, table: str) -> None:
+    sink = make()
+    publish(sink, 5, [1])
+    files = stage(sink, "b", [2])
+    assert sink.publish(0, 7, files) == 1
+
+    successor = make()
+    assert successor.head() == TableHead(1, 7)
+    assert successor.publish(0, 7, files) is None
+    assert successor.publish(1, 7, files) is None
+    assert successor.find(7) == 1
+    assert ids(table) == [1, 2]
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["new table", "old table"])
+def test_of_many_that_publish_the_same_at_once_one_does(make: Make, table: str, first: bool) -> None:
+    sinks = [make() for _ in range(4)]
+    expected = -1 if first else publish(sinks[0], 4, [9])
+    assert expected is not None
+    files = stage(sinks[0], "a", [1])
+    answers = at_once(*(lambda s=s: s.publish(expected, 5, files) for s in sinks))
+    assert sorted(answers, key=str) == [expected + 1, None, None, None]
+    assert {sink.head() for sink in sinks} == {TableHead(expected + 1, 5)}
+    assert ids(table) == ([1] if first else [1, 9])
+
+
+def test_a_zombie_cannot_publish_what_was_abandoned(make: Make, table: str) -> None:
+    sink, zombie = make(), make()
+    publish(sink, 5, [1])
+    late = stage(zombie, "late", [2])
+    assert sink.rewind(0, 9, 0) == 1
+    assert zombie.publish(0, 7, late) is None
+    assert zombie.publish(zombie.head().version, 7, late) is None
+    assert ids(table) == [1]
+
+
+def test_others_may_append_in_between(make: Make, table: str) -> None:
+    sink = make()
+    publish(sink, 5, [1])
+    append(table, 100)
+    files = stage(sink, "a", [2])
+    assert sink.publish(0, 7, files) is None
+    assert sink.head() == TableHead(1, 5)
+    assert sink.publish(1, 7, files) == 2
+    assert ids(table) == [1, 2, 100]
+    assert [sink.find(t) for t in (4, 5, 6, 7, 99)] == [-1, 0, 0, 2, 2]
+
+
+def test_a_rewind_brings_rows_back_and_publishing_goes_on(make: Make, table: str) -> None:
+    sink = make()
+    for transaction in (5, 6, 7):
+        publish(sink, transaction, [transaction])
+    assert sink.rewind(2, 9, 0) == 3
+    assert (ids(table), sink.head()) == ([5], TableHead(3, 9))
+    assert publish(sink, 11, [11]) == 4
+    assert ids(table) == [5, 11]
+    assert [sink.find(t) for t in (5, 6, 7, 8, 9, 10, 11)] == [0, 1, 2, 2, 3, 3, 4]
+    assert sink.rewind(4, 12, 1) == 5  # to a version of the timeline that was abandoned
+    assert ids(table) == [5, 6]
+
+
+def test_a_rewind_that_is_done_again_does_nothing(make: Make, table: str) -> None:
+    sink = make()
+    for transaction in (5, 6):
+        publish(sink, transaction, [transaction])
+    assert sink.rewind(1, 9, 0) == 2
+    successor = make()
+    assert successor.rewind(1, 9, 0) is None
+    assert successor.rewind(2, 9, 0) is None
+    assert (ids(table), successor.head(), successor.find(9)) == ([5], TableHead(2, 9), 2)
+
+
+def test_of_many_that_rewind_at_once_one_does(make: Make, table: str) -> None:
+    sinks = [make() for _ in range(4)]
+    for transaction in (5, 6):
+        publish(sinks[0], transaction, [transaction])
+    answers = at_once(*(lambda s=s: s.rewind(1, 9, 0) for s in sinks))
+    assert sorted(answers, key=str) == [2, None, None, None]
+    assert (ids(table), DeltaTable(table).version()) == ([5], 2)
+
+
+def test_a_rewind_to_where_the_table_is_still_carries_its_transaction(make: Make, table: str) -> None:
+    sink = make()
+    publish(sink, 5, [1])
+    assert sink.rewind(0, 9, 0) == 1
+    assert (ids(table), sink.head()) == ([1], TableHead(1, 9))
+
+
+def test_a_rewind_to_before_the_table_was_made_empties_it(make: Make, table: str) -> None:
+    sink = make()
+    publish(sink, 5, [1])
+    assert sink.find(4) == -1
+    assert sink.rewind(0, 9, -1) == 1
+    assert sink.rewind(1, 10, -1) == 2
+    assert (ids(table), sink.head()) == ([], TableHead(2, 10))
+    publish(sink, 11, [2])
+    assert ids(table) == [2]
+
+
+def test_a_rewind_without_a_table_makes_an_empty_one_that_stops_zombies(make: Make, table: str) -> None:
+    sink, zombie = make(), make()
+    late = stage(zombie, "late", [1])
+    assert sink.rewind(-1, 9, -1) == 0
+    assert zombie.publish(-1, 5, late) is None
+    assert zombie.publish(0, 5, late) is None
+    assert ids(table) == []
+
+
+def test_a_rewind_does_not_undo_what_others_did(make: Make, table: str) -> None:
+    sink = make()
+    publish(sink, 5, [1])
+    publish(sink, 6, [2])
+    append(table, 100)
+    with pytest.raises(UserError, match=r"version 2 \(WRITE\).*--force"):
+        sink.rewind(2, 9, 0)
+    assert ids(table) == [1, 2, 100]
+    assert sink.rewind(2, 9, 2) == 3  # nothing of theirs lies behind that
+    assert make(force=True).rewind(3, 10, 0) == 4
+    assert ids(table) == [1]
+
+
+def test_what_changed_no_rows_is_in_nobodys_way(make: Make, table: str) -> None:
+    sink = make()
+    publish(sink, 5, [1])
+    publish(sink, 6, [2])
+    DeltaTable(table).optimize.compact()
+    DeltaTable(table).vacuum(dry_run=False)
+    head = sink.head().version
+    assert head > 1
+    assert sink.rewind(head, 9, 0) == head + 1
+    assert ids(table) == [1]
+
+
+def test_a_full_vacuum_takes_nothing_that_is_staged(make: Make, table: str) -> None:
+    sink = make()
+    publish(sink, 5, [1])
+    files = stage(sink, "a", [2])
+    DeltaTable(table).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+    assert sink.publish(sink.head().version, 7, files) is not None
+    assert ids(table) == [1, 2]
+
+
+def test_a_rewind_to_files_that_are_gone_says_so(make: Make, table: str) -> None:
+    """Some engines' VACUUM takes what is no longer in the table, wherever it lies."""
+    sink = make()
+    publish(sink, 5, [1])
+    files = stage(sink, "a", [2])
+    sink.publish(0, 6, files)
+    sink.rewind(1, 7, 0)
+    Path(table, files[0]).unlink()
+    with pytest.raises(StoreError, match="by VACUUM or by hand"):
+        sink.rewind(2, 9, 1)
+    assert (ids(table), sink.head()) == ([1], TableHead(2, 7))
+
+
+def test_vacuum_after_a_compaction_and_a_rewind_leaves_a_table_that_can_go_on(make: Make, table: str) -> None:
+    sink = make()
+    publish(sink, 5, [1])
+    publish(sink, 6, [2])
+    DeltaTable(table).optimize.compact()
+    sink.rewind(2, 7, 0)
+    DeltaTable(table).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+    publish(sink, 9, [3])
+    assert ids(table) == [1, 3]
+
+
+def test_a_staged_file_that_is_gone_is_an_error_and_no_commit(make: Make, table: str) -> None:
+    sink = make()
+    publish(sink, 5, [1])
+    (name,) = stage(sink, "a", [2])
+    Path(table, name).unlink()
+    with pytest.raises(StoreError, match=r"part-0\.parquet is gone"):
+        sink.publish(0, 7, (name,))
+    assert DeltaTable(table).version() == 0
+
+
+# --- tables that were there before ------------------------------------------------------------------------
+
+
+def test_an_old_table_is_added_to_and_keeps_what_it_had(make: Make, table: str) -> None:
+    append(table, 1)
+    append(table, 2)
+    sink = make()
+    assert sink.head() == TableHead(1, 0)
+    assert publish(sink, 5, [3]) == 2
+    assert [sink.find(t) for t in (4, 5)] == [1, 2]
+    assert sink.rewind(2, 9, 1) == 3
+    assert ids(table) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("rows", "why"),
+    [
+        (schema(id="long", city="string", more="string"), "no column more"),
+        (schema(id="integer", city="string"), "id is integer, and long in the table"),
+        (schema(id="long", city="date"), "city is date"),
+    ],
+)
+def test_rows_that_do_not_fit_an_old_table_are_refused(make: Make, table: str, rows: str, why: str) -> None:
+    append(table, 1)
+    with pytest.raises(UserError, match=why):
+        make(rows)
+
+
+def test_columns_that_only_the_table_has_are_null(make: Make, table: str) -> None:
+    write_deltalake(table, pa.table({"id": [1], "city": ["x"], "more": [True]}))
+    publish(make(), 5, [2])
+    assert DeltaTable(table).to_pyarrow_table().sort_by("id").column("more").to_pylist() == [True, None]
+
+
+def test_a_table_that_wants_more_than_plain_files_is_refused(make: Make, table: str) -> None:
+    append(table, 1)
+    DeltaTable(table).alter.add_constraint({"positive": "id > 0"})
+    with pytest.raises(UserError, match=r"delta\.constraints\.positive"):
+        make()
+
+
+def test_other_partition_columns_are_refused(make: Make, table: str) -> None:
+    append(table, 1)
+    with pytest.raises(UserError, match="partitioned by"):
+        make(partition_by="city")
+
+
+def test_a_change_of_the_table_under_a_running_sink_is_noticed(make: Make, table: str) -> None:
+    sink = make()
+    publish(sink, 5, [1])
+    files = stage(sink, "a", [2])
+    assert sink.head() == TableHead(0, 5)
+    write_deltalake(table, pa.table({"id": ["text"]}), mode="overwrite", schema_mode="overwrite")
+    with pytest.raises(UserError, match="id is long, and string in the table"):
+        sink.publish(sink.head().version, 7, files)
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "why"),
+    [
+        (schema(id="variant"), {}, "variant"),
+        (schema(**{"a b": "long"}), {}, "rename"),
+        (schema(id="long", at="timestamp"), {"partition_by": ["at"]}, "to_date"),
+        (schema(id="long", price="decimal(9,2)"), {"partition_by": ["price"]}, "use another column"),
+        (schema(id="long"), {"partition_by": ["day"]}, "they have id"),
+    ],
+)
+def test_what_no_delta_table_can_hold_is_refused(
+    make: Make, rows: str, options: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(UserError, match=why):
+        make(rows, **options)
+
+
+def test_two_stores_that_write_to_one_table_do_not_take_each_other_for_themselves(
+    make: Make, table: str, tmp_path: Path
+) -> None:
+    """A fresh store begins with low journal indexes: its rows must not pass for old ones."""
+    first = make()
+    publish(first, 500, [1])
+    second = make(store=open_store(str(tmp_path / "other"), create=True))
+    assert second.head() == TableHead(0, 0)
+    assert publish(second, 5, [2]) == 1
+    assert ids(table) == [1, 2]
+    assert (first.head(), second.head()) == (TableHead(1, 500), TableHead(1, 5))
+    with pytest.raises(UserError, match="--force"):
+        first.rewind(1, 501, 0)
+    second.discard(keep=set())
+    first.discard(keep=set())
+    assert ids(table) == [1, 2]
+
+
+# --- history ----------------------------------------------------------------------------------------------
+
+
+def clean_up_log(table: str, before: int) -> None:
+    """Makes a checkpoint, and removes the commits before it, as readers and writers of Delta do in time."""
+    DeltaTable(table, version=before).create_checkpoint()
+    for version in range(before):
+        Path(table, "_delta_log", f"{version:020d}.json").unlink()
+
+
+def test_history_that_was_cleaned_up_is_not_guessed(make: Make, table: str) -> None:
+    sink = make()
+    for transaction in range(10, 20):
+        publish(sink, transaction, [transaction])
+    clean_up_log(table, before=4)  # whose transaction is 14
+    assert [make().find(t) for t in (12, 13, 14, 15, 30)] == [None, None, 4, 5, 9]
+    assert sink.rewind(9, 40, 4) == 10
+    assert ids(table) == [10, 11, 12, 13, 14]
+
+
+def test_a_version_whose_commit_is_gone_is_found_in_the_checkpoint(make: Make, table: str) -> None:
+    sink = make()
+    publish(sink, 10, [1])
+    for number in range(100, 105):
+        append(table, number)
+    publish(sink, 20, [2])
+    clean_up_log(table, before=3)
+    assert [sink.find(t) for t in (9, 10, 15, 20)] == [None, 3, 3, 6]
+
+
+def test_a_sink_that_slept_while_the_log_was_cleaned_up_sees_the_newest_version(
+    make: Make, table: str
+) -> None:
+    sleeper, sink = make(), make()
+    publish(sink, 10, [1])
+    assert sleeper.head() == TableHead(0, 10)
+    for transaction in range(11, 18):
+        publish(sink, transaction, [transaction])
+    files = stage(sink, "late", [99])
+    clean_up_log(table, before=5)
+    assert sleeper.publish(0, 30, files) is None  # the place behind version 0 is free again
+    assert sleeper.head() == TableHead(7, 17)
+    assert ids(table) == [1, *range(11, 18)]
+
+
+@pytest.mark.slow
+def test_a_thousand_publishes_stay_quick(make: Make, table: str) -> None:
+    sink = make()
+    files = [stage(sink, f"a{i}", [i]) for i in range(1000)]
+    took = []
+    for i, names in enumerate(files):
+        begun = time.perf_counter()
+        assert sink.publish(i - 1, i + 1, names) == i
+        took.append(time.perf_counter() - begun)
+    usual = [sorted(took[start : start + 100])[50] for start in range(0, 1000, 100)]
+    assert min(usual[-3:]) < 3 * min(usual[:3])
+    assert (ids(table), make().head()) == (list(range(1000)), TableHead(999, 1000))
+    log = [file.name for file in Path(table, "_delta_log").iterdir()]
+    assert sum(name.endswith(".checkpoint.parquet") for name in log) == 10
+    assert sink.find(500) == 499
+
+
+# --- discarding -------------------------------------------------------------------------------------------
+
+
+def attempts(table: str) -> set[str]:
+    return {folder.name for folder in Path(table, "_cutwater").glob("*/*")}
+
+
+def test_only_attempts_that_nobody_names_are_discarded(make: Make, table: str) -> None:
+    sink = make()
+    for name in ("published", "rewound", "kept", "failed"):
+        stage(sink, name, [len(name)])
+    prefix = next(Path(table, "_cutwater").iterdir()).name
+    sink.publish(-1, 1, (f"_cutwater/{prefix}/published/part-0.parquet",))
+    sink.publish(0, 2, (f"_cutwater/{prefix}/rewound/part-0.parquet",))
+    sink.rewind(1, 3, 0)
+    leftover = Path(table, "_cutwater", prefix, "failed", "_temporary", "0", ".crc")
+    leftover.parent.mkdir(parents=True)
+    leftover.touch()
+
+    make().discard(keep={"kept"})
+    assert attempts(table) == {"published", "rewound", "kept"}
+    sink.discard(keep={"kept"})
+    assert sink.rewind(2, 4, 1) == 3
+    assert ids(table) == [7, 9]
+    make().discard(keep=set())
+    assert attempts(table) == {"published", "rewound"}
+
+
+def test_attempts_in_a_cleaned_up_log_are_not_discarded(make: Make, table: str) -> None:
+    sink = make()
+    for transaction in range(10):
+        publish(sink, transaction + 1, [transaction])
+    clean_up_log(table, before=5)
+    stage(sink, "failed", [99])
+    make().discard(keep=set())
+    assert attempts(table) == {f"attempt-{n}" for n in range(1, 11)}
+    assert ids(table) == list(range(10))
+
+
+# --- buckets ----------------------------------------------------------------------------------------------
+
+
+@needs_server
+def test_a_table_in_a_bucket(bucket: str, store: Store) -> None:
+    sink = delta(f"{bucket}/table", partition_by="city")
+    sink.bind(store, "table", ROWS)
+    files = stage_object(sink, "a", [1], folder="city=a b%2Fc%25/")
+    assert sink.publish(-1, 5, files) == 0
+    assert DeltaTable(f"{bucket}/table").to_pyarrow_table().to_pylist() == [{"id": 1, "city": "a b/c%"}]
+    assert sink.publish(0, 6, stage_object(sink, "b", [2], folder="city=x/")) == 1
+    assert sink.publish(0, 6, files) is None
+    assert (sink.find(5), sink.rewind(1, 9, 0), sink.head()) == (0, 2, TableHead(2, 9))
+    assert ids(f"{bucket}/table") == [1]
+    stage_object(sink, "failed", [3], folder="city=x/")
+    sink.discard(keep=set())
+    left = open_store(f"{bucket}/table").list("_cutwater/")
+    assert [name.split("/")[2] for name in left] == ["a", "b"]
+    with pytest.raises(StoreError, match="is gone"):
+        sink.publish(2, 10, ("_cutwater/nothing.parquet",))
+
+
+# --- what Spark writes ------------------------------------------------------------------------------------
+
+MANY_KINDS = """
+    select * from values
+    (1L, 'a b/c%d=e:f', date'2024-01-02', 1.50BD, timestamp_ntz'2024-01-02 03:04:05.123456',
+     timestamp'2024-01-02 03:04:05.123456', array(1, 2), map('a', 1), named_struct('n', 3, 'x', 'y'),
+     x'00', 1.5D),
+    (2L, null, null, null, null, null, null, null, null, null, null),
+    (3L, 'ü "x"', date'1900-01-02', -1.50BD, timestamp_ntz'9999-01-02 03:04:05',
+     timestamp'1900-01-02 03:04:05', array(null), map('a', null), named_struct('n', null, 'x', null),
+     x'', double('NaN'))
+    as t(id, city, day, price, local, at, list, map, struct, bytes, ratio)"""
+
+
+def test_every_kind_of_value_comes_back(make: Make, table: str, spark: SparkSession) -> None:
+    rows = spark.sql(MANY_KINDS)
+    sink = make(rows.schema.json(), partition_by=["city", "day", "local"])
+    files = write_with_spark(sink, "a", rows)
+    assert sink.publish(-1, 1, tuple(f.name for f in files)) == 0
+    back = DeltaTable(table).to_pyarrow_table().select(rows.columns).sort_by("id")
+    expected = rows.toArrow().sort_by("id")
+    assert back.schema.field("at").type == pa.timestamp("us", "UTC")
+    assert str(back.to_pylist()) == str(expected.to_pylist())  # as text: NaN is not equal to itself
+
+    dataset = DeltaTable(table).to_pyarrow_dataset()
+    found = duckdb.from_arrow(dataset).filter("city = 'ü \"x\"'").project("id, day, price").fetchall()
+    assert [str(value) for value in found[0]] == ["3", "1900-01-02", "-1.50"]
+
+    assert sink.rewind(0, 2, -1) == 1
+    assert sink.rewind(1, 3, 0) == 2
+    assert ids(table) == [1, 2, 3]
+
+
+def test_files_say_what_is_in_them(make: Make, table: str, spark: SparkSession) -> None:
+    rows = spark.sql(MANY_KINDS).coalesce(1)
+    sink = make(rows.schema.json())
+    files = write_with_spark(sink, "a", rows)
+    sink.publish(-1, 1, tuple(f.name for f in files))
+    log = Path(table, "_delta_log", f"{0:020d}.json").read_text()
+    (add,) = [json.loads(line)["add"] for line in log.splitlines() if '"add"' in line]
+    stats = json.loads(add["stats"])
+    assert stats["numRecords"] == 3
+    assert stats["minValues"] == {
+        "id": 1,
+        "city": "a b/c%d=e:f",
+        "day": "1900-01-02",
+        "price": -1.5,
+        "local": "2024-01-02T03:04:05.123456",
+        "at": "1900-01-02T03:04:05.000000Z",
+        "struct": {"n": 3, "x": "y"},
+    }
+    assert stats["maxValues"]["at"] == "2024-01-02T03:04:05.123456Z"
+    assert stats["nullCount"]["struct"] == {"n": 2, "x": 2}
+    assert stats["nullCount"]["bytes"] == 1
+    assert not {"list", "map"} & stats["nullCount"].keys()
+    assert DeltaTable(table).scan(predicate="id > 3").read_all().num_rows == 0
+
+
+def test_windows_are_staged_apart_and_shown_when_they_are_closed(
+    make: Make, table: str, spark: SparkSession
+) -> None:
+    rows = spark.sql(
+        "select id, window, city from (select id, window(timestamp_seconds(60 * id), '1 minute') window, "
+        "if(id % 2 = 0, 'even', null) city from range(4))"
+    )
+    sink = make(rows.schema.json(), final_by="window.end", partition_by="city")
+    staged = write_with_spark(sink, "a", rows)
+    assert sorted({file.end for file in staged}) == [60_000, 120_000, 180_000, 240_000]
+    closed = tuple(file.name for file in staged if file.end is not None and file.end <= 120_000)
+    sink.publish(-1, 1, closed)
+    assert ids(table) == [0, 1]
+    sink.publish(0, 2, tuple(file.name for file in staged if file.name not in closed))
+    back = DeltaTable(table).to_pyarrow_table().sort_by("id")
+    assert back.column_names == ["id", "window", "city"]
+    assert back.column("city").to_pylist() == ["even", None, "even", None]
+
+
+def test_an_end_between_two_milliseconds_is_not_over_too_early(make: Make, spark: SparkSession) -> None:
+    rows = spark.sql("select timestamp_micros(c) at from values (60000000), (60000001), (null) as t(c)")
+    staged = write_with_spark(make(rows.schema.json(), final_by="at"), "a", rows)
+    assert sorted([f.end for f in staged], key=str) == [60_000, 60_001, None]
+
+
+def test_final_by_must_be_a_timestamp(make: Make, spark: SparkSession) -> None:
+    rows = spark.range(1)
+    with pytest.raises(UserError, match="final_by='id' is a long"):
+        make(rows.schema.json(), final_by="id").writer(rows)
+
+
+def test_a_batch_without_rows_stages_nothing(make: Make, spark: SparkSession) -> None:
+    rows = spark.range(1).where("id > 5")
+    assert write_with_spark(make(rows.schema.json()), "a", rows) == []

@@ -1,0 +1,104 @@
+"""Stores for the commands to look at: one true history (`builders.Play`), written by the real classes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import time
+from pathlib import Path
+
+import msgspec
+
+from cutwater.offline import drive
+from cutwater.protocol import records as r
+from cutwater.protocol.journal import Journal
+from cutwater.protocol.log import append
+from cutwater.protocol.stagelog import StageLog
+from cutwater.status import StageStatus, Status
+from cutwater.stores import LocalStore, Store, open_store
+from cutwater.times import EpochTimes, StageTime, explain_name
+from tests.builders import CHAIN, Play
+
+BEGUN_AT = 1_767_225_600.0
+
+
+class Written(Play):
+    """A history whose state files hold their own name, with the checksum of that."""
+
+    def __init__(self, topology: r.Topology = CHAIN) -> None:
+        super().__init__(topology)
+
+    def reports(self) -> dict[str, r.StageReport]:
+        return {
+            name: msgspec.structs.replace(
+                report, state={file: hashlib.sha256(file.encode()).hexdigest() for file in report.state}
+            )
+            for name, report in super().reports().items()
+        }
+
+    def checkpoint(self, flags: int = 0, savepoint: str | None = None) -> None:
+        """Every stage runs a batch; then a checkpoint."""
+        for name in self.topology.stages:
+            self.batch(name)
+        self.begin(flags, savepoint)
+        self.cut_all()
+        self.commit()
+
+    def write(self, folder: Path, unmarked: tuple[int, ...] = ()) -> Store:
+        """Puts it all into a store, with marks (but for the epochs in `unmarked`) and times."""
+        store = open_store(str(folder), create=True)
+        assert isinstance(store, LocalStore)
+        journal = Journal()
+        for number, body in enumerate(self.entries):
+            drive(store, append(journal.view, journal.view.seal(body, f"n{number}")))
+        for name, bodies in self.logs.items():
+            view = StageLog(name, 1).view
+            for number, entry in enumerate(bodies):
+                drive(store, append(view, view.seal(entry, f"n{number}")))
+        for epoch, manifest in self.manifests.items():
+            checkpoint = self.state.committed[epoch]
+            store.create(r.manifest_name(epoch, checkpoint.checkpoint_id), r.encode(manifest))
+            for file in manifest.objects():
+                store.create(file, file.encode())
+            for sink in self.topology.sinks():
+                if epoch not in unmarked:
+                    mark = r.Published(epoch, sink, checkpoint.index, epoch + 100)
+                    store.create(r.mark_name(checkpoint.index, sink), r.encode(mark))
+            store.put(explain_name(epoch), msgspec.json.encode(self.times(epoch)))
+        return store
+
+    def times(self, epoch: int) -> EpochTimes:
+        """An epoch in which each stage is cut a second after the one before; the last takes ten."""
+        cuts = {name: float(at) for at, name in enumerate(self.topology.stages, 1)}
+        cuts[list(cuts)[-1]] = 12.0
+        checkpoint = self.state.committed[epoch]
+        return EpochTimes(
+            epoch,
+            checkpoint.checkpoint_id,
+            BEGUN_AT,
+            checkpoint.flags,
+            stages={n: StageTime(s, checkpoint.cuts[n], False) for n, s in cuts.items()},
+            captured_s=12.1,
+            manifest_s=12.2,
+            committed_s=12.3,
+            published_s=dict.fromkeys(self.topology.sinks(), 12.5),
+        )
+
+
+def put_status(store: Store, *, state: str = "running", pid: int | None = None, age_s: float = 0.0) -> Status:
+    """What a member last said of itself, `age_s` ago; by default it is this process."""
+    now = time.time()
+    stages = (
+        StageStatus("a", "running", 7, 1234.5, 0.5, 0, 0, None, "none"),
+        StageStatus("b", "idle", 3, 0.0, 0.1, 2, 5_000, 1_767_225_600_000, "known", waits_for="a"),
+        StageStatus(
+            "c", "restarting", 1, 0.0, 0.1, 0, 0, None, "unknown", restarts=2, error="ValueError: no"
+        ),
+    )
+    status = Status(
+        "chain", "main", "b00t", socket.gethostname(), pid or os.getpid(), state, now - 60, now - age_s, 1, 1,
+        4, now - 3, 0.5, None, None, None, 5.0, stages, {"out": 2},
+    )  # fmt: skip
+    store.put("status/main.json", msgspec.json.encode(status))
+    return status
