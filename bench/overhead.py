@@ -101,7 +101,7 @@ def run_chained(folder: Path, work: Path, tuned: bool) -> tuple[float, int]:
     second.processAllAvailable()
     third.processAllAvailable()
     took = time.perf_counter() - started
-    rows = spark.read.parquet(str(work / "c")).selectExpr("sum(n)").first()[0]
+    rows = spark.read.parquet(str(work / "c")).selectExpr("sum(n)").collect()[0][0]
     second.stop()
     third.stop()
     spark.stop()

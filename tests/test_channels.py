@@ -109,7 +109,7 @@ def test_fan_out_self_join_and_a_native_source_beside_a_channel(spark: SparkSess
 def reader(path: Path, **options: str) -> ChannelReader:
     from pyspark.sql.types import StructType
 
-    return ChannelReader({"input": "a", "feed": str(path), **options}, StructType.fromDDL("id long"))
+    return ChannelReader({"input": "a", "feed": str(path), **options}, StructType().add("id", "long"))
 
 
 def test_the_planner_reads_up_to_the_limit_and_passes_over_empty_batches(tmp_path: Path) -> None:

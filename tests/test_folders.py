@@ -33,6 +33,7 @@ from cutwater.protocol.records import (
     Prepared,
     StageReport,
     StageState,
+    encode,
 )
 from cutwater.protocol.retention import deletable_states
 from cutwater.protocol.watermark import NONE
@@ -189,7 +190,7 @@ def test_a_folder_begun_at_a_later_batch_counts_from_there(store: Store) -> None
     assert committed(store, STAGE, 1, 1, 9) == prepared(9)
     assert committed(store, STAGE, 1, 1, 7) is None
     make_folder(store, STAGE, 1, 2, 1, None, 9)
-    assert committed(store, STAGE, 1, 2, 9) is None  # the log has it
+    assert base_of(store, STAGE, 1, 2) == 7
     state = query.state(9)
     assert state is not None
     make_folder(store, STAGE, 2, 1, None, report(9, state))
@@ -200,8 +201,18 @@ def test_a_folder_begun_at_a_later_batch_counts_from_there(store: Store) -> None
 def test_a_committed_batch_without_its_record_is_an_error(store: Store) -> None:
     new_query(store).run(2)
     store.delete([f"{spark_prefix(STAGE, 1, 1)}prepared/1.json"])
-    with pytest.raises(StoreError, match=r"prepared/1\.json is gone"):
+    with pytest.raises(StoreError, match=r"batch 1 of stage clean, .* is gone"):
         committed(store, STAGE, 1, 1, 1)
+    store.put(f"{spark_prefix(STAGE, 1, 1)}prepared/1.json", encode(prepared(5)))
+    with pytest.raises(StoreError, match="is of batch 5"):
+        committed(store, STAGE, 1, 1, 1)
+
+
+def test_an_incarnation_that_was_superseded_finds_nothing_more(store: Store) -> None:
+    new_query(store).run(2)
+    make_folder(store, STAGE, 1, 2, 1, None, 1)
+    store.delete([f"{spark_prefix(STAGE, 1, 1)}prepared/1.json"])
+    assert committed(store, STAGE, 1, 1, 1) is None
 
 
 def test_two_queries_in_one_folder_are_noticed(store: Store) -> None:
@@ -240,12 +251,14 @@ def test_a_folder_takes_over_what_was_committed_and_nothing_later(store: Store, 
 def test_batches_that_are_not_in_the_log_yet_come_along(store: Store) -> None:
     new_query(store).run(5)
     make_folder(store, STAGE, 1, 2, 1, None, 2)
-    assert [committed(store, STAGE, 1, 2, b) for b in (2, 3, 4, 5)] == [None, prepared(3), prepared(4), None]
+    assert [committed(store, STAGE, 1, 2, b) for b in (3, 4, 5)] == [prepared(3), prepared(4), None]
     again = Query(store, 2)
     assert again.state(2) is not None  # it can be cut before they are logged
     assert again.state(4) is not None
-    make_folder(store, STAGE, 1, 3, 2, None)  # by one who does not know the log
-    assert committed(store, STAGE, 1, 3, 3) == prepared(3)
+    make_folder(store, STAGE, 1, 3, 2, None, 3)  # again before all of them are logged
+    assert committed(store, STAGE, 1, 3, 4) == prepared(4)
+    make_folder(store, STAGE, 1, 4, 2, None)  # by one who does not know the log
+    assert [committed(store, STAGE, 1, 4, b) for b in (3, 4)] == [prepared(3), prepared(4)]
 
 
 def test_a_folder_that_nothing_ran_in_is_taken_over(store: Store) -> None:

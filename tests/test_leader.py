@@ -11,7 +11,6 @@ from cutwater.protocol.leader import Leader, LeaderConfig, LeaderPhase
 from cutwater.protocol.member import Member, MemberConfig
 from cutwater.protocol.watermark import NONE
 from cutwater.protocol.wire import Ack, Heartbeat, RequestKind, encode
-from cutwater.sim.oracle import Violation
 from cutwater.sim.process import SimWord
 from cutwater.sim.world import World
 from tests.builders import (
@@ -323,7 +322,6 @@ def test_readers_share_the_copy_of_what_they_have_in_flight_and_an_error_is_not_
     assert copied.objects().keys() == copies.keys()
 
 
-@pytest.mark.xfail(strict=True, reason="the leader repeats a copy of what is gone for ever")
 def test_a_savepoint_whose_rows_in_flight_are_gone_is_aborted_in_words() -> None:
     world = running_world(alignment_timeout_ms=50)
     slow_down(world, "b", 60_000)
@@ -336,7 +334,6 @@ def test_a_savepoint_whose_rows_in_flight_are_gone_is_aborted_in_words() -> None
     assert lost in aborted.detail
 
 
-@pytest.mark.xfail(strict=True, raises=Violation, reason="the sweep does not ask what kept manifests name")
 def test_what_a_later_checkpoint_has_in_flight_since_a_savepoint_stays_when_that_is_forgotten() -> None:
     world = running_world(alignment_timeout_ms=50, retained=1)
     found = flying_savepoint(world)

@@ -132,7 +132,7 @@ def test_two_sinks_need_two_names_and_two_places() -> None:
 )
 def test_bad_options_are_refused(options: dict[str, Any], says: str) -> None:
     with pytest.raises(UserError, match=says):
-        cw.Pipeline("p").stage(**options)(returns())
+        cw.Pipeline("p").stage(**options)(returns())  # type: ignore[no-untyped-call]
 
 
 def test_a_parameter_list_that_names_no_stages_is_refused() -> None:
@@ -198,7 +198,7 @@ def test_plans_that_cannot_be_part_of_a_pipeline(spark: SparkSession, tmp_path: 
     def check(says: str, *stages: tuple[dict[str, Any], Stage]) -> None:
         pipeline = cw.Pipeline("p")
         for options, function in stages:
-            pipeline.stage(**options)(function)
+            pipeline.stage(**options)(function)  # type: ignore[no-untyped-call]
         assert says in refused(spark, tmp_path, pipeline)
 
     out = {"sinks": [cw.delta(str(tmp_path / "out"))]}

@@ -11,11 +11,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
@@ -23,6 +25,7 @@ from pyspark.sql import SparkSession
 from cutwater.protocol.effects import TableHead
 from cutwater.protocol.errors import StoreError, UserError
 from cutwater.sinks.delta import DeltaSink, delta
+from cutwater.sinks.footers import statistics
 from cutwater.stores import Store, open_store
 from tests.sink_helpers import (
     ROWS,
@@ -289,6 +292,14 @@ def test_rows_that_do_not_fit_an_old_table_are_refused(make: Make, table: str, r
         make(rows)
 
 
+def test_rows_that_may_be_null_do_not_fit_where_the_table_allows_no_nulls(make: Make, table: str) -> None:
+    strict = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("city", pa.string())])
+    write_deltalake(table, pa.table({"id": [1], "city": ["x"]}, schema=strict))
+    with pytest.raises(UserError, match="id can be null"):
+        make()
+    make(ROWS.replace('"nullable": true', '"nullable": false', 1))
+
+
 def test_columns_that_only_the_table_has_are_null(make: Make, table: str) -> None:
     write_deltalake(table, pa.table({"id": [1], "city": ["x"], "more": [True]}))
     publish(make(), 5, [2])
@@ -532,6 +543,20 @@ def test_files_say_what_is_in_them(make: Make, table: str, spark: SparkSession) 
     assert stats["nullCount"]["bytes"] == 1
     assert not {"list", "map"} & stats["nullCount"].keys()
     assert DeltaTable(table).scan(predicate="id > 3").read_all().num_rows == 0
+
+
+def test_what_is_said_of_a_file_is_short_and_never_wrong() -> None:
+    """Long texts are cut where that is safe; infinity is no JSON; a row group may have nothing but nulls."""
+    rows = {"text": ["b" * 50, "a" * 50, None], "number": [1.0, float("inf"), None], "few": [None, None, 7]}
+    data = BytesIO()
+    pq.write_table(pa.table(rows), data, row_group_size=1)
+    stats = json.loads(statistics(pq.read_metadata(data)))
+    assert stats == {
+        "numRecords": 3,
+        "minValues": {"text": "a" * 32, "few": 7},
+        "maxValues": {"few": 7},
+        "nullCount": {"text": 1, "number": 1, "few": 2},
+    }
 
 
 def test_windows_are_staged_apart_and_shown_when_they_are_closed(

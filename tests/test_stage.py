@@ -337,9 +337,6 @@ def test_a_reset_holds_until_the_generations_first_commit(committed: bool) -> No
         assert (effect.report.batch, effect.report.state) == (target.stages["b"].batch, {})
 
 
-@pytest.mark.xfail(
-    strict=True, raises=KeyError, reason="Stage._starting_report takes its generation for kept"
-)
 def test_a_stage_of_a_generation_that_has_expired_meanwhile_does_not_open() -> None:
     """It reads the newest manifest while its process learns of two restores, and that the first is gone."""
     play = Play(CHAIN)

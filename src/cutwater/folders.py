@@ -108,15 +108,21 @@ def write_prepared(
 def committed(
     store: Store, stage: str, generation: int, incarnation: int, batch: int, cache: Cache | None = None
 ) -> Prepared | None:
-    """The prepared record of a batch, if Spark has committed the batch."""
+    """The prepared record of a batch that the log does not have yet, if Spark has committed the batch."""
     prefix = spark_prefix(stage, generation, incarnation)
     number = batch - base_of(store, stage, generation, incarnation, cache) - 1
     if number < 0 or not store.exists(f"{prefix}commits/{number}"):
         return None
     name = f"{prefix}prepared/{number}.json"
-    record = _read(store, name, Prepared)
-    if record.batch != batch:
-        raise StoreError(f"{name} is of batch {record.batch}, and not {batch}; restore the newest checkpoint")
+    data = store.read(name)
+    if data is None and max(list_folders(store, stage, generation), default=0) > incarnation:
+        return None  # superseded, and cleaned up after
+    record = decode(name, data, Prepared) if data is not None else None
+    if record is None or record.batch != batch:
+        raise StoreError(
+            f"Spark has committed batch {batch} of stage {stage}, and the record of what it did, {name}, "
+            f"is {'gone' if record is None else f'of batch {record.batch}'}; restore the newest checkpoint"
+        )
     return record
 
 
@@ -165,7 +171,7 @@ def _take_over(store: Store, origin: str, prefix: str, last: int | None) -> Comp
             f"Spark's files in {origin} end at batch {upto + base + 1}, and the stage's log has "
             f"batch {last}: what Spark wrote last is lost. Restore the newest checkpoint"
         )
-    prepared = {batch for batch in folder.prepared if start < batch <= upto}
+    prepared = {batch for batch in folder.prepared if batch <= upto}
     lowest = last - base - 1 if last is not None else min(prepared, default=upto + 1) - 1
     names = {BASE, *(f"prepared/{batch}.json" for batch in prepared if batch > lowest)}
     for batch in range(max(lowest, 0), upto + 1):

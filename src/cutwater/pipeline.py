@@ -126,7 +126,7 @@ class Pipeline:
         alignment_timeout: str | float | None = None,
         retained: int = 3,
         tolerated_failures: int | None = 3,
-        restarts: int = 3,
+        restarts: int = 5,
         idle_after: str | float = "10s",
         takeover: bool = False,
         tell: Callable[[str], None] | None = None,

@@ -38,7 +38,7 @@ class Settings(msgspec.Struct, frozen=True):
 
     leader: LeaderConfig
     member: MemberConfig
-    restarts: int = 3
+    restarts: int = 5
     backoff_s: float = 1.0
     idle_after_s: float = 10.0
     once: bool = False
@@ -229,8 +229,12 @@ class Runtime:
         self.store.delete(names[half:])
         return fx.DONE
 
-    def _copy(self, effect: fx.Copy) -> fx.Answer:
-        self.store.copy(effect.source, effect.target)
+    def _copy(self, effect: fx.Copy) -> fx.Answer | None:
+        try:
+            self.store.copy(effect.source, effect.target)
+        except FileNotFoundError:
+            return None
+        self.store.checksum(effect.target)  # which makes it durable
         return fx.DONE
 
     def _publish(self, effect: fx.PublishTable) -> int | None:

@@ -112,7 +112,7 @@ def run(
     tolerated_failures: Annotated[
         int, typer.Option("--tolerated-failures", help="Failed checkpoints in a row that do not end the run.")
     ] = 3,
-    restarts: Annotated[int, typer.Option("--restarts", help="Restarts in a row of a query that fails.")] = 3,
+    restarts: Annotated[int, typer.Option("--restarts", help="Restarts in a row of a query that fails.")] = 5,
     idle_after: Annotated[
         str, typer.Option("--idle-after", help="Silence after which a stage holds back no watermark.")
     ] = "10s",

@@ -75,7 +75,7 @@ class Delete(msgspec.Struct, frozen=True):
 
 class Copy(msgspec.Struct, frozen=True):
     """Copies an object that never changes; a copy that is there already is fine. Answers `DONE` when it is
-    durable, or `FAILED`."""
+    durable, `None` if there is nothing to copy, or `FAILED`."""
 
     source: str
     target: str

@@ -21,7 +21,7 @@ from cutwater.protocol.records import (
     Snapshot,
     mark_name,
 )
-from cutwater.protocol.retention import epoch_of, expire, is_leftover
+from cutwater.protocol.retention import epoch_of, expire, is_leftover, named_objects
 
 if TYPE_CHECKING:
     from cutwater.protocol.leader import Leader
@@ -54,9 +54,7 @@ class Housekeeper:
     def _expire(self) -> Procedure[None]:
         state = self._member.journal.state
         marks: list[str] = yield from insist(List(MARK_PREFIX))
-        for epoch, checkpoint in list(state.committed.items()):
-            if epoch not in self._manifests and epoch not in self._damaged:
-                yield from self._load(checkpoint)
+        yield from self._load_all()
         if not self._leader.leads(self._term):
             return
         highest = settled(marks)
@@ -71,6 +69,11 @@ class Housekeeper:
         stale = tuple(name for name in marks if name not in kept)
         if stale:
             yield from insist(Delete(stale))
+
+    def _load_all(self) -> Procedure[None]:
+        for epoch, checkpoint in list(self._member.journal.state.committed.items()):
+            if epoch not in self._manifests and epoch not in self._damaged:
+                yield from self._load(checkpoint)
 
     def _load(self, checkpoint: Checkpoint) -> Procedure[None]:
         """Reads a manifest. One that is damaged or gone cannot be restored, so it keeps nothing alive; that
@@ -88,10 +91,15 @@ class Housekeeper:
             self._leader.story = f"the manifest of epoch {checkpoint.epoch} cannot be read: {why}"
 
     def _sweep(self) -> Procedure[None]:
-        """Deletes what lies in the folders of epochs that are over: expired, aborted or void."""
+        """Deletes what lies in the folders of epochs that are over: expired, aborted or void. What was in
+        flight in one of them may be so still in a kept checkpoint that came of a restore to it."""
         names = yield from insist(List(CHECKPOINT_PREFIX))
+        yield from self._load_all()
+        if not self._leader.leads(self._term):
+            return
         state = self._member.journal.state
-        gone = tuple(name for name in names if is_leftover(state, epoch_of(name)))
+        needed = named_objects(m for epoch, m in self._manifests.items() if epoch in state.committed)
+        gone = tuple(n for n in names if is_leftover(state, epoch_of(n)) and n not in needed)
         if gone:
             yield from insist(Delete(gone))
 

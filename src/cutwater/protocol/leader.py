@@ -412,7 +412,11 @@ class Leader:
             )
         manifest = make_manifest(member.journal.state, begun, reports, logs, previous)
         if begun.flags & Flags.FULL_SNAPSHOT:
-            manifest = yield from self._copy_in_flight(manifest)
+            try:
+                manifest = yield from self._copy_in_flight(manifest)
+            except StoreError as error:
+                reason = FailureReason.PART_UNREADABLE
+                return (yield from self._abort(term, coordinator, begun.epoch, reason, str(error)))
         data = encode(manifest)
         name = manifest_name(begun.epoch, begun.checkpoint_id)
         if not (yield from put(name, data)):
@@ -438,7 +442,8 @@ class Leader:
         return coordinator.committed(begun.epoch, member.now_ms)
 
     def _copy_in_flight(self, manifest: Manifest) -> Procedure[Manifest]:
-        """A full checkpoint stands on its own: what is in flight is copied too."""
+        """A full checkpoint stands on its own: what is in flight is copied too. Raises `StoreError` if some
+        of it is gone: it is lost, or this leader's term is long over."""
         prefix = checkpoint_prefix(manifest.epoch, manifest.checkpoint_id)
         flights: list[InFlight] = []
         for flight in manifest.in_flight:
@@ -448,7 +453,8 @@ class Leader:
                     f"{prefix}channels/{flight.producer}/{batch}/{f.rsplit('/')[-1]}" for f in files
                 )
                 for source, target in zip(files, copies, strict=True):
-                    yield from insist(Copy(source, target))
+                    if (yield from insist(Copy(source, target))) is None:
+                        raise StoreError(f"{source}, which {flight.reader} has still to read, is missing")
                 batches[batch] = copies
             flights.append(msgspec.structs.replace(flight, batches=batches))
         return msgspec.structs.replace(manifest, in_flight=tuple(flights))

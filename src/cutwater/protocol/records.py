@@ -322,7 +322,7 @@ class Part(msgspec.Struct, frozen=True):
 
 class InFlight(msgspec.Struct, frozen=True):
     """Batches `after` < b <= `upto` of `producer` that the cut has produced and `reader` not consumed,
-    with their files (none for a batch without rows). They are pinned where they lie, not copied."""
+    with their files (none for a batch without rows). They are pinned where they lie; a full checkpoint has copies."""
 
     producer: str
     reader: str

@@ -159,8 +159,9 @@ class Stage:
         if manifest is None:
             return None
         report = manifest.stages.get(self.name)
+        ours = self.member.journal.state.generations.get(self.generation)  # gone, if it expired meanwhile
         forked = manifest.generation != self.generation
-        reset = forked and self.name in self.member.journal.state.generations[self.generation].reset
+        reset = forked and ours is not None and self.name in ours.reset
         if report is not None and not reset:
             return report
         cuts = {s: manifest.stages[s].batch if s in manifest.stages else -1 for s in self.spec.inputs}

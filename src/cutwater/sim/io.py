@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cutwater.sim.process import Actor, Process
     from cutwater.sim.world import World
 
-WRITES = {fx.Create, fx.Delete, fx.PublishTable, fx.RewindTable}
+WRITES = {fx.Create, fx.Delete, fx.Copy, fx.PublishTable, fx.RewindTable}
 TABLES = {fx.ReadTable, fx.FindTableVersion, fx.PublishTable, fx.RewindTable}
 LATEST_MS = 1_500
 """How long after its failure was reported a write may still happen."""
@@ -125,10 +125,10 @@ class Io:
             self.world.oracle.created(effect.name, effect.data)
         return fx.CREATED if created else fx.EXISTS
 
-    def _copy(self, effect: fx.Copy) -> fx.Answer:
+    def _copy(self, effect: fx.Copy) -> fx.Answer | None:
         """What a zombie copies may be gone already; what comes of it then, nobody commits."""
         if effect.source not in self.world.store.objects:
-            return fx.FAILED
+            return None
         self.world.store.create(effect.target, self.world.store.objects[effect.source])
         return fx.DONE
 

@@ -35,6 +35,10 @@ class StopAsked(Exception):
     """Raised inside a micro-batch to end its query there: the batch is run again some day, or never."""
 
 
+class BatchFailed(Exception):
+    """A micro-batch could not be computed or written; the message says what Spark or the user's code said."""
+
+
 class BatchWriter:
     """The foreachBatch function of one incarnation of a stage."""
 
@@ -76,7 +80,13 @@ class BatchWriter:
             raise StopAsked
         batch = spark_batch + self.base + 1
         attempt = f"{self.incarnation}-{batch}-{uuid.uuid4().hex[:8]}"
-        files, staged, rows, size = self._write(frame, attempt)
+        try:
+            files, staged, rows, size = self._write(frame, attempt)
+        except Exception as error:
+            if self.stopping:
+                raise StopAsked from None
+            # Spark looks through the message with a regular expression that cannot bear many pages.
+            raise BatchFailed(in_short(error)) from None
         if self.stopping:
             raise StopAsked
         prepared = self._prepared(spark_batch, batch, files, staged, rows, size)
@@ -175,6 +185,12 @@ class BatchWriter:
         if self.has_watermark:
             watermark = known(planned.watermark_ms) if planned.watermark_ms > 0 else UNKNOWN
         return Prepared(batch, files, staged, consumed, offsets, watermark, rows, size)
+
+
+def in_short(error: BaseException, lines: int = 30) -> str:
+    """What an error says, without the pages of Java frames."""
+    said = [line for line in str(error).splitlines() if line.strip() and not line.lstrip().startswith("at ")]
+    return "\n".join([f"{type(error).__name__}: {said[0] if said else ''}", *said[1:lines]])
 
 
 def position_in(offset: str) -> tuple[str, int] | None:

@@ -1,0 +1,344 @@
+"""Commands that meet a running pipeline: loading it, steering it from elsewhere, looking at it live."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner, Result
+
+from cutwater.cli import app
+from cutwater.commands.loading import load
+from cutwater.commands.quiet import hearing
+from cutwater.live import LiveView, view
+from cutwater.mailbox import REPLIES, REQUESTS
+from cutwater.protocol.errors import UserError
+from cutwater.protocol.failures import FailureReason
+from cutwater.protocol.wire import Reply, Request, RequestKind, decode, encode
+from cutwater.status import Status
+from cutwater.stores import Store
+from tests.spark_helpers import await_that, deliver, numbers, rows_of
+from tests.written import Written, put_status
+
+PIPELINE = """
+import cutwater as cw
+from pyspark.sql import functions as F
+from helper import BIG
+
+pipeline = cw.Pipeline("sums")
+
+def double(amount):
+    return 2 * amount
+
+@pipeline.stage(sinks=[cw.delta("out/doubled")])
+def doubled(spark):
+    rows = spark.readStream.schema("id long, amount double, ts timestamp").parquet("in")
+    return rows.where(F.col("amount") < BIG).withColumn("twice", F.udf(double, "double")("amount"))
+"""
+
+
+def call(*words: object) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+# --- loading ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clean_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What loading changes is undone."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+
+
+def written(folder: Path, text: str) -> str:
+    (folder / "mine.py").write_text("import cutwater as cw\n" + text)
+    return str(folder / "mine.py")
+
+
+@pytest.mark.usefixtures("clean_path")
+def test_the_one_pipeline_of_a_file_needs_no_name(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("NAME = 'shop'")
+    assert load(written(tmp_path, "from beside import NAME\np = cw.Pipeline(NAME)\nsame = p")).name == "shop"
+
+
+@pytest.mark.usefixtures("clean_path")
+def test_one_of_several_pipelines_is_named(tmp_path: Path) -> None:
+    file = written(tmp_path, "p = cw.Pipeline('x')\nq = cw.Pipeline('y')")
+    assert load(f"{file}:q").name == "y"
+    with pytest.raises(UserError, match=r"several pipelines \(p, q\).*mine.py:p"):
+        load(file)
+    with pytest.raises(UserError, match="no pipeline named z; it has: p, q"):
+        load(f"{file}:z")
+
+
+@pytest.mark.usefixtures("clean_path")
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x = 1", "has no pipeline: write"),
+        ("x = 1\ny = x +", r"line 3: SyntaxError: invalid syntax\n    y = x \+"),
+        ("def f():\n    return 1 / 0\nf()", r"line 3: ZeroDivisionError: division by zero\n    return 1 / 0"),
+        ("p = cw.Pipeline('a b')", "line 2: 'a b' cannot name a pipeline"),
+        ("import sys\nsys.exit(3)", "line 3: SystemExit: 3"),
+    ],
+    ids=["none", "syntax", "raises", "misused", "exits"],
+)
+def test_a_file_that_cannot_be_used_is_explained_by_its_own_line(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    with pytest.raises(UserError, match=said):
+        load(written(tmp_path, text))
+
+
+def test_a_run_of_a_file_that_is_not_there_is_an_error() -> None:
+    shown = call("run", "nowhere.py")
+    assert shown.exit_code == 1
+    assert "there is no file nowhere.py" in shown.stderr
+
+
+def test_a_setting_without_a_value_is_an_error() -> None:
+    assert "write KEY=VALUE" in call("run", "x.py", "--conf", "spark.thing").stderr
+
+
+def test_wrong_usage_has_an_exit_code_of_its_own() -> None:
+    assert call("run").exit_code == 2
+    assert call("explain", "many").exit_code == 2
+
+
+# --- steering -----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def answering(store: Store, *replies: dict[str, Any]) -> Iterator[list[Request]]:
+    """A running pipeline, as far as the store tells: it answers one request after the other."""
+    put_status(store)
+    heard: list[Request] = []
+    over = Event()
+
+    def answer() -> None:
+        while not over.wait(0.01):
+            for name in store.list(REQUESTS):
+                request = decode(store.read(name) or b"")
+                assert isinstance(request, Request)
+                if request not in heard:
+                    heard.append(request)
+                    reply = Reply(request.request_id, **replies[len(heard) - 1])
+                    store.put(f"{REPLIES}{request.request_id}.json", encode(reply))
+
+    thread = Thread(target=answer)
+    thread.start()
+    try:
+        yield heard
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    play = Written()
+    play.checkpoint()
+    play.checkpoint()
+    return play.write(tmp_path / "state")
+
+
+def test_requests_reach_the_running_pipeline_and_answers_come_back(store: Store) -> None:
+    where = ("--store", store.url)
+    with answering(store, *({"ok": True, "epoch": n} for n in (7, 8, 2, 8, 2))) as heard:
+        assert call("checkpoint", "--full", "--unaligned", *where).stdout == "epoch 7 is committed\n"
+        assert json.loads(call("savepoint", "x", "--json", *where).stdout) == {"savepoint": "x", "epoch": 8}
+        assert call("savepoint", "y", "--epoch", "latest", *where).exit_code == 0
+        assert call("savepoint", "x", "--forget", *where).exit_code == 0
+        assert "goes on from there" in call("restore", "latest", "--reset", "b", *where).stdout
+    kinds = [request.kind for request in heard]
+    assert kinds == [
+        RequestKind.CHECKPOINT, RequestKind.SAVEPOINT, RequestKind.SAVEPOINT, RequestKind.FORGET,
+        RequestKind.RESTORE,
+    ]  # fmt: skip
+    assert (heard[0].full, heard[0].unaligned) == (True, True)
+    assert (heard[2].name, heard[2].epoch) == ("y", 2)
+    assert (heard[4].epoch, heard[4].reset) == (2, ("b",))
+    assert store.list(REQUESTS) == store.list(REPLIES) == []
+
+
+def test_a_refusal_says_why_and_what_to_do(store: Store) -> None:
+    reason = FailureReason.NOTHING_TO_CANCEL
+    with answering(store, {"ok": False, "reason": reason.value, "detail": "none is in flight"}):
+        shown = call("cancel", "--store", store.url)
+    assert shown.exit_code == 1
+    assert f"none is in flight. {reason.advice}" in shown.stderr
+
+
+def test_a_request_that_nobody_answers_is_withdrawn(store: Store) -> None:
+    put_status(store)
+    shown = call("checkpoint", "--timeout", "300ms", "--store", store.url)
+    assert shown.exit_code == 1
+    assert "no answer within 0.30 s" in shown.stderr
+    assert store.list(REQUESTS) == []
+
+
+def test_a_pipeline_that_ends_meanwhile_is_not_waited_for(store: Store) -> None:
+    put_status(store, age_s=9.8)  # it seems to be there for 0.2 s more
+    began = time.monotonic()
+    shown = call("checkpoint", "--store", store.url)
+    assert shown.exit_code == 1
+    assert "ended before it answered" in shown.stderr
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("option", [("--drop", "c"), ("--force",)], ids=["drop", "force"])
+def test_what_needs_a_new_start_is_refused_while_one_runs(option: tuple[str, ...], store: Store) -> None:
+    put_status(store)
+    shown = call("restore", "1", *option, "--store", store.url)
+    assert shown.exit_code == 1
+    assert "need a new start" in shown.stderr
+
+
+# --- looking ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_live_view_fits_the_terminal(store: Store, width: int) -> None:
+    status = put_status(store)
+    screen = Console(width=width, file=io.StringIO(), record=True)
+    screen.print(view(status, store.url, time.time(), ["12:00:00 epoch 4 committed in 0.50 s"], width))
+    lines = screen.export_text().splitlines()
+    assert max(map(len, lines)) <= width
+    assert lines[0].startswith("chain  running for 1 min")
+    assert lines[1].startswith("epoch 4 3.")
+    row = next(line.split() for line in lines if line.startswith("a "))
+    assert row == ["a", "running", "7", "1,234", "0.50", "s", "-", "-"]
+    assert "epoch 4 committed in 0.50 s" in lines[-1]
+
+
+def test_the_live_view_starts_without_a_status_and_ends_with_the_last_one(store: Store) -> None:
+    known: list[Status] = []
+    file = io.StringIO()
+    live = LiveView(
+        Console(width=80, file=file, force_terminal=True),
+        "here",
+        "chain",
+        lambda: known[-1] if known else None,
+    )
+    live.start()
+    live.tell("a first line")
+    await_that("it is said that it starts", lambda: "starting chain" in file.getvalue(), 10)
+    known.append(put_status(store))
+    await_that("the status is shown", lambda: "running" in file.getvalue(), 10)
+    live.close("drained")
+    last = file.getvalue()[file.getvalue().rindex("chain") :]
+    assert "drained" in last
+    assert "a first line" in last
+
+
+def test_what_spark_prints_is_heard_line_by_line_without_its_notices() -> None:
+    heard: list[str] = []
+    code = "import os; os.write(2, b'WARNING: Using incubator modules: x\\nsomething\\n')"
+    with hearing(heard.append):
+        subprocess.run([sys.executable, "-c", code], check=True)
+        await_that("it is heard", lambda: heard, 10)
+    assert heard == ["something"]
+
+
+# --- a real run ---------------------------------------------------------------------------------------
+
+
+@contextmanager
+def started(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """`cutwater run` in a terminal of its own, which is ended at the latest when the test is over."""
+    command = [
+        sys.executable,
+        "-m",
+        "cutwater",
+        "run",
+        "sums.py",
+        "--every",
+        "1s",
+        "--master",
+        "local[2]",
+        *options,
+    ]
+    with (folder / "out.log").open("w") as out, (folder / "err.log").open("w") as err:
+        process = subprocess.Popen(
+            command, cwd=folder, stdout=out, stderr=err, text=True, start_new_session=True
+        )
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+@pytest.fixture
+def sums(tmp_path: Path) -> Path:
+    (tmp_path / "sums.py").write_text(PIPELINE)
+    (tmp_path / "helper.py").write_text("BIG = 1000.0\n")
+    deliver(tmp_path / "in", "one", numbers(range(100)))
+    return tmp_path
+
+
+def output(folder: Path) -> str:
+    return (folder / "out.log").read_text()
+
+
+@pytest.mark.slow
+def test_a_pipeline_is_run_and_steered_from_another_terminal(sums: Path) -> None:
+    where = ("--store", sums / "state")
+    with started(sums) as process:
+        await_that("rows are published", lambda: (sums / "out/doubled/_delta_log").is_dir(), 240)
+        assert json.loads(call("status", "--json", *where).stdout)["running"] is True
+        taken = json.loads(call("savepoint", "good", "--json", *where).stdout)
+        found = json.loads(call("checkpoints", "--json", *where).stdout)["checkpoints"]
+        assert [c["savepoints"] for c in found if c["epoch"] == taken["epoch"]] == [["good"]]
+        steps = json.loads(call("explain", str(taken["epoch"]), "--json", *where).stdout)["steps"]
+        assert steps[0]["step"] == "doubled"
+        deliver(sums / "in", "two", numbers(range(100, 150)))
+        drained = call("drain", *where)
+        assert drained.exit_code == 0, drained.stderr
+        assert "published everywhere" in drained.stdout
+        assert process.wait(120) == 0
+    assert "savepoint 'good' is epoch" in output(sums)
+    assert output(sums).splitlines()[-1].endswith("drained")
+    assert (sums / "err.log").read_text() == ""
+    assert rows_of(sums / "out/doubled", "id", "twice") == [(i, 2.0 * (i % 97)) for i in range(150)]
+    assert call("verify", *where).exit_code == 0
+    assert call("restore", "good", *where).exit_code == 0
+    with started(sums, "--once", "--json") as process:
+        assert process.wait(240) == 0, (sums / "err.log").read_text()
+    events = [json.loads(line) for line in output(sums).splitlines()]
+    assert events[-1]["state"] == "drained"
+    assert "committed" in {event["event"] for event in events}
+    assert [row[0] for row in rows_of(sums / "out/doubled", "id")] == list(range(150))
+
+
+@pytest.mark.slow
+def test_ctrl_c_drains_and_a_second_one_stops_at_once(sums: Path) -> None:
+    with started(sums) as process:
+        await_that("a checkpoint is committed", lambda: "committed in" in output(sums), 240)
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(120) == 0
+    assert output(sums).splitlines()[-1].endswith("drained")
+    with started(sums) as process:
+        await_that("a checkpoint is committed", lambda: "committed in" in output(sums), 240)
+        os.killpg(process.pid, signal.SIGINT)
+        await_that("it is being drained", lambda: "draining" in output(sums), 30)
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(60) in (0, 130)  # 0 if the drain was faster
+    for text in (output(sums), (sums / "err.log").read_text()):
+        assert "Traceback" not in text
+        assert "\tat org.apache" not in text
