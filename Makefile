@@ -30,6 +30,11 @@ bench: .venv/ready
 	$(BIN)/python -m bench.quorum
 	$(BIN)/python -m bench.replay
 	$(BIN)/python -m bench.schedules
+	$(BIN)/python -m bench.overhead
+	$(BIN)/python -m bench.checkpoint
+	$(BIN)/python -m bench.snapshot
+	$(BIN)/python -m bench.restore
+	$(BIN)/python -m bench.epochs
 
 sim: .venv/ready
 	$(BIN)/python -m cutwater.sim --seeds 1000

@@ -34,7 +34,8 @@ def one_of_each(number: int) -> tuple[Any, ...]:
     at = dt.datetime(2026, 1, 1, 12, 30, 15, 123456) + dt.timedelta(seconds=number)
     return (
         number, number % 100, number, number, 2**62 - number, 0.5 + number, 1e300 / (number + 1), number % 2 == 0,
-        f"ünï {number} \u0000 🦆", bytes([number % 256, 0, 255]), Decimal(number) / 4, Decimal("12345678901234567890.0123456789"),
+        f"ünï {number} \u0000 🦆", bytes([number % 256, 0, 255]), Decimal(number) / 4,
+        Decimal("12345678901234567890.0123456789"),
         dt.date(1969, 7, 20) + dt.timedelta(days=number), at, at, dt.timedelta(days=number, microseconds=7),
         [number, None, 3], [], {"a": 1.5, "b": None}, (number, ("c", at)),
         [("k", {"x": [1, None]}), (None, None)],

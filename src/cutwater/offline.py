@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from cutwater import failpoints
@@ -30,6 +31,7 @@ from cutwater.stores import Store
 from cutwater.times import place_of
 
 R = TypeVar("R")
+SIDE_BY_SIDE = 8
 PATIENCE = 20
 """How often a failing store is asked again before a command gives up."""
 
@@ -114,16 +116,20 @@ def resolve(state: JournalState, ref: str) -> Checkpoint:
 
 def missing_objects(store: Store, manifest: Manifest, *, checksums: bool) -> list[str]:
     """The objects that a restore of this checkpoint needs and that are gone or damaged, with why."""
-    wrong: list[str] = []
     held = {file.name for files in manifest.held.values() for file in files}
-    for name, checksum in sorted(manifest.objects().items()):
-        if name in held:
-            continue  # it lies with its table, which the sink looks after
+    # What is held lies with its table, which the sink looks after.
+    needed = {name: checksum for name, checksum in sorted(manifest.objects().items()) if name not in held}
+
+    def wrong_with(name: str) -> str | None:
+        checksum = needed[name]
         if not store.exists(name):
-            wrong.append(f"{name} is missing")
-        elif checksums and checksum is not None and store.checksum(name) != checksum:
-            wrong.append(f"{name} is damaged (its checksum differs)")
-    return wrong
+            return f"{name} is missing"
+        if checksums and checksum is not None and store.checksum(name) != checksum:
+            return f"{name} is damaged (its checksum differs)"
+        return None
+
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        return [problem for problem in pool.map(wrong_with, needed) if problem is not None]
 
 
 class Steering:

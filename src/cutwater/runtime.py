@@ -15,12 +15,14 @@ import msgspec
 
 from cutwater import failpoints, folders
 from cutwater.built import Built
+from cutwater.leftovers import Needed
 from cutwater.mailbox import Mailbox
+from cutwater.offline import manifest_of
 from cutwater.protocol import effects as fx
-from cutwater.protocol.errors import UserError
+from cutwater.protocol.errors import StoreError, UserError
 from cutwater.protocol.leader import Leader, LeaderConfig, LeaderPhase
 from cutwater.protocol.member import Member, MemberConfig
-from cutwater.protocol.records import StageReport
+from cutwater.protocol.records import JournalState, StageReport
 from cutwater.protocol.wire import Ack, Reply, Request
 from cutwater.shell import Shell
 from cutwater.sinks.base import Sink
@@ -29,6 +31,12 @@ from cutwater.status import Reporter
 from cutwater.stores import LocalStore, Store
 from cutwater.times import Times, place_of
 from cutwater.words import LocalWord
+
+
+DISCARD_FIRST_S = 60.0
+DISCARD_EVERY_S = 600.0
+JOURNAL_STATE = msgspec.json.Decoder(JournalState)
+JOURNAL_STATE_BYTES = msgspec.json.Encoder().encode
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -102,6 +110,25 @@ class Runtime:
         self.shell.start()
         self.mailbox.start()
         self.reporter.start()
+
+        self.shell.call(lambda: self.shell.later(DISCARD_FIRST_S, self._discard_later))
+
+    def _discard_later(self) -> None:
+        self.shell.later(DISCARD_EVERY_S, self._discard_later)
+        state = self.member.journal.state
+        if self.leader.phase is LeaderPhase.LEADING and state.head is not None:
+            known = JOURNAL_STATE.decode(JOURNAL_STATE_BYTES(state))
+            self.shell.work(lambda: self._discard(known))
+
+    def _discard(self, state: JournalState) -> None:
+        """Removes staged output that nobody will publish. What fails is done another time."""
+        try:
+            manifests = [manifest_of(self.store, checkpoint) for checkpoint in state.committed.values()]
+            for stage in self.hosts.values():
+                for sink in stage.built.definition.sinks:
+                    sink.discard(Needed(state, stage.name, sink.name, manifests))
+        except (OSError, StoreError) as error:
+            self.shell.last_trouble = f"removing staged leftovers: {error}"
 
     def request(self, request: Request, timeout_s: float) -> Reply:
         """Asks the leader for something and waits for the answer. Raises `UserError` if none comes."""

@@ -1,9 +1,9 @@
 """The process that is killed: `python -m tests.faults.child PIPELINE FOLDER OPTIONS STEP...`.
 
 OPTIONS is JSON: what `Pipeline.start` takes. Steps: `once` (run to the end of the input), or else, one after
-the other, `checkpoint`, `unaligned`, `savepoint=NAME`, `restore=REF`, `drain`, and `logged=STAGE:BATCH`,
-which waits until a stage has come that far; behind the last one the pipeline is stopped. What a step gave
-is printed as a line `STEP -> RESULT`.
+the other, `checkpoint`, `unaligned`, `savepoint=NAME`, `restore=REF`, `drain`, `await=FILE`, which waits until
+the parent has made that file, and `logged=STAGE:BATCH`, until a stage has come that far; behind the last one
+the pipeline is stopped. What a step gave is printed as a line `STEP -> RESULT`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.faults.pipelines import PIPELINES
 DEADLINE_S = 110.0
 
 
-def perform(pipeline: cw.Pipeline, step: str) -> object:
+def perform(pipeline: cw.Pipeline, base: Path, step: str) -> object:
     what, _, given = step.partition("=")
     match what:
         case "checkpoint":
@@ -33,6 +33,8 @@ def perform(pipeline: cw.Pipeline, step: str) -> object:
             return pipeline.restore(given, timeout=DEADLINE_S)
         case "drain":
             return pipeline.drain(timeout=DEADLINE_S)
+        case "await":
+            return until(lambda: (base / given).exists(), step)
         case "logged":
             name, _, batch = given.partition(":")
             return until(lambda: last_batch(pipeline, name) >= int(batch), step)
@@ -64,7 +66,7 @@ def main(kind: str, folder: str, options: str, *steps: str) -> None:
         return
     pipeline.start(f"{base}/store", tell=lambda line: print(line, flush=True), **settings)
     for step in steps:
-        print(f"{step} -> {perform(pipeline, step)}", flush=True)
+        print(f"{step} -> {perform(pipeline, base, step)}", flush=True)
     pipeline.stop()
 
 

@@ -75,6 +75,14 @@ class Child:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
+    def await_line(self, begin: str) -> None:
+        """Waits until it has printed a line that begins so."""
+        deadline = time.monotonic() + DEADLINE_S
+        while not any(line.startswith(begin) for line in self.said().splitlines()):
+            assert self.process.poll() is None, f"{self.what} ended before '{begin}':\n{self.said()}"
+            assert time.monotonic() < deadline, f"{self.what} never said '{begin}':\n{self.said()}"
+            time.sleep(0.1)
+
     def await_pause(self) -> None:
         """Waits until it has stopped itself at its place."""
         deadline = time.monotonic() + DEADLINE_S
@@ -206,13 +214,27 @@ def agree(bench: Bench) -> None:
 
 def pause_and_overtake(bench: Bench, place: str) -> None:
     """Pauses a process at a place, lets a successor run to the end, and lets the first one go on: it must
-    notice, end, and change nothing."""
+    end, and change nothing."""
     paused = bench.start(pause_at=place, retained=1)
     paused.await_pause()
     bench.run(takeover=True, retained=1000)
     before = bench.durable()
     paused.signal(signal.SIGCONT)
+    paused.end()
+    assert bench.durable() == before, f"{paused.what} has changed something:\n{paused.said()}"
+
+
+def pause_and_meet(bench: Bench, place: str) -> None:
+    """Pauses a process at a place, and lets it go on beside a successor that is at work: it must give way."""
+    paused = bench.start(pause_at=place)
+    paused.await_pause()
+    bench.input.add(2)
+    successor = bench.start("checkpoint", "await=returned", "drain", takeover=True)
+    successor.await_line("checkpoint ->")
+    paused.signal(signal.SIGCONT)
     code = paused.end()
-    assert code not in (0, -signal.SIGKILL), f"{paused.what} ended with {code}:\n{paused.said()}"
-    assert "another process has taken over" in paused.said()
-    assert bench.durable() == before
+    assert code == 1, f"{paused.what} ended with {code}:\n{paused.said()}"
+    assert "another process has taken over" in paused.said(), paused.said()
+    bench.input.add(2)
+    (bench.base / "returned").touch()
+    assert successor.end() == 0, successor.said()

@@ -10,7 +10,7 @@ import pytest
 from cutwater.offline import manifest_of, read_journal, resolve
 from cutwater.stores import open_store
 from tests.faults.inputs import BIG, MATCHED, ORDERS, PAID_REVENUE, PAYMENTS
-from tests.faults.runner import Bench, agree, pause_and_overtake
+from tests.faults.runner import Bench, agree, pause_and_meet, pause_and_overtake
 
 pytestmark = pytest.mark.faults
 
@@ -54,6 +54,15 @@ def test_a_paused_process_changes_nothing_when_it_comes_back(tmp_path: Path, pla
     bench.check(**SHOP)
     bench.input.add(2)
     bench.run()
+    bench.check(**SHOP)
+
+
+@pytest.mark.parametrize(
+    "place", ["before prepared@matched", "before barrier entry@orders:2", "after part:2"]
+)
+def test_a_paused_process_gives_way_to_the_one_at_work(tmp_path: Path, place: str) -> None:
+    bench = Bench(tmp_path, "shop", 3)
+    pause_and_meet(bench, place)
     bench.check(**SHOP)
 
 

@@ -156,6 +156,7 @@ def run(
         fail(str(error), as_json)
     except BaseException:
         teller.close()
+        pipeline.stop()
         raise
     teller.close("drained" if drained else "stopped")
     if not drained:

@@ -50,7 +50,7 @@ def read_plan(frame: DataFrame) -> Plan:
     has_watermark = False
     for node in _nodes(root):
         kind = node.nodeName()
-        if kind.startswith("EventTimeWatermark") or kind.startswith("UpdateEventTimeWatermarkColumn"):
+        if kind.startswith(("EventTimeWatermark", "UpdateEventTimeWatermarkColumn")):
             has_watermark = True
             below = [s.input for n in _nodes(node) if (s := _source(n)) is not None and s.input is not None]
             if len(below) > 1:

@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 
 from cutwater import failpoints
 from cutwater.folders import write_prepared
+from cutwater.leftovers import label
 from cutwater.offsets import parse_offsets
 from cutwater.protocol.records import Offset, Prepared, StagedFile
 from cutwater.protocol.watermark import NONE, UNKNOWN, Watermark, known
@@ -103,8 +104,9 @@ class BatchWriter:
         """Writes a batch to all its targets: the channel's files, each sink's, and how much it is."""
         if not self.has_readers and len(self.sinks) == 1:
             sink = self.sinks[0]
-            sink.writer(frame).mode("append").parquet(sink.staging(attempt))
-            found = sink.staged(attempt)
+            staging = label(self.generation, attempt)
+            sink.writer(frame).mode("append").parquet(sink.staging(staging))
+            found = sink.staged(staging)
             rows, size = sink.measure(found)
             return (), {sink.name: tuple(found)} if found else {}, rows, size
         folder = f"{self.prefix}data/{attempt}/"
@@ -113,8 +115,9 @@ class BatchWriter:
         staged: dict[str, tuple[StagedFile, ...]] = {}
         if files:
             for sink in self.sinks:
-                self._derive(frame, sink, attempt, files)
-                staged[sink.name] = tuple(sink.staged(attempt))
+                staging = label(self.generation, attempt)
+                self._derive(frame, sink, staging, files)
+                staged[sink.name] = tuple(sink.staged(staging))
         kept = files if self.has_readers else ()
         return kept, {k: v for k, v in staged.items() if v}, rows, size
 

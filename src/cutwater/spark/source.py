@@ -2,9 +2,10 @@
 
 Spark runs it outside the driver's Python: the planning methods in a process of their own on the driver's
 host, `read` on the executors. So this module stands alone: it is shipped by value, and imports nothing of
-Cutwater. The planner looks only at a local file, the *feed*, which the member keeps (see `feed.py`):
-lines of JSON, `{"start": batch}` for where a reader begins that has no position yet, `{"b": batch, "f": files,
-"n": rows}` for a batch that is known, and `{"to": batch}` for how far this reader may read now. It never looks at the store, because Spark asks many times a second.
+Cutwater. The planner looks only at a local file, the *feed*, which the member keeps (see `feed.py`), in lines
+of JSON: `{"start": batch}` for where a reader begins that has no position yet, `{"b": batch, "f": files, "n":
+rows}` for a batch that is known, `{"to": batch}` for how far this reader may read now. It never looks at the
+store, because Spark asks many times a second.
 
 A position is the number of the last batch read. A batch that is not in the feed is not an empty batch: the
 planner waits until it is known.
