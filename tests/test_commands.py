@@ -247,11 +247,11 @@ def test_the_live_view_starts_without_a_status_and_ends_with_the_last_one(store:
 
 def test_what_spark_prints_is_heard_line_by_line_without_its_notices() -> None:
     heard: list[str] = []
-    code = "import os; os.write(2, b'WARNING: Using incubator modules: x\\nsomething\\n')"
+    code = "import os; os.write(2, b'WARNING: Using incubator modules: x\\n12:00:00 spark ERROR x\\n')"
     with hearing(heard.append):
         subprocess.run([sys.executable, "-c", code], check=True)
         await_that("it is heard", lambda: heard, 10)
-    assert heard == ["something"]
+    assert heard == ["spark ERROR x"]
 
 
 # --- a real run ---------------------------------------------------------------------------------------
@@ -324,6 +324,22 @@ def test_a_pipeline_is_run_and_steered_from_another_terminal(sums: Path) -> None
     assert events[-1]["state"] == "drained"
     assert "committed" in {event["event"] for event in events}
     assert [row[0] for row in rows_of(sums / "out/doubled", "id")] == list(range(150))
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_spark_starts_ends_without_a_fuss(sums: Path) -> None:
+    with started(sums) as process:
+        await_that("it starts", lambda: "starting Spark" in output(sums), 60)
+        await_that("Spark's process is there", lambda: _children(process.pid), 60)
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(60) == 130
+    assert (sums / "err.log").read_text() == "error: interrupted\n"
+    assert len(output(sums).splitlines()) == 1
+
+
+def _children(pid: int) -> str:
+    tasks = Path(f"/proc/{pid}/task")
+    return "".join((task / "children").read_text() for task in tasks.iterdir())
 
 
 @pytest.mark.slow

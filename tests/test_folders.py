@@ -108,17 +108,19 @@ class Query:
 
     def snapshot(self, version: int, partition: int, tables: list[str]) -> None:
         """A snapshot arrives, which lists `tables`."""
+        self.upload(partition, tables)
+        self.finish_snapshot(version, partition, tables)
+
+    def upload(self, partition: int, tables: list[str]) -> None:
+        for table in tables if self.rocksdb else []:
+            self.put(f"state/0/{partition}/SSTs/{table}")
+
+    def finish_snapshot(self, version: int, partition: int, tables: list[str]) -> None:
         if not self.rocksdb:
             self.put(f"state/0/{partition}/{version}.snapshot")
             return
-        for table in tables:
-            self.put(f"state/0/{partition}/SSTs/{table}")
-        listed = [{"localFileName": "x", "dfsSstFileName": table, "sizeBytes": 1} for table in tables]
-        data = io.BytesIO()
-        with zipfile.ZipFile(data, "w") as file:
-            file.writestr("metadata", b"v1\n" + msgspec.json.encode({"sstFiles": listed, "numKeys": 1}))
         name = f"{version}_{self.ids[version][partition]}.zip"
-        self.put(f"state/0/{partition}/{name}", data.getvalue())
+        self.put(f"state/0/{partition}/{name}", snapshot_of(tables))
 
     def state(self, batch: int) -> dict[str, str] | None:
         return find_state(self.store, STAGE, self.generation, self.incarnation, batch, None, Cache())
@@ -127,6 +129,15 @@ class Query:
         state = self.state(batch)
         assert state is not None
         return {name.removeprefix(self.prefix) for name in state}
+
+
+def snapshot_of(tables: list[str]) -> bytes:
+    """A snapshot as RocksDB's provider packs it."""
+    listed = [{"localFileName": "x", "dfsSstFileName": table, "sizeBytes": 1} for table in tables]
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as file:
+        file.writestr("metadata", b"v1\n" + msgspec.json.encode({"sstFiles": listed, "numKeys": 1}))
+    return data.getvalue()
 
 
 def new_query(store: Store, rocksdb: bool = True) -> Query:
@@ -366,6 +377,9 @@ def test_a_snapshot_of_an_attempt_that_did_not_count_is_not_used(store: Store) -
     query.put("state/0/0/2_attempt.zip", b"not even a snapshot")
     query.put("state/0/0/2_attempt.changelog")
     assert not [name for name in query.named(2) if "attempt" in name]
+    query.put("state/0/0/2_attempt.zip", snapshot_of([]))
+    _, states = find_stored(store, STAGE, 1, 1, Cache())
+    assert {(s.batch, s.until) for s in states if "attempt" in s.name} == {(1, 1)}
 
 
 @pytest.mark.parametrize(
@@ -483,7 +497,8 @@ class History:
     captured: dict[int, tuple[int, dict[str, str]]] = field(default_factory=dict)
     kept: set[int] = field(default_factory=set)
     under_way: tuple[int, dict[str, str]] | None = None
-    tables: int = 0
+    newest: dict[int, tuple[int, list[str]]] = field(default_factory=dict)
+    uploading: dict[int, tuple[Query, int, list[str]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.query = new_query(self.store, self.rocksdb).run()
@@ -504,12 +519,22 @@ class History:
         if len(self.kept) > 1:
             self.kept.remove(sorted(self.kept)[which % (len(self.kept) - 1)])
 
-    def snapshot(self, age: int, partition: int) -> None:
-        version = self.query.batch + 1 - age
-        if version not in self.query.ids or not self.query.ids[version]:
+    def snapshot(self, age: int, partition: int, table: int) -> None:
+        """A snapshot of some version begins to be uploaded, or else, of this partition, is there. It shares a
+        table with the one before."""
+        if partition in self.uploading:
+            query, version, tables = self.uploading.pop(partition)
+            query.finish_snapshot(version, partition, tables)
+            if query is self.query:  # otherwise that of a predecessor, into its own folder
+                self.newest[partition] = version, tables
             return
-        self.tables += 1
-        self.query.snapshot(version, partition, [f"t{max(self.tables - 1, 0)}", f"t{self.tables}"])
+        version = self.query.batch + 1 - age
+        before, shared = self.newest.get(partition, (0, []))
+        if version > before:
+            tables = [f"v{version}a", f"v{version}b"]
+            self.query.upload(partition, tables)
+            tables += shared[table:][:2]
+            self.uploading[partition] = self.query, version, tables
 
     def restart(self) -> None:
         before = self.query
@@ -547,7 +572,9 @@ class History:
 
 STEPS: st.SearchStrategy[Step] = st.one_of(
     st.integers(1, 4).map(lambda n: lambda h: h.query.run(n) and None),
-    st.tuples(st.integers(0, 5), st.integers(0, 1)).map(lambda a: lambda h: h.snapshot(*a)),
+    st.tuples(st.integers(0, 5), st.integers(0, 1), st.integers(0, 2)).map(
+        lambda a: lambda h: h.snapshot(*a)
+    ),
     st.booleans().map(lambda begin: lambda h: h.capture(begin)),
     st.integers(0, 5).map(lambda which: lambda h: h.expire(which)),
     st.integers(0, 2).map(lambda lag: lambda h: h.collect(lag)),

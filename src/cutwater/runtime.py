@@ -32,7 +32,6 @@ from cutwater.stores import LocalStore, Store
 from cutwater.times import Times, place_of
 from cutwater.words import LocalWord
 
-
 DISCARD_FIRST_S = 60.0
 DISCARD_EVERY_S = 600.0
 JOURNAL_STATE = msgspec.json.Decoder(JournalState)

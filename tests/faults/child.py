@@ -56,6 +56,12 @@ def until(condition: Callable[[], bool], what: str) -> float:
     return time.monotonic() - began
 
 
+def say(line: str) -> None:
+    """In one piece, because threads speak at once."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
 def main(kind: str, folder: str, options: str, *steps: str) -> None:
     base = Path(folder)
     pipeline = PIPELINES[kind](base)
@@ -64,9 +70,9 @@ def main(kind: str, folder: str, options: str, *steps: str) -> None:
     if steps == ("once",):
         pipeline.run(f"{base}/store", once=True, **settings)
         return
-    pipeline.start(f"{base}/store", tell=lambda line: print(line, flush=True), **settings)
+    pipeline.start(f"{base}/store", tell=say, **settings)
     for step in steps:
-        print(f"{step} -> {perform(pipeline, base, step)}", flush=True)
+        say(f"{step} -> {perform(pipeline, base, step)}")
     pipeline.stop()
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from pyspark.sql import functions as F
 
 import cutwater as cw
+from tests.faults.random_pipelines import random_pipeline
 
 ORDERS = "id long, amount long, ts timestamp, file long"
 PAYMENTS = "order_id long, paid_at timestamp"
@@ -146,4 +147,5 @@ PIPELINES: dict[str, Callable[[Path], cw.Pipeline]] = {
     "shop": shop,
     "chance": chance,
     "slow": slow,
+    "random": random_pipeline,
 }

@@ -78,7 +78,7 @@ class Child:
     def await_line(self, begin: str) -> None:
         """Waits until it has printed a line that begins so."""
         deadline = time.monotonic() + DEADLINE_S
-        while not any(line.startswith(begin) for line in self.said().splitlines()):
+        while not any(line.startswith(begin) for line in self.log.read_text(errors="replace").splitlines()):
             assert self.process.poll() is None, f"{self.what} ended before '{begin}':\n{self.said()}"
             assert time.monotonic() < deadline, f"{self.what} never said '{begin}':\n{self.said()}"
             time.sleep(0.1)
@@ -137,6 +137,13 @@ class Bench:
         child = self.start(*steps, kill_at=place, **options)
         code = child.end()
         assert code == -signal.SIGKILL, f"{child.what} was not killed but ended with {code}:\n{child.said()}"
+
+    def run_perhaps_killed(self, place: str, **options: Any) -> bool:
+        """Runs a child that is killed at a place if it gets there, or else must end well; whether it was."""
+        child = self.start(kill_at=place, **options)
+        code = child.end()
+        assert code in (0, -signal.SIGKILL), f"{child.what} ended with {code}:\n{child.said()}"
+        return code != 0
 
     def end_all(self) -> None:
         for child in self.children:

@@ -91,3 +91,17 @@ def test_killed_everywhere(bench: Bench) -> None:
     bench.input.add(2)
     bench.run(retained=1)
     bench.check(**TRUTH[bench.kind])
+
+
+@pytest.mark.parametrize("bench", ["stateless"], indirect=True)
+def test_killed_while_compacting(bench: Bench) -> None:
+    for place in (
+        "before journal entry@SNAPSHOT",
+        "after journal entry@SNAPSHOT",
+        "during delete@journal",
+        "after stage snapshot@orders",
+    ):
+        bench.input.add(1)
+        bench.run_killed(place, "await=never", every="20ms")
+    bench.run()
+    bench.check(**TRUTH[bench.kind])

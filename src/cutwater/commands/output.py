@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import typer
@@ -93,9 +93,11 @@ def waiting(what: str, as_json: bool) -> Iterator[Callable[[str], None]]:
 
 def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
     """A plain table; the columns named in `right` hold numbers."""
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    gap = 2 if console().width >= 100 else 1
+    made = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
     for name in columns:
-        made.add_column(name, justify="right" if name in right else "left", no_wrap=name in right)
+        justify: Literal["left", "right"] = "right" if name in right else "left"
+        made.add_column(name, justify=justify, no_wrap=name in right, overflow="fold")
     return made
 
 

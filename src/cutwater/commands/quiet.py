@@ -7,6 +7,7 @@ would begin with the same notices. Python's own `sys.stderr` goes where it went 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,9 @@ NOISE = (
     "Using Spark's default log4j profile",
 )
 """How the notices begin that every start of Spark prints."""
+
+TIME = re.compile(r"^\d\d:\d\d:\d\d (?=spark )")
+"""Spark's own time of day, which whoever is told adds anyway."""
 
 
 @contextmanager
@@ -44,4 +48,4 @@ def _listen(reader: int, tell: Callable[[str], None]) -> None:
     with os.fdopen(reader, errors="replace") as lines:
         for line in lines:
             if line.strip() and not line.startswith(NOISE):
-                tell(line.rstrip())
+                tell(TIME.sub("", line.rstrip()))

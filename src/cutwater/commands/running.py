@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from threading import Thread
 from typing import Annotated, Any, Protocol
 
 import msgspec
@@ -32,7 +33,7 @@ class Lines:
     """A line for everything that happens."""
 
     def start(self) -> None:
-        return
+        self.tell("starting Spark, then the stages")
 
     def tell(self, line: str) -> None:
         print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
@@ -149,7 +150,7 @@ def run(
     teller.start()
     try:
         with hearing(teller.tell):
-            start(teller.tell)
+            _beside(lambda: start(teller.tell))
             drained = pipeline.stay(teller.tell, tick)
     except (CutwaterError, OSError) as error:
         teller.close()
@@ -161,6 +162,25 @@ def run(
     teller.close("drained" if drained else "stopped")
     if not drained:
         raise typer.Exit(STOPPED_AT_ONCE)
+
+
+def _beside(work: Callable[[], None]) -> None:
+    """Does something in a thread of its own and waits: a Spark session that is made in the main thread takes
+    Ctrl-C for itself, calls Spark from within the call that it interrupts, and pages of errors come of that."""
+    failed: list[BaseException] = []
+
+    def do() -> None:
+        try:
+            work()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = Thread(target=do, name="cutwater-start", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.2)
+    if failed:
+        raise failed[0]
 
 
 def _teller(

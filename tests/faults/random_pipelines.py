@@ -1,0 +1,94 @@
+"""Small random pipelines: each stage's function, and the same in SQL."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import cutwater as cw
+
+KINDS = {"keep": 1, "shift": 1, "distinct": 1, "both": 2, "match": 2}
+"""What a stage does, and of how many others."""
+
+
+class StagePlan(msgspec.Struct, frozen=True):
+    """One stage. `inputs` are numbers of earlier stages; stages 0 and 1 read the sources."""
+
+    what: str
+    inputs: tuple[int, ...]
+    number: int
+
+
+def sql_of(plans: list[StagePlan], stage: int) -> str:
+    """The rows of a stage, as a query over the input."""
+    if stage < 2:
+        return ROOTS[stage]
+    plan = plans[stage - 2]
+    rows = [f"({sql_of(plans, i)})" for i in plan.inputs]
+    return {
+        "keep": f"select id, amount from {rows[0]} where id % {plan.number} != 0",
+        "shift": f"select id, amount + {plan.number} as amount from {rows[0]}",
+        "distinct": f"select distinct id, amount from {rows[0]}",
+        "both": f"from {rows[0]} union all from {rows[-1]}",
+        "match": f"select a.id, a.amount + b.amount as amount from {rows[0]} a join {rows[-1]} b on a.id = b.id",
+    }[plan.what]
+
+
+ROOTS = (
+    "select id, amount from orders",
+    "select order_id as id, order_id % 10 as amount from payments",
+)
+
+
+def save(base: Path, plans: list[StagePlan]) -> None:
+    (base / "plans.json").write_bytes(msgspec.json.encode(plans))
+
+
+def random_pipeline(base: Path) -> cw.Pipeline:
+    """The pipeline that the parent has saved."""
+    plans = msgspec.json.decode((base / "plans.json").read_bytes(), type=list[StagePlan])
+    pipeline = cw.Pipeline("faults")
+
+    @pipeline.stage(name="s0", sinks=[cw.delta(f"{base}/out/s0")])
+    def s0(spark: Any) -> Any:
+        rows = spark.readStream.schema("id long, amount long").option("maxFilesPerTrigger", 1)
+        return rows.parquet(str(base / "in" / "orders"))
+
+    @pipeline.stage(name="s1", sinks=[cw.delta(f"{base}/out/s1")])
+    def s1(spark: Any) -> Any:
+        rows = spark.readStream.schema("order_id long").option("maxFilesPerTrigger", 1)
+        return rows.parquet(str(base / "in" / "payments")).selectExpr("order_id id", "order_id % 10 amount")
+
+    for number, plan in enumerate(plans, start=2):
+        _add(pipeline, base, f"s{number}", plan)
+    return pipeline
+
+
+def _add(pipeline: cw.Pipeline, base: Path, name: str, plan: StagePlan) -> None:
+    inputs = [f"s{i}" for i in plan.inputs]
+
+    def function(**given: Any) -> Any:
+        rows = [given[i] for i in inputs]
+        match plan.what:
+            case "keep":
+                return rows[0].where(f"id % {plan.number} != 0")
+            case "shift":
+                return rows[0].selectExpr("id", f"amount + {plan.number} amount")
+            case "distinct":
+                return rows[0].dropDuplicates(["id", "amount"])
+            case "both":
+                return rows[0].unionAll(rows[1])
+            case _:
+                other = rows[1].selectExpr("id id2", "amount amount2")
+                return (
+                    rows[0]
+                    .join(other, rows[0]["id"] == other["id2"])
+                    .selectExpr("id", "amount + amount2 amount")
+                )
+
+    parameters = [inspect.Parameter(i, inspect.Parameter.KEYWORD_ONLY) for i in inputs]
+    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    pipeline.stage(name=name, sinks=[cw.delta(f"{base}/out/{name}")])(function)

@@ -1,0 +1,60 @@
+"""Random small pipelines over random input, killed at random places."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from tests.faults.random_pipelines import KINDS, StagePlan, save, sql_of
+from tests.faults.runner import Bench, difference
+
+pytestmark = pytest.mark.faults
+
+EXAMPLES = int(os.environ.get("CUTWATER_EXAMPLES", "3"))
+PLACES = [
+    "before prepared", "after prepared", "after commit", "before batch entry", "after batch entry",
+    "before barrier entry", "after barrier entry", "before part", "after manifest",
+    "after journal entry@COMMITTED", "before publish", "after publish", "after mark", "during folder",
+    "during delete",
+]  # fmt: skip
+CRASHES = st.lists(st.tuples(st.sampled_from(PLACES), st.integers(1, 6)), min_size=1, max_size=3)
+
+
+@st.composite
+def stage_plans(draw: st.DrawFn) -> list[StagePlan]:
+    """One to three stages on top of the two roots, each reading what was there before it."""
+    plans: list[StagePlan] = []
+    for count in range(2, 2 + draw(st.integers(1, 3))):
+        what = draw(st.sampled_from(sorted(KINDS)))
+        inputs = draw(st.permutations(range(count)))[: KINDS[what]]
+        plans.append(StagePlan(what, tuple(inputs), draw(st.integers(2, 5))))
+    return plans
+
+
+@settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
+)
+@given(plans=stage_plans(), crashes=CRASHES, files=st.integers(1, 4), unaligned=st.booleans())
+def test_any_pipeline_killed_anywhere_gives_what_a_batch_job_gives(
+    plans: list[StagePlan], crashes: list[tuple[str, int]], files: int, unaligned: bool
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(Path(folder), "random")
+        save(bench.base, plans)
+        for place, visit in crashes:
+            bench.input.add(files)
+            bench.run_perhaps_killed(f"{place}:{visit}", retained=1, unaligned=unaligned)
+        bench.input.add(1)
+        bench.run(retained=1, unaligned=unaligned)
+        for stage in range(len(plans) + 2):
+            found, wanted = bench.rows(f"s{stage}"), bench.input.query(sql_of(plans, stage))
+            assert found == wanted, f"{plans}, {crashes}: {difference(f's{stage}', found, wanted)}"
