@@ -37,6 +37,7 @@ from cutwater.protocol.records import (
 )
 from cutwater.protocol.retention import deletable_states
 from cutwater.protocol.watermark import NONE
+from cutwater.statefiles import FOREVER
 from cutwater.stores import Store, open_store
 
 STAGE = "clean"
@@ -143,6 +144,12 @@ def snapshot_of(tables: list[str]) -> bytes:
 def new_query(store: Store, rocksdb: bool = True) -> Query:
     make_folder(store, STAGE, 1, 1, None, None)
     return Query(store, 1, rocksdb)
+
+
+def spans(store: Store, cache: Cache | None = None, last: int = 1) -> dict[str, tuple[int, int | None]]:
+    """What may be deleted when, by name."""
+    _, states = find_stored(store, STAGE, 1, last, cache or Cache())
+    return {stored.name: (stored.batch, stored.until) for stored in states}
 
 
 def names(store: Store, generation: int, incarnation: int) -> set[str]:
@@ -264,8 +271,10 @@ def test_batches_that_are_not_in_the_log_yet_come_along(store: Store) -> None:
     make_folder(store, STAGE, 1, 2, 1, None, 2)
     assert [committed(store, STAGE, 1, 2, b) for b in (3, 4, 5)] == [prepared(3), prepared(4), None]
     again = Query(store, 2)
-    assert again.state(2) is not None  # it can be cut before they are logged
-    assert again.state(4) is not None
+    found = spans(store, last=2)
+    for batch in (2, 4):  # it can be cut before they are logged
+        assert max(found[again.prefix + name][0] for name in again.named(batch)) <= batch
+    assert found[f"{again.prefix}metadata"] == (2, FOREVER)
     make_folder(store, STAGE, 1, 3, 2, None, 3)  # again before all of them are logged
     assert committed(store, STAGE, 1, 3, 4) == prepared(4)
     make_folder(store, STAGE, 1, 4, 2, None)  # by one who does not know the log
@@ -337,6 +346,9 @@ def test_schema_files_are_found_in_the_new_folder(store: Store) -> None:
     assert f'["{store.spark_url(prefix.rstrip("/"))}/state/0/_stateSchema/default/0_a"]'.encode() in data
     assert store.exists(f"{prefix}state/0/_stateSchema/default/0_a")
     assert not {"state/0/_metadata/v2/1", "state/0/_stateSchema/default/1_b"} & names(store, 1, 2)
+    query.run()
+    assert spans(store)[f"{query.prefix}state/0/_metadata/v2/0"] == (0, 0)
+    assert spans(store)[f"{query.prefix}state/0/_metadata/v2/1"] == (1, FOREVER)
 
 
 # --- what a checkpoint names ----------------------------------------------------------------------------
@@ -372,14 +384,23 @@ def test_a_batch_needs_its_newest_snapshot_and_what_came_after(store: Store) -> 
     }
 
 
+def test_a_batch_needs_all_that_it_has_read_of_a_source(store: Store) -> None:
+    """Spark reads the last batch's files again when it starts, beside what was compacted with them."""
+    query = new_query(store).run(3)
+    query.put("offsets/1", b'v1\n{}\n{"logOffset":0}')
+    assert {"sources/0/1", "sources/0/2.compact"} <= query.named(2)
+    assert "sources/0/0" not in query.named(2)
+
+
 def test_a_snapshot_of_an_attempt_that_did_not_count_is_not_used(store: Store) -> None:
     query = new_query(store).run(3)
     query.put("state/0/0/2_attempt.zip", b"not even a snapshot")
     query.put("state/0/0/2_attempt.changelog")
     assert not [name for name in query.named(2) if "attempt" in name]
     query.put("state/0/0/2_attempt.zip", snapshot_of([]))
-    _, states = find_stored(store, STAGE, 1, 1, Cache())
-    assert {(s.batch, s.until) for s in states if "attempt" in s.name} == {(1, 1)}
+    found = spans(store)
+    assert {found[name] for name in found if "attempt" in name} == {(1, 1)}
+    assert found[f"{query.prefix}state/0/0/1_1x0x0.changelog"] == (0, FOREVER)
 
 
 @pytest.mark.parametrize(
@@ -458,29 +479,37 @@ def test_a_snapshot_frees_what_it_replaces_only_from_the_next_batch_on(store: St
     query.snapshot(4, 0, ["t1"])
 
     def span(name: str) -> tuple[int, int | None]:
-        _, states = find_stored(store, STAGE, 1, 1, cache)
-        return next((s.batch, s.until) for s in states if s.name == query.prefix + name)
+        return spans(store, cache)[query.prefix + name]
 
     assert span("state/0/0/3_1x2x0.changelog") == (2, 4)
     query.run(2)
     assert span("state/0/0/3_1x2x0.changelog") == (2, 4)
-    assert span("state/0/0/6_1x5x0.changelog")[1] == span("state/0/0/SSTs/t1")[1] == span("metadata")[1]
+    assert span("state/0/0/4_1x3x0.changelog") == (3, 4)
+    assert span("state/0/0/6_1x5x0.changelog") == (5, FOREVER)
+    assert span("state/0/0/SSTs/t1") == (3, FOREVER)
     query.snapshot(7, 0, ["t2"])
     query.run()
     assert span("state/0/0/SSTs/t1") == (3, 7)
-    assert span("commits/3") == (3, span("metadata")[1])  # the other partition has no snapshot
+    assert span("commits/3") == (3, FOREVER)  # the other partition has no snapshot
+    query.run(4)
+    query.snapshot(10, 0, ["t2"])
+    assert span("state/0/0/7_1x6x0.zip") == (6, 11)
+    assert span("state/0/0/SSTs/t2") == (6, FOREVER)
 
 
 def test_a_folder_that_was_never_finished_goes(store: Store) -> None:
     new_query(store).run(2)
     store.put(f"{spark_prefix(STAGE, 1, 2)}offsets/0", b"x")
     make_folder(store, STAGE, 1, 3, 1, None, 1)
-    store.put(f"{spark_prefix(STAGE, 1, 4)}offsets/0", b"another process is at work there")
-    Query(store, 3, batch=1, ids={2: []}).run()
+    Query(store, 3, batch=1).run(2)
+    make_folder(store, STAGE, 1, 4, 3, None, 3)  # by a process that is about to take over
+    store.put(f"{spark_prefix(STAGE, 1, 5)}offsets/0", b"and by yet another one")
     _, states = find_stored(store, STAGE, 1, 3, Cache())
-    gone = deletable_states(JournalState(), STAGE, 1, StageState(3, 2), states)
-    assert {name.split("/")[4] for name in gone} == {"1", "2", "3"}
-    assert not [name for name in gone if name in (Query(store, 3).state(2) or {})]
+    gone = deletable_states(JournalState(), STAGE, 1, StageState(3, 3), states)
+    here = {name for number in (1, 2) for name in store.list(spark_prefix(STAGE, 1, number))}
+    assert {name for name in gone if name.split("/")[4] != "3"} == here
+    assert not set(gone) & set(Query(store, 3).state(3) or {})
+    assert not [s for s in find_stored(store, STAGE, 1, 5, Cache())[1] if "/spark/5/" in s.name]
 
 
 Step = Callable[["History"], None]
@@ -544,10 +573,12 @@ class History:
         )
         self.cache = Cache()
 
-    def collect(self, lag: int) -> None:
-        """Deletes what may go, as an appender that is `lag` batches behind Spark."""
-        last = max(self.query.batch - lag, *self.captured, self.under_way[0] if self.under_way else 0, 0)
+    def collect(self, ahead: int) -> None:
+        """Deletes what may go, `ahead` batches after it was found; or as an appender that is behind Spark."""
         _, states = find_stored(self.store, STAGE, 1, self.query.incarnation, self.cache)
+        self.query.run(max(ahead, 0))
+        cut = max(self.captured, default=0), self.under_way[0] if self.under_way is not None else 0
+        last = max(self.query.batch + min(ahead, 0), *cut)
         journal = JournalState(
             open={},
             committed={
@@ -577,7 +608,7 @@ STEPS: st.SearchStrategy[Step] = st.one_of(
     ),
     st.booleans().map(lambda begin: lambda h: h.capture(begin)),
     st.integers(0, 5).map(lambda which: lambda h: h.expire(which)),
-    st.integers(0, 2).map(lambda lag: lambda h: h.collect(lag)),
+    st.integers(-2, 3).map(lambda ahead: lambda h: h.collect(ahead)),
     st.just(lambda h: h.restart()),
 )
 

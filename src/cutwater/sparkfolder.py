@@ -174,7 +174,7 @@ class SparkFolder:
         newest = max(self.commits, default=-1)
 
         def seen(snapshot: str) -> int:
-            return self._cache.seen.setdefault(self.prefix + snapshot, newest) if live else newest
+            return self._cache.seen.setdefault(self.prefix + snapshot, newest)
 
         spans: Spans = {}
         for state in self._stores.values():

@@ -17,6 +17,7 @@ from cutwater import folders
 from cutwater.built import BuiltStage
 from cutwater.durations import seconds
 from cutwater.protocol import channel
+from cutwater.protocol.barrier import Flags
 from cutwater.protocol.journal import Fate, fate
 from cutwater.protocol.stage import Stage, StagePhase
 from cutwater.spark.feed import FeedWriter
@@ -276,6 +277,9 @@ class StageHost:
                 self.writer.stopping = True
             return
         if not stage.draining:
+            drains = (begun.flags & Flags.DRAIN for begun in self.runtime.member.journal.state.open.values())
+            if any(drains):
+                return  # this incarnation has not heard of the drain yet
             self._resting_since = None
             if stage.quiet:
                 stage.quiet = False
@@ -359,9 +363,24 @@ def _was_asked(error: BaseException) -> bool:
     return StopAsked.__name__ in str(error)
 
 
+INCOMPATIBLE = (
+    "NOT_COMPATIBLE",
+    "INCOMPATIBLE",
+    "INVALID_SCHEMA",
+    "sources in the checkpoint",
+    "VALIDATION_FAILURE",
+)
+
+
+def is_incompatible(error: BaseException) -> bool:
+    """Whether Spark refuses to go on from this state with this code, which no retry can help."""
+    return any(word in str(error) for word in INCOMPATIBLE)
+
+
 def reason_of(error: BaseException) -> str:
     """The user's own error out of what Spark makes of it: its last line tells."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = str(error).partition("terminated with exception: ")[2] or str(error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     python = [line for line in lines if _is_error_line(line)]
     return (python[-1] if python else lines[0] if lines else type(error).__name__)[:500]
 
