@@ -44,9 +44,8 @@ class Input:
                     "file": pa.array([self.files] * ROWS, pa.int64()),
                 },
             )
-            paid = [i for i in ids if i % 5] + [
-                i for i in range(first - ROWS, first) if i > 0 and i % 13 == 1
-            ]
+            again = [i for i in range(first - ROWS, first) if i > 0 and i % 13 == 1]
+            paid = [i for i in (*ids, *again) if i % 5]
             self._write(
                 "payments",
                 {

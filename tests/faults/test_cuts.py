@@ -68,12 +68,10 @@ def test_a_paused_process_gives_way_to_the_one_at_work(tmp_path: Path, place: st
 
 def test_an_aligned_checkpoint_waits_for_the_backlog_and_an_unaligned_one_does_not(tmp_path: Path) -> None:
     bench = Bench(tmp_path, "slow", 8)
-    child = bench.run(
-        "logged=orders:7", "unaligned", "checkpoint", every="1h", retained=10,
-    )  # fmt: skip
+    child = bench.run("logged=orders:7", "unaligned", "checkpoint", every="1h", retained=10)
     store = open_store(str(tmp_path / "store"))
     state = read_journal(store).state
-    unaligned, aligned = (re.search(rf"{s} -> (\d+)", child.said())[1] for s in ("unaligned", "checkpoint"))  # type: ignore[index]
+    unaligned, aligned = re.findall(r"(?:unaligned|checkpoint) -> (\d+)", child.said())
     behind = manifest_of(store, resolve(state, unaligned))
     level = manifest_of(store, resolve(state, aligned))
     assert behind.stages["big"].unaligned
@@ -86,6 +84,6 @@ def test_an_aligned_checkpoint_waits_for_the_backlog_and_an_unaligned_one_does_n
     assert sum(len(files) for files in flight.batches.values()) > 0
     assert level.stages["big"].consumed["orders"] == level.stages["orders"].batch
     assert not any(any(f.batches.values()) for f in level.in_flight)
-    for epoch in (unaligned, aligned, unaligned):
+    for epoch in (aligned, unaligned, aligned):
         bench.run(restore=epoch, retained=10)
         bench.check(orders=ORDERS, big=BIG)

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 REST_WITHIN_S = 3.0
 """How long a drain waits for a source to fall silent by itself."""
 
+LONGEST_BACKOFF_S = 30.0
+PATIENCE = 4
+"""How many times as often a query is started again that failed because the machine was too busy."""
+
 IDLE_LOOK_S = 0.5
 COMMIT_LOOK_S = 0.005
 COMMIT_LOOK_REMOTE_S = 0.1
@@ -172,14 +176,14 @@ class StageHost:
             return
         self.error = reason_of(error)
         self.restarts += 1
-        if self.restarts > runtime.settings.restarts:
+        if self.restarts > runtime.settings.restarts * (PATIENCE if is_overload(error) else 1):
             runtime.member.failures[self.name] = self.error
             runtime.tell(
                 f"stage '{self.name}' has failed {self.restarts} times in a row and is given up: {self.error}"
             )
             runtime.shell.poke("capture")
             return
-        wait = runtime.settings.backoff_s * 2 ** (self.restarts - 1)
+        wait = min(runtime.settings.backoff_s * 2 ** (self.restarts - 1), LONGEST_BACKOFF_S)
         runtime.tell(
             f"stage '{self.name}' failed and is started again in {wait:g} s "
             f"({self.restarts} of {runtime.settings.restarts}): {self.error}"
@@ -375,6 +379,11 @@ INCOMPATIBLE = (
 def is_incompatible(error: BaseException) -> bool:
     """Whether Spark refuses to go on from this state with this code, which no retry can help."""
     return any(word in str(error) for word in INCOMPATIBLE)
+
+
+def is_overload(error: BaseException) -> bool:
+    """Whether a Python worker took longer to start than Spark waits for it (ten seconds, not to be set)."""
+    return "failed to connect back" in str(error)
 
 
 def reason_of(error: BaseException) -> str:

@@ -1,0 +1,149 @@
+"""The shell's duties towards the procedures that it drives, with real threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from queue import SimpleQueue
+from threading import Event
+from typing import Any
+
+import pytest
+
+from cutwater.protocol import effects as fx
+from cutwater.protocol.errors import StoreError
+from cutwater.protocol.member import Member, MemberConfig
+from cutwater.protocol.records import StageSpec, Topology
+from cutwater.shell import Shell
+from cutwater.words import LocalWord
+
+Said = SimpleQueue[Any]
+
+
+def shell(perform: Callable[[fx.Effect], Any], failures: Said | None = None) -> Shell:
+    topology = Topology({"a": StageSpec("a", (), "main")})
+    member = Member("main", "b", topology, MemberConfig(), LocalWord)
+    on_failure = failures.put if failures is not None else _unexpected
+    return Shell(member, perform, lambda send: None, lambda name: None, lambda: None, on_failure)
+
+
+def _unexpected(error: BaseException) -> None:
+    raise AssertionError("the loop failed") from error
+
+
+def test_an_error_of_storage_is_answered_failed_and_others_are_thrown_in() -> None:
+    said: Said = SimpleQueue()
+
+    def perform(effect: fx.Effect) -> Any:
+        assert isinstance(effect, fx.Read)
+        if effect.name == "down":
+            raise OSError("no route")
+        if effect.name == "bad":
+            raise StoreError("damaged")
+        return effect.name.encode()
+
+    def procedure() -> fx.Procedure[None]:
+        said.put((yield fx.Read("good")))
+        said.put((yield fx.Read("down")))
+        try:
+            yield fx.Read("bad")
+        except StoreError as error:
+            said.put(str(error))
+
+    loop = shell(perform)
+    loop.spawn("one", procedure())
+    loop.start()
+    assert [said.get(timeout=10) for _ in range(3)] == [b"good", fx.FAILED, "damaged"]
+    assert "no route" in loop.last_trouble
+    loop.stop()
+
+
+def test_an_actor_that_waits_is_poked_and_one_that_is_busy_does_not_wait_the_next_time() -> None:
+    said: Said = SimpleQueue()
+    gate = Event()
+
+    def perform(effect: fx.Effect) -> Any:
+        said.put("reading")
+        gate.wait(10)
+
+    def procedure() -> fx.Procedure[None]:
+        yield fx.Wait(60_000)
+        said.put("poked")
+        yield fx.Read("slow")
+        yield fx.Wait(60_000)
+        said.put("not waited")
+
+    loop = shell(perform)
+    loop.spawn("one", procedure())
+    loop.start()
+    loop.poke("one")
+    assert said.get(timeout=10) == "poked"
+    assert said.get(timeout=10) == "reading"
+    loop.poke("one")
+    gate.set()
+    assert said.get(timeout=10) == "not waited"
+    loop.stop()
+
+
+def test_what_an_ended_actor_had_asked_for_is_not_answered() -> None:
+    said: Said = SimpleQueue()
+    gate = Event()
+
+    def perform(effect: fx.Effect) -> Any:
+        said.put("asked")
+        gate.wait(10)
+
+    def procedure() -> fx.Procedure[None]:
+        yield fx.Read("x")
+        said.put("resumed")
+
+    loop = shell(perform)
+    loop.spawn("one", procedure())
+    loop.start()
+    assert said.get(timeout=10) == "asked"
+    loop.call(lambda: loop.end("one"))
+    loop.call(lambda: said.put("ended"))
+    assert said.get(timeout=10) == "ended"
+    gate.set()
+    loop.call(lambda: said.put("later"))
+    assert said.get(timeout=10) == "later"
+    loop.stop()
+    assert said.empty()
+
+
+def test_a_procedure_that_breaks_ends_the_loop_and_is_reported() -> None:
+    failures: Said = SimpleQueue()
+
+    def procedure() -> fx.Procedure[None]:
+        yield fx.Sleep(1)
+        raise ZeroDivisionError
+
+    loop = shell(lambda effect: None, failures)
+    loop.spawn("one", procedure())
+    loop.start()
+    assert isinstance(failures.get(timeout=10), ZeroDivisionError)
+    loop.stop()
+
+
+@pytest.mark.parametrize("count", [50])
+def test_effects_of_one_procedure_come_one_after_the_other(count: int) -> None:
+    said: Said = SimpleQueue()
+    running: list[str] = []
+
+    def perform(effect: fx.Effect) -> Any:
+        assert isinstance(effect, fx.Read)
+        assert running == []
+        running.append(effect.name)
+        running.clear()
+        return effect.name
+
+    def procedure() -> fx.Procedure[None]:
+        found = []
+        for number in range(count):
+            found.append((yield fx.Read(str(number))))
+        said.put(found)
+
+    loop = shell(perform)
+    loop.spawn("one", procedure())
+    loop.start()
+    assert said.get(timeout=30) == [str(number) for number in range(count)]
+    loop.stop()
