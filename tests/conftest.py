@@ -1,8 +1,8 @@
-"""One Spark session per test process: it takes many seconds to start."""
+"""What tests with Spark share. All of them run in one process, one after the other: a machine with two cores bears
+one Spark at a time, while the other process runs what needs none."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,13 +10,25 @@ from pyspark.sql import SparkSession
 
 from cutwater.spark.session import make_session
 
+STARTS_SPARK = ("test_commands", "test_faults", "test_standalone", "test_statefiles")
+"""Modules whose slow tests start a Spark of their own."""
 
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    warehouse = tmp_path_factory.mktemp("warehouse")
-    session = make_session("tests", "local[2]", {"spark.sql.warehouse.dir": str(warehouse)})
-    yield session
-    session.stop()
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        module = item.nodeid.partition(".py")[0].rpartition("/")[2]
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.xdist_group("spark"))
+        elif module in STARTS_SPARK and item.get_closest_marker("slow") is not None:
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+@pytest.fixture
+def spark() -> SparkSession:
+    """The session, which takes many seconds to start and is there for all; its settings are put right again."""
+    return make_session("tests", "local[2]")
 
 
 @pytest.fixture

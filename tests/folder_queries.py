@@ -170,9 +170,10 @@ def run(
     incarnation: int,
     *,
     generation: int = 1,
+    per_batch: int = 1,
     before: Callable[[int], None] | None = None,
 ) -> Outputs:
-    """Runs a query over all files that are there, in its own folder; one batch per file. `before` is called
+    """Runs a query over all files that are there, in its own folder; `per_batch` of them in a batch. `before` is called
     inside each batch, with its number in the log, before it is prepared. Answers the output per batch."""
     build, mode = QUERIES[query]
     outputs: Outputs = {}
@@ -188,7 +189,7 @@ def run(
         write_prepared(store, query, generation, incarnation, prepared(batch), cache)
 
     def read() -> DataFrame:
-        return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder))
+        return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", per_batch).parquet(str(folder))
 
     frame = build(read)
     where = store.spark_url(spark_prefix(query, generation, incarnation).rstrip("/"))

@@ -12,10 +12,8 @@ from typing import Any, TypeVar
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
-from pyspark.sql import SparkSession
 
 from cutwater.sinks import Sink
-from cutwater.spark.session import make_session
 from cutwater.stores import Store, open_store
 from tests.s3_server import BUCKET, INSTALL, find_server, s3_server
 
@@ -29,11 +27,6 @@ def schema(**columns: str) -> str:
 
 
 ROWS = schema(id="long", city="string")
-
-
-@pytest.fixture(scope="session")
-def spark() -> SparkSession:
-    return make_session("sinks", "local[2]")
 
 
 needs_server = pytest.mark.skipif(find_server() is None, reason=f"no S3 server; install it with: {INSTALL}")

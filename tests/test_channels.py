@@ -16,8 +16,6 @@ from cutwater.spark.feed import FeedWriter
 from cutwater.spark.source import ChannelReader, Feed
 from tests.spark_helpers import NUMBERS, deliver, numbers, rows_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
-
 ALL_TYPES = """
     id long,
     tiny byte, small short, whole int, huge long, single float, twice double, yes boolean, text string, raw binary,

@@ -490,6 +490,8 @@ def test_a_snapshot_frees_what_it_replaces_only_from_the_next_batch_on(store: St
     query.snapshot(7, 0, ["t2"])
     query.run()
     assert span("state/0/0/SSTs/t1") == (3, 7)
+    query.put("sources/0/8.compact")  # of a batch that is being planned
+    assert span("sources/0/8.compact") == (-1, FOREVER)
     assert span("commits/3") == (3, FOREVER)  # the other partition has no snapshot
     query.run(4)
     query.snapshot(10, 0, ["t2"])
@@ -509,6 +511,7 @@ def test_a_folder_that_was_never_finished_goes(store: Store) -> None:
     here = {name for number in (1, 2) for name in store.list(spark_prefix(STAGE, 1, number))}
     assert {name for name in gone if name.split("/")[4] != "3"} == here
     assert not set(gone) & set(Query(store, 3).state(3) or {})
+    assert not [stored for stored in states if "/spark/4/" in stored.name]
     assert not [s for s in find_stored(store, STAGE, 1, 5, Cache())[1] if "/spark/5/" in s.name]
 
 

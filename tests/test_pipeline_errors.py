@@ -189,8 +189,6 @@ def folder(tmp_path: Path) -> str:
     return str(tmp_path / "in")
 
 
-@pytest.mark.slow
-@pytest.mark.xdist_group("spark")
 def test_plans_that_cannot_be_part_of_a_pipeline(spark: SparkSession, tmp_path: Path, folder: str) -> None:
     def source(spark: SparkSession) -> DataFrame:
         return spark.readStream.schema(NUMBERS).parquet(folder)

@@ -18,9 +18,9 @@ from cutwater.protocol.errors import StoreError, UserError
 from cutwater.sinks import SinkFailed, footers
 from cutwater.sinks.call import REMEMBERED, CallSink, call
 from cutwater.stores import Store
-from tests.sink_helpers import ROWS, publish, spark, stage, store, write_with_spark
+from tests.sink_helpers import ROWS, publish, stage, store, write_with_spark
 
-__all__ = ["spark", "store"]
+__all__ = ["store"]
 
 call_module = import_module("cutwater.sinks.call")
 

@@ -34,14 +34,13 @@ from tests.sink_helpers import (
     needs_server,
     publish,
     schema,
-    spark,
     stage,
     stage_object,
     store,
     write_with_spark,
 )
 
-__all__ = ["bucket", "spark", "store"]
+__all__ = ["bucket", "store"]
 
 Make = Callable[..., DeltaSink]
 

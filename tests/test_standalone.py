@@ -15,7 +15,7 @@ import pytest
 
 from tests.spark_helpers import await_that, deliver, numbers, rows_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.slow
 
 PIPELINE = """
 import sys

@@ -176,11 +176,15 @@ class StageHost:
             return
         self.error = reason_of(error)
         self.restarts += 1
-        if self.restarts > runtime.settings.restarts * (PATIENCE if is_overload(error) else 1):
-            runtime.member.failures[self.name] = self.error
-            runtime.tell(
-                f"stage '{self.name}' has failed {self.restarts} times in a row and is given up: {self.error}"
+        hopeless = is_incompatible(error)
+        if hopeless:
+            self.error += (
+                f". The code of stage '{self.name}' has changed beyond what its state allows: bring the old code "
+                f"back, or go back to a checkpoint with --restore REF --reset {self.name}, which drops its state"
             )
+        if hopeless or self.restarts > runtime.settings.restarts * (PATIENCE if is_overload(error) else 1):
+            runtime.member.failures[self.name] = self.error
+            runtime.tell(f"stage '{self.name}' is given up after {self.restarts} tries: {self.error}")
             runtime.shell.poke("capture")
             return
         wait = min(runtime.settings.backoff_s * 2 ** (self.restarts - 1), LONGEST_BACKOFF_S)
