@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import duckdb
@@ -13,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import cutwater as cw
+from cutwater.commands.loading import load
 from tests.spark_helpers import rows_of
 
 pytestmark = pytest.mark.slow
@@ -26,20 +26,12 @@ def rows_by(query: str) -> list[tuple[Any, ...]]:
     return duckdb.execute(query).fetchall()
 
 
-def load(name: str) -> ModuleType:
-    spec = spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 def run(name: str, here: Path, spark: SparkSession) -> None:
-    load("make_orders").make(here / "in", ROWS, FILES)
-    pipeline: cw.Pipeline = load(name).pipeline
-    pipeline.run(str(here / "state"), every="1s", once=True, spark=spark, tell=lambda line: None)
+    make = [sys.executable, str(EXAMPLES / "make_orders.py"), str(here / "in"), str(ROWS), str(FILES)]
+    subprocess.run(make, check=True)
+    load(str(EXAMPLES / f"{name}.py")).run(
+        str(here / "state"), every="1s", once=True, spark=spark, tell=lambda line: None
+    )
 
 
 def test_orders(here: Path, spark: SparkSession) -> None:
