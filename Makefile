@@ -8,14 +8,14 @@ demo: .venv/ready java
 	@$(BIN)/cutwater demo
 
 test: .venv/ready java
-	$(BIN)/pytest -n 2 --dist loadgroup
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not faults"
 
 test-fast: .venv/ready
 	$(BIN)/pytest -n 2 -m "not slow"
 
 # Every place at which a process can be killed, times every kind of pipeline: about an hour.
 test-faults: .venv/ready java
-	$(BIN)/pytest tests/faults -m faults -x
+	$(BIN)/pytest -m faults
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -21,9 +21,15 @@ from tests.folder_queries import Outputs, check, make_session, run, use_provider
 
 pytestmark = pytest.mark.slow
 
+MORE = pytest.mark.faults  # these take minutes: `make test-faults` runs them
 CASES = [
-    *(("rocksdb", query) for query in ("plain", "count", "one", "dedup", "join", "window", "running")),
-    *(("hdfs", query) for query in ("one", "join", "window")),
+    ("rocksdb", "join"),
+    ("hdfs", "one"),
+    *(
+        pytest.param("rocksdb", q, marks=MORE)
+        for q in ("plain", "count", "one", "dedup", "window", "running")
+    ),
+    *(pytest.param("hdfs", q, marks=MORE) for q in ("join", "window")),
 ]
 
 
@@ -31,7 +37,7 @@ CASES = [
 def spark() -> Iterator[SparkSession]:
     session = make_session()
     yield session
-    session.stop()
+    session.stop()  # other modules want other settings
 
 
 def report(query: str, batch: int, state: dict[str, str]) -> StageReport:
@@ -114,7 +120,11 @@ class Keeper:
 
 @pytest.mark.parametrize(
     ("provider", "query", "count"),
-    [("rocksdb", "dedup", 14), ("hdfs", "dedup", 14), ("rocksdb", "running", 8)],
+    [
+        pytest.param("rocksdb", "dedup", 14, marks=MORE),
+        pytest.param("hdfs", "dedup", 14, marks=MORE),
+        pytest.param("rocksdb", "running", 8, marks=MORE),
+    ],
 )
 def test_spark_and_every_kept_checkpoint_live_with_what_retention_deletes(
     spark: SparkSession, tmp_path: Path, provider: str, query: str, count: int
@@ -148,7 +158,7 @@ def test_spark_and_every_kept_checkpoint_live_with_what_retention_deletes(
         check(spark, query, files, upto(outputs, batch) | again)
 
 
-@pytest.mark.parametrize("provider", ["rocksdb", "hdfs"])
+@pytest.mark.parametrize("provider", ["rocksdb", pytest.param("hdfs", marks=MORE)])
 def test_a_new_incarnation_goes_on_where_a_killed_process_had_committed(
     spark: SparkSession, tmp_path: Path, provider: str
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -25,8 +25,11 @@ SHOP = {"orders": ORDERS, "payments": PAYMENTS, "matched": MATCHED, "revenue": P
         ("after prepared@again", "after publish@drawn"),
     ],
 )
-def test_everybody_sees_one_version_of_what_chance_made(tmp_path: Path, places: tuple[str, str]) -> None:
-    bench = Bench(tmp_path, "chance", 3)
+def test_everybody_sees_one_version_of_what_chance_made(
+    make: Callable[[str], Bench], places: tuple[str, str]
+) -> None:
+    bench = make("chance")
+    bench.input.add(3)
     for place in places:
         bench.run_killed(place)
         bench.input.add(2)
@@ -48,8 +51,11 @@ def test_everybody_sees_one_version_of_what_chance_made(tmp_path: Path, places: 
         "before folder@matched",
     ],
 )
-def test_a_paused_process_changes_nothing_when_it_comes_back(tmp_path: Path, place: str) -> None:
-    bench = Bench(tmp_path, "shop", 4)
+def test_a_paused_process_changes_nothing_when_it_comes_back(
+    make: Callable[[str], Bench], place: str
+) -> None:
+    bench = make("shop")
+    bench.input.add(4)
     pause_and_overtake(bench, place)
     bench.check(**SHOP)
     bench.input.add(2)
@@ -60,16 +66,20 @@ def test_a_paused_process_changes_nothing_when_it_comes_back(tmp_path: Path, pla
 @pytest.mark.parametrize(
     "place", ["before prepared@matched", "before barrier entry@orders:2", "after part:2"]
 )
-def test_a_paused_process_gives_way_to_the_one_at_work(tmp_path: Path, place: str) -> None:
-    bench = Bench(tmp_path, "shop", 3)
+def test_a_paused_process_gives_way_to_the_one_at_work(make: Callable[[str], Bench], place: str) -> None:
+    bench = make("shop")
+    bench.input.add(3)
     pause_and_meet(bench, place)
     bench.check(**SHOP)
 
 
-def test_an_aligned_checkpoint_waits_for_the_backlog_and_an_unaligned_one_does_not(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, "slow", 8)
+def test_an_aligned_checkpoint_waits_for_the_backlog_and_an_unaligned_one_does_not(
+    make: Callable[[str], Bench],
+) -> None:
+    bench = make("slow")
+    bench.input.add(8)
     child = bench.run("logged=orders:7", "unaligned", "checkpoint", every="1h", retained=10)
-    store = open_store(str(tmp_path / "store"))
+    store = open_store(str(bench.base / "store"))
     state = read_journal(store).state
     unaligned, aligned = re.findall(r"(?:unaligned|checkpoint) -> (\d+)", child.said())
     behind = manifest_of(store, resolve(state, unaligned))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -23,19 +22,6 @@ HDFS = {"spark.sql.streaming.stateStore.providerClass": (
 )}  # fmt: skip
 JOIN = {"orders": ORDERS, "payments": PAYMENTS, "matched": MATCHED}
 SHOP = {**JOIN, "revenue": PAID_REVENUE}
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Iterator[Callable[[str], Bench]]:
-    made: list[Bench] = []
-
-    def bench(kind: str) -> Bench:
-        made.append(Bench(tmp_path, kind))
-        return made[-1]
-
-    yield bench
-    for one in made:
-        one.end_all()
 
 
 def saved_and_spoilt(bench: Bench, **options: Any) -> None:

@@ -42,9 +42,6 @@ DEFAULTS = {
 """What a session of our own has besides."""
 
 LOCAL_DISK = {
-    # Hadoop's checksummed local file system forks a process for every permission that it sets.
-    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
-    "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
@@ -74,7 +71,16 @@ def make_session(name: str, master: str | None = None, conf: dict[str, str] | No
     for key, value in settings.items():
         builder = builder.config(key, value)
     session: SparkSession = builder.getOrCreate()
+    _write_no_checksum_files(session)
     return session
+
+
+def _write_no_checksum_files(session: SparkSession) -> None:
+    """Hadoop's local file system writes a hidden file of checksums beside every file, and forks a process for
+    each of them. (Its raw one, which does not, cannot be used: RocksDB's snapshots fail with it.)"""
+    inner: Any = session
+    local = inner._jvm.org.apache.hadoop.fs.FileSystem.getLocal(inner._jsc.hadoopConfiguration())
+    local.setWriteChecksum(False)
 
 
 def adopt_session(session: Any) -> None:
