@@ -9,10 +9,8 @@ from typing import Any
 
 import duckdb
 import pytest
-from pyspark.sql import SparkSession
 
 import cutwater as cw
-from cutwater.commands.loading import load
 from tests.spark_helpers import rows_of
 
 pytestmark = pytest.mark.slow
@@ -26,16 +24,26 @@ def rows_by(query: str) -> list[tuple[Any, ...]]:
     return duckdb.execute(query).fetchall()
 
 
-def run(name: str, here: Path, spark: SparkSession) -> None:
+def run(name: str, here: Path) -> None:
+    """As a user runs it, in the folder that has the input."""
     make = [sys.executable, str(EXAMPLES / "make_orders.py"), str(here / "in"), str(ROWS), str(FILES)]
     subprocess.run(make, check=True)
-    load(str(EXAMPLES / f"{name}.py")).run(
-        str(here / "state"), every="1s", once=True, spark=spark, tell=lambda line: None
-    )
+    command = [
+        sys.executable,
+        "-m",
+        "cutwater",
+        "run",
+        str(EXAMPLES / f"{name}.py"),
+        "--once",
+        "--every",
+        "1s",
+    ]
+    done = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 
-def test_orders(here: Path, spark: SparkSession) -> None:
-    run("orders", here, spark)
+def test_orders(here: Path) -> None:
+    run("orders", here)
     matched = rows_by(
         """
         SELECT o.id, o.amount FROM 'in/orders/*.parquet' o JOIN (SELECT DISTINCT * FROM 'in/payments/*.parquet') p
@@ -53,8 +61,8 @@ def test_orders(here: Path, spark: SparkSession) -> None:
     assert revenue == sorted(minutes)
 
 
-def test_many_sinks(here: Path, spark: SparkSession) -> None:
-    run("many_sinks", here, spark)
+def test_many_sinks(here: Path) -> None:
+    run("many_sinks", here)
     everything = rows_by("SELECT id, amount FROM 'in/orders/*.parquet' ORDER BY ALL")
     assert rows_of("out/by_size", "id", "amount") == everything
     files = cw.parquet_files("out/all")
@@ -64,8 +72,8 @@ def test_many_sinks(here: Path, spark: SparkSession) -> None:
     assert set(cw.tables("state")) == {"by_size", "all", "alarms"}
 
 
-def test_sessions(here: Path, spark: SparkSession) -> None:
-    run("sessions", here, spark)
+def test_sessions(here: Path) -> None:
+    run("sessions", here)
     totals = rows_by(
         """
         SELECT id % 50, id, count(*) OVER w, sum(amount) OVER w FROM 'in/orders/*.parquet' WHERE amount > 0

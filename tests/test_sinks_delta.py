@@ -9,7 +9,6 @@ files that are gone; rows that do not fit; two stores that write to one table.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
@@ -409,16 +408,11 @@ def test_a_sink_that_slept_while_the_log_was_cleaned_up_sees_the_newest_version(
 
 
 @pytest.mark.slow
-def test_a_thousand_publishes_stay_quick(make: Make, table: str) -> None:
+def test_a_thousand_publishes(make: Make, table: str) -> None:
     sink = make()
     files = [stage(sink, f"a{i}", [i]) for i in range(1000)]
-    took = []
     for i, names in enumerate(files):
-        begun = time.perf_counter()
         assert sink.publish(i - 1, i + 1, names) == i
-        took.append(time.perf_counter() - begun)
-    usual = [sorted(took[start : start + 100])[50] for start in range(0, 1000, 100)]
-    assert min(usual[-3:]) < 3 * min(usual[:3])
     assert (ids(table), make().head()) == (list(range(1000)), TableHead(999, 1000))
     log = [file.name for file in Path(table, "_delta_log").iterdir()]
     assert sum(name.endswith(".checkpoint.parquet") for name in log) == 10
