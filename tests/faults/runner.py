@@ -18,6 +18,8 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from cutwater import parquet_files
+from cutwater.offline import read_journal
+from cutwater.stores import open_store
 from tests.faults.inputs import Input, Rows
 
 ROOT = Path(__file__).parents[2]
@@ -152,15 +154,23 @@ class Bench:
     # --- what is durable --------------------------------------------------------------------------------
 
     def durable(self) -> dict[str, Any]:
-        """Everything that counts: the records in the store, and the tables' versions and rows."""
-        store = self.base / "store"
+        """Everything that counts: the records in the store, and the tables' versions and rows. What lies in
+        the folder of an epoch that came to nothing does not."""
+        store, leftovers = self.base / "store", self.leftovers()
         records = {
             str(path.relative_to(store)): path.read_bytes()
             for kind in ("journal", "checkpoints", "published", "stages/*/*/log")
             for path in store.glob(f"{kind}/**/*.json")
+            if path.relative_to(store).parts[1] not in leftovers
         }
         tables = {path.name for path in (self.base / "out").iterdir() if (path / "_delta_log").exists()}
         return {**records, **{t: (self.version(t), self.rows(t)) for t in tables}}
+
+    def leftovers(self) -> set[str]:
+        """The checkpoint folders of epochs that are not committed."""
+        committed = read_journal(open_store(str(self.base / "store"))).state.committed
+        names = {path.name for path in (self.base / "store" / "checkpoints").iterdir()}
+        return {name for name in names if int(name.split("-")[0]) not in committed}
 
     def version(self, table: str) -> int:
         return DeltaTable(str(self.base / "out" / table)).version()

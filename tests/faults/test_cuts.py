@@ -58,9 +58,11 @@ def test_a_paused_process_changes_nothing_when_it_comes_back(
     bench.input.add(4)
     pause_and_overtake(bench, place)
     bench.check(**SHOP)
+    left = bench.leftovers()
     bench.input.add(2)
     bench.run()
     bench.check(**SHOP)
+    assert not left & bench.leftovers()
 
 
 @pytest.mark.parametrize(

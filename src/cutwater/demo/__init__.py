@@ -253,6 +253,7 @@ def run_demo(folder: Path | None, screen: Console) -> None:
         shutil.rmtree(where)
     where.mkdir(parents=True)
     demo = Demo(where, screen)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))  # and end the pipeline too
     try:
         demo.tell()
     finally:

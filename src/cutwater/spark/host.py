@@ -13,11 +13,14 @@ import time
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
+
 from cutwater import folders
 from cutwater.built import BuiltStage
 from cutwater.durations import seconds
 from cutwater.protocol import channel
 from cutwater.protocol.barrier import Flags
+from cutwater.protocol.errors import UserError
 from cutwater.protocol.journal import Fate, fate
 from cutwater.protocol.stage import Stage, StagePhase
 from cutwater.spark.feed import FeedWriter
@@ -175,6 +178,11 @@ class StageHost:
                 runtime.shell.poke(f"stage {self.name}")
             return
         self.error = reason_of(error)
+        if is_spark_gone(error):
+            raise UserError(
+                f"Spark has gone away under this run ({self.error}): its process has ended, by itself or by somebody's "
+                "hand. Nothing is lost; start the pipeline again"
+            )
         self.restarts += 1
         hopeless = is_incompatible(error)
         if hopeless:
@@ -383,6 +391,13 @@ INCOMPATIBLE = (
 def is_incompatible(error: BaseException) -> bool:
     """Whether Spark refuses to go on from this state with this code, which no retry can help."""
     return any(word in str(error) for word in INCOMPATIBLE)
+
+
+def is_spark_gone(error: BaseException) -> bool:
+    """Whether the JVM no longer answers."""
+    return isinstance(error, Py4JNetworkError | ConnectionError) or "Error while sending or receiving" in str(
+        error
+    )
 
 
 def is_overload(error: BaseException) -> bool:
