@@ -193,7 +193,7 @@ class Demo:
         (self.folder / "shop.py").write_text(fixed)
         self.say(f"[red]-LIMIT = 1_000_000_000[/red]   [green]+LIMIT = {FIXED_LIMIT:_}[/green]   in shop.py")
         deliver(self.folder, range(20, FILES))
-        self.run("--restore all-is-well", "--once")
+        self.run("--restore", "all-is-well", "--once")
         assert self.child is not None
         state = self.await_that(
             "rolled back; the rest of the input goes through", lambda s: s.drained and s.generation > 1
