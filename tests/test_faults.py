@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from cutwater import folders
+from cutwater.protocol.retention import Stored
+from cutwater.stores import LocalStore
 from tests.faults.inputs import MATCHED, ORDERS, PAID_REVENUE, PAYMENTS
 from tests.faults.prefixes import check_prefixes
 from tests.faults.runner import Bench, pause_and_overtake
@@ -27,7 +30,7 @@ def test_killed_at_five_places_one_after_the_other(bench: Bench) -> None:
     for place in (
         "after prepared@matched",
         "after barrier entry@orders:2",
-        "before journal entry@COMMITTED:3",
+        "before journal entry@COMMITTED:2",
         "after publish@orders",
         "during folder@matched",
     ):
@@ -39,9 +42,19 @@ def test_killed_at_five_places_one_after_the_other(bench: Bench) -> None:
     assert check_prefixes(bench) >= 3
 
 
+def test_a_folder_whose_deletion_was_cut_short_is_deleted_the_next_time(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    for incarnation in (1, 2):
+        folders.make_folder(store, "clean", 1, incarnation, None, None)
+    store.delete([f"{folders.spark_prefix('clean', 1, 1)}cutwater/base.json"])
+    _, states = folders.find_stored(store, "clean", 1, 2, folders.Cache())
+    left = f"{folders.spark_prefix('clean', 1, 1)}cutwater/complete"
+    assert Stored(left, 1, -1, -1) in states
+
+
 def test_a_paused_process_changes_nothing_when_it_comes_back(bench: Bench) -> None:
     bench.input.add(3)
-    pause_and_overtake(bench, "before journal entry@COMMITTED:3")
+    pause_and_overtake(bench, "before journal entry@COMMITTED:2")
     bench.check(**SHOP)
 
 

@@ -300,10 +300,11 @@ def find_stored(
 
 def _stored(store: Store, prefix: str, files: list[str], last: int, cache: Cache) -> list[Stored]:
     incarnation = int(prefix.split("/")[-2])
-    if prefix + COMPLETE not in files:  # whoever was making it has been superseded
+    begun, complete = store.read_many([prefix + BASE, prefix + COMPLETE])
+    if begun is None or complete is None:  # whoever was making or deleting it did not come to the end
         return [Stored(name, incarnation, -1, -1) for name in files] if incarnation < last else []
-    base = _base(store, prefix, cache)
-    lowest = _read(store, prefix + COMPLETE, Complete).lowest
+    base = decode(prefix + BASE, begun, Base).base
+    lowest = decode(prefix + COMPLETE, complete, Complete).lowest
     spans = SparkFolder(store, prefix, cache, files).spans(live=incarnation == last)
     states = []
     for name, (first, until) in spans.items():
