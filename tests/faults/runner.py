@@ -53,7 +53,8 @@ class Child:
                 cwd=ROOT,
                 env={
                     **os.environ,
-                    "JAVA_TOOL_OPTIONS": QUICK_START,
+                    "JAVA_TOOL_OPTIONS": f"{QUICK_START} -Djava.io.tmpdir={bench.scratch}",
+                    "TMPDIR": str(bench.scratch),
                     "PYSPARK_PYTHON": str(bench.python),
                     **env,
                 },
@@ -113,6 +114,8 @@ class Bench:
         self.input = Input(base)
         self.input.add(files)
         self.children: list[Child] = []
+        self.scratch = base / "tmp"
+        self.scratch.mkdir(exist_ok=True)
         self.python = base / "python"
         self.python.write_text(WORKER)
         self.python.chmod(0o755)
