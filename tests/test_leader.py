@@ -402,6 +402,9 @@ def test_seed_a14_a_restore_to_an_unknown_epoch_is_refused_with_the_reason() -> 
     ask(world, RequestKind.RESTORE, name="typo")
     rest(world, 60)
     assert leader_of(world).leader.story == "cannot restore typo: no such checkpoint is kept"
+    ask(world, RequestKind.RESTORE, epoch=1, reset=("c", "typo"))
+    rest(world, 60)
+    assert leader_of(world).leader.story == "cannot reset typo: there is no such stage"
     assert entries(world, r.Restored) == []
     assert world.oracle.ledger.generation == 1
 

@@ -139,6 +139,12 @@ class FailureReason(Enum):
         "Choose one that `cutwater checkpoints` lists: expired ones are gone, and one that was abandoned by"
         " a restore before every sink had published it cannot be gone back to.",
     )
+    NO_SUCH_STAGE = (
+        "no_such_stage",
+        False,
+        False,
+        "Choose a stage that `cutwater status` lists.",
+    )
     NOT_LEADER = (
         "not_leader",
         False,

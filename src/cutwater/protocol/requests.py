@@ -59,8 +59,12 @@ class Requests:
         state = self._member.journal.state
         epoch = state.savepoints.get(request.name) if request.name is not None else request.epoch
         target = state.committed.get(epoch) if epoch is not None else None
+        unknown = sorted(set(request.reset) - self._member.topology.stages.keys())
+        reason = FailureReason.NO_SUCH_CHECKPOINT
         if target is None:
             why = f"cannot restore {request.name or request.epoch}: no such checkpoint is kept"
+        elif unknown:
+            reason, why = FailureReason.NO_SUCH_STAGE, f"cannot reset {', '.join(unknown)}: there is no such stage"
         elif not (yield from self._is_in_every_sink(target)):
             why = f"cannot restore epoch {epoch}: a restore abandoned it before every sink had published it"
         else:
@@ -71,7 +75,7 @@ class Requests:
                 yield Send(None, Reply(request.request_id, True, target.epoch))
                 return True
             return False
-        yield from self.refuse((request.request_id,), FailureReason.NO_SUCH_CHECKPOINT, why)
+        yield from self.refuse((request.request_id,), reason, why)
         return False
 
     def _is_in_every_sink(self, target: Checkpoint) -> Procedure[bool]:
