@@ -64,7 +64,8 @@ class Requests:
         if target is None:
             why = f"cannot restore {request.name or request.epoch}: no such checkpoint is kept"
         elif unknown:
-            reason, why = FailureReason.NO_SUCH_STAGE, f"cannot reset {', '.join(unknown)}: there is no such stage"
+            reason = FailureReason.NO_SUCH_STAGE
+            why = f"cannot reset {', '.join(unknown)}: there is no such stage"
         elif not (yield from self._is_in_every_sink(target)):
             why = f"cannot restore epoch {epoch}: a restore abandoned it before every sink had published it"
         else:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shlex
 import shutil
 import sys
+import tempfile
 from importlib import resources
 from typing import Any
 
+import pyspark
 from pyspark.sql import SparkSession
 
 from cutwater.protocol.errors import UserError
@@ -61,7 +65,7 @@ def make_session(name: str, master: str | None = None, conf: dict[str, str] | No
     settings = {**NEEDED, **DEFAULTS}
     settings |= LOCAL_DISK
     if master.startswith("local"):
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("PYSPARK_PYTHON", _quick_python())
         settings["spark.sql.shuffle.partitions"] = str(min(os.cpu_count() or LOCAL_TASKS, 8))
     quiet = resources.files("cutwater.spark").joinpath("log4j2.properties")
     settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={quiet}"
@@ -73,6 +77,34 @@ def make_session(name: str, master: str | None = None, conf: dict[str, str] | No
     session: SparkSession = builder.getOrCreate()
     _write_no_checksum_files(session)
     return session
+
+
+LAUNCHER = """#!/bin/sh
+kept=
+IFS=:
+for entry in $PYTHONPATH; do
+  case $entry in
+    */python/lib/pyspark.zip|*/python/lib/py4j-*.zip) ;;
+    *) kept=$kept${kept:+:}$entry ;;
+  esac
+done
+unset IFS
+PYTHONPATH=$kept exec PYTHON "$@"
+"""
+
+
+def _quick_python() -> str:
+    """The command for Spark's Python processes on this machine. Spark has them import its library from a zip,
+    where compiled code is not kept: each would spend a second on that. They can import what this one did."""
+    if os.name != "posix" or ".zip" in str(pyspark.__file__):
+        return sys.executable
+    folder = tempfile.mkdtemp(prefix="cutwater-python-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    launcher = os.path.join(folder, "python")
+    with open(launcher, "w") as file:
+        file.write(LAUNCHER.replace("PYTHON ", f"{shlex.quote(sys.executable)} "))
+    os.chmod(launcher, 0o755)
+    return launcher
 
 
 def _write_no_checksum_files(session: SparkSession) -> None:
