@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,34 +49,94 @@ class Built(msgspec.Struct, frozen=True):
     folder: Path
 
 
-def build(name: str, stages: dict[str, StageDef], spark: SparkSession, folder: Path) -> Built:
-    """Calls the stage functions in order. `folder` is a local one, for feeds. Raises `UserError`, which
-    names the stage and the way out, for every plan that cannot be part of a pipeline."""
-    from pyspark import cloudpickle
+class Builder:
+    """Calls the stage functions of one member, each as soon as the columns of what it reads are known.
 
-    from cutwater.spark import source
+    Raises `UserError`, which names the stage and the way out, for every plan that cannot be part of a
+    pipeline. `folder` is a local one, for feeds. `elsewhere`: whether stages may be read that are not
+    among these.
+    """
 
-    cloudpickle.register_pickle_by_value(source)  # type: ignore[no-untyped-call]
-    spark.dataSource.register(ChannelSource)
-    ordered = in_order(stages)
-    read = {i for stage in ordered for i in stage.inputs}
-    built: dict[str, BuiltStage] = {}
-    specs: dict[str, StageSpec] = {}
-    for stage in ordered:
-        feeds = {i: folder / f"{stage.name}.{i}.feed" for i in stage.inputs}
+    def __init__(
+        self, name: str, stages: dict[str, StageDef], spark: SparkSession, folder: Path, elsewhere: bool = False
+    ) -> None:
+        from pyspark import cloudpickle
+
+        from cutwater.spark import source
+
+        cloudpickle.register_pickle_by_value(source)  # type: ignore[no-untyped-call]
+        spark.dataSource.register(ChannelSource)
+        self.name = name
+        self.specs: dict[str, StageSpec] = {}
+        self._spark = spark
+        self._folder = folder
+        self._ordered = in_order(stages, elsewhere)
+        self._called: dict[str, tuple[DataFrame, Plan, dict[str, Path]]] = {}
+
+    def advance(self, others: Mapping[str, StageSpec]) -> bool:
+        """Calls what can be called, given the stages that others have; whether there was any."""
+        before = len(self.specs)
+        for stage in self._ordered:
+            specs = {**others, **self.specs}
+            if stage.name not in self.specs and all(i in specs for i in stage.inputs):
+                self._call(stage, specs)
+        _refuse_shared_sources([(s, self._called[s.name][1]) for s in self._ordered if s.name in self.specs])
+        return len(self.specs) > before
+
+    @property
+    def waits_for(self) -> dict[str, str]:
+        """The stages of others that are missing, and who reads them here."""
+        own = {stage.name for stage in self._ordered}
+        left = [stage for stage in self._ordered if stage.name not in self.specs]
+        return {i: stage.name for stage in left for i in stage.inputs if i not in own}
+
+    @property
+    def is_done(self) -> bool:
+        return len(self.specs) == len(self._ordered)
+
+    def _call(self, stage: StageDef, specs: Mapping[str, StageSpec]) -> None:
+        feeds = {i: self._folder / f"{stage.name}.{i}.feed" for i in stage.inputs}
         for path in feeds.values():
             path.write_text("")
-        frame = _call(stage, spark, feeds, specs)
+        frame = _call(stage, self._spark, feeds, specs)
         plan = read_plan(frame)
         _check_plan(stage, plan)
-        schema = channel_schema(stage.name, frame.schema) if stage.name in read else None
-        rows = row_schema(frame.schema)
-        built[stage.name] = BuiltStage(stage, frame, plan, rows, feeds, stage.name in read)
         sinks = tuple(SinkSpec(sink.name, sink.final_by is not None) for sink in stage.sinks)
-        specs[stage.name] = StageSpec(stage.name, stage.inputs, stage.member, sinks, schema)
-    _refuse_shared_sources(built)
-    topology = Topology({s: specs[s] for s in sorted(specs)})
-    return Built(name, spark, built, topology, {k.name: k for s in ordered for k in s.sinks}, folder)
+        schema, refused = None, ""
+        try:
+            schema = channel_schema(stage.name, frame.schema)
+        except UserError as error:
+            refused = str(error)
+        if refused and any(stage.name in other.inputs for other in self._ordered):
+            raise UserError(refused)
+        self._called[stage.name] = frame, plan, feeds
+        self.specs[stage.name] = StageSpec(stage.name, stage.inputs, stage.member, sinks, schema)
+
+    def finish(self, topology: Topology) -> Built:
+        """The stages, ready to be started as part of this graph."""
+        built = {}
+        for stage in self._ordered:
+            frame, plan, feeds = self._called[stage.name]
+            has_readers = bool(topology.readers(stage.name))
+            built[stage.name] = BuiltStage(stage, frame, plan, row_schema(frame.schema), feeds, has_readers)
+        sinks = {sink.name: sink for stage in self._ordered for sink in stage.sinks}
+        return Built(self.name, self._spark, built, topology, sinks, self._folder)
+
+
+def build(name: str, stages: dict[str, StageDef], spark: SparkSession, folder: Path) -> Built:
+    """The pipeline of one member that needs nobody else."""
+    builder = Builder(name, stages, spark, folder)
+    builder.advance({})
+    return builder.finish(whole(builder.specs))
+
+
+def whole(specs: Mapping[str, StageSpec]) -> Topology:
+    """The graph of all these stages. Only a stage that is read has columns in it: what else changes in a
+    stage is its own affair."""
+    read = {i for spec in specs.values() for i in spec.inputs}
+    return Topology(
+        {n: specs[n] if n in read else msgspec.structs.replace(specs[n], schema=None) for n in sorted(specs)}
+    )
 
 
 def bind_sinks(built: Built, store: Store, force: bool = False) -> None:
@@ -98,7 +158,11 @@ def _call(
     arguments: dict[str, Any] = {"spark": spark} if stage.wants_spark else {}
     for name in stage.inputs:
         schema = specs[name].schema
-        assert schema is not None
+        if schema is None:
+            raise UserError(
+                f"stage '{stage.name}' reads '{name}' of member '{specs[name].member}', which has a column that a "
+                "channel cannot carry; that member's own run says which"
+            )
         reader = spark.readStream.format(FORMAT).option("input", name).option("feed", str(feeds[name]))
         reader = reader.option("schema", schema).option("max_rows", str(stage.max_rows))
         arguments[name] = reader.option("tasks", str(spark.sparkContext.defaultParallelism)).load()
@@ -138,14 +202,14 @@ def _check_plan(stage: StageDef, plan: Plan) -> None:
         )
 
 
-def _refuse_shared_sources(built: Mapping[str, BuiltStage]) -> None:
+def _refuse_shared_sources(called: Iterable[tuple[StageDef, Plan]]) -> None:
     seen: dict[Any, str] = {}
-    for stage in built.values():
-        for source in stage.plan.sources:
+    for stage, plan in called:
+        for source in plan.sources:
             if source.is_shareable:
                 continue
             other = seen.setdefault(source, stage.name)
-            if other != stage.name and not stage.definition.same_source:
+            if other != stage.name and not stage.same_source:
                 raise UserError(
                     f"stages '{other}' and '{stage.name}' both read the source {source}, each at its own pace, so their "
                     "tables would not show the same rows of it. Read it in one stage and let both name that stage as a "

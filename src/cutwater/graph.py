@@ -32,7 +32,7 @@ class StageDef(msgspec.Struct, frozen=True):
     max_rows: int
     watermark_above_fan_in: bool
     same_source: bool
-    member: str
+    member: str | None
 
 
 def define(
@@ -84,17 +84,18 @@ def define(
         raise UserError(f"stage '{name}': max_rows is {max_rows}; give 0 (no limit) or more")
     return StageDef(
         name, function, tuple(inputs), wants_spark, tuple(sinks), output_mode, trigger, max_rows,
-        watermark_above_fan_in, same_source, member or MEMBER,
+        watermark_above_fan_in, same_source, member,
     )  # fmt: skip
 
 
-def in_order(stages: dict[str, StageDef]) -> list[StageDef]:
-    """The stages, each after those that it reads. Raises `UserError` if they form no pipeline."""
+def in_order(stages: dict[str, StageDef], elsewhere: bool = False) -> list[StageDef]:
+    """The stages, each after those that it reads; with `elsewhere` they may read, and be read by, stages of
+    other members. Raises `UserError` if they form no pipeline."""
     if not stages:
         raise UserError("the pipeline has no stages: write functions below @pipeline.stage")
     for stage in stages.values():
         for name in stage.inputs:
-            if name not in stages:
+            if name not in stages and not elsewhere:
                 known = ", ".join(s for s in stages if s != stage.name)
                 raise UserError(
                     f"stage '{stage.name}' reads '{name}', and there is no such stage (there are: {known or 'none'}); "
@@ -102,11 +103,8 @@ def in_order(stages: dict[str, StageDef]) -> list[StageDef]:
                 )
     read = {name for stage in stages.values() for name in stage.inputs}
     for stage in stages.values():
-        if stage.name not in read and not stage.sinks:
-            raise UserError(
-                f"stage '{stage.name}' is read by no other stage and has no sink, so its output would go nowhere: "
-                "give it sinks=[cutwater.delta(path)], or remove it"
-            )
+        if stage.name not in read and not stage.sinks and not elsewhere:
+            raise UserError(goes_nowhere(stage.name))
         if stage.name in read and stage.output_mode != "append":
             raise UserError(
                 f"stage '{stage.name}' has output_mode '{stage.output_mode}' and is read by other stages; a channel "
@@ -114,6 +112,13 @@ def in_order(stages: dict[str, StageDef]) -> list[StageDef]:
             )
     _refuse_clashing_sinks(stages)
     return _sorted(stages)
+
+
+def goes_nowhere(stage: str) -> str:
+    return (
+        f"stage '{stage}' is read by no other stage and has no sink, so its output would go nowhere: give it "
+        "sinks=[cutwater.delta(path)], or remove it"
+    )
 
 
 def _refuse_clashing_sinks(stages: dict[str, StageDef]) -> None:
@@ -149,7 +154,8 @@ def _sorted(stages: dict[str, StageDef]) -> list[StageDef]:
             raise UserError(f"the stages {cycle} read each other in a circle; a pipeline has none")
         path.append(name)
         for before in stages[name].inputs:
-            visit(before)
+            if before in stages:
+                visit(before)
         path.pop()
         done[name] = stages[name]
 

@@ -2,7 +2,8 @@
 
 A request is an object `requests/<id>.json`; its answer is `replies/<id>.json`. Whoever asks removes the
 answer, and the leader whatever nobody has fetched for a day. It is only asked for while a leader is there
-to answer, so a request that nobody hears simply waits.
+to answer, so a request that nobody hears simply waits. A member that does not lead puts what its own process
+asks for into the store as well, where the leader finds it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
@@ -36,7 +39,9 @@ class Mailbox:
         self._pending: dict[str, Request] = {}
         self._from_store: set[str] = set()
         self._delivered: dict[str, int] = {}
+        self._forwarded: set[str] = set()
         self._stopped = Event()
+        self._look = Event()
         self._thread = Thread(target=self._watch, name="cutwater-mailbox", daemon=True)
 
     def start(self) -> None:
@@ -44,8 +49,13 @@ class Mailbox:
 
     def stop(self) -> None:
         self._stopped.set()
+        self._look.set()
         for event, _ in self._waiting.values():
             event.set()
+
+    def look(self) -> None:
+        """Somebody says that there is something new in the store."""
+        self._look.set()
 
     def drain(self) -> None:
         """Asks for a drain without waiting for the answer."""
@@ -69,6 +79,7 @@ class Mailbox:
         self._waiting.pop(request.request_id, None)
         if answers:
             return answers[0]
+        self._runtime.shell.call(lambda: self._withdraw(request.request_id))
         if self._runtime.failure is not None:
             raise UserError(f"the pipeline has failed: {self._runtime.failure}") from self._runtime.failure
         raise UserError(
@@ -76,11 +87,18 @@ class Mailbox:
             "`cutwater checkpoints`, and `cutwater status` for what the stages are doing"
         )
 
+    def _withdraw(self, request_id: str) -> None:
+        self._pending.pop(request_id, None)
+        if request_id in self._forwarded:
+            self._forwarded.discard(request_id)
+            self._runtime.shell.work(lambda: self._remove(f"{REQUESTS}{request_id}.json"))
+
     def on_reply(self, reply: Reply) -> None:
         """The leader has answered, in the loop's thread."""
         request_id = reply.request_id
         self._pending.pop(request_id, None)
         self._delivered.pop(request_id, None)
+        self._withdraw(request_id)
         waiting = self._waiting.get(request_id)
         if waiting is not None:
             waiting[1].append(reply)
@@ -99,32 +117,80 @@ class Mailbox:
     def _deliver(self) -> None:
         """Hands to the leader what it has not been given in this term, in the loop's thread."""
         leader = self._runtime.leader
-        if leader.phase is not LeaderPhase.LEADING or leader.coordinator is None:
-            self._runtime.shell.later(0.1, self._deliver_again)
+        state = self._runtime.member.journal.state
+        if leader.phase is LeaderPhase.LEADING and leader.coordinator is not None:
+            for request_id, request in list(self._pending.items()):
+                if self._delivered.get(request_id) != state.term:
+                    self._delivered[request_id] = state.term
+                    leader.on_message(request)
             return
-        term = self._runtime.member.journal.state.term
-        for request_id, request in list(self._pending.items()):
-            if self._delivered.get(request_id) != term:
-                self._delivered[request_id] = term
-                leader.on_message(request)
+        if leader.phase is LeaderPhase.FOLLOWING and self._others_lead():
+            for request_id, request in list(self._pending.items()):
+                if request_id in self._from_store:  # it lies there for whoever leads now
+                    del self._pending[request_id]
+                    self._from_store.discard(request_id)
+                else:
+                    self._forward(request)
+        self._runtime.shell.later(0.1, self._deliver_again)
+
+    def _others_lead(self) -> bool:
+        member = self._runtime.member
+        return member.journal.state.leader in set(member.topology.members()) - {member.name}
 
     def _deliver_again(self) -> None:
         if self._pending:
             self._deliver()
 
-    def _watch(self) -> None:
-        """Looks for requests in the store."""
-        every = 0.25 if isinstance(self._store, LocalStore) else 2.0
-        while not self._stopped.wait(every):
+    def _forward(self, request: Request) -> None:
+        """Another member leads: it finds the request in the store."""
+        if request.request_id in self._forwarded:
+            return
+        self._forwarded.add(request.request_id)
+
+        def put() -> None:
             try:
-                names = self._store.list(REQUESTS)
-                fresh = [n for n in names if _id_of(n) not in self._from_store]
-                found = self._store.read_many(fresh) if fresh else []
+                self._store.put(f"{REQUESTS}{request.request_id}.json", encode(request))
+                self._runtime.links.hint()
+            except OSError:
+                self._forwarded.discard(request.request_id)
+
+        self._runtime.shell.work(put)
+
+    def _watch(self) -> None:
+        """Looks into the store: for requests if this member leads, else for answers to what it has asked."""
+        every = 0.25 if isinstance(self._store, LocalStore) else 2.0
+        while not self._stopped.is_set():
+            self._look.wait(every)
+            self._look.clear()
+            try:
+                if self._runtime.leader.phase is LeaderPhase.LEADING:
+                    self._take_all()
+                else:
+                    self._fetch_answers()
             except OSError:
                 continue
-            for name, data in zip(fresh, found, strict=True):
-                if data is not None:
-                    self._take(_id_of(name), data)
+
+    def _take_all(self) -> None:
+        names = self._store.list(REQUESTS)
+        known = self._from_store | self._forwarded
+        fresh = [n for n in names if _id_of(n) not in known]
+        for name, data in zip(fresh, self._store.read_many(fresh) if fresh else [], strict=True):
+            if data is not None:
+                self._take(_id_of(name), data)
+
+    def _fetch_answers(self) -> None:
+        for request_id in list(self._forwarded):
+            name = f"{REPLIES}{request_id}.json"
+            data = self._store.read(name)
+            if data is not None:
+                reply = decode(data)
+                self._store.delete([name])
+                if isinstance(reply, Reply):
+                    self._runtime.shell.call(partial(self.on_reply, reply))
+
+    def _remove(self, name: str) -> None:
+        with suppress(OSError):
+            self._store.delete([name])
 
     def _take(self, request_id: str, data: bytes) -> None:
         self._from_store.add(request_id)

@@ -12,9 +12,13 @@ from typing import Any, overload
 
 from pyspark.sql import SparkSession
 
-from cutwater.built import Built, bind_sinks, build
-from cutwater.durations import readable, seconds
-from cutwater.graph import MEMBER, StageDef, define
+from cutwater.assembly import assemble, own_stages
+from cutwater.built import Builder, Built, bind_sinks
+from cutwater.claim import claim
+from cutwater.cluster.config import ClusterConfig
+from cutwater.cluster.links import open_links
+from cutwater.durations import seconds
+from cutwater.graph import StageDef, define
 from cutwater.mailbox import answered, check_savepoint_name, new_id
 from cutwater.protocol.coordinator_actions import CoordinatorConfig
 from cutwater.protocol.errors import UserError
@@ -24,7 +28,7 @@ from cutwater.restoring import check_topology, is_forced, restore_before_start
 from cutwater.runtime import Runtime, Settings, member_config
 from cutwater.sinks.base import Sink
 from cutwater.spark.session import adopt_session, hush, make_session
-from cutwater.status import Status, read_status, stale_after
+from cutwater.status import Status
 from cutwater.stores import Store, open_store
 
 Function = Callable[..., Any]
@@ -122,6 +126,10 @@ class Pipeline:
         force: bool = False,
         unaligned: bool = False,
         once: bool = False,
+        member: str | None = None,
+        members: Sequence[str] = (),
+        cluster: ClusterConfig | None = None,
+        leader_timeout: str | float = "3s",
         timeout: str | float = "10m",
         alignment_timeout: str | float | None = None,
         retained: int = 3,
@@ -140,6 +148,12 @@ class Pipeline:
         and `force` undoes what others did to the tables since. `unaligned`: checkpoints do not wait for rows
         in channels. `once`: process what is there now, commit, publish, end. `takeover`: do not wait for
         another process that seems to run it. `tell` is given what happens, line by line.
+
+        A pipeline of several processes: `member` is the name of this one, which hosts the stages that name it
+        (or, if none names any, all stages of this file; parameters may then name stages of other members).
+        `members`: who else has to be there before it first begins, beside those whose stages are read here.
+        `cluster`: how members reach each other. `leader_timeout`: silence of the leader after which another
+        takes over.
         """
         if self._runtime is not None:
             raise UserError(f"pipeline '{self.name}' runs already; stop() it first")
@@ -156,24 +170,48 @@ class Pipeline:
             interval_ms=interval, timeout_ms=deadline, alignment_timeout_ms=patience, retained=retained,
             tolerated_failures=tolerated_failures,
         )  # fmt: skip
-        _wait_for_other(where, self.name, takeover, say)
-        built = self._build(spark, master, conf)
+        name, own = own_stages(self.stages, member)
+        claim(where, self.name, name, takeover, say)
+        expected = {*members, *(s.member for s in self.stages.values() if s.member is not None)}
+        built = self._build(spark, master, conf, where, name, own, member is not None, expected, say)
         bind_sinks(built, where, force or is_forced(where))
         if restore is not None:
             restore_before_start(where, built.topology, str(restore), tuple(drop), tuple(reset), say)
         elif drop or reset:
             raise UserError("drop and reset say what a restore does with stages; give restore= too")
         check_topology(where, built.topology)
-        leader = LeaderConfig(timeout_ms=LEADER_ALONE_MS, heartbeat_ms=1_000, coordinator=config)
+        silence = LEADER_ALONE_MS
+        if len(built.topology.members()) > 1:
+            if cluster is None:
+                raise UserError(
+                    f"the members {', '.join(built.topology.members())} have to reach each other: say where this one "
+                    "listens (--listen tcp/HOST:PORT) and where it finds another (--peer tcp/HOST:PORT)"
+                )
+            silence = max(100, int(seconds(leader_timeout, "leader_timeout") * 1000))
+        links = open_links(cluster, self.name, name, say)
+        leader = LeaderConfig(
+            timeout_ms=silence, heartbeat_ms=min(1_000, silence // 3), coordinator=config
+        )  # fmt: skip
         settings = Settings(
             leader, member_config(where), restarts=restarts, idle_after_s=seconds(idle_after, "idle_after"),
             once=once, unaligned=unaligned,
         )  # fmt: skip
-        self._runtime = Runtime(built, where, MEMBER, settings, say)
+        self._runtime = Runtime(built, where, name, settings, say, links)
         self._runtime.start()
         return self
 
-    def _build(self, spark: SparkSession | None, master: str | None, conf: dict[str, str] | None) -> Built:
+    def _build(
+        self,
+        spark: SparkSession | None,
+        master: str | None,
+        conf: dict[str, str] | None,
+        store: Store,
+        member: str,
+        own: dict[str, StageDef],
+        elsewhere: bool,
+        expected: set[str],
+        tell: Callable[[str], None],
+    ) -> Built:
         if spark is not None and (master or conf):
             raise UserError(
                 "give either your own session (spark=) or settings for a new one (master=, conf=)"
@@ -184,7 +222,9 @@ class Pipeline:
             self._own_session = None if existed else spark
         adopt_session(spark)
         folder = Path(tempfile.mkdtemp(prefix=f"cutwater-{self.name}-"))
-        return build(self.name, self.stages, spark, folder)
+        builder = Builder(self.name, own, spark, folder, elsewhere)
+        reads = {name: stage.inputs for name, stage in own.items()}
+        return builder.finish(assemble(store, member, builder, reads, expected, tell))
 
     def run(self, store: str | Store = "./state", **options: Any) -> None:
         """Starts the pipeline and stays until it ends: drained, failed, or told so by Ctrl-C or SIGTERM
@@ -307,37 +347,6 @@ class Pipeline:
 
     def _ask(self, request: Request, timeout: str | float) -> int | None:
         return answered(self._running().request(request, seconds(timeout, "timeout")), request.kind)
-
-
-def _wait_for_other(store: Store, name: str, takeover: bool, tell: Callable[[str], None]) -> None:
-    """Another process that runs this store's pipeline is not pushed aside by accident."""
-    told = False
-    while True:
-        stale = stale_after(store)
-        for other in read_status(store):
-            if other.pipeline != name:
-                raise UserError(
-                    f"the store {store.url} belongs to pipeline '{other.pipeline}', and this one is '{name}'; give "
-                    "each pipeline a store of its own"
-                )
-        alive = [s for s in read_status(store) if s.is_alive(stale)]
-        if not alive or takeover:
-            return
-        other = alive[0]
-        age = time.time() - other.updated_at
-        if age < 3:
-            raise UserError(
-                f"pipeline '{name}' runs already on this store: process {other.pid} on {other.host}, since "
-                f"{readable(time.time() - other.started_at)}. Drain it with `cutwater drain --store {store.url}`, or "
-                "take over with --takeover (takeover=True)"
-            )
-        if not told:
-            tell(
-                f"process {other.pid} on {other.host} ran this pipeline and has been silent for {readable(age)}; "
-                f"taking over when that is {readable(stale)}"
-            )
-            told = True
-        time.sleep(0.2)
 
 
 def _print(line: str) -> None:

@@ -15,6 +15,7 @@ import msgspec
 
 from cutwater import failpoints, folders
 from cutwater.built import Built
+from cutwater.cluster.links import Links
 from cutwater.leftovers import Needed
 from cutwater.mailbox import Mailbox
 from cutwater.offline import manifest_of
@@ -23,7 +24,8 @@ from cutwater.protocol.errors import StoreError, UserError
 from cutwater.protocol.leader import Leader, LeaderConfig, LeaderPhase
 from cutwater.protocol.member import Member, MemberConfig
 from cutwater.protocol.records import JournalState, StageReport
-from cutwater.protocol.wire import Ack, Reply, Request
+from cutwater.protocol.replay.messages import AskRange, Compacted, EntriesChunk, FetchEntries, HaveRange
+from cutwater.protocol.wire import Ack, Announcement, Heartbeat, LogGrown, Reply, Request
 from cutwater.shell import Shell
 from cutwater.sinks.base import Sink
 from cutwater.spark.host import StageHost
@@ -56,12 +58,19 @@ class Runtime:
     """One member of a pipeline, running in this process. `tell` is given what happens, line by line."""
 
     def __init__(
-        self, built: Built, store: Store, name: str, settings: Settings, tell: Callable[[str], None]
+        self,
+        built: Built,
+        store: Store,
+        name: str,
+        settings: Settings,
+        tell: Callable[[str], None],
+        links: Links,
     ) -> None:
         self.built = built
         self.store = store
         self.settings = settings
         self.tell = tell
+        self.links = links
         self.boot = uuid.uuid4().hex[:8]
         self.member = Member(name, self.boot, built.topology, settings.member, LocalWord)
         self.leader = Leader(self.member, settings.leader)
@@ -107,6 +116,7 @@ class Runtime:
         self.shell.spawn("beat", self.leader.beat())
         self.shell.spawn("provide", self.member.provide())
         self.shell.start()
+        self.links.start(self._on_message)
         self.mailbox.start()
         self.reporter.start()
 
@@ -115,7 +125,7 @@ class Runtime:
     def _discard_later(self) -> None:
         self.shell.later(DISCARD_EVERY_S, self._discard_later)
         state = self.member.journal.state
-        if self.leader.phase is LeaderPhase.LEADING and state.head is not None:
+        if state.head is not None:
             known = JOURNAL_STATE.decode(JOURNAL_STATE_BYTES(state))
             self.shell.work(lambda: self._discard(known))
 
@@ -145,6 +155,7 @@ class Runtime:
             host.join()
         self.reporter.stop("stopped" if self.failure is None else "failed")
         self.mailbox.stop()
+        self.links.close()
         self.done.set()
 
     def wait(self, timeout_s: float | None = None) -> bool:
@@ -158,7 +169,7 @@ class Runtime:
         if not state.drained or state.head is None or self.member.resumes:
             return False
         index = state.committed[state.head].index
-        return all(self.times.marked.get(sink, 0) >= index for sink in self.sinks)
+        return all(self.times.marked.get(sink, 0) >= index for sink in self.built.topology.sinks())
 
     def _on_failure(self, error: BaseException) -> None:
         if self.failure is None:
@@ -183,18 +194,26 @@ class Runtime:
             )
         if self.leader.given_up:
             raise UserError(self._give_up_story())
-        if self.settings.once and not self._once_asked and self._sources_done():
+        if self.settings.once and not self._once_asked and self._all_sources_done():
             self._once_asked = True
             self.mailbox.drain()
         if self.drained:
             self.done.set()
 
-    def _sources_done(self) -> bool:
+    @property
+    def sources_done(self) -> bool:
+        """Whether the sources of this member's stages have given all that was there, with `once`."""
         return (
-            self.leader.phase is LeaderPhase.LEADING
+            self.settings.once
             and len(self.member.stages) == len(self.hosts)
             and all(host.finished for host in self.hosts.values() if host.is_root)
         )
+
+    def _all_sources_done(self) -> bool:
+        if self.leader.phase is not LeaderPhase.LEADING or not self.sources_done:
+            return False
+        others = set(self.built.topology.members()) - {self.member.name}
+        return others <= self.reporter.finished_elsewhere
 
     def _give_up_story(self) -> str:
         failed = "; ".join(f"stage '{s}' failed: {e}" for s, e in sorted(self.member.failures.items()))
@@ -225,12 +244,31 @@ class Runtime:
 
     def _send(self, effect: fx.Send) -> None:
         message = effect.message
-        if isinstance(message, Ack):
-            self.leader.on_message(message)
-        elif isinstance(message, Reply):
+        if isinstance(message, Reply):
             self.mailbox.on_reply(message)
+        elif isinstance(message, Ack) and effect.to == self.member.name:
+            self.leader.on_message(message)
         else:
             failpoints.reach("announcement", getattr(getattr(message, "phase", None), "value", ""))
+            self.links.send(effect.to, message)
+
+    def _on_message(self, sender: str, message: Any) -> None:
+        self.shell.call(lambda: self._take(sender, message))
+
+    def _take(self, sender: str, message: Any) -> None:
+        """A message of another member, in the loop's thread."""
+        match message:
+            case Announcement():
+                self.member.on_announcement(message)
+            case Heartbeat():
+                self.member.on_heartbeat(message)
+                self.leader.on_heartbeat(message)
+            case LogGrown():
+                self.member.on_log_grown(message)
+            case Ack():
+                self.leader.on_message(message)
+            case AskRange() | FetchEntries() | HaveRange() | EntriesChunk() | Compacted():
+                self.member.on_replay(sender, message)
 
     # --- effects, in threads of the pool --------------------------------------------------------------
 

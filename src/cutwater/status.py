@@ -69,6 +69,9 @@ class Status(msgspec.Struct, frozen=True):
     stages: tuple[StageStatus, ...]
     unpublished: dict[str, int]
     trouble: str = ""
+    leads: bool = False
+    finished: bool = False
+    """With `once`: whether the sources of its stages have given all that was there."""
 
     @property
     def is_over(self) -> bool:
@@ -117,6 +120,8 @@ class Reporter:
         self._started_at = time.time()
         self._stopped = Event()
         self._rates: dict[str, tuple[float, float]] = {}
+        self.finished_elsewhere: set[str] = set()
+        """With `once`: the other members whose sources have given all that was there."""
         self._thread = Thread(target=self._report, name="cutwater-status", daemon=True)
 
     def start(self) -> None:
@@ -136,6 +141,8 @@ class Reporter:
             self.put(self.status())
             if self._runtime.member.journal.state.drained:
                 self._look_at_marks()
+            elif self._runtime.settings.once and len(self._runtime.built.topology.members()) > 1:
+                self._look_at_others()
 
     def put(self, status: Status) -> None:
         try:
@@ -151,6 +158,17 @@ class Reporter:
         marked = self._runtime.times.marked
         for sink, index in marks.items():
             marked[sink] = max(marked.get(sink, 0), index)
+        self._runtime.shell.call(lambda: None)
+
+    def _look_at_others(self) -> None:
+        try:
+            found = read_status(self._runtime.store)
+        except OSError:
+            return
+        generation = self._runtime.member.journal.state.generation
+        self.finished_elsewhere = {
+            s.member for s in found if s.finished and s.generation == generation and not s.is_over
+        }
         self._runtime.shell.call(lambda: None)
 
     def _measure(self) -> None:
@@ -183,7 +201,9 @@ class Reporter:
         last = runtime.times.last_committed
         if state is None:
             draining = any(s.draining for s in list(runtime.member.stages.values()))
-            ready = runtime.leader.phase is LeaderPhase.LEADING and runtime.member.stages
+            alone = len(runtime.built.topology.members()) == 1
+            leads = runtime.leader.phase is LeaderPhase.LEADING
+            ready = (leads if alone else journal.leader) and runtime.member.stages
             state = "draining" if draining else "running" if ready else "starting"
         head = journal.committed.get(journal.head) if journal.head is not None else None
         unpublished = {}
@@ -213,6 +233,8 @@ class Reporter:
             stages=tuple(self._stage(runtime.hosts[s]) for s in runtime.built.stages if s in runtime.hosts),
             unpublished=unpublished,
             trouble=runtime.shell.last_trouble,
+            leads=runtime.leader.phase is LeaderPhase.LEADING,
+            finished=runtime.sources_done,
         )
 
     def _stage(self, host: StageHost) -> StageStatus:

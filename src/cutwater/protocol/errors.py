@@ -9,6 +9,10 @@ class UserError(CutwaterError):
     """The caller asked for something that cannot be; the message says what to ask for instead."""
 
 
+class GraphChanged(UserError):
+    """The journal has another graph than the one this member was started with."""
+
+
 class PeerError(CutwaterError):
     """Another member sent something that cannot be believed or understood. It changed nothing here."""
 

@@ -256,7 +256,7 @@ class Leader:
         topology = self.member.topology
         wanted = digest(encode(topology))
         state = self.member.journal.state
-        if state.topology_hash == wanted:
+        if state.topology is not None:
             return True
         generation = state.generation
         return (yield from self.record(term, lambda _: TopologySet(term, generation, wanted, topology)))

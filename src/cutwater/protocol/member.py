@@ -31,7 +31,7 @@ from cutwater.protocol.effects import (
     insist,
     put,
 )
-from cutwater.protocol.errors import StoreError, UserError
+from cutwater.protocol.errors import GraphChanged, StoreError, UserError
 from cutwater.protocol.injector import BarrierInjector, Word
 from cutwater.protocol.journal import Journal
 from cutwater.protocol.log import follow
@@ -115,6 +115,7 @@ class Member:
         self.name = name
         self.boot = boot
         self.topology = topology
+        self._topology_hash = digest(encode(topology))
         self.config = config
         self.now_ms = 0
         self.live = False
@@ -227,6 +228,11 @@ class Member:
             self.resumes = False
         if state.topology is None:
             return
+        if state.topology_hash != self._topology_hash:
+            raise GraphChanged(
+                "the pipeline's graph is no longer the one with which this member was started; start it again, and "
+                "it takes the new one from the journal"
+            )
         if not self._serving:
             self._serve()
         if state.generation != self._generation and not state.drained:
