@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from cutwater.built import Builder, whole
-from cutwater.graph import MEMBER, NAME, StageDef, goes_nowhere
+from cutwater.graph import NAME, StageDef, goes_nowhere
 from cutwater.offline import read_journal
 from cutwater.protocol.errors import UserError
 from cutwater.protocol.records import StageSpec, Topology
+from cutwater.status import ALONE
 from cutwater.stores import LocalStore, Store
 
 PREFIX = "graph/"
@@ -58,7 +59,7 @@ def own_stages(stages: dict[str, StageDef], member: str | None) -> tuple[str, di
         )
     if named and member not in named:
         raise UserError(f"no stage has member='{member}'; the members are {', '.join(named)}")
-    here = member or MEMBER
+    here = member or ALONE
     own = {n: s for n, s in stages.items() if s.member in (None, here)}
     return here, {n: msgspec.structs.replace(s, member=here) for n, s in own.items()}
 

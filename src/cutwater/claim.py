@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from cutwater.durations import readable
 from cutwater.protocol.errors import UserError
-from cutwater.status import Status, read_status, stale_after
+from cutwater.status import ALONE, Status, read_status, stale_after
 from cutwater.stores import Store
 
 LONG_AGO_S = 600.0
@@ -58,4 +58,4 @@ def _runs_already(store: Store, other: Status) -> str:
 
 
 def _who(other: Status) -> str:
-    return f"pipeline '{other.pipeline}'" + (f", member '{other.member}'," if other.member != "main" else "")
+    return f"pipeline '{other.pipeline}'" + (f", member '{other.member}'," if other.member != ALONE else "")

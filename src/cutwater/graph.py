@@ -14,7 +14,6 @@ from cutwater.protocol.errors import UserError
 from cutwater.sinks.base import Sink
 
 SPARK = "spark"
-MEMBER = "main"
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 MODES = ("append", "update", "complete")
 

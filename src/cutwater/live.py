@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cutwater.durations import readable
-from cutwater.status import StageStatus, Status
+from cutwater.status import ALONE, StageStatus, Status
 
 NEWS = 6
 STYLES = {
@@ -27,6 +27,9 @@ def view(status: Status, where: str, now: float, news: list[str], width: int = 8
     """The whole picture, for a terminal of this width."""
     head = Text(overflow="ellipsis", no_wrap=True)
     head.append(status.pipeline, style="bold")
+    if status.member != ALONE:
+        head.append(f" · {status.member}", style="bold")
+        head.append(" leads" if status.leads else "", style="cyan")
     head.append("  ")
     head.append(status.state, style=STYLES.get(status.state, ""))
     head.append(

@@ -127,7 +127,7 @@ class Pipeline:
         unaligned: bool = False,
         once: bool = False,
         member: str | None = None,
-        members: Sequence[str] = (),
+        wait_for: Sequence[str] = (),
         cluster: ClusterConfig | None = None,
         leader_timeout: str | float = "3s",
         timeout: str | float = "10m",
@@ -151,7 +151,7 @@ class Pipeline:
 
         A pipeline of several processes: `member` is the name of this one, which hosts the stages that name it
         (or, if none names any, all stages of this file; parameters may then name stages of other members).
-        `members`: who else has to be there before it first begins, beside those whose stages are read here.
+        `wait_for`: who else has to be there before it first begins, beside those whose stages are read here.
         `cluster`: how members reach each other. `leader_timeout`: silence of the leader after which another
         takes over.
         """
@@ -172,7 +172,7 @@ class Pipeline:
         )  # fmt: skip
         name, own = own_stages(self.stages, member)
         claim(where, self.name, name, takeover, say)
-        expected = {*members, *(s.member for s in self.stages.values() if s.member is not None)}
+        expected = {*wait_for, *(s.member for s in self.stages.values() if s.member is not None)}
         built = self._build(spark, master, conf, where, name, own, member is not None, expected, say)
         bind_sinks(built, where, force or is_forced(where))
         if restore is not None:
@@ -228,7 +228,8 @@ class Pipeline:
 
     def run(self, store: str | Store = "./state", **options: Any) -> None:
         """Starts the pipeline and stays until it ends: drained, failed, or told so by Ctrl-C or SIGTERM
-        (which drain it; a second one stops it at once). Takes what `start` takes. Raises what ended it."""
+        (which drain it; a second one stops it at once, and of several members the first one does so). Takes
+        what `start` takes. Raises what ended it."""
         options.setdefault("tell", _print)
         tell = options["tell"]
         self.start(store, **options)
@@ -250,6 +251,9 @@ class Pipeline:
                     tick()
                 if len(signals) > seen:
                     seen = len(signals)
+                    if len(runtime.built.topology.members()) > 1:
+                        tell(f"member '{runtime.member.name}' leaves; the others wait until it is back")
+                        break
                     if seen > 1:
                         tell("stopping at once; what is not committed will be done again")
                         break

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from cutwater.spark.host import StageHost
 
 PREFIX = "status/"
+ALONE = "main"
+"""The name of a member that is the only one."""
 STALE_S = 10.0
 STALE_REMOTE_S = 30.0
 

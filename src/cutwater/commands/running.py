@@ -11,6 +11,17 @@ from typing import Annotated, Any, Protocol
 import msgspec
 import typer
 
+from cutwater.commands.clustering import (
+    PANEL,
+    Listen,
+    Multicast,
+    Peer,
+    Secret,
+    TlsCa,
+    TlsCert,
+    TlsKey,
+    cluster_config,
+)
 from cutwater.commands.output import StoreUrl, command, console, fail, iso
 from cutwater.commands.quiet import hearing
 from cutwater.protocol.errors import CutwaterError, UserError
@@ -125,11 +136,40 @@ def run(
         typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting; may be repeated."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object per line.")] = False,
+    member: Annotated[
+        str | None,
+        typer.Option(
+            "--member", metavar="NAME", help="This process is one of several.", rich_help_panel=PANEL
+        ),
+    ] = None,
+    wait_for: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--wait-for", metavar="NAME", help="A member without which it does not begin.", rich_help_panel=PANEL
+        ),
+    ] = None,
+    listen: Listen = None,
+    peer: Peer = None,
+    secret: Secret = "",
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    multicast: Multicast = False,
+    leader_timeout: Annotated[
+        str,
+        typer.Option(
+            "--leader-timeout", help="Silence after which another leads.", rich_help_panel=PANEL
+        ),
+    ] = "3s",
 ) -> None:
-    """Runs a pipeline until it is drained: by Ctrl-C (twice stops at once), `cutwater drain`, or --once."""
+    """Runs a pipeline, or one member of it, until it is drained: by Ctrl-C (twice stops at once), `cutwater
+    drain`, or --once. Ctrl-C ends one member of several at once, and the others wait for it."""
     from cutwater.commands.loading import load
 
     settings = _settings(conf or [])
+    cluster = cluster_config(listen, peer, secret, tls_ca, tls_cert, tls_key, multicast)
+    if cluster is not None and member is None:
+        raise UserError("--listen and --peer are for one member of several: give it a name with --member NAME")
     pipeline = load(target)
 
     def start(tell: Callable[[str], None]) -> None:
@@ -137,7 +177,8 @@ def run(
             store, every=every, once=once, restore=restore, drop=drop or (), reset=reset or (), force=force,
             takeover=takeover, unaligned=unaligned, timeout=timeout, alignment_timeout=alignment_timeout,
             retained=retained, tolerated_failures=tolerated_failures, restarts=restarts,
-            idle_after=idle_after, master=master, conf=settings, tell=tell,
+            idle_after=idle_after, master=master, conf=settings, tell=tell, member=member,
+            wait_for=wait_for or (), cluster=cluster, leader_timeout=leader_timeout,
         )  # fmt: skip
 
     def status() -> Status | None:

@@ -1,0 +1,76 @@
+"""The options by which a member joins its cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cutwater.protocol.errors import UserError
+
+if TYPE_CHECKING:
+    from cutwater.cluster.config import ClusterConfig
+
+PANEL = "Several members"
+Listen = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--listen", metavar="tcp/HOST:PORT", help="Where other members reach this one.", rich_help_panel=PANEL
+    ),
+]
+Peer = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--peer", metavar="tcp/HOST:PORT", help="A member that it knows; one leads to all.", rich_help_panel=PANEL
+    ),
+]
+Secret = Annotated[
+    str,
+    typer.Option(
+        "--secret", envvar="CUTWATER_SECRET", help="The same for all members; @FILE reads it from a file.",
+        show_envvar=True, rich_help_panel=PANEL,
+    ),
+]  # fmt: skip
+TlsCa = Annotated[
+    str | None, typer.Option("--tls-ca", metavar="FILE", help="TLS: the authority.", rich_help_panel=PANEL)
+]
+TlsCert = Annotated[
+    str | None, typer.Option("--tls-cert", metavar="FILE", help="TLS: its certificate.", rich_help_panel=PANEL)
+]
+TlsKey = Annotated[
+    str | None, typer.Option("--tls-key", metavar="FILE", help="TLS: the key to it.", rich_help_panel=PANEL)
+]
+Multicast = Annotated[
+    bool,
+    typer.Option("--multicast", help="Also look for members in the local network.", rich_help_panel=PANEL),
+]
+
+
+def cluster_config(
+    listen: list[str] | None,
+    peer: list[str] | None,
+    secret: str,
+    tls_ca: str | None,
+    tls_cert: str | None,
+    tls_key: str | None,
+    multicast: bool,
+) -> ClusterConfig | None:
+    """What these options say; `None` if nothing of a cluster. Raises `UserError` for what cannot be."""
+    if not (listen or peer or multicast):
+        return None
+    from cutwater.cluster.config import ClusterConfig
+
+    if secret.startswith("@"):
+        try:
+            secret = Path(secret[1:]).read_text().strip()
+        except OSError as error:
+            raise UserError(f"--secret {secret}: {error.strerror}") from error
+        if not secret:
+            raise UserError("the file that --secret names is empty")
+    config = ClusterConfig(
+        listen=tuple(listen or ()), peers=tuple(peer or ()), secret=secret, tls_ca=tls_ca, tls_cert=tls_cert,
+        tls_key=tls_key, multicast=multicast,
+    )  # fmt: skip
+    config.check()
+    return config
