@@ -184,9 +184,10 @@ class ZenohKv:
 
     def _on_slot(self, sample: Any) -> None:
         where = str(sample.key_expr)
-        parts = where.removeprefix(f"{self._root}/").split("/")
-        owner_at = 1 if parts[0] == "slots" else 2
-        owner, key = parts[owner_at], "/".join(parts[owner_at + 1 :])
+        stream, _, rest = where.removeprefix(f"{self._root}/").partition("/")
+        if stream == "to":
+            rest = rest.partition("/")[2]
+        owner, _, key = rest.partition("/")
         put = sample.kind == zenoh.SampleKind.PUT
         value = sample.payload.to_bytes() if put else b""
         envelope = self._opened("put" if put else "delete", where, sample, value, owner)
@@ -194,7 +195,7 @@ class ZenohKv:
             return
         with self._lock:
             peer = self._peer(envelope)
-            tell = peer is not None and peer.push(parts[0], envelope.seq, key, value if put else None)
+            tell = peer is not None and peer.push(stream, envelope.seq, key, value if put else None)
             if tell and self._on_change is not None:
                 self._on_change(owner, key, value)
 
@@ -234,7 +235,9 @@ class ZenohKv:
             query.reply(where, data, attachment=seal)
 
     def _on_token(self, sample: Any) -> None:
-        name, boot, seal = str(sample.key_expr).removeprefix(f"{self._root}/alive/").split("/")
+        rest = str(sample.key_expr).removeprefix(f"{self._root}/alive/")
+        name, _, rest = rest.partition("/")
+        boot, _, seal = rest.partition("/")
         if (name, boot) == self._self:
             return
         if seal != self._sealer.token(name, boot):
@@ -295,7 +298,11 @@ class ZenohKv:
         envelope = self._opened("answer", str(sample.key_expr), sample, data, peer.name)
         if envelope is None or envelope.nonce != nonce or envelope.boot != peer.boot:
             return
-        snapshot = _SNAPSHOT(data)
+        try:
+            snapshot = _SNAPSHOT(data)
+        except msgspec.MsgspecError:
+            self._complaints.add(peer.name, "an answer")
+            return
         with self._lock:
             if peer.asked != nonce or not peer.present:
                 return
