@@ -140,17 +140,17 @@ def running(count: int, store: Path, interval_ms: int) -> Iterator[Iterator[floa
     """Starts so many members; gives the milliseconds of each checkpoint as it is committed."""
     names = [f"m{i:02}" for i in range(count)]
     endpoints = free_endpoints(count)
-    processes: list[subprocess.Popen[str]] = []
+    processes: list[subprocess.Popen[bytes]] = []
+    heard, said = os.pipe()  # one for all: any of them may lead
     try:
         for name, endpoint in zip(names, endpoints, strict=True):
             peer = endpoints[0] if processes else None
             config = Config(name, names, str(store), endpoint, peer, interval_ms)
             command = [sys.executable, "-m", "bench.members", msgspec.json.encode(config).decode()]
-            pipe = subprocess.PIPE
-            processes.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True))
-        leader = processes[0].stdout
-        assert leader is not None
-        yield (json.loads(line)["ms"] for line in leader)
+            processes.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=said))
+        os.close(said)
+        with open(heard) as lines:
+            yield (json.loads(line)["ms"] for line in lines)
     finally:
         for process in processes:
             process.kill()
