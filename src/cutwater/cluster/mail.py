@@ -1,5 +1,6 @@
-"""What is posted to single members: in order, by a thread of its own, because a large message to a slow
-reader takes its time and nobody else may wait for that."""
+"""What is posted to single members, in order. What is large goes through a thread of its own, because to a slow
+reader it takes its time and nobody else may wait for that; what is small goes at once, unless large mail is
+before it."""
 
 from __future__ import annotations
 
@@ -16,6 +17,9 @@ from cutwater.cluster.seal import Sealer
 MAX_QUEUED = 1_000
 MAX_HELD = 100
 HELD_S = 10.0
+SMALL_BYTES = 4_096
+Mail = tuple[str, str, bytes]
+"""The member, the boot of its process, and what is for it."""
 QOS = {
     "congestion_control": zenoh.CongestionControl.BLOCK,
     "priority": zenoh.Priority.DATA_LOW,
@@ -32,11 +36,12 @@ class Outbox:
         self._sealer = sealer
         self._root = root
         self._member = sealer.member
-        self._queue: Queue[tuple[str, str, bytes] | None] = Queue(MAX_QUEUED)
+        self._queue: Queue[Mail | None] = Queue(MAX_QUEUED)
         self._held: dict[str, deque[tuple[float, bytes]]] = {}
         self._lock = Lock()
+        self._pending = 0
         self._seq = 0
-        self._thread = Thread(target=self._send, name="cutwater-mail", daemon=True)
+        self._thread = Thread(target=self._work, name="cutwater-mail", daemon=True)
         self._thread.start()
 
     def post(self, to: str, data: bytes, boots: list[str]) -> None:
@@ -68,19 +73,29 @@ class Outbox:
                     continue
         self._thread.join(timeout=1.0)
 
-    def _put(self, mail: tuple[str, str, bytes]) -> None:
+    def _put(self, mail: Mail) -> None:
+        if not self._pending and len(mail[2]) <= SMALL_BYTES:
+            self._send(mail)
+            return
         try:
             self._queue.put_nowait(mail)
+            self._pending += 1
         except Full:
             return  # mail may be lost; whoever needs it asks again
 
-    def _send(self) -> None:
-        while (mail := self._queue.get()) is not None:
-            to, boot, data = mail
-            self._seq += 1
-            where = f"{self._root}/{to}/{boot}/{self._member}"
-            seal = self._sealer.seal("mail", where, self._seq, data)
-            try:
-                self._session.put(where, data, attachment=seal, **QOS)
-            except zenoh.ZError:
-                return  # the session is closed
+    def _work(self) -> None:
+        while (mail := self._queue.get()) is not None and self._send(mail):
+            with self._lock:
+                self._pending -= 1
+
+    def _send(self, mail: Mail) -> bool:
+        """Whether the session is still open."""
+        to, boot, data = mail
+        self._seq += 1
+        where = f"{self._root}/{to}/{boot}/{self._member}"
+        seal = self._sealer.seal("mail", where, self._seq, data)
+        try:
+            self._session.put(where, data, attachment=seal, **QOS)
+        except zenoh.ZError:
+            return False
+        return True
