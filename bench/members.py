@@ -71,6 +71,7 @@ class Process:
             fx.Read: lambda e: store.read(e.name),
             fx.ReadMany: lambda e: store.read_many(e.names),
             fx.List: lambda e: store.list(e.prefix, e.after),
+            fx.ListMany: lambda e: store.list_many(e.places),
             fx.Delete: self._delete,
             fx.ListFolders: lambda e: [],
             fx.MakeFolder: lambda e: fx.DONE,

@@ -14,7 +14,7 @@ import zenoh
 
 from cutwater.cluster.seal import Sealer
 
-MAX_QUEUED = 1_000
+MAX_QUEUED = 100
 MAX_HELD = 100
 HELD_S = 10.0
 SMALL_BYTES = 4_096
