@@ -341,6 +341,8 @@ class Desk:
                 return [self.objects.get(name) for name in effect.names]
             case fx.List():
                 return sorted(n for n in self.objects if n.startswith(effect.prefix) and n > effect.after)
+            case fx.ListMany():
+                return [self._answer(fx.List(*place)) for place in effect.places]
             case fx.Delete():
                 for name in effect.names:
                     self.objects.pop(name, None)

@@ -21,6 +21,7 @@ from cutwater.protocol.effects import (
     Delete,
     Effect,
     List,
+    ListMany,
     Procedure,
     Read,
     ReadMany,
@@ -70,6 +71,8 @@ class Store:
             case List():
                 after = max(effect.after, effect.prefix)
                 return sorted(n for n in self.objects if n.startswith(effect.prefix) and n > after)
+            case ListMany():
+                return [self.apply(List(*place)) for place in effect.places]
             case Delete():
                 for name in effect.names:
                     self.objects.pop(name, None)

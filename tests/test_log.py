@@ -354,6 +354,28 @@ def test_following_brings_every_new_entry_in_order_and_says_how_many() -> None:
     assert process.jumps == 0
 
 
+@pytest.mark.parametrize(("heard", "looks"), [(1, 2), (2, 3), (3, 1), (9, 1)])
+def test_what_others_say_is_there_is_read_without_a_look_first_and_nothing_else_changes(
+    heard: int, looks: int
+) -> None:
+    store, writer = written("a")
+    process = knowing(store)
+    drive(writer.ensure("b", "c"), store)
+    store.seen.clear()
+    assert drive(follow(process.view, heard), store) == 2
+    assert process.texts == ["a", "b", "c"]
+    assert store.count(List) == looks
+
+
+def test_hearing_of_what_is_not_there_or_was_compacted_away_does_no_harm() -> None:
+    store, writer = written("a", "b", "c")
+    process = knowing(store)
+    assert drive(follow(process.view, 7), store) == 0
+    drive(writer.ensure("d", then_compact=True), store)
+    assert drive(follow(process.view, 4), store) == 2
+    assert (process.texts, process.jumps) == (["a", "b", "c", "d"], 1)
+
+
 def test_entries_that_arrive_while_it_reads_are_read_too() -> None:
     store, writer = written("a", "b")
     more = iter("cde")

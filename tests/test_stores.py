@@ -66,6 +66,12 @@ class StoreContract:
         ]
         assert store.read_many([]) == []
 
+    def test_many_places_are_listed_in_the_order_in_which_they_are_asked_for(self, store: Store) -> None:
+        for name in ("b/1", "b/2", "a/1", "a/2"):
+            store.create(name, b"")
+        assert store.list_many([("b/", "b/1"), ("none/", ""), ("a/", "")]) == [["b/2"], [], ["a/1", "a/2"]]
+        assert store.list_many([]) == []
+
     def test_an_empty_object_is_an_object(self, store: Store) -> None:
         store.create("a", b"")
         assert store.read("a") == b""

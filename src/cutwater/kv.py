@@ -1,70 +1,157 @@
 """The key-value seam between members: every member writes only its own slots, anyone reads and scans.
 
 It carries hints and speed; the store carries the truth. A value that cannot be read harms nobody but the
-slot that holds it. This is the implementation for members in one process. Changes are pushed: nobody polls.
+slot that holds it. Changes are pushed: nobody polls. `MemoryCluster` is the implementation for members in
+one process, `cluster/zenoh_kv.py` the one between processes and machines.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from threading import RLock
 from typing import Protocol
 
 OnChange = Callable[[str, str, bytes], None]
 """Called with the owner, the key and the new value of a slot."""
+OnMail = Callable[[str, bytes], None]
+"""Called with the sender and the bytes that it posted."""
 
 
 class ClusterKv(Protocol):
-    """One member's view of the slots of all."""
+    """One member's view of the slots of all. `boot` names its process."""
 
-    def write(self, key: str, value: bytes) -> None:
-        """Sets this member's own slot; what was in it is gone."""
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def boot(self) -> str: ...
+
+    def write(self, key: str, value: bytes, to: str | None = None) -> None:
+        """Sets this member's own slot; what was in it is gone. With `to` it is a slot of its own that only
+        that member sees."""
+
+    def delete(self, key: str) -> None:
+        """Empties this member's own slot, for all who saw it."""
 
     def read(self, owner: str, key: str) -> bytes | None:
-        """What is in a member's slot, `None` if it has written nothing there."""
+        """What is in a member's slot, `None` if it has written nothing there that we may see."""
 
     def scan(self, key: str) -> dict[str, bytes]:
         """What every member has under this key, by member, in the order of their names."""
 
-    def subscribe(self, on_change: OnChange) -> None:
-        """Calls back at every change of any member's slot, and at once for what is there already."""
+    def post(self, to: str, data: bytes) -> None:
+        """Hands bytes to one member, in order; they are kept nowhere and may be lost. If it is not there
+        yet it may still get them when it comes."""
+
+    def subscribe(self, on_change: OnChange, on_mail: OnMail | None = None) -> None:
+        """Calls back at every change that another process makes in its slots, and at once for what is
+        there already; and for what is posted to this member. Callbacks come from any thread and must not
+        wait."""
+
+    def alive(self) -> dict[str, tuple[str, ...]]:
+        """The members that are there, this one included, and the processes (`boot`) of each: more than one
+        if somebody has started the same member twice."""
+
+    def close(self) -> None:
+        """This process leaves; its slots stay for a while."""
+
+
+Process = tuple[str, str]
+"""A member's name and the boot of its process."""
 
 
 class MemoryCluster:
-    """The slots of all members of one process."""
+    """The slots of all members of one process. Those of a member that has gone stay for `grace_s`."""
 
-    def __init__(self) -> None:
-        self.slots: dict[tuple[str, str], bytes] = {}
-        self.subscribers: list[OnChange] = []
+    def __init__(self, grace_s: float = 0.0) -> None:
+        self.slots: dict[tuple[str, str, str | None], bytes] = {}
+        self.subscribers: dict[Process, tuple[OnChange, OnMail | None]] = {}
+        self.present: set[Process] = set()
+        self.lock = RLock()
+        self._grace_s = grace_s
+        self._gone_s: dict[str, float] = {}
 
-    def member(self, name: str) -> MemoryKv:
-        """The view of the member `name`."""
-        return MemoryKv(self, name)
+    def member(self, name: str, boot: str = "1") -> MemoryKv:
+        """The view of the member `name`, which is there from now on."""
+        with self.lock:
+            self.present.add((name, boot))
+            self._gone_s.pop(name, None)
+        return MemoryKv(self, name, boot)
 
-    def depart(self, name: str) -> None:
-        """A member is gone, and with it its slots."""
-        for slot in [s for s in self.slots if s[0] == name]:
-            del self.slots[slot]
+    def depart(self, name: str, boot: str | None = None) -> None:
+        """A member is gone, or one of its processes, and after a while its slots."""
+        with self.lock:
+            for process in [p for p in self.present if p[0] == name and boot in (None, p[1])]:
+                self.present.discard(process)
+                self.subscribers.pop(process, None)
+            if not any(p[0] == name for p in self.present):
+                self._gone_s[name] = time.monotonic()
+            self.expire()
+
+    def expire(self) -> None:
+        """Removes the slots of those who went too long ago."""
+        now_s = time.monotonic()
+        for name in [n for n, gone_s in self._gone_s.items() if now_s - gone_s >= self._grace_s]:
+            del self._gone_s[name]
+            for slot in [s for s in self.slots if s[0] == name]:
+                del self.slots[slot]
 
 
 class MemoryKv:
     """One member's view of a `MemoryCluster`."""
 
-    def __init__(self, cluster: MemoryCluster, name: str) -> None:
+    def __init__(self, cluster: MemoryCluster, name: str, boot: str) -> None:
+        self.name = name
+        self.boot = boot
         self._cluster = cluster
-        self._name = name
 
-    def write(self, key: str, value: bytes) -> None:
-        self._cluster.slots[self._name, key] = value
-        for on_change in list(self._cluster.subscribers):
-            on_change(self._name, key, value)
+    def write(self, key: str, value: bytes, to: str | None = None) -> None:
+        cluster = self._cluster
+        with cluster.lock:
+            slot = self.name, key, to
+            cluster.slots.pop(slot, None)
+            cluster.slots[slot] = value
+            for process, (on_change, _) in list(cluster.subscribers.items()):
+                if process != (self.name, self.boot) and to in (None, process[0]):
+                    on_change(self.name, key, value)
+
+    def delete(self, key: str) -> None:
+        with self._cluster.lock:
+            for slot in [s for s in self._cluster.slots if s[:2] == (self.name, key)]:
+                del self._cluster.slots[slot]
 
     def read(self, owner: str, key: str) -> bytes | None:
-        return self._cluster.slots.get((owner, key))
+        return self.scan(key).get(owner)
 
     def scan(self, key: str) -> dict[str, bytes]:
-        return {owner: value for (owner, k), value in sorted(self._cluster.slots.items()) if k == key}
+        found = [(owner, value) for owner, k, value in self._visible() if k == key]
+        return dict(sorted(found))
 
-    def subscribe(self, on_change: OnChange) -> None:
-        self._cluster.subscribers.append(on_change)
-        for (owner, key), value in sorted(self._cluster.slots.items()):
-            on_change(owner, key, value)
+    def post(self, to: str, data: bytes) -> None:
+        with self._cluster.lock:
+            for process, (_, on_mail) in list(self._cluster.subscribers.items()):
+                if process[0] == to and process != (self.name, self.boot) and on_mail is not None:
+                    on_mail(self.name, data)
+
+    def subscribe(self, on_change: OnChange, on_mail: OnMail | None = None) -> None:
+        with self._cluster.lock:
+            self._cluster.subscribers[self.name, self.boot] = on_change, on_mail
+            for owner, key, value in self._visible():
+                if owner != self.name:
+                    on_change(owner, key, value)
+
+    def alive(self) -> dict[str, tuple[str, ...]]:
+        with self._cluster.lock:
+            present = sorted(self._cluster.present)
+        return {name: tuple(b for n, b in present if n == name) for name, _ in present}
+
+    def close(self) -> None:
+        self._cluster.depart(self.name, self.boot)
+
+    def _visible(self) -> list[tuple[str, str, bytes]]:
+        """The slots that this member may see, in the order in which they were written."""
+        with self._cluster.lock:
+            self._cluster.expire()
+            slots = list(self._cluster.slots.items())
+        return [(o, k, v) for (o, k, to), v in slots if to in (None, self.name) or o == self.name]

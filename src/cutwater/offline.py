@@ -70,6 +70,8 @@ def _perform(store: Store, effect: fx.Effect) -> Any:
             return store.read_many(effect.names)
         case fx.List():
             return store.list(effect.prefix, effect.after)
+        case fx.ListMany():
+            return store.list_many(effect.places)
         case fx.Sleep() | fx.Wait():
             return time.sleep(effect.ms / 1000)
         case _:

@@ -90,6 +90,7 @@ class Runtime:
             fx.Read: lambda e: store.read(e.name),
             fx.ReadMany: lambda e: store.read_many(e.names),
             fx.List: lambda e: store.list(e.prefix, e.after),
+            fx.ListMany: lambda e: store.list_many(e.places),
             fx.Delete: self._delete,
             fx.Copy: self._copy,
             fx.ReadTable: lambda e: self.sinks[e.sink].head(),

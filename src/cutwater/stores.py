@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Names = list[str]
+NameLists = list[list[str]]
 Contents = list[bytes | None]
 
 URL_FORMS = "a folder, file:///folder, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix"
@@ -80,6 +81,9 @@ class Store(Protocol):
     def list(self, prefix: str, after: str = "") -> Names:
         """The sorted names that begin with `prefix`, at any depth, and sort after `after`. A path with a
         component that begins with a dot is never listed."""
+
+    def list_many(self, places: Sequence[tuple[str, str]]) -> NameLists:
+        """What `list` gives for each prefix and `after`; from a bucket side by side."""
 
     def delete(self, names: Iterable[str]) -> None:
         """Removes objects; those that are not there are fine."""
@@ -190,6 +194,9 @@ class LocalStore:
         if not found:
             self._check_root()
         return sorted(found)
+
+    def list_many(self, places: Sequence[tuple[str, str]]) -> NameLists:
+        return [self.list(prefix, after) for prefix, after in places]
 
     def delete(self, names: Iterable[str]) -> None:
         """Removes the `.crc` that Hadoop put beside a file too, and folders that are left empty."""
@@ -382,6 +389,9 @@ class ObjectStore:
             found = obstore.list(self._bucket, folder or None, offset=after or None).collect()
         names = (entry["path"] for entry in found)
         return sorted(n for n in names if n.startswith(prefix) and n > after and "/." not in f"/{n}")
+
+    def list_many(self, places: Sequence[tuple[str, str]]) -> NameLists:
+        return list(self._pool.map(lambda place: self.list(*place), places))
 
     def delete(self, names: Iterable[str]) -> None:
         wanted = [_check_name(name) for name in names]

@@ -66,6 +66,13 @@ class List(msgspec.Struct, frozen=True):
     after: str = ""
 
 
+class ListMany(msgspec.Struct, frozen=True):
+    """Lists several places, side by side where the store allows it; each is a `prefix` and an `after`.
+    Answers a list of what `List` would answer for each, in that order, or `FAILED`."""
+
+    places: tuple[tuple[str, str], ...]
+
+
 class Delete(msgspec.Struct, frozen=True):
     """Removes objects, in any order. Answers `DONE` (also for those that were not there), or `FAILED` if
     some may be left."""
@@ -196,7 +203,7 @@ class FindStored(msgspec.Struct, frozen=True):
     generation: int
 
 
-StoreEffect = Create | Read | ReadMany | List | Delete | Copy
+StoreEffect = Create | Read | ReadMany | List | ListMany | Delete | Copy
 TableEffect = ReadTable | FindTableVersion | PublishTable | RewindTable
 SparkEffect = ListFolders | MakeFolder | StartQuery | ReadPrepared | FindState | FindStored
 Effect = StoreEffect | TableEffect | SparkEffect | Sleep | Wait | Send

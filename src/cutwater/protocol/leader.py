@@ -29,11 +29,12 @@ from cutwater.protocol.coordinator_actions import (
     TurnUnaligned,
 )
 from cutwater.protocol.cut import check_cut, make_manifest, merge_parts
-from cutwater.protocol.effects import Copy, List, Procedure, Read, Send, Wait, insist, put
+from cutwater.protocol.effects import Copy, List, Procedure, ReadMany, Send, Wait, insist, put
 from cutwater.protocol.errors import StoreError
 from cutwater.protocol.failures import FailureReason
 from cutwater.protocol.housekeeping import Housekeeper
 from cutwater.protocol.log import AppendPhase, append, follow
+from cutwater.protocol.logs import follow_all
 from cutwater.protocol.member import Member
 from cutwater.protocol.records import (
     CHECKPOINT_PREFIX,
@@ -393,8 +394,7 @@ class Leader:
             return []
         try:
             parts = yield from self._read_parts(decide.acks)
-            for name in sorted(member.topology.stages):
-                yield from follow(member.log(name).view)
+            yield from follow_all([member.log(name).view for name in sorted(member.topology.stages)])
             previous = yield from member.head_manifest()
         except StoreError as error:
             reason = FailureReason.PART_UNREADABLE
@@ -462,8 +462,10 @@ class Leader:
     def _read_parts(self, acks: dict[str, Ack]) -> Procedure[dict[str, Part]]:
         """The parts that the acks name; raises `StoreError` if one is missing or not what was acked."""
         parts: dict[str, Part] = {}
-        for name, ack in sorted(acks.items()):
-            data = yield from insist(Read(ack.part))
+        names = sorted(acks)
+        found = yield from insist(ReadMany(tuple(acks[name].part for name in names)))
+        for name, data in zip(names, found, strict=True):
+            ack = acks[name]
             if data is None or digest(data) != ack.part_hash:
                 what = "missing" if data is None else "not what it acked"
                 raise StoreError(f"{ack.part} of member {name} is {what}")

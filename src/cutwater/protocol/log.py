@@ -198,19 +198,24 @@ def newest_snapshot(view: LogView[B], index: int) -> Procedure[int]:
             return view.open(names[-1], data).entry.snapshot
 
 
-def follow(view: LogView[B]) -> Procedure[int]:
+def follow(view: LogView[B], heard: int = 0) -> Procedure[int]:
     """Reads on from what is known to the end of the log; returns how many entries were new to the view.
 
-    What was read is believed only after a look at the highest entry, taken *after* the reading.
+    What was read is believed only after a look at the highest entry, taken *after* the reading. `heard` is
+    the index of an entry that others say is there; up to it no look is needed to know what to read.
     """
     before = view.last
     lost = 0
     while True:
         start = view.last
-        names = yield from insist(List(view.prefix, entry_name(view.prefix, start)))
+        if heard > start:
+            names = [entry_name(view.prefix, i) for i in range(start + 1, min(heard, start + MAX_READ) + 1)]
+            heard = 0
+        else:
+            names = yield from insist(List(view.prefix, entry_name(view.prefix, start)))
         if not names:
             return view.last - before
-        fresh = yield from _read_on(view, start, names)
+        fresh = yield from read_on(view, start, names)
         names = yield from insist(List(view.prefix, entry_name(view.prefix, start)))
         if fresh and names and names[-1] == entry_name(view.prefix, fresh[-1].entry.index):
             highest = fresh[-1]
@@ -239,19 +244,28 @@ def follow(view: LogView[B]) -> Procedure[int]:
                 return view.last - before
 
 
-def _read_on(view: LogView[B], start: int, names: list[str]) -> Procedure[list[Sealed[B]]]:
-    """The entries right behind `start`, without a gap, as far as `names` go, but no more than a few hundred
-    at once; they are read side by side, because a log may be long and a store far away."""
+def next_names(view: LogView[B], start: int, names: list[str]) -> list[str]:
+    """The names right behind `start` among `names`, without a gap, but no more than a few hundred."""
     wanted: list[str] = []
     for name in names[:MAX_READ]:
         if name != entry_name(view.prefix, start + 1 + len(wanted)):
             break
         wanted.append(name)
-    if not wanted:
-        return []
-    found = yield from insist(ReadMany(tuple(wanted)))
+    return wanted
+
+
+def read_on(view: LogView[B], start: int, names: list[str]) -> Procedure[list[Sealed[B]]]:
+    """The entries right behind `start`, without a gap, as far as `names` go; they are read side by side,
+    because a log may be long and a store far away."""
+    wanted = next_names(view, start, names)
+    found = (yield from insist(ReadMany(tuple(wanted)))) if wanted else []
+    return open_all(view, wanted, found)
+
+
+def open_all(view: LogView[B], names: list[str], found: list[bytes | None]) -> list[Sealed[B]]:
+    """The entries in these objects, up to the first that is not there."""
     fresh: list[Sealed[B]] = []
-    for name, data in zip(wanted, found, strict=True):
+    for name, data in zip(names, found, strict=True):
         if data is None:
             break
         fresh.append(view.open(name, data))

@@ -140,6 +140,7 @@ class Member:
         self._injectors: dict[str, BarrierInjector] = {}
         self._logs: dict[str, StageLog] = {}
         self._generation = 0
+        self._heard = 0
         self._serving = False
         self._grown: set[str] = set()
         self._triggered = 0
@@ -213,7 +214,7 @@ class Member:
         effective = -1
         yield from self.catch_up.run()
         while True:
-            yield from follow(self.journal.view)
+            yield from follow(self.journal.view, self._heard)
             if self.journal.index != effective:
                 effective = self.journal.index
                 yield from self.take_effect()
@@ -314,12 +315,16 @@ class Member:
             self._trigger(announcement.checkpoint_id, announcement.flags)
             for name in self.stages:
                 self.wake(f"stage {name}")
-        if announcement.index > self.journal.index:
-            self.wake("journal")
+        self._hear(announcement.index)
 
     def on_heartbeat(self, heartbeat: Heartbeat) -> None:
         """Somebody is there, and perhaps further in the journal."""
-        if heartbeat.index > self.journal.index:
+        self._hear(heartbeat.index)
+
+    def _hear(self, index: int) -> None:
+        """Somebody says that the journal goes up to `index`."""
+        if index > self.journal.index:
+            self._heard = index
             self.wake("journal")
 
     def on_log_grown(self, grown: LogGrown) -> None:

@@ -40,6 +40,7 @@ class Io:
             fx.Read: lambda e: self.world.store.objects.get(e.name),
             fx.ReadMany: lambda e: [self.world.store.objects.get(name) for name in e.names],
             fx.List: lambda e: self.world.store.list(e.prefix, e.after),
+            fx.ListMany: lambda e: [self.world.store.list(*place) for place in e.places],
             fx.Delete: self._delete,
             fx.Copy: self._copy,
             fx.ReadTable: lambda e: self.world.tables[e.sink].head(),

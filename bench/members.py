@@ -1,0 +1,163 @@
+"""A member without Spark in a process of its own, for measurements: `python -m bench.members CONFIG`.
+
+It runs the protocol as a real one does (shell, member, leader, links, a local store with its syncs); only
+what Spark would do is left out: its one stage is a root that never has a batch. The leader prints how long
+each checkpoint took, from the announcement of PREPARE to the announcement of COMMIT, which comes right after
+COMMITTED is durable. It ends when its input ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench.ports import free_endpoints
+from cutwater.cluster.config import ClusterConfig
+from cutwater.cluster.links import Heard, Links
+from cutwater.cluster.zenoh_kv import ZenohKv
+from cutwater.protocol import effects as fx
+from cutwater.protocol.coordinator_actions import CoordinatorConfig
+from cutwater.protocol.leader import Leader, LeaderConfig
+from cutwater.protocol.member import Member, MemberConfig
+from cutwater.protocol.records import StageSpec, Topology
+from cutwater.protocol.replay.messages import Message as ReplayMessage
+from cutwater.protocol.wire import Ack, Announcement, Heartbeat, LogGrown, Phase, Reply
+from cutwater.shell import Shell
+from cutwater.stores import LocalStore
+from cutwater.words import LocalWord
+
+TIMEOUT_MS = 2_000
+
+
+class Config(msgspec.Struct):
+    """One member of `members`; `interval_ms` lies between two checkpoints."""
+
+    name: str
+    members: list[str]
+    store: str
+    listen: str
+    peer: str | None
+    interval_ms: int
+
+
+class Process:
+    """One member, put together."""
+
+    def __init__(self, config: Config) -> None:
+        topology = Topology({f"stage_{m}": StageSpec(f"stage_{m}", (), m) for m in config.members})
+        boot = f"b{os.getpid()}"
+        store = self._store = LocalStore(Path(config.store))
+        self._member = Member(config.name, boot, topology, MemberConfig(), LocalWord)
+        coordinator = CoordinatorConfig(interval_ms=config.interval_ms, timeout_ms=60_000)
+        self._leader = Leader(self._member, LeaderConfig(TIMEOUT_MS, TIMEOUT_MS // 3, coordinator))
+        peers = (config.peer,) if config.peer is not None else ()
+        cluster = ClusterConfig(listen=(config.listen,), peers=peers, secret="bench")
+        self._links = Links(ZenohKv(cluster, "bench", config.name, boot))
+        self._shell = Shell(
+            self._member, self._perform, self._send, lambda name: None, lambda: None, self._fail
+        )
+        self._announced: dict[int, float] = {}
+        self._handlers: dict[type, Any] = {
+            fx.Create: lambda e: fx.CREATED if store.create(e.name, e.data) else fx.EXISTS,
+            fx.Read: lambda e: store.read(e.name),
+            fx.ReadMany: lambda e: store.read_many(e.names),
+            fx.List: lambda e: store.list(e.prefix, e.after),
+            fx.ListMany: lambda e: store.list_many(e.places),
+            fx.Delete: self._delete,
+            fx.ListFolders: lambda e: [],
+            fx.MakeFolder: lambda e: fx.DONE,
+            fx.StartQuery: lambda e: None,
+            fx.ReadPrepared: lambda e: None,
+            fx.FindState: lambda e: {},
+            fx.FindStored: lambda e: ([], []),
+        }
+
+    def run(self) -> None:
+        """Until the input ends."""
+        self._links.start(self._on_message)
+        self._shell.spawn("journal", self._member.follow_journal())
+        self._shell.spawn("lead", self._leader.run())
+        self._shell.spawn("beat", self._leader.beat())
+        self._shell.spawn("provide", self._member.provide())
+        self._shell.start()
+        sys.stdin.read()
+        self._shell.stop()
+        self._links.close()
+
+    def _perform(self, effect: fx.Effect) -> Any:
+        return self._handlers[type(effect)](effect)
+
+    def _delete(self, effect: fx.Delete) -> fx.Answer:
+        self._store.delete(effect.names)
+        return fx.DONE
+
+    def _fail(self, error: BaseException) -> None:
+        print(f"{self._member.name}: {error!r}", file=sys.stderr, flush=True)
+        os._exit(1)
+
+    def _send(self, send: fx.Send) -> None:
+        message = send.message
+        if isinstance(message, Announcement):
+            self._time(message)
+        if not isinstance(message, Reply):
+            self._links.send(send.to, message)
+
+    def _time(self, announcement: Announcement) -> None:
+        if announcement.phase is Phase.PREPARE:
+            self._announced.setdefault(announcement.checkpoint_id, time.perf_counter())
+        elif announcement.phase is Phase.COMMIT:
+            took_ms = (time.perf_counter() - self._announced.pop(announcement.checkpoint_id)) * 1000
+            print(json.dumps({"epoch": announcement.epoch, "ms": took_ms}), flush=True)
+
+    def _on_message(self, sender: str, message: Heard) -> None:
+        self._shell.call(lambda: self._deliver(sender, message))
+
+    def _deliver(self, sender: str, message: Heard) -> None:
+        match message:
+            case Announcement():
+                self._member.on_announcement(message)
+            case Heartbeat():
+                self._member.on_heartbeat(message)
+                self._leader.on_heartbeat(message)
+            case LogGrown():
+                self._member.on_log_grown(message)
+            case Ack():
+                self._leader.on_message(message)
+            case _ if isinstance(message, ReplayMessage):
+                self._member.on_replay(sender, message)
+
+
+@contextmanager
+def running(count: int, store: Path, interval_ms: int) -> Iterator[Iterator[float]]:
+    """Starts so many members; gives the milliseconds of each checkpoint as it is committed."""
+    names = [f"m{i:02}" for i in range(count)]
+    endpoints = free_endpoints(count)
+    processes: list[subprocess.Popen[bytes]] = []
+    heard, said = os.pipe()  # one for all: any of them may lead
+    try:
+        for name, endpoint in zip(names, endpoints, strict=True):
+            peer = endpoints[0] if processes else None
+            config = Config(name, names, str(store), endpoint, peer, interval_ms)
+            command = [sys.executable, "-m", "bench.members", msgspec.json.encode(config).decode()]
+            processes.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=said))
+        os.close(said)
+        with open(heard) as lines:
+            yield (json.loads(line)["ms"] for line in lines)
+    finally:
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.communicate()
+
+
+if __name__ == "__main__":
+    Process(msgspec.json.decode(sys.argv[1], type=Config)).run()

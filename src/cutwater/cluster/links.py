@@ -1,0 +1,161 @@
+"""What a running member uses to talk to the others: the protocol's messages over the key-value seam.
+
+What is said about a checkpoint lies in a slot whose key has the checkpoint's id, so that whoever comes late
+still hears it, and nothing hides anything else. What members that catch up ask and answer is posted: it
+concerns two of them, and only now. Requests of users and their answers lie in the store; between members
+there is only a `Hint` to look there.
+
+With a `MemoryKv` the same works for members in one process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from cutwater.cluster.seal import Complaints
+from cutwater.kv import ClusterKv
+from cutwater.protocol.errors import PeerError
+from cutwater.protocol.replay import messages as replay
+from cutwater.protocol.wire import (
+    Ack,
+    Announcement,
+    Heartbeat,
+    LogGrown,
+    Message,
+    ack_key,
+    announcement_key,
+    decode,
+    encode,
+)
+
+KEEP = 8
+"""Announcements and acks of this member that stay in its slots; one checkpoint is under way at a time."""
+HEARTBEAT = "heartbeat"
+ADVICE = "this version of Cutwater does not understand it. Look at that member if all run the same version"
+
+
+class Hint(msgspec.Struct, frozen=True):
+    """There is something new to look at, in the store."""
+
+    topic: str
+
+
+Heard = Message | replay.Message | Hint
+OnMessage = Callable[[str, Heard], None]
+"""Called with the sender and what it said, from any thread; it must hand it on and not wait."""
+
+KINDS: dict[str, type] = {
+    "announcement": Announcement,
+    "ack": Ack,
+    HEARTBEAT: Heartbeat,
+    "log": LogGrown,
+}
+"""What may lie in a slot, by the first part of its key."""
+
+
+class Links:
+    """One member's links to all others. `tell` is given what a user should know."""
+
+    def __init__(self, kv: ClusterKv, tell: Callable[[str], None] = lambda line: None) -> None:
+        self._kv = kv
+        self._complaints = Complaints(tell, ADVICE)
+        self._on_message: OnMessage | None = None
+        self._kept: dict[type, dict[str, None]] = {Announcement: {}, Ack: {}}
+        self._hints = 0
+
+    @property
+    def undecodable(self) -> int:
+        """How many messages were no messages."""
+        return self._complaints.count
+
+    def start(self, on_message: OnMessage) -> None:
+        """From now on hears what others say, and what they have said and still holds."""
+        self._on_message = on_message
+        self._kv.subscribe(self._on_change, self._on_mail)
+
+    def alive(self) -> dict[str, tuple[str, ...]]:
+        """The members that are there, this one included, with the boot of each of their processes."""
+        return self._kv.alive()
+
+    def close(self) -> None:
+        self._kv.close()
+
+    # --- saying -----------------------------------------------------------------------------------------
+
+    def send(self, to: str | None, message: Message | replay.Message) -> None:
+        """Says something to one member, or to all others if `to` is `None`. It may be lost."""
+        if to == self._kv.name:
+            if self._on_message is not None:
+                self._on_message(to, message)
+            return
+        match message:
+            case Announcement():
+                self._write_and_tidy(announcement_key(message.checkpoint_id), message, to)
+            case Ack():
+                self._write_and_tidy(ack_key(message.checkpoint_id), message, to)
+            case Heartbeat():
+                self._kv.write(HEARTBEAT, encode(message), to)
+            case LogGrown():
+                self._kv.write(f"log/{message.stage}", encode(message), to)
+            case replay.AskRange() | replay.FetchEntries() | replay.HaveRange():
+                self._post(to, message)
+            case replay.EntriesChunk() | replay.Compacted():
+                self._post(to, message)
+            case _:
+                raise TypeError(f"{type(message).__name__} does not travel between members: use the store")
+
+    def hint(self, topic: str) -> None:
+        """Has all others look at once for what they would find later: `requests`."""
+        self._hints += 1
+        self._kv.write(f"hint/{topic}", str(self._hints).encode())
+
+    def _write_and_tidy(self, key: str, message: Announcement | Ack, to: str | None) -> None:
+        self._kv.write(key, encode(message), to)
+        kept = self._kept[type(message)]
+        kept[key] = None
+        while len(kept) > KEEP:
+            oldest = next(iter(kept))
+            del kept[oldest]
+            self._kv.delete(oldest)
+
+    def _post(self, to: str | None, message: replay.Message) -> None:
+        if to is None:
+            raise TypeError(f"{type(message).__name__} is for one member")
+        self._kv.post(to, replay.encode(message))
+
+    # --- hearing ----------------------------------------------------------------------------------------
+
+    def _on_change(self, owner: str, key: str, value: bytes) -> None:
+        kind, _, rest = key.partition("/")
+        if kind == "hint":
+            self._hear(owner, Hint(rest))
+            return
+        try:
+            message = decode(value)
+        except PeerError:
+            self._complaints.add(owner, f"a value in slot {key[:60]}")
+            return
+        if type(message) is KINDS.get(kind) and _is_of(owner, message):
+            self._hear(owner, message)
+        else:
+            self._complaints.add(owner, f"a {type(message).__name__} in slot {key[:60]}")
+
+    def _on_mail(self, sender: str, data: bytes) -> None:
+        try:
+            message = replay.decode(data)
+        except PeerError:
+            self._complaints.add(sender, "a message")
+            return
+        self._hear(sender, message)
+
+    def _hear(self, sender: str, message: Heard) -> None:
+        if self._on_message is not None:
+            self._on_message(sender, message)
+
+
+def _is_of(owner: str, message: Any) -> bool:
+    """Whether a message that names its member is in a slot of that member."""
+    return not isinstance(message, Ack | Heartbeat) or message.member == owner

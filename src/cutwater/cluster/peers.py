@@ -1,0 +1,96 @@
+"""What a member knows of one process of another: whether it is there, and what is in its slots.
+
+It is *introduced* when it has answered a question of ours under its seal: only then it counts as there, and
+only then its slots are shown. The answer is all its slots at one moment; what it has pushed since wins by
+its number, what it had deleted since stays deleted, and what arrives late changes nothing.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+MAX_WAITING = 100
+"""Mail of a process that is not introduced yet; more is lost, and asked for again."""
+MAX_SLOTS = 10_000
+"""Slots of one process; it deletes its old ones itself, so it never has nearly as many."""
+
+
+class Snapshot(msgspec.Struct, frozen=True, array_like=True):
+    """All slots of a process after its message number `seq`: number and value by key."""
+
+    seq: int
+    slots: dict[str, tuple[int, bytes]]
+
+
+class Peer:
+    """One process of another member."""
+
+    def __init__(self, name: str, boot: str) -> None:
+        self.name = name
+        self.boot = boot
+        self.present = False
+        """Whether its liveliness token is seen."""
+        self.introduced = False
+        """Whether it has answered since its token was last seen."""
+        self.shown = False
+        """Whether it was ever introduced."""
+        self.asked: bytes | None = None
+        """The nonce of the question that is under way."""
+        self.gone_s: float | None = None
+        self.order = 0
+        self.waiting: list[bytes] = []
+        self._slots: dict[str, tuple[int, bytes | None]] = {}
+        self._high: dict[str, int] = {}
+        self._known = 0
+
+    @property
+    def alive(self) -> bool:
+        return self.present and self.introduced
+
+    def appear(self) -> None:
+        """Its token is seen, perhaps again: it has to be asked what it has said meanwhile."""
+        self.present, self.introduced, self.gone_s = True, False, None
+
+    def vanish(self, now_s: float) -> None:
+        """Its token is gone."""
+        self.present, self.introduced, self.asked, self.gone_s = False, False, None, now_s
+
+    def expired(self, now_s: float, grace_s: float) -> bool:
+        return self.gone_s is not None and now_s - self.gone_s >= grace_s
+
+    def push(self, stream: str, seq: int, key: str, value: bytes | None) -> bool:
+        """Takes a change of a slot; `None` deletes it. Whether that is to be told. Numbers only grow within
+        each stream; what the last answer knew of already is not news."""
+        if seq <= max(self._known, self._high.get(stream, 0)):
+            return False
+        self._high[stream] = seq
+        if value is None and self.introduced:
+            self._slots.pop(key, None)
+        elif key in self._slots or len(self._slots) < MAX_SLOTS:
+            self._slots[key] = seq, value
+        return self.shown and value is not None
+
+    def introduce(self, snapshot: Snapshot) -> list[tuple[str, bytes]]:
+        """Takes its answer; returns what is to be told, in the order in which it was written."""
+        merged: dict[str, tuple[int, bytes]] = dict(snapshot.slots)
+        for key, (seq, value) in self._slots.items():
+            if seq > snapshot.seq:
+                merged.pop(key, None)
+                if value is not None:
+                    merged[key] = seq, value
+        before = self._slots if self.shown else {}
+        news = [(s, k, v) for k, (s, v) in merged.items() if s > before.get(k, (0, None))[0]]
+        self._slots = dict(merged)
+        self._known = max(self._known, snapshot.seq)
+        self.introduced = self.shown = True
+        self.asked = None
+        return [(key, value) for _, key, value in sorted(news)]
+
+    def read(self, key: str) -> bytes | None:
+        return self._slots.get(key, (0, None))[1] if self.shown else None
+
+    def items(self) -> list[tuple[str, bytes]]:
+        """Its slots, in the order in which they were written."""
+        if not self.shown:
+            return []
+        return [(k, v) for k, (s, v) in sorted(self._slots.items(), key=lambda i: i[1][0]) if v is not None]
