@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from cutwater.protocol.errors import PeerError, StoreError, UserError
 
 if TYPE_CHECKING:
+    from cutwater.cluster.config import ClusterConfig
     from cutwater.pipeline import Pipeline
     from cutwater.reading import tables
     from cutwater.sinks.call import call
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from cutwater.sinks.parquet import parquet, parquet_files
 
 __all__ = [
+    "ClusterConfig",
     "PeerError",
     "Pipeline",
     "StoreError",
@@ -24,6 +26,7 @@ __all__ = [
 ]
 
 _PLACES = {
+    "ClusterConfig": "cutwater.cluster.config",
     "Pipeline": "cutwater.pipeline",
     "call": "cutwater.sinks.call",
     "delta": "cutwater.sinks.delta",

@@ -169,7 +169,9 @@ def _missing(
         if not part.is_complete:
             left = ", ".join(sorted(part.reads.keys() - part.stages.keys()))
             said.append(f"member '{part.member}', which waits itself (for what {left} reads)")
-        unknown = {i for spec in part.stages.values() for i in spec.inputs} - others.keys() - builder.specs.keys()
+        unknown = (
+            {i for spec in part.stages.values() for i in spec.inputs} - others.keys() - builder.specs.keys()
+        )
         said += [f"stage '{i}', which member '{part.member}' reads" for i in sorted(unknown - coming.keys())]
     return said
 

@@ -16,6 +16,7 @@ from cutwater.protocol.records import SinkSpec, StageSpec, Topology
 from cutwater.sinks.base import Sink
 from cutwater.spark.plan import Plan, channel_schema, read_plan, row_schema
 from cutwater.spark.source import FORMAT, ChannelSource
+from cutwater.status import ALONE
 from cutwater.stores import Store
 
 
@@ -58,7 +59,12 @@ class Builder:
     """
 
     def __init__(
-        self, name: str, stages: dict[str, StageDef], spark: SparkSession, folder: Path, elsewhere: bool = False
+        self,
+        name: str,
+        stages: dict[str, StageDef],
+        spark: SparkSession,
+        folder: Path,
+        elsewhere: bool = False,
     ) -> None:
         from pyspark import cloudpickle
 
@@ -110,7 +116,7 @@ class Builder:
         if refused and any(stage.name in other.inputs for other in self._ordered):
             raise UserError(refused)
         self._called[stage.name] = frame, plan, feeds
-        self.specs[stage.name] = StageSpec(stage.name, stage.inputs, stage.member, sinks, schema)
+        self.specs[stage.name] = StageSpec(stage.name, stage.inputs, stage.member or ALONE, sinks, schema)
 
     def finish(self, topology: Topology) -> Built:
         """The stages, ready to be started as part of this graph."""

@@ -150,7 +150,7 @@ class Mailbox:
         def put() -> None:
             try:
                 self._store.put(f"{REQUESTS}{request.request_id}.json", encode(request))
-                self._runtime.links.hint()
+                self._runtime.links.hint(REQUESTS)
             except OSError:
                 self._forwarded.discard(request.request_id)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import current_thread, main_thread
@@ -16,7 +17,7 @@ from cutwater.assembly import assemble, own_stages
 from cutwater.built import Builder, Built, bind_sinks
 from cutwater.claim import claim
 from cutwater.cluster.config import ClusterConfig
-from cutwater.cluster.links import open_links
+from cutwater.cluster.opening import open_links
 from cutwater.durations import seconds
 from cutwater.graph import StageDef, define
 from cutwater.mailbox import answered, check_savepoint_name, new_id
@@ -171,6 +172,7 @@ class Pipeline:
             tolerated_failures=tolerated_failures,
         )  # fmt: skip
         name, own = own_stages(self.stages, member)
+        boot = uuid.uuid4().hex[:8]
         claim(where, self.name, name, takeover, say)
         expected = {*wait_for, *(s.member for s in self.stages.values() if s.member is not None)}
         built = self._build(spark, master, conf, where, name, own, member is not None, expected, say)
@@ -188,7 +190,7 @@ class Pipeline:
                     "listens (--listen tcp/HOST:PORT) and where it finds another (--peer tcp/HOST:PORT)"
                 )
             silence = max(100, int(seconds(leader_timeout, "leader_timeout") * 1000))
-        links = open_links(cluster, self.name, name, say)
+        links = open_links(cluster, self.name, name, boot, say)
         leader = LeaderConfig(
             timeout_ms=silence, heartbeat_ms=min(1_000, silence // 3), coordinator=config
         )  # fmt: skip
@@ -196,7 +198,7 @@ class Pipeline:
             leader, member_config(where), restarts=restarts, idle_after_s=seconds(idle_after, "idle_after"),
             once=once, unaligned=unaligned,
         )  # fmt: skip
-        self._runtime = Runtime(built, where, name, settings, say, links)
+        self._runtime = Runtime(built, where, name, boot, settings, say, links)
         self._runtime.start()
         return self
 

@@ -6,7 +6,6 @@ current, notices how queries fare, and carries requests and status through the s
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Mapping
 from threading import Event
 from typing import Any
@@ -15,7 +14,7 @@ import msgspec
 
 from cutwater import failpoints, folders
 from cutwater.built import Built
-from cutwater.cluster.links import Links
+from cutwater.cluster.links import Hint, Links
 from cutwater.leftovers import Needed
 from cutwater.mailbox import Mailbox
 from cutwater.offline import manifest_of
@@ -62,6 +61,7 @@ class Runtime:
         built: Built,
         store: Store,
         name: str,
+        boot: str,
         settings: Settings,
         tell: Callable[[str], None],
         links: Links,
@@ -71,8 +71,8 @@ class Runtime:
         self.settings = settings
         self.tell = tell
         self.links = links
-        self.boot = uuid.uuid4().hex[:8]
-        self.member = Member(name, self.boot, built.topology, settings.member, LocalWord)
+        self.boot = boot
+        self.member = Member(name, boot, built.topology, settings.member, LocalWord)
         self.leader = Leader(self.member, settings.leader)
         self.sinks: Mapping[str, Sink] = built.sinks
         self.times = Times(store)
@@ -259,6 +259,8 @@ class Runtime:
     def _take(self, sender: str, message: Any) -> None:
         """A message of another member, in the loop's thread."""
         match message:
+            case Hint():
+                self.mailbox.look()
             case Announcement():
                 self.member.on_announcement(message)
             case Heartbeat():

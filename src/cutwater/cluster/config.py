@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import zenoh
 
 from cutwater.protocol.errors import UserError
 
@@ -89,6 +88,8 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
     def session(self) -> Any:
         """A new Zenoh session. Peers that are not there yet are waited for in the background. Raises
         `UserError` if it cannot listen."""
+        import zenoh
+
         self.check()
         config = zenoh.Config()
         for key, value in self._settings().items():

@@ -22,7 +22,10 @@ Listen = Annotated[
 Peer = Annotated[
     list[str] | None,
     typer.Option(
-        "--peer", metavar="tcp/HOST:PORT", help="A member that it knows; one leads to all.", rich_help_panel=PANEL
+        "--peer",
+        metavar="tcp/HOST:PORT",
+        help="A member that it knows; one leads to all.",
+        rich_help_panel=PANEL,
     ),
 ]
 Secret = Annotated[
@@ -36,7 +39,8 @@ TlsCa = Annotated[
     str | None, typer.Option("--tls-ca", metavar="FILE", help="TLS: the authority.", rich_help_panel=PANEL)
 ]
 TlsCert = Annotated[
-    str | None, typer.Option("--tls-cert", metavar="FILE", help="TLS: its certificate.", rich_help_panel=PANEL)
+    str | None,
+    typer.Option("--tls-cert", metavar="FILE", help="TLS: its certificate.", rich_help_panel=PANEL),
 ]
 TlsKey = Annotated[
     str | None, typer.Option("--tls-key", metavar="FILE", help="TLS: the key to it.", rich_help_panel=PANEL)

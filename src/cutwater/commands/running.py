@@ -145,7 +145,10 @@ def run(
     wait_for: Annotated[
         list[str] | None,
         typer.Option(
-            "--wait-for", metavar="NAME", help="A member without which it does not begin.", rich_help_panel=PANEL
+            "--wait-for",
+            metavar="NAME",
+            help="A member without which it does not begin.",
+            rich_help_panel=PANEL,
         ),
     ] = None,
     listen: Listen = None,
@@ -157,9 +160,7 @@ def run(
     multicast: Multicast = False,
     leader_timeout: Annotated[
         str,
-        typer.Option(
-            "--leader-timeout", help="Silence after which another leads.", rich_help_panel=PANEL
-        ),
+        typer.Option("--leader-timeout", help="Silence after which another leads.", rich_help_panel=PANEL),
     ] = "3s",
 ) -> None:
     """Runs a pipeline, or one member of it, until it is drained: by Ctrl-C (twice stops at once), `cutwater
@@ -169,7 +170,9 @@ def run(
     settings = _settings(conf or [])
     cluster = cluster_config(listen, peer, secret, tls_ca, tls_cert, tls_key, multicast)
     if cluster is not None and member is None:
-        raise UserError("--listen and --peer are for one member of several: give it a name with --member NAME")
+        raise UserError(
+            "--listen and --peer are for one member of several: give it a name with --member NAME"
+        )
     pipeline = load(target)
 
     def start(tell: Callable[[str], None]) -> None:
