@@ -150,7 +150,7 @@ class Mailbox:
         def put() -> None:
             try:
                 self._store.put(f"{REQUESTS}{request.request_id}.json", encode(request))
-                self._runtime.links.hint(REQUESTS)
+                self._runtime.links.hint("requests")
             except OSError:
                 self._forwarded.discard(request.request_id)
 
@@ -210,12 +210,17 @@ def new_id() -> str:
 
 
 def ask_through(
-    store: Store, request: Request, timeout_s: float, is_there: Callable[[], bool] = lambda: True
+    store: Store,
+    request: Request,
+    timeout_s: float,
+    is_there: Callable[[], bool] = lambda: True,
+    hint: Callable[[], None] = lambda: None,
 ) -> Reply | None:
     """Asks a pipeline that runs elsewhere; `None` if no answer comes in time, or nobody is there any more to
     give one. The request is withdrawn then, so that no later run acts on it."""
     question, answer = f"{REQUESTS}{request.request_id}.json", f"{REPLIES}{request.request_id}.json"
     store.put(question, encode(request))
+    hint()
     deadline = time.monotonic() + timeout_s
     every = 0.1 if isinstance(store, LocalStore) else 1.0
     try:

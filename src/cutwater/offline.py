@@ -48,7 +48,7 @@ def drive(store: Store, procedure: fx.Procedure[R]) -> R:
             result: R = end.value
             return result
         try:
-            answer = _perform(store, effect)
+            answer = perform(store, effect)
             failures = 0 if not isinstance(effect, fx.Sleep) else failures
         except OSError as error:
             failures, trouble, answer = failures + 1, str(error), fx.FAILED
@@ -56,7 +56,8 @@ def drive(store: Store, procedure: fx.Procedure[R]) -> R:
                 raise StoreError(f"the store {store.url} does not answer: {trouble}") from error
 
 
-def _perform(store: Store, effect: fx.Effect) -> Any:
+def perform(store: Store, effect: fx.Effect) -> Any:
+    """Does what needs nothing but the store, and answers it."""
     match effect:
         case fx.Create():
             place, thing = place_of(effect.name, effect.data) if failpoints.ACTIVE else ("", "")

@@ -75,7 +75,7 @@ class Runtime:
         self.member = Member(name, boot, built.topology, settings.member, LocalWord)
         self.leader = Leader(self.member, settings.leader)
         self.sinks: Mapping[str, Sink] = built.sinks
-        self.times = Times(store)
+        self.times = Times(store, name)
         self.done = Event()
         self.failure: BaseException | None = None
         self._caches = {s: folders.Cache() for s in built.topology.stages}
@@ -106,7 +106,9 @@ class Runtime:
         }
         self._stopping = False
         self._once_asked = False
+        self._twin_told = False
         self._told_index = 0
+        self._progress_ms = 0
         self._stories: set[str] = set()
 
     # --- life -----------------------------------------------------------------------------------------
@@ -181,6 +183,8 @@ class Runtime:
 
     def _after_step(self) -> None:
         member = self.member
+        if member.catch_up.session is not None:
+            self._tell_progress()
         if member.journal.index != self._told_index:
             self._told_index = member.journal.index
             self._tell_news()
@@ -220,9 +224,18 @@ class Runtime:
         failed = "; ".join(f"stage '{s}' failed: {e}" for s, e in sorted(self.member.failures.items()))
         return f"too many checkpoints in a row have failed, so the run ends. {failed or self.leader.story}"
 
+    def _tell_progress(self) -> None:
+        """A catch-up shows how far it is, once a second."""
+        session, now_ms = self.member.catch_up.session, self.member.now_ms
+        if session is not None and now_ms - self._progress_ms >= 1_000:
+            self._progress_ms = now_ms
+            self.tell(str(session.progress))
+
     def _tell_news(self) -> None:
         state = self.member.journal.state
         self.times.learn(state)
+        if self.times.has_unsaved:
+            self.shell.work(self.times.save)
         for line in self.times.news():
             self.tell(line)
         story = self.leader.story
@@ -264,6 +277,7 @@ class Runtime:
             case Announcement():
                 self.member.on_announcement(message)
             case Heartbeat():
+                self._look_for_twin()
                 self.member.on_heartbeat(message)
                 self.leader.on_heartbeat(message)
             case LogGrown():
@@ -272,6 +286,15 @@ class Runtime:
                 self.leader.on_message(message)
             case AskRange() | FetchEntries() | HaveRange() | EntriesChunk() | Compacted():
                 self.member.on_replay(sender, message)
+
+    def _look_for_twin(self) -> None:
+        boots = self.links.alive().get(self.member.name, ())
+        if len(boots) > 1 and not self._twin_told:
+            self._twin_told = True
+            self.tell(
+                f"member '{self.member.name}' runs {len(boots)} times; the one that was started last goes on, the "
+                "others end when they next have something to say"
+            )
 
     # --- effects, in threads of the pool --------------------------------------------------------------
 

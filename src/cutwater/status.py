@@ -147,8 +147,10 @@ class Reporter:
                 self._look_at_others()
 
     def put(self, status: Status) -> None:
+        data = msgspec.json.encode(status)
+        self._runtime.links.show("status", data)
         try:
-            self._runtime.store.put(f"{PREFIX}{status.member}.json", msgspec.json.encode(status))
+            self._runtime.store.put(f"{PREFIX}{status.member}.json", data)
         except OSError:
             return
 

@@ -1,7 +1,8 @@
 """When what happened to each epoch, as this process saw it: for `explain`, for the log, for the live view.
 
 The protocol knows no clock, so this is not part of any record that counts; it is written beside them, as
-`explain/<epoch>.json`, and losing it loses nothing.
+`explain/<epoch>.json` by the leader and `explain/<epoch>-<member>.json` by every other member for its own stages
+and sinks, and losing it loses nothing.
 """
 
 from __future__ import annotations
@@ -58,8 +59,26 @@ class EpochTimes(msgspec.Struct):
     published_s: dict[str, float] = {}
 
 
-def explain_name(epoch: int) -> str:
-    return f"{PREFIX}{epoch:012d}.json"
+def explain_name(epoch: int, member: str | None = None) -> str:
+    return f"{PREFIX}{epoch:012d}{f'-{member}' if member is not None else ''}.json"
+
+
+def read_times(store: Store, epoch: int) -> EpochTimes | None:
+    """What all members know of an epoch."""
+    found: list[EpochTimes] = []
+    for data in store.read_many(sorted(store.list(f"{PREFIX}{epoch:012d}"), key=len)):
+        try:
+            if data is not None:
+                found.append(msgspec.json.decode(data, type=EpochTimes))
+        except ValueError:
+            continue
+    if not found:
+        return None
+    whole = found[0]
+    for other in found[1:]:
+        whole.stages = {**other.stages, **whole.stages}
+        whole.published_s = {**other.published_s, **whole.published_s}
+    return whole
 
 
 def place_of(name: str, data: bytes) -> tuple[str, str]:
@@ -80,12 +99,15 @@ def place_of(name: str, data: bytes) -> tuple[str, str]:
 class Times:
     """Collects what is known about the latest epochs."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, member: str) -> None:
         self.epochs: dict[int, EpochTimes] = {}
         self.marked: dict[str, int] = {}
         """Per sink the highest journal index that a mark of this process names."""
         self.last_committed: EpochTimes | None = None
         self._store = store
+        self._member = member
+        self._led_by_others: set[int] = set()
+        self._unsaved: list[EpochTimes] = []
         self._lock = Lock()
         self._started: dict[int, float] = {}
         self._early: dict[int, list[tuple[float, str, BarrierAt | None]]] = {}
@@ -134,18 +156,28 @@ class Times:
                 self._note(body.epoch, at, what, cut)
             for old in [e for e in self.epochs if e < body.epoch - 50]:
                 del self.epochs[old], self._started[old]
+                self._led_by_others.discard(old)
         elif isinstance(body, Committed) and body.epoch in self.epochs:
-            times = self.epochs[body.epoch]
-            times.committed_s = round(now - self._started[body.epoch], 3)
-            self.last_committed = times
-            self._news.append(_committed_line(times))
-            self._save(times)
+            self._commit(self.epochs[body.epoch], now)
+            self._save(self.epochs[body.epoch])
         elif isinstance(body, Aborted) and body.epoch in self.epochs:
             times = self.epochs[body.epoch]
             times.aborted_s = round(now - self._started[body.epoch], 3)
             times.reason, times.detail = body.reason, body.detail
             self._news.append(f"epoch {body.epoch} aborted ({body.reason}): {body.detail}")
             self._save(times)
+
+    def _commit(self, times: EpochTimes, now: float) -> None:
+        times.committed_s = round(now - self._started[times.epoch], 3)
+        self.last_committed = times
+        self._news.append(_committed_line(times))
+
+    def save(self) -> None:
+        """Writes down what was learned from others, in a thread that may wait."""
+        with self._lock:
+            unsaved, self._unsaved = self._unsaved, []
+            for times in unsaved:
+                self._save(times)
 
     def _mark(self, mark: Published, now: float) -> None:
         self.marked[mark.sink] = max(self.marked.get(mark.sink, 0), mark.index)
@@ -159,7 +191,8 @@ class Times:
         try:
             if self._files is None:
                 self._files = self._store.list(PREFIX)
-            name = explain_name(times.epoch)
+            foreign = times.epoch in self._led_by_others
+            name = explain_name(times.epoch, self._member if foreign else None)
             self._store.put(name, msgspec.json.encode(times))
             if name not in self._files:
                 self._files.append(name)
@@ -172,12 +205,24 @@ class Times:
     def learn(self, state: JournalState) -> None:
         """The journal has grown, perhaps by what others wrote: epochs that are open no longer are over."""
         with self._lock:
+            for begun in state.open.values():
+                if begun.epoch not in self.epochs:
+                    self._led_by_others.add(begun.epoch)
+                    self._journal(begun, time.monotonic())
+            for epoch in sorted(self._led_by_others & self.epochs.keys()):
+                if epoch in state.committed and self.epochs[epoch].committed_s is None:
+                    self._commit(self.epochs[epoch], time.monotonic())
+                    self._unsaved.append(self.epochs[epoch])
             for epoch, times in self.epochs.items():
                 is_open = epoch in state.open or epoch in state.committed
                 if not is_open and times.committed_s is None and times.aborted_s is None:
                     story = next((a for a in state.aborted if a.epoch == epoch), None)
                     if story is not None:
                         times.aborted_s, times.reason, times.detail = 0.0, story.reason, story.detail
+
+    @property
+    def has_unsaved(self) -> bool:
+        return bool(self._unsaved)
 
     def news(self) -> list[str]:
         """What is worth a line since it was last asked for."""

@@ -34,6 +34,7 @@ from cutwater.protocol.wire import (
 KEEP = 8
 """Announcements and acks of this member that stay in its slots; one checkpoint is under way at a time."""
 HEARTBEAT = "heartbeat"
+SHOWN = "shown"
 ADVICE = "this version of Cutwater does not understand it. Look at that member if all run the same version"
 
 
@@ -112,6 +113,14 @@ class Links:
         self._hints += 1
         self._kv.write(f"hint/{topic}", str(self._hints).encode())
 
+    def show(self, topic: str, value: bytes) -> None:
+        """Lays out something of this member's for whoever looks: `status`."""
+        self._kv.write(f"{SHOWN}/{topic}", value)
+
+    def scan(self, topic: str) -> dict[str, bytes]:
+        """What every member has laid out, by member."""
+        return self._kv.scan(f"{SHOWN}/{topic}")
+
     def _write_and_tidy(self, key: str, message: Announcement | Ack, to: str | None) -> None:
         self._kv.write(key, encode(message), to)
         kept = self._kept[type(message)]
@@ -132,6 +141,8 @@ class Links:
         kind, _, rest = key.partition("/")
         if kind == "hint":
             self._hear(owner, Hint(rest))
+            return
+        if kind == SHOWN:
             return
         try:
             message = decode(value)

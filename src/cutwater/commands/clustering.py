@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,19 +37,45 @@ Secret = Annotated[
     ),
 ]  # fmt: skip
 TlsCa = Annotated[
-    str | None, typer.Option("--tls-ca", metavar="FILE", help="TLS: the authority.", rich_help_panel=PANEL)
+    str | None,
+    typer.Option(
+        "--tls-ca",
+        envvar="CUTWATER_TLS_CA",
+        metavar="FILE",
+        help="TLS: the authority.",
+        rich_help_panel=PANEL,
+    ),
 ]
 TlsCert = Annotated[
     str | None,
-    typer.Option("--tls-cert", metavar="FILE", help="TLS: its certificate.", rich_help_panel=PANEL),
+    typer.Option(
+        "--tls-cert",
+        envvar="CUTWATER_TLS_CERT",
+        metavar="FILE",
+        help="TLS: its certificate.",
+        rich_help_panel=PANEL,
+    ),
 ]
 TlsKey = Annotated[
-    str | None, typer.Option("--tls-key", metavar="FILE", help="TLS: the key to it.", rich_help_panel=PANEL)
+    str | None,
+    typer.Option(
+        "--tls-key",
+        envvar="CUTWATER_TLS_KEY",
+        metavar="FILE",
+        help="TLS: the key to it.",
+        rich_help_panel=PANEL,
+    ),
 ]
 Multicast = Annotated[
     bool,
     typer.Option("--multicast", help="Also look for members in the local network.", rich_help_panel=PANEL),
 ]
+
+
+def peer_config(peer: list[str] | None, secret: str) -> ClusterConfig | None:
+    """The same for a command that only looks in: certificates are taken from the environment."""
+    files = (os.environ.get(f"CUTWATER_TLS_{name}") for name in ("CA", "CERT", "KEY"))
+    return cluster_config(None, peer, secret, *files, multicast=False)
 
 
 def cluster_config(

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from cutwater.commands.facts import WORDS, times_of
+from cutwater.commands.facts import WORDS
 from cutwater.commands.output import AsJson, StoreUrl, command, iso, local, show, table
 from cutwater.durations import readable
 from cutwater.offline import manifest_of, read_journal
@@ -18,7 +18,7 @@ from cutwater.protocol.journal import Fate, fate
 from cutwater.protocol.records import Aborted, JournalState, Manifest, Topology
 from cutwater.protocol.watermark import WatermarkKind
 from cutwater.stores import Store, open_store
-from cutwater.times import EpochTimes
+from cutwater.times import EpochTimes, read_times
 
 BAR = 24
 
@@ -32,7 +32,7 @@ def explain(
     """Explains one epoch: where the time went, stage by stage, or why it failed and what to do."""
     where = open_store(store)
     state = read_journal(where).state
-    times = times_of(where, epoch)
+    times = read_times(where, epoch)
     story = next((a for a in state.aborted if a.epoch == epoch), None)
     what = fate(state, epoch)
     if times is None and story is None and what in (Fate.UNKNOWN, Fate.OVER):

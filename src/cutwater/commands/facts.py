@@ -15,7 +15,7 @@ from cutwater.protocol.journal import timeline
 from cutwater.protocol.records import Checkpoint, JournalState, Manifest
 from cutwater.reading import sinks_of, versions_of
 from cutwater.stores import Store
-from cutwater.times import EpochTimes, explain_name
+from cutwater.times import EpochTimes, read_times
 
 SIDE_BY_SIDE = 16
 WORDS = {Flags.FULL_SNAPSHOT: "full", Flags.DRAIN: "drain", Flags.UNALIGNED: "unaligned"}
@@ -92,22 +92,13 @@ def kept(store: Store, state: JournalState, checkpoint: Checkpoint) -> Kept:
         checkpoint=checkpoint,
         manifest=manifest,
         problem=problem,
-        times=times_of(store, checkpoint.epoch),
+        times=read_times(store, checkpoint.epoch),
         savepoints=tuple(sorted(n for n, e in state.savepoints.items() if e == checkpoint.epoch)),
         abandoned=checkpoint not in timeline(state),
         state_files=len(names),
         state_bytes=None if None in sizes or manifest is None else sum(s or 0 for s in sizes),
         published=versions_of(store, checkpoint, sinks_of(state)),
     )
-
-
-def times_of(store: Store, epoch: int) -> EpochTimes | None:
-    """When what happened to an epoch, if that was noted."""
-    data = store.read(explain_name(epoch))
-    try:
-        return msgspec.json.decode(data, type=EpochTimes) if data is not None else None
-    except ValueError:
-        return None
 
 
 def state_files(manifest: Manifest) -> list[str]:

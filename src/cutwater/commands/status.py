@@ -8,10 +8,24 @@ from typing import Any
 import msgspec
 from rich.text import Text
 
-from cutwater.commands.output import AsJson, StoreUrl, command, console, iso, iso_ms, local, local_ms, show
+from cutwater.cluster.config import ClusterConfig
+from cutwater.commands.clustering import Peer, Secret, peer_config
+from cutwater.commands.output import (
+    AsJson,
+    StoreUrl,
+    command,
+    console,
+    iso,
+    iso_ms,
+    local,
+    local_ms,
+    show,
+    waiting,
+)
 from cutwater.durations import readable
 from cutwater.live import view
 from cutwater.offline import read_journal
+from cutwater.protocol.errors import UserError
 from cutwater.protocol.housekeeping import settled
 from cutwater.protocol.records import MARK_PREFIX, JournalState
 from cutwater.reading import sinks_of
@@ -20,12 +34,22 @@ from cutwater.stores import Store, open_store
 
 
 @command
-def status(store: StoreUrl = "./state", as_json: AsJson = False) -> None:
-    """Shows whether the pipeline runs, how its stages fare, and what is committed and published."""
+def status(
+    store: StoreUrl = "./state",
+    as_json: AsJson = False,
+    peer: Peer = None,
+    secret: Secret = "",
+) -> None:
+    """Shows whether the pipeline runs, how its stages fare, and what is committed and published. With --peer
+    the members are asked themselves, and the journal is learned from them."""
     where = open_store(store)
     members = read_status(where)
     stale = stale_after(where)
-    state = read_journal(where, must_exist=not members).state
+    cluster = peer_config(peer, secret)
+    if cluster is not None:
+        state, members = _ask_members(where, members, cluster, as_json)
+    else:
+        state = read_journal(where, must_exist=not members).state
     document: dict[str, Any] = {
         "store": where.url,
         "running": any(m.is_alive(stale) for m in members),
@@ -43,6 +67,19 @@ def status(store: StoreUrl = "./state", as_json: AsJson = False) -> None:
         text += [f"no pipeline has run on {where.url} yet", ""]
     text += [Text(line) for line in _journal_lines(document["journal"], state.watermark)]
     show(as_json, document, *text)
+
+
+def _ask_members(
+    store: Store, last: list[Status], cluster: ClusterConfig, as_json: bool
+) -> tuple[JournalState, list[Status]]:
+    from cutwater.cluster.observer import Observer
+
+    if not last:
+        raise UserError(f"no pipeline has run on {store.url} yet, so its members cannot be asked")
+    with waiting("asking the members", as_json) as say, Observer(cluster, last[0].pipeline, say) as observer:
+        state = observer.read_journal(store).state
+        now = {s.member: s for s in observer.statuses()}
+    return state, [now.pop(s.member, s) for s in last] + list(now.values())
 
 
 def _member(member: Status, stale: float) -> dict[str, Any]:

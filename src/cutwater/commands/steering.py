@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
-from typing import Annotated
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
+from cutwater.commands.clustering import Peer, Secret, peer_config
 from cutwater.commands.output import AsJson, StoreUrl, Timeout, command, show, waiting
 from cutwater.durations import readable, seconds
 from cutwater.mailbox import answered, ask_through, check_savepoint_name, new_id
@@ -19,6 +21,9 @@ from cutwater.protocol.wire import Request, RequestKind
 from cutwater.restoring import allow_force, restore_before_start, whole_checkpoint
 from cutwater.status import Status, read_status, stale_after
 from cutwater.stores import Store, open_store
+
+if TYPE_CHECKING:
+    from cutwater.cluster.config import ClusterConfig
 
 WAIT = "10m"
 
@@ -33,7 +38,14 @@ def running(store: Store) -> Status | None:
     return next((s for s in read_status(store) if s.is_alive(stale)), None)
 
 
-def ask(store: Store, request: Request, what: str, timeout: str, as_json: bool) -> int | None:
+def ask(
+    store: Store,
+    request: Request,
+    what: str,
+    timeout: str,
+    as_json: bool,
+    cluster: ClusterConfig | None = None,
+) -> int | None:
     """Asks the running pipeline and waits; the epoch. Raises `UserError` if none runs or it says no."""
     there = running(store)
     if there is None:
@@ -43,7 +55,8 @@ def ask(store: Store, request: Request, what: str, timeout: str, as_json: bool) 
         )
     patience = seconds(timeout, "timeout")
     with waiting(f"asking {there.pipeline} (process {there.pid} on {there.host}) to {what}", as_json):
-        reply = ask_through(store, request, patience, lambda: running(store) is not None)
+        with _hinting(cluster, there.pipeline) as hint:
+            reply = ask_through(store, request, patience, lambda: running(store) is not None, hint)
     if reply is not None:
         return answered(reply, request.kind)
     if running(store) is None:
@@ -57,6 +70,18 @@ def ask(store: Store, request: Request, what: str, timeout: str, as_json: bool) 
     )
 
 
+@contextmanager
+def _hinting(cluster: ClusterConfig | None, pipeline: str) -> Iterator[Callable[[], None]]:
+    """What has the leader look into the store at once, if a member can be reached; it would find it anyway."""
+    if cluster is None:
+        yield lambda: None
+        return
+    from cutwater.cluster.observer import Observer
+
+    with Observer(cluster, pipeline, lambda line: None) as observer:
+        yield lambda: observer.hint("requests")
+
+
 @command
 def checkpoint(
     store: StoreUrl = "./state",
@@ -66,11 +91,13 @@ def checkpoint(
     unaligned: Annotated[bool, typer.Option("--unaligned", help="Do not wait for rows in channels.")] = False,
     timeout: Timeout = WAIT,
     as_json: AsJson = False,
+    peer: Peer = None,
+    secret: Secret = "",
 ) -> None:
     """Takes a checkpoint now."""
     where = open_store(store)
     request = Request(RequestKind.CHECKPOINT, new_id(), full=full, unaligned=unaligned)
-    epoch = ask(where, request, "take a checkpoint", timeout, as_json)
+    epoch = ask(where, request, "take a checkpoint", timeout, as_json, peer_config(peer, secret))
     show(as_json, {"epoch": epoch}, f"epoch {epoch} is committed")
 
 
@@ -87,13 +114,15 @@ def savepoint(
     ] = False,
     timeout: Timeout = WAIT,
     as_json: AsJson = False,
+    peer: Peer = None,
+    secret: Secret = "",
 ) -> None:
     """Takes a savepoint: a full checkpoint with a name, which retention never removes."""
     where = open_store(store)
     if forget and epoch is not None:
         raise UserError("--forget takes a name away, and --epoch gives one; use one of them")
     if forget:
-        found = _name(where, name, None, timeout, as_json)
+        found = _name(where, name, None, timeout, as_json, peer_config(peer, secret))
         show(
             as_json,
             {"forgotten": name, "epoch": found},
@@ -102,7 +131,14 @@ def savepoint(
         return
     check_savepoint_name(name)
     if epoch is not None:
-        found = _name(where, name, resolve(read_journal(where).state, epoch).epoch, timeout, as_json)
+        found = _name(
+            where,
+            name,
+            resolve(read_journal(where).state, epoch).epoch,
+            timeout,
+            as_json,
+            peer_config(peer, secret),
+        )
     elif running(where) is None:
         raise UserError(
             f"no pipeline runs on {where.url}, so no new savepoint can be taken; give the name to the newest "
@@ -110,16 +146,18 @@ def savepoint(
         )
     else:
         request = Request(RequestKind.SAVEPOINT, new_id(), name=name)
-        found = ask(where, request, f"take savepoint '{name}'", timeout, as_json)
+        found = ask(where, request, f"take savepoint '{name}'", timeout, as_json, peer_config(peer, secret))
     show(as_json, {"savepoint": name, "epoch": found}, f"savepoint '{name}' is epoch {found}")
 
 
-def _name(store: Store, name: str, epoch: int | None, timeout: str, as_json: bool) -> int | None:
+def _name(
+    store: Store, name: str, epoch: int | None, timeout: str, as_json: bool, cluster: ClusterConfig | None
+) -> int | None:
     """Gives a name to a kept checkpoint or, without an epoch, takes it away; whether or not one runs."""
     if running(store) is not None:
         kind = RequestKind.FORGET if epoch is None else RequestKind.SAVEPOINT
         request = Request(kind, new_id(), name=name, epoch=epoch)
-        return ask(store, request, f"{kind.value} '{name}'", timeout, as_json)
+        return ask(store, request, f"{kind.value} '{name}'", timeout, as_json, cluster)
     journal = read_journal(store)
     state = journal.state
     if epoch is None and name not in state.savepoints:
@@ -138,21 +176,42 @@ def _name(store: Store, name: str, epoch: int | None, timeout: str, as_json: boo
 
 
 @command
-def cancel(store: StoreUrl = "./state", timeout: Timeout = "1m", as_json: AsJson = False) -> None:
+def cancel(
+    store: StoreUrl = "./state",
+    timeout: Timeout = "1m",
+    as_json: AsJson = False,
+    peer: Peer = None,
+    secret: Secret = "",
+) -> None:
     """Calls off the checkpoint that is under way."""
     where = open_store(store)
-    ask(where, Request(RequestKind.CANCEL, new_id()), "cancel its checkpoint", timeout, as_json)
+    ask(
+        where,
+        Request(RequestKind.CANCEL, new_id()),
+        "cancel its checkpoint",
+        timeout,
+        as_json,
+        peer_config(peer, secret),
+    )
     show(as_json, {"cancelled": True}, "cancelled; its batches belong to the next checkpoint")
 
 
 @command
-def drain(store: StoreUrl = "./state", timeout: Timeout = WAIT, as_json: AsJson = False) -> None:
+def drain(
+    store: StoreUrl = "./state",
+    timeout: Timeout = WAIT,
+    as_json: AsJson = False,
+    peer: Peer = None,
+    secret: Secret = "",
+) -> None:
     """Ends a running pipeline cleanly: every stage comes to rest, a last checkpoint, all of it published."""
     where = open_store(store)
     deadline = time.monotonic() + seconds(timeout, "timeout")
     epoch: int | None = None
     with suppress(EndedMeanwhile):
-        epoch = ask(where, Request(RequestKind.DRAIN, new_id()), "drain", timeout, as_json)
+        epoch = ask(
+            where, Request(RequestKind.DRAIN, new_id()), "drain", timeout, as_json, peer_config(peer, secret)
+        )
     with waiting(f"epoch {epoch} is committed; publishing it", as_json):
         while running(where) is not None:
             if time.monotonic() > deadline:
@@ -194,6 +253,8 @@ def restore(
     ] = False,
     timeout: Timeout = WAIT,
     as_json: AsJson = False,
+    peer: Peer = None,
+    secret: Secret = "",
 ) -> None:
     """Takes everything back to a checkpoint: a running pipeline at once, else with its next run."""
     where = open_store(store)
@@ -214,7 +275,9 @@ def restore(
             )
     if there is not None:
         request = Request(RequestKind.RESTORE, new_id(), epoch=target.epoch, reset=tuple(reset or ()))
-        found = ask(where, request, f"go back to epoch {target.epoch}", timeout, as_json)
+        found = ask(
+            where, request, f"go back to epoch {target.epoch}", timeout, as_json, peer_config(peer, secret)
+        )
         lines.append(f"restored epoch {found}; the pipeline goes on from there")
         show(as_json, {"epoch": found, "running": True, "news": lines}, *lines)
         return

@@ -1,0 +1,122 @@
+"""A process that is no member and looks on: for commands from a machine on which none runs.
+
+It learns the journal from the members, with the store only to say what to believe, hears from each of them how
+it fares, and can have the leader look for requests at once.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from threading import Event
+from typing import Any
+
+import msgspec
+
+from cutwater.cluster.config import ClusterConfig
+from cutwater.cluster.links import Links
+from cutwater.cluster.opening import open_links
+from cutwater.offline import perform
+from cutwater.protocol import effects as fx
+from cutwater.protocol.catchup import CatchUp
+from cutwater.protocol.errors import UserError
+from cutwater.protocol.journal import Journal
+from cutwater.protocol.replay.messages import ReplayConfig
+from cutwater.protocol.wire import Heartbeat
+from cutwater.status import Status
+from cutwater.stores import Store
+
+JOIN_S = 10.0
+SMALL_GAP = 8
+STATUS = "status"
+
+
+class Observer:
+    """Links of a process that is no member. Raises `UserError` if it finds no member."""
+
+    def __init__(self, config: ClusterConfig, pipeline: str, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._news = Event()
+        self._heard: list[tuple[str, Any]] = []
+        self.name = f"command_{uuid.uuid4().hex[:8]}"
+        self.links: Links = open_links(config, pipeline, self.name, "1", tell)
+        self.links.start(self._on_message)
+        deadline = time.monotonic() + JOIN_S
+        while not self.members() and time.monotonic() < deadline:
+            self._news.wait(0.05)
+        if not self.members():
+            self.close()
+            raise UserError(
+                f"no member of '{pipeline}' answered at {', '.join(config.peers)} within {JOIN_S:g} s: see whether one "
+                "listens there, and whether the secret is the same"
+            )
+
+    def __enter__(self) -> Observer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.links.close()
+
+    def members(self) -> list[str]:
+        """Who is there."""
+        return [name for name in self.links.alive() if not name.startswith("command_")]
+
+    def hint(self, topic: str) -> None:
+        self.links.hint(topic)
+
+    def statuses(self) -> list[Status]:
+        """What the members say of themselves now."""
+        found = []
+        for data in self.links.scan(STATUS).values():
+            try:
+                found.append(msgspec.json.decode(data, type=Status))
+            except ValueError:
+                continue
+        return sorted(found, key=lambda s: s.member)
+
+    def read_journal(self, store: Store) -> Journal:
+        """The journal, from the members as far as they have it. Shows how far it is."""
+        journal = Journal()
+        catch_up = CatchUp(journal, self.members(), ReplayConfig(), SMALL_GAP, _now_ms)
+        procedure = catch_up.run()
+        answer: Any = None
+        while True:
+            try:
+                effect = procedure.send(answer)
+            except StopIteration:
+                return journal
+            answer = self._perform(store, effect)
+            for sender, message in self._take():
+                catch_up.on_message(sender, message)
+            if catch_up.session is not None:
+                self._tell(str(catch_up.session.progress))
+
+    def _perform(self, store: Store, effect: fx.Effect) -> Any:
+        if isinstance(effect, fx.Send):
+            assert effect.to is not None
+            return self.links.send(effect.to, effect.message)
+        if isinstance(effect, fx.Wait):
+            self._news.wait(effect.ms / 1000)
+            return None
+        try:
+            return perform(store, effect)
+        except OSError:
+            return fx.FAILED
+
+    def _on_message(self, sender: str, message: Any) -> None:
+        if not isinstance(message, Heartbeat):
+            self._heard.append((sender, message))
+        self._news.set()
+
+    def _take(self) -> list[tuple[str, Any]]:
+        self._news.clear()
+        heard, self._heard = self._heard, []
+        return heard
+
+
+def _now_ms() -> int:
+    return int(time.monotonic() * 1000)
