@@ -74,8 +74,8 @@ Multicast = Annotated[
 
 def peer_config(peer: list[str] | None, secret: str) -> ClusterConfig | None:
     """The same for a command that only looks in: certificates are taken from the environment."""
-    files = (os.environ.get(f"CUTWATER_TLS_{name}") for name in ("CA", "CERT", "KEY"))
-    return cluster_config(None, peer, secret, *files, multicast=False)
+    ca, cert, key = (os.environ.get(f"CUTWATER_TLS_{name}") for name in ("CA", "CERT", "KEY"))
+    return cluster_config(None, peer, secret, ca, cert, key, multicast=False)
 
 
 def cluster_config(

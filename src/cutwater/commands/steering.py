@@ -54,9 +54,9 @@ def ask(
             f"FILE --store {store.url}`"
         )
     patience = seconds(timeout, "timeout")
-    with waiting(f"asking {there.pipeline} (process {there.pid} on {there.host}) to {what}", as_json):
-        with _hinting(cluster, there.pipeline) as hint:
-            reply = ask_through(store, request, patience, lambda: running(store) is not None, hint)
+    asking = f"asking {there.pipeline} (process {there.pid} on {there.host}) to {what}"
+    with waiting(asking, as_json), _hinting(cluster, there.pipeline) as hint:
+        reply = ask_through(store, request, patience, lambda: running(store) is not None, hint)
     if reply is not None:
         return answered(reply, request.kind)
     if running(store) is None:
