@@ -556,7 +556,8 @@ def add_stage(world: World, name: str, inputs: str, member: str) -> None:
         seen.view.push(seen.view.open(entry, world.store.objects[entry]))
     term = seen.state.term + 1
     graph = r.TopologySet(term, seen.state.generation, digest(r.encode(topology)), topology)
-    for number, body in enumerate((r.Leader(term, "command"), graph)):
+    bodies: tuple[r.JournalBody, ...] = (r.Leader(term, "command"), graph)
+    for number, body in enumerate(bodies):
         sealed = seen.view.seal(body, f"command-{number}")
         place = entry_name(r.JOURNAL_PREFIX, sealed.entry.index)
         world.store.create(place, sealed.data)

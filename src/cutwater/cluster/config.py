@@ -23,7 +23,8 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
     `listen` and `peers` are endpoints, `tcp/HOST:PORT` or `tls/HOST:PORT`. One peer is enough to find all
     others, but only peers that are named are tried again for ever after a broken connection. `secret` is
     the same for all members. `tls_ca`, `tls_cert` and `tls_key` are PEM files; with them every connection
-    is encrypted and both sides show a certificate. `multicast`: also look for members in the local network.
+    is encrypted and both sides show a certificate. `multicast`: also look for members in the local network. `gossip`:
+    let members tell each other of those that they know.
     `lease_s`: silence after which a connection counts as broken. `grace_s`: how long the slots of a member
     that has gone are kept.
     """
@@ -35,6 +36,7 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
     tls_cert: str | None = None
     tls_key: str | None = None
     multicast: bool = False
+    gossip: bool = True
     lease_s: float = 5.0
     grace_s: float = 30.0
 
@@ -113,7 +115,7 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
             "connect/exit_on_failure": False,
             "connect/retry": RETRY,
             "scouting/multicast/enabled": self.multicast,
-            "scouting/gossip/enabled": True,
+            "scouting/gossip/enabled": self.gossip,
             "open/return_conditions": {"connect_scouted": False, "declares": False},
             "transport/link/protocols": ["tls" if self.tls else "tcp"],
             "transport/link/tx/lease": round(self.lease_s * 1000),

@@ -1,0 +1,1 @@
+"""Pipelines whose stages run in several processes."""
