@@ -158,6 +158,20 @@ def test_who_leaves_is_gone_at_once_and_its_slots_after_a_grace(cluster: Cluster
     assert a.scan("key") == {"a": b"2"}
 
 
+def test_who_has_left_may_still_write_and_nobody_hears_it(cluster: Cluster) -> None:
+    a, b = cluster.join("a"), cluster.join("b")
+    cluster.meet(a, b)
+    seen: list[tuple[str, str, bytes]] = []
+    a.subscribe(lambda *change: seen.append(change), lambda *letter: None)
+    b.close()
+    b.close()
+    sees_only(a, "a")
+    b.write("key", b"1")
+    b.post("a", b"mail")
+    b.delete("key")
+    assert seen == []
+
+
 def test_a_member_that_comes_back_under_a_new_boot_has_only_its_new_slots_in_the_end(
     cluster: Cluster,
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,11 @@ class Stranger:
             lambda: len(list(self.session.info.peers_zid())) == len(net.endpoints), "all are connected"
         )
 
+    def overhears(self, kv: ClusterKv) -> bool:
+        """Has a member say something, and whether it is heard here: then everything it says is."""
+        kv.write("probe", kv.name.encode())
+        return any(sample.payload.to_bytes() == kv.name.encode() for sample in list(self.heard))
+
     def hear(self, value: bytes) -> Any:
         found: list[Any] = []
 
@@ -139,6 +145,8 @@ class Stranger:
 def stranger(net: OverZenoh) -> Iterator[Stranger]:
     net.meet(net.join("a"), net.join("b"))
     made = Stranger(net)
+    for kv in net.members:
+        eventually(partial(made.overhears, kv), f"{kv.name} is overheard")
     yield made
     made.session.close()
 

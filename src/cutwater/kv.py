@@ -109,6 +109,8 @@ class MemoryKv:
     def write(self, key: str, value: bytes, to: str | None = None) -> None:
         cluster = self._cluster
         with cluster.lock:
+            if not self._present():
+                return
             slot = self.name, key, to
             cluster.slots.pop(slot, None)
             cluster.slots[slot] = value
@@ -130,7 +132,7 @@ class MemoryKv:
 
     def post(self, to: str, data: bytes) -> None:
         with self._cluster.lock:
-            for process, (_, on_mail) in list(self._cluster.subscribers.items()):
+            for process, (_, on_mail) in list(self._cluster.subscribers.items()) if self._present() else ():
                 if process[0] == to and process != (self.name, self.boot) and on_mail is not None:
                     on_mail(self.name, data)
 
@@ -148,6 +150,9 @@ class MemoryKv:
 
     def close(self) -> None:
         self._cluster.depart(self.name, self.boot)
+
+    def _present(self) -> bool:
+        return (self.name, self.boot) in self._cluster.present
 
     def _visible(self) -> list[tuple[str, str, bytes]]:
         """The slots that this member may see, in the order in which they were written."""

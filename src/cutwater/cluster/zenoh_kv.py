@@ -17,6 +17,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from threading import Event, RLock, Thread
 from typing import Any
 
@@ -108,7 +109,8 @@ class ZenohKv:
             self._seq += 1
             self._own[key, to] = self._seq, value
             seal = self._sealer.seal("put", where, self._seq, value)
-            self._session.put(where, value, attachment=seal, **SLOT_QOS)
+            with suppress(zenoh.ZError):  # the session is closed: nobody hears us any more
+                self._session.put(where, value, attachment=seal, **SLOT_QOS)
 
     def delete(self, key: str) -> None:
         with self._writing:
@@ -117,7 +119,8 @@ class ZenohKv:
                 where = self._slot(*slot)
                 self._seq += 1
                 seal = self._sealer.seal("delete", where, self._seq, b"")
-                self._session.delete(where, attachment=seal, **SLOT_QOS)
+                with suppress(zenoh.ZError):
+                    self._session.delete(where, attachment=seal, **SLOT_QOS)
 
     def _slot(self, key: str, to: str | None) -> str:
         whose = f"slots/{self.name}" if to is None else f"to/{to}/{self.name}"
