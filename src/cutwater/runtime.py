@@ -143,10 +143,10 @@ class Runtime:
         self.shell.stop()
         for host in self.hosts.values():
             host.join()
-        self.reporter.stop("stopped" if self.failure is None else "failed")
-        self.mailbox.stop()
         if self.recorder is not None:
             self.recorder.ended("stopped" if self.failure is None else f"failed: {self.failure}")
+        self.reporter.stop("stopped" if self.failure is None else "failed")
+        self.mailbox.stop()
         self.done.set()
 
     def wait(self, timeout_s: float | None = None) -> bool:
