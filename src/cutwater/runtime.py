@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from cutwater import failpoints, folders
+from cutwater import failpoints, folders, recording
 from cutwater.built import Built
 from cutwater.cluster.links import Hint, Links
 from cutwater.leftovers import Needed
@@ -79,9 +79,9 @@ class Runtime:
         self.done = Event()
         self.failure: BaseException | None = None
         self._caches = {s: folders.Cache() for s in built.topology.stages}
-        self.shell = Shell(
-            self.member, self._perform, self._send, self._on_ended, self._after_step, self._on_failure
-        )
+        self.recorder = recording.from_environment(self.member)
+        perform, send = recording.watched(self.recorder, self._perform, self._send)
+        self.shell = Shell(self.member, perform, send, self._on_ended, self._after_step, self._on_failure)
         self.hosts = {s: StageHost(self, built.stages[s]) for s in built.topology.hosted(name)}
         self.mailbox = Mailbox(self)
         self.reporter = Reporter(self)
@@ -156,6 +156,8 @@ class Runtime:
         self.shell.stop()
         for host in self.hosts.values():
             host.join()
+        if self.recorder is not None:
+            self.recorder.ended("stopped" if self.failure is None else f"failed: {self.failure}")
         self.reporter.stop("stopped" if self.failure is None else "failed")
         self.mailbox.stop()
         self.links.close()

@@ -1,4 +1,4 @@
-"""`python -m cutwater.sim`: plays seeded schedules on all cores, or shows one of them."""
+"""`python -m cutwater.sim`: plays seeded schedules on all cores, shows or records one of them, or checks a record."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ import sys
 import time
 from collections.abc import Iterator
 from multiprocessing import Pool
+from pathlib import Path
 
+from rich.console import Console
+
+from cutwater.sim.checker import check
+from cutwater.sim.checker.show import show
 from cutwater.sim.world import Result, World
 
 
@@ -70,6 +75,28 @@ def trace(seed: int, members: int | None) -> int:
     return 0 if result.violation is None else 1
 
 
+def record(seed: int, members: int | None, path: Path) -> int:
+    """Plays one schedule and writes down what every process did and saw, all in one file."""
+    with path.open("wb") as file:
+        result = World(seed, members, record=file.write).run()
+    print(
+        f"seed {seed}: {result.violation or 'no violation'}, {result.epochs} epochs, {result.faults} faults; "
+        f"check it: python -m cutwater.sim --check {path}"
+    )
+    return 0 if result.violation is None else 1
+
+
+def check_trace(path: Path) -> int:
+    """Checks what the simulator or a running system has recorded, and prints what came of it."""
+    try:
+        report = check(path)
+    except OSError as error:
+        print(f"cannot check {path}: {error}", file=sys.stderr)
+        return 2
+    show(report, path, Console())
+    return 1 if report.problems else 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m cutwater.sim", description=__doc__)
     parser.add_argument("--seeds", type=int, default=200, metavar="N", help="how many schedules to play")
@@ -77,11 +104,23 @@ def main() -> int:
     parser.add_argument("--members", type=int, metavar="M", help="members per pipeline (default: 3 to 5)")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="processes to use")
     parser.add_argument("--trace", type=int, metavar="SEED", help="show one schedule, a line per event")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="which schedule to record")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="record one schedule, for --check")
+    parser.add_argument(
+        "--check",
+        type=Path,
+        metavar="TRACE",
+        help="check a record: a file, or a folder that running members filled (CUTWATER_TRACE)",
+    )
     options = parser.parse_args()
     for name in ("seeds", "members", "processes"):
         value = getattr(options, name)
         if value is not None and value < 1:
             parser.error(f"--{name} is {value}; give 1 or more")
+    if options.check is not None:
+        return check_trace(options.check)
+    if options.record is not None:
+        return record(options.seed, options.members, options.record)
     if options.trace is not None:
         return trace(options.trace, options.members)
     return run(options.seeds, options.start, options.members, options.processes)

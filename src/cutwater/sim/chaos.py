@@ -99,6 +99,8 @@ class Chaos:
 
     def _leave(self, process: Process) -> None:
         if process.alive:
+            if process.recorder is not None:
+                process.recorder.ended("superseded")
             self.world.stop(process)
             self.world.schedule(self.world.rng.randint(20, 300), self._restart, process.name)
 

@@ -18,6 +18,7 @@ from cutwater.protocol.replay.messages import decode as decode_replay
 from cutwater.protocol.stage import Stage, StagePhase
 from cutwater.protocol.wire import Ack, Announcement, Heartbeat, LogGrown, decode
 from cutwater.protocol.wire import Request as WireRequest
+from cutwater.recording import Recorder
 from cutwater.sim.spark import GoneForZombie, Query
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class SimWord:
 class Actor:
     """One procedure of a process, and where it stands."""
 
-    __slots__ = ("name", "poked", "procedure", "stage", "token", "waiting")
+    __slots__ = ("asked", "name", "poked", "procedure", "stage", "token", "waiting")
 
     def __init__(self, name: str, procedure: fx.Procedure[None], stage: Stage | None) -> None:
         self.name = name
@@ -67,6 +68,8 @@ class Actor:
         self.token = 0
         self.waiting = False
         self.poked = False
+        self.asked: tuple[fx.Effect, int] | None = None
+        """What is under way and is to be recorded, and how far the journal was known when it began."""
 
 
 class Process:
@@ -87,6 +90,9 @@ class Process:
         self.mail: list[tuple[str, bytes]] = []
         self.member = Member(name, f"{name}{boot}", world.model.topology, world.member_config, SimWord)
         self.leader = Leader(self.member, world.leader_config)
+        self.recorder: Recorder | None = None
+        if world.record is not None:
+            self.recorder = Recorder(world.record, self.member, lambda: world.now_ms + self.skew_ms)
         self.actors: dict[str, Actor] = {}
         self.checked_index = 0
         self.must_know = world.oracle.ledger.last
@@ -132,6 +138,9 @@ class Process:
             return
         member = self.member
         member.now_ms = self.world.now_ms + self.skew_ms
+        if self.recorder is not None and actor.asked is not None:
+            asked, actor.asked = actor.asked, None
+            self.recorder.answered(asked[0], answer, asked[1])
         actor.waiting = False
         actor.token += 1
         send = actor.procedure.send
@@ -182,11 +191,15 @@ class Process:
         elif kind is fx.Sleep:
             self.resume_later(effect.ms, actor, None)  # type: ignore[union-attr]
         else:
+            if self.recorder is not None:
+                actor.asked = effect, self.recorder.knows
             self.world.io.perform(self, actor, effect)
 
     def _perform_inline(self, effect: fx.Effect | None) -> Any:
         """What is answered at once: nothing else can happen in between."""
         if isinstance(effect, fx.Send):
+            if self.recorder is not None:
+                self.recorder.sent(effect)
             return self.world.network.send(self, effect.to, effect.message)
         if isinstance(effect, fx.ReadPrepared):
             return self.world.read_prepared(effect)
@@ -221,6 +234,8 @@ class Process:
             message = decode(data) if data[:1] == b"{" else decode_replay(data)
         except PeerError:
             return
+        if self.recorder is not None:
+            self.recorder.received(message)
         match message:
             case AskRange() | FetchEntries() | HaveRange() | EntriesChunk() | Compacted():
                 self.member.on_replay(sender, message)

@@ -52,16 +52,22 @@ class Result:
 
 
 class World:
-    """Everything that one seed makes."""
+    """Everything that one seed makes. `tracer` is told what happens, for people; `record` is given what each
+    process does and sees, in the form of `cutwater.recording`."""
 
     def __init__(
-        self, seed: int, members: int | None = None, tracer: Callable[[str], None] | None = None
+        self,
+        seed: int,
+        members: int | None = None,
+        tracer: Callable[[str], None] | None = None,
+        record: Callable[[bytes], object] | None = None,
     ) -> None:
         self.seed = seed
         self.rng = Random(seed)
         self.now_ms = 0
         self.fault_count = 0
         self.tracer = tracer
+        self.record = record
         self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._sequence = 0
         count = members if members is not None else self.rng.randint(3, 5)

@@ -1,0 +1,126 @@
+"""The checker: whether a recorded run, simulated or real, kept the rules.
+
+It reads what processes wrote down about themselves (`cutwater.recording`) and judges it with its own reading
+of the design; of the protocol's code it uses the formats and nothing that decides. What was not recorded, be
+it that a process was killed in the middle of a line or that it was not watched at all, is counted and never
+held against anybody.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from cutwater import recording as rec
+from cutwater.protocol import records as r
+from cutwater.protocol.wire import Ack, Announcement
+from cutwater.sim.checker.chains import join
+from cutwater.sim.checker.commits import check_commits
+from cutwater.sim.checker.deletions import check_deletions
+from cutwater.sim.checker.evidence import Findings, Problem, Trace, load
+from cutwater.sim.checker.history import History, Reader
+from cutwater.sim.checker.processes import check_processes
+from cutwater.sim.checker.stages import read_stages
+from cutwater.sim.checker.tables import Steps, Tables, check_tables
+
+RULES = {
+    "trace": "the trace is whole: every process's lines are there, and every record is what its hash says",
+    "one-writer": "every place in a log was created once, by the process that the entry names",
+    "chain": "every entry names the hash of the one before",
+    "terms": "terms go up",
+    "leader": "only the leader of a term writes in it",
+    "fenced": "nobody writes in a term or a generation that is over",
+    "checkpoint-id": "a checkpoint's id is the place of its BEGUN",
+    "one-fate": "an epoch is begun once and decided at most once, and not after it became void",
+    "watermark": "the pipeline-wide watermark does not go back",
+    "restored": "a restore goes to the cut of a kept checkpoint",
+    "expired": "neither the newest checkpoint nor a savepoint expires",
+    "snapshot": "a SNAPSHOT of the journal says what the entries before it say",
+    "incarnation": "only the newest incarnation of a stage writes to its log",
+    "batch": "the batches of a stage follow each other, and positions never go back",
+    "barrier": "a stage is cut once per checkpoint, behind its last batch, by its newest incarnation",
+    "acks": "a commit comes after an ack of every member",
+    "parts": "an ack comes after its part was created",
+    "manifest": "a commit comes after its manifest, and says the same",
+    "cut": "every committed cut is consistent, and what the stages' logs say",
+    "published": "only a committed epoch is published, with the files that its manifest names",
+    "publish-order": "a table's transactions go up, each is published once, and none is passed over",
+    "rewind": "a table goes back exactly when a restore says so, to the version of its epoch",
+    "mark": "an epoch is marked as published after it was, with its version",
+    "deleted": "nothing is deleted that a kept checkpoint or a reader of a log may need",
+    "announced": "nothing is announced before it is in the journal",
+}
+"""What is checked, by the names that problems carry."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What came of a check."""
+
+    counts: dict[str, int]
+    not_recorded: dict[str, int]
+    problems: list[Problem]
+
+
+def check(path: Path) -> Report:
+    """Checks a trace: a file, or a folder of them. Raises `OSError` if there is none to read."""
+    findings = Findings()
+    trace = load(path, findings)
+    join(trace, trace.journal, findings)
+    history = Reader(trace.journal, findings).read()
+    for (_, generation), log in sorted(trace.stages.items()):
+        join(trace, log, findings, abandoned=generation in history.gone_generations)
+    barriers = read_stages(trace, history, findings)
+    tables, steps = Tables(trace), Steps(trace, history, findings)
+    check_commits(trace, history, barriers, findings)
+    check_processes(trace, history, tables, steps, findings)
+    check_tables(trace, history, tables, steps, findings)
+    check_deletions(trace, history, findings)
+    _count_gaps(trace, findings)
+    return Report(
+        _counts(trace, history, tables), dict(sorted(findings.not_recorded.items())), findings.problems
+    )
+
+
+def _count_gaps(trace: Trace, findings: Findings) -> None:
+    logs = [trace.journal, *trace.stages.values()]
+    places = sum(max(log.chain) - min(log.chain) + 1 - len(log.chain) for log in logs if log.chain)
+    silent = {v.writer for log in logs for v in log.chain.values()} - trace.processes.keys()
+    for what, count in (("log entry", places), ("process that wrote an entry", len(silent))):
+        if count:
+            findings.not_recorded[what] += count
+
+
+def _counts(trace: Trace, history: History, tables: Tables) -> dict[str, int]:
+    lines = Counter(type(at.line) for found in trace.processes.values() for at in found)
+    messages = [
+        at.line.message for found in trace.processes.values() for at in found if isinstance(at.line, rec.Sent)
+    ]
+    bodies = Counter(type(v.entry.body) for log in trace.stages.values() for v in log.chain.values())
+    made = [line for commits in tables.commits.values() for _, line, _ in commits]
+    committed = sum(index in history.log.chain for index in history.commits)
+    return {
+        "members": len(set(trace.members.values())),
+        "processes": len(trace.processes),
+        "processes that told their end": len(trace.ended),
+        "lines": sum(lines.values()),
+        "journal entries": len(history.log.chain),
+        "terms": sum(isinstance(v.entry.body, r.Leader) for v in history.log.chain.values()),
+        "epochs begun": sum(isinstance(v.entry.body, r.Begun) for v in history.log.chain.values()),
+        "epochs committed": committed,
+        "epochs aborted": history.aborted,
+        "epochs void": history.void,
+        "restores": sum(index in history.log.chain for index in history.restores),
+        "stage log entries": sum(bodies.values()),
+        "batches": bodies[r.Batch],
+        "barriers": bodies[r.BarrierAt],
+        "parts": len({key[1:] for key in trace.parts}),
+        "manifests": len(trace.manifests),
+        "acks sent": sum(isinstance(m, Ack) for m in messages),
+        "announcements sent": sum(isinstance(m, Announcement) for m in messages),
+        "publishes": sum(isinstance(line, rec.Publishing) for line in made),
+        "rewinds": sum(isinstance(line, rec.Rewinding) for line in made),
+        "marks": len({name for name, _ in trace.records if name.startswith(r.MARK_PREFIX)}),
+        "deletions": lines[rec.Deletion],
+    }

@@ -1,0 +1,65 @@
+"""What was deleted: nothing that somebody may still need."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from cutwater import recording as rec
+from cutwater.protocol import records as r
+from cutwater.sim.checker.evidence import At, Findings, Trace, log_of, place_of
+from cutwater.sim.checker.history import Commit, History
+
+
+def check_deletions(trace: Trace, history: History, findings: Findings) -> None:
+    """Goes through every deletion, whatever its answer."""
+    named: dict[str, list[Commit]] = defaultdict(list)
+    for commit in history.commits.values():
+        found = trace.manifests.get(commit.manifest)
+        for name in found[0].objects() if found is not None else ():
+            named[name].append(commit)
+    for at in (at for lines in trace.processes.values() for at in lines):
+        if isinstance(at.line, rec.Deletion):
+            for name in at.line.names:
+                for commit in named.get(name, ()):
+                    _check_over(history, name, commit.epoch, commit.index, at, findings, commit.lines)
+                if name.startswith(r.CHECKPOINT_PREFIX):
+                    epoch, checkpoint_id = name.split("/")[1].split("-")
+                    _check_over(history, name, int(epoch), int(checkpoint_id), at, findings, ())
+                elif name.startswith(r.JOURNAL_PREFIX) or "/log/" in name:
+                    _check_entry(trace, history, name, at, findings)
+
+
+def _check_over(
+    history: History,
+    name: str,
+    epoch: int,
+    since: int,
+    at: At,
+    findings: Findings,
+    lines: tuple[At, ...],
+) -> None:
+    """The epoch must be over as far as the process knew the journal when it began to delete."""
+    knew = at.line.knows
+    over = history.over.get(epoch)
+    if over is not None and over <= knew:
+        return
+    if not history.log.whole(max(since, 1), max(since, knew)):
+        findings.not_recorded["end of an epoch of which something was deleted"] += 1
+        return
+    fate = "is kept" if epoch in history.epochs else "is open"
+    what = f"{at.line.process}, which knew the journal to {knew}, deletes {name}, and epoch {epoch} {fate}"
+    findings.wrong("deleted", what, *lines, at)
+
+
+def _check_entry(trace: Trace, history: History, name: str, at: At, findings: Findings) -> None:
+    """An entry of a log goes only when a SNAPSHOT stands above it, or with its whole generation."""
+    journal = name.startswith(r.JOURNAL_PREFIX)
+    if not journal and int(name.split("/")[2]) in history.gone_generations:
+        return
+    log, index = log_of(trace, name), place_of(name)
+    if log.newest_snapshot > index:
+        return
+    if log.whole(index, max(log.chain, default=0)) and log.chain:
+        findings.wrong("deleted", f"{name} is deleted, and no snapshot covers it", at)
+    else:
+        findings.not_recorded["snapshot of a log of which entries were deleted"] += 1

@@ -1,0 +1,198 @@
+"""What a trace says, put in order: lines by process, objects by name and hash, tables by sink.
+
+Nothing is judged here, except whether the trace itself is whole.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cutwater import recording as rec
+from cutwater.protocol import records as r
+from cutwater.protocol.chain import Codec, Entry, digest
+from cutwater.protocol.errors import PeerError, StoreError
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """A line, and the file that it stands in."""
+
+    file: str
+    line: rec.AnyLine
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.line.process} n {self.line.n}"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A rule that does not hold, in words, and the lines that show it."""
+
+    rule: str
+    what: str
+    lines: tuple[At, ...]
+
+
+@dataclass(slots=True)
+class Findings:
+    """What the checker has to tell. What cannot be decided because it was not recorded is only counted."""
+
+    problems: list[Problem] = field(default_factory=list)
+    not_recorded: Counter[str] = field(default_factory=Counter)
+
+    def wrong(self, rule: str, what: str, *lines: At) -> None:
+        self.problems.append(Problem(rule, what, lines))
+
+
+@dataclass(slots=True)
+class Variant:
+    """Bytes that somebody put, or found, at one place of a log. `writer` is the process that its nonce
+    names; `made` are the lines in which it was created, `tried` those whose answer says nothing."""
+
+    hash: str
+    entry: Entry[Any]
+    made: list[At] = field(default_factory=list)
+    tried: list[At] = field(default_factory=list)
+    found: list[At] = field(default_factory=list)
+
+    @property
+    def writer(self) -> str:
+        return self.entry.nonce.rpartition("-")[0]
+
+    @property
+    def stands(self) -> bool:
+        """Whether it is known that the log had this entry."""
+        return bool(self.made or self.found)
+
+    @property
+    def lines(self) -> tuple[At, ...]:
+        """The lines that show it best."""
+        return tuple([*self.made, *self.found, *self.tried][:1])
+
+
+@dataclass(slots=True)
+class Log:
+    """One log: everything that was seen at its places, and, once it is joined, the chain."""
+
+    name: str
+    places: dict[int, dict[str, Variant]] = field(default_factory=dict)
+    chain: dict[int, Variant] = field(default_factory=dict)
+    newest_snapshot: int = 0
+    """Its place; every place before it may have been emptied."""
+
+    def whole(self, first: int, last: int) -> bool:
+        """Whether every entry from `first` to `last` is known."""
+        return all(index in self.chain for index in range(first, last + 1))
+
+
+@dataclass(slots=True)
+class Trace:
+    """Everything that was recorded."""
+
+    processes: dict[str, list[At]] = field(default_factory=dict)
+    members: dict[str, str] = field(default_factory=dict)
+    """The member of each process."""
+    ended: set[str] = field(default_factory=set)
+    journal: Log = field(default_factory=lambda: Log("journal"))
+    stages: dict[tuple[str, int], Log] = field(default_factory=dict)
+    records: dict[tuple[str, str], Any] = field(default_factory=dict)
+    """What is written in an object: by its name and hash."""
+    manifests: dict[str, tuple[r.Manifest, At]] = field(default_factory=dict)
+    parts: dict[tuple[str, str, str], At] = field(default_factory=dict)
+    """Where a process (the first) created or found a part of that name and hash."""
+
+
+def load(path: Path, findings: Findings) -> Trace:
+    """Reads a trace: a file, or the files of a folder. Raises `OSError` if there is none."""
+    trace = Trace()
+    for file in rec.files_of(path):
+        for number, line in rec.read(file):
+            if line is None:
+                findings.wrong("trace", f"line {number} of {file.name} cannot be read")
+            else:
+                _add(trace, At(file.name, line), findings)
+    if not trace.processes and not findings.problems:
+        raise OSError(f"{path} holds no trace")
+    return trace
+
+
+def _add(trace: Trace, at: At, findings: Findings) -> None:
+    line = at.line
+    lines = trace.processes.setdefault(line.process, [])
+    before = lines[-1].line.n if lines else 0
+    if line.n != before + 1:
+        findings.wrong("trace", f"{line.process} has line {line.n} after {before}", *lines[-1:], at)
+    if not lines and not isinstance(line, rec.Began):
+        findings.wrong("trace", f"the record of {line.process} does not begin with its beginning", at)
+    lines.append(at)
+    match line:
+        case rec.Began():
+            trace.members[line.process] = line.member
+        case rec.Ended():
+            trace.ended.add(line.process)
+        case rec.Creation() | rec.Reading() if line.hash is not None and line.record != rec.NOTHING:
+            _add_record(trace, at, line, line.hash, findings)
+        case _:
+            pass
+
+
+def _add_record(
+    trace: Trace, at: At, line: rec.Creation | rec.Reading, hashed: str, findings: Findings
+) -> None:
+    key = line.name, hashed
+    if key not in trace.records:
+        data = bytes(line.record)
+        if digest(data) != hashed:
+            findings.wrong("trace", f"{line.name} is not what its hash says", at)
+        try:
+            trace.records[key] = decode(line.name, data)
+        except (PeerError, StoreError) as error:
+            findings.wrong("trace", f"{line.name} holds no record: {error}", at)
+            return
+    record = trace.records[key]
+    match record:
+        case Entry():
+            _add_entry(log_of(trace, line.name), place_of(line.name), hashed, record, at)
+        case r.Manifest():
+            trace.manifests.setdefault(hashed, (record, at))
+        case r.Part() if not isinstance(line, rec.Creation) or line.answer == "created":
+            trace.parts.setdefault((line.process, line.name, hashed), at)
+        case _:
+            pass
+
+
+def _add_entry(log: Log, index: int, hashed: str, entry: Entry[Any], at: At) -> None:
+    variant = log.places.setdefault(index, {}).setdefault(hashed, Variant(hashed, entry))
+    if isinstance(at.line, rec.Reading):
+        variant.found.append(at)
+    elif isinstance(at.line, rec.Creation) and at.line.answer == "created":
+        variant.made.append(at)
+    else:
+        variant.tried.append(at)
+
+
+def decode(name: str, data: bytes) -> Any:
+    """The record in an object of this name. Raises `PeerError` or `StoreError` if it is none."""
+    if name.startswith(r.MARK_PREFIX):
+        return r.decode(name, data, r.Published)
+    if name.startswith(r.CHECKPOINT_PREFIX):
+        return r.decode(name, data, r.Part if "/parts/" in name else r.Manifest)
+    codec: Codec[Any] = r.JOURNAL if name.startswith(r.JOURNAL_PREFIX) else r.STAGE
+    return codec.open(data).entry
+
+
+def log_of(trace: Trace, name: str) -> Log:
+    """The log that an entry's object belongs to."""
+    if name.startswith(r.JOURNAL_PREFIX):
+        return trace.journal
+    _, stage, generation, _ = name.split("/", 3)
+    key = stage, int(generation)
+    return trace.stages.setdefault(key, Log(f"log of {stage} in generation {generation}"))
+
+
+def place_of(name: str) -> int:
+    """The index in an entry's name."""
+    return int(name.rsplit("/", 1)[1].removesuffix(".json"))

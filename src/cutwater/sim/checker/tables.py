@@ -1,0 +1,158 @@
+"""What became of the tables. A table's versions are an order of their own, common to all processes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import pairwise
+
+from cutwater import recording as rec
+from cutwater.sim.checker.evidence import At, Findings, Trace
+from cutwater.sim.checker.history import History
+
+Commits = rec.Publishing | rec.Rewinding
+
+
+class Tables:
+    """What is known of each sink's table."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.commits: dict[str, list[tuple[int, Commits, At]]] = defaultdict(list)
+        """Per sink the table commits that were answered, by version."""
+        self.heads: dict[str, dict[int, tuple[int, At]]] = defaultdict(dict)
+        """Per sink the transaction that a version carries, as it was answered or seen later."""
+        self._made: dict[tuple[str, int], tuple[int, At]] = {}
+        for at in (at for lines in trace.processes.values() for at in lines):
+            line = at.line
+            if isinstance(line, rec.TableLook):
+                self.heads[line.sink].setdefault(line.version, (line.transaction, at))
+            elif isinstance(line, rec.Publishing | rec.Rewinding) and isinstance(line.answer, int):
+                self.commits[line.sink].append((line.answer, line, at))
+                self.heads[line.sink].setdefault(line.answer, (line.transaction, at))
+                self._made.setdefault((line.sink, line.transaction), (line.answer, at))
+        for commits in self.commits.values():
+            commits.sort(key=lambda commit: commit[0])
+
+    def made(self, sink: str, transaction: int) -> tuple[int, At] | None:
+        """The version that a transaction became, if that was answered."""
+        return self._made.get((sink, transaction))
+
+    def transaction(self, sink: str, version: int) -> int | None:
+        """The transaction that a version carries, if that is known."""
+        head = self.heads[sink].get(version)
+        return head[0] if head is not None else None
+
+
+def check_tables(trace: Trace, history: History, tables: Tables, steps: Steps, findings: Findings) -> None:
+    """Only what is committed is published, in order, once; and restores are not passed over."""
+    for sink, commits in sorted(tables.commits.items()):
+        _check_order(sink, commits, findings)
+        for _, line, at in commits:
+            if line.knows < line.transaction:
+                what = f"sink {sink}: transaction {line.transaction}, and the process knew the journal to {line.knows}"
+                findings.wrong("published", what, at)
+            before = tables.transaction(sink, line.expected_version)
+            if before is not None and before >= line.transaction:
+                what = f"sink {sink}: transaction {line.transaction} on top of transaction {before}"
+                findings.wrong("publish-order", what, at)
+            elif before is not None:
+                steps.check(sink, before, line.transaction, at)
+            if isinstance(line, rec.Publishing):
+                _check_publish(trace, history, line, at, findings)
+            else:
+                _check_rewind(history, tables, line, at, findings)
+    for sink, heads in sorted(tables.heads.items()):
+        for version, (transaction, at) in sorted(heads.items()):
+            before = tables.transaction(sink, version - 1)
+            if before is not None and before < transaction:
+                steps.check(sink, before, transaction, at)
+
+
+def _check_order(sink: str, commits: list[tuple[int, Commits, At]], findings: Findings) -> None:
+    for (before, first, at_first), (after, second, at_second) in pairwise(commits):
+        if (before, first.transaction) == (after, second.transaction):
+            continue  # the same, answered twice
+        if before == after or first.transaction >= second.transaction:
+            what = (
+                f"sink {sink}: version {before} is transaction {first.transaction}, "
+                f"version {after} is transaction {second.transaction}"
+            )
+            findings.wrong("publish-order", what, at_first, at_second)
+
+
+class Steps:
+    """From one transaction of a table right to the next one: what lies between has been passed over."""
+
+    def __init__(self, trace: Trace, history: History, findings: Findings) -> None:
+        self._trace = trace
+        self._history = history
+        self._findings = findings
+        self._seen: set[tuple[str, int, int]] = set()
+
+    def check(self, sink: str, before: int, after: int, at: At) -> None:
+        if (sink, before, after) in self._seen:
+            return
+        self._seen.add((sink, before, after))
+        history = self._history
+        restore = history.restores.get(after)
+        commit = history.commits.get(after)
+        if commit is not None:
+            commits = history.line_before(commit, before)
+            restores = history.restores_before(commit.generation, before)
+        elif restore is not None:
+            target = history.commits.get(restore.target)
+            own = [target] if target is not None and target.index > before else []
+            commits = own + (history.line_before(target, before) if target is not None else [])
+            restores = history.restores_before(restore.parent, before) if restore.parent is not None else []
+        else:
+            return
+        for earlier in commits:
+            manifest = self._trace.manifests.get(earlier.manifest)
+            if manifest is not None and manifest[0].release.get(sink):
+                what = f"sink {sink} goes from transaction {before} to {after}: epoch {earlier.epoch} is passed over"
+                self._findings.wrong("publish-order", what, *earlier.lines, at)
+        for missed in restores:
+            if missed.topology is not None and sink in missed.topology.sinks():
+                entry = history.log.chain.get(missed.index)
+                what = f"sink {sink} goes from transaction {before} to {after}: restore {missed.index} is passed over"
+                self._findings.wrong("rewind", what, *(entry.lines if entry is not None else ()), at)
+
+
+def _check_publish(trace: Trace, history: History, line: rec.Publishing, at: At, findings: Findings) -> None:
+    index, sink = line.transaction, line.sink
+    commit = history.commits.get(index)
+    if commit is None:
+        entry = history.log.chain.get(index)
+        if entry is not None:
+            what = f"sink {sink} publishes under entry {index}, which commits nothing"
+            findings.wrong("published", what, *entry.lines, at)
+        else:
+            findings.not_recorded["commit of a publish"] += 1
+        return
+    found = trace.manifests.get(commit.manifest)
+    if found is None:
+        findings.not_recorded["manifest of a publish"] += 1
+    elif found[0].release.get(sink, ()) != line.files:
+        what = f"sink {sink} publishes other files for epoch {commit.epoch} than its manifest names"
+        findings.wrong("published", what, found[1], at)
+
+
+def _check_rewind(history: History, tables: Tables, line: rec.Rewinding, at: At, findings: Findings) -> None:
+    restore = history.restores.get(line.transaction)
+    if restore is None:
+        entry = history.log.chain.get(line.transaction)
+        if entry is not None:
+            what = f"sink {line.sink} goes back under entry {line.transaction}, which restores nothing"
+            findings.wrong("rewind", what, *entry.lines, at)
+        else:
+            findings.not_recorded["restore of a rewind"] += 1
+        return
+    own = tables.transaction(line.sink, line.to_version)
+    following = tables.transaction(line.sink, line.to_version + 1)
+    too_new = own is not None and own > restore.target
+    too_old = following is not None and own != following <= restore.target
+    if restore.target and (too_new or too_old):
+        what = (
+            f"sink {line.sink} goes back to version {line.to_version} for epoch {restore.epoch}, "
+            "which is not the version of that epoch"
+        )
+        findings.wrong("rewind", what, at)
