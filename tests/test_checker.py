@@ -16,7 +16,7 @@ from cutwater.sim.world import World
 from tests.planted import BUGS
 from tests.traces import Edit, Object, recorded
 
-RICH = 103
+RICH = 215
 """A schedule with restores, rewinds, several terms, aborted and void epochs, savepoints and compaction."""
 
 Plant = Callable[[Edit], None]

@@ -13,6 +13,7 @@ import pytest
 
 from cutwater import recording as rec
 from cutwater import runtime
+from cutwater.cluster.opening import open_links
 from cutwater.protocol import channel
 from cutwater.protocol import effects as fx
 from cutwater.protocol.coordinator_actions import CoordinatorConfig
@@ -21,7 +22,7 @@ from cutwater.protocol.member import Member, MemberConfig
 from cutwater.protocol.records import Prepared, SinkSpec, StagedFile, StageSpec, Topology
 from cutwater.protocol.stage import StagePhase
 from cutwater.protocol.watermark import NONE
-from cutwater.protocol.wire import Ack
+from cutwater.protocol.wire import Ack, LogGrown
 from cutwater.shell import Shell
 from cutwater.sim.checker import Report, check
 from cutwater.sim.store import SimTable, TableVersion
@@ -58,6 +59,8 @@ class Outside:
                 return store.read_many(effect.names)
             case fx.List():
                 return store.list(effect.prefix, effect.after)
+            case fx.ListMany():
+                return store.list_many(effect.places)
             case fx.Delete():
                 store.delete(effect.names)
                 return fx.DONE
@@ -258,8 +261,9 @@ def test_the_runtime_records_what_its_shell_performs_and_sends(
     built: Any = SimpleNamespace(topology=TOPOLOGY, sinks={}, stages={"orders": None, "paid": None})
     (tmp_path / "store").mkdir()
     settings = runtime.Settings(CONFIG, MemberConfig())
-    running = runtime.Runtime(built, LocalStore(tmp_path / "store"), "main", settings, print)
+    links = open_links(None, "p", "main", "1", print)
+    running = runtime.Runtime(built, LocalStore(tmp_path / "store"), "main", "1", settings, print, links)
     running.shell._perform(fx.Create("a", b"{}"))
-    running.shell._send(fx.Send(None, MagicMock(__struct_config__=SimpleNamespace(tag="x"))))
+    running.shell._send(fx.Send(None, LogGrown("orders", 1, 1)))
     running.stop()
     assert [type(line) for line in lines(traced)] == [rec.Began, rec.Creation, rec.Sent, rec.Ended]

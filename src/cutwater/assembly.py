@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
@@ -35,6 +35,8 @@ class GraphPart(msgspec.Struct, frozen=True):
     beat: int
     reads: dict[str, tuple[str, ...]]
     stages: dict[str, StageSpec]
+    listen: tuple[str, ...] = ()
+    """Where it can be reached."""
 
     @property
     def is_complete(self) -> bool:
@@ -69,12 +71,14 @@ def assemble(
     member: str,
     builder: Builder,
     reads: dict[str, tuple[str, ...]],
-    expected: Iterable[str],
+    expected: Collection[str],
+    listen: tuple[str, ...],
     tell: Callable[[str], None],
-) -> Topology:
+) -> tuple[Topology, tuple[str, ...]]:
     """Builds this member's stages and gives the whole graph, when every part of it is there. `expected` are
-    the members without which it does not begin. Raises `UserError` if the parts do not fit together."""
-    part = GraphPart(member, uuid.uuid4().hex[:8], 0, reads, {})
+    the members without which it does not begin. Also gives where the others can be reached: who has lost the
+    others finds them again by that. Raises `UserError` if the parts do not fit together."""
+    part = GraphPart(member, uuid.uuid4().hex[:8], 0, reads, {}, listen)
     looks = _Looks(store, member)
     told = ""
     while True:
@@ -93,10 +97,12 @@ def assemble(
             missing = _unknown_inputs(builder, others)
         else:
             missing = _missing(builder, present, others, set(expected) - looks.live - {member})
+            if not expected:
+                missing += _unread({**others, **builder.specs})
         if not missing and builder.is_done:
             topology = whole({**others, **builder.specs})
             check_whole(topology)
-            return topology
+            return topology, tuple(sorted({e for p in parts.values() for e in p.listen} - set(listen)))
         line = f"waiting for {'; '.join(missing)}"
         if line != told:
             told = line
@@ -174,6 +180,16 @@ def _missing(
         )
         said += [f"stage '{i}', which member '{part.member}' reads" for i in sorted(unknown - coming.keys())]
     return said
+
+
+def _unread(stages: Mapping[str, StageSpec]) -> list[str]:
+    """Who else is to come is not known here: a stage without a sink waits for whoever reads it."""
+    read = {i for spec in stages.values() for i in spec.inputs}
+    return [
+        f"a member that reads stage '{name}', which has no sink"
+        for name, spec in sorted(stages.items())
+        if name not in read and not spec.sinks
+    ]
 
 
 def _refuse_clashes(parts: list[GraphPart]) -> None:

@@ -11,10 +11,11 @@ from pathlib import Path
 from threading import current_thread, main_thread
 from typing import Any, overload
 
+import msgspec
 from pyspark.sql import SparkSession
 
 from cutwater.assembly import assemble, own_stages
-from cutwater.built import Builder, Built, bind_sinks
+from cutwater.built import Builder, bind_sinks
 from cutwater.claim import claim
 from cutwater.cluster.config import ClusterConfig
 from cutwater.cluster.opening import open_links
@@ -22,7 +23,7 @@ from cutwater.durations import seconds
 from cutwater.graph import StageDef, define
 from cutwater.mailbox import answered, check_savepoint_name, new_id
 from cutwater.protocol.coordinator_actions import CoordinatorConfig
-from cutwater.protocol.errors import UserError
+from cutwater.protocol.errors import GraphChanged, UserError
 from cutwater.protocol.leader import LeaderConfig
 from cutwater.protocol.wire import Request, RequestKind
 from cutwater.restoring import check_topology, is_forced, restore_before_start
@@ -156,8 +157,10 @@ class Pipeline:
         `cluster`: how members reach each other. `leader_timeout`: silence of the leader after which another
         takes over.
         """
+        given = {k: v for k, v in locals().items() if k not in ("self", "store")}
         if self._runtime is not None:
             raise UserError(f"pipeline '{self.name}' runs already; stop() it first")
+        self._started: tuple[str | Store, dict[str, Any]] = store, given
         say = tell or (lambda line: None)
         where = store if not isinstance(store, str) else open_store(store, create=True)
         interval = max(1, int(seconds(every, "every") * 1000))
@@ -175,7 +178,11 @@ class Pipeline:
         boot = uuid.uuid4().hex[:8]
         claim(where, self.name, name, takeover, say)
         expected = {*wait_for, *(s.member for s in self.stages.values() if s.member is not None)}
-        built = self._build(spark, master, conf, where, name, own, member is not None, expected, say)
+        builder = self._builder(spark, master, conf, own, member is not None)
+        reads = {name: stage.inputs for name, stage in own.items()}
+        listen = cluster.reachable if cluster is not None else ()
+        topology, endpoints = assemble(where, name, builder, reads, expected, listen, say)
+        built = builder.finish(topology)
         bind_sinks(built, where, force or is_forced(where))
         if restore is not None:
             restore_before_start(where, built.topology, str(restore), tuple(drop), tuple(reset), say)
@@ -189,6 +196,8 @@ class Pipeline:
                     f"the members {', '.join(built.topology.members())} have to reach each other: say where this one "
                     "listens (--listen tcp/HOST:PORT) and where it finds another (--peer tcp/HOST:PORT)"
                 )
+            if cluster.gossip:
+                cluster = msgspec.structs.replace(cluster, peers=tuple(sorted({*cluster.peers, *endpoints})))
             silence = max(100, int(seconds(leader_timeout, "leader_timeout") * 1000))
         links = open_links(cluster, self.name, name, boot, say)
         leader = LeaderConfig(
@@ -202,18 +211,14 @@ class Pipeline:
         self._runtime.start()
         return self
 
-    def _build(
+    def _builder(
         self,
         spark: SparkSession | None,
         master: str | None,
         conf: dict[str, str] | None,
-        store: Store,
-        member: str,
         own: dict[str, StageDef],
         elsewhere: bool,
-        expected: set[str],
-        tell: Callable[[str], None],
-    ) -> Built:
+    ) -> Builder:
         if spark is not None and (master or conf):
             raise UserError(
                 "give either your own session (spark=) or settings for a new one (master=, conf=)"
@@ -224,9 +229,7 @@ class Pipeline:
             self._own_session = None if existed else spark
         adopt_session(spark)
         folder = Path(tempfile.mkdtemp(prefix=f"cutwater-{self.name}-"))
-        builder = Builder(self.name, own, spark, folder, elsewhere)
-        reads = {name: stage.inputs for name, stage in own.items()}
-        return builder.finish(assemble(store, member, builder, reads, expected, tell))
+        return Builder(self.name, own, spark, folder, elsewhere)
 
     def run(self, store: str | Store = "./state", **options: Any) -> None:
         """Starts the pipeline and stays until it ends: drained, failed, or told so by Ctrl-C or SIGTERM
@@ -248,7 +251,8 @@ class Pipeline:
                 before[which] = signal.signal(which, lambda n, _: signals.append(n))
         seen = 0
         try:
-            while not runtime.wait(0.2):
+            while not runtime.wait(0.2) or self._starts_again(runtime, tell):
+                runtime = self._running()
                 if tick is not None:
                     tick()
                 if len(signals) > seen:
@@ -270,6 +274,20 @@ class Pipeline:
         if runtime.failure is not None:
             raise runtime.failure
         return runtime.drained
+
+    def _starts_again(self, runtime: Runtime, tell: Callable[[str], None]) -> bool:
+        """A member whose pipeline has got another graph, by a restore of some other member with changed code,
+        goes on as a part of that."""
+        if not isinstance(runtime.failure, GraphChanged):
+            return False
+        tell("the pipeline's graph has changed; starting again as a part of the new one")
+        session = runtime.built.spark
+        self._runtime = None
+        runtime.stop()
+        store, options = self._started
+        again = {"restore": None, "drop": (), "reset": (), "takeover": True, "master": None, "conf": None}
+        self.start(store, **{**options, **again, "spark": session})
+        return True
 
     def wait(self, timeout: str | float | None = None) -> bool:
         """Waits until the pipeline has ended by itself; `False` if it runs on. Raises what it failed of."""

@@ -273,9 +273,12 @@ class Runtime:
 
     def _take(self, sender: str, message: Any) -> None:
         """A message of another member, in the loop's thread."""
+        if isinstance(message, Hint):
+            self.mailbox.look()
+            return
+        if self.recorder is not None:
+            self.recorder.received(message)
         match message:
-            case Hint():
-                self.mailbox.look()
             case Announcement():
                 self.member.on_announcement(message)
             case Heartbeat():

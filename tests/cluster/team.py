@@ -15,6 +15,7 @@ from cutwater.mailbox import answered, ask_through, new_id
 from cutwater.offline import read_journal
 from cutwater.protocol.records import JournalState
 from cutwater.protocol.wire import Request, RequestKind
+from cutwater.sim.checker import check
 from cutwater.stores import open_store
 from tests.cluster.proxy import Proxy, free_port
 from tests.faults.inputs import MATCHED, ORDERS, PAID_REVENUE, PAYMENTS
@@ -167,3 +168,6 @@ class Team(Bench):
         for name, child in self.up.items():
             assert child.end() == 0, f"{name}:\n{child.said()}"
         self.check(**SHOP)
+        report = check(self.base / "trace")
+        assert report.problems == [], report.problems
+        assert report.counts["epochs committed"] > 0

@@ -49,6 +49,11 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
         """Whether connections are encrypted and both sides are authenticated by certificates."""
         return self.tls_ca is not None
 
+    @property
+    def reachable(self) -> tuple[str, ...]:
+        """The endpoints of `listen` that others can connect to: not those that mean every address."""
+        return tuple(e for e in self.listen if "/0.0.0.0:" not in e and "/[::]:" not in e)
+
     def check(self) -> None:
         """Raises `UserError` for what cannot work, and for what would let strangers in."""
         self._check_tls()

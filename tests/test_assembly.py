@@ -1,0 +1,181 @@
+"""How the graph of several members comes together, in threads that play the members."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import cutwater as cw
+from cutwater.assembly import GraphPart, assemble, own_stages
+from cutwater.offline import Steering, read_journal
+from cutwater.protocol.chain import digest
+from cutwater.protocol.errors import UserError
+from cutwater.protocol.records import SinkSpec, StageSpec, Topology, TopologySet, encode
+from cutwater.stores import LocalStore, open_store
+
+Reads = dict[str, tuple[str, ...]]
+
+
+class FakeBuilder:
+    """Knows the columns of a stage when it knows those of what the stage reads. No Spark is needed for that."""
+
+    def __init__(self, member: str, reads: Reads, sinks: dict[str, str], columns: str = "x long") -> None:
+        self.member, self.reads, self.sinks, self.columns = member, reads, sinks, columns
+        self.specs: dict[str, StageSpec] = {}
+
+    def advance(self, others: dict[str, StageSpec]) -> bool:
+        before = len(self.specs)
+        for name, inputs in self.reads.items():
+            if all(i in {**others, **self.specs} for i in inputs):
+                sinks = (SinkSpec(self.sinks[name], False),) if name in self.sinks else ()
+                self.specs[name] = StageSpec(name, inputs, self.member, sinks, self.columns)
+        return len(self.specs) > before
+
+    @property
+    def waits_for(self) -> dict[str, str]:
+        left = [n for n in self.reads if n not in self.specs]
+        return {i: n for n in left for i in self.reads[n] if i not in self.reads}
+
+    @property
+    def is_done(self) -> bool:
+        return len(self.specs) == len(self.reads)
+
+
+class Players:
+    """Members that assemble at the same time."""
+
+    def __init__(self, store: LocalStore) -> None:
+        self.store = store
+        self.told: dict[str, list[str]] = {}
+        self.pool = ThreadPoolExecutor(8)
+
+    def start(
+        self, member: str, reads: Reads, sinks: dict[str, str] | None = None, expected: tuple[str, ...] = ()
+    ) -> Future[tuple[Topology, tuple[str, ...]]]:
+        builder: Any = FakeBuilder(member, reads, sinks or {})
+        told = self.told[member] = []
+        where = (f"tcp/{member}:1",)
+        return self.pool.submit(assemble, self.store, member, builder, reads, expected, where, told.append)
+
+    def until_told(self, member: str, text: str) -> None:
+        deadline = time.monotonic() + 20
+        while not any(text in line for line in self.told[member]):
+            assert time.monotonic() < deadline, self.told[member]
+            time.sleep(0.01)
+
+
+@pytest.fixture
+def players(tmp_path: Path) -> Iterator[Players]:
+    store = open_store(str(tmp_path / "store"), create=True)
+    assert isinstance(store, LocalStore)
+    made = Players(store)
+    yield made
+    made.pool.shutdown(wait=False, cancel_futures=True)
+
+
+def record(store: LocalStore, topology: Topology) -> None:
+    steering = Steering(store, read_journal(store, must_exist=False))
+    term = steering.lead()
+    steering.record(term, TopologySet(term, 1, digest(encode(topology)), topology))
+
+
+def test_parts_that_need_each_other_come_together(players: Players) -> None:
+    first = players.start("a", {"orders": (), "report": ("paid",)}, {"report": "report"})
+    players.until_told("a", "stage 'paid' which no member that runs has")
+    second = players.start("b", {"paid": ("orders",)})
+    graph, endpoints = first.result(20)
+    assert (graph, ("tcp/a:1",)) == second.result(20)
+    assert endpoints == ("tcp/b:1",)
+    assert {n: s.member for n, s in graph.stages.items()} == {"orders": "a", "paid": "b", "report": "a"}
+    assert graph.stages["report"].schema is None, "nobody reads it, so its columns are its own affair"
+
+
+def test_a_member_that_is_expected_is_waited_for(players: Players) -> None:
+    first = players.start("a", {"orders": ()}, {"orders": "orders"}, expected=("a", "b"))
+    players.until_told("a", "waiting for member 'b', which does not run yet")
+    players.start("b", {"paid": ("orders",)}, {"paid": "paid"})
+    assert set(first.result(20)[0].stages) == {"orders", "paid"}
+
+
+def test_what_an_earlier_run_has_left_behind_is_no_member(players: Players) -> None:
+    spec = StageSpec("orders", (), "b", (), "x long")
+    stale = GraphPart("b", "old", 7, {"orders": ()}, {"orders": spec})
+    players.store.put("graph/b.json", msgspec.json.encode(stale))
+    first = players.start("a", {"paid": ("orders",)}, {"paid": "paid"})
+    players.until_told("a", "stage 'orders' which no member that runs has")
+    players.start("b", {"orders": ()})
+    assert set(first.result(20)[0].stages) == {"orders", "paid"}
+
+
+@pytest.mark.parametrize(
+    ("other", "sinks", "says"),
+    [
+        ({"orders": ()}, {"orders": "x"}, "members '.' and '.' both have a stage 'orders'"),
+        ({"paid": ("orders",)}, {"paid": "orders"}, "two sinks are named 'orders'"),
+        ({"loop": ("back",), "back": ("loop",)}, {"loop": "x"}, "in a circle"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused_with_the_reason(
+    players: Players, other: Reads, sinks: dict[str, str], says: str
+) -> None:
+    first = players.start("a", {"orders": ()}, {"orders": "orders"}, expected=("b",))
+    second = players.start("b", other, sinks)
+    refused, _ = wait([first, second], 20, FIRST_EXCEPTION)
+    with pytest.raises(UserError, match=says):
+        next(iter(refused)).result()
+
+
+def test_a_stage_that_leads_nowhere_is_refused_when_all_are_there(players: Players) -> None:
+    first = players.start("a", {"orders": ()}, expected=("b",))
+    players.start("b", {"other": ()}, {"other": "x"})
+    with pytest.raises(UserError, match="stage 'orders' is read by no other stage and has no sink"):
+        first.result(20)
+
+
+def test_a_member_that_comes_back_needs_nobody_else(players: Players) -> None:
+    first = players.start("a", {"orders": ()})
+    players.until_told("a", "waiting for a member that reads stage 'orders', which has no sink")
+    second = players.start("b", {"paid": ("orders",)}, {"paid": "paid"})
+    graph = first.result(20)[0]
+    second.result(20)
+    record(players.store, graph)
+    assert players.start("b", {"paid": ("orders",)}, {"paid": "paid"}).result(20)[0] == graph
+    assert players.told["b"] == []
+
+
+def test_what_the_journal_does_not_know_is_not_waited_for_in_silence(players: Players) -> None:
+    record(players.store, Topology({"orders": StageSpec("orders", (), "a", (SinkSpec("o", False),), None)}))
+    players.start("b", {"paid": ("payments",)}, {"paid": "paid"})
+    players.until_told("b", "stage 'payments', which 'paid' reads and the pipeline does not have yet")
+
+
+def stage(pipeline: cw.Pipeline, name: str, **options: Any) -> None:
+    function: Callable[[Any], Any] = lambda spark: None  # noqa: E731
+    pipeline.stage(name=name, **options)(function)
+
+
+def test_which_stages_are_whose() -> None:
+    shared = cw.Pipeline("p")
+    stage(shared, "one", member="a")
+    stage(shared, "two", member="b")
+    here, own = own_stages(shared.stages, "b")
+    assert (here, list(own)) == ("b", ["two"])
+    with pytest.raises(UserError, match="say which of them runs here, with --member NAME"):
+        own_stages(shared.stages, None)
+    with pytest.raises(UserError, match="no stage has member='c'; the members are a, b"):
+        own_stages(shared.stages, "c")
+    stage(shared, "three")
+    with pytest.raises(UserError, match="three do not: give all of them member=, or none"):
+        own_stages(shared.stages, "a")
+    alone = cw.Pipeline("p")
+    stage(alone, "one")
+    assert own_stages(alone.stages, None)[0] == "main"
+    assert own_stages(alone.stages, "team")[1]["one"].member == "team"
+    with pytest.raises(UserError, match="cannot name a member"):
+        own_stages(alone.stages, "a/b")
