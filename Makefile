@@ -2,10 +2,13 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: demo test test-fast test-faults lint docs bench sim tools java clean
+.PHONY: demo demo-cluster test test-fast test-faults lint docs bench sim tools java clean
 
 demo: .venv/ready java
 	@$(BIN)/cutwater demo
+
+demo-cluster: .venv/ready java
+	@$(BIN)/cutwater demo-cluster
 
 test: .venv/ready java
 	$(BIN)/pytest -n 2 --dist loadgroup -m "not faults"

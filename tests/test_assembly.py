@@ -126,9 +126,10 @@ def test_parts_that_do_not_fit_are_refused_with_the_reason(
 ) -> None:
     first = players.start("a", {"orders": ()}, {"orders": "orders"}, expected=("b",))
     second = players.start("b", other, sinks)
-    refused, _ = wait([first, second], 20, FIRST_EXCEPTION)
+    ended, _ = wait([first, second], 20, FIRST_EXCEPTION)
+    refused = next(f for f in ended if f.exception() is not None)
     with pytest.raises(UserError, match=says):
-        next(iter(refused)).result()
+        refused.result(0)
 
 
 def test_a_stage_that_leads_nowhere_is_refused_when_all_are_there(players: Players) -> None:

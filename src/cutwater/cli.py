@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cutwater.commands import cleaning, explaining, looking, running, status, steering, verifying
 from cutwater.commands.output import console
+
+if TYPE_CHECKING:
+    from cutwater.demo.telling import Demo
 
 app = typer.Typer(
     help="One consistent cut across all your Spark streams.",
@@ -50,19 +53,34 @@ app.command()(verifying.verify)
 app.command()(cleaning.gc)
 
 
+Folder = Annotated[
+    Path | None, typer.Option(help="Where it happens; ./cutwater-demo unless given.", show_default=False)
+]
+
+
 @app.command()
-def demo(
-    folder: Annotated[
-        Path | None, typer.Option(help="Where it happens; ./cutwater-demo unless given.", show_default=False)
-    ] = None,
-) -> None:
+def demo(folder: Folder = None) -> None:
     """Shows what Cutwater does: a small shop is killed, recovers, is rolled back, and comes out right."""
-    from cutwater.demo import run_demo
+    from cutwater.demo.one import ShopDemo
+
+    _show(ShopDemo, folder)
+
+
+@app.command("demo-cluster")
+def demo_cluster(folder: Folder = None) -> None:
+    """Shows one pipeline in three processes: members are killed and paused, and it comes out right."""
+    from cutwater.demo.cluster import ClusterDemo
+
+    _show(ClusterDemo, folder)
+
+
+def _show(kind: type[Demo], folder: Path | None) -> None:
+    from cutwater.demo.telling import run
     from cutwater.protocol.errors import StoreError, UserError
 
     screen = console()
     try:
-        run_demo(folder, screen)
+        run(kind, folder, screen)
     except (UserError, StoreError) as error:
         screen.print(f"[red]error:[/red] {error}", highlight=False)
         raise typer.Exit(1) from error

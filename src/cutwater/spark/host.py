@@ -408,9 +408,12 @@ def is_overload(error: BaseException) -> bool:
 def reason_of(error: BaseException) -> str:
     """The user's own error out of what Spark makes of it: its last line tells."""
     text = str(error).partition("terminated with exception: ")[2] or str(error)
+    text = text.rpartition("BatchFailed: ")[
+        2
+    ]  # what Spark said of the batch, without how it came to hear of it
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     python = [line for line in lines if _is_error_line(line)]
-    return (python[-1] if python else lines[0] if lines else type(error).__name__)[:500]
+    return (python[-1] if python else " ".join(lines) if lines else type(error).__name__)[:500]
 
 
 def _is_error_line(line: str) -> bool:

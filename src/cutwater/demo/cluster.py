@@ -1,0 +1,183 @@
+"""`cutwater demo-cluster`: three members, one pipeline. One is killed, one is paused, the leader is killed; the
+checkpoints go on, and the tables come out right.
+
+Everything is real: three processes with a Spark each, which find each other over the loopback; SIGKILL, SIGSTOP;
+Delta tables that are read without Spark; and the last word has a batch job over the same input.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from importlib import resources
+from pathlib import Path
+
+from rich.console import Console
+
+from cutwater.demo.goods import FILES, batch_result, deliver, table_rows
+from cutwater.demo.telling import Demo, differences, matched_rows
+from cutwater.durations import readable
+from cutwater.mailbox import new_id
+from cutwater.offline import read_journal
+from cutwater.protocol.errors import UserError
+from cutwater.protocol.records import JournalState
+from cutwater.protocol.wire import Request, RequestKind
+from cutwater.stores import open_store
+
+MEMBERS = {"till": "orders", "bank": "payments", "books": "matched, revenue"}
+LIMIT = 1_000_000_000
+
+
+class ClusterDemo(Demo):
+    """The steps, in a folder of their own."""
+
+    def __init__(self, folder: Path, screen: Console) -> None:
+        super().__init__(folder, screen)
+        self.ports = {member: _free_port() for member in MEMBERS}
+
+    # --- doing ----------------------------------------------------------------------------------------
+
+    def start(self, member: str) -> None:
+        """Starts a member, as a user would, in a process of its own."""
+        others = [f"tcp/127.0.0.1:{port}" for name, port in self.ports.items() if name != member]
+        command = [sys.executable, "-m", "cutwater", "run", str(self.folder / "shop.py"), "--member", member]
+        command += ["--store", self.store, "--every", "2s", "--listen", f"tcp/127.0.0.1:{self.ports[member]}"]
+        command += [word for other in others for word in ("--peer", other)]
+        command += ["--leader-timeout", "2s", "--tolerated-failures", "100"]
+        self.say(f"[cyan]$ cutwater run shop.py --member {member} --store state --listen … --peer …[/cyan]")
+        with (self.folder / f"{member}.log").open("ab") as log:
+            self.children[member] = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def kill(self, member: str) -> None:
+        child = self.children.pop(member)
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+
+    def await_commits(self, what: str, count: int) -> JournalState:
+        wanted = (self.journal().head or 0) + count
+        return self.await_that(what, lambda s: (s.head or 0) >= wanted)
+
+    def journal(self) -> JournalState:
+        return read_journal(open_store(self.store, create=True), must_exist=False).state
+
+    # --- the story ------------------------------------------------------------------------------------
+
+    def tell(self) -> None:
+        self.prepare()
+        self.begin()
+        self.lose_a_member()
+        self.pause_a_member()
+        self.lose_the_leader()
+        self.end()
+        self.compare()
+
+    def prepare(self) -> None:
+        self.step("One shop in three processes: the till, the bank, and the books that join what both send")
+        text = resources.files("cutwater.demo").joinpath("shop.py").read_text()
+        for member, stages in MEMBERS.items():
+            for stage in stages.split(", "):
+                text = text.replace(
+                    f"@pipeline.stage\ndef {stage}(", f'@pipeline.stage(member="{member}")\ndef {stage}('
+                )
+                text = _with_member(text, stage, member)
+        (self.folder / "shop.py").write_text(text)
+        deliver(self.folder, range(6))
+        self.say(
+            f"everything is in [bold]{self.folder}[/bold]: the pipeline (shop.py), its input, its tables"
+        )
+
+    def begin(self) -> None:
+        self.step("1  Three members start, and agree on who leads")
+        for member in MEMBERS:
+            self.start(member)
+        state = self.await_that(
+            "three Sparks start, the first epochs are committed",
+            lambda s: len(s.committed) >= 2 and s.head_cuts.get("matched", -1) >= 0,
+        )
+        self.say(f"[bold]{state.leader}[/bold] leads; epoch {state.head} is one cut through all three")
+
+    def lose_a_member(self) -> None:
+        self.step("2  A member is killed in the middle of an epoch")
+        state = self.await_that("waiting for the next epoch to begin", lambda s: bool(s.open))
+        victim = next(m for m in ("bank", "till") if m != state.leader)
+        self.kill(victim)
+        self.say(
+            f"epoch {max(state.open)} had begun: [red]kill -9[/red] {victim}. The others go on, its channel waits"
+        )
+        deliver(self.folder, range(6, 12))
+        self.start(victim)
+        state = self.await_commits(f"{victim} comes back and catches up", 2)
+        self.say(f"epoch {state.head} is committed, with {victim}")
+
+    def pause_a_member(self) -> None:
+        self.step("3  A member is paused for longer than anybody waits for a leader, and wakes up")
+        before = self.journal()
+        self.children[before.leader].send_signal(signal.SIGSTOP)
+        self.say(f"[yellow]SIGSTOP[/yellow] {before.leader}, which leads in term {before.term}")
+        after = self.await_that("another one takes over", lambda s: s.term > before.term)
+        self.say(f"[bold]{after.leader}[/bold] leads in term {after.term}")
+        deliver(self.folder, range(12, 16))
+        self.children[before.leader].send_signal(signal.SIGCONT)
+        state = self.await_commits(f"{before.leader} wakes up, reads that its term is over, and follows", 2)
+        self.say(f"[yellow]SIGCONT[/yellow]: it follows {state.leader}; epoch {state.head} is committed")
+
+    def lose_the_leader(self) -> None:
+        self.step("4  The leader is killed")
+        before = self.journal()
+        self.kill(before.leader)
+        began = time.monotonic()
+        self.say(f"[red]kill -9[/red] {before.leader}, which leads in term {before.term}")
+        after = self.await_that("another one takes over", lambda s: s.term > before.term)
+        self.say(
+            f"after {readable(time.monotonic() - began)} [bold]{after.leader}[/bold] leads in term {after.term}"
+        )
+        deliver(self.folder, range(16, FILES))
+        self.start(before.leader)
+        state = self.await_commits(f"{before.leader} comes back", 2)
+        self.say(f"epoch {state.head} is committed")
+
+    def end(self) -> None:
+        self.step("5  One order from anywhere drains all three")
+        self.await_that(
+            "the rest of the input goes through", lambda s: len(matched_rows(self.folder)) >= 900 * FILES
+        )
+        self.say("[cyan]$ cutwater drain --store state[/cyan]")
+        epoch = self.ask(Request(RequestKind.DRAIN, new_id()))
+        for member, child in list(self.children.items()):
+            code = child.wait(timeout=180)
+            if code:
+                raise UserError(f"{member} ended with {code}; see {self.folder / f'{member}.log'}")
+            del self.children[member]
+        self.say(f"epoch {epoch} is the last one; all three have ended")
+
+    def compare(self) -> None:
+        self.step("6  Both tables, row by row, against a batch job over the same input")
+        state = self.journal()
+        assert state.watermark is not None
+        expected = batch_result(self.folder, LIMIT, state.watermark)
+        for name, rows, wanted in zip(("matched", "revenue"), table_rows(self.folder), expected, strict=True):
+            wrong = differences(rows, wanted)
+            if wrong:
+                raise UserError(f"table {name} is not what the batch job makes: {wrong}")
+            self.say(f"[green]✓[/green] {name}: all {len(rows):,} rows are equal")
+        self.screen.print()
+        self.say(f"done in {readable(time.monotonic() - self.started)}, over {state.term} terms of leaders")
+
+
+def _with_member(text: str, stage: str, member: str) -> str:
+    """The file with a member for a stage that has sinks already."""
+    head, found, tail = text.partition(f"\ndef {stage}(")
+    before, decorator, options = head.rpartition("@pipeline.stage(")
+    if not found or not options.startswith("sinks="):
+        return text
+    return f'{before}{decorator}member="{member}", {options}{found}{tail}'
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port

@@ -1,0 +1,156 @@
+"""`cutwater demo`: a small shop is killed, recovers, is rolled back after bad data, and comes out right.
+
+Everything is real: Spark runs in processes of its own, the kill is a SIGKILL, the tables are Delta tables
+that are read without Spark, and the last word has a batch job over the same input.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from importlib import resources
+
+from cutwater.demo.goods import FILES, batch_result, deliver, table_rows
+from cutwater.demo.telling import DEADLINE_S, Demo, differences, matched_rows
+from cutwater.durations import readable
+from cutwater.mailbox import new_id
+from cutwater.offline import read_journal
+from cutwater.protocol.errors import UserError
+from cutwater.protocol.wire import Request, RequestKind
+from cutwater.reading import tables
+from cutwater.stores import open_store
+
+FIXED_LIMIT = 900_000
+PAID_PER_FILE = 900
+
+
+class ShopDemo(Demo):
+    """The steps, in a folder of their own."""
+
+    def run(self, *options: str) -> None:
+        """Starts the pipeline, as a user would, in a process of its own."""
+        command = [sys.executable, "-m", "cutwater", "run", str(self.folder / "shop.py")]
+        command += ["--store", self.store, "--every", "2s", *options]
+        self.say(f"[cyan]$ cutwater run shop.py --store state --every 2s {' '.join(options)}[/cyan]")
+        log = (self.folder / "run.log").open("ab")
+        self.children["run"] = subprocess.Popen(command, stdout=log, stderr=log)
+        log.close()
+
+    def kill(self) -> None:
+        """SIGKILL, as a machine that loses its power would have it."""
+        child = self.children.pop("run")
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+
+    def await_end(self) -> None:
+        self.children["run"].wait(timeout=DEADLINE_S)
+        del self.children["run"]
+
+    # --- the story ------------------------------------------------------------------------------------
+
+    def tell(self) -> None:
+        self.prepare()
+        self.crash()
+        self.recover_and_save()
+        self.bad_day()
+        self.roll_back()
+        self.compare()
+
+    def prepare(self) -> None:
+        self.step("A shop: orders and payments, two roots, a join, revenue per minute, two Delta tables")
+        text = resources.files("cutwater.demo").joinpath("shop.py").read_text()
+        (self.folder / "shop.py").write_text(text)
+        deliver(self.folder, range(10))
+        self.say(
+            f"everything is in [bold]{self.folder}[/bold]: the pipeline (shop.py), its input, its tables"
+        )
+
+    def crash(self) -> None:
+        self.step("1  It runs, and is killed in the middle of an epoch")
+        self.run()
+        self.await_that(
+            "Spark starts, the first epochs are committed",
+            lambda s: len(s.committed) >= 2 and s.head_cuts.get("matched", -1) >= 0,
+        )
+        state = self.await_that("waiting for the next epoch to begin", lambda s: bool(s.open))
+        self.kill()
+        self.say(
+            f"epoch {max(state.open)} had begun, epoch {state.head} was the last one committed: [red]kill -9[/red]"
+        )
+
+    def recover_and_save(self) -> None:
+        self.step("2  It recovers: every query, channel and table goes on from what was committed")
+        before = read_journal(open_store(self.store)).state
+        deliver(self.folder, range(10, 16))
+        self.run()
+        after = self.await_that(
+            "Spark starts again; the rest of the orders goes through",
+            lambda s: s.term > before.term and len(matched_rows(self.folder)) >= PAID_PER_FILE * 16,
+        )
+        self.say(
+            f"epoch {after.head} is committed, in term {after.term}; nothing lost, nothing counted twice"
+        )
+        epoch = self.ask(Request(RequestKind.SAVEPOINT, new_id(), name="all-is-well"))
+        self.say(f"savepoint [bold]all-is-well[/bold] is epoch {epoch}")
+        self.await_published(epoch or 0)
+        self.show_tables("at the savepoint")
+
+    def await_published(self, epoch: int) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while time.monotonic() < deadline:
+            try:
+                tables(self.store, epoch)
+                return
+            except UserError:
+                time.sleep(0.05)
+        raise UserError(f"epoch {epoch} was not published in time")
+
+    def bad_day(self) -> None:
+        self.step("3  Bad data arrives: a till sends 900,001.00 for every order")
+        before = read_journal(open_store(self.store)).state
+        deliver(self.folder, range(16, 18), bad=True)
+        deliver(self.folder, range(16, 20))
+        wanted = (before.head or 0) + 2
+        self.await_that(
+            "the bad rows go through",
+            lambda s: (s.head or 0) >= wanted and matched_rows(self.folder)["amount"].sum() > 1e8,
+        )
+        self.show_tables("now wrong")
+        self.ask(Request(RequestKind.DRAIN, new_id()))
+        self.await_end()
+        self.say("drained and stopped")
+
+    def roll_back(self) -> None:
+        self.step("4  Back to the savepoint, tables included, and on with the fix")
+        fixed = (
+            (self.folder / "shop.py").read_text().replace("LIMIT = 1_000_000_000", f"LIMIT = {FIXED_LIMIT:_}")
+        )
+        (self.folder / "shop.py").write_text(fixed)
+        self.say(f"[red]-LIMIT = 1_000_000_000[/red]   [green]+LIMIT = {FIXED_LIMIT:_}[/green]   in shop.py")
+        deliver(self.folder, range(20, FILES))
+        self.run("--restore", "all-is-well", "--once")
+        state = self.await_that(
+            "rolled back; the rest of the input goes through", lambda s: s.drained and s.generation > 1
+        )
+        self.await_end()
+        self.say(f"generation {state.generation} has ended with epoch {state.head}")
+        self.show_tables("after the rollback and the fix")
+
+    def compare(self) -> None:
+        self.step("5  Both tables, row by row, against a batch job over the same input")
+        state = read_journal(open_store(self.store)).state
+        assert state.watermark is not None
+        expected = batch_result(self.folder, FIXED_LIMIT, state.watermark)
+        for name, rows, wanted in zip(("matched", "revenue"), table_rows(self.folder), expected, strict=True):
+            wrong = differences(rows, wanted)
+            if wrong:
+                raise UserError(f"table {name} is not what the batch job makes: {wrong}")
+            self.say(f"[green]✓[/green] {name}: all {len(rows):,} rows are equal")
+        self.screen.print()
+        self.say(f"done in {readable(time.monotonic() - self.started)}. Look around:")
+        for command in ("checkpoints", "explain " + str(state.head), "tables", "verify"):
+            self.screen.print(
+                f"         [cyan]cutwater {command} --store {self.store}[/cyan]", highlight=False
+            )

@@ -1,0 +1,134 @@
+"""How a demo tells its story: steps, commands, waiting for what the journal says, tables."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.rule import Rule
+from rich.table import Table
+
+from cutwater.demo.goods import table_rows
+from cutwater.mailbox import answered, ask_through
+from cutwater.offline import read_journal
+from cutwater.protocol.errors import UserError
+from cutwater.protocol.records import JournalState
+from cutwater.protocol.wire import Request
+from cutwater.reading import tables
+from cutwater.stores import open_store
+
+DEADLINE_S = 180.0
+
+
+class Demo(ABC):
+    """What demos share. `children` are the processes that run the pipeline, by name."""
+
+    def __init__(self, folder: Path, screen: Console) -> None:
+        self.folder = folder
+        self.screen = screen
+        self.store = str(folder / "state")
+        self.children: dict[str, subprocess.Popen[bytes]] = {}
+        self.started = time.monotonic()
+
+    # --- saying ---------------------------------------------------------------------------------------
+
+    def step(self, title: str) -> None:
+        self.screen.print()
+        self.screen.print(Rule(f"[bold]{title}[/bold]", align="left", style="dim"))
+
+    def say(self, text: str) -> None:
+        clock = f"{time.monotonic() - self.started:5.1f} s"
+        self.screen.print(f"[dim]{clock}[/dim]  {text}", highlight=False)
+
+    # --- doing ----------------------------------------------------------------------------------------
+
+    def await_that(self, what: str, holds: Callable[[JournalState], bool]) -> JournalState:
+        """Waits until the journal says so; raises if the pipeline ends before."""
+        store = open_store(self.store, create=True)
+        deadline = time.monotonic() + DEADLINE_S
+        with self.screen.status(f"[dim]{what} …[/dim]"):
+            while time.monotonic() < deadline:
+                state = read_journal(store, must_exist=False).state
+                if holds(state):
+                    return state
+                if any(child.poll() is not None for child in self.children.values()):
+                    break
+                time.sleep(0.02)
+        logs = [path.read_text(errors="replace").splitlines()[-15:] for path in self.folder.glob("*.log")]
+        words = "\n\n".join("\n".join(lines) for lines in logs)
+        raise UserError(f"the demo came to a stop while waiting: {what}. The pipeline's last words:\n{words}")
+
+    def ask(self, request: Request) -> int | None:
+        reply = ask_through(open_store(self.store), request, DEADLINE_S)
+        if reply is None:
+            raise UserError(f"the pipeline did not answer '{request.kind.value}'")
+        return answered(reply, request.kind)
+
+    def show_tables(self, title: str) -> None:
+        matched, revenue = table_rows(self.folder)
+        view = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2))
+        view.add_column("table")
+        view.add_column("rows", justify="right")
+        view.add_column("total", justify="right")
+        view.add_column("version", justify="right")
+        try:
+            versions: dict[str, Any] = dict(tables(self.store))
+        except UserError:
+            versions = {}
+        for name, rows, column in (("matched", matched, "amount"), ("revenue", revenue, "revenue")):
+            total = f"{rows[column].sum():,.2f}"
+            view.add_row(name, f"{len(rows):,}", total, str(versions.get(name, "")))
+        self.screen.print(view)
+
+    # --- the story ------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def tell(self) -> None: ...
+
+
+def differences(rows: Any, wanted: Any) -> str:
+    if len(rows) != len(wanted):
+        return f"{len(rows):,} rows instead of {len(wanted):,}"
+    for column in wanted.columns:
+        left, right = rows[column], wanted[column]
+        same = (left - right).abs() < 1e-6 if left.dtype.kind == "f" else left == right
+        if not same.all():
+            return f"column {column} differs in {int((~same).sum()):,} rows"
+    return ""
+
+
+def matched_rows(folder: Path) -> Any:
+    """The rows of the table, none before there is one."""
+    from deltalake.exceptions import TableNotFoundError
+
+    try:
+        return table_rows(folder)[0]
+    except TableNotFoundError:
+        return ()
+
+
+def run(kind: type[Demo], folder: Path | None, screen: Console) -> None:
+    """Tells a story. Raises `UserError` if it does not come out right."""
+    where = (folder or Path("cutwater-demo")).absolute()
+    if where.exists():
+        if any(where.iterdir()) and not (where / "shop.py").exists():
+            raise UserError(f"{where} exists and is no folder of an earlier demo; give another with --folder")
+        shutil.rmtree(where)
+    where.mkdir(parents=True)
+    demo = kind(where, screen)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))  # and end the pipeline too
+    try:
+        demo.tell()
+    finally:
+        for child in demo.children.values():
+            if child.poll() is None:
+                child.kill()
+                child.wait()

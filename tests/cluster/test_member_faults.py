@@ -1,0 +1,185 @@
+"""What can happen to members, at the worst moments. Each time the tables are those of a batch job, every epoch
+has one fate, and a checkpoint is committed soon after the fault has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cutwater.protocol.wire import RequestKind
+from tests.cluster.team import MEMBERS, SHOP, Team
+
+pytestmark = pytest.mark.faults
+
+SOON_S = 60.0
+"""Within which a checkpoint is committed after a fault has ended: a process that has to start again takes most of
+it, on a machine where three Sparks share two cores."""
+
+
+@pytest.fixture
+def team(tmp_path: Path) -> Iterator[Team]:
+    made = Team(tmp_path)
+    yield made
+    made.end_all()
+
+
+def other_than(*names: str) -> str:
+    return next(m for m in MEMBERS if m not in names)
+
+
+def test_a_follower_killed_around_its_ack_and_its_publishing(team: Team) -> None:
+    team.input.add(2)
+    team.member("a")
+    team.member("b")
+    for place in (
+        "before part",
+        "after part",
+        "before publish@matched",
+        "after publish@matched",
+        "before mark@matched",
+    ):
+        team.member("c", kill_at=place)
+        team.input.add(1)
+        team.await_killed("c")
+    team.member("c")
+    team.await_commit(2, SOON_S)
+    team.drain()
+
+
+def test_a_leader_killed_around_its_decision(team: Team) -> None:
+    team.input.add(2)
+    places = (
+        "before part", "after part", "before manifest", "before journal entry@COMMITTED",
+        "after journal entry@COMMITTED", "announcement@commit", "before publish@orders", "after journal entry@BEGUN",
+    )  # fmt: skip
+    team.member("b")
+    team.member("c")
+    for place in places:
+        if "a" in team.up:
+            team.until("another one leads", lambda: team.leader in ("b", "c"))
+            leader = team.leader
+            team.pause(leader)  # until the member that is to be killed leads
+            team.pause(other_than("a", leader))
+        team.member("a", kill_at=place)
+        team.until("a leads", lambda: team.leader == "a")
+        for name in ("b", "c"):
+            team.resume(name)
+        team.input.add(1)
+        team.await_killed("a")
+    team.member("a")
+    team.await_commit(2, SOON_S)
+    team.drain()
+
+
+def test_members_paused_for_longer_than_the_leader_timeout(team: Team) -> None:
+    team.input.add(2)
+    team.all_up()
+    team.await_commit(2)
+    for _ in range(2):
+        leader = team.leader
+        team.pause(leader)
+        team.until("another one leads", lambda leader=leader: team.leader != leader)
+        team.input.add(1)
+        team.resume(leader)
+        team.await_commit(2, SOON_S)
+        follower = other_than(team.leader)
+        team.pause(follower)
+        team.input.add(1)
+        team.until("an epoch waits for it", lambda: bool(team.state.open))
+        team.resume(follower)
+        team.await_commit(2, SOON_S)
+    team.drain()
+
+
+def test_a_member_that_nobody_hears(team: Team) -> None:
+    team.input.add(2)
+    team.all_up()
+    team.await_commit(2)
+    leader = team.leader
+    team.cut_off(leader)
+    team.until("another one leads", lambda: team.leader != leader)
+    team.input.add(1)
+    team.let_in(leader)
+    team.await_commit(2, SOON_S)
+    follower = other_than(team.leader)
+    team.cut_off(follower)
+    team.input.add(1)
+    team.until("an epoch waits for it", lambda: bool(team.state.open))
+    team.let_in(follower)
+    team.await_commit(2, SOON_S)
+    team.drain()
+
+
+@pytest.mark.parametrize("how", ["down", "slow"])
+def test_a_store_that_fails_or_is_slow(team: Team, how: str) -> None:
+    team.input.add(2)
+    team.all_up()
+    team.await_commit(2)
+    leader = team.leader
+    for name in (leader, other_than(leader)):
+        team.store_fails(name, how)
+        team.input.add(1)
+        term = team.state.term
+        team.until("it has lasted", _passed(20.0))
+        team.store_is_back(name, how)
+        assert team.state.term >= term
+        team.await_commit(2, SOON_S)
+    for name in MEMBERS:
+        team.store_fails(name, how)
+    team.until("it has lasted", _passed(20.0))
+    for name in MEMBERS:
+        team.store_is_back(name, how)
+    team.await_commit(2, SOON_S)
+    team.drain()
+
+
+def _passed(seconds: float):  # type: ignore[no-untyped-def]
+    from time import monotonic
+
+    end = monotonic() + seconds
+    return lambda: monotonic() >= end
+
+
+def test_two_at_once_and_all_at_once(team: Team) -> None:
+    team.input.add(2)
+    team.all_up()
+    team.await_commit(2)
+    team.kill("a", "c")
+    team.input.add(1)
+    team.member("a")
+    team.member("c")
+    team.await_commit(2, SOON_S)
+    team.kill(*MEMBERS)
+    team.input.add(1)
+    team.all_up()
+    team.await_commit(2, SOON_S)
+    team.drain()
+
+
+def test_teams_with_files_of_their_own_go_back_together_while_one_is_down(team: Team) -> None:
+    team.input.add(3)
+    team.all_up(alone=True)
+    team.await_commit(2)
+    team.ask(RequestKind.SAVEPOINT, name="good")
+    team.input.amount = 10_007
+    team.input.add(2)
+    team.await_commit(3)
+    team.input.remove(2)
+    team.input.amount = 97
+    team.kill("b")
+    team.ask(RequestKind.RESTORE, name="good")
+    team.input.add(2)
+    team.member("b", alone=True)
+    team.await_commit(2, SOON_S)
+    team.drain()
+
+
+def test_what_is_there_now_and_no_more(team: Team) -> None:
+    team.input.add(3)
+    for name in MEMBERS:
+        team.member(name, once=True)
+    for name in MEMBERS:
+        assert team.up[name].end() == 0, team.up[name].said()
+    team.check(**SHOP)
