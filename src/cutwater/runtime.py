@@ -231,7 +231,7 @@ class Runtime:
         session, now_ms = self.member.catch_up.session, self.member.now_ms
         if session is not None and now_ms - self._progress_ms >= 1_000:
             self._progress_ms = now_ms
-            self.tell(str(session.progress))
+            self.tell(str(session.progress()))
 
     def _tell_news(self) -> None:
         state = self.member.journal.state

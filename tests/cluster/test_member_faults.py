@@ -13,7 +13,7 @@ from tests.cluster.team import MEMBERS, SHOP, Team
 
 pytestmark = pytest.mark.faults
 
-SOON_S = 60.0
+SOON_S = 120.0
 """Within which a checkpoint is committed after a fault has ended: a process that has to start again takes most of
 it, on a machine where three Sparks share two cores."""
 

@@ -93,7 +93,7 @@ class Observer:
             for sender, message in self._take():
                 catch_up.on_message(sender, message)
             if catch_up.session is not None:
-                self._tell(str(catch_up.session.progress))
+                self._tell(str(catch_up.session.progress()))
 
     def _perform(self, store: Store, effect: fx.Effect) -> Any:
         if isinstance(effect, fx.Send):
