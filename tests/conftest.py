@@ -10,7 +10,14 @@ from pyspark.sql import SparkSession
 
 from cutwater.spark.session import make_session
 
-STARTS_SPARK = ("test_commands", "test_examples", "test_faults", "test_standalone", "test_statefiles")
+STARTS_SPARK = (
+    "test_commands",
+    "test_examples",
+    "test_faults",
+    "test_members",
+    "test_standalone",
+    "test_statefiles",
+)
 """Modules whose slow tests start a Spark of their own."""
 
 

@@ -11,7 +11,7 @@ import pytest
 from cutwater.protocol.wire import RequestKind
 from tests.cluster.team import MEMBERS, SHOP, Team
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
 SOON_S = 120.0
 """Within which a checkpoint is committed after a fault has ended: a process that has to start again takes most of

@@ -1,0 +1,163 @@
+"""Three members of one pipeline, and things that happen to them at random, for a while.
+
+Real processes with a Spark each are killed, paused for longer than the leader timeout, cut off from each other and
+from the store, one or several at a time, while input keeps coming; then all is drained, every table is compared with
+what a batch job makes of the same input, and what the members wrote down is checked against the rules.
+
+    python -m bench.soak --minutes 30 [--seed 1] [--folder DIR]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.cluster.team import MEMBERS, SHOP, Team
+
+from cutwater.sim.checker import check
+
+RECOVERS_S = 240.0
+"""Within which a checkpoint must be committed when a fault is over: three Sparks may have to start on this machine."""
+FILES_AT_MOST = 600
+
+
+class Soak:
+    """What is done, and what was counted."""
+
+    def __init__(self, team: Team, seed: int) -> None:
+        self.team = team
+        self.random = random.Random(seed)
+        self.counts: Counter[str] = Counter()
+        self.recoveries: list[float] = []
+
+    def run(self, minutes: float) -> None:
+        team, end = self.team, time.monotonic() + minutes * 60
+        team.input.add(4)
+        team.all_up()
+        team.await_commit(2, RECOVERS_S)
+        faults: list[Callable[[], None]] = [
+            self.kill_one, self.kill_one, self.kill_leader, self.kill_two, self.kill_all, self.pause, self.pause,
+            self.partition, self.partition, self.store_down, self.store_slow,
+        ]  # fmt: skip
+        while time.monotonic() < end:
+            if team.input.files < FILES_AT_MOST:
+                team.input.add(self.random.randrange(1, 4))
+            fault = self.random.choice(faults)
+            self.say(f"{fault.__name__.replace('_', ' ')}; {team.leader} leads, epoch {team.state.head}")
+            fault()
+            self.counts["faults"] += 1
+            self.recoveries.append(team.await_commit(1, RECOVERS_S))
+        team.drain()
+
+    def say(self, text: str) -> None:
+        print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
+
+    # --- faults -----------------------------------------------------------------------------------------
+
+    def some_time(self, least: float, most: float) -> None:
+        """Lets the fault last. Nothing is waited for here: it is how long the fault is."""
+        time.sleep(self.random.uniform(least, most))
+
+    def _kill(self, *names: str) -> None:
+        self.some_time(0.0, 2.0)
+        self.team.kill(*names)
+        self.counts["kills"] += len(names)
+        self.some_time(0.0, 4.0)
+        for name in names:
+            self.team.member(name)
+
+    def kill_one(self) -> None:
+        self._kill(self.random.choice(MEMBERS))
+
+    def kill_leader(self) -> None:
+        self._kill(self.team.leader)
+
+    def kill_two(self) -> None:
+        self._kill(*self.random.sample(MEMBERS, 2))
+
+    def kill_all(self) -> None:
+        self._kill(*MEMBERS)
+
+    def pause(self) -> None:
+        name = self.random.choice([self.team.leader, *MEMBERS])
+        self.team.pause(name)
+        self.counts["pauses"] += 1
+        self.some_time(1.0, 12.0)
+        self.team.resume(name)
+
+    def partition(self) -> None:
+        name = self.random.choice([self.team.leader, *MEMBERS])
+        self.team.cut_off(name)
+        self.counts["partitions"] += 1
+        self.some_time(1.0, 12.0)
+        self.team.let_in(name)
+
+    def store_down(self, how: str = "down") -> None:
+        names = self.random.sample(MEMBERS, self.random.randrange(1, 4))
+        for name in names:
+            self.team.store_fails(name, how)
+        self.counts["store faults"] += 1
+        self.some_time(1.0, 20.0)
+        for name in names:
+            self.team.store_is_back(name, how)
+
+    def store_slow(self) -> None:
+        self.store_down("slow")
+
+
+def compare(team: Team) -> dict[str, int]:
+    """How many rows the tables have, how many are missing, how many are there twice or should not be."""
+    found = {"rows": 0, "lost": 0, "duplicated": 0, "wrong": 0}
+    for table, sql in SHOP.items():
+        rows, wanted = Counter(team.rows(table)), Counter(team.input.query(sql))
+        found["rows"] += rows.total()
+        found["lost"] += (wanted - rows).total()
+        more = rows - wanted
+        found["duplicated"] += sum(n for row, n in more.items() if row in wanted)
+        found["wrong"] += sum(n for row, n in more.items() if row not in wanted)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--folder", type=Path)
+    arguments = parser.parse_args()
+    folder = arguments.folder or Path(tempfile.mkdtemp(prefix="cutwater-soak-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    team = Team(folder)
+    soak = Soak(team, arguments.seed)
+    began = time.monotonic()
+    try:
+        soak.run(arguments.minutes)
+    finally:
+        team.end_all()
+    report = check(folder / "trace")
+    state = team.state
+    result = {
+        "bench": "soak",
+        "minutes": round((time.monotonic() - began) / 60, 1),
+        "seed": arguments.seed,
+        **soak.counts,
+        "epochs_committed": report.counts["epochs committed"],
+        "epochs_aborted": report.counts["epochs aborted"],
+        "terms": state.term,
+        **compare(team),
+        "rules_broken": len(report.problems),
+        "recovery_s": {
+            "median": round(sorted(soak.recoveries)[len(soak.recoveries) // 2], 1),
+            "worst": round(max(soak.recoveries), 1),
+        },
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
