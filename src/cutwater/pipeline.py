@@ -200,9 +200,8 @@ class Pipeline:
                 cluster = msgspec.structs.replace(cluster, peers=tuple(sorted({*cluster.peers, *endpoints})))
             silence = max(100, int(seconds(leader_timeout, "leader_timeout") * 1000))
         links = open_links(cluster, self.name, name, boot, say)
-        leader = LeaderConfig(
-            timeout_ms=silence, heartbeat_ms=min(1_000, silence // 3), coordinator=config
-        )  # fmt: skip
+        beat = 1_000 if silence == LEADER_ALONE_MS else min(1_000, silence // 3)
+        leader = LeaderConfig(timeout_ms=silence, heartbeat_ms=beat, coordinator=config)
         settings = Settings(
             leader, member_config(where), restarts=restarts, idle_after_s=seconds(idle_after, "idle_after"),
             once=once, unaligned=unaligned,

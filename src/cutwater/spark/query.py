@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DatetimeType, NumericType, StructType
 
 from cutwater import failpoints
 from cutwater.folders import write_prepared
@@ -110,7 +110,8 @@ class BatchWriter:
             rows, size = sink.measure(found)
             return (), {sink.name: tuple(found)} if found else {}, rows, size
         folder = f"{self.prefix}data/{attempt}/"
-        frame.write.mode("append").parquet(self.store.spark_url(folder.rstrip("/")))
+        writer = frame.write.options(**self._passing(frame)) if not self.sinks else frame.write
+        writer.mode("append").parquet(self.store.spark_url(folder.rstrip("/")))
         files, rows, size = self._written(folder)
         staged: dict[str, tuple[StagedFile, ...]] = {}
         if files:
@@ -120,6 +121,15 @@ class BatchWriter:
                 staged[sink.name] = tuple(sink.staged(staging))
         kept = files if self.has_readers else ()
         return kept, {k: v for k, v in staged.items() if v}, rows, size
+
+    def _passing(self, frame: DataFrame) -> dict[str, str]:
+        """How to write what only passes through a channel: on one machine nobody gains by compressing it, or by
+        looking for repeated numbers, which is a third of the work of writing a file."""
+        local = str(frame.sparkSession.sparkContext.master).startswith("local")
+        if not local or self.store.path(self.prefix) is None:
+            return {}
+        plain = [f.name for f in self.schema if isinstance(f.dataType, NumericType | DatetimeType)]
+        return {"compression": "none", **{f"parquet.enable.dictionary#{name}": "false" for name in plain}}
 
     def _derive(self, frame: DataFrame, sink: Sink, attempt: str, files: Sequence[str]) -> None:
         """Makes a sink's files from those that were written already: by links where rows stay as they are."""
