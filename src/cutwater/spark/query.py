@@ -201,9 +201,11 @@ class BatchWriter:
 
 
 def in_short(error: BaseException, lines: int = 30) -> str:
-    """What an error says, without the pages of Java frames."""
+    """What an error says, without the pages of Java frames: its first lines and its last ones."""
     said = [line for line in str(error).splitlines() if line.strip() and not line.lstrip().startswith("at ")]
-    return "\n".join([f"{type(error).__name__}: {said[0] if said else ''}", *said[1:lines]])
+    if len(said) > lines:
+        said = [*said[: lines // 2], "...", *said[-lines // 2 :]]
+    return "\n".join([f"{type(error).__name__}: {said[0] if said else ''}", *said[1:]])
 
 
 def position_in(offset: str) -> tuple[str, int] | None:
