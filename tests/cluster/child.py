@@ -1,7 +1,7 @@
 """One member of the shop: `python -m tests.cluster.child MEMBER FOLDER OPTIONS`, until it is drained or ended.
 
 OPTIONS is JSON: what `Pipeline.start` takes, and `cluster` for `ClusterConfig`. With `alone` the file has this
-member's stages only, as a team's own file would. While FOLDER/down-MEMBER exists the store fails for this member,
+member's stages only, as a team's own file would; with `clock_s` this member's clock is wrong by that much. While FOLDER/down-MEMBER exists the store fails for this member,
 while FOLDER/slow-MEMBER exists it is slow.
 """
 
@@ -77,6 +77,8 @@ def main(member: str, folder: str, given: str) -> None:
     else:
         for name, stage in list(pipeline.stages.items()):
             pipeline.stages[name] = msgspec.structs.replace(stage, member=HOSTS[name])
+    wrong_s, right = options.pop("clock_s", 0.0), time.time
+    time.time = lambda: right() + wrong_s
     cluster = cw.ClusterConfig(**{k: _tuple(v) for k, v in options.pop("cluster").items()})
     settings: dict[str, Any] = {
         "every": "1s", "master": "local[2]", "leader_timeout": "2s", "takeover": True, "tolerated_failures": None,

@@ -176,6 +176,43 @@ def test_teams_with_files_of_their_own_go_back_together_while_one_is_down(team: 
     team.drain()
 
 
+def test_a_member_that_comes_back_after_five_hundred_epochs(team: Team) -> None:
+    team.input.add(2)
+    hurried = {"every": "50ms", "timeout": "100ms", "retained": 2}
+    team.all_up()
+    team.await_commit(2)
+    team.kill(*MEMBERS)
+    for name in ("a", "b"):
+        team.member(name, **hurried)
+    missed = team.state.next_epoch + 500
+    team.until("500 epochs have come to nothing", lambda: team.state.next_epoch >= missed)
+    team.input.add(1)
+    team.kill("a", "b")
+    team.all_up()
+    team.await_commit(2, SOON_S)
+    team.drain()
+
+
+def test_clocks_that_differ_by_hours_and_the_same_member_twice(team: Team) -> None:
+    team.input.add(2)
+    for name, wrong_s in (("a", 0.0), ("b", 86_400.0), ("c", -7_200.0)):
+        team.member(name, clock_s=wrong_s)
+    team.await_commit(2)
+    working = team.up["b"]
+    twin = team.member("b", clock_s=-600.0, takeover=False)
+    code = twin.end()
+    assert code == 1, twin.said()
+    assert "member 'b', runs already on this store" in twin.said()
+    team.up["b"] = working
+    leader = team.leader
+    team.pause(leader)
+    team.until("another one leads", lambda: team.leader != leader)
+    team.resume(leader)
+    team.input.add(1)
+    team.await_commit(2, SOON_S)
+    team.drain()
+
+
 def test_what_is_there_now_and_no_more(team: Team) -> None:
     team.input.add(3)
     for name in MEMBERS:
