@@ -14,9 +14,6 @@ from cutwater.protocol.errors import UserError
 from cutwater.status import ALONE, Status, read_status, stale_after
 from cutwater.stores import Store
 
-LONG_AGO_S = 600.0
-"""A sign of life older than this needs no second look: clocks do not differ by that much."""
-
 
 def claim(store: Store, pipeline: str, member: str, takeover: bool, tell: Callable[[str], None]) -> None:
     """Returns when no other process seems to run this member. Raises `UserError` if one does, or if the store
@@ -32,7 +29,7 @@ def claim(store: Store, pipeline: str, member: str, takeover: bool, tell: Callab
                     "give each pipeline a store of its own"
                 )
         other = next((s for s in found if s.member == member), None)
-        if other is None or takeover or not other.is_alive(LONG_AGO_S):
+        if other is None or takeover or other.is_gone:
             return
         if first is not None and other.updated_at != first.updated_at:
             raise UserError(_runs_already(store, other))

@@ -81,11 +81,12 @@ class Status(msgspec.Struct, frozen=True):
 
     def is_alive(self, stale_s: float) -> bool:
         """Whether that process seems to be there still."""
-        if self.is_over:
-            return False
-        if self.host == socket.gethostname() and not _pid_exists(self.pid):
-            return False
-        return time.time() - self.updated_at < stale_s
+        return not self.is_gone and time.time() - self.updated_at < stale_s
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether that process has ended for sure."""
+        return self.is_over or (self.host == socket.gethostname() and not _pid_exists(self.pid))
 
 
 def _pid_exists(pid: int) -> bool:

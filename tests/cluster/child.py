@@ -1,8 +1,8 @@
 """One member of the shop: `python -m tests.cluster.child MEMBER FOLDER OPTIONS`, until it is drained or ended.
 
 OPTIONS is JSON: what `Pipeline.start` takes, and `cluster` for `ClusterConfig`. With `alone` the file has this
-member's stages only, as a team's own file would; with `clock_s` this member's clock is wrong by that much. While FOLDER/down-MEMBER exists the store fails for this member,
-while FOLDER/slow-MEMBER exists it is slow.
+member's stages only, as a team's own file would; with `clock_s` this member's clock is wrong by that much. While
+FOLDER/down-MEMBER exists the store fails for this member, while FOLDER/slow-MEMBER exists it is slow.
 """
 
 from __future__ import annotations

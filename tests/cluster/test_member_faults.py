@@ -178,12 +178,11 @@ def test_teams_with_files_of_their_own_go_back_together_while_one_is_down(team: 
 
 def test_a_member_that_comes_back_after_five_hundred_epochs(team: Team) -> None:
     team.input.add(2)
-    hurried = {"every": "50ms", "timeout": "100ms", "retained": 2}
     team.all_up()
     team.await_commit(2)
     team.kill(*MEMBERS)
     for name in ("a", "b"):
-        team.member(name, **hurried)
+        team.member(name, every="50ms", timeout="100ms", retained=2)
     missed = team.state.next_epoch + 500
     team.until("500 epochs have come to nothing", lambda: team.state.next_epoch >= missed)
     team.input.add(1)
