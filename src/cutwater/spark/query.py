@@ -29,7 +29,7 @@ from cutwater.protocol.records import Offset, Prepared, StagedFile
 from cutwater.protocol.watermark import NONE, UNKNOWN, Watermark, known
 from cutwater.sinks.base import Sink
 from cutwater.spark.source import open_parquet
-from cutwater.stores import Store
+from cutwater.stores import LocalStore, Store
 
 
 class StopAsked(Exception):
@@ -126,7 +126,7 @@ class BatchWriter:
         """How to write what only passes through a channel: on one machine nobody gains by compressing it, or by
         looking for repeated numbers, which is a third of the work of writing a file."""
         local = str(frame.sparkSession.sparkContext.master).startswith("local")
-        if not local or self.store.path(self.prefix) is None:
+        if not local or not isinstance(self.store, LocalStore):
             return {}
         plain = [f.name for f in self.schema if isinstance(f.dataType, NumericType | DatetimeType)]
         return {"compression": "none", **{f"parquet.enable.dictionary#{name}": "false" for name in plain}}
