@@ -12,6 +12,7 @@ import msgspec
 
 from cutwater.protocol import records as r
 from cutwater.protocol.chain import Sealed, follows
+from cutwater.protocol.failures import FailureReason
 from cutwater.protocol.stage import Stage, StagePhase
 from cutwater.protocol.watermark import WatermarkKind
 from cutwater.protocol.wire import Ack, Announcement, Phase
@@ -101,6 +102,10 @@ class Oracle:
                 ledger.begun_ids.add((body.epoch, body.checkpoint_id))
                 ledger.open[body.epoch] = body
             case r.Aborted():
+                if body.reason == FailureReason.INCONSISTENT_CUT.value:
+                    self.violation(
+                        f"the acked parts of epoch {body.epoch} are no consistent cut: {body.detail}"
+                    )
                 self._close(body)
             case r.Committed():
                 begun = self._close(body)
