@@ -65,7 +65,7 @@ def make_session(name: str, master: str | None = None, conf: dict[str, str] | No
     settings = {**NEEDED, **DEFAULTS}
     settings |= LOCAL_DISK
     if master.startswith("local"):
-        os.environ.setdefault("PYSPARK_PYTHON", _quick_python())
+        _use_quick_python()
         settings["spark.sql.shuffle.partitions"] = str(min(os.cpu_count() or LOCAL_TASKS, 8))
     quiet = resources.files("cutwater.spark").joinpath("log4j2.properties")
     settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={quiet}"
@@ -93,18 +93,22 @@ PYTHONPATH=$kept exec PYTHON "$@"
 """
 
 
-def _quick_python() -> str:
-    """The command for Spark's Python processes on this machine. Spark has them import its library from a zip,
-    where compiled code is not kept: each would spend a second on that. They can import what this one did."""
+def _use_quick_python() -> None:
+    """Chooses the command for Spark's Python processes on this machine, unless the user has. Spark has them import
+    its library from a zip, where compiled code is not kept: each would spend a second on that. They can import what
+    this one did."""
+    if "PYSPARK_PYTHON" in os.environ:
+        return
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     if os.name != "posix" or ".zip" in str(pyspark.__file__):
-        return sys.executable
+        return
     folder = tempfile.mkdtemp(prefix="cutwater-python-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     launcher = os.path.join(folder, "python")
     with open(launcher, "w") as file:
         file.write(LAUNCHER.replace("PYTHON ", f"{shlex.quote(sys.executable)} "))
     os.chmod(launcher, 0o755)
-    return launcher
+    os.environ["PYSPARK_PYTHON"] = launcher
 
 
 def _write_no_checksum_files(session: SparkSession) -> None:
@@ -129,6 +133,10 @@ def adopt_session(session: Any) -> None:
         session.conf.set(key, value)
     # With RocksDB state files get names of their own, so that no two attempts can write the same one.
     version = "2" if "RocksDB" in (session.conf.get(PROVIDER) or "") else "1"
+    if version == "2":
+        # Loaded here, by one thread, and not by the first batches of all stages at the same moment.
+        inner: Any = session
+        inner._jvm.org.rocksdb.RocksDB.loadLibrary()
     session.conf.set("spark.sql.streaming.stateStore.checkpointFormatVersion", version)
 
 
