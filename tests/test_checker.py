@@ -16,6 +16,8 @@ from cutwater.sim.world import World
 from tests.planted import BUGS
 from tests.traces import Edit, Object, recorded
 
+pytestmark = pytest.mark.slow
+
 RICH = 215
 """A schedule with restores, rewinds, several terms, aborted and void epochs, savepoints and compaction."""
 
