@@ -71,6 +71,14 @@ class Builder:
         from cutwater.spark import source
 
         cloudpickle.register_pickle_by_value(source)  # type: ignore[no-untyped-call]
+        # Spark puts these into one map that all channels share, from many threads: a place that is there already
+        # is only written over, but two that add it at once spoil the map for as long as the process lives.
+        for name, value in (
+            ("SPARK_LOCAL_DIRS", "/tmp"),
+            ("SPARK_AUTH_SOCKET_TIMEOUT", "15"),
+            ("SPARK_BUFFER_SIZE", "65536"),
+        ):
+            spark.sparkContext.environment.setdefault(name, value)
         spark.dataSource.register(ChannelSource)
         self.name = name
         self.specs: dict[str, StageSpec] = {}
