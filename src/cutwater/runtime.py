@@ -227,8 +227,9 @@ class Runtime:
         return f"too many checkpoints in a row have failed, so the run ends. {failed or self.leader.story}"
 
     def _tell_progress(self) -> None:
-        """A catch-up shows how far it is, once a second."""
+        """A catch-up that takes long shows how far it is, once a second."""
         session, now_ms = self.member.catch_up.session, self.member.now_ms
+        self._progress_ms = self._progress_ms or now_ms
         if session is not None and now_ms - self._progress_ms >= 1_000:
             self._progress_ms = now_ms
             self.tell(str(session.progress()))

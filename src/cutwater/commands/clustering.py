@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -36,36 +36,17 @@ Secret = Annotated[
         show_envvar=True, rich_help_panel=PANEL,
     ),
 ]  # fmt: skip
-TlsCa = Annotated[
-    str | None,
-    typer.Option(
-        "--tls-ca",
-        envvar="CUTWATER_TLS_CA",
-        metavar="FILE",
-        help="TLS: the authority.",
-        rich_help_panel=PANEL,
-    ),
-]
-TlsCert = Annotated[
-    str | None,
-    typer.Option(
-        "--tls-cert",
-        envvar="CUTWATER_TLS_CERT",
-        metavar="FILE",
-        help="TLS: its certificate.",
-        rich_help_panel=PANEL,
-    ),
-]
-TlsKey = Annotated[
-    str | None,
-    typer.Option(
-        "--tls-key",
-        envvar="CUTWATER_TLS_KEY",
-        metavar="FILE",
-        help="TLS: the key to it.",
-        rich_help_panel=PANEL,
-    ),
-]
+
+
+def _file(name: str, help: str) -> Any:
+    """The option for one of the files of TLS."""
+    envvar = f"CUTWATER_TLS_{name.upper()}"
+    return typer.Option(f"--tls-{name}", envvar=envvar, metavar="FILE", help=help, rich_help_panel=PANEL)
+
+
+TlsCa = Annotated[str | None, _file("ca", "TLS: the authority.")]
+TlsCert = Annotated[str | None, _file("cert", "TLS: its certificate.")]
+TlsKey = Annotated[str | None, _file("key", "TLS: the key to it.")]
 Multicast = Annotated[
     bool,
     typer.Option("--multicast", help="Also look for members in the local network.", rich_help_panel=PANEL),

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cutwater.demo.goods import FILES, batch_result, deliver, table_rows
-from cutwater.demo.telling import Demo, differences, matched_rows
+from cutwater.demo.goods import FILES, deliver
+from cutwater.demo.telling import Demo, matched_rows
 from cutwater.durations import readable
 from cutwater.mailbox import new_id
 from cutwater.offline import read_journal
@@ -156,14 +156,7 @@ class ClusterDemo(Demo):
     def compare(self) -> None:
         self.step("6  Both tables, row by row, against a batch job over the same input")
         state = self.journal()
-        assert state.watermark is not None
-        expected = batch_result(self.folder, LIMIT, state.watermark)
-        for name, rows, wanted in zip(("matched", "revenue"), table_rows(self.folder), expected, strict=True):
-            wrong = differences(rows, wanted)
-            if wrong:
-                raise UserError(f"table {name} is not what the batch job makes: {wrong}")
-            self.say(f"[green]✓[/green] {name}: all {len(rows):,} rows are equal")
-        self.screen.print()
+        self.compare_tables(state, LIMIT)
         self.say(f"done in {readable(time.monotonic() - self.started)}, over {state.term} terms of leaders")
 
 

@@ -12,8 +12,8 @@ import sys
 import time
 from importlib import resources
 
-from cutwater.demo.goods import FILES, batch_result, deliver, table_rows
-from cutwater.demo.telling import DEADLINE_S, Demo, differences, matched_rows
+from cutwater.demo.goods import FILES, deliver
+from cutwater.demo.telling import DEADLINE_S, Demo, matched_rows
 from cutwater.durations import readable
 from cutwater.mailbox import new_id
 from cutwater.offline import read_journal
@@ -141,14 +141,7 @@ class ShopDemo(Demo):
     def compare(self) -> None:
         self.step("5  Both tables, row by row, against a batch job over the same input")
         state = read_journal(open_store(self.store)).state
-        assert state.watermark is not None
-        expected = batch_result(self.folder, FIXED_LIMIT, state.watermark)
-        for name, rows, wanted in zip(("matched", "revenue"), table_rows(self.folder), expected, strict=True):
-            wrong = differences(rows, wanted)
-            if wrong:
-                raise UserError(f"table {name} is not what the batch job makes: {wrong}")
-            self.say(f"[green]✓[/green] {name}: all {len(rows):,} rows are equal")
-        self.screen.print()
+        self.compare_tables(state, FIXED_LIMIT)
         self.say(f"done in {readable(time.monotonic() - self.started)}. Look around:")
         for command in ("checkpoints", "explain " + str(state.head), "tables", "verify"):
             self.screen.print(

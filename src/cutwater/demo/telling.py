@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.rule import Rule
 from rich.table import Table
 
-from cutwater.demo.goods import table_rows
+from cutwater.demo.goods import batch_result, table_rows
 from cutwater.mailbox import answered, ask_through
 from cutwater.offline import read_journal
 from cutwater.protocol.errors import UserError
@@ -87,6 +87,17 @@ class Demo(ABC):
             total = f"{rows[column].sum():,.2f}"
             view.add_row(name, f"{len(rows):,}", total, str(versions.get(name, "")))
         self.screen.print(view)
+
+    def compare_tables(self, state: JournalState, limit: float) -> None:
+        """Compares both tables with a batch job over the same input. Raises `UserError` if they differ."""
+        assert state.watermark is not None
+        expected = batch_result(self.folder, limit, state.watermark)
+        for name, rows, wanted in zip(("matched", "revenue"), table_rows(self.folder), expected, strict=True):
+            wrong = differences(rows, wanted)
+            if wrong:
+                raise UserError(f"table {name} is not what the batch job makes: {wrong}")
+            self.say(f"[green]✓[/green] {name}: all {len(rows):,} rows are equal")
+        self.screen.print()
 
     # --- the story ------------------------------------------------------------------------------------
 

@@ -408,9 +408,8 @@ def is_overload(error: BaseException) -> bool:
 def reason_of(error: BaseException) -> str:
     """The user's own error out of what Spark makes of it: its last line tells."""
     text = str(error).partition("terminated with exception: ")[2] or str(error)
-    text = text.rpartition("BatchFailed: ")[
-        2
-    ]  # what Spark said of the batch, without how it came to hear of it
+    # What Spark said of the batch, without how it came to hear of it.
+    text = text.rpartition("BatchFailed: ")[2]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     python = [line for line in lines if _is_error_line(line) and not line.startswith("Py4J")]
     java = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]

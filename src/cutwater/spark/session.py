@@ -133,10 +133,6 @@ def adopt_session(session: Any) -> None:
         session.conf.set(key, value)
     # With RocksDB state files get names of their own, so that no two attempts can write the same one.
     version = "2" if "RocksDB" in (session.conf.get(PROVIDER) or "") else "1"
-    if version == "2":
-        # Loaded here, by one thread, and not by the first batches of all stages at the same moment.
-        inner: Any = session
-        inner._jvm.org.rocksdb.RocksDB.loadLibrary()
     session.conf.set("spark.sql.streaming.stateStore.checkpointFormatVersion", version)
 
 
