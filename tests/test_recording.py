@@ -14,6 +14,7 @@ import pytest
 from cutwater import recording as rec
 from cutwater import runtime
 from cutwater.cluster.opening import open_links
+from cutwater.offline import perform
 from cutwater.protocol import channel
 from cutwater.protocol import effects as fx
 from cutwater.protocol.coordinator_actions import CoordinatorConfig
@@ -51,16 +52,8 @@ class Outside:
     def perform(self, effect: fx.Effect) -> Any:
         store, table = self.store, self.table
         match effect:
-            case fx.Create():
-                return fx.CREATED if store.create(effect.name, effect.data) else fx.EXISTS
-            case fx.Read():
-                return store.read(effect.name)
-            case fx.ReadMany():
-                return store.read_many(effect.names)
-            case fx.List():
-                return store.list(effect.prefix, effect.after)
-            case fx.ListMany():
-                return store.list_many(effect.places)
+            case fx.Create() | fx.Read() | fx.ReadMany() | fx.List() | fx.ListMany():
+                return perform(store, effect)
             case fx.Delete():
                 store.delete(effect.names)
                 return fx.DONE
