@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 import cutwater as cw
 from cutwater.spark.feed import FeedWriter
-from cutwater.spark.source import ChannelReader, Feed
+from cutwater.spark.source import ChannelReader, Feed, channel_source
 from tests.spark_helpers import NUMBERS, deliver, numbers, rows_of
 
 ALL_TYPES = """
@@ -109,6 +109,20 @@ def reader(path: Path, **options: str) -> ChannelReader:
     from pyspark.sql.types import StructType
 
     return ChannelReader({"input": "a", "feed": str(path), **options}, StructType().add("id", "long"))
+
+
+def test_no_two_readers_of_channels_share_what_spark_keeps_of_a_source(spark: SparkSession) -> None:
+    sources = [
+        channel_source("totals", "orders"),
+        channel_source("totals", "payments"),
+        channel_source("x", "orders"),
+    ]
+    for source in sources:
+        spark.dataSource.register(source)
+    kept = spark._jsparkSession.sessionState().dataSourceManager()
+    maps = [kept.lookupDataSource(source.name()).dataSourceCls().envVars() for source in sources]
+    maps[0].put("ONLY_HERE", "1")
+    assert [m.containsKey("ONLY_HERE") for m in maps] == [True, False, False]
 
 
 def test_the_planner_reads_up_to_the_limit_and_passes_over_empty_batches(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from cutwater.protocol.errors import UserError
 from cutwater.protocol.records import SinkSpec, StageSpec, Topology
 from cutwater.sinks.base import Sink
 from cutwater.spark.plan import Plan, channel_schema, read_plan, row_schema
-from cutwater.spark.source import FORMAT, ChannelSource
+from cutwater.spark.source import channel_source
 from cutwater.status import ALONE
 from cutwater.stores import Store
 
@@ -71,15 +71,6 @@ class Builder:
         from cutwater.spark import source
 
         cloudpickle.register_pickle_by_value(source)  # type: ignore[no-untyped-call]
-        # Spark puts these into one map that all channels share, from many threads: a place that is there already
-        # is only written over, but two that add it at once spoil the map for as long as the process lives.
-        for name, value in (
-            ("SPARK_LOCAL_DIRS", "/tmp"),
-            ("SPARK_AUTH_SOCKET_TIMEOUT", "15"),
-            ("SPARK_BUFFER_SIZE", "65536"),
-        ):
-            spark.sparkContext.environment.setdefault(name, value)
-        spark.dataSource.register(ChannelSource)
         self.name = name
         self.specs: dict[str, StageSpec] = {}
         self._spark = spark
@@ -177,7 +168,9 @@ def _call(
                 f"stage '{stage.name}' reads '{name}' of member '{specs[name].member}', which has a column that a "
                 "channel cannot carry; that member's own run says which"
             )
-        reader = spark.readStream.format(FORMAT).option("input", name).option("feed", str(feeds[name]))
+        source = channel_source(stage.name, name)
+        spark.dataSource.register(source)
+        reader = spark.readStream.format(source.name()).option("input", name).option("feed", str(feeds[name]))
         reader = reader.option("schema", schema).option("max_rows", str(stage.max_rows))
         arguments[name] = reader.option("tasks", str(spark.sparkContext.defaultParallelism)).load()
     try:

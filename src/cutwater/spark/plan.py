@@ -75,7 +75,7 @@ def _source(node: Any) -> Source | None:
     if kind == "StreamingRelationV2":
         name = node.sourceName()
         options = _options(node.extraOptions().asCaseSensitiveMap())
-        if name == FORMAT:
+        if name.startswith(f"{FORMAT}-"):
             return Source(name, (), dict(options)["input"])
     else:
         data_source = node.dataSource()

@@ -44,6 +44,19 @@ class ChannelSource(DataSource):
         return ChannelReader(self.options, schema)
 
 
+def channel_source(stage: str, input: str) -> type[ChannelSource]:
+    """The source that one stage reads one channel with. Each has a name and a registration of its own: Spark
+    keeps one map of environment variables per registered source and adds to it from every thread that starts a
+    query with it, and two that do so at once spoil the map for as long as the process lives."""
+
+    class StageSource(ChannelSource):
+        @classmethod
+        def name(cls) -> str:
+            return f"{FORMAT}-{stage}-{input}"
+
+    return StageSource
+
+
 class Files(InputPartition):
     """Some files of a channel, and how far apart from each other they are does not matter."""
 
