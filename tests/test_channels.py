@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,11 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 import cutwater as cw
-from cutwater.spark.feed import FeedWriter
-from cutwater.spark.source import ChannelReader, Feed, channel_source
+from cutwater.spark.feed import Feed, FeedClosed
+from cutwater.spark.source import ChannelSource
 from tests.spark_helpers import NUMBERS, deliver, numbers, rows_of
 
 ALL_TYPES = """
@@ -102,93 +104,125 @@ def test_fan_out_self_join_and_a_native_source_beside_a_channel(spark: SparkSess
     )
 
 
-# --- the planner, without Spark -----------------------------------------------------------------------
+# --- the feed, without Spark --------------------------------------------------------------------------
 
 
-def reader(path: Path, **options: str) -> ChannelReader:
-    from pyspark.sql.types import StructType
-
-    return ChannelReader({"input": "a", "feed": str(path), **options}, StructType().add("id", "long"))
-
-
-def test_no_two_readers_of_channels_share_what_spark_keeps_of_a_source(spark: SparkSession) -> None:
-    sources = [
-        channel_source("totals", "orders"),
-        channel_source("totals", "payments"),
-        channel_source("x", "orders"),
-    ]
-    for source in sources:
-        spark.dataSource.register(source)
-    kept = spark._jsparkSession.sessionState().dataSourceManager()
-    maps = [kept.lookupDataSource(source.name()).dataSourceCls().envVars() for source in sources]
-    maps[0].put("ONLY_HERE", "1")
-    assert [m.containsKey("ONLY_HERE") for m in maps] == [True, False, False]
+def fed(*batches: tuple[int, list[str], int], limit: int, max_rows: int = 0) -> Feed:
+    feed = Feed("a", -1, max_rows)
+    feed.add(batches, limit)
+    return feed
 
 
-def test_the_planner_reads_up_to_the_limit_and_passes_over_empty_batches(tmp_path: Path) -> None:
-    writer = FeedWriter(tmp_path / "f", -1, lambda name: f"/x/{name}")
-    planner = reader(tmp_path / "f")
-    assert planner.initialOffset() == {"channel": "a", "batch": -1}
-    writer.add([(0, ["p"], 10), (1, [], 0), (2, ["q", "r"], 5), (3, ["s"], 1)], 2)
-    everything = planner.getDefaultReadLimit()
-    assert planner.latestOffset({"channel": "a", "batch": -1}, everything)["batch"] == 2
-    files = [path for part in planner.partitions({"batch": -1}, {"batch": 2}) for path in part.paths]  # type: ignore[attr-defined]
-    assert sorted(files) == ["/x/p", "/x/q", "/x/r"]
-    writer.add([], 3)
-    assert planner.latestOffset({"channel": "a", "batch": 2}, everything)["batch"] == 3
-    writer.add([(4, [], 0)], 4)
-    assert planner.latestOffset({"channel": "a", "batch": 3}, everything)["batch"] == 3, (
-        "nothing to read there"
-    )
+def test_a_reader_goes_up_to_the_limit_and_passes_over_empty_batches() -> None:
+    feed = fed((0, ["p"], 10), (1, [], 0), (2, ["q", "r"], 5), (3, ["s"], 1), limit=2)
+    assert feed.next_position(None) == 2
+    assert feed.files(None, 2) == ["p", "q", "r"]
+    assert feed.next_position(2) == 2
+    feed.add([], 3)
+    assert feed.next_position(2) == 3
+    feed.add([(4, [], 0)], 4)
+    assert feed.next_position(3) == 3, "nothing to read there"
+    feed.add([], 1)
+    assert feed.limit == 4, "what was allowed stays allowed"
 
 
-def test_many_small_batches_are_read_in_few_partitions(tmp_path: Path) -> None:
-    writer = FeedWriter(tmp_path / "f", -1, str)
-    writer.add([(b, [f"/p{b}"], 1) for b in range(1000)], 999)
-    assert len(reader(tmp_path / "f", tasks="2").partitions({"batch": -1}, {"batch": 999})) == 2
+def test_max_rows_takes_whole_batches_and_at_least_one() -> None:
+    batches = [(b, [f"p{b}"], 100) for b in range(10)]
+    assert fed(*batches, limit=9, max_rows=250).next_position(None) == 1
+    assert fed(*batches, limit=9, max_rows=50).next_position(3) == 4
 
 
-def test_max_rows_takes_whole_batches_and_at_least_one(tmp_path: Path) -> None:
-    writer = FeedWriter(tmp_path / "f", -1, str)
-    writer.add([(b, [f"/p{b}"], 100) for b in range(10)], 9)
-    planner = reader(tmp_path / "f", max_rows="250")
-    limit = planner.getDefaultReadLimit()
-    assert planner.latestOffset({"batch": -1}, limit)["batch"] == 1
-    assert reader(tmp_path / "f", max_rows="50").latestOffset({"batch": -1}, limit)["batch"] == 0
+def test_what_is_available_now_does_not_grow() -> None:
+    feed = fed((0, ["p"], 1), (1, ["q"], 1), limit=0)
+    feed.freeze()
+    feed.add([], 1)
+    assert feed.next_position(None) == 0
 
 
-def test_a_feed_that_is_written_anew_is_read_anew(tmp_path: Path) -> None:
-    writer = FeedWriter(tmp_path / "f", 4, str)
-    feed = Feed(str(tmp_path / "f"))
-    feed.read_on()
-    assert (feed.start, feed.limit) == (4, 4)
-    writer.add([(5, ["a"], 1), (6, ["b"], 1)], 6)
-    feed.read_on()
-    feed.forget(5)
-    writer.forget(5)
-    writer._write_anew()
-    writer.add([(7, ["c"], 1)], 7)
-    feed.read_on()
-    assert sorted(feed.batches) == [6, 7]
-    assert feed.limit == 7
+def test_a_planned_batch_that_is_not_known_yet_is_waited_for() -> None:
+    feed = fed((0, ["p"], 1), limit=0)
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(feed.files, None, 2)
+        feed.add([(1, ["q"], 1)], 1)
+        feed.add([(2, ["r"], 1)], 1)
+        assert asked.result(10) == ["p", "q", "r"]
 
 
-def test_half_a_line_is_left_for_the_next_look(tmp_path: Path) -> None:
-    path = tmp_path / "f"
-    path.write_bytes(b'{"to": 3}\n{"b": 4, "f"')
-    feed = Feed(str(path))
-    feed.read_on()
-    assert (feed.limit, feed.batches) == (3, {})
-    with path.open("ab") as file:
-        file.write(b': ["x"], "n": 2}\n')
-    feed.read_on()
-    assert feed.batches == {4: (["x"], 2)}
+def test_who_waits_for_a_batch_is_let_go_when_the_incarnation_ends() -> None:
+    feed = fed(limit=-1)
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(feed.files, None, 0)
+        feed.close()
+        with pytest.raises(FeedClosed, match="channel 'a'"):
+            asked.result(10)
 
 
-def test_a_planned_batch_that_is_not_known_yet_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("cutwater.spark.source.KNOWN_WITHIN_S", 0.2)
-    FeedWriter(tmp_path / "f", -1, str)
+def test_a_batch_that_never_becomes_known_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cutwater.spark.feed.KNOWN_WITHIN_S", 0.05)
     with pytest.raises(RuntimeError, match="batch 0 of channel 'a' is planned"):
-        reader(tmp_path / "f").partitions({"batch": -1}, {"batch": 0})
+        fed(limit=-1).files(None, 0)
+
+
+def test_the_last_batch_that_spark_asks_for_when_it_starts_is_not_looked_for() -> None:
+    feed = Feed("a", 7)
+    assert feed.files(5, 7) == []
+    assert feed.next_position(7) == 7
+
+
+def test_what_the_log_has_behind_it_is_forgotten() -> None:
+    feed = fed(*[(b, [f"p{b}"], 1) for b in range(5)], limit=4)
+    feed.forget(2)
+    assert feed.next_position(2) == 4
+    assert feed.files(2, 4) == ["p3", "p4"]
+
+
+# --- the source, on Spark -------------------------------------------------------------------------------
+
+COLUMNS = StructType().add("id", "long")
+
+
+def channel(spark: SparkSession, folder: Path, batches: int, rows: int = 10) -> ChannelSource:
+    """A channel of so many batches, a file each."""
+    source = ChannelSource(spark, "reader", "a", COLUMNS.json())
+    for batch in range(batches):
+        name = folder / f"data/1-{batch}-x"
+        spark.range(batch * rows, (batch + 1) * rows).coalesce(1).write.parquet(str(name))
+        source.feed.add([(batch, [f"file://{path}" for path in name.glob("*.parquet")], rows)], batch)
+    return source
+
+
+def taken(source: ChannelSource, folder: Path) -> list[tuple[int, list[int]]]:
+    """The batches that a query with this source makes of what is there."""
+    found: list[tuple[int, list[int]]] = []
+
+    def keep(frame: DataFrame, batch: int) -> None:
+        found.append((frame.rdd.getNumPartitions(), sorted(row.id for row in frame.collect())))
+
+    query = source.frame().writeStream.foreachBatch(keep).trigger(availableNow=True)
+    query.option("checkpointLocation", str(folder / "checkpoint")).start().awaitTermination()
+    return found
+
+
+def test_many_small_batches_are_read_in_few_partitions(spark: SparkSession, tmp_path: Path) -> None:
+    source = channel(spark, tmp_path, 40)
+    assert taken(source, tmp_path) == [(2, list(range(400)))]
+
+
+def test_a_store_may_have_any_name(spark: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "day=1" / "{a,b} *[c]? %20 é+"
+    assert taken(channel(spark, folder, 2), tmp_path) == [(2, list(range(20)))]
+
+
+def test_a_file_that_is_gone_is_an_error_and_not_passed_over(spark: SparkSession, tmp_path: Path) -> None:
+    source = channel(spark, tmp_path, 3)
+    (gone,) = (tmp_path / "data/1-1-x").glob("*.parquet")
+    gone.unlink()
+    with pytest.raises(Exception, match=f"1 of 3 files are gone, file:{gone} among them"):
+        taken(source, tmp_path)
+
+
+def test_columns_of_another_type_are_an_error(spark: SparkSession, tmp_path: Path) -> None:
+    source = ChannelSource(spark, "reader", "a", StructType().add("id", "string").json())
+    source.feed = channel(spark, tmp_path, 1).feed
+    with pytest.raises(Exception, match=r"channel 'a' \(id string\), but id bigint"):
+        taken(source, tmp_path)

@@ -179,7 +179,7 @@ def test_spark_connect_is_refused() -> None:
 
 def refused(spark: SparkSession, tmp_path: Path, pipeline: cw.Pipeline) -> str:
     with pytest.raises(UserError) as caught:
-        bind_sinks(build("p", pipeline.stages, spark, tmp_path), open_store(str(tmp_path / "s"), create=True))
+        bind_sinks(build("p", pipeline.stages, spark), open_store(str(tmp_path / "s"), create=True))
     return str(caught.value)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,19 +14,19 @@ from cutwater.protocol.errors import UserError
 from cutwater.protocol.records import SinkSpec, StageSpec, Topology
 from cutwater.sinks.base import Sink
 from cutwater.spark.plan import Plan, channel_schema, read_plan, row_schema
-from cutwater.spark.source import channel_source
+from cutwater.spark.source import ChannelSource
 from cutwater.status import ALONE
 from cutwater.stores import Store
 
 
 class BuiltStage(msgspec.Struct, frozen=True):
-    """One stage, ready to be started. `feeds`: the local file per input that tells its query what to read."""
+    """One stage, ready to be started. `channels`: what its query reads each input with."""
 
     definition: StageDef
     frame: DataFrame
     plan: Plan
     schema: StructType
-    feeds: dict[str, Path]
+    channels: dict[str, ChannelSource]
     has_readers: bool
 
     @property
@@ -47,15 +46,13 @@ class Built(msgspec.Struct, frozen=True):
     stages: Mapping[str, BuiltStage]
     topology: Topology
     sinks: dict[str, Sink]
-    folder: Path
 
 
 class Builder:
     """Calls the stage functions of one member, each as soon as the columns of what it reads are known.
 
     Raises `UserError`, which names the stage and the way out, for every plan that cannot be part of a
-    pipeline. `folder` is a local one, for feeds. `elsewhere`: whether stages may be read that are not
-    among these.
+    pipeline. `elsewhere`: whether stages may be read that are not among these.
     """
 
     def __init__(
@@ -63,20 +60,13 @@ class Builder:
         name: str,
         stages: dict[str, StageDef],
         spark: SparkSession,
-        folder: Path,
         elsewhere: bool = False,
     ) -> None:
-        from pyspark import cloudpickle
-
-        from cutwater.spark import source
-
-        cloudpickle.register_pickle_by_value(source)  # type: ignore[no-untyped-call]
         self.name = name
         self.specs: dict[str, StageSpec] = {}
         self._spark = spark
-        self._folder = folder
         self._ordered = in_order(stages, elsewhere)
-        self._called: dict[str, tuple[DataFrame, Plan, dict[str, Path]]] = {}
+        self._called: dict[str, tuple[DataFrame, Plan, dict[str, ChannelSource]]] = {}
 
     def advance(self, others: Mapping[str, StageSpec]) -> bool:
         """Calls what can be called, given the stages that others have; whether there was any."""
@@ -100,10 +90,8 @@ class Builder:
         return len(self.specs) == len(self._ordered)
 
     def _call(self, stage: StageDef, specs: Mapping[str, StageSpec]) -> None:
-        feeds = {i: self._folder / f"{stage.name}.{i}.feed" for i in stage.inputs}
-        for path in feeds.values():
-            path.write_text("")
-        frame = _call(stage, self._spark, feeds, specs)
+        channels = {i: _channel(stage, specs[i], self._spark) for i in stage.inputs}
+        frame = _call(stage, self._spark, channels)
         plan = read_plan(frame)
         _check_plan(stage, plan)
         sinks = tuple(SinkSpec(sink.name, sink.final_by is not None) for sink in stage.sinks)
@@ -114,23 +102,25 @@ class Builder:
             refused = str(error)
         if refused and any(stage.name in other.inputs for other in self._ordered):
             raise UserError(refused)
-        self._called[stage.name] = frame, plan, feeds
+        self._called[stage.name] = frame, plan, channels
         self.specs[stage.name] = StageSpec(stage.name, stage.inputs, stage.member or ALONE, sinks, schema)
 
     def finish(self, topology: Topology) -> Built:
         """The stages, ready to be started as part of this graph."""
         built = {}
         for stage in self._ordered:
-            frame, plan, feeds = self._called[stage.name]
+            frame, plan, channels = self._called[stage.name]
             has_readers = bool(topology.readers(stage.name))
-            built[stage.name] = BuiltStage(stage, frame, plan, row_schema(frame.schema), feeds, has_readers)
+            built[stage.name] = BuiltStage(
+                stage, frame, plan, row_schema(frame.schema), channels, has_readers
+            )
         sinks = {sink.name: sink for stage in self._ordered for sink in stage.sinks}
-        return Built(self.name, self._spark, built, topology, sinks, self._folder)
+        return Built(self.name, self._spark, built, topology, sinks)
 
 
-def build(name: str, stages: dict[str, StageDef], spark: SparkSession, folder: Path) -> Built:
+def build(name: str, stages: dict[str, StageDef], spark: SparkSession) -> Built:
     """The pipeline of one member that needs nobody else."""
-    builder = Builder(name, stages, spark, folder)
+    builder = Builder(name, stages, spark)
     builder.advance({})
     return builder.finish(whole(builder.specs))
 
@@ -157,22 +147,18 @@ def bind_sinks(built: Built, store: Store, force: bool = False) -> None:
             sink.attach(built.spark)
 
 
-def _call(
-    stage: StageDef, spark: SparkSession, feeds: Mapping[str, Path], specs: Mapping[str, StageSpec]
-) -> DataFrame:
+def _channel(stage: StageDef, producer: StageSpec, spark: SparkSession) -> ChannelSource:
+    if producer.schema is None:
+        raise UserError(
+            f"stage '{stage.name}' reads '{producer.name}' of member '{producer.member}', which has a column that a "
+            "channel cannot carry; that member's own run says which"
+        )
+    return ChannelSource(spark, stage.name, producer.name, producer.schema)
+
+
+def _call(stage: StageDef, spark: SparkSession, channels: Mapping[str, ChannelSource]) -> DataFrame:
     arguments: dict[str, Any] = {"spark": spark} if stage.wants_spark else {}
-    for name in stage.inputs:
-        schema = specs[name].schema
-        if schema is None:
-            raise UserError(
-                f"stage '{stage.name}' reads '{name}' of member '{specs[name].member}', which has a column that a "
-                "channel cannot carry; that member's own run says which"
-            )
-        source = channel_source(stage.name, name)
-        spark.dataSource.register(source)
-        reader = spark.readStream.format(source.name()).option("input", name).option("feed", str(feeds[name]))
-        reader = reader.option("schema", schema).option("max_rows", str(stage.max_rows))
-        arguments[name] = reader.option("tasks", str(spark.sparkContext.defaultParallelism)).load()
+    arguments |= {name: channel.frame() for name, channel in channels.items()}
     try:
         frame = stage.function(**arguments)
     except UserError:

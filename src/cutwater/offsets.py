@@ -20,9 +20,15 @@ class Offsets(msgspec.Struct, frozen=True):
     conf: dict[str, str]
     sources: tuple[str | None, ...]
 
+    @property
+    def native(self) -> tuple[str | None, ...]:
+        """Those of sources that are no channels. Spark numbers their own logs in this order."""
+        return tuple(text for text in self.sources if text is None or position_in(text) is None)
+
     def log_offset(self, source: int) -> int | None:
-        """How far a file source's own log is read; `None` if the source is of another kind or has nothing."""
-        text = self.sources[source] if source < len(self.sources) else None
+        """How far a native file source's own log is read; `None` if it is of another kind or has nothing."""
+        native = self.native
+        text = native[source] if source < len(native) else None
         try:
             offset = msgspec.json.decode(text) if text is not None else None
         except ValueError:
@@ -44,6 +50,17 @@ class Commit(msgspec.Struct, frozen=True):
             return None
         partitions = self.ids.get(operator, ())
         return partitions[partition] if partition < len(partitions) else ()
+
+
+def position_in(offset: str) -> tuple[str, int] | None:
+    """The channel and the position that an offset of Spark's names; `None` if it is a native source's."""
+    try:
+        value = msgspec.json.decode(offset)
+    except ValueError:
+        return None
+    if not isinstance(value, dict) or value.keys() != {"channel", "batch"}:
+        return None
+    return str(value["channel"]), int(value["batch"])
 
 
 def parse_offsets(name: str, data: bytes) -> Offsets:

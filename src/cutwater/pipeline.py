@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import signal
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from threading import current_thread, main_thread
 from typing import Any, overload
 
@@ -227,8 +225,7 @@ class Pipeline:
             spark = make_session(self.name, master, conf)
             self._own_session = None if existed else spark
         adopt_session(spark)
-        folder = Path(tempfile.mkdtemp(prefix=f"cutwater-{self.name}-"))
-        return Builder(self.name, own, spark, folder, elsewhere)
+        return Builder(self.name, own, spark, elsewhere)
 
     def run(self, store: str | Store = "./state", **options: Any) -> None:
         """Starts the pipeline and stays until it ends: drained, failed, or told so by Ctrl-C or SIGTERM

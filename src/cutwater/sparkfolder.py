@@ -127,7 +127,7 @@ class SparkFolder:
             return None
         names = {f"offsets/{batch}", f"offsets/{max(batch - 1, 0)}", f"commits/{batch}", *self._whole}
         names.update(name for name, since in self._schemas.items() if since <= batch)
-        for source in range(len(plan.sources)):
+        for source in range(len(plan.native)):
             log, entries = self._logs.get(source, {}), self._entries(source, batch)
             if not entries <= log.keys():
                 return None

@@ -6,16 +6,17 @@ last makes that exactly once. What was called cannot be taken back.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
 from cutwater.protocol.effects import TableHead
 from cutwater.protocol.errors import StoreError, UserError
 from cutwater.sinks.base import Sink, SinkFailed
 from cutwater.sinks.footers import read_footers
+from cutwater.spark.files import Files
 from cutwater.stores import Store
 
 REMEMBERED = 100
@@ -81,8 +82,8 @@ class CallSink(Sink):
             if self._is_next(expected_version, transaction):
                 raise
             return None  # another process was faster, and has cleared them away
-        schema = StructType.fromJson(self._schema)
-        rows = self._spark.read.schema(schema).parquet(*map(self._files.spark_url, files))
+        schema = json.dumps(self._schema)
+        rows = Files(self._spark).frame([self._files.spark_url(name) for name in files], schema)
         try:
             self._function(rows, epoch)
         except Exception as error:

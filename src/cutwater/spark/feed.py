@@ -1,55 +1,99 @@
-"""The feed: what a member tells the planners of one stage, in one local file per input (see `source.py`)."""
+"""The feed: what one incarnation of a stage may read of one channel.
+
+The member fills it after every step of the protocol; the query's source (see `source.py`) plans its batches from
+it, many times a second, and never looks at the store for that. A position is the number of the last batch read.
+A batch that is not in the feed is not an empty batch: whoever needs it waits until it is known.
+"""
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
+from threading import Condition
 
-MAX_BYTES = 4_000_000
-"""Size at which a feed is written anew, without what the reader has left behind."""
+KNOWN_WITHIN_S = 120.0
 
 
-class FeedWriter:
-    """Appends to one feed. `locate` makes of an object's name what executors open."""
+class FeedClosed(Exception):
+    """The incarnation that a feed was for is over."""
 
-    def __init__(self, path: Path, after: int, locate: Callable[[str], str]) -> None:
-        self.path = path
-        self.start = self.known = after
-        """The last batch that is in the feed."""
+
+class Feed:
+    """Filled by the member's loop, read by the threads of a query."""
+
+    def __init__(self, input: str, after: int, max_rows: int = 0) -> None:
+        self.input = input
+        self.start = after
+        """The position that the incarnation begins at."""
+        self.known = after
+        """The last batch that is known."""
         self.limit = after
-        self._locate = locate
-        self._batches: dict[int, str] = {}
-        self._rewrite_at = MAX_BYTES
-        self._write_anew()
+        """The batch up to which may be read now: the hold rule."""
+        self._max_rows = max_rows
+        self._batches: dict[int, tuple[tuple[str, ...], int]] = {}
+        self._frozen: int | None = None
+        self._closed = False
+        self._changed = Condition()
 
     def add(self, batches: Sequence[tuple[int, Sequence[str], int]], limit: int) -> None:
         """Tells of further batches (number, files, rows), in order, and how far may be read."""
-        lines: list[str] = []
-        for number, files, rows in batches:
-            line = json.dumps({"b": number, "f": [self._locate(f) for f in files], "n": rows})
-            self._batches[number] = line
-            lines.append(line)
-            self.known = number
-        if limit > self.limit:
-            self.limit = limit
-            lines.append(json.dumps({"to": limit}))
-        if lines:
-            with self.path.open("a") as file:
-                file.write("".join(f"{line}\n" for line in lines))
-                size = file.tell()
-            if size > self._rewrite_at:
-                self._write_anew()
+        with self._changed:
+            for number, files, rows in batches:
+                self._batches[number] = (tuple(files), rows)
+                self.known = number
+            self.limit = max(self.limit, limit)
+            self._changed.notify_all()
 
     def forget(self, upto: int) -> None:
         """Drops batches that the reader's log has behind it."""
-        for number in [b for b in self._batches if b <= upto]:
-            del self._batches[number]
+        with self._changed:
+            for number in [b for b in self._batches if b <= upto]:
+                del self._batches[number]
 
-    def _write_anew(self) -> None:
-        fresh = self.path.with_suffix(".new")
-        lines = [json.dumps({"start": self.start}), *self._batches.values(), json.dumps({"to": self.limit})]
-        fresh.write_text("".join(f"{line}\n" for line in lines))
-        self._rewrite_at = MAX_BYTES + 2 * fresh.stat().st_size
-        os.replace(fresh, self.path)
+    def freeze(self) -> None:
+        """What is available now is all that will be read."""
+        with self._changed:
+            self._frozen = self.limit
+
+    def close(self) -> None:
+        """Nobody needs to wait any more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def next_position(self, position: int | None) -> int:
+        """How far a batch reads that begins after `position` (`None` at the start): whole batches, at least one if
+        there is one with rows."""
+        with self._changed:
+            reached = begin = self.start if position is None else position
+            limit = self.limit if self._frozen is None else min(self.limit, self._frozen)
+            rows = 0
+            for batch in range(begin + 1, limit + 1):
+                known = self._batches.get(batch)
+                if known is None:
+                    break
+                if known[0]:
+                    rows += known[1]
+                    if self._max_rows and rows > self._max_rows and reached > begin:
+                        break
+                    reached = batch
+            return reached
+
+    def files(self, after: int | None, upto: int) -> list[str]:
+        """The files of the batches in (`after`, `upto`]. Spark asks once more for its last batch when it starts and
+        does not read it again, so of what lies before the start there is nothing. A planned batch that is not
+        known yet is waited for. Raises `FeedClosed` if the incarnation ends meanwhile."""
+        found: list[str] = []
+        with self._changed:
+            for batch in range((self.start if after is None else max(after, self.start)) + 1, upto + 1):
+                found += self._known(batch)
+        return found
+
+    def _known(self, batch: int) -> tuple[str, ...]:
+        if not self._changed.wait_for(lambda: self._closed or batch in self._batches, KNOWN_WITHIN_S):
+            raise RuntimeError(
+                f"batch {batch} of channel '{self.input}' is planned, but it did not become known "
+                f"within {KNOWN_WITHIN_S:.0f} s"
+            )
+        if self._closed:
+            raise FeedClosed(f"the reader of channel '{self.input}' is no longer wanted")
+        return self._batches[batch][0]

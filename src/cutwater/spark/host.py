@@ -23,7 +23,7 @@ from cutwater.protocol.barrier import Flags
 from cutwater.protocol.errors import UserError
 from cutwater.protocol.journal import Fate, fate
 from cutwater.protocol.stage import Stage, StagePhase
-from cutwater.spark.feed import FeedWriter
+from cutwater.spark.feed import Feed
 from cutwater.spark.query import BatchWriter, StopAsked
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class StageHost:
         self.error = ""
         self.query: Any = None
         self.writer: BatchWriter | None = None
-        self.feeds: dict[str, FeedWriter] = {}
+        self.feeds: dict[str, Feed] = {}
         self.last_batch_at = time.monotonic()
         self._incarnation = 0
         self._available_now = False
@@ -84,7 +84,7 @@ class StageHost:
             self.writer = BatchWriter(
                 runtime.store, self.name, generation, incarnation,
                 folders.base_of(runtime.store, self.name, generation, incarnation), self.built.schema,
-                definition.sinks, self.built.has_readers, self.built.plan.has_watermark, definition.inputs,
+                definition.sinks, self.built.has_readers, self.built.plan.has_watermark,
                 self._on_prepared,
             )  # fmt: skip
             self.finished = False
@@ -260,17 +260,11 @@ class StageHost:
 
     def _open_feeds(self, stage: Stage) -> None:
         """New feeds for a new incarnation, which begins where the stage's log says."""
-        self.feeds = {
-            name: FeedWriter(path, stage.log.state.consumed.get(name, -1), self._locate)
-            for name, path in self.built.feeds.items()
-        }
+        max_rows = self.built.definition.max_rows
+        for name, source in self.built.channels.items():
+            source.feed = Feed(name, stage.log.state.consumed.get(name, -1), max_rows)
+        self.feeds = {name: source.feed for name, source in self.built.channels.items()}
         self._seen = ()
-
-    def _locate(self, name: str) -> str:
-        path = self.runtime.store.path(name)
-        if path is not None:
-            return str(path)
-        return self.runtime.store.spark_url(name).replace("s3a://", "s3://", 1)
 
     def _feed(self, stage: Stage) -> None:
         member = self.runtime.member
@@ -282,7 +276,8 @@ class StageHost:
             except channel.BatchUnknown:
                 continue  # a zombie's position, or a log that this process has yet to read
             rows = {b: producer.batches[b].rows for b in fresh if b in producer.batches}
-            feed.add([(b, files, rows.get(b, 0)) for b, files in sorted(fresh.items())], limit)
+            url = self.runtime.store.spark_url
+            feed.add([(b, list(map(url, fs)), rows.get(b, 0)) for b, fs in sorted(fresh.items())], limit)
             feed.forget(stage.log.state.consumed.get(name, -1))
 
     # --- coming to rest ---------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 
 from cutwater.protocol.errors import UserError
-from cutwater.spark.source import FORMAT
 
 WATERMARK_KEY = "spark.watermarkDelayMs"
 GENERATED = {"rate", "rate-micro-batch", "socket", "memory"}
@@ -70,13 +69,13 @@ def _nodes(node: Any) -> Iterator[Any]:
 
 def _source(node: Any) -> Source | None:
     kind = node.nodeName()
+    if kind == "StreamingExecutionRelation":
+        return Source("channel", (), node.source().toString())
     if kind not in ("StreamingRelation", "StreamingRelationV2"):
         return None
     if kind == "StreamingRelationV2":
         name = node.sourceName()
         options = _options(node.extraOptions().asCaseSensitiveMap())
-        if name.startswith(f"{FORMAT}-"):
-            return Source(name, (), dict(options)["input"])
     else:
         data_source = node.dataSource()
         name = data_source.className()

@@ -14,21 +14,20 @@ import shutil
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
+from pyarrow import fs
 from pyspark.sql import DataFrame
 from pyspark.sql.types import DatetimeType, NumericType, StructType
 
 from cutwater import failpoints
 from cutwater.folders import write_prepared
 from cutwater.leftovers import label
-from cutwater.offsets import parse_offsets
+from cutwater.offsets import parse_offsets, position_in
 from cutwater.protocol.records import Offset, Prepared, StagedFile
 from cutwater.protocol.watermark import NONE, UNKNOWN, Watermark, known
 from cutwater.sinks.base import Sink
-from cutwater.spark.source import open_parquet
+from cutwater.spark.files import Files
 from cutwater.stores import LocalStore, Store
 
 
@@ -54,7 +53,6 @@ class BatchWriter:
         sinks: Sequence[Sink],
         has_readers: bool,
         has_watermark: bool,
-        inputs: Sequence[str],
         on_prepared: Callable[[int], None],
     ) -> None:
         self.store = store
@@ -67,7 +65,6 @@ class BatchWriter:
         self.sinks = sinks
         self.has_readers = has_readers
         self.has_watermark = has_watermark
-        self.inputs = inputs
         self.on_prepared = on_prepared
         self.stopping = False
 
@@ -143,8 +140,8 @@ class BatchWriter:
                 assert path is not None
                 _link(path, folder / path.name)
             return
-        session: Any = frame.sparkSession
-        written = session.read.schema(self.schema).parquet(*[self.store.spark_url(name) for name in files])
+        urls = [self.store.spark_url(name) for name in files]
+        written = Files(frame.sparkSession).frame(urls, self.schema.json())
         sink.writer(written).mode("append").parquet(target)
 
     def _written(self, folder: str) -> tuple[tuple[str, ...], int, int]:
@@ -165,7 +162,8 @@ class BatchWriter:
         path = self.store.path(name)
         if path is not None:
             return int(pq.read_metadata(path).num_rows)
-        with open_parquet(self.store.spark_url(name).replace("s3a://", "s3://", 1)) as file:
+        filesystem, inner = fs.FileSystem.from_uri(self.store.spark_url(name).replace("s3a://", "s3://", 1))
+        with pq.ParquetFile(filesystem.open_input_file(inner)) as file:
             return int(file.metadata.num_rows)
 
     # --- the record -------------------------------------------------------------------------------------
@@ -189,9 +187,7 @@ class BatchWriter:
         for leaf, text in enumerate(planned.sources):
             position = position_in(text) if text is not None else None
             if position is not None:
-                name, at = position
-                # A channel that is read twice, as in a self-join, is consumed as far as the slower reader.
-                consumed[name] = min(consumed.get(name, at), at)
+                consumed[position[0]] = position[1]
             elif text is not None:
                 offsets[str(leaf)] = text
         watermark: Watermark = NONE
@@ -206,17 +202,6 @@ def in_short(error: BaseException, lines: int = 30) -> str:
     if len(said) > lines:
         said = [*said[: lines // 2], "...", *said[-lines // 2 :]]
     return "\n".join([f"{type(error).__name__}: {said[0] if said else ''}", *said[1:]])
-
-
-def position_in(offset: str) -> tuple[str, int] | None:
-    """The channel and the position that an offset of Spark's names; `None` if it is a native source's."""
-    try:
-        value = msgspec.json.decode(offset)
-    except ValueError:
-        return None
-    if not isinstance(value, dict) or value.keys() != {"channel", "batch"}:
-        return None
-    return str(value["channel"]), int(value["batch"])
 
 
 def _link(source: Path, target: Path) -> None:

@@ -1,225 +1,131 @@
-"""The Python streaming source through which a stage reads a channel.
+"""The streaming source through which a stage reads a channel.
 
-Spark runs it outside the driver's Python: the planning methods in a process of their own on the driver's
-host, `read` on the executors. So this module stands alone: it is shipped by value, and imports nothing of
-Cutwater. The planner looks only at a local file, the *feed*, which the member keeps (see `feed.py`), in lines
-of JSON: `{"start": batch}` for where a reader begins that has no position yet, `{"b": batch, "f": files, "n":
-rows}` for a batch that is known, `{"to": batch}` for how far this reader may read now. It never looks at the
-store, because Spark asks many times a second.
+It is a source as Spark's own are, of its first kind (`Source`), planned by this process and read by Spark's Parquet
+reader: rows never pass through Python. Spark has no way to register one that is not a Java class, so the relation is
+put into the plan here, as Spark would put it there. What may be read is in the feed (see `feed.py`).
 
-A position is the number of the last batch read. A batch that is not in the feed is not an empty batch: the
-planner waits until it is known.
+Spark gives nulls for columns that a file does not have. Here that is an error.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import time
-from collections.abc import Iterator, Sequence
 from typing import Any
 
-import pyarrow as pa  # type: ignore[import-untyped]
-import pyarrow.parquet as pq  # type: ignore[import-untyped]
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+from pyspark.java_gateway import ensure_callback_server_started
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-FORMAT = "cutwater"
-KNOWN_WITHIN_S = 120.0
-ROWS_AT_ONCE = 65_536
+from cutwater.spark.feed import Feed
+from cutwater.spark.files import Files
+from cutwater.spark.plan import row_schema
 
 
-class ChannelSource(DataSource):
-    """A channel, as one stage reads it. Options: `input`, `feed`, `schema`, `tasks`, `max_rows`."""
+class ChannelSource:
+    """A channel, as one stage reads it. The methods with Java's names are called by Spark, in its threads."""
 
-    @classmethod
-    def name(cls) -> str:
-        return FORMAT
+    def __init__(self, spark: SparkSession, stage: str, input: str, schema: str) -> None:
+        self.input = input
+        self.feed = Feed(input, -1)
+        self._stage = stage
+        self._columns = schema
+        self._files = Files(spark)
+        self._schema = self._files.schema(schema)
+        jvm: Any = spark._jvm
+        self._everything = jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit.allAvailable()
+        self._offset = jvm.org.apache.spark.sql.execution.streaming.runtime.SerializedOffset
+        self._writers: set[str] = set()
 
-    def schema(self) -> StructType:
-        return StructType.fromJson(json.loads(self.options["schema"]))
+    def frame(self) -> DataFrame:
+        """The rows of the channel, as the stage's function gets them."""
+        inner: Any = self._files.spark
+        ensure_callback_server_started(inner.sparkContext._gateway)  # type: ignore[no-untyped-call]
+        relation = inner._jvm.org.apache.spark.sql.execution.streaming.runtime.StreamingExecutionRelation
+        unnamed = getattr(relation, "apply$default$4")()
+        files = self._files
+        plan = relation(self, files.attributes(self._schema), files.none, unnamed, files.session)
+        return DataFrame(files.dataset.ofRows(files.session, plan), inner)
 
-    def streamReader(self, schema: StructType) -> ChannelReader:
-        return ChannelReader(self.options, schema)
+    # --- what Spark asks --------------------------------------------------------------------------------
 
+    def schema(self) -> Any:
+        return self._schema
 
-def channel_source(stage: str, input: str) -> type[ChannelSource]:
-    """The source that one stage reads one channel with. Each has a name and a registration of its own: Spark
-    keeps one map of environment variables per registered source and adds to it from every thread that starts a
-    query with it, and two that do so at once spoil the map for as long as the process lives."""
+    def getDefaultReadLimit(self) -> Any:
+        return self._everything
 
-    class StageSource(ChannelSource):
-        @classmethod
-        def name(cls) -> str:
-            return f"{FORMAT}-{stage}-{input}"
-
-    return StageSource
-
-
-class Files(InputPartition):
-    """Some files of a channel, and how far apart from each other they are does not matter."""
-
-    def __init__(self, paths: Sequence[str]) -> None:
-        self.paths = list(paths)
-
-
-class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans batches from the feed, and reads their files."""
-
-    def __init__(self, options: Any, schema: StructType) -> None:
-        self._input = options["input"]
-        self._feed_path = options["feed"]
-        self._tasks = max(1, int(options.get("tasks", "1")))
-        self._max_rows = int(options.get("max_rows", "0"))
-        self._schema = schema
-        self._feed: Feed | None = None
-        self._frozen: int | None = None
-
-    # --- planning, on the driver's host ---------------------------------------------------------------
-
-    def initialOffset(self) -> dict[str, Any]:
-        return self._offset(self._read_feed().start)
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        return ReadAllAvailable()
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        position = int(start["batch"])
-        feed = self._read_feed()
-        upto = feed.limit if self._frozen is None else min(feed.limit, self._frozen)
-        rows, reached = 0, position
-        for batch in range(position + 1, upto + 1):
-            known = feed.batches.get(batch)
-            if known is None:
-                break
-            if known[0]:
-                rows += known[1]
-                if self._max_rows and rows > self._max_rows and reached > position:
-                    break
-                reached = batch
-        return self._offset(reached)
+    def latestOffset(self, start: Any, limit: Any) -> Any:
+        position = None if start is None else self._position(start)
+        reached = self.feed.next_position(position)
+        if reached == position:
+            return start
+        return self._offset(json.dumps({"channel": self.input, "batch": reached}))
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._frozen = self._read_feed().limit
+        self.feed.freeze()
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        files: list[str] = []
-        for batch in range(int(start["batch"]) + 1, int(end["batch"]) + 1):
-            files += self._files_of(batch)
-        if not files:
-            return [Files([])]
-        return [Files(files[i :: self._tasks]) for i in range(min(self._tasks, len(files)))]
+    def getBatch(self, start: Any, end: Any) -> Any:
+        after = self._position(start.get()) if start.isDefined() else None
+        urls = self.feed.files(after, self._position(end))
+        rows = self._files.rows(urls, self._schema, True)
+        for url in urls:
+            self._refuse_other_columns(url)
+        return rows
 
-    def commit(self, end: dict[str, Any]) -> None:
-        self._read_feed().forget(int(end["batch"]))
+    def reportLatestOffset(self) -> Any:
+        return None
 
-    def _files_of(self, batch: int) -> list[str]:
-        """The files of a batch. A plan that another process made may be ahead of the feed: wait for it."""
-        deadline = time.monotonic() + KNOWN_WITHIN_S
-        while True:
-            known = self._read_feed().batches.get(batch)
-            if known is not None:
-                return known[0]
-            if time.monotonic() > deadline:
-                raise RuntimeError(
-                    f"batch {batch} of channel '{self._input}' is planned, but it did not become known "
-                    f"within {KNOWN_WITHIN_S:.0f} s"
-                )
-            time.sleep(0.02)
+    def commit(self, end: Any) -> None:
+        """The stage's log says what is read: nothing to do."""
 
-    def _read_feed(self) -> Feed:
-        if self._feed is None:
-            self._feed = Feed(self._feed_path)
-        self._feed.read_on()
-        return self._feed
+    def stop(self) -> None:
+        self.feed.close()
 
-    def _offset(self, batch: int) -> dict[str, Any]:
-        return {"channel": self._input, "batch": batch}
+    def equals(self, other: Any) -> bool:
+        return bool(other is not None and other.hashCode() == self.hashCode())
 
-    # --- reading, on the executors --------------------------------------------------------------------
+    def hashCode(self) -> int:
+        return id(self) // 16 % 2**31
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from pyspark.sql.pandas.types import to_arrow_schema
+    def toString(self) -> str:
+        """The channel's name, by which plans tell it (see `plan.py`)."""
+        return self.input
 
-        wanted = to_arrow_schema(self._schema, timezone="UTC")
-        assert isinstance(partition, Files)
-        for path in partition.paths:
-            with open_parquet(path) as file:
-                for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=wanted.names):
-                    yield as_declared(batch, wanted, path)
+    class Java:
+        implements = (
+            "org.apache.spark.sql.execution.streaming.Source",
+            "org.apache.spark.sql.connector.read.streaming.SupportsTriggerAvailableNow",
+        )
 
+    def _position(self, offset: Any) -> int:
+        return int(json.loads(offset.json())["batch"])
 
-class Feed:
-    """What the planner knows: batches with their files and rows, and how far it may read."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.batches: dict[int, tuple[list[str], int]] = {}
-        self.start = -1
-        self.limit = -1
-        self._forgotten = -1
-        self._inode = -1
-        self._read = 0
-
-    def read_on(self) -> None:
-        """Reads what was appended since; all of it again if the member has written the file anew."""
-        status = os.stat(self.path)
-        if status.st_ino != self._inode:
-            self._inode, self._read = status.st_ino, 0
-        if status.st_size == self._read:
+    def _refuse_other_columns(self, url: str) -> None:
+        """Columns can only change with the code, so with an incarnation: where a look costs a request, one file of
+        each is looked at."""
+        folder, attempt, _ = url.rsplit("/", 2)
+        writer = f"{folder}/{attempt.partition('-')[0]}"
+        if writer in self._writers and not url.startswith("file:"):
             return
-        with open(self.path, "rb") as file:
-            if os.fstat(file.fileno()).st_ino != self._inode:
-                self._inode, self._read = os.fstat(file.fileno()).st_ino, 0
-            file.seek(self._read)
-            data = file.read()
-        whole = data.rfind(b"\n") + 1
-        self._read += whole
-        for line in data[:whole].splitlines():
-            entry = json.loads(line)
-            if "to" in entry:
-                self.limit = max(self.limit, entry["to"])
-            elif "start" in entry:
-                self.start = entry["start"]
-            elif entry["b"] > self._forgotten:
-                self.batches[entry["b"]] = (entry["f"], entry["n"])
+        wanted, has = _columns(self._columns), self._columns_of(url)
+        if has != wanted:
+            raise RuntimeError(
+                f"{url} does not have the columns with which stage '{self._stage}' reads channel '{self.input}' "
+                f"({_told(wanted)}), but {_told(has)}. Restore a checkpoint that was taken with the current code, or "
+                "reset the stage that wrote it"
+            )
+        self._writers.add(writer)
 
-    def forget(self, batch: int) -> None:
-        """Drops what nobody here will ask for again."""
-        self._forgotten = max(self._forgotten, batch)
-        for known in [b for b in self.batches if b <= batch]:
-            del self.batches[known]
+    def _columns_of(self, url: str) -> dict[str, str]:
+        names, said = self._files.columns(url)
+        types = _columns(said) if said is not None else {}
+        return {name: types.get(name, "of an unknown type") for name in names}
 
 
-def open_parquet(path: str) -> pq.ParquetFile:
-    """A Parquet file on a local disk, or wherever pyarrow has a file system for its URL."""
-    if path.startswith("/"):
-        return pq.ParquetFile(path, memory_map=True)
-    from pyarrow import fs
-
-    filesystem, inner = fs.FileSystem.from_uri(path)
-    return pq.ParquetFile(filesystem.open_input_file(inner))
+def _columns(schema: str) -> dict[str, str]:
+    """The types of columns, the same whether they may be null or not."""
+    return {f.name: f.dataType.simpleString() for f in row_schema(StructType.fromJson(json.loads(schema)))}
 
 
-def as_declared(batch: pa.RecordBatch, wanted: pa.Schema, path: str) -> pa.RecordBatch:
-    """The rows with exactly the declared types, which is what Spark's decoder takes for granted."""
-    if batch.schema.equals(wanted, check_metadata=True):
-        return batch
-    try:
-        columns = [retyped(batch.column(field.name), field.type) for field in wanted]
-    except (KeyError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise RuntimeError(
-            f"{path} does not have the rows that this channel was declared with: {error}. Restore a "
-            "checkpoint that was taken with the current code, or reset the stage that wrote it"
-        ) from error
-    return pa.RecordBatch.from_arrays(columns, schema=wanted)
-
-
-def retyped(column: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """A column in the wanted type; what differs is how Parquet spells it, never a value."""
-    if column.type.equals(wanted):
-        return column
-    if pa.types.is_duration(wanted) and pa.types.is_integer(column.type):
-        return column.view(wanted) if column.type.bit_width == 64 else column.cast(pa.int64()).view(wanted)
-    return column.cast(wanted)
+def _told(columns: dict[str, str]) -> str:
+    return ", ".join(f"{name} {kind}" for name, kind in columns.items())
