@@ -67,6 +67,40 @@ def test_every_type_that_can_pass_passes_unchanged(spark: SparkSession, tmp_path
     assert out.count() == 50
 
 
+def test_types_that_python_has_no_rows_for_pass_as_well(spark: SparkSession, tmp_path: Path) -> None:
+    deliver(tmp_path / "in", "0", numbers(range(5)))
+    pipeline = cw.Pipeline("types")
+    made = [
+        "id", "parse_json(to_json(struct(id, ts))) v", "make_ym_interval(1, cast(id as int)) ym", "null n",
+        "case id % 2 when 0 then 'A' else 'b' end collate UNICODE_CI c", "array('x' collate UNICODE_CI) cs",
+        "st_geogfromwkb(X'0101000000000000000000F03F0000000000000040') g",
+    ]  # fmt: skip
+    told = [
+        "id", "to_json(v) v", "cast(ym as int) ym", "typeof(n) n", "collation(c) cn", "c = 'a' same",
+        "collation(cs[0]) csn", "hex(st_asbinary(g)) g",
+    ]  # fmt: skip
+
+    @pipeline.stage
+    def first(spark: SparkSession) -> DataFrame:
+        source = spark.readStream.schema(NUMBERS).parquet(str(tmp_path / "in"))
+        return source.selectExpr(*made)
+
+    @pipeline.stage
+    def second(first: DataFrame) -> DataFrame:
+        return first
+
+    @pipeline.stage(sinks=[cw.parquet(str(tmp_path / "out"))])
+    def third(second: DataFrame) -> DataFrame:
+        return second.selectExpr(*told)
+
+    pipeline.run(str(tmp_path / "state"), once=True, spark=spark, tell=lambda line: None)
+    out = spark.read.parquet(*cw.parquet_files(str(tmp_path / "out")))
+    batch = spark.read.schema(NUMBERS).parquet(str(tmp_path / "in")).selectExpr(*made)
+    wanted = batch.selectExpr(*told).collect()
+    assert sorted(out.collect(), key=lambda r: r.id) == sorted(wanted, key=lambda r: r.id)
+    assert any(row.same for row in wanted)
+
+
 def test_fan_out_self_join_and_a_native_source_beside_a_channel(spark: SparkSession, tmp_path: Path) -> None:
     for part in range(6):
         deliver(tmp_path / "in", f"{part}", numbers(range(part * 100, part * 100 + 100)))

@@ -228,13 +228,13 @@ def test_plans_that_cannot_be_part_of_a_pipeline(spark: SparkSession, tmp_path: 
 
     check("both read the source", ({}, source), ({}, other), (out, united))
 
-    def variant(spark: SparkSession) -> DataFrame:
-        return source(spark).selectExpr("parse_json('1') AS v")
+    def span(spark: SparkSession) -> DataFrame:
+        return source(spark).selectExpr("make_interval(1, 2) AS v")
 
-    def reads(variant: DataFrame) -> DataFrame:
-        return variant.selectExpr("1 AS one")
+    def reads(span: DataFrame) -> DataFrame:
+        return span.selectExpr("1 AS one")
 
-    check("column 'v' has type variant, which a channel cannot carry", ({}, variant), (out, reads))
+    check("column 'v' has type interval, which a channel cannot carry", ({}, span), (out, reads))
 
     def clash(spark: SparkSession) -> DataFrame:
         return source(spark).selectExpr("id", "amount AS ID")

@@ -120,7 +120,8 @@ def _plain(stage: str | None, schema: t.DataType, where: str) -> Any:
         fields = []
         for field in schema.fields:
             name = f"{where}.{field.name}" if where else field.name
-            kept = {k: v for k, v in (field.metadata or {}).items() if k != WATERMARK_KEY}
+            # The JSON's metadata has more in it than the field's own: collations.
+            kept = {k: v for k, v in field.jsonValue()["metadata"].items() if k != WATERMARK_KEY}
             fields.append(
                 {
                     "name": field.name,
@@ -150,23 +151,18 @@ def _plain(stage: str | None, schema: t.DataType, where: str) -> Any:
                 f"stage '{stage}' is read by other stages, and its column '{where}' has type "
                 f"{schema.simpleString()}, which a channel cannot carry; {fix}"
             )
-    return schema.jsonValue()
+    return "string" if type(schema) is t.StringType else schema.jsonValue()
 
 
 def _cannot_carry(kind: t.DataType) -> str | None:
-    if isinstance(kind, t.VariantType):
-        return "make it a string with to_json(), and parse_json() it where it is read"
     if isinstance(kind, t.CalendarIntervalType):
         return "carry it as two numbers"
-    if isinstance(kind, t.YearMonthIntervalType):
-        return "carry the months as a number: cast(col as int)"
-    if isinstance(kind, t.NullType):
-        return "give it a type: cast(null as string), for one"
     if isinstance(kind, t.UserDefinedType):
         return "carry its parts as a struct"
     carried = (
         t.StringType, t.BinaryType, t.BooleanType, t.NumericType, t.DateType, t.TimestampType,
-        t.TimestampNTZType, t.DayTimeIntervalType, t.CharType, t.VarcharType,
+        t.TimestampNTZType, t.DayTimeIntervalType, t.YearMonthIntervalType, t.CharType, t.VarcharType, t.VariantType,
+        t.NullType, t.GeographyType, t.GeometryType,
     )  # fmt: skip
     return None if isinstance(kind, carried) else "cast it to a string or a number"
 
