@@ -36,6 +36,8 @@ from cutwater.stores import LocalStore
 from cutwater.words import LocalWord
 
 TIMEOUT_MS = 2_000
+POLL_MS = 1_000
+"""As a member with links on a local store has it."""
 
 
 class Config(msgspec.Struct):
@@ -56,7 +58,7 @@ class Process:
         topology = Topology({f"stage_{m}": StageSpec(f"stage_{m}", (), m) for m in config.members})
         boot = f"b{os.getpid()}"
         store = self._store = LocalStore(Path(config.store))
-        self._member = Member(config.name, boot, topology, MemberConfig(), LocalWord)
+        self._member = Member(config.name, boot, topology, MemberConfig(POLL_MS), LocalWord)
         coordinator = CoordinatorConfig(interval_ms=config.interval_ms, timeout_ms=60_000)
         self._leader = Leader(self._member, LeaderConfig(TIMEOUT_MS, TIMEOUT_MS // 3, coordinator))
         peers = (config.peer,) if config.peer is not None else ()

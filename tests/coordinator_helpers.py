@@ -23,7 +23,7 @@ def make(members: str = "ab", now_ms: int = 0, last_ms: int | None = None, **con
 
 
 def ack(member: str, epoch: int, error: str | None = None, term: int = 3, size_bytes: int = 10) -> Ack:
-    part = f"checkpoints/{epoch}-{epoch * 10}/parts/{member}-1.json"
+    part = f"checkpoints/{epoch}-{epoch * 10}.{member}-1.json"
     ok = error is None
     return Ack(member, "boot", epoch, epoch * 10, term, ok, error, known(5), part, f"h-{member}", size_bytes)
 

@@ -276,8 +276,8 @@ def test_seed_e05_positions_come_with_the_acks_while_it_is_in_progress() -> None
     (decide,) = all_ack(c, 1, 1)
     assert isinstance(decide, Decide)
     assert {m: (a.part, a.part_hash) for m, a in decide.acks.items()} == {
-        "a": ("checkpoints/1-10/parts/a-1.json", "h-a"),
-        "b": ("checkpoints/1-10/parts/b-1.json", "h-b"),
+        "a": ("checkpoints/1-10.a-1.json", "h-a"),
+        "b": ("checkpoints/1-10.b-1.json", "h-b"),
     }
 
 

@@ -148,7 +148,7 @@ def test_what_running_processes_record_is_accepted_as_the_simulators_is(traced: 
         process = Running(outside, boot)
         process.until(lambda process=process, versions=versions: process.published >= versions)  # type: ignore[misc]
         process.shell.stop()  # as abruptly as a kill: what is under way is answered to nobody
-        process.shell._pool.shutdown(wait=True)
+        process.shell._pool.join()
     report = accepted(traced)
     assert sorted(path.name for path in traced.iterdir()) == ["main-first.jsonl", "main-second.jsonl"]
     assert report.counts["processes"] == 2

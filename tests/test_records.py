@@ -178,7 +178,7 @@ def test_names_are_those_of_the_design_and_two_attempts_never_share_one() -> Non
     assert stage_log_prefix("clean", 2) == "stages/clean/2/log/"
     assert checkpoint_prefix(4, 12) == "checkpoints/4-12/"
     assert manifest_name(4, 12) == "checkpoints/4-12/manifest.json"
-    assert part_name(4, 12, "m1", "boot") == "checkpoints/4-12/parts/m1-boot.json"
+    assert part_name(4, 12, "m1", "boot") == "checkpoints/4-12.m1-boot.json"
     assert mark_name(12, "t1") == "published/t1/000000000012.json"
     assert part_name(4, 12, "m1", "boot1") != part_name(4, 12, "m1", "boot2")
     assert mark_name(9, "t1") < mark_name(10, "t1")

@@ -25,7 +25,7 @@ MESSAGES: list[Message] = [
     PREPARE,
     Announcement(Phase.COMMIT, 5, 42, 3, 1, 0, 43, watermark=-7),
     Announcement(Phase.ABORT, 5, 42, 3, 1, Flags.CANCEL, 43, reason="deadline"),
-    Ack("a", "boot-1", 5, 42, 3, True, None, known(9), "checkpoints/5-42/parts/a-1.json", "ab", 100),
+    Ack("a", "boot-1", 5, 42, 3, True, None, known(9), "checkpoints/5-42.a-1.json", "ab", 100),
     Ack("b", "boot-2", 5, 42, 3, False, "disk full", UNKNOWN, "", ""),
     Ack("c", "boot-3", 5, 42, 3, True, None, idle(), "p", "h"),
     Heartbeat("a", "boot-1", 0, 17),

@@ -395,6 +395,9 @@ class Runtime:
         )
 
 
-def member_config(store: Store) -> MemberConfig:
-    """How often to look without being told: a look at a local folder costs next to nothing."""
-    return MemberConfig(poll_ms=200 if isinstance(store, LocalStore) else 2_000)
+def member_config(store: Store, is_alone: bool) -> MemberConfig:
+    """How often to look without being told. Members tell each other; a look at a local folder costs next to nothing
+    for one, and something when many look."""
+    if not isinstance(store, LocalStore):
+        return MemberConfig(poll_ms=2_000)
+    return MemberConfig(poll_ms=200 if is_alone else 1_000)

@@ -11,7 +11,6 @@ import heapq
 import itertools
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
 from typing import Any
@@ -19,8 +18,8 @@ from typing import Any
 from cutwater.protocol import effects as fx
 from cutwater.protocol.errors import PeerError, StoreError, UserError
 from cutwater.protocol.member import Member
+from cutwater.workers import Task, Workers
 
-Task = Callable[[], None]
 THREADS = 24
 
 
@@ -71,7 +70,7 @@ class Shell:
         self._tasks: SimpleQueue[Task] = SimpleQueue()
         self._timers: list[tuple[float, int, Task]] = []
         self._order = itertools.count()
-        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="cutwater-io")
+        self._pool = Workers(THREADS, "cutwater-io")
         self._stopped = Event()
         self._thread = Thread(target=self._loop, name="cutwater", daemon=True)
 
@@ -86,7 +85,7 @@ class Shell:
         self._tasks.put(lambda: None)
         if self._thread.is_alive():
             self._thread.join(timeout=30)
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._pool.close()
 
     def call(self, task: Task) -> None:
         """Has something done in the loop's thread."""
@@ -95,7 +94,7 @@ class Shell:
     def work(self, task: Task) -> None:
         """Has something done in a thread of the pool."""
         if not self._stopped.is_set():
-            self._pool.submit(self._guarded, task)
+            self._pool.submit(lambda: self._guarded(task))
 
     def poke(self, name: str) -> None:
         """Resumes an actor that waits; one that is busy will not wait the next time."""
@@ -200,7 +199,7 @@ class Shell:
             answer = self._answer(effect)
             self.call(lambda: self._resume(actor, token, answer))
 
-        self._pool.submit(self._guarded, work)
+        self._pool.submit(lambda: self._guarded(work))
 
     def _answer(self, effect: fx.Effect) -> Any:
         """An error of storage says nothing, so it is `FAILED`; what a retry cannot help is raised."""

@@ -139,6 +139,7 @@ class LocalStore:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.url = self.root.as_uri()
+        self._folder = str(self.root)
         self._temp = self.root / _TEMP
         self._mark = self._temp if self._temp.is_dir() else self.root
         self._synced: set[Path] = set()
@@ -162,7 +163,8 @@ class LocalStore:
 
     def read(self, name: str) -> bytes | None:
         try:
-            return self.path(name).read_bytes()
+            with open(f"{self._folder}/{_check_name(name)}", "rb", buffering=0) as file:
+                return file.read()
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             self._check_root()
             return None
@@ -177,7 +179,7 @@ class LocalStore:
         while folders:
             folder = folders.pop()
             try:
-                entries = os.scandir(f"{self.root}/{folder}")
+                entries = os.scandir(f"{self._folder}/{folder}")
             except (FileNotFoundError, NotADirectoryError):
                 continue
             with entries:

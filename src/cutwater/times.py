@@ -26,6 +26,7 @@ from cutwater.protocol.records import (
     JournalState,
     Published,
     decode,
+    is_part,
 )
 from cutwater.stores import Store
 
@@ -91,7 +92,7 @@ def place_of(name: str, data: bytes) -> tuple[str, str]:
         return kinds.get(type(body).__name__, "stage snapshot"), name.split("/")[1]
     if name.startswith(MARK_PREFIX):
         return "mark", name.split("/")[1]
-    if "/parts/" in name:
+    if is_part(name):
         return "part", ""
     return ("manifest", "") if name.endswith("manifest.json") else ("object", "")
 
@@ -129,7 +130,7 @@ class Times:
                 self._mark(decode(name, data, Published), now)
             elif name.startswith("checkpoints/"):
                 epoch = int(name.split("/")[1].split("-")[0])
-                self._note(epoch, now, "captured_s" if "/parts/" in name else "manifest_s", None)
+                self._note(epoch, now, "captured_s" if is_part(name) else "manifest_s", None)
 
     def _note(self, epoch: int, now: float, what: str, cut: BarrierAt | None) -> None:
         """A step of an epoch; it may be heard of before the BEGUN that another thread has just written."""

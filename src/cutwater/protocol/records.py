@@ -409,7 +409,12 @@ def checkpoint_prefix(epoch: int, checkpoint_id: int) -> str:
 
 
 def part_name(epoch: int, checkpoint_id: int, member: str, boot: str) -> str:
-    return f"{checkpoint_prefix(epoch, checkpoint_id)}parts/{member}-{boot}.json"
+    """Beside the checkpoint's folder, not in it: to make a new folder durable takes as long again as the part."""
+    return f"{CHECKPOINT_PREFIX}{epoch}-{checkpoint_id}.{member}-{boot}.json"
+
+
+def is_part(name: str) -> bool:
+    return name.startswith(CHECKPOINT_PREFIX) and name.count("/") == 1
 
 
 def manifest_name(epoch: int, checkpoint_id: int) -> str:

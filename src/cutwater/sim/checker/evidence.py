@@ -179,7 +179,7 @@ def decode(name: str, data: bytes) -> Any:
     if name.startswith(r.MARK_PREFIX):
         return r.decode(name, data, r.Published)
     if name.startswith(r.CHECKPOINT_PREFIX):
-        return r.decode(name, data, r.Part if "/parts/" in name else r.Manifest)
+        return r.decode(name, data, r.Part if r.is_part(name) else r.Manifest)
     codec: Codec[Any] = r.JOURNAL if name.startswith(r.JOURNAL_PREFIX) else r.STAGE
     return codec.open(data).entry
 
