@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import msgspec
@@ -53,7 +54,6 @@ class Players:
     def __init__(self, store: LocalStore) -> None:
         self.store = store
         self.told: dict[str, list[str]] = {}
-        self.pool = ThreadPoolExecutor(8)
 
     def start(
         self, member: str, reads: Reads, sinks: dict[str, str] | None = None, expected: tuple[str, ...] = ()
@@ -61,7 +61,17 @@ class Players:
         builder: Any = FakeBuilder(member, reads, sinks or {})
         told = self.told[member] = []
         where = (f"tcp/{member}:1",)
-        return self.pool.submit(assemble, self.store, member, builder, reads, expected, where, told.append)
+        result: Future[tuple[Topology, tuple[str, ...]]] = Future()
+
+        def run() -> None:
+            try:
+                found = assemble(self.store, member, builder, reads, expected, where, told.append)
+                result.set_result(found)
+            except BaseException as error:
+                result.set_exception(error)
+
+        Thread(target=run, daemon=True).start()  # some of them wait for ever
+        return result
 
     def until_told(self, member: str, text: str) -> None:
         deadline = time.monotonic() + 20
@@ -71,12 +81,10 @@ class Players:
 
 
 @pytest.fixture
-def players(tmp_path: Path) -> Iterator[Players]:
+def players(tmp_path: Path) -> Players:
     store = open_store(str(tmp_path / "store"), create=True)
     assert isinstance(store, LocalStore)
-    made = Players(store)
-    yield made
-    made.pool.shutdown(wait=False, cancel_futures=True)
+    return Players(store)
 
 
 def record(store: LocalStore, topology: Topology) -> None:
@@ -134,6 +142,7 @@ def test_parts_that_do_not_fit_are_refused_with_the_reason(
 
 def test_a_stage_that_leads_nowhere_is_refused_when_all_are_there(players: Players) -> None:
     first = players.start("a", {"orders": ()}, expected=("b",))
+    players.until_told("a", "waiting for member 'b', which does not run yet")
     players.start("b", {"other": ()}, {"other": "x"})
     with pytest.raises(UserError, match="stage 'orders' is read by no other stage and has no sink"):
         first.result(20)

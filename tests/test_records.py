@@ -21,9 +21,11 @@ from cutwater.protocol.records import (
     StageReport,
     StageSpec,
     Topology,
+    checkpoint_of,
     checkpoint_prefix,
     decode,
     encode,
+    is_part,
     manifest_name,
     mark_name,
     part_name,
@@ -180,5 +182,13 @@ def test_names_are_those_of_the_design_and_two_attempts_never_share_one() -> Non
     assert manifest_name(4, 12) == "checkpoints/4-12/manifest.json"
     assert part_name(4, 12, "m1", "boot") == "checkpoints/4-12.m1-boot.json"
     assert mark_name(12, "t1") == "published/t1/000000000012.json"
+    for name in (
+        part_name(4, 12, "m-1.x", "b-2"),
+        manifest_name(4, 12),
+        f"{checkpoint_prefix(4, 12)}state/a-b/x.1",
+    ):
+        assert checkpoint_of(name) == (4, 12)
+    assert is_part(part_name(4, 12, "m1", "boot"))
+    assert not is_part(manifest_name(4, 12))
     assert part_name(4, 12, "m1", "boot1") != part_name(4, 12, "m1", "boot2")
     assert mark_name(9, "t1") < mark_name(10, "t1")

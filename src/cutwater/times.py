@@ -25,6 +25,7 @@ from cutwater.protocol.records import (
     Committed,
     JournalState,
     Published,
+    checkpoint_of,
     decode,
     is_part,
 )
@@ -129,7 +130,7 @@ class Times:
             elif name.startswith(MARK_PREFIX):
                 self._mark(decode(name, data, Published), now)
             elif name.startswith("checkpoints/"):
-                epoch = int(name.split("/")[1].split("-")[0])
+                epoch, _ = checkpoint_of(name)
                 self._note(epoch, now, "captured_s" if is_part(name) else "manifest_s", None)
 
     def _note(self, epoch: int, now: float, what: str, cut: BarrierAt | None) -> None:

@@ -417,6 +417,12 @@ def is_part(name: str) -> bool:
     return name.startswith(CHECKPOINT_PREFIX) and name.count("/") == 1
 
 
+def checkpoint_of(name: str) -> tuple[int, int]:
+    """The epoch and the checkpoint that a part or an object in a checkpoint's folder is of."""
+    epoch, _, rest = name.removeprefix(CHECKPOINT_PREFIX).partition("-")
+    return int(epoch), int(rest.partition("/")[0].partition(".")[0])
+
+
 def manifest_name(epoch: int, checkpoint_id: int) -> str:
     return f"{checkpoint_prefix(epoch, checkpoint_id)}manifest.json"
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from cutwater.protocol.journal import Fate, fate
-from cutwater.protocol.records import CHECKPOINT_PREFIX, Expired, JournalState, Manifest, StageState
+from cutwater.protocol.records import Expired, JournalState, Manifest, StageState, checkpoint_of
 
 
 def kept_epochs(state: JournalState, retained: int, settled: Mapping[str, int]) -> set[int]:
@@ -135,8 +135,8 @@ def deletable_states(
 
 
 def epoch_of(name: str) -> int:
-    """The epoch of an object in a checkpoint's folder."""
-    return int(name.removeprefix(CHECKPOINT_PREFIX).split("-", 1)[0])
+    """The epoch of a part or an object in a checkpoint's folder."""
+    return checkpoint_of(name)[0]
 
 
 def is_leftover(state: JournalState, epoch: int) -> bool:

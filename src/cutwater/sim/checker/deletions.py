@@ -23,8 +23,8 @@ def check_deletions(trace: Trace, history: History, findings: Findings) -> None:
                 for commit in named.get(name, ()):
                     _check_over(history, name, commit.epoch, commit.index, at, findings, commit.lines)
                 if name.startswith(r.CHECKPOINT_PREFIX):
-                    epoch, checkpoint_id = name.split("/")[1].split("-")
-                    _check_over(history, name, int(epoch), int(checkpoint_id), at, findings, ())
+                    epoch, checkpoint_id = r.checkpoint_of(name)
+                    _check_over(history, name, epoch, checkpoint_id, at, findings, ())
                 elif name.startswith(r.JOURNAL_PREFIX) or "/log/" in name:
                     _check_entry(trace, history, name, at, findings)
 
