@@ -242,6 +242,18 @@ def test_many_small_batches_are_read_in_few_partitions(spark: SparkSession, tmp_
     assert taken(source, tmp_path) == [(2, list(range(400)))]
 
 
+def test_every_incarnation_begins_with_a_batch_so_that_closed_windows_are_emitted(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source = channel(spark, tmp_path, 2)
+    assert [rows for _, rows in taken(source, tmp_path)] == [list(range(20))]
+    source.feed = Feed("a", 1, incarnation=2)
+    assert [rows for _, rows in taken(source, tmp_path)] == [[]]
+    source.feed = Feed("a", 1, incarnation=3)
+    source.feed.add([(2, [], 0)], 2)
+    assert [rows for _, rows in taken(source, tmp_path)] == [[]]
+
+
 def test_a_store_may_have_any_name(spark: SparkSession, tmp_path: Path) -> None:
     folder = tmp_path / "day=1" / "{a,b} *[c]? %20 é+"
     assert taken(channel(spark, folder, 2), tmp_path) == [(2, list(range(20)))]

@@ -58,7 +58,7 @@ def position_in(offset: str) -> tuple[str, int] | None:
         value = msgspec.json.decode(offset)
     except ValueError:
         return None
-    if not isinstance(value, dict) or value.keys() != {"channel", "batch"}:
+    if not isinstance(value, dict) or value.keys() - {"incarnation"} != {"channel", "batch"}:
         return None
     return str(value["channel"]), int(value["batch"])
 

@@ -20,8 +20,9 @@ class FeedClosed(Exception):
 class Feed:
     """Filled by the member's loop, read by the threads of a query."""
 
-    def __init__(self, input: str, after: int, max_rows: int = 0) -> None:
+    def __init__(self, input: str, after: int, max_rows: int = 0, incarnation: int = 0) -> None:
         self.input = input
+        self.incarnation = incarnation
         self.start = after
         """The position that the incarnation begins at."""
         self.known = after

@@ -262,7 +262,7 @@ class StageHost:
         """New feeds for a new incarnation, which begins where the stage's log says."""
         max_rows = self.built.definition.max_rows
         for name, source in self.built.channels.items():
-            source.feed = Feed(name, stage.log.state.consumed.get(name, -1), max_rows)
+            source.feed = Feed(name, stage.log.state.consumed.get(name, -1), max_rows, stage.incarnation)
         self.feeds = {name: source.feed for name, source in self.built.channels.items()}
         self._seen = ()
 

@@ -55,11 +55,13 @@ class ChannelSource:
         return self._everything
 
     def latestOffset(self, start: Any, limit: Any) -> Any:
-        position = None if start is None else self._position(start)
-        reached = self.feed.next_position(position)
-        if reached == position:
-            return start
-        return self._offset(json.dumps({"channel": self.input, "batch": reached}))
+        """How far the next batch reads. The offset names the incarnation, so that each begins with a batch, if need
+        be with an empty one: windows that are closed already are emitted by a batch, and after a start Spark makes
+        none without something new."""
+        feed = self.feed
+        reached = feed.next_position(None if start is None else self._position(start))
+        offset = json.dumps({"channel": self.input, "batch": reached, "incarnation": feed.incarnation})
+        return start if start is not None and start.json() == offset else self._offset(offset)
 
     def prepareForTriggerAvailableNow(self) -> None:
         self.feed.freeze()
