@@ -31,6 +31,7 @@ docs: .venv/ready
 bench: .venv/ready
 	$(BIN)/python -m bench.poll
 	$(BIN)/python -m bench.quorum
+	$(BIN)/python -m bench.takeover
 	$(BIN)/python -m bench.replay
 	$(BIN)/python -m bench.schedules
 	$(BIN)/python -m bench.overhead

@@ -118,7 +118,10 @@ class Process:
             self._announced.setdefault(announcement.checkpoint_id, time.perf_counter())
         elif announcement.phase is Phase.COMMIT:
             took_ms = (time.perf_counter() - self._announced.pop(announcement.checkpoint_id)) * 1000
-            print(json.dumps({"epoch": announcement.epoch, "ms": took_ms}), flush=True)
+            print(
+                json.dumps({"epoch": announcement.epoch, "ms": took_ms, "leader": self._member.name}),
+                flush=True,
+            )
 
     def _on_message(self, sender: str, message: Heard) -> None:
         self._shell.call(lambda: self._deliver(sender, message))
