@@ -332,9 +332,9 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     done: list[tuple[str, str]] = []
     link, fsync = os.link, os.fsync
 
-    def linked(source: Path, target: Path) -> None:
+    def linked(source: str, target: str) -> None:
         link(source, target)
-        done.append(("link", target.name))
+        done.append(("link", Path(target).name))
 
     def synced(handle: int) -> None:
         fsync(handle)

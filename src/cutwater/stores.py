@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -142,24 +143,25 @@ class LocalStore:
         self._folder = str(self.root)
         self._temp = self.root / _TEMP
         self._mark = self._temp if self._temp.is_dir() else self.root
-        self._synced: set[Path] = set()
+        self._synced: set[str] = set()
 
     def create(self, name: str, data: bytes) -> bool:
-        place = self.path(name)
+        place = f"{self._folder}/{_check_name(name)}"
+        folder = os.path.dirname(place)
         with self._temp_file(data, sync=True) as temp:
             try:
-                self._inside(place.parent, lambda: os.link(temp, place))
+                self._inside(folder, lambda: os.link(temp, place))
                 created = True
             except FileExistsError:
                 created = False
         # Also when it exists: that may be our own earlier try, whose sync failed.
-        self._sync(place.parent)
+        self._sync(folder)
         return created
 
     def put(self, name: str, data: bytes) -> None:
         place = self.path(name)
         with self._temp_file(data, sync=False) as temp:
-            self._inside(place.parent, lambda: os.replace(temp, place))
+            self._inside(str(place.parent), lambda: os.replace(temp, place))
 
     def read(self, name: str) -> bytes | None:
         try:
@@ -230,7 +232,7 @@ class LocalStore:
         if not origin.is_file():
             raise FileNotFoundError(errno.ENOENT, "nothing to copy: no such object", str(origin))
         try:
-            self._inside(place.parent, lambda: os.link(origin, place))
+            self._inside(str(place.parent), lambda: os.link(origin, place))
         except FileExistsError:
             return
         except OSError as error:
@@ -238,7 +240,7 @@ class LocalStore:
                 raise
             with self._temp_file(b"", sync=False) as temp:
                 shutil.copyfile(origin, temp)
-                self._inside(place.parent, lambda: os.replace(temp, place))
+                self._inside(str(place.parent), lambda: os.replace(temp, place))
 
     def checksum(self, name: str) -> str | None:
         place = self.path(name)
@@ -246,7 +248,7 @@ class LocalStore:
             with place.open("rb") as file:
                 os.fsync(file.fileno())
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
-            self._sync(place.parent)
+            self._sync(str(place.parent))
             return digest
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             self._check_root()
@@ -269,26 +271,29 @@ class LocalStore:
                     temp.unlink()
 
     @contextmanager
-    def _temp_file(self, data: bytes, *, sync: bool) -> Iterator[Path]:
-        temp = self._temp / uuid4().hex
-        file = self._inside(self._temp, lambda: temp.open("xb"))
+    def _temp_file(self, data: bytes, *, sync: bool) -> Iterator[str]:
+        folder = f"{self._folder}/{_TEMP}"
+        temp = f"{folder}/{uuid4().hex}"
+        file = self._inside(folder, lambda: FileIO(temp, "x"))
         try:
             with file:
-                file.write(data)
+                left = memoryview(data)
+                while left:
+                    left = left[file.write(left) :]
                 if sync:
-                    file.flush()
                     os.fsync(file.fileno())
             yield temp
         finally:
-            temp.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                os.unlink(temp)
 
-    def _inside(self, folder: Path, act: Callable[[], T]) -> T:
+    def _inside(self, folder: str, act: Callable[[], T]) -> T:
         """Does `act`, making `folder` when it is missing; again when a `delete` removed it in between."""
         for _ in range(_ATTEMPTS):
             try:
                 return act()
             except FileNotFoundError:
-                self._make(folder)
+                self._make(Path(folder))
         return act()
 
     def _make(self, folder: Path) -> None:
@@ -296,7 +301,7 @@ class LocalStore:
             self._check_root()
             return
         self._make(folder.parent)
-        self._synced.discard(folder)
+        self._synced.discard(str(folder))
         with suppress(FileExistsError, FileNotFoundError):
             folder.mkdir()
 
@@ -306,13 +311,14 @@ class LocalStore:
                 folder.rmdir()
                 folder = folder.parent
 
-    def _sync(self, folder: Path) -> None:
+    def _sync(self, folder: str) -> None:
         """Makes durable what is in `folder`, and the first time also that the folder itself is there."""
         _sync_folder(folder)
-        while folder != self.root and folder not in self._synced:
-            _sync_folder(folder.parent)
+        while folder != self._folder and folder not in self._synced:
+            above = os.path.dirname(folder)
+            _sync_folder(above)
             self._synced.add(folder)
-            folder = folder.parent
+            folder = above
 
     def _check_root(self) -> None:
         """A store that was removed or unmounted is an error, and not an empty store."""
@@ -323,7 +329,7 @@ class LocalStore:
             )
 
 
-def _sync_folder(folder: Path) -> None:
+def _sync_folder(folder: Path | str) -> None:
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
