@@ -23,7 +23,7 @@ from cutwater.protocol.barrier import Flags
 from cutwater.protocol.errors import UserError
 from cutwater.protocol.journal import Fate, fate
 from cutwater.protocol.stage import Stage, StagePhase
-from cutwater.spark.feed import Feed
+from cutwater.spark.feed import Feed, FeedClosed
 from cutwater.spark.query import BatchWriter, StopAsked
 
 if TYPE_CHECKING:
@@ -134,6 +134,8 @@ class StageHost:
         if self.writer is not None:
             self.writer.stopping = True
         self._incarnation = 0
+        for feed in self.feeds.values():
+            feed.close()  # Spark waits for a source that waits
         if query is not None:
             query.stop()
             self._ended.wait(60)
@@ -371,7 +373,7 @@ class StageHost:
 
 
 def _was_asked(error: BaseException) -> bool:
-    return StopAsked.__name__ in str(error)
+    return any(asked.__name__ in str(error) for asked in (StopAsked, FeedClosed))
 
 
 INCOMPATIBLE = (
