@@ -67,6 +67,7 @@ class BatchWriter:
         self.has_watermark = has_watermark
         self.on_prepared = on_prepared
         self.stopping = False
+        self._reader: Files | None = None
 
     @property
     def folder(self) -> str:
@@ -141,7 +142,9 @@ class BatchWriter:
                 _link(path, folder / path.name)
             return
         urls = [self.store.spark_url(name) for name in files]
-        written = Files(frame.sparkSession).frame(urls, self.schema.json())
+        if self._reader is None:
+            self._reader = Files(frame.sparkSession)
+        written = self._reader.frame(urls, self.schema.json())
         sink.writer(written).mode("append").parquet(target)
 
     def _written(self, folder: str) -> tuple[tuple[str, ...], int, int]:
