@@ -39,7 +39,7 @@ PLACES = [
     "before part:2",
     "after part:2",
     "before manifest:2",
-    "after manifest:3",
+    "after manifest:2",
     "before journal entry@LEADER",
     "after journal entry@LEADER",
     "after journal entry@BEGUN:2",
