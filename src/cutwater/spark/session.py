@@ -26,7 +26,7 @@ NEEDED = {
     "spark.sql.streaming.minBatchesToRetain": NEVER,
     "spark.sql.streaming.fileSource.log.deletion": "false",
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    # INT96 timestamps would not come back from a channel as they went in.
+    # INT96 timestamps, the default of old, are not understood by every reader of a table.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.streaming.noDataMicroBatches.enabled": "true",
 }
