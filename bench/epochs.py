@@ -1,7 +1,8 @@
 """A thousand epochs on a small pipeline: what grows?
 
 The driver's Python memory, the time per epoch and the number of files in the store: medians of the last hundred
-epochs against the first hundred after a warm-up of fifty.
+epochs against the first hundred after a warm-up of fifty. The source has rows for every micro-batch, so that every
+epoch waits for one.
 
     python -m bench.epochs [--epochs 1000]
 """
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import cutwater as cw
+from bench.checkpoint import await_rows
 from cutwater.spark.session import make_session
 
 WARM_UP = 50
@@ -47,13 +49,14 @@ def main() -> None:
 
         @pipeline.stage
         def source(spark: Any) -> Any:
-            return spark.readStream.format("rate").option("rowsPerSecond", 50).load()
+            return spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 50).load()
 
         @pipeline.stage(sinks=[cw.parquet(str(work / "out"))])
         def copy(source: Any) -> Any:
             return source.where("value % 2 = 0")
 
         pipeline.start(str(work / "store"), every="1h", spark=spark)
+        await_rows(pipeline)
         for number in range(epochs):
             started = time.perf_counter()
             pipeline.checkpoint()

@@ -31,7 +31,10 @@ from cutwater.protocol.records import (
 )
 from cutwater.stores import Store
 
-KEPT = 200
+KEPT = 50
+"""Notes that are kept; why an epoch was aborted is in the journal for longer."""
+SURPLUS = 10
+"""Notes that may be there beyond that, so that not every epoch deletes one."""
 PREFIX = "explain/"
 
 
@@ -198,7 +201,7 @@ class Times:
             self._store.put(name, msgspec.json.encode(times))
             if name not in self._files:
                 self._files.append(name)
-            if len(self._files) > 2 * KEPT:
+            if len(self._files) > KEPT + SURPLUS:
                 self._store.delete(self._files[:-KEPT])
                 self._files = self._files[-KEPT:]
         except OSError:

@@ -71,7 +71,7 @@ class MemberConfig(msgspec.Struct, frozen=True):
 
     poll_ms: int = 200
     resend_ms: int = 500
-    compact_after: int = 200
+    compact_after: int = 50
     small_gap: int = 8
     replay: ReplayConfig = ReplayConfig()
 
