@@ -147,3 +147,76 @@ def test_effects_of_one_procedure_come_one_after_the_other(count: int) -> None:
     loop.start()
     assert said.get(timeout=30) == [str(number) for number in range(count)]
     loop.stop()
+
+
+def test_no_procedure_is_interrupted_between_two_effects() -> None:
+    said: Said = SimpleQueue()
+    inside: list[int] = []
+
+    def procedure(number: int) -> fx.Procedure[None]:
+        for _ in range(20):
+            yield fx.Read("x")
+            inside.append(number)
+            Event().wait(0.001)  # lets every other thread run
+            assert inside == [number]
+            inside.clear()
+        said.put(number)
+
+    loop = shell(lambda effect: None)
+    for number in range(8):
+        loop.spawn(str(number), procedure(number))
+    loop.start()
+    assert sorted(said.get(timeout=30) for _ in range(8)) == list(range(8))
+    loop.stop()
+
+
+def test_what_a_thread_of_the_pool_sets_a_timer_for_does_not_wait_for_the_timers_before() -> None:
+    said: Said = SimpleQueue()
+
+    def sleeper() -> fx.Procedure[None]:
+        said.put("asleep")
+        yield fx.Sleep(60_000)
+
+    def procedure() -> fx.Procedure[None]:
+        yield fx.Wait(60_000)
+        yield fx.Read("x")
+        yield fx.Sleep(1)
+        said.put("awake")
+
+    loop = shell(lambda effect: None)
+    loop.spawn("sleeper", sleeper())
+    loop.spawn("one", procedure())
+    loop.start()
+    assert said.get(timeout=10) == "asleep"
+    loop.poke("one")
+    assert said.get(timeout=10) == "awake"
+    loop.stop()
+
+
+def test_nothing_is_resumed_after_the_shell_was_stopped() -> None:
+    said: Said = SimpleQueue()
+    gate = Event()
+
+    def perform(effect: fx.Effect) -> Any:
+        said.put("asked")
+        gate.wait(10)
+        said.put("performed")
+
+    def procedure() -> fx.Procedure[None]:
+        try:
+            yield fx.Read("x")
+            said.put("resumed")
+        finally:
+            said.put("over")
+
+    loop = shell(perform)
+    running = procedure()
+    loop.spawn("one", running)
+    loop.start()
+    assert said.get(timeout=10) == "asked"
+    loop.stop()
+    gate.set()
+    assert said.get(timeout=10) == "performed"
+    loop._pool.join()
+    assert said.empty()
+    running.close()

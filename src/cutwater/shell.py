@@ -1,8 +1,10 @@
 """The shell: drives the protocol's procedures in a running process.
 
-All procedures are resumed in one thread, so that none is interrupted between two effects. The effects
-themselves, which touch storage, tables and Spark, are performed by a pool of threads; the answers come back
-through a queue. The duties of a shell are in `protocol/effects.py`.
+Only one thread at a time has the turn, and only who has it resumes procedures, so that none is interrupted
+between two effects. The effects themselves, which touch storage, tables and Spark, are performed by a pool of
+threads without the turn. A thread that has performed one takes the turn, resumes the procedure with the answer,
+and performs what that wants next: no effect costs a change of threads. What comes from outside, and timers, are
+done by the loop's own thread. The duties of a shell are in `protocol/effects.py`.
 """
 
 from __future__ import annotations
@@ -11,9 +13,10 @@ import heapq
 import itertools
 import time
 from collections.abc import Callable
+from functools import partial
 from queue import Empty, SimpleQueue
-from threading import Event, Thread
-from typing import Any
+from threading import Event, RLock, Thread, current_thread
+from typing import Any, TypeVar
 
 from cutwater.protocol import effects as fx
 from cutwater.protocol.errors import PeerError, StoreError, UserError
@@ -21,6 +24,8 @@ from cutwater.protocol.member import Member
 from cutwater.workers import Task, Workers
 
 THREADS = 24
+
+T = TypeVar("T")
 
 
 class Actor:
@@ -47,8 +52,8 @@ class Shell:
     """Runs a member's actors.
 
     `perform` does one effect and answers it, in a thread of the pool. `send` hands on a message, and
-    `on_ended` hears of actors that were ended; both are called in the loop's own thread, as is `after_step`
-    after everything that has happened there. `on_failure` is told the error that ended the loop.
+    `on_ended` hears of actors that were ended; both are called by who has the turn, as is `after_step` after
+    everything that was done in it. `on_failure` is told the error that ended the loop.
     """
 
     def __init__(
@@ -72,6 +77,7 @@ class Shell:
         self._order = itertools.count()
         self._pool = Workers(THREADS, "cutwater-io")
         self._stopped = Event()
+        self._turn = RLock()
         self._thread = Thread(target=self._loop, name="cutwater", daemon=True)
 
     # --- from any thread ------------------------------------------------------------------------------
@@ -80,15 +86,17 @@ class Shell:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the loop; what is under way in the pool is left to itself."""
+        """Ends the loop; no procedure is resumed any more. What is under way in the pool is left to itself."""
         self._stopped.set()
         self._tasks.put(lambda: None)
         if self._thread.is_alive():
             self._thread.join(timeout=30)
         self._pool.close()
+        with self._turn:  # whoever had it is done now, and nobody takes it again
+            pass
 
     def call(self, task: Task) -> None:
-        """Has something done in the loop's thread."""
+        """Has something done in a turn, by the loop's thread."""
         self._tasks.put(task)
 
     def work(self, task: Task) -> None:
@@ -100,11 +108,14 @@ class Shell:
         """Resumes an actor that waits; one that is busy will not wait the next time."""
         self.call(lambda: self._poke(name))
 
-    # --- in the loop's thread -------------------------------------------------------------------------
+    # --- by who has the turn --------------------------------------------------------------------------
 
     def later(self, seconds: float, task: Task) -> None:
-        """Has something done in the loop's thread after a while."""
-        heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._order), task))
+        """Has something done in a turn after a while."""
+        timer = (time.monotonic() + seconds, next(self._order), task)
+        heapq.heappush(self._timers, timer)
+        if self._timers[0] is timer and current_thread() is not self._thread:
+            self._tasks.put(lambda: None)  # the loop waits for a later one
 
     def spawn(self, name: str, procedure: fx.Procedure[None]) -> None:
         self.end(name)
@@ -137,19 +148,28 @@ class Shell:
             while not self._stopped.is_set():
                 task = self._next_task()
                 if task is not None:
-                    self.member.now_ms = int(time.monotonic() * 1000)
-                    task()
-                    self.settle()
-                    self._after_step()
+                    self._take_turn(task)
         except BaseException as error:
             self._stopped.set()
             self._on_failure(error)
 
+    def _take_turn(self, task: Callable[[], T]) -> T | None:
+        """Does something and what follows from it; nothing any more once the shell was stopped."""
+        with self._turn:
+            if self._stopped.is_set():
+                return None
+            self.member.now_ms = int(time.monotonic() * 1000)
+            result = task()
+            self.settle()
+            self._after_step()
+            return result
+
     def _next_task(self) -> Task | None:
-        now = time.monotonic()
-        if self._timers and self._timers[0][0] <= now:
-            return heapq.heappop(self._timers)[2]
-        wait = self._timers[0][0] - now if self._timers else None
+        with self._turn:
+            now = time.monotonic()
+            if self._timers and self._timers[0][0] <= now:
+                return heapq.heappop(self._timers)[2]
+            wait = self._timers[0][0] - now if self._timers else None
         try:
             return self._tasks.get(timeout=wait)
         except Empty:
@@ -165,8 +185,26 @@ class Shell:
             actor.poked = True
 
     def _resume(self, actor: Actor, token: int, answer: Any) -> None:
+        """Resumes a procedure, and has the pool do what it wants next."""
+        effect = self._advance(actor, token, answer)
+        if effect is not None:
+            token = actor.token
+            self._pool.submit(lambda: self._guarded(lambda: self._carry_out(actor, token, effect)))
+
+    def _carry_out(self, actor: Actor, token: int, effect: fx.Effect) -> None:
+        """In a thread of the pool: performs an effect, and those that the procedure wants right after it."""
+        step: tuple[int, fx.Effect | None] | None = token, effect
+        while step is not None and step[1] is not None:
+            step = self._take_turn(partial(self._go_on, actor, step[0], self._answer(step[1])))
+
+    def _go_on(self, actor: Actor, token: int, answer: Any) -> tuple[int, fx.Effect | None]:
+        effect = self._advance(actor, token, answer)
+        return actor.token, effect
+
+    def _advance(self, actor: Actor, token: int, answer: Any) -> fx.Effect | None:
+        """Resumes a procedure; gives the effect that is to be performed for it now, unless it waits or is over."""
         if actor.token != token or token < 0:
-            return
+            return None
         actor.waiting = False
         actor.token += 1
         procedure = actor.procedure
@@ -181,25 +219,17 @@ class Shell:
         except StopIteration:
             if self.actors.get(actor.name) is actor:
                 del self.actors[actor.name]
-            return
-        self._start(actor, effect)
-
-    def _start(self, actor: Actor, effect: fx.Effect) -> None:
+            return None
+        if not isinstance(effect, fx.Wait | fx.Sleep):
+            return effect
         token = actor.token
-        if isinstance(effect, fx.Wait | fx.Sleep):
-            if isinstance(effect, fx.Wait) and actor.poked:
-                actor.poked = False
-                self.call(lambda: self._resume(actor, token, None))
-                return
+        if isinstance(effect, fx.Wait) and actor.poked:
+            actor.poked = False
+            self.call(lambda: self._resume(actor, token, None))
+        else:
             actor.waiting = isinstance(effect, fx.Wait)
             self.later(effect.ms / 1000, lambda: self._resume(actor, token, None))
-            return
-
-        def work() -> None:
-            answer = self._answer(effect)
-            self.call(lambda: self._resume(actor, token, answer))
-
-        self._pool.submit(lambda: self._guarded(work))
+        return None
 
     def _answer(self, effect: fx.Effect) -> Any:
         """An error of storage says nothing, so it is `FAILED`; what a retry cannot help is raised."""
