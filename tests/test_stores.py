@@ -308,14 +308,22 @@ def test_a_killed_process_leaves_no_half_object(local: LocalStore, method: str) 
 
 def test_what_killed_processes_left_is_cleared_away_after_an_hour(local: LocalStore) -> None:
     temp = local.root / ".tmp"
-    old, young = temp / "old", temp / "young"
-    for file, age in ((old, 3700), (young, 3500)):
+    old, young, empty = temp / "1" / "old", temp / "2" / "young", temp / "3"
+    for file in (old, young):
+        file.parent.mkdir()
         file.write_bytes(b"half")
-        os.utime(file, (time.time() - age, time.time() - age))
+    empty.mkdir()
+    for path, age in ((old, 3700), (young, 3500), (empty, 3700)):
+        os.utime(path, (time.time() - age, time.time() - age))
     open_store(local.url)
     assert old.exists()
     open_store(local.url, create=True)
-    assert sorted(temp.iterdir()) == [young]
+    assert temporary_files(local) == [young]
+    assert not empty.exists()
+
+
+def temporary_files(store: LocalStore) -> list[Path]:
+    return [path for path in (store.root / ".tmp").rglob("*") if not path.is_dir()]
 
 
 def test_no_temporary_file_stays_behind(local: LocalStore) -> None:
@@ -323,7 +331,7 @@ def test_no_temporary_file_stays_behind(local: LocalStore) -> None:
     local.create("a", b"y")
     local.put("a", b"z")
     local.copy("a", "b")
-    assert list((local.root / ".tmp").iterdir()) == []
+    assert temporary_files(local) == []
 
 
 @pytest.fixture
@@ -339,7 +347,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     def synced(handle: int) -> None:
         fsync(handle)
         path = Path(os.readlink(f"/proc/self/fd/{handle}"))
-        done.append(("sync", "temporary file" if path.parent.name == ".tmp" else path.name))
+        done.append(("sync", "temporary file" if path.parent.parent.name == ".tmp" else path.name))
 
     monkeypatch.setattr("os.link", linked)
     monkeypatch.setattr("os.fsync", synced)
@@ -436,7 +444,7 @@ def test_a_copy_is_made_where_a_link_does_not_work(local: LocalStore) -> None:
         local.copy("elsewhere/1", "b/1")
         assert not local.path("elsewhere/1").samefile(local.path("b/1"))
     assert local.read("b/1") == b"x"
-    assert list((local.root / ".tmp").iterdir()) == []
+    assert temporary_files(local) == []
 
 
 def test_a_store_that_is_gone_is_not_an_empty_store(local: LocalStore) -> None:

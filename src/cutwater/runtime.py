@@ -17,7 +17,7 @@ from cutwater.built import Built
 from cutwater.cluster.links import Hint, Links
 from cutwater.leftovers import Needed
 from cutwater.mailbox import Mailbox
-from cutwater.offline import manifest_of
+from cutwater.offline import create, manifest_of
 from cutwater.protocol import effects as fx
 from cutwater.protocol.errors import StoreError, UserError
 from cutwater.protocol.leader import Leader, LeaderConfig, LeaderPhase
@@ -310,7 +310,7 @@ class Runtime:
     def _create(self, effect: fx.Create) -> fx.Answer:
         place, thing = place_of(effect.name, effect.data) if failpoints.ACTIVE else ("", "")
         failpoints.reach(f"before {place}", thing)
-        created = self.store.create(effect.name, effect.data)
+        created = create(self.store, effect)
         if created:
             self.times.created(effect.name, effect.data)
             failpoints.reach(f"after {place}", thing)

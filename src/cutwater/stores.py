@@ -265,14 +265,15 @@ class LocalStore:
         probe = f"{_TEMP}/{uuid4().hex}"
         self.create(probe, b"")
         self.path(probe).unlink(missing_ok=True)
-        for temp in self._temp.iterdir():
-            with suppress(FileNotFoundError):
+        for temp in sorted(self._temp.rglob("*"), reverse=True):  # what is in a folder comes before it
+            with suppress(OSError):
                 if temp.stat().st_mtime < time.time() - _TEMP_SECONDS:
-                    temp.unlink()
+                    temp.rmdir() if temp.is_dir() else temp.unlink()
 
     @contextmanager
     def _temp_file(self, data: bytes, *, sync: bool) -> Iterator[str]:
-        folder = f"{self._folder}/{_TEMP}"
+        # Every process has a folder of its own for them: in one that all share they would wait for each other.
+        folder = f"{self._folder}/{_TEMP}/{os.getpid()}"
         temp = f"{folder}/{uuid4().hex}"
         file = self._inside(folder, lambda: FileIO(temp, "x"))
         try:

@@ -396,7 +396,8 @@ class Member:
             self.name, self.boot, begun.epoch, begun.checkpoint_id, begun.term, begun.generation, reports
         )
         where, data = part_name(begun.epoch, begun.checkpoint_id, self.name, self.boot), encode(part)
-        if (yield from put(where, data)) and begun.epoch in self.journal.state.open:
+        # Not durable: the leader reads it once, checks it by its hash, and puts all of it into the manifest.
+        if (yield from put(where, data, durable=False)) and begun.epoch in self.journal.state.open:
             self._acknowledge(begun, "all_stages_cut", None, reports, where, digest(data))
 
     def _report(self, begun: Begun, name: str, at: BarrierAt) -> Procedure[StageReport | None]:
