@@ -15,8 +15,6 @@ import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import pyarrow.parquet as pq  # type: ignore[import-untyped]
-from pyarrow import fs
 from pyspark.sql import DataFrame
 from pyspark.sql.types import DatetimeType, NumericType, StructType
 
@@ -27,6 +25,7 @@ from cutwater.offsets import parse_offsets, position_in
 from cutwater.protocol.records import Offset, Prepared, StagedFile
 from cutwater.protocol.watermark import NONE, UNKNOWN, Watermark, known
 from cutwater.sinks.base import Sink
+from cutwater.sinks.footers import read_footers
 from cutwater.spark.files import Files
 from cutwater.stores import LocalStore, Store
 
@@ -149,25 +148,10 @@ class BatchWriter:
 
     def _written(self, folder: str) -> tuple[tuple[str, ...], int, int]:
         """The files with rows that Spark has left in a folder, how many rows and how many bytes."""
-        files: list[str] = []
-        rows = size = 0
-        for name in self.store.list(folder):
-            if not name.endswith(".parquet"):
-                continue
-            count = self._rows(name)
-            if count:
-                files.append(name)
-                rows += count
-                size += self.store.size(name) or 0
-        return tuple(files), rows, size
-
-    def _rows(self, name: str) -> int:
-        path = self.store.path(name)
-        if path is not None:
-            return int(pq.read_metadata(path).num_rows)
-        filesystem, inner = fs.FileSystem.from_uri(self.store.spark_url(name).replace("s3a://", "s3://", 1))
-        with pq.ParquetFile(filesystem.open_input_file(inner)) as file:
-            return int(file.metadata.num_rows)
+        names = [name for name in self.store.list(folder) if name.endswith(".parquet")]
+        counts = [int(footer.num_rows) for footer in read_footers(self.store, names)]
+        files = tuple(name for name, count in zip(names, counts, strict=True) if count)
+        return files, sum(counts), sum(self.store.size(name) or 0 for name in files)
 
     # --- the record -------------------------------------------------------------------------------------
 
