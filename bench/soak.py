@@ -53,6 +53,7 @@ class Soak:
             fault()
             self.counts["faults"] += 1
             self.recoveries.append(team.await_commit(1, RECOVERS_S))
+        self.say("draining")
         team.drain()
 
     def say(self, text: str) -> None:
@@ -115,7 +116,7 @@ def compare(team: Team) -> dict[str, int]:
     """How many rows the tables have, how many are missing, how many are there twice or should not be."""
     found = {"rows": 0, "lost": 0, "duplicated": 0, "wrong": 0}
     for table, sql in SHOP.items():
-        rows, wanted = Counter(team.rows(table)), Counter(team.input.query(sql))
+        rows, wanted = Counter(team.rows(table)), Counter(team.wanted(sql))
         found["rows"] += rows.total()
         found["lost"] += (wanted - rows).total()
         more = rows - wanted

@@ -188,12 +188,15 @@ class Bench:
             return []
         return plain_rows(found.to_pyarrow_table())
 
+    def wanted(self, sql: str) -> Rows:
+        """What a batch job makes of the input."""
+        watermark_ms = read_journal(open_store(str(self.base / "store"))).state.watermark
+        return self.input.query(sql.replace(FINAL_WATERMARK, str((watermark_ms or 0) * 1000)))
+
     def check(self, **truth: str) -> None:
         """Compares whole tables with what a batch job gives."""
-        watermark_ms = read_journal(open_store(str(self.base / "store"))).state.watermark
         for table, sql in truth.items():
-            sql = sql.replace(FINAL_WATERMARK, str((watermark_ms or 0) * 1000))
-            found, wanted = self.rows(table), self.input.query(sql)
+            found, wanted = self.rows(table), self.wanted(sql)
             assert wanted, f"the truth about '{table}' is empty, so nothing is proved"
             assert found == wanted, difference(table, found, wanted)
 
