@@ -92,8 +92,8 @@ class Shell:
         if self._thread.is_alive():
             self._thread.join(timeout=30)
         self._pool.close()
-        with self._turn:  # whoever had it is done now, and nobody takes it again
-            pass
+        if self._turn.acquire(timeout=30):  # whoever had it is done now, and nobody takes it again
+            self._turn.release()
 
     def call(self, task: Task) -> None:
         """Has something done in a turn, by the loop's thread."""
