@@ -18,6 +18,7 @@ from cutwater.offline import Steering, read_journal
 from cutwater.protocol.chain import digest
 from cutwater.protocol.errors import UserError
 from cutwater.protocol.records import SinkSpec, StageSpec, Topology, TopologySet, encode
+from cutwater.restoring import check_topology
 from cutwater.stores import LocalStore, open_store
 
 Reads = dict[str, tuple[str, ...]]
@@ -189,3 +190,11 @@ def test_which_stages_are_whose() -> None:
     assert own_stages(alone.stages, "team")[1]["one"].member == "team"
     with pytest.raises(UserError, match="cannot name a member"):
         own_stages(alone.stages, "a/b")
+
+
+def test_a_member_that_comes_after_the_others_have_begun_is_told_how_to_join(players: Players) -> None:
+    alone = players.start("a", {"orders": ()}, {"orders": "orders"}).result(20)[0]
+    record(players.store, alone)
+    later = players.start("b", {"paid": ("orders",)}, {"paid": "paid"}).result(20)[0]
+    with pytest.raises(UserError, match=r"begun without member 'b', with a.*--restore latest.*--wait-for"):
+        check_topology(players.store, later)

@@ -19,6 +19,13 @@ def check_topology(store: Store, topology: Topology) -> None:
     state = read_journal(store, must_exist=False).state
     if state.topology is None or state.topology_hash == digest(encode(topology)):
         return
+    before, now = set(state.topology.members()), set(topology.members())
+    if before < now:
+        raise UserError(
+            f"the pipeline in {store.url} has begun without member '{', '.join(sorted(now - before))}', with "
+            f"{', '.join(sorted(before))}. To join it at its newest checkpoint, start with --restore latest "
+            "(start(restore='latest')); members that are to begin together each name the others with --wait-for"
+        )
     changes = "; ".join(differences(state.topology, topology)) or "its description differs"
     raise UserError(
         f"the pipeline in {store.url} is not the one in this code: {changes}. To go on with the changed code from the "

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cutwater.protocol.wire import RequestKind
-from tests.cluster.team import MEMBERS, SHOP, Team
+from tests.cluster.team import DEADLINE_S, MEMBERS, SHOP, Team
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
@@ -49,19 +49,18 @@ def test_a_follower_killed_around_its_ack_and_its_publishing(team: Team) -> None
 
 
 def test_a_leader_killed_around_its_decision(team: Team) -> None:
+    """What a follower does too, it does when it comes back: it is the second time that it does so as the leader."""
     team.input.add(2)
-    places = (
-        "before part", "after part", "before manifest", "before journal entry@COMMITTED",
-        "after journal entry@COMMITTED", "announcement@commit", "before publish@orders", "after journal entry@BEGUN",
-    )  # fmt: skip
-    team.member("b")
-    team.member("c")
-    for place in places:
-        if "a" in team.up:
-            team.until("another one leads", lambda: team.leader in ("b", "c"))
-            leader = team.leader
-            team.pause(leader)  # until the member that is to be killed leads
-            team.pause(other_than("a", leader))
+    team.all_up()
+    team.await_commit(1)
+    team.kill("a")
+    for place in (
+        "before part:2", "after part:2", "before manifest", "before journal entry@COMMITTED",
+        "after journal entry@COMMITTED", "announcement@commit", "before publish@orders:2", "after journal entry@BEGUN",
+    ):  # fmt: skip
+        team.until("another one leads", lambda: team.leader in ("b", "c"))
+        for name in ("b", "c"):
+            team.pause(name)
         team.member("a", kill_at=place)
         team.until("a leads", lambda: team.leader == "a")
         for name in ("b", "c"):
@@ -160,7 +159,7 @@ def test_two_at_once_and_all_at_once(team: Team) -> None:
 
 def test_teams_with_files_of_their_own_go_back_together_while_one_is_down(team: Team) -> None:
     team.input.add(3)
-    team.all_up(alone=True)
+    team.all_up(alone=True, wait_for=MEMBERS)  # neither a nor b reads anything of another's
     team.await_commit(2)
     team.ask(RequestKind.SAVEPOINT, name="good")
     team.input.amount = 10_007
@@ -184,7 +183,7 @@ def test_a_member_that_comes_back_after_five_hundred_epochs(team: Team) -> None:
     for name in ("a", "b"):
         team.member(name, every="50ms", timeout="100ms", retained=2)
     missed = team.state.next_epoch + 500
-    team.until("500 epochs have come to nothing", lambda: team.state.next_epoch >= missed)
+    team.until("500 epochs have come to nothing", lambda: team.state.next_epoch >= missed, 2 * DEADLINE_S)
     team.input.add(1)
     team.kill("a", "b")
     team.all_up()
