@@ -61,6 +61,29 @@ def test_the_pause_counts_from_the_end_of_the_last_one_however_it_ended() -> Non
     assert c.tick(2_600) == [PLAIN]
 
 
+def test_it_says_when_it_next_has_something_to_do() -> None:
+    c = make(timeout_ms=500, alignment_timeout_ms=200, min_pause_ms=50)
+    assert c.next_ms() == 0
+    assert c.tick(0) == [PLAIN]
+    assert c.next_ms() is None, "it waits for its number"
+    begin(c, 1, 10)
+    assert c.next_ms() == 210
+    assert c.tick(209) == []
+    assert c.tick(210) == [TurnUnaligned(1, 10)]
+    assert c.next_ms() == 510
+    assert c.tick(509) == []
+    assert isinstance(c.tick(510)[0], Abort)
+    assert c.next_ms() is None, "it waits for the abort to be durable"
+    c.aborted(1, 980)
+    assert c.next_ms() == 1_030
+    assert c.tick(1_029) == []
+    assert c.tick(1_030) == [PLAIN]
+    begin(c, 2, 1_030)
+    c.request_drain(1_040, "r")
+    all_ack(c, 2, 1_050)
+    assert c.next_ms() is None, "a drain waits for the commit"
+
+
 def test_only_one_is_in_flight_unless_more_are_allowed() -> None:
     c = started(timeout_ms=60_000)
     assert c.tick(50_000) == []

@@ -101,6 +101,16 @@ class Coordinator:
                 actions.append(TurnUnaligned(flight.epoch, flight.checkpoint_id))
         return actions + self._start(now_ms)
 
+    def next_ms(self) -> int | None:
+        """When `tick` next has something to do, if nothing else happens before; `None` if never."""
+        times = [max(self._due_ms, self._pause_until_ms)] if self._has_room() else []
+        for flight in self._flights:
+            if flight.phase is CheckpointPhase.COLLECTING:
+                times.append(flight.since_ms + self.config.timeout_ms)
+                if self.config.alignment_timeout_ms is not None and not flight.flags & _NEVER_TURNED:
+                    times.append(flight.since_ms + self.config.alignment_timeout_ms)
+        return min(times, default=None)
+
     def request_checkpoint(
         self, now_ms: int, request_id: str, full: bool = False, unaligned: bool = False
     ) -> list[Action]:
@@ -231,14 +241,18 @@ class Coordinator:
             self._queue.append(wanted)
         return [Refuse(request_id, *refusal)] if refusal else self._start(now_ms)
 
-    def _start(self, now_ms: int) -> list[Action]:
-        """Begins the next checkpoint if there is cause and room. Only one at a time may lack its number."""
+    def _has_room(self) -> bool:
+        """Whether another checkpoint may begin. Only one at a time may lack its number."""
         drain_next = any(w.flags & Flags.DRAIN for w in self._queue[:1])
-        if (
+        return not (
             self._closed
             or len(self._flights) >= (1 if drain_next else self.config.max_concurrent)
             or any(f.phase is CheckpointPhase.BEGINNING or f.flags & Flags.DRAIN for f in self._flights)
-        ):
+        )
+
+    def _start(self, now_ms: int) -> list[Action]:
+        """Begins the next checkpoint if there is cause and room."""
+        if not self._has_room():
             return []
         if self._queue:
             begin = self._queue.pop(0)

@@ -222,8 +222,14 @@ class Leader:
                 yield from self._perform_all(term, coordinator, actions)
             else:
                 yield from housekeeper.do_next()
-                yield Wait(self.member.config.poll_ms)
+                yield Wait(self._rest_ms(coordinator))
         self.coordinator = None
+
+    def _rest_ms(self, coordinator: Coordinator) -> int:
+        """Until the next checkpoint is due, or one that is under way is late; but not for long."""
+        next_ms = coordinator.next_ms()
+        due_ms = self.member.config.poll_ms if next_ms is None else next_ms - self.member.now_ms
+        return max(1, min(due_ms, self.member.config.poll_ms))
 
     def leads(self, term: int) -> bool:
         return self.member.journal.state.term == term
