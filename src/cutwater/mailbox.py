@@ -94,7 +94,7 @@ class Mailbox:
             self._runtime.shell.work(lambda: self._remove(f"{REQUESTS}{request_id}.json"))
 
     def on_reply(self, reply: Reply) -> None:
-        """The leader has answered, in the loop's thread."""
+        """The leader has answered, in a turn of the shell."""
         request_id = reply.request_id
         self._pending.pop(request_id, None)
         self._delivered.pop(request_id, None)
@@ -115,7 +115,7 @@ class Mailbox:
         self._from_store.discard(reply.request_id)
 
     def _deliver(self) -> None:
-        """Hands to the leader what it has not been given in this term, in the loop's thread."""
+        """Hands to the leader what it has not been given in this term, in a turn of the shell."""
         leader = self._runtime.leader
         state = self._runtime.member.journal.state
         if leader.phase is LeaderPhase.LEADING and leader.coordinator is not None:

@@ -181,7 +181,7 @@ class Runtime:
             self.failure = error
         self.done.set()
 
-    # --- after every step, in the loop's thread -------------------------------------------------------
+    # --- after every step, in its turn of the shell ---------------------------------------------------
 
     def _after_step(self) -> None:
         member = self.member
@@ -251,7 +251,7 @@ class Runtime:
             self.hosts[actor.removeprefix("stage ")].end()
 
     def restart_stage(self, name: str) -> None:
-        """Starts the next incarnation of a stage, in the loop's thread."""
+        """Starts the next incarnation of a stage, in a turn of the shell."""
         if not self._stopping and name in self.member.stages:
             self.shell.end(f"stage {name}")
             self.member.start_stage(name)
@@ -273,7 +273,7 @@ class Runtime:
         self.shell.call(lambda: self._take(sender, message))
 
     def _take(self, sender: str, message: Any) -> None:
-        """A message of another member, in the loop's thread."""
+        """A message of another member, in a turn of the shell."""
         if isinstance(message, Hint):
             self.mailbox.look()
             return

@@ -166,7 +166,7 @@ class StageHost:
                 return
             time.sleep(COMMIT_LOOK_S if local else COMMIT_LOOK_REMOTE_S)
 
-    # --- how the query ended, in the loop's thread -----------------------------------------------------
+    # --- how the query ended, in a turn of the shell ---------------------------------------------------
 
     def _on_end(self, incarnation: int, error: BaseException | None) -> None:
         runtime = self.runtime
@@ -204,7 +204,7 @@ class StageHost:
         )
         runtime.shell.later(wait, lambda: runtime.restart_stage(self.name))
 
-    # --- after every step, in the loop's thread ---------------------------------------------------------
+    # --- after every step, in its turn of the shell -----------------------------------------------------
 
     def attend(self, stage: Stage) -> None:
         """Brings feeds up to date and sees to drains."""
