@@ -220,3 +220,33 @@ def test_nothing_is_resumed_after_the_shell_was_stopped() -> None:
     loop._pool.join()
     assert said.empty()
     running.close()
+
+
+def test_nobody_is_resumed_after_an_error_in_a_thread_of_the_pool() -> None:
+    failures: Said = SimpleQueue()
+    said: Said = SimpleQueue()
+    broken = Event()
+
+    def perform(effect: fx.Effect) -> Any:
+        assert isinstance(effect, fx.Read)
+        if effect.name == "after":
+            broken.wait(10)
+
+    def breaks() -> fx.Procedure[None]:
+        yield fx.Read("first")
+        broken.set()
+        raise ZeroDivisionError
+
+    def goes_on() -> fx.Procedure[None]:
+        yield fx.Read("after")
+        said.put("resumed")
+
+    loop = shell(perform, failures)
+    loop.spawn("goes on", goes_on())
+    loop.spawn("breaks", breaks())
+    loop.start()
+    assert isinstance(failures.get(timeout=10), ZeroDivisionError)
+    loop.stop()
+    loop._pool.join()
+    assert said.empty()
+    assert failures.empty()

@@ -21,8 +21,9 @@ def check_topology(store: Store, topology: Topology) -> None:
         return
     before, now = set(state.topology.members()), set(topology.members())
     if before < now:
+        absent = " and ".join(f"member '{name}'" for name in sorted(now - before))
         raise UserError(
-            f"the pipeline in {store.url} has begun without member '{', '.join(sorted(now - before))}', with "
+            f"the pipeline in {store.url} has begun without {absent}, with "
             f"{', '.join(sorted(before))}. To join it at its newest checkpoint, start with --restore latest "
             "(start(restore='latest')); members that are to begin together each name the others with --wait-for"
         )

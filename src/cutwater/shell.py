@@ -144,25 +144,28 @@ class Shell:
                 self._poke(name)
 
     def _loop(self) -> None:
-        try:
-            while not self._stopped.is_set():
-                task = self._next_task()
-                if task is not None:
-                    self._take_turn(task)
-        except BaseException as error:
-            self._stopped.set()
-            self._on_failure(error)
+        while not self._stopped.is_set():
+            task = self._next_task()
+            if task is not None:
+                self._take_turn(task)
 
     def _take_turn(self, task: Callable[[], T]) -> T | None:
-        """Does something and what follows from it; nothing any more once the shell was stopped."""
+        """Does something and what follows from it; nothing any more once the shell was stopped. An error ends the
+        shell before anybody else has the turn."""
         with self._turn:
             if self._stopped.is_set():
                 return None
-            self.member.now_ms = int(time.monotonic() * 1000)
-            result = task()
-            self.settle()
-            self._after_step()
-            return result
+            try:
+                self.member.now_ms = int(time.monotonic() * 1000)
+                result = task()
+                self.settle()
+                self._after_step()
+                return result
+            except BaseException as error:
+                self._stopped.set()
+                self._tasks.put(lambda: None)  # for the loop, to see that
+                self._on_failure(error)
+                return None
 
     def _next_task(self) -> Task | None:
         with self._turn:
@@ -245,9 +248,8 @@ class Shell:
         try:
             task()
         except BaseException as error:
-            if not self._stopped.is_set():
-                failure = error
-                self.call(lambda: _raise(failure))
+            failure = error
+            self._take_turn(lambda: _raise(failure))
 
     last_trouble = ""
     """What storage or a table said when something last failed there; it is tried again."""

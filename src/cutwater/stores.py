@@ -52,6 +52,7 @@ _ACCESS = {
 }
 _TEMP = ".tmp"
 _TEMP_SECONDS = 3600
+_TEMP_FOLDERS = 64
 _ATTEMPTS = 100
 _NO_LINK = (errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS)
 _SIDE_BY_SIDE = 16
@@ -265,15 +266,16 @@ class LocalStore:
         probe = f"{_TEMP}/{uuid4().hex}"
         self.create(probe, b"")
         self.path(probe).unlink(missing_ok=True)
-        for temp in sorted(self._temp.rglob("*"), reverse=True):  # what is in a folder comes before it
-            with suppress(OSError):
-                if temp.stat().st_mtime < time.time() - _TEMP_SECONDS:
-                    temp.rmdir() if temp.is_dir() else temp.unlink()
+        for folder, _, files in os.walk(self._temp):
+            for temp in (Path(folder, file) for file in files):
+                with suppress(FileNotFoundError):
+                    if temp.stat().st_mtime < time.time() - _TEMP_SECONDS:
+                        temp.unlink()
 
     @contextmanager
     def _temp_file(self, data: bytes, *, sync: bool) -> Iterator[str]:
-        # Every process has a folder of its own for them: in one that all share they would wait for each other.
-        folder = f"{self._folder}/{_TEMP}/{os.getpid()}"
+        # Several folders: in one that all processes share they would wait for each other.
+        folder = f"{self._folder}/{_TEMP}/{os.getpid() % _TEMP_FOLDERS}"
         temp = f"{folder}/{uuid4().hex}"
         file = self._inside(folder, lambda: FileIO(temp, "x"))
         try:

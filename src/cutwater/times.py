@@ -32,9 +32,9 @@ from cutwater.protocol.records import (
 from cutwater.stores import Store
 
 KEPT = 50
-"""Notes that are kept; why an epoch was aborted is in the journal for longer."""
+"""Epochs whose notes are kept; why one was aborted is in the journal for longer."""
 SURPLUS = 10
-"""Notes that may be there beyond that, so that not every epoch deletes one."""
+"""Older notes that may lie about, so that not every epoch deletes one."""
 PREFIX = "explain/"
 
 
@@ -201,9 +201,11 @@ class Times:
             self._store.put(name, msgspec.json.encode(times))
             if name not in self._files:
                 self._files.append(name)
-            if len(self._files) > KEPT + SURPLUS:
-                self._store.delete(self._files[:-KEPT])
-                self._files = self._files[-KEPT:]
+            oldest = f"{PREFIX}{max(0, times.epoch - KEPT):012d}"
+            old = [name for name in self._files if name < oldest]
+            if len(old) > SURPLUS:
+                self._store.delete(old)
+                self._files = [name for name in self._files if name >= oldest]
         except OSError:
             pass
 

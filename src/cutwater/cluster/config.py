@@ -37,7 +37,7 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
     tls_key: str | None = None
     multicast: bool = False
     gossip: bool = True
-    lease_s: float = 5.0
+    lease_s: float = 10.0
     grace_s: float = 30.0
 
     def __repr__(self) -> str:
@@ -124,7 +124,6 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
             "open/return_conditions": {"connect_scouted": False, "declares": False},
             "transport/link/protocols": ["tls" if self.tls else "tcp"],
             "transport/link/tx/lease": round(self.lease_s * 1000),
-            "transport/link/tx/keep_alive": 2,  # per lease; every member has a link to every other
             "transport/shared_memory/enabled": False,  # a killed process would leave its segments behind
         }
         if self.tls:

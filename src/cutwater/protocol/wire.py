@@ -57,7 +57,7 @@ class Announcement(msgspec.Struct, frozen=True, tag_field="type", tag="announcem
 
 
 class Ack(msgspec.Struct, frozen=True, tag_field="type", tag="ack"):
-    """One member's answer to PREPARE: all its stages have cut and its part is durable, or why not.
+    """One member's answer to PREPARE: all its stages have cut and its part is written, or why not.
 
     `boot` names the member's process. `watermark` is the lowest of its stages'. `part` is the object that
     holds its part, `part_hash` the hash of its bytes, `size_bytes` the size of the state that it names.

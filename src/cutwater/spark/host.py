@@ -112,11 +112,13 @@ class StageHost:
 
     def end(self) -> None:
         """Its stage is of a generation that is over: the query must not go on."""
-        self.runtime.shell.work(self._end)
+        writer = self.writer
+        self.runtime.shell.work(lambda: self._end(writer))
 
-    def _end(self) -> None:
+    def _end(self, writer: BatchWriter | None) -> None:
         with self._lock:
-            self._stop_query()
+            if self.writer is writer:  # else the next incarnation has begun, and stopped this one
+                self._stop_query()
 
     def close(self) -> None:
         """The run is over: no further batch begins."""
