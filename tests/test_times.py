@@ -20,11 +20,11 @@ def test_notes_of_the_latest_epochs_are_kept(tmp_path: Path) -> None:
     store = open_store(str(tmp_path), create=True)
     assert isinstance(store, LocalStore)
     times = Times(store, "a")
-    for epoch in range(1, 501):
+    for epoch in range(1, 131):
         note(times, epoch)
         assert len(store.list("explain/")) <= KEPT + SURPLUS + 1
-    assert kept(store) >= set(range(500 - KEPT, 501))
-    assert read_times(store, 500) is not None
+    assert kept(store) >= set(range(130 - KEPT, 131))
+    assert read_times(store, 130) is not None
 
 
 def test_a_member_that_starts_again_deletes_nothing_that_others_still_keep(tmp_path: Path) -> None:
