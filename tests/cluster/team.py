@@ -24,6 +24,8 @@ from tests.faults.runner import QUICK_START, ROOT, Bench, Child
 MEMBERS = ("a", "b", "c")
 SHOP = {"orders": ORDERS, "payments": PAYMENTS, "matched": MATCHED, "revenue": PAID_REVENUE}
 DEADLINE_S = 240.0
+NO_STORE = "does not answer: the store does not answer"
+"""What a member says that gives up because it could not reach the store when it started."""
 
 
 class MemberChild(Child):
@@ -130,8 +132,12 @@ class Team(Bench):
         """Waits, and says how long it took."""
         began = time.monotonic()
         while not holds():
-            for name, child in self.up.items():
+            for name, child in list(self.up.items()):
                 code = child.process.poll()
+                if code == 1 and NO_STORE in child.said():  # it started while there was none: start it again
+                    child.kill()
+                    self.member(name)
+                    continue
                 assert code in (None, 0, -signal.SIGKILL), (
                     f"waiting until {what}: {name} ended with {code}:\n{child.said()}"
                 )

@@ -51,18 +51,19 @@ class Two:
 
         return pipeline
 
+    def start_alone(self, name: str, pipeline: cw.Pipeline, options: dict[str, Any]) -> None:
+        other = self.ends["b" if name == "a" else "a"]
+        given: dict[str, Any] = {
+            "every": "1h", "leader_timeout": "1s", "wait_for": ("a", "b"), "takeover": True, "member": name,
+            "cluster": cw.ClusterConfig(listen=(self.ends[name],), peers=(other,), secret="s"),
+            "tell": lambda line: self.lines.append(f"{name}: {line}"), **options,
+        }  # fmt: skip
+        pipeline.start(str(self.base / "store"), spark=self.spark, **given)
+        self.up[name] = pipeline
+
     def start(self, **pipelines: tuple[cw.Pipeline, dict[str, Any]]) -> None:
         """Starts members side by side, because each waits for the other."""
-        threads = []
-        for name, (pipeline, options) in pipelines.items():
-            other = self.ends["b" if name == "a" else "a"]
-            cluster = cw.ClusterConfig(listen=(self.ends[name],), peers=(other,), secret="s")
-            settings = {"every": "1h", "leader_timeout": "1s", "wait_for": ("a", "b"), "takeover": True}
-            given = {**settings, "member": name, "cluster": cluster, "spark": self.spark, **options}
-            given["tell"] = lambda line, name=name: self.lines.append(f"{name}: {line}")
-            store = str(self.base / "store")
-            threads.append(Thread(target=pipeline.start, args=(store,), kwargs=given))
-            self.up[name] = pipeline
+        threads = [Thread(target=self.start_alone, args=(name, *how)) for name, how in pipelines.items()]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -70,9 +71,9 @@ class Two:
         for name in pipelines:
             assert self.up[name].is_running, self.lines
 
-    def await_rows(self, count: int, through: cw.Pipeline, after: int = 0) -> None:
+    def await_rows(self, count: int, through: cw.Pipeline, after: int = 0, table: str = "out") -> None:
         """Has checkpoints taken until the table has so many rows, by a checkpoint after that one."""
-        out = self.base / "out"
+        out = self.base / table
 
         def holds() -> bool:
             newer = through.checkpoint() > after
@@ -136,3 +137,24 @@ def test_a_member_goes_on_as_a_part_of_a_graph_that_another_one_has_changed(two:
     assert rows_of(two.base / "doubled") == [(i, 2.0 * (i % 97)) for i in range(10, 20)], (
         "it starts at the cut"
     )
+
+
+def test_a_member_that_comes_later_joins_with_a_restore(two: Two) -> None:
+    deliver(two.base / "in", "one", numbers(range(10)))
+    two.start(a=(two.of_a(doubled=True), {"wait_for": ()}))
+    a = two.up["a"]
+    two.await_rows(10, a, table="doubled")
+    with pytest.raises(cw.UserError, match=r"begun without member 'b', with a\. .*--restore latest"):
+        two.start_alone("b", two.of_b(), {})
+    staying = Thread(target=a.stay, args=(two.lines.append,), daemon=True)
+    staying.start()
+    two.start(b=(two.of_b(), {"restore": "latest"}))
+    await_that("a has started again", lambda: any("starting again" in line for line in two.lines))
+    await_that("it runs again", lambda: a.is_running)
+    deliver(two.base / "in", "two", numbers(range(10, 20)))
+    two.await_rows(10, two.up["b"])
+    two.up["b"].drain()
+    staying.join(60)
+    assert not staying.is_alive()
+    assert [row[0] for row in rows_of(two.base / "out")] == list(range(10, 20)), "it starts at the cut"
+    assert [row[0] for row in rows_of(two.base / "doubled")] == list(range(20))
