@@ -169,7 +169,7 @@ class MakeFolder(msgspec.Struct, frozen=True):
 
 
 class StartQuery(msgspec.Struct, frozen=True):
-    """Starts the stage's query in that folder. Answers nothing."""
+    """Starts the stage's query in that folder. Answers nothing, or `FAILED`."""
 
     stage: str
     generation: int

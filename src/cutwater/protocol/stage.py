@@ -149,7 +149,7 @@ class Stage:
         if self._is_fenced():
             return False
         self._step("opened")
-        yield StartQuery(self.name, self.generation, self.incarnation)
+        yield from insist(StartQuery(self.name, self.generation, self.incarnation))
         return True
 
     def _starting_report(self) -> Procedure[StageReport | None]:

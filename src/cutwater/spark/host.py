@@ -10,6 +10,7 @@ by one more incarnation of the query that takes what is available now and then e
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any
 
@@ -163,9 +164,10 @@ class StageHost:
         local = self.runtime.store.path(name) is not None
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline and not writer.stopping:
-            if self.runtime.store.exists(name):
-                self.runtime.shell.poke(f"stage {self.name}")
-                return
+            with suppress(OSError):  # the store may be back for the next look
+                if self.runtime.store.exists(name):
+                    self.runtime.shell.poke(f"stage {self.name}")
+                    return
             time.sleep(COMMIT_LOOK_S if local else COMMIT_LOOK_REMOTE_S)
 
     # --- how the query ended, in a turn of the shell ---------------------------------------------------
@@ -355,12 +357,17 @@ class StageHost:
             self.runtime.shell.poke(f"stage {self.name}")
 
     def _last_committed(self) -> int:
-        """The last batch that Spark has committed in the running incarnation's folder."""
+        """The last batch that Spark has committed in the running incarnation's folder; waits for the store to say."""
         writer = self.writer
-        if writer is None:
+        while writer is not None and not self._closed:
+            prefix = f"{writer.folder}commits/"
+            try:
+                ids = [n.removeprefix(prefix) for n in self.runtime.store.list(prefix)]
+                break
+            except OSError:
+                time.sleep(COMMIT_LOOK_REMOTE_S)
+        else:
             return -1
-        prefix = f"{writer.folder}commits/"
-        ids = [n.removeprefix(prefix) for n in self.runtime.store.list(prefix)]
         return max((int(i) for i in ids if i.isdigit()), default=-1) + writer.base + 1
 
     def _be_done_with(self, stage: Stage) -> None:
