@@ -6,7 +6,6 @@ import datetime as dt
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -15,10 +14,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 import cutwater as cw
-from cutwater.spark.feed import KNOWN_WITHIN_S, Feed, FeedClosed
-from cutwater.spark.host import StageHost
+from cutwater.spark.feed import Feed, FeedClosed
 from cutwater.spark.source import ChannelSource
-from tests.spark_helpers import NUMBERS, await_that, deliver, numbers, rows_of
+from tests.spark_helpers import NUMBERS, deliver, numbers, rows_of
 
 ALL_TYPES = """
     id long,
@@ -274,37 +272,3 @@ def test_columns_of_another_type_are_an_error(spark: SparkSession, tmp_path: Pat
     source.feed = channel(spark, tmp_path, 1).feed
     with pytest.raises(Exception, match=r"channel 'a' \(id string\), but id bigint"):
         taken(source, tmp_path)
-
-
-def test_a_stage_stops_at_once_while_its_source_waits_for_a_batch(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its batch is planned and fails; the next incarnation plans the same one, and is never told of it."""
-    deliver(tmp_path / "in", "one", numbers(range(10)))
-    pipeline = cw.Pipeline("waiting")
-    feed_it = StageHost._feed
-
-    def feed_the_first(host: StageHost, stage: Any) -> None:
-        if host.restarts == 0:
-            feed_it(host, stage)
-
-    monkeypatch.setattr(StageHost, "_feed", feed_the_first)
-
-    @pipeline.stage
-    def source(spark: SparkSession) -> DataFrame:
-        return spark.readStream.schema(NUMBERS).parquet(str(tmp_path / "in"))
-
-    @pipeline.stage(sinks=[cw.parquet(str(tmp_path / "out"))])
-    def broken(source: DataFrame) -> DataFrame:
-        return source.selectExpr("assert_true(id < 0, 'not this one') AS nothing")
-
-    pipeline.start(str(tmp_path / "store"), every="1h", spark=spark)
-    host = pipeline._running().hosts["broken"]
-    await_that(
-        "the source waits",
-        lambda: host.restarts and any(vars(f._changed)["_waiters"] for f in host.feeds.values()),
-    )
-    stopping = Thread(target=pipeline.stop, daemon=True)
-    stopping.start()
-    stopping.join(KNOWN_WITHIN_S / 2)
-    assert not stopping.is_alive()
