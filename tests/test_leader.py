@@ -139,7 +139,11 @@ def test_seed_a03_an_ack_of_anything_else_commits_nothing(epoch_off: int, id_off
     until(world, lambda: world.oracle.epochs == 2)
 
 
-def test_an_ack_whose_part_is_not_there_aborts_the_epoch_in_words() -> None:
+@pytest.mark.parametrize(("left", "says"), [(None, "missing"), (b"", "not what it acked")])
+def test_an_ack_whose_part_is_not_there_or_not_whole_aborts_the_epoch_in_words(
+    left: bytes | None, says: str
+) -> None:
+    """A part is not synced: after a power failure nothing may be left of it, or an empty file."""
     world = running_world()
     slow_down(world, "b", 3_000)
     ask(world, RequestKind.CHECKPOINT)
@@ -147,11 +151,13 @@ def test_an_ack_whose_part_is_not_there_aborts_the_epoch_in_words() -> None:
     (begun,) = world.oracle.ledger.open.values()
     for name in ("m1", "m2"):
         ack = stray_ack(name, begun.epoch, begun.checkpoint_id, begun.term)
+        if left is not None:
+            world.store.create(ack.part, left)
         leader_of(world).deliver(name, encode(ack))
     until(world, lambda: bool(entries(world, r.Aborted)), ms=500)
     (aborted,) = entries(world, r.Aborted)
     assert aborted.reason == "part_unreadable"
-    assert aborted.detail == f"{r.part_name(2, begun.checkpoint_id, 'm1', 'boot')} of member m1 is missing"
+    assert aborted.detail == f"{r.part_name(2, begun.checkpoint_id, 'm1', 'boot')} of member m1 is {says}"
 
 
 def test_a_heartbeat_of_a_former_term_does_not_count_as_a_leader() -> None:
