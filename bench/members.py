@@ -24,7 +24,6 @@ from bench.ports import free_endpoints
 from cutwater.cluster.config import ClusterConfig
 from cutwater.cluster.links import Heard, Links
 from cutwater.cluster.zenoh_kv import ZenohKv
-from cutwater.offline import create
 from cutwater.protocol import effects as fx
 from cutwater.protocol.coordinator_actions import CoordinatorConfig
 from cutwater.protocol.leader import Leader, LeaderConfig
@@ -70,7 +69,7 @@ class Process:
         )
         self._announced: dict[int, float] = {}
         self._handlers: dict[type, Any] = {
-            fx.Create: lambda e: fx.CREATED if create(store, e) else fx.EXISTS,
+            fx.Create: lambda e: fx.CREATED if store.create(e.name, e.data) else fx.EXISTS,
             fx.Read: lambda e: store.read(e.name),
             fx.ReadMany: lambda e: store.read_many(e.names),
             fx.List: lambda e: store.list(e.prefix, e.after),

@@ -22,6 +22,7 @@ from bench.members import running
 from cutwater.protocol.coordinator import Coordinator
 from cutwater.protocol.coordinator_actions import CoordinatorConfig, Decide
 from cutwater.protocol.quorum import Quorum, Reached
+from cutwater.protocol.records import Offset, StageReport
 from cutwater.protocol.watermark import known
 from cutwater.protocol.wire import Ack, decode, encode
 
@@ -33,6 +34,13 @@ TARGETS_MS = {3: 10.0, 32: 60.0}
 INTERVALS_MS = {3: 200, 32: 1_000}
 """Between two checkpoints; long enough for everybody to come to rest."""
 WARM_UP = 3
+
+
+def report(stage: str) -> StageReport:
+    """A stage with a source and some state."""
+    state = {f"stages/{stage}/1/state/0/{n}/17.delta": f"{n:064x}" for n in range(4)}
+    offsets: dict[str, Offset] = {"source": '{"logOffset":17}'}
+    return StageReport(stage, 1, 17, False, {}, offsets, known(1_700_000_000_000), state)
 
 
 def acks(epoch: int) -> list[bytes]:
@@ -48,9 +56,7 @@ def acks(epoch: int) -> list[bytes]:
                 ok=True,
                 error=None,
                 watermark=known(1_700_000_000_000 + i),
-                part=f"checkpoints/{epoch}-{epoch}/parts/member-{i:04}-{i:08x}.json",
-                part_hash=f"{i:064x}",
-                size_bytes=10_000_000 + i,
+                reports={f"stage_{i:04}": report(f"stage_{i:04}")},
             )
         )
         for i in range(MEMBERS)

@@ -1,7 +1,7 @@
 """What a checkpoint writes when the state is large and little of it has changed.
 
 A stage counts a million keys; between two checkpoints one in a hundred of them changes. The bytes that a
-checkpoint writes are those of every object that the protocol creates for it (its entries, part and manifest);
+checkpoint writes are those of every object that the protocol creates for it (its entries and manifest);
 state files are named in place. Beside it: what Spark itself wrote of the change, and the longest that a
 micro-batch took while checkpoints were taken against those without.
 

@@ -11,6 +11,7 @@ from cutwater.protocol.coordinator_actions import (
     Decide,
 )
 from cutwater.protocol.quorum import AckOutcome
+from cutwater.protocol.records import StageReport
 from cutwater.protocol.watermark import known
 from cutwater.protocol.wire import Ack
 
@@ -22,10 +23,10 @@ def make(members: str = "ab", now_ms: int = 0, last_ms: int | None = None, **con
     return Coordinator(CoordinatorConfig(**config), members, 3, now_ms, last_ms)
 
 
-def ack(member: str, epoch: int, error: str | None = None, term: int = 3, size_bytes: int = 10) -> Ack:
-    part = f"checkpoints/{epoch}-{epoch * 10}.{member}-1.json"
-    ok = error is None
-    return Ack(member, "boot", epoch, epoch * 10, term, ok, error, known(5), part, f"h-{member}", size_bytes)
+def ack(member: str, epoch: int, error: str | None = None, term: int = 3) -> Ack:
+    report = StageReport(f"stage {member}", 1, epoch, False, {}, {}, known(5), {})
+    reports = {report.stage: report}
+    return Ack(member, "boot", epoch, epoch * 10, term, error is None, error, known(5), reports)
 
 
 def begin(c: Coordinator, epoch: int, now_ms: int) -> list[Action]:

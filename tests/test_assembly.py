@@ -134,6 +134,7 @@ def test_parts_that_do_not_fit_are_refused_with_the_reason(
     players: Players, other: Reads, sinks: dict[str, str], says: str
 ) -> None:
     first = players.start("a", {"orders": ()}, {"orders": "orders"}, expected=("b",))
+    players.until_told("a", "waiting for member 'b'")
     second = players.start("b", other, sinks)
     ended, _ = wait([first, second], 20, FIRST_EXCEPTION)
     refused = next(f for f in ended if f.exception() is not None)

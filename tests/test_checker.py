@@ -432,33 +432,30 @@ def a_commit_counts_an_ack_of_another_checkpoint(edit: Edit) -> None:
                 line["message"]["checkpoint_id"] = 1
 
 
-@breaks("parts")
-def a_part_is_created_after_its_ack(edit: Edit) -> None:
+@breaks("reports")
+def an_ack_comes_before_the_barrier_that_it_reports(edit: Edit) -> None:
     ack = next(line for line in edit.of("sent", kind="ack") if line["message"]["ok"])
-    part = next(edit.of("create", name=ack["message"]["part"], process=ack["process"]))
-    edit.move(ack, before=part)
-
-
-@breaks("parts")
-def a_part_was_never_created(edit: Edit) -> None:
-    commit = edit.writes(edit.commits()[-1])
-    checkpoint_id = commit["record"]["body"]["checkpoint_id"]
-    ack = [a for a in edit.of("sent", kind="ack") if a["message"]["checkpoint_id"] == checkpoint_id][-1]
-    edit.touched.append(commit)
-    edit.drop(
-        *(
-            line
-            for line in edit.lines
-            if line["process"] == ack["process"] and line.get("name") == ack["message"]["part"]
-        )
+    stage = next(iter(ack["message"]["reports"]))
+    checkpoint_id = ack["message"]["checkpoint_id"]
+    barrier = next(
+        line
+        for line in edit.of("create", process=ack["process"])
+        if line["name"].startswith(f"stages/{stage}/")
+        and line["record"]["body"].get("checkpoint_id") == checkpoint_id
     )
+    edit.move(ack, before=barrier)
 
 
-@breaks("parts")
-def an_ack_names_another_part_than_was_created(edit: Edit) -> None:
-    ack = next(line for line in edit.of("sent", kind="ack") if line["message"]["ok"])
-    ack["message"]["part_hash"] = "0" * 64
-    edit.touched.append(ack)
+@breaks("reports")
+def a_manifest_says_something_else_than_was_acked(edit: Edit) -> None:
+    commit = edit.writes(edit.commits()[-1])
+    edit.touched.append(commit)
+    checkpoint_id = commit["record"]["body"]["checkpoint_id"]
+    for kind in ("sent", "received"):
+        for line in edit.of(kind, kind="ack"):
+            if line["message"]["checkpoint_id"] == checkpoint_id:
+                for report in line["message"]["reports"].values():
+                    report["state"] = {"another": "file"}
 
 
 @breaks("manifest")

@@ -325,7 +325,7 @@ def test_a_stage_is_dropped_only_if_nobody_reads_it(folder: Path) -> None:
 def test_gc_removes_what_is_over_and_nothing_that_is_kept(tmp_path: Path, history: Written) -> None:
     store = history.write(tmp_path)
     before = store.list("")
-    left = [r.part_name(4, 99, "m0", "b"), f"{r.checkpoint_prefix(4, 99)}manifest.json"]
+    left = [f"{r.checkpoint_prefix(4, 99)}{name}" for name in ("channels/a/1/x", "manifest.json")]
     for name in left:
         store.create(name, b"12345")
     found = document("gc", "--dry-run", "--retained", "1", "--store", tmp_path)

@@ -34,7 +34,7 @@ def test_one_checkpoint_from_begin_to_commit() -> None:
     assert c.in_flight() == ()
     done = c.last_completed
     assert done is not None
-    assert (done.epoch, done.checkpoint_id, done.size_bytes, done.acked) == (1, 10, 20, ("a", "b"))
+    assert (done.epoch, done.checkpoint_id, done.acked) == (1, 10, ("a", "b"))
     phases = CheckpointPhase
     assert done.times_ms == {
         phases.BEGINNING: 0,
@@ -56,14 +56,13 @@ def test_status_shows_since_when_and_who_acked_while_it_is_in_flight() -> None:
         (),
         (),
     )
-    assert beginning.size_bytes == 0
     begin(c, 1, 7)
     c.on_ack(ack("b", 1), 9)
     c.request_savepoint("s", 10, "r")
     status = c.status()
     (flight,) = status.in_flight
     assert (flight.phase, flight.since_ms) == (CheckpointPhase.COLLECTING, 7)
-    assert (flight.acked, flight.missing, flight.size_bytes) == (("b",), ("a",), 10)
+    assert (flight.acked, flight.missing) == (("b",), ("a",))
     assert status.queued == (Begin(Flags.FULL_SNAPSHOT, "s", ("r",)),)
     assert (status.term, status.next_due_ms, status.failures_in_a_row, status.closed) == (3, 1_000, 0, None)
 
@@ -266,7 +265,6 @@ def test_seed_e04_a_duplicate_report_is_not_counted_twice() -> None:
     c.on_ack(ack("a", 1), 1)
     assert c.on_ack(ack("a", 1), 2) == (AckOutcome.DUPLICATE, [])
     assert c.pending(10) == ("b",)
-    assert c.in_flight()[0].size_bytes == 10
     assert c.on_ack(ack("b", 1), 3)[1] == [decided(1)]
     assert c.on_ack(ack("b", 1), 4) == (AckOutcome.DUPLICATE, [])
 
@@ -275,10 +273,8 @@ def test_seed_e05_positions_come_with_the_acks_while_it_is_in_progress() -> None
     c = started()
     (decide,) = all_ack(c, 1, 1)
     assert isinstance(decide, Decide)
-    assert {m: (a.part, a.part_hash) for m, a in decide.acks.items()} == {
-        "a": ("checkpoints/1-10.a-1.json", "h-a"),
-        "b": ("checkpoints/1-10.b-1.json", "h-b"),
-    }
+    batches = {m: {s: report.batch for s, report in a.reports.items()} for m, a in decide.acks.items()}
+    assert batches == {"a": {"stage a": 1}, "b": {"stage b": 1}}
 
 
 def test_seed_e06_numbers_come_from_the_journal_and_only_grow() -> None:
@@ -300,7 +296,7 @@ def test_seed_e08_the_last_completed_one_is_never_partial() -> None:
     c = started()
     all_ack(c, 1, 0)
     assert c.last_completed is None
-    c.aborted(1, 1, Why.PART_UNREADABLE, "part of a")
+    c.aborted(1, 1, Why.STORE_DAMAGED, "the manifest")
     assert c.last_completed is None
 
 

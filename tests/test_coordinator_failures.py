@@ -140,9 +140,7 @@ def play(seed: int) -> list[str]:
                 assert action.epoch not in fates
                 fates[action.epoch] = "aborted"
                 take(
-                    c.aborted(
-                        action.epoch, now_ms, None if isinstance(action, Abort) else Why.PART_UNREADABLE
-                    )
+                    c.aborted(action.epoch, now_ms, None if isinstance(action, Abort) else Why.STORE_DAMAGED)
                 )
             elif isinstance(action, Decide):
                 assert action.epoch not in fates
@@ -153,7 +151,7 @@ def play(seed: int) -> list[str]:
             member = rng.choice("abcx")
             error = "no" if rng.random() < 0.05 else None
             answer = Ack(
-                member, "boot", flight.epoch, flight.checkpoint_id, 3, not error, error, known(1), "p", "h"
+                member, "boot", flight.epoch, flight.checkpoint_id, 3, not error, error, known(1), {}
             )
             if member != "x" and error is None and flight.epoch in begun:
                 begun[flight.epoch].add(member)

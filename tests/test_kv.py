@@ -22,9 +22,7 @@ PREPARE = Announcement(Phase.PREPARE, 7, 42, 3, 1, 1, 42)
 def ack(
     member: str, checkpoint_id: int = 42, watermark: Watermark = UNKNOWN, error: str | None = None
 ) -> bytes:
-    return encode(
-        Ack(member, f"{member}1", 7, checkpoint_id, 3, error is None, error, watermark, "part", "hash")
-    )
+    return encode(Ack(member, f"{member}1", 7, checkpoint_id, 3, error is None, error, watermark, {}))
 
 
 def count(kv: ClusterKv, quorum: Quorum, checkpoint_id: int = 42) -> dict[str, AckOutcome | str]:

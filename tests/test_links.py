@@ -68,7 +68,7 @@ def announcement(checkpoint_id: int, phase: Phase = Phase.PREPARE) -> Announceme
 
 
 def ack(member: str, checkpoint_id: int) -> Ack:
-    return Ack(member, "1", checkpoint_id, checkpoint_id, 1, True, None, UNKNOWN, "part", "hash")
+    return Ack(member, "1", checkpoint_id, checkpoint_id, 1, True, None, UNKNOWN, {})
 
 
 def test_what_is_for_all_reaches_all_others_and_what_is_for_one_only_that_one(

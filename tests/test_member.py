@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from cutwater.protocol import effects as fx
 from cutwater.protocol import records as r
-from cutwater.protocol.chain import digest
+from cutwater.protocol.chain import Sealed
 from cutwater.protocol.errors import StoreError, UserError
 from cutwater.protocol.member import Member, MemberConfig
-from cutwater.protocol.wire import Ack, RequestKind
-from cutwater.sim.process import SimWord
+from cutwater.protocol.wire import Ack, Announcement, Phase, RequestKind, decode, encode
+from cutwater.sim.process import Process, SimWord
 from cutwater.sim.world import World
 from tests.builders import (
     CHAIN,
@@ -22,6 +23,7 @@ from tests.builders import (
     checkpoint,
     entries,
     epochs_with_rows,
+    leader_of,
     mark_of,
     of,
     rest,
@@ -136,6 +138,81 @@ def test_a_manifest_that_was_read_too_slowly_does_not_displace_the_newer_one() -
     assert someone.manifest == play.manifests[2], "what readers have in flight is in there"
 
 
+# What is announced.
+
+
+def begun_behind(someone: Member) -> Sealed[r.JournalBody]:
+    """An entry that may stand right behind what a member knows."""
+    view = someone.journal.view
+    return view.seal(r.Begun(2, 1, 1, view.last + 1, 0, "topology"), "nonce")
+
+
+def informed(entries: int = 2) -> Member:
+    """A live member that knows so many entries."""
+    someone = Member("m2", "boot", CHAIN, MemberConfig(), SimWord)
+    someone.live = True
+    for term in range(1, entries + 1):
+        someone.journal.view.push(someone.journal.view.seal(r.Leader(term, "m0"), f"n{term}"))
+    someone.woken.clear()
+    return someone
+
+
+def announce(index: int, data: bytes) -> Announcement:
+    return Announcement(Phase.PREPARE, 1, 3, 1, 1, 0, index, entry=msgspec.Raw(data))
+
+
+def test_an_announced_entry_right_behind_what_is_known_is_as_good_as_read() -> None:
+    someone = informed()
+    sealed = begun_behind(someone)
+    arrived = decode(encode(announce(3, sealed.data)))
+    assert isinstance(arrived, Announcement)
+    someone.on_announcement(arrived)
+    assert someone.journal.index == 3
+    assert someone.journal.view.entries[-1] == sealed, "byte by byte, so that the chain goes on from it"
+    assert someone.woken == ["journal"]
+    assert someone.journal.state.open.keys() == {1}
+    someone.on_announcement(arrived)
+    assert someone.journal.index == 3, "twice is once"
+
+
+@pytest.mark.parametrize("wrong", ["damaged", "none", "another chain", "later", "not live"])
+def test_an_announced_entry_that_does_not_follow_is_looked_for_in_the_store(wrong: str) -> None:
+    someone = informed()
+    sealed = begun_behind(informed(3) if wrong == "later" else someone)
+    index, data = sealed.entry.index, sealed.data
+    if wrong == "damaged":
+        data = b'{"index":3}'
+    elif wrong == "none":
+        data = b"null"
+    elif wrong == "another chain":
+        other = Member("m1", "boot", CHAIN, MemberConfig(), SimWord)
+        for term in (1, 2):
+            other.journal.view.push(other.journal.view.seal(r.Leader(term, "m1"), f"other {term}"))
+        data = begun_behind(other).data
+    someone.live = wrong != "not live"
+    someone.on_announcement(announce(index, data))
+    assert someone.journal.index == 2
+    assert someone.woken == ["journal"], "it reads what it has heard of"
+    assert someone._heard == index
+
+
+def test_followers_do_not_read_what_was_announced_to_them() -> None:
+    world = running_world()
+    rest(world)
+    reads: list[str] = []
+    draw_fault = world.io._draw_fault
+
+    def watch(process: Process, effect: fx.Effect) -> str | None:
+        if isinstance(effect, fx.ReadMany | fx.Read) and process is not leader_of(world):
+            names = effect.names if isinstance(effect, fx.ReadMany) else (effect.name,)
+            reads.extend(name for name in names if name.startswith(r.JOURNAL_PREFIX))
+        return draw_fault(process, effect)
+
+    world.io._draw_fault = watch  # type: ignore[method-assign]
+    checkpoint(world)
+    assert reads == []
+
+
 # Its part of a checkpoint.
 
 
@@ -153,19 +230,15 @@ def acks_of(world: World) -> list[Ack]:
     return sent
 
 
-def test_an_ack_names_the_part_and_its_hash() -> None:
+def test_an_ack_carries_the_reports_of_all_stages_of_its_member() -> None:
     world = running_world()
     acks = acks_of(world)
     found = checkpoint(world)
     assert {ack.member for ack in acks} == {"m0", "m1", "m2"}
     for ack in acks:
-        process = of(world, ack.member)
-        assert ack.part == r.part_name(2, found.checkpoint_id, ack.member, process.member.boot)
-        data = world.store.objects[ack.part]
-        assert ack.part_hash == digest(data)
-        part = r.decode(ack.part, data, r.Part)
-        assert (ack.ok, part.epoch, part.checkpoint_id, part.term) == (True, 2, found.checkpoint_id, 1)
-        assert part.reports == {name: found.stages[name] for name in CHAIN.hosted(ack.member)}
+        assert (ack.ok, ack.epoch, ack.checkpoint_id, ack.term) == (True, 2, found.checkpoint_id, 1)
+        assert ack.boot == of(world, ack.member).member.boot
+        assert ack.reports == {name: found.stages[name] for name in CHAIN.hosted(ack.member)}
 
 
 def test_a_member_acks_only_when_all_its_stages_are_cut() -> None:

@@ -28,12 +28,8 @@ def ack(
     error: str | None = None,
     watermark: Watermark = NONE,
     boot: str = "boot",
-    size_bytes: int = 0,
 ) -> Ack:
-    part = f"parts/{member}-{boot}"
-    return Ack(
-        member, boot, epoch, checkpoint_id, term, error is None, error, watermark, part, "h", size_bytes
-    )
+    return Ack(member, boot, epoch, checkpoint_id, term, error is None, error, watermark, {})
 
 
 def quorum(*members: str) -> Quorum:
@@ -61,13 +57,6 @@ def test_when_time_is_up_it_names_who_did_and_who_did_not() -> None:
 def test_the_blame_names_a_few_of_a_thousand() -> None:
     q = quorum(*(f"m{i:04}" for i in range(1000)))
     assert q.timed_out().blame.endswith("m0006, m0007 and 992 more")
-
-
-def test_sizes_add_up() -> None:
-    q = quorum("a", "b")
-    q.on_ack(ack("a", size_bytes=100))
-    q.on_ack(ack("b", size_bytes=200))
-    assert q.size_bytes == 300
 
 
 def test_seed_a05_the_first_refusal_settles_it_at_once() -> None:
@@ -118,20 +107,18 @@ def test_seed_a07_a_departed_member_is_named_and_hinders_no_other() -> None:
 def test_seed_e03_a_stranger_neither_completes_nor_fails_it() -> None:
     q = quorum("a", "b")
     assert q.on_ack(ack("x")) is AckOutcome.STRANGER
-    assert q.on_ack(ack("y", error="I do not like it", size_bytes=9)) is AckOutcome.STRANGER
+    assert q.on_ack(ack("y", error="I do not like it")) is AckOutcome.STRANGER
     assert q.outcome() == Waiting(("a", "b"))
-    assert q.size_bytes == 0
 
 
 def test_seed_e04_a_duplicate_is_not_counted_twice_and_the_first_answer_stands() -> None:
     q = quorum("a", "b")
-    first = ack("a", watermark=known(5), size_bytes=10)
+    first = ack("a", watermark=known(5))
     assert q.on_ack(first) is AckOutcome.COUNTED
     assert q.on_ack(first) is AckOutcome.DUPLICATE
-    assert q.on_ack(ack("a", boot="restarted", watermark=known(1), size_bytes=10)) is AckOutcome.DUPLICATE
+    assert q.on_ack(ack("a", boot="restarted", watermark=known(1))) is AckOutcome.DUPLICATE
     assert q.on_ack(ack("a", error="after all, no")) is AckOutcome.DUPLICATE
     assert not q.reached
-    assert q.size_bytes == 10
     q.on_ack(ack("b", watermark=known(9)))
     reached = q.outcome()
     assert isinstance(reached, Reached)

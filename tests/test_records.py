@@ -13,7 +13,6 @@ from cutwater.protocol.errors import StoreError
 from cutwater.protocol.records import (
     InFlight,
     Manifest,
-    Part,
     Prepared,
     Published,
     SinkSpec,
@@ -25,10 +24,8 @@ from cutwater.protocol.records import (
     checkpoint_prefix,
     decode,
     encode,
-    is_part,
     manifest_name,
     mark_name,
-    part_name,
     stage_log_prefix,
 )
 from cutwater.protocol.watermark import known
@@ -66,14 +63,13 @@ MANIFEST = Manifest(
     held={"t2": (StagedFile("h1", 50), StagedFile("h2", 60)), "t3": ()},
     watermark=100,
 )
-PART = Part("m1", "boot", 4, 12, 3, 2, {"clean": report("clean")})
 MARK = Published(4, "t1", 12, 9)
 
 
 PREPARED = Prepared(7, ("f",), {}, {"in": 6}, {"0": 11, "1": "11"}, known(100), rows=3, size=90)
 
 
-@pytest.mark.parametrize("record", [MANIFEST, PART, MARK, TOPOLOGY, PREPARED])
+@pytest.mark.parametrize("record", [MANIFEST, MARK, TOPOLOGY, PREPARED])
 def test_a_record_comes_back_from_its_bytes_and_always_has_the_same(record: Any) -> None:
     assert decode("name", encode(record), type(record)) == record
     assert encode(decode("name", encode(record), type(record))) == encode(record)
@@ -133,7 +129,7 @@ def test_damage_of_every_kind_is_a_store_error(data: bytes) -> None:
 
 def test_one_kind_of_record_is_not_taken_for_another() -> None:
     with pytest.raises(StoreError, match="not a readable manifest"):
-        decode("name", encode(PART), Manifest)
+        decode("name", encode(MARK), Manifest)
 
 
 # --- putting a record ---------------------------------------------------------------------------------------
@@ -180,15 +176,10 @@ def test_names_are_those_of_the_design_and_two_attempts_never_share_one() -> Non
     assert stage_log_prefix("clean", 2) == "stages/clean/2/log/"
     assert checkpoint_prefix(4, 12) == "checkpoints/4-12/"
     assert manifest_name(4, 12) == "checkpoints/4-12/manifest.json"
-    assert part_name(4, 12, "m1", "boot") == "checkpoints/4-12.m1-boot.json"
     assert mark_name(12, "t1") == "published/t1/000000000012.json"
     for name in (
-        part_name(4, 12, "m-1.x", "b-2"),
         manifest_name(4, 12),
         f"{checkpoint_prefix(4, 12)}state/a-b/x.1",
     ):
         assert checkpoint_of(name) == (4, 12)
-    assert is_part(part_name(4, 12, "m1", "boot"))
-    assert not is_part(manifest_name(4, 12))
-    assert part_name(4, 12, "m1", "boot1") != part_name(4, 12, "m1", "boot2")
     assert mark_name(9, "t1") < mark_name(10, "t1")

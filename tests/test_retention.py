@@ -330,6 +330,7 @@ def test_a_successor_that_is_behind_in_the_journal_deletes_no_state_of_a_commit(
         successor.pause()
 
     successor.member.start_stage = start_and_sleep  # type: ignore[method-assign]
+    successor.member._take_entry = lambda announcement: None  # type: ignore[method-assign]
     rest(world, 100)
     assert successor.paused
     checkpoint(world)
@@ -367,7 +368,6 @@ def test_leftovers_are_what_lies_in_the_folders_of_epochs_that_are_over() -> Non
 
 def test_the_epoch_and_the_generation_are_in_the_names() -> None:
     assert epoch_of(r.manifest_name(12, 40)) == 12
-    assert epoch_of(r.part_name(7, 9, "m-1", "x")) == 7
     assert of_generation(data_name("a", 3, generation=4)) == 4
     assert of_generation(state_name("a", 3)) == 1
     assert of_generation("checkpoints/1-2/state/a/3") is None

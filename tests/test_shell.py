@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from queue import SimpleQueue
-from threading import Event
+from threading import Event, Thread, get_ident
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from cutwater.protocol import effects as fx
 from cutwater.protocol.errors import StoreError
 from cutwater.protocol.member import Member, MemberConfig
 from cutwater.protocol.records import StageSpec, Topology
-from cutwater.shell import Shell
+from cutwater.shell import THREADS, Shell
 from cutwater.words import LocalWord
 
 Said = SimpleQueue[Any]
@@ -250,3 +250,89 @@ def test_nobody_is_resumed_after_an_error_in_a_thread_of_the_pool() -> None:
     loop._pool.join()
     assert said.empty()
     assert failures.empty()
+
+
+def test_what_is_called_for_is_done_in_order_and_once() -> None:
+    said: Said = SimpleQueue()
+    loop = shell(lambda effect: None)
+    loop.start()
+
+    def call_many(first: int) -> None:
+        for number in range(first, first + 200):
+            loop.call(lambda number=number: said.put(number))  # type: ignore[misc]
+
+    callers = [Thread(target=call_many, args=(first,)) for first in (0, 1000, 2000)]
+    for caller in callers:
+        caller.start()
+    done = [said.get(timeout=10) for _ in range(600)]
+    for first in (0, 1000, 2000):
+        assert [n for n in done if first <= n < first + 1000] == list(range(first, first + 200))
+    loop.stop()
+    assert said.empty()
+
+
+def test_messages_and_timers_do_not_wait_for_effects_that_keep_all_threads_busy() -> None:
+    said: Said = SimpleQueue()
+    gate = Event()
+
+    def perform(effect: fx.Effect) -> Any:
+        said.put("busy")
+        gate.wait(30)
+
+    def busy() -> fx.Procedure[None]:
+        yield fx.Read("x")
+
+    def beats() -> fx.Procedure[None]:
+        yield fx.Wait(60_000)
+        yield fx.Sleep(10)
+        said.put("beat")
+
+    loop = shell(perform)
+    loop.spawn("beats", beats())
+    for number in range(THREADS + 3):
+        loop.spawn(str(number), busy())
+    loop.start()
+    assert [said.get(timeout=10) for _ in range(THREADS)] == ["busy"] * THREADS
+    loop.poke("beats")
+    assert said.get(timeout=10) == "beat"
+    gate.set()
+    loop.stop()
+
+
+def test_a_message_costs_at_most_one_change_of_threads() -> None:
+    """The thread that does what was called for also performs what comes of it."""
+    said: Said = SimpleQueue()
+
+    def perform(effect: fx.Effect) -> Any:
+        said.put(("performed", get_ident()))
+
+    def procedure() -> fx.Procedure[None]:
+        while True:
+            yield fx.Wait(60_000)
+            said.put(("resumed", get_ident()))
+            yield fx.Read("x")
+            yield fx.Read("y")
+
+    loop = shell(perform)
+    loop.spawn("one", procedure())
+    loop.start()
+    for number in range(5):
+        loop.poke("one")
+        found = [said.get(timeout=10) for _ in range(3)]
+        assert [what for what, _ in found] == ["resumed", "performed", "performed"]
+        if number > 0:  # the first one may come while the clock has the turn, which performs nothing
+            assert len({thread for _, thread in found}) == 1
+    loop.stop()
+
+
+def test_a_shell_that_is_stopped_in_a_turn_does_not_wait_for_itself() -> None:
+    loop = shell(lambda effect: None)
+    loop.start()
+    stopped = Event()
+
+    def stop() -> None:
+        loop.stop()
+        stopped.set()
+
+    loop.call(stop)
+    assert stopped.wait(10)

@@ -5,6 +5,7 @@ import pytest
 
 from cutwater.protocol.barrier import Flags
 from cutwater.protocol.errors import PeerError
+from cutwater.protocol.records import StageReport
 from cutwater.protocol.watermark import UNKNOWN, Watermark, WatermarkKind, idle, known
 from cutwater.protocol.wire import (
     Ack,
@@ -20,14 +21,15 @@ from cutwater.protocol.wire import (
     encode,
 )
 
+REPORT = StageReport("clean", 1, 17, False, {"orders": 4}, {"source": '{"n":1}'}, known(9), {"a/b": "ab"})
 PREPARE = Announcement(Phase.PREPARE, 5, 42, 3, 1, Flags.DRAIN | Flags.FULL_SNAPSHOT, 42)
 MESSAGES: list[Message] = [
     PREPARE,
     Announcement(Phase.COMMIT, 5, 42, 3, 1, 0, 43, watermark=-7),
     Announcement(Phase.ABORT, 5, 42, 3, 1, Flags.CANCEL, 43, reason="deadline"),
-    Ack("a", "boot-1", 5, 42, 3, True, None, known(9), "checkpoints/5-42.a-1.json", "ab", 100),
-    Ack("b", "boot-2", 5, 42, 3, False, "disk full", UNKNOWN, "", ""),
-    Ack("c", "boot-3", 5, 42, 3, True, None, idle(), "p", "h"),
+    Ack("a", "boot-1", 5, 42, 3, True, None, known(9), {"clean": REPORT}),
+    Ack("b", "boot-2", 5, 42, 3, False, "disk full", UNKNOWN, {}),
+    Ack("c", "boot-3", 5, 42, 3, True, None, idle(), {}),
     Heartbeat("a", "boot-1", 0, 17),
     *(Request(kind, "r-1", name="n", epoch=4, full=True, unaligned=True) for kind in RequestKind),
     Request(RequestKind.RESTORE, "r-2", epoch=4, reset=("a", "b")),
@@ -126,7 +128,7 @@ def test_a_known_watermark_without_a_time_is_a_peer_error() -> None:
     with pytest.raises(PeerError, match="without a time"):
         decode(encode(MESSAGES[3]).replace(b'"ms":9', b'"ms":null'))
     with pytest.raises(ValueError, match="without a time"):
-        Ack("a", "boot", 5, 42, 3, True, None, Watermark(WatermarkKind.KNOWN), "p", "h")
+        Ack("a", "boot", 5, 42, 3, True, None, Watermark(WatermarkKind.KNOWN), {})
 
 
 def test_the_error_quotes_only_the_beginning_of_what_it_could_not_read() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from threading import Barrier, Event, current_thread
 
 from cutwater.workers import Workers
@@ -57,3 +58,22 @@ def test_nothing_begins_after_the_end() -> None:
     go_on.set()
     workers.submit(begun.set)
     assert not begun.wait(0.1)
+
+
+def test_an_offer_is_refused_when_nobody_is_free() -> None:
+    workers, gate, begun = Workers(2, "w"), Event(), Barrier(3)
+
+    def wait() -> None:
+        begun.wait(10)
+        gate.wait(10)
+
+    assert workers.offer(wait)
+    assert workers.offer(wait)
+    begun.wait(10)
+    assert not workers.offer(wait)
+    gate.set()
+    deadline = time.monotonic() + 10
+    while not workers.offer(lambda: None):
+        assert time.monotonic() < deadline
+    workers.close()
+    workers.join()

@@ -138,10 +138,6 @@ class Edit:
             old = line["hash"]
             line["hash"] = hashlib.sha256(msgspec.json.encode(record)).hexdigest()
             new.setdefault(old, line["hash"])
-        for line in self.lines:
-            message = line.get("message")
-            if message is not None and "part_hash" in message:
-                message["part_hash"] = new.get(message["part_hash"], message["part_hash"])
 
     def renumber(self) -> None:
         counts: dict[str, int] = {}

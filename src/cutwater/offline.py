@@ -62,7 +62,7 @@ def perform(store: Store, effect: fx.Effect) -> Any:
         case fx.Create():
             place, thing = place_of(effect.name, effect.data) if failpoints.ACTIVE else ("", "")
             failpoints.reach(f"before {place}", thing)
-            created = create(store, effect)
+            created = store.create(effect.name, effect.data)
             failpoints.reach(f"after {place}", thing)
             return fx.CREATED if created else fx.EXISTS
         case fx.Read():
@@ -77,14 +77,6 @@ def perform(store: Store, effect: fx.Effect) -> Any:
             return time.sleep(effect.ms / 1000)
         case _:
             raise AssertionError(f"{effect} needs a running member")
-
-
-def create(store: Store, effect: fx.Create) -> bool:
-    """Creates an object. One that need not be durable is put there: nobody else writes it."""
-    if effect.durable:
-        return store.create(effect.name, effect.data)
-    store.put(effect.name, effect.data)
-    return True
 
 
 def read_journal(store: Store, *, must_exist: bool = True) -> Journal:

@@ -29,7 +29,7 @@ import msgspec
 from cutwater.protocol import effects as fx
 from cutwater.protocol.chain import digest
 from cutwater.protocol.member import Member
-from cutwater.protocol.records import CHECKPOINT_PREFIX, JOURNAL_PREFIX, MARK_PREFIX, encode, is_part
+from cutwater.protocol.records import CHECKPOINT_PREFIX, JOURNAL_PREFIX, MARK_PREFIX, encode
 from cutwater.protocol.wire import Ack, Announcement
 
 FOLDER_VARIABLE = "CUTWATER_TRACE"
@@ -178,7 +178,7 @@ Send = Callable[[fx.Send], None]
 def is_record(name: str) -> bool:
     """Whether the object of this name is a record of the protocol."""
     if name.startswith(CHECKPOINT_PREFIX):
-        return name.endswith("/manifest.json") or is_part(name)
+        return name.endswith("/manifest.json")
     return name.startswith((JOURNAL_PREFIX, MARK_PREFIX)) or (name.startswith("stages/") and "/log/" in name)
 
 

@@ -17,7 +17,7 @@ from cutwater.built import Built
 from cutwater.cluster.links import Hint, Links
 from cutwater.leftovers import Needed
 from cutwater.mailbox import Mailbox
-from cutwater.offline import create, manifest_of
+from cutwater.offline import manifest_of
 from cutwater.protocol import effects as fx
 from cutwater.protocol.errors import StoreError, UserError
 from cutwater.protocol.leader import Leader, LeaderConfig, LeaderPhase
@@ -108,6 +108,7 @@ class Runtime:
         self._once_asked = False
         self._twin_told = False
         self._told_index = 0
+        self._acked = 0
         self._progress_ms = 0
         self._stories: set[str] = set()
 
@@ -263,11 +264,25 @@ class Runtime:
         message = effect.message
         if isinstance(message, Reply):
             self.mailbox.on_reply(message)
-        elif isinstance(message, Ack) and effect.to == self.member.name:
-            self.leader.on_message(message)
+        elif isinstance(message, Ack):
+            self._acknowledge(effect.to, message)
         else:
             failpoints.reach("announcement", getattr(getattr(message, "phase", None), "value", ""))
             self.links.send(effect.to, message)
+
+    def _acknowledge(self, to: str | None, ack: Ack) -> None:
+        """Hands on this member's part of a checkpoint, for the first time or again."""
+        first = ack.checkpoint_id != self._acked
+        self._acked = ack.checkpoint_id
+        if first:
+            failpoints.reach("before part")
+            self.times.acked(ack.epoch)
+        if to == self.member.name:
+            self.leader.on_message(ack)
+        else:
+            self.links.send(to, ack)
+        if first:
+            failpoints.reach("after part")
 
     def _on_message(self, sender: str, message: Any) -> None:
         self.shell.call(lambda: self._take(sender, message))
@@ -310,7 +325,7 @@ class Runtime:
     def _create(self, effect: fx.Create) -> fx.Answer:
         place, thing = place_of(effect.name, effect.data) if failpoints.ACTIVE else ("", "")
         failpoints.reach(f"before {place}", thing)
-        created = create(self.store, effect)
+        created = self.store.create(effect.name, effect.data)
         if created:
             self.times.created(effect.name, effect.data)
             failpoints.reach(f"after {place}", thing)

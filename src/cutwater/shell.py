@@ -1,10 +1,12 @@
 """The shell: drives the protocol's procedures in a running process.
 
 Only one thread at a time has the turn, and only who has it resumes procedures, so that none is interrupted
-between two effects. The effects themselves, which touch storage, tables and Spark, are performed by a pool of
-threads without the turn. A thread that has performed one takes the turn, resumes the procedure with the answer,
-and performs what that wants next: no effect costs a change of threads. What comes from outside, and timers, are
-done by the loop's own thread. The duties of a shell are in `protocol/effects.py`.
+between two effects. The effects themselves, which touch storage, tables and Spark, are performed without it. All
+this is done by a pool of threads that are alike: one takes the turn, does what was called for from outside, leaves
+the turn, and performs the first effect that came of it (others are left to other threads); then it takes the turn
+again with the answer, and so on. So neither a message nor an effect costs more than one change of threads. One more
+thread minds the clock, and takes the turn when all others are busy. The duties of a shell are in
+`protocol/effects.py`.
 """
 
 from __future__ import annotations
@@ -12,11 +14,13 @@ from __future__ import annotations
 import heapq
 import itertools
 import time
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
-from threading import Event, RLock, Thread, current_thread
-from typing import Any, TypeVar
+from threading import Event, RLock, Thread, get_ident
+from typing import Any, NamedTuple
 
 from cutwater.protocol import effects as fx
 from cutwater.protocol.errors import PeerError, StoreError, UserError
@@ -24,8 +28,6 @@ from cutwater.protocol.member import Member
 from cutwater.workers import Task, Workers
 
 THREADS = 24
-
-T = TypeVar("T")
 
 
 class Actor:
@@ -41,6 +43,14 @@ class Actor:
         self.poked = False
 
 
+class Wanted(NamedTuple):
+    """An effect that an actor wants performed; it is resumed with the answer if `token` is still its own."""
+
+    actor: Actor
+    token: int
+    effect: fx.Effect
+
+
 class Raised:
     """An answer that is an error which the procedure itself has to hear of."""
 
@@ -51,9 +61,9 @@ class Raised:
 class Shell:
     """Runs a member's actors.
 
-    `perform` does one effect and answers it, in a thread of the pool. `send` hands on a message, and
+    `perform` does one effect and answers it, without the turn. `send` hands on a message, and
     `on_ended` hears of actors that were ended; both are called by who has the turn, as is `after_step` after
-    everything that was done in it. `on_failure` is told the error that ended the loop.
+    everything that was done in it. `on_failure` is told the error that ended the shell.
     """
 
     def __init__(
@@ -72,32 +82,40 @@ class Shell:
         self._on_ended = on_ended
         self._after_step = after_step
         self._on_failure = on_failure
-        self._tasks: SimpleQueue[Task] = SimpleQueue()
+        self._tasks: deque[Task] = deque()
+        self._wanted: list[Wanted] = []
         self._timers: list[tuple[float, int, Task]] = []
         self._order = itertools.count()
         self._pool = Workers(THREADS, "cutwater-io")
         self._stopped = Event()
         self._turn = RLock()
-        self._thread = Thread(target=self._loop, name="cutwater", daemon=True)
+        self._holder: int | None = None
+        """The thread that has the turn."""
+        self._summoned = True
+        """Whether somebody has the turn, or is on the way to take it, who will do all `_tasks`; at first the clock."""
+        self._bell: SimpleQueue[None] = SimpleQueue()
+        self._clock = Thread(target=self._mind_clock, name="cutwater", daemon=True)
 
     # --- from any thread ------------------------------------------------------------------------------
 
     def start(self) -> None:
-        self._thread.start()
+        self._clock.start()
 
     def stop(self) -> None:
-        """Ends the loop; no procedure is resumed any more. What is under way in the pool is left to itself."""
+        """Ends the shell; no procedure is resumed any more. What is under way is left to itself."""
         self._stopped.set()
-        self._tasks.put(lambda: None)
-        if self._thread.is_alive():
-            self._thread.join(timeout=30)
+        self._bell.put(None)
+        if self._clock.is_alive() and self._holder != get_ident():
+            self._clock.join(timeout=30)
         self._pool.close()
         if self._turn.acquire(timeout=30):  # whoever had it is done now, and nobody takes it again
             self._turn.release()
 
     def call(self, task: Task) -> None:
-        """Has something done in a turn, by the loop's thread."""
-        self._tasks.put(task)
+        """Has something done in a turn, after all that was called for before."""
+        self._tasks.append(task)
+        if self._holder != get_ident():  # else it is done at the end of this turn
+            self._summon()
 
     def work(self, task: Task) -> None:
         """Has something done in a thread of the pool."""
@@ -114,8 +132,8 @@ class Shell:
         """Has something done in a turn after a while."""
         timer = (time.monotonic() + seconds, next(self._order), task)
         heapq.heappush(self._timers, timer)
-        if self._timers[0] is timer and current_thread() is not self._thread:
-            self._tasks.put(lambda: None)  # the loop waits for a later one
+        if self._timers[0] is timer:
+            self._bell.put(None)  # the clock waits for a later one
 
     def spawn(self, name: str, procedure: fx.Procedure[None]) -> None:
         self.end(name)
@@ -143,40 +161,68 @@ class Shell:
             for name in woken:
                 self._poke(name)
 
-    def _loop(self) -> None:
-        while not self._stopped.is_set():
-            task = self._next_task()
-            if task is not None:
-                self._take_turn(task)
+    # --- turns ----------------------------------------------------------------------------------------
 
-    def _take_turn(self, task: Callable[[], T]) -> T | None:
-        """Does something and what follows from it; nothing any more once the shell was stopped. An error ends the
+    def _summon(self) -> None:
+        """Sees to it that somebody does what is called for."""
+        if not self._summoned:
+            self._summoned = True
+            if not self._pool.offer(lambda: self._work_on(self._attend())):
+                self._bell.put(None)
+
+    def _mind_clock(self) -> None:
+        while not self._stopped.is_set():
+            first = self._attend()
+            if first is not None:
+                self._hand_over(first)
+            with self._turn:
+                wait = self._timers[0][0] - time.monotonic() if self._timers else None
+            with suppress(Empty):
+                self._bell.get(timeout=None if wait is None else max(0.0, wait))
+
+    def _attend(self) -> Wanted | None:
+        """Takes the turn for whatever there is to do."""
+        return self._take_turn(lambda: None)
+
+    def _take_turn(self, task: Task) -> Wanted | None:
+        """Does something, all that was called for or is due, and what follows from it; nothing any more once the
+        shell was stopped. Gives the first effect that came of it, for this thread to perform. An error ends the
         shell before anybody else has the turn."""
         with self._turn:
             if self._stopped.is_set():
                 return None
+            self._holder = get_ident()
             try:
                 self.member.now_ms = int(time.monotonic() * 1000)
-                result = task()
+                task()
                 self.settle()
-                self._after_step()
-                return result
+                self._do_tasks()
             except BaseException as error:
                 self._stopped.set()
-                self._tasks.put(lambda: None)  # for the loop, to see that
+                self._bell.put(None)  # for the clock, to see that
                 self._on_failure(error)
                 return None
+            finally:
+                self._holder = None
+            wanted, self._wanted = self._wanted, []
+        for other in wanted[1:]:
+            self._hand_over(other)
+        return wanted[0] if wanted else None
 
-    def _next_task(self) -> Task | None:
-        with self._turn:
-            now = time.monotonic()
-            if self._timers and self._timers[0][0] <= now:
-                return heapq.heappop(self._timers)[2]
-            wait = self._timers[0][0] - now if self._timers else None
-        try:
-            return self._tasks.get(timeout=wait)
-        except Empty:
-            return None
+    def _do_tasks(self) -> None:
+        """Who calls for something either finds `_summoned` false, or has it done here."""
+        now = time.monotonic()
+        while self._timers and self._timers[0][0] <= now:
+            self._tasks.append(heapq.heappop(self._timers)[2])
+        while True:
+            self._summoned = True
+            while self._tasks:
+                self._tasks.popleft()()
+                self.settle()
+            self._after_step()
+            self._summoned = False
+            if not self._tasks:
+                return
 
     def _poke(self, name: str) -> None:
         actor = self.actors.get(name)
@@ -188,26 +234,9 @@ class Shell:
             actor.poked = True
 
     def _resume(self, actor: Actor, token: int, answer: Any) -> None:
-        """Resumes a procedure, and has the pool do what it wants next."""
-        effect = self._advance(actor, token, answer)
-        if effect is not None:
-            token = actor.token
-            self._pool.submit(lambda: self._guarded(lambda: self._carry_out(actor, token, effect)))
-
-    def _carry_out(self, actor: Actor, token: int, effect: fx.Effect) -> None:
-        """In a thread of the pool: performs an effect, and those that the procedure wants right after it."""
-        step: tuple[int, fx.Effect | None] | None = token, effect
-        while step is not None and step[1] is not None:
-            step = self._take_turn(partial(self._go_on, actor, step[0], self._answer(step[1])))
-
-    def _go_on(self, actor: Actor, token: int, answer: Any) -> tuple[int, fx.Effect | None]:
-        effect = self._advance(actor, token, answer)
-        return actor.token, effect
-
-    def _advance(self, actor: Actor, token: int, answer: Any) -> fx.Effect | None:
-        """Resumes a procedure; gives the effect that is to be performed for it now, unless it waits or is over."""
+        """Resumes a procedure until it wants an effect, waits or is over."""
         if actor.token != token or token < 0:
-            return None
+            return
         actor.waiting = False
         actor.token += 1
         procedure = actor.procedure
@@ -222,17 +251,31 @@ class Shell:
         except StopIteration:
             if self.actors.get(actor.name) is actor:
                 del self.actors[actor.name]
-            return None
-        if not isinstance(effect, fx.Wait | fx.Sleep):
-            return effect
+            return
         token = actor.token
-        if isinstance(effect, fx.Wait) and actor.poked:
+        if not isinstance(effect, fx.Wait | fx.Sleep):
+            self._wanted.append(Wanted(actor, token, effect))
+        elif isinstance(effect, fx.Wait) and actor.poked:
             actor.poked = False
             self.call(lambda: self._resume(actor, token, None))
         else:
             actor.waiting = isinstance(effect, fx.Wait)
             self.later(effect.ms / 1000, lambda: self._resume(actor, token, None))
-        return None
+
+    # --- without the turn -------------------------------------------------------------------------------
+
+    def _hand_over(self, wanted: Wanted) -> None:
+        self._pool.submit(lambda: self._work_on(wanted))
+
+    def _work_on(self, wanted: Wanted | None) -> None:
+        """Performs an effect, and those that come of it, one after the other."""
+        while wanted is not None:
+            try:
+                answer = self._answer(wanted.effect)
+            except BaseException as error:
+                wanted = self._take_turn(partial(_raise, error))
+            else:
+                wanted = self._take_turn(partial(self._resume, wanted.actor, wanted.token, answer))
 
     def _answer(self, effect: fx.Effect) -> Any:
         """An error of storage says nothing, so it is `FAILED`; what a retry cannot help is raised."""

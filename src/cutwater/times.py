@@ -27,7 +27,6 @@ from cutwater.protocol.records import (
     Published,
     checkpoint_of,
     decode,
-    is_part,
 )
 from cutwater.stores import Store
 
@@ -96,8 +95,6 @@ def place_of(name: str, data: bytes) -> tuple[str, str]:
         return kinds.get(type(body).__name__, "stage snapshot"), name.split("/")[1]
     if name.startswith(MARK_PREFIX):
         return "mark", name.split("/")[1]
-    if is_part(name):
-        return "part", ""
     return ("manifest", "") if name.endswith("manifest.json") else ("object", "")
 
 
@@ -133,8 +130,12 @@ class Times:
             elif name.startswith(MARK_PREFIX):
                 self._mark(decode(name, data, Published), now)
             elif name.startswith("checkpoints/"):
-                epoch, _ = checkpoint_of(name)
-                self._note(epoch, now, "captured_s" if is_part(name) else "manifest_s", None)
+                self._note(checkpoint_of(name)[0], now, "manifest_s", None)
+
+    def acked(self, epoch: int) -> None:
+        """This process has acked an epoch."""
+        with self._lock:
+            self._note(epoch, time.monotonic(), "captured_s", None)
 
     def _note(self, epoch: int, now: float, what: str, cut: BarrierAt | None) -> None:
         """A step of an epoch; it may be heard of before the BEGUN that another thread has just written."""

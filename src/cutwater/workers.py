@@ -26,11 +26,21 @@ class Workers:
         """Threads that wait for a task, less the tasks that wait for one of them."""
         self._closed = False
 
+    def offer(self, task: Task) -> bool:
+        """Has a task done at once by some thread; `False` if none is free."""
+        with self._lock:
+            if self._free <= 0 and len(self._threads) >= self._most:
+                return False
+            self._submit(task)
+            return True
+
     def submit(self, task: Task) -> None:
         """Has a task done by some thread; nothing is done any more after `close`."""
         with self._lock:
-            if self._closed:
-                return
+            self._submit(task)
+
+    def _submit(self, task: Task) -> None:
+        if not self._closed:
             self._free -= 1
             if self._free < 0 and len(self._threads) < self._most:
                 name = f"{self._name}-{len(self._threads) + 1}"

@@ -49,7 +49,7 @@ class Sealed(msgspec.Struct, Generic[B], frozen=True, gc=False):
 
 
 def digest(data: bytes) -> str:
-    """The hash that the chain, parts and manifests use."""
+    """The hash that the chain and manifests use."""
     return hashlib.sha256(data).hexdigest()
 
 

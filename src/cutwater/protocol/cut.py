@@ -17,7 +17,6 @@ from cutwater.protocol.records import (
     InFlight,
     JournalState,
     Manifest,
-    Part,
     StagedFile,
     StageReport,
     StageState,
@@ -76,12 +75,14 @@ def _check_channel(reader: StageReport, producer: StageReport, channel: Channel)
     return []
 
 
-def merge_parts(topology: Topology, parts: Mapping[str, Part]) -> tuple[dict[str, StageReport], list[str]]:
-    """All stages' reports of all members' parts, and in words which of them their members cannot make."""
+def merge_reports(
+    topology: Topology, parts: Mapping[str, Mapping[str, StageReport]]
+) -> tuple[dict[str, StageReport], list[str]]:
+    """All stages' reports of all members, and in words which of them their members cannot make."""
     reports: dict[str, StageReport] = {}
     problems: list[str] = []
     for member, part in sorted(parts.items()):
-        for name, report in part.reports.items():
+        for name, report in part.items():
             spec = topology.stages.get(name)
             if spec is not None and spec.member != member:
                 problems.append(f"stage {name} is reported by {member}, but {spec.member} hosts it")

@@ -8,7 +8,7 @@ can tell them what happened in between: a crash is a generator that is never res
 The shell's duties
 1. Perform effects of one generator in order, one at a time, and resume with the answer named below.
 2. An error is `FAILED`, never an exception. It says nothing: the write may have happened, or may yet.
-3. `Create` is put-if-absent, atomic per name, and durable when it answers `CREATED` (see there for the exception).
+3. `Create` is put-if-absent, atomic per name, and durable when it answers `CREATED`.
 4. A `Read` or `List` that starts after a `Create` or `Delete` answered reflects it.
 5. Before each resumption, set the process's time; nothing in here looks at a clock.
 """
@@ -40,12 +40,10 @@ FAILED = Answer.FAILED
 
 
 class Create(msgspec.Struct, frozen=True):
-    """Put-if-absent. Answers `CREATED`, `EXISTS` or `FAILED`. Without `durable`, a power failure may undo it: for
-    what only this process writes, and its reader checks."""
+    """Put-if-absent. Answers `CREATED`, `EXISTS` or `FAILED`."""
 
     name: str
     data: bytes
-    durable: bool = True
 
 
 class Read(msgspec.Struct, frozen=True):
@@ -232,13 +230,13 @@ def insist(effect: Effect) -> Procedure[Any]:
         attempt += 1
 
 
-def put(name: str, data: bytes, *, durable: bool = True) -> Procedure[bool]:
+def put(name: str, data: bytes) -> Procedure[bool]:
     """Makes sure that `name` holds `data`; `False` if it holds something else already.
 
     An error says nothing and "exists" may be our own earlier write, so both are settled by reading back.
     """
     attempt = 0
-    while (yield Create(name, data, durable)) is not CREATED:
+    while (yield Create(name, data)) is not CREATED:
         found = yield Read(name)
         if found is not FAILED and found is not None:
             return bool(found == data)

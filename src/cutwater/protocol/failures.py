@@ -49,12 +49,12 @@ class FailureReason(Enum):
         "Nothing was committed and nothing is lost. If it happens again, report it with the output of"
         " `cutwater explain` for this epoch: it is a bug in Cutwater.",
     )
-    PART_UNREADABLE = (
-        "part_unreadable",
+    STORE_DAMAGED = (
+        "store_damaged",
         True,
         True,
-        "See whether the store still holds the named part and whether the leader may read it; the next"
-        " checkpoint writes a new one.",
+        "See whether the store still holds the named object and whether the leader may read it; `cutwater verify`"
+        " shows what else is missing. A restore of an older checkpoint goes back to before it.",
     )
     CANCELLED = (
         "cancelled",

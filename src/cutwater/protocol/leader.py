@@ -28,8 +28,8 @@ from cutwater.protocol.coordinator_actions import (
     Refuse,
     TurnUnaligned,
 )
-from cutwater.protocol.cut import check_cut, make_manifest, merge_parts
-from cutwater.protocol.effects import Copy, List, Procedure, ReadMany, Send, Wait, insist, put
+from cutwater.protocol.cut import check_cut, make_manifest, merge_reports
+from cutwater.protocol.effects import Copy, List, Procedure, Send, Wait, insist, put
 from cutwater.protocol.errors import StoreError
 from cutwater.protocol.failures import FailureReason
 from cutwater.protocol.housekeeping import Housekeeper
@@ -45,15 +45,14 @@ from cutwater.protocol.records import (
     InFlight,
     JournalBody,
     Manifest,
-    Part,
     TopologySet,
     checkpoint_prefix,
-    decode,
     encode,
     manifest_name,
 )
 from cutwater.protocol.records import Leader as LeaderEntry
 from cutwater.protocol.requests import Requests
+from cutwater.protocol.stagelog import StageLog
 from cutwater.protocol.tables import Table
 from cutwater.protocol.wire import Ack, Announcement, Heartbeat, Phase, Request, RequestKind
 
@@ -310,6 +309,7 @@ class Leader:
             self.member.journal.index,
             watermark,
             reason,
+            msgspec.Raw(self.member.journal.view.entries[-1].data),
         )
         self.member.on_announcement(announcement)
         yield Send(None, announcement)
@@ -393,22 +393,22 @@ class Leader:
         return coordinator.aborted(epoch, self.member.now_ms, reason, detail)
 
     def _decide(self, term: int, coordinator: Coordinator, decide: Decide) -> Procedure[list[Action]]:
-        """Checks that the parts form a consistent cut and commits: creating COMMITTED is the commit."""
+        """Checks that the acks form a consistent cut and commits: creating COMMITTED is the commit."""
         member = self.member
         begun = member.journal.state.open.get(decide.epoch)
         if begun is None:
             return []
         try:
-            parts = yield from self._read_parts(decide.acks)
-            yield from follow_all([member.log(name).view for name in sorted(member.topology.stages)])
+            yield from follow_all([log.view for log in self._behind(begun)])
             previous = yield from member.head_manifest()
         except StoreError as error:
-            reason = FailureReason.PART_UNREADABLE
+            reason = FailureReason.STORE_DAMAGED
             return (yield from self._abort(term, coordinator, begun.epoch, reason, str(error)))
         if not self.leads(term):
             return []
         logs = {name: member.log(name).state for name in member.topology.stages}
-        reports, problems = merge_parts(member.topology, parts)
+        parts = {name: ack.reports for name, ack in decide.acks.items()}
+        reports, problems = merge_reports(member.topology, parts)
         problems += check_cut(member.topology, begun, reports, logs, previous)
         if problems:
             return (
@@ -421,7 +421,7 @@ class Leader:
             try:
                 manifest = yield from self._copy_in_flight(manifest)
             except StoreError as error:
-                reason = FailureReason.PART_UNREADABLE
+                reason = FailureReason.STORE_DAMAGED
                 return (yield from self._abort(term, coordinator, begun.epoch, reason, str(error)))
         data = encode(manifest)
         name = manifest_name(begun.epoch, begun.checkpoint_id)
@@ -447,6 +447,12 @@ class Leader:
         yield from self._requests.grant_epoch(begun.epoch)
         return coordinator.committed(begun.epoch, member.now_ms)
 
+    def _behind(self, begun: Begun) -> list[StageLog]:
+        """The logs that are not known up to their barriers; nothing behind a barrier is of its epoch."""
+        logs = [self.member.log(name) for name in sorted(self.member.topology.stages)]
+        barriers = [(log, log.state.barriers.get(begun.epoch)) for log in logs]
+        return [log for log, at in barriers if at is None or at.checkpoint_id != begun.checkpoint_id]
+
     def _copy_in_flight(self, manifest: Manifest) -> Procedure[Manifest]:
         """A full checkpoint stands on its own: what is in flight is copied too. Raises `StoreError` if some
         of it is gone: it is lost, or this leader's term is long over."""
@@ -464,16 +470,3 @@ class Leader:
                 batches[batch] = copies
             flights.append(msgspec.structs.replace(flight, batches=batches))
         return msgspec.structs.replace(manifest, in_flight=tuple(flights))
-
-    def _read_parts(self, acks: dict[str, Ack]) -> Procedure[dict[str, Part]]:
-        """The parts that the acks name; raises `StoreError` if one is missing or not what was acked."""
-        parts: dict[str, Part] = {}
-        names = sorted(acks)
-        found = yield from insist(ReadMany(tuple(acks[name].part for name in names)))
-        for name, data in zip(names, found, strict=True):
-            ack = acks[name]
-            if data is None or digest(data) != ack.part_hash:
-                what = "missing" if data is None else "not what it acked"
-                raise StoreError(f"{ack.part} of member {name} is {what}")
-            parts[name] = decode(ack.part, data, Part)
-        return parts

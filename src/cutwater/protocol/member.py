@@ -2,8 +2,8 @@
 
 It follows the journal, and everything that it does follows from what the journal says: which generation
 its stages run in, for which epochs they are to be cut, what its sinks publish. Announcements are hints that
-there is something to read; the only one that carries anything of its own is the leader's order to cut a
-checkpoint unaligned.
+there is something to read, and carry the journal's newest entry to whoever lacks only that; nothing in them counts
+that is not in the journal, but for the leader's order to cut a checkpoint unaligned.
 
 A member is a set of actors: procedures that the shell drives side by side, each until it waits. They
 share this object, and none of them is interrupted between two effects.
@@ -19,7 +19,7 @@ import msgspec
 
 from cutwater.protocol.barrier import Flags
 from cutwater.protocol.catchup import CatchUp
-from cutwater.protocol.chain import digest
+from cutwater.protocol.chain import digest, follows
 from cutwater.protocol.effects import (
     FAILED,
     FindState,
@@ -29,9 +29,8 @@ from cutwater.protocol.effects import (
     TableHead,
     Wait,
     insist,
-    put,
 )
-from cutwater.protocol.errors import GraphChanged, StoreError, UserError
+from cutwater.protocol.errors import GraphChanged, PeerError, StoreError, UserError
 from cutwater.protocol.injector import BarrierInjector, Word
 from cutwater.protocol.journal import Journal
 from cutwater.protocol.log import follow
@@ -40,14 +39,12 @@ from cutwater.protocol.records import (
     BarrierAt,
     Begun,
     Manifest,
-    Part,
     SinkSpec,
     StageReport,
     Topology,
     checkpoint_prefix,
     encode,
     manifest_name,
-    part_name,
 )
 from cutwater.protocol.replay.messages import AskRange, FetchEntries, ReplayConfig
 from cutwater.protocol.replay.messages import Message as ReplayMessage
@@ -214,7 +211,8 @@ class Member:
         effective = -1
         yield from self.catch_up.run()
         while True:
-            yield from follow(self.journal.view, self._heard)
+            if self.journal.index == effective or self.journal.index < self._heard:
+                yield from follow(self.journal.view, self._heard)
             if self.journal.index != effective:
                 effective = self.journal.index
                 yield from self.take_effect()
@@ -315,7 +313,22 @@ class Member:
             self._trigger(announcement.checkpoint_id, announcement.flags)
             for name in self.stages:
                 self.wake(f"stage {name}")
+        self._take_entry(announcement)
         self._hear(announcement.index)
+
+    def _take_entry(self, announcement: Announcement) -> None:
+        """Whatever is announced is in the journal for good, so if it comes right behind what is known here, it is
+        as good as read. Anything else is looked for in the store."""
+        view = self.journal.view
+        if not self.live or announcement.index != view.last + 1:
+            return
+        try:
+            sealed = view.codec.open(bytes(announcement.entry))
+        except PeerError:
+            return
+        if follows(view.entries[-1] if view.entries else None, sealed):
+            view.push(sealed)
+            self.wake("journal")
 
     def on_heartbeat(self, heartbeat: Heartbeat) -> None:
         """Somebody is there, and perhaps further in the journal."""
@@ -360,7 +373,7 @@ class Member:
     # --- the member's share of a checkpoint -------------------------------------------------------------
 
     def _capture(self) -> Procedure[None]:
-        """The actor that writes this member's part when all its stages have been cut, and acks."""
+        """The actor that acks when all stages of this member have been cut."""
         while True:
             for epoch in sorted(self.journal.state.open):
                 begun = self.journal.state.open.get(epoch)
@@ -376,7 +389,7 @@ class Member:
         if self.failures or self.damage:
             failed = [f"stage {s} failed: {e}" for s, e in sorted(self.failures.items())]
             error = "; ".join([*failed, self.damage] if self.damage else failed)
-            self._acknowledge(begun, "stage_failed", error, {}, "", "")
+            self._acknowledge(begun, "stage_failed", error, {})
             return
         barriers: dict[str, BarrierAt] = {}
         for name in self.topology.hosted(self.name):
@@ -390,15 +403,8 @@ class Member:
             if report is None:
                 return
             reports[name] = report
-        if begun.epoch not in self.journal.state.open:
-            return
-        part = Part(
-            self.name, self.boot, begun.epoch, begun.checkpoint_id, begun.term, begun.generation, reports
-        )
-        where, data = part_name(begun.epoch, begun.checkpoint_id, self.name, self.boot), encode(part)
-        # Not durable: the leader reads it once, checks it by its hash, and puts all of it into the manifest.
-        if (yield from put(where, data, durable=False)) and begun.epoch in self.journal.state.open:
-            self._acknowledge(begun, "all_stages_cut", None, reports, where, digest(data))
+        if begun.epoch in self.journal.state.open:
+            self._acknowledge(begun, "all_stages_cut", None, reports)
 
     def _report(self, begun: Begun, name: str, at: BarrierAt) -> Procedure[StageReport | None]:
         copy_to = None
@@ -410,20 +416,14 @@ class Member:
             return None
         if files is None:
             error = f"the state of stage {name} at batch {at.batch} is gone"
-            self._acknowledge(begun, "stage_failed", error, {}, "", "")
+            self._acknowledge(begun, "stage_failed", error, {})
             return None
         return StageReport(
             name, at.incarnation, at.batch, at.unaligned, at.consumed, at.offsets, at.watermark, files
         )
 
     def _acknowledge(
-        self,
-        begun: Begun,
-        event: str,
-        error: str | None,
-        reports: dict[str, StageReport],
-        part: str,
-        part_hash: str,
+        self, begun: Begun, event: str, error: str | None, reports: dict[str, StageReport]
     ) -> None:
         phase = self._captures.get(begun.checkpoint_id, CAPTURE.start)
         self._captures[begun.checkpoint_id] = CAPTURE.next(phase, event)
@@ -437,8 +437,7 @@ class Member:
             ok=error is None,
             error=error,
             watermark=watermark,
-            part=part,
-            part_hash=part_hash,
+            reports=reports,
         )
 
     def _forget_decided(self) -> None:

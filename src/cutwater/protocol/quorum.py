@@ -90,7 +90,6 @@ class Quorum:
         self._acks: dict[str, Ack] = {}
         self.refused: Refused | None = None
         self._closed = False
-        self.size_bytes = 0
 
     def on_ack(self, ack: Ack) -> AckOutcome:
         """Takes one ack and says what became of it. What is not counted or refused changes nothing."""
@@ -107,7 +106,6 @@ class Quorum:
             self.close()
             return AckOutcome.REFUSED
         self._acks[ack.member] = ack
-        self.size_bytes += ack.size_bytes
         return AckOutcome.COUNTED
 
     def close(self) -> None:
@@ -223,8 +221,3 @@ class Progress:
     def missing(self) -> tuple[str, ...]:
         """Who has not answered, by name."""
         return self.quorum.missing if self.quorum else ()
-
-    @property
-    def size_bytes(self) -> int:
-        """The state that the parts name so far."""
-        return self.quorum.size_bytes if self.quorum else 0

@@ -1,4 +1,4 @@
-"""The durable records: bodies of journal and stage log entries, parts, manifests, published marks.
+"""The durable records: bodies of journal and stage log entries, manifests, published marks.
 
 This file declares formats and names, nothing else. What the records *mean* is derived from them in
 `journal.py` and `stagelog.py`; nothing is remembered beside them.
@@ -308,18 +308,6 @@ class StageReport(msgspec.Struct, frozen=True):
     state: dict[str, str]
 
 
-class Part(msgspec.Struct, frozen=True):
-    """What one member contributes to a checkpoint."""
-
-    member: str
-    boot: str
-    epoch: int
-    checkpoint_id: int
-    term: int
-    generation: int
-    reports: dict[str, StageReport]
-
-
 class InFlight(msgspec.Struct, frozen=True):
     """Batches `after` < b <= `upto` of `producer` that the cut has produced and `reader` not consumed,
     with their files (none for a batch without rows). They are pinned where they lie; a full checkpoint has copies."""
@@ -379,7 +367,7 @@ _ENCODE = msgspec.json.Encoder().encode
 
 
 def encode(record: object) -> bytes:
-    """The bytes of a part, a manifest or a mark."""
+    """The bytes of a manifest or a mark."""
     return _ENCODE(record)
 
 
@@ -408,19 +396,10 @@ def checkpoint_prefix(epoch: int, checkpoint_id: int) -> str:
     return f"{CHECKPOINT_PREFIX}{epoch}-{checkpoint_id}/"
 
 
-def part_name(epoch: int, checkpoint_id: int, member: str, boot: str) -> str:
-    """Beside the checkpoint's folder, not in it: to make a new folder durable takes as long again as the part."""
-    return f"{CHECKPOINT_PREFIX}{epoch}-{checkpoint_id}.{member}-{boot}.json"
-
-
-def is_part(name: str) -> bool:
-    return name.startswith(CHECKPOINT_PREFIX) and name.count("/") == 1
-
-
 def checkpoint_of(name: str) -> tuple[int, int]:
-    """The epoch and the checkpoint that a part or an object in a checkpoint's folder is of."""
+    """The epoch and the checkpoint that an object in a checkpoint's folder is of."""
     epoch, _, rest = name.removeprefix(CHECKPOINT_PREFIX).partition("-")
-    return int(epoch), int(rest.partition("/")[0].partition(".")[0])
+    return int(epoch), int(rest.partition("/")[0])
 
 
 def manifest_name(epoch: int, checkpoint_id: int) -> str:

@@ -135,7 +135,7 @@ def deletable_states(
 
 
 def epoch_of(name: str) -> int:
-    """The epoch of a part or an object in a checkpoint's folder."""
+    """The epoch of an object in a checkpoint's folder."""
     return checkpoint_of(name)[0]
 
 

@@ -17,11 +17,13 @@ import msgspec
 
 from cutwater.protocol.barrier import Flags
 from cutwater.protocol.errors import PeerError
+from cutwater.protocol.records import StageReport
 from cutwater.protocol.watermark import Watermark, WatermarkKind
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 CheckpointId = Annotated[int, msgspec.Meta(ge=1, le=2**32 - 1)]
 """What an injector's word can hold; anything else never was a checkpoint's id."""
+NO_ENTRY = msgspec.Raw(b"null")
 
 
 class Phase(Enum):
@@ -35,9 +37,10 @@ class Phase(Enum):
 class Announcement(msgspec.Struct, frozen=True, tag_field="type", tag="announcement"):
     """The leader's word on one checkpoint.
 
-    `index` is the journal index that a member must have applied before it acts on this. `flags` are the
-    checkpoint's (`barrier.Flags`). `watermark` is the pipeline-wide one; only COMMIT has it, because
-    nothing is closed before the decision. `reason` says why, on ABORT.
+    `index` is the journal index that a member must have applied before it acts on this, and `entry` what stands
+    there: whoever knows all before it need not read it. `flags` are the checkpoint's (`barrier.Flags`).
+    `watermark` is the pipeline-wide one; only COMMIT has it, because nothing is closed before the decision.
+    `reason` says why, on ABORT.
     """
 
     phase: Phase
@@ -49,6 +52,7 @@ class Announcement(msgspec.Struct, frozen=True, tag_field="type", tag="announcem
     index: Count
     watermark: int | None = None
     reason: str | None = None
+    entry: msgspec.Raw = NO_ENTRY
 
     def __post_init__(self) -> None:
         Flags(self.flags)  # Raises ValueError for a flag that this version does not know.
@@ -57,10 +61,9 @@ class Announcement(msgspec.Struct, frozen=True, tag_field="type", tag="announcem
 
 
 class Ack(msgspec.Struct, frozen=True, tag_field="type", tag="ack"):
-    """One member's answer to PREPARE: all its stages have cut and its part is written, or why not.
+    """One member's answer to PREPARE: its part of the checkpoint, once all its stages have cut, or why not.
 
-    `boot` names the member's process. `watermark` is the lowest of its stages'. `part` is the object that
-    holds its part, `part_hash` the hash of its bytes, `size_bytes` the size of the state that it names.
+    `boot` names the member's process. `watermark` is the lowest of its stages'. `reports` are theirs.
     """
 
     member: str
@@ -71,9 +74,7 @@ class Ack(msgspec.Struct, frozen=True, tag_field="type", tag="ack"):
     ok: bool
     error: str | None
     watermark: Watermark
-    part: str
-    part_hash: str
-    size_bytes: Count = 0
+    reports: dict[str, StageReport]
 
     def __post_init__(self) -> None:
         if self.watermark.kind is WatermarkKind.KNOWN and self.watermark.ms is None:

@@ -101,8 +101,6 @@ class Trace:
     records: dict[tuple[str, str], Any] = field(default_factory=dict)
     """What is written in an object: by its name and hash."""
     manifests: dict[str, tuple[r.Manifest, At]] = field(default_factory=dict)
-    parts: dict[tuple[str, str, str], At] = field(default_factory=dict)
-    """Where a process (the first) created or found a part of that name and hash."""
 
 
 def load(path: Path, findings: Findings) -> Trace:
@@ -158,8 +156,6 @@ def _add_record(
             _add_entry(log_of(trace, line.name), place_of(line.name), hashed, record, at)
         case r.Manifest():
             trace.manifests.setdefault(hashed, (record, at))
-        case r.Part() if not isinstance(line, rec.Creation) or line.answer == "created":
-            trace.parts.setdefault((line.process, line.name, hashed), at)
         case _:
             pass
 
@@ -179,7 +175,7 @@ def decode(name: str, data: bytes) -> Any:
     if name.startswith(r.MARK_PREFIX):
         return r.decode(name, data, r.Published)
     if name.startswith(r.CHECKPOINT_PREFIX):
-        return r.decode(name, data, r.Part if r.is_part(name) else r.Manifest)
+        return r.decode(name, data, r.Manifest)
     codec: Codec[Any] = r.JOURNAL if name.startswith(r.JOURNAL_PREFIX) else r.STAGE
     return codec.open(data).entry
 

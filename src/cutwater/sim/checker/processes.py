@@ -37,6 +37,8 @@ class Walk:
         self._stands: dict[tuple[str, str], At] = {}
         """What this process knows to stand in the store, by name and hash."""
         self._entries: dict[tuple[type, int, int], tuple[r.Begun | r.Committed | r.Aborted, At]] = {}
+        self._barriers: set[tuple[str, int]] = set()
+        """Those that this process knows to stand in the logs, by stage and checkpoint."""
         self._acks: dict[tuple[str, int, int, int], list[tuple[Ack, At]]] = defaultdict(list)
         self._transactions: dict[str, set[int]] = defaultdict(set)
         """Per sink those that this process has made, or has seen in the table."""
@@ -93,6 +95,12 @@ class Walk:
         if isinstance(record, Entry) and isinstance(record.body, r.Begun | r.Committed | r.Aborted):
             body = record.body
             self._entries.setdefault((type(body), body.epoch, body.checkpoint_id), (body, at))
+        elif isinstance(record, Entry) and isinstance(record.body, r.BarrierAt | r.StageSnapshot):
+            self._know_barriers(name.split("/")[1], record.body)
+
+    def _know_barriers(self, stage: str, body: r.BarrierAt | r.StageSnapshot) -> None:
+        barriers = body.state.barriers.values() if isinstance(body, r.StageSnapshot) else [body]
+        self._barriers.update({(stage, barrier.checkpoint_id) for barrier in barriers})
 
     def _heard(self, ack: Ack, at: At) -> None:
         if ack.ok:
@@ -108,7 +116,7 @@ class Walk:
             self._term = max(self._term, record.body.term)
 
     def _commit(self, body: r.Committed, hashed: str, *lines: At) -> None:
-        """COMMITTED rests on the manifest and on an ack of every member."""
+        """COMMITTED rests on the manifest, and that on an ack of every member."""
         key = "commit", hashed
         if key in self._judged:
             return
@@ -121,6 +129,8 @@ class Walk:
         if topology is None:
             self._findings.not_recorded["topology of a commit"] += 1
             return
+        told = self._trace.manifests.get(body.manifest)
+        stages = told[0].stages if told is not None else {}
         for member in topology.members():
             acks = self._acks.get((member, body.epoch, body.checkpoint_id, body.term), [])
             if not acks and not self._hears:
@@ -128,23 +138,19 @@ class Walk:
             elif not acks:
                 what = f"epoch {body.epoch} is committed, and {self._process} has no ack of {member} for it"
                 self._findings.wrong("acks", what, *lines)
-            elif not any(self._has_part(ack) for ack, _ in acks):
-                what = f"epoch {body.epoch} is committed, and {member} did not create the part that it acked"
-                self._findings.wrong("parts", what, acks[-1][1], *lines)
-
-    def _has_part(self, ack: Ack) -> bool:
-        process = f"{ack.member}-{ack.boot}"
-        if process not in self._trace.processes:
-            self._findings.not_recorded["process that acked"] += 1
-            return True
-        return (process, ack.part, ack.part_hash) in self._trace.parts
+            elif told is not None and not any(
+                ack.reports == {s: stages.get(s) for s in topology.hosted(member)} for ack, _ in acks
+            ):
+                what = f"the manifest of epoch {body.epoch} says something else than {member} acked"
+                self._findings.wrong("reports", what, acks[-1][1], told[1], *lines)
 
     # --- messages -------------------------------------------------------------------------------------
 
     def _acknowledge(self, ack: Ack, at: At) -> None:
-        if ack.ok and (ack.part, ack.part_hash) not in self._stands:
-            what = f"{self._process} acks epoch {ack.epoch} before its part stands in the store"
-            self._findings.wrong("parts", what, at)
+        for stage in ack.reports:
+            if (stage, ack.checkpoint_id) not in self._barriers:
+                what = f"{self._process} acks epoch {ack.epoch} before the barrier of {stage} is in its log"
+                self._findings.wrong("reports", what, at)
 
     def _announce(self, said: Announcement, at: At) -> None:
         kind = ENTRIES[said.phase]
