@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from cutwater.cluster.links import KEEP, Hint, Links
 from cutwater.kv import ClusterKv
+from cutwater.protocol.records import StageReport
 from cutwater.protocol.replay.messages import (
     AskRange,
     Compacted,
@@ -69,6 +71,25 @@ def announcement(checkpoint_id: int, phase: Phase = Phase.PREPARE) -> Announceme
 
 def ack(member: str, checkpoint_id: int) -> Ack:
     return Ack(member, "1", checkpoint_id, checkpoint_id, 1, True, None, UNKNOWN, {})
+
+
+def test_an_ack_of_a_member_with_much_state_arrives_whole(three: tuple[Talker, Talker, Talker]) -> None:
+    a, b, _ = three
+    state = {f"stages/clean/1/state/0/{n}/000123_{n:08x}.sst": f"{n:064x}" for n in range(20_000)}
+    report = StageReport("clean", 1, 123, False, {"orders": 9}, {}, UNKNOWN, state)
+    big = Ack("b", "1", 7, 7, 1, True, None, UNKNOWN, {"clean": report})
+    assert len(encode(big)) > 2_000_000
+    b.links.send("a", big)
+    a.hears("b", big)
+
+
+def test_the_entry_in_an_announcement_arrives_byte_by_byte(three: tuple[Talker, Talker, Talker]) -> None:
+    a, b, _ = three
+    data = b'{"index": 7,  "body":{"type":"BEGUN"}}'  # as somebody else might have encoded it
+    said = Announcement(Phase.PREPARE, 7, 7, 1, 1, 0, 7, entry=msgspec.Raw(data))
+    a.links.send(None, said)
+    eventually(lambda: len(b.heard) == 1, "b hears it")
+    assert bytes(b.heard[0][1].entry) == data
 
 
 def test_what_is_for_all_reaches_all_others_and_what_is_for_one_only_that_one(
