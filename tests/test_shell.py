@@ -326,13 +326,20 @@ def test_a_message_costs_at_most_one_change_of_threads() -> None:
 
 
 def test_a_shell_that_is_stopped_in_a_turn_does_not_wait_for_itself() -> None:
-    loop = shell(lambda effect: None)
-    loop.start()
+    performed: Said = SimpleQueue()
     stopped = Event()
 
-    def stop() -> None:
+    def procedure() -> fx.Procedure[None]:
         loop.stop()
         stopped.set()
+        yield fx.Read("x")
 
-    loop.call(stop)
+    loop = shell(performed.put)
+    running = procedure()
+    loop.spawn("one", running)
+    loop.start()
     assert stopped.wait(10)
+    loop._clock.join(10)
+    loop._pool.join()
+    assert performed.empty(), "nothing is begun any more"
+    running.close()

@@ -132,7 +132,7 @@ class Shell:
         """Has something done in a turn after a while."""
         timer = (time.monotonic() + seconds, next(self._order), task)
         heapq.heappush(self._timers, timer)
-        if self._timers[0] is timer:
+        if self._timers[0] is timer and get_ident() != self._clock.ident:
             self._bell.put(None)  # the clock waits for a later one
 
     def spawn(self, name: str, procedure: fx.Procedure[None]) -> None:
@@ -193,9 +193,7 @@ class Shell:
                 return None
             self._holder = get_ident()
             try:
-                self.member.now_ms = int(time.monotonic() * 1000)
-                task()
-                self.settle()
+                self._do(task)
                 self._do_tasks()
             except BaseException as error:
                 self._stopped.set()
@@ -205,6 +203,8 @@ class Shell:
             finally:
                 self._holder = None
             wanted, self._wanted = self._wanted, []
+        if self._stopped.is_set():
+            return None
         for other in wanted[1:]:
             self._hand_over(other)
         return wanted[0] if wanted else None
@@ -217,12 +217,16 @@ class Shell:
         while True:
             self._summoned = True
             while self._tasks:
-                self._tasks.popleft()()
-                self.settle()
+                self._do(self._tasks.popleft())
             self._after_step()
             self._summoned = False
             if not self._tasks:
                 return
+
+    def _do(self, task: Task) -> None:
+        self.member.now_ms = int(time.monotonic() * 1000)
+        task()
+        self.settle()
 
     def _poke(self, name: str) -> None:
         actor = self.actors.get(name)
