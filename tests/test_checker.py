@@ -18,7 +18,7 @@ from tests.traces import Edit, Object, recorded
 
 pytestmark = pytest.mark.slow
 
-RICH = 215
+RICH = 745
 """A schedule with restores, rewinds, several terms, aborted and void epochs, savepoints and compaction."""
 
 Plant = Callable[[Edit], None]

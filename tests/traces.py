@@ -125,6 +125,7 @@ class Edit:
     def reseal(self) -> None:
         """Makes every hash right again, and whatever names it."""
         new: dict[str, str] = {}
+        records: dict[str, Any] = {}
         told = [line for line in self.lines if line.get("record")]
         for line in sorted(
             told, key=lambda line: (line["name"].startswith(("stages/", "journal/")), line["name"])
@@ -138,6 +139,11 @@ class Edit:
             old = line["hash"]
             line["hash"] = hashlib.sha256(msgspec.json.encode(record)).hexdigest()
             new.setdefault(old, line["hash"])
+            records.setdefault(old, record)
+        for message in (line["message"] for line in self.lines if line.get("message")):
+            if message.get("entry") is not None:
+                old = hashlib.sha256(msgspec.json.encode(message["entry"])).hexdigest()
+                message["entry"] = records.get(old, message["entry"])
 
     def renumber(self) -> None:
         counts: dict[str, int] = {}

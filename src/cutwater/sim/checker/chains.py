@@ -56,7 +56,8 @@ def _came_too_late(trace: Trace, index: int, variant: Variant) -> bool:
 
 
 def _saw_a_snapshot(trace: Trace, index: int, at: At) -> bool:
-    assert isinstance(at.line, rec.Creation | rec.Reading)
+    if not isinstance(at.line, rec.Creation | rec.Reading):
+        return False  # who announces an entry knows that it stands there
     prefix = at.line.name.rpartition("/")[0]
     for later in trace.processes[at.line.process][at.line.n :]:
         look = later.line

@@ -59,7 +59,9 @@ def _check_entry(trace: Trace, history: History, name: str, at: At, findings: Fi
     log, index = log_of(trace, name), place_of(name)
     if log.newest_snapshot > index:
         return
-    if log.whole(index, max(log.chain, default=0)) and log.chain:
+    if not journal and not history.log.whole(min(history.log.chain, default=1), at.line.knows):
+        findings.not_recorded["end of a generation of which something was deleted"] += 1
+    elif log.whole(index, max(log.chain, default=0)) and log.chain:
         findings.wrong("deleted", f"{name} is deleted, and no snapshot covers it", at)
     else:
         findings.not_recorded["snapshot of a log of which entries were deleted"] += 1

@@ -14,6 +14,8 @@ from cutwater import recording as rec
 from cutwater.protocol import records as r
 from cutwater.protocol.chain import Codec, Entry, digest
 from cutwater.protocol.errors import PeerError, StoreError
+from cutwater.protocol.log import entry_name
+from cutwater.protocol.wire import Announcement
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,28 +134,28 @@ def _add(trace: Trace, at: At, findings: Findings) -> None:
         case rec.Ended():
             trace.ended.add(line.process)
         case rec.Creation() | rec.Reading() if line.hash is not None and line.record != rec.NOTHING:
-            _add_record(trace, at, line, line.hash, findings)
+            _add_record(trace, at, line.name, bytes(line.record), line.hash, findings)
+        case rec.Received() if isinstance(line.message, Announcement) and line.message.entry != rec.NOTHING:
+            name, data = entry_name(r.JOURNAL_PREFIX, line.message.index), bytes(line.message.entry)
+            _add_record(trace, at, name, data, digest(data), findings)
         case _:
             pass
 
 
-def _add_record(
-    trace: Trace, at: At, line: rec.Creation | rec.Reading, hashed: str, findings: Findings
-) -> None:
-    key = line.name, hashed
+def _add_record(trace: Trace, at: At, name: str, data: bytes, hashed: str, findings: Findings) -> None:
+    key = name, hashed
     if key not in trace.records:
-        data = bytes(line.record)
         if digest(data) != hashed:
-            findings.wrong("trace", f"{line.name} is not what its hash says", at)
+            findings.wrong("trace", f"{name} is not what its hash says", at)
         try:
-            trace.records[key] = decode(line.name, data)
+            trace.records[key] = decode(name, data)
         except (PeerError, StoreError) as error:
-            findings.wrong("trace", f"{line.name} holds no record: {error}", at)
+            findings.wrong("trace", f"{name} holds no record: {error}", at)
             return
     record = trace.records[key]
     match record:
         case Entry():
-            _add_entry(log_of(trace, line.name), place_of(line.name), hashed, record, at)
+            _add_entry(log_of(trace, name), place_of(name), hashed, record, at)
         case r.Manifest():
             trace.manifests.setdefault(hashed, (record, at))
         case _:
@@ -162,7 +164,7 @@ def _add_record(
 
 def _add_entry(log: Log, index: int, hashed: str, entry: Entry[Any], at: At) -> None:
     variant = log.places.setdefault(index, {}).setdefault(hashed, Variant(hashed, entry))
-    if isinstance(at.line, rec.Reading):
+    if isinstance(at.line, rec.Reading | rec.Received):
         variant.found.append(at)
     elif isinstance(at.line, rec.Creation) and at.line.answer == "created":
         variant.made.append(at)
