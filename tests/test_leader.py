@@ -10,7 +10,7 @@ from cutwater.protocol.barrier import Flags
 from cutwater.protocol.leader import Leader, LeaderConfig, LeaderPhase
 from cutwater.protocol.member import Member, MemberConfig
 from cutwater.protocol.watermark import NONE
-from cutwater.protocol.wire import Ack, Heartbeat, RequestKind, encode
+from cutwater.protocol.wire import Ack, Heartbeat, Request, RequestKind, encode
 from cutwater.sim.process import SimWord
 from cutwater.sim.world import World
 from tests.builders import (
@@ -111,14 +111,28 @@ def stray_ack(member: str, epoch: int, checkpoint_id: int, term: int) -> Ack:
 def test_a_former_leaders_inbox_means_nothing() -> None:
     leader = Leader(Member("m0", "boot", CHAIN, MemberConfig(), SimWord), LeaderConfig())
     leader.on_message(stray_ack("m1", 1, 3, 1))
-    assert leader._inbox == []
+    assert not leader._inbox
     assert leader.member.woken == []
     leader.phase = LeaderPhase.LEADING
     leader.on_message(stray_ack("m1", 1, 3, 1))
     assert leader.member.woken == ["lead"]
     leader.phase = LeaderPhase.FOLLOWING
     assert list(leader._lead(2)) == []
-    assert leader._inbox == [], "a new term begins without what the old one had not looked at"
+    assert not leader._inbox, "a new term begins without what the old one had not looked at"
+
+
+def test_what_is_sent_again_while_the_leader_is_busy_waits_once() -> None:
+    """An ack holds the reports of all stages of its member, and comes every half second until it is decided."""
+    leader = Leader(Member("m0", "boot", CHAIN, MemberConfig(), SimWord), LeaderConfig())
+    leader.phase = LeaderPhase.LEADING
+    for _ in range(1_000):
+        for name in ("m1", "m2"):
+            leader.on_message(stray_ack(name, 1, 3, 1))
+        leader.on_message(Request(RequestKind.CHECKPOINT, "r1"))
+    assert len(leader._inbox) == 3
+    leader.on_message(stray_ack("m1", 2, 5, 1))
+    leader.on_message(Request(RequestKind.CHECKPOINT, "r2"))
+    assert len(leader._inbox) == 5
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cutwater.cluster.links import KEEP, Hint, Links
+from cutwater.cluster.links import Hint, Links
 from cutwater.kv import ClusterKv
 from cutwater.protocol.records import StageReport
 from cutwater.protocol.replay.messages import (
@@ -148,7 +148,7 @@ def test_an_ack_reaches_the_next_leader_too(three: tuple[Talker, Talker, Talker]
 def holds_few(reader: ClusterKv, key: Callable[[int], str]) -> None:
     def few() -> bool:
         held = [i for i in range(1, 1_001) if reader.read("a", key(i)) is not None]
-        return not held or held[0] > 1_000 - KEEP
+        return not held or held[0] > 1_000 - 8
 
     eventually(few, f"{reader.name} holds a few of a's slots")
 

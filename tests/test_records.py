@@ -182,4 +182,5 @@ def test_names_are_those_of_the_design_and_two_attempts_never_share_one() -> Non
         f"{checkpoint_prefix(4, 12)}state/a-b/x.1",
     ):
         assert checkpoint_of(name) == (4, 12)
+    assert checkpoint_of("checkpoints/notes.txt") is None
     assert mark_name(9, "t1") < mark_name(10, "t1")

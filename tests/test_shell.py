@@ -15,6 +15,7 @@ from cutwater.protocol.member import Member, MemberConfig
 from cutwater.protocol.records import StageSpec, Topology
 from cutwater.shell import THREADS, Shell
 from cutwater.words import LocalWord
+from cutwater.workers import Workers
 
 Said = SimpleQueue[Any]
 
@@ -323,6 +324,38 @@ def test_a_message_costs_at_most_one_change_of_threads() -> None:
         if number > 0:  # the first one may come while the clock has the turn, which performs nothing
             assert len({thread for _, thread in found}) == 1
     loop.stop()
+
+
+def test_a_machine_without_threads_ends_the_shell_and_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    failures: Said = SimpleQueue()
+
+    def procedure() -> fx.Procedure[None]:
+        yield fx.Read("x")
+
+    loop = shell(lambda effect: None, failures)
+    loop.spawn("one", procedure())
+    monkeypatch.setattr(Workers, "_grow", lambda workers: False)
+    loop.start()
+    assert "no thread can be started" in str(failures.get(timeout=10))
+    loop.stop()
+
+
+def test_nothing_that_was_called_for_is_done_after_the_end() -> None:
+    said: Said = SimpleQueue()
+    ended = Event()
+    loop = shell(lambda effect: None)
+
+    def stop() -> None:
+        loop.call(lambda: said.put("after"))
+        loop.stop()
+        ended.set()
+
+    loop.start()
+    loop.call(stop)
+    assert ended.wait(10)
+    loop._clock.join(10)
+    loop._pool.join()
+    assert said.empty()
 
 
 def test_a_shell_that_is_stopped_in_a_turn_does_not_wait_for_itself() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from threading import Barrier, Event, current_thread
+from threading import Barrier, Event, Thread, current_thread
+
+import pytest
 
 from cutwater.workers import Workers
 
@@ -58,6 +60,31 @@ def test_nothing_begins_after_the_end() -> None:
     go_on.set()
     workers.submit(begun.set)
     assert not begun.wait(0.1)
+
+
+def test_threads_that_the_machine_does_not_give_are_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers, gate, done = Workers(4, "w"), Event(), Event()
+
+    def none_left(thread: Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Thread, "start", none_left)
+        assert not workers.offer(done.set)
+        with pytest.raises(RuntimeError, match="no thread can be started"):
+            workers.submit(done.set)
+
+    def wait() -> None:
+        gate.wait(10)
+
+    workers.submit(wait)
+    with monkeypatch.context() as patch:
+        patch.setattr(Thread, "start", none_left)
+        assert not workers.offer(done.set)
+        workers.submit(done.set)  # waits for the one that there is
+    assert not done.is_set()
+    gate.set()
+    assert done.wait(10)
 
 
 def test_an_offer_is_refused_when_nobody_is_free() -> None:

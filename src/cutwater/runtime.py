@@ -272,8 +272,8 @@ class Runtime:
 
     def _acknowledge(self, to: str | None, ack: Ack) -> None:
         """Hands on this member's part of a checkpoint, for the first time or again."""
-        first = ack.checkpoint_id != self._acked
-        self._acked = ack.checkpoint_id
+        first = ack.ok and ack.checkpoint_id > self._acked
+        self._acked = max(self._acked, ack.checkpoint_id if ack.ok else 0)
         if first:
             failpoints.reach("before part")
             self.times.acked(ack.epoch)

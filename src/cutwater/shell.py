@@ -174,7 +174,7 @@ class Shell:
         while not self._stopped.is_set():
             first = self._attend()
             if first is not None:
-                self._hand_over(first)
+                self._guarded(partial(self._hand_over, first))
             with self._turn:
                 wait = self._timers[0][0] - time.monotonic() if self._timers else None
             with suppress(Empty):
@@ -191,10 +191,13 @@ class Shell:
         with self._turn:
             if self._stopped.is_set():
                 return None
-            self._holder = get_ident()
+            self._holder, self._summoned = get_ident(), True
             try:
                 self._do(task)
                 self._do_tasks()
+                wanted, self._wanted = self._wanted, []
+                for other in wanted[1:]:
+                    self._hand_over(other)
             except BaseException as error:
                 self._stopped.set()
                 self._bell.put(None)  # for the clock, to see that
@@ -202,11 +205,6 @@ class Shell:
                 return None
             finally:
                 self._holder = None
-            wanted, self._wanted = self._wanted, []
-        if self._stopped.is_set():
-            return None
-        for other in wanted[1:]:
-            self._hand_over(other)
         return wanted[0] if wanted else None
 
     def _do_tasks(self) -> None:
@@ -216,11 +214,11 @@ class Shell:
             self._tasks.append(heapq.heappop(self._timers)[2])
         while True:
             self._summoned = True
-            while self._tasks:
+            while self._tasks and not self._stopped.is_set():
                 self._do(self._tasks.popleft())
             self._after_step()
             self._summoned = False
-            if not self._tasks:
+            if not self._tasks or self._stopped.is_set():
                 return
 
     def _do(self, task: Task) -> None:
@@ -273,7 +271,7 @@ class Shell:
 
     def _work_on(self, wanted: Wanted | None) -> None:
         """Performs an effect, and those that come of it, one after the other."""
-        while wanted is not None:
+        while wanted is not None and not self._stopped.is_set():
             try:
                 answer = self._answer(wanted.effect)
             except BaseException as error:
@@ -295,8 +293,7 @@ class Shell:
         try:
             task()
         except BaseException as error:
-            failure = error
-            self._take_turn(lambda: _raise(failure))
+            self._take_turn(partial(_raise, error))
 
     last_trouble = ""
     """What storage or a table said when something last failed there; it is tried again."""

@@ -129,8 +129,8 @@ class Times:
                     self._note(body.epoch, now, name.split("/")[1], body)
             elif name.startswith(MARK_PREFIX):
                 self._mark(decode(name, data, Published), now)
-            elif name.startswith("checkpoints/"):
-                self._note(checkpoint_of(name)[0], now, "manifest_s", None)
+            elif (found := checkpoint_of(name)) is not None:
+                self._note(found[0], now, "manifest_s", None)
 
     def acked(self, epoch: int) -> None:
         """This process has acked an epoch."""

@@ -29,25 +29,37 @@ class Workers:
     def offer(self, task: Task) -> bool:
         """Has a task done at once by some thread; `False` if none is free."""
         with self._lock:
-            if self._free <= 0 and len(self._threads) >= self._most:
+            if self._closed or (self._free <= 0 and not self._grow()):
                 return False
-            self._submit(task)
+            self._put(task)
             return True
 
     def submit(self, task: Task) -> None:
-        """Has a task done by some thread; nothing is done any more after `close`."""
+        """Has a task done by some thread; nothing is done any more after `close`. Raises `RuntimeError` if the
+        machine gives us not a single thread."""
         with self._lock:
-            self._submit(task)
+            if self._closed:
+                return
+            if self._free <= 0 and not self._grow() and not self._threads:
+                raise RuntimeError("no thread can be started: too many run on this machine, or for this user")
+            self._put(task)
 
-    def _submit(self, task: Task) -> None:
-        if not self._closed:
-            self._free -= 1
-            if self._free < 0 and len(self._threads) < self._most:
-                name = f"{self._name}-{len(self._threads) + 1}"
-                self._threads.append(Thread(target=self._work, name=name, daemon=True))
-                self._threads[-1].start()
-                self._free += 1
-            self._tasks.put(task)
+    def _put(self, task: Task) -> None:
+        self._free -= 1
+        self._tasks.put(task)
+
+    def _grow(self) -> bool:
+        """Starts a thread, unless there are enough or the machine gives no more."""
+        if len(self._threads) >= self._most:
+            return False
+        thread = Thread(target=self._work, name=f"{self._name}-{len(self._threads) + 1}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            return False
+        self._threads.append(thread)
+        self._free += 1
+        return True
 
     def close(self) -> None:
         """Begins no further task; what is under way is left to itself."""

@@ -31,8 +31,8 @@ from cutwater.protocol.wire import (
     encode,
 )
 
-KEEP = 8
-"""Announcements and acks of this member that stay in its slots; one checkpoint is under way at a time."""
+KEEP = {Announcement: 8, Ack: 2}
+"""How many of this member's stay in its slots; one checkpoint is under way at a time, and acks can be large."""
 HEARTBEAT = "heartbeat"
 SHOWN = "shown"
 ADVICE = "this version of Cutwater does not understand it. Look at that member if all run the same version"
@@ -125,7 +125,7 @@ class Links:
         self._kv.write(key, encode(message), to)
         kept = self._kept[type(message)]
         kept[key] = None
-        while len(kept) > KEEP:
+        while len(kept) > KEEP[type(message)]:
             oldest = next(iter(kept))
             del kept[oldest]
             self._kv.delete(oldest)

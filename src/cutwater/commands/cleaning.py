@@ -17,7 +17,7 @@ from cutwater.offline import manifest_of, read_journal
 from cutwater.protocol.errors import StoreError, UserError
 from cutwater.protocol.housekeeping import settled
 from cutwater.protocol.records import CHECKPOINT_PREFIX, MARK_PREFIX, JournalState, Manifest
-from cutwater.protocol.retention import epoch_of, expire, is_leftover, named_objects, of_generation
+from cutwater.protocol.retention import expire, is_leftover, named_objects, of_generation
 from cutwater.stores import Store, open_store
 
 
@@ -74,7 +74,7 @@ def gc(
 def leftovers(store: Store, state: JournalState, manifests: dict[int, Manifest]) -> list[str]:
     """The objects that the journal says are over and that no kept checkpoint names."""
     named = named_objects(manifests.values())
-    found = [n for n in store.list(CHECKPOINT_PREFIX) if is_leftover(state, epoch_of(n))]
+    found = [n for n in store.list(CHECKPOINT_PREFIX) if is_leftover(state, n)]
     for name in store.list("stages/"):
         generation = of_generation(name)
         if generation is not None and generation < state.generation and generation not in state.generations:

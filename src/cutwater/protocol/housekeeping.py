@@ -21,7 +21,7 @@ from cutwater.protocol.records import (
     Snapshot,
     mark_name,
 )
-from cutwater.protocol.retention import epoch_of, expire, is_leftover, named_objects
+from cutwater.protocol.retention import expire, is_leftover, named_objects
 
 if TYPE_CHECKING:
     from cutwater.protocol.leader import Leader
@@ -99,7 +99,7 @@ class Housekeeper:
             return
         state = self._member.journal.state
         needed = named_objects(m for epoch, m in self._manifests.items() if epoch in state.committed)
-        gone = tuple(n for n in names if is_leftover(state, epoch_of(n)) and n not in needed)
+        gone = tuple(n for n in names if is_leftover(state, n) and n not in needed)
         if gone:
             yield from insist(Delete(gone))
 

@@ -54,7 +54,7 @@ from cutwater.protocol.records import Leader as LeaderEntry
 from cutwater.protocol.requests import Requests
 from cutwater.protocol.stagelog import StageLog
 from cutwater.protocol.tables import Table
-from cutwater.protocol.wire import Ack, Announcement, Heartbeat, Phase, Request, RequestKind
+from cutwater.protocol.wire import NO_ENTRY, Ack, Announcement, Heartbeat, Phase, Request, RequestKind
 
 MAX_INBOX = 10_000
 """Messages that may wait for a leader; acks beyond are sent again, requests have to be repeated."""
@@ -104,7 +104,7 @@ class Leader:
         self.given_up = False
         """Whether more checkpoints in a row have failed than are tolerated: the run should end."""
         self._requests = Requests(self, 0)
-        self._inbox: list[Ack | Request] = []
+        self._inbox: dict[tuple[object, ...], Ack | Request] = {}
         self._seen_ms = 0
         self._round_ms = 0
         members = member.topology.members()
@@ -113,9 +113,20 @@ class Leader:
     # --- messages -------------------------------------------------------------------------------------
 
     def on_message(self, message: Ack | Request) -> None:
-        """An ack or a request; it waits until the actor has time. Without leadership it means nothing."""
+        """An ack or a request; it waits until the actor has time, once however often it is sent. Without
+        leadership it means nothing."""
         if self.phase is LeaderPhase.LEADING and len(self._inbox) < MAX_INBOX:
-            self._inbox.append(message)
+            match message:
+                case Ack():
+                    what: tuple[object, ...] = (
+                        message.member,
+                        message.boot,
+                        message.checkpoint_id,
+                        message.term,
+                    )
+                case Request():
+                    what = (message.request_id,)
+            self._inbox.setdefault(what, message)
             self.member.wake("lead")
 
     def on_heartbeat(self, heartbeat: Heartbeat) -> None:
@@ -200,7 +211,7 @@ class Leader:
             self._round_ms = self.member.now_ms
             actions: list[Action] = coordinator.tick(self.member.now_ms)
             while self._inbox and not actions:
-                message = self._inbox.pop(0)
+                message = self._inbox.pop(next(iter(self._inbox)))
                 if isinstance(message, Ack):
                     actions = coordinator.on_ack(message, self.member.now_ms)[1]
                 elif message.kind is RequestKind.FORGET or (
@@ -296,6 +307,8 @@ class Leader:
         reason: str | None = None,
     ) -> Procedure[None]:
         """Tells all, this member included; what it tells is durable already."""
+        newest = self.member.journal.view.entries[-1]
+        is_snapshot = newest.entry.snapshot == newest.entry.index  # which is large, and nobody waits for it
         flags |= begun.flags
         if phase is Phase.PREPARE and begun.checkpoint_id in self.member.unaligned:
             flags |= Flags.UNALIGNED
@@ -309,7 +322,7 @@ class Leader:
             self.member.journal.index,
             watermark,
             reason,
-            msgspec.Raw(self.member.journal.view.entries[-1].data),
+            NO_ENTRY if is_snapshot else msgspec.Raw(newest.data),
         )
         self.member.on_announcement(announcement)
         yield Send(None, announcement)

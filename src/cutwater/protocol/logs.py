@@ -1,5 +1,5 @@
-"""Following many logs at once: a leader reads all stages' logs before every decision, and asking the store
-for one after the other would take as many times as long."""
+"""Following many logs at once: before a decision a leader reads the logs of all stages that it does not know up to
+their barriers, and asking the store for one after the other would take as many times as long."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ B = TypeVar("B")
 def follow_all(views: Sequence[LogView[B]]) -> Procedure[None]:
     """Does what `follow` does with each of them. What is not plain, entries behind the ones known and no
     snapshot among them, is left to `follow` itself."""
+    if not views:
+        return
     starts = [view.last for view in views]
     listed = yield from insist(_list(views, starts))
     grown = [

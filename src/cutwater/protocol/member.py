@@ -30,10 +30,10 @@ from cutwater.protocol.effects import (
     Wait,
     insist,
 )
-from cutwater.protocol.errors import GraphChanged, PeerError, StoreError, UserError
+from cutwater.protocol.errors import GraphChanged, StoreError, UserError
 from cutwater.protocol.injector import BarrierInjector, Word
 from cutwater.protocol.journal import Journal
-from cutwater.protocol.log import follow
+from cutwater.protocol.log import entry_name, follow
 from cutwater.protocol.publish import duties, perform, read_manifest
 from cutwater.protocol.records import (
     BarrierAt,
@@ -307,7 +307,7 @@ class Member:
     # --- messages -------------------------------------------------------------------------------------
 
     def on_announcement(self, announcement: Announcement) -> None:
-        """A hint from the leader. Its term and journal index decide nothing; the journal does."""
+        """The leader has written something. Its term and journal index decide nothing; the journal does."""
         if announcement.phase is Phase.PREPARE and announcement.flags & Flags.UNALIGNED:
             self.unaligned.add(announcement.checkpoint_id)
             self._trigger(announcement.checkpoint_id, announcement.flags)
@@ -323,8 +323,8 @@ class Member:
         if not self.live or announcement.index != view.last + 1:
             return
         try:
-            sealed = view.codec.open(bytes(announcement.entry))
-        except PeerError:
+            sealed = view.open(entry_name(view.prefix, announcement.index), bytes(announcement.entry))
+        except StoreError:
             return
         if follows(view.entries[-1] if view.entries else None, sealed):
             view.push(sealed)

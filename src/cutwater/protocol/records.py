@@ -6,6 +6,7 @@ This file declares formats and names, nothing else. What the records *mean* is d
 
 from __future__ import annotations
 
+import re
 from typing import TypeVar
 
 import msgspec
@@ -396,10 +397,13 @@ def checkpoint_prefix(epoch: int, checkpoint_id: int) -> str:
     return f"{CHECKPOINT_PREFIX}{epoch}-{checkpoint_id}/"
 
 
-def checkpoint_of(name: str) -> tuple[int, int]:
-    """The epoch and the checkpoint that an object in a checkpoint's folder is of."""
-    epoch, _, rest = name.removeprefix(CHECKPOINT_PREFIX).partition("-")
-    return int(epoch), int(rest.partition("/")[0])
+_IN_CHECKPOINT = re.compile(rf"{CHECKPOINT_PREFIX}(\d+)-(\d+)/")
+
+
+def checkpoint_of(name: str) -> tuple[int, int] | None:
+    """The epoch and the checkpoint that an object is of; `None` if it is in no checkpoint's folder."""
+    found = _IN_CHECKPOINT.match(name)
+    return (int(found[1]), int(found[2])) if found else None
 
 
 def manifest_name(epoch: int, checkpoint_id: int) -> str:

@@ -134,11 +134,8 @@ def deletable_states(
     return gone
 
 
-def epoch_of(name: str) -> int:
-    """The epoch of an object in a checkpoint's folder."""
-    return checkpoint_of(name)[0]
-
-
-def is_leftover(state: JournalState, epoch: int) -> bool:
-    """Whether what lies in an epoch's checkpoint folder may be deleted: it is over and not kept."""
-    return fate(state, epoch) is Fate.OVER
+def is_leftover(state: JournalState, name: str) -> bool:
+    """Whether an object may be deleted because it is of a checkpoint that is over and not kept. What somebody else
+    has put there is none of ours."""
+    found = checkpoint_of(name)
+    return found is not None and fate(state, found[0]) is Fate.OVER

@@ -1,8 +1,8 @@
 """What members tell each other over the key-value seam.
 
-Every message is one JSON object with its kind in `type`. It is a hint and it is fast; the store holds the
-truth. So a message that cannot be understood is an error for whoever reads it, and never a message of some
-other kind: least of all a decision.
+Every message is one JSON object with its kind in `type`. It is fast, and it may be lost: nothing is decided by it.
+An ack carries what a manifest is made of, and until that stands in the store, the epoch is as good as not begun.
+A message that cannot be understood is an error for whoever reads it, and never a message of some other kind.
 
 Each member writes only its own slots. A slot's key holds the checkpoint id, so what is said about one
 checkpoint never hides what was said about another.

@@ -22,9 +22,9 @@ def check_deletions(trace: Trace, history: History, findings: Findings) -> None:
             for name in at.line.names:
                 for commit in named.get(name, ()):
                     _check_over(history, name, commit.epoch, commit.index, at, findings, commit.lines)
-                if name.startswith(r.CHECKPOINT_PREFIX):
-                    epoch, checkpoint_id = r.checkpoint_of(name)
-                    _check_over(history, name, epoch, checkpoint_id, at, findings, ())
+                of_checkpoint = r.checkpoint_of(name)
+                if of_checkpoint is not None:
+                    _check_over(history, name, *of_checkpoint, at, findings, ())
                 elif name.startswith(r.JOURNAL_PREFIX) or "/log/" in name:
                     _check_entry(trace, history, name, at, findings)
 
