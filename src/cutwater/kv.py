@@ -1,8 +1,8 @@
 """The key-value seam between members: every member writes only its own slots, anyone reads and scans.
 
 It carries what is said while a checkpoint is under way; what is decided is in the store. A value that
-cannot be read harms nobody but the slot that holds it. Changes are pushed: nobody polls. `MemoryCluster` is the implementation for members in
-one process, `cluster/zenoh_kv.py` the one between processes and machines.
+cannot be read harms nobody but the slot that holds it. Changes are pushed: nobody polls. `MemoryCluster` is
+the implementation for members in one process, `cluster/zenoh_kv.py` the one between processes and machines.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ This file declares formats and names, nothing else. What the records *mean* is d
 
 from __future__ import annotations
 
-import re
 from typing import TypeVar
 
 import msgspec
@@ -397,13 +396,15 @@ def checkpoint_prefix(epoch: int, checkpoint_id: int) -> str:
     return f"{CHECKPOINT_PREFIX}{epoch}-{checkpoint_id}/"
 
 
-_IN_CHECKPOINT = re.compile(rf"{CHECKPOINT_PREFIX}(\d+)-(\d+)/")
-
-
 def checkpoint_of(name: str) -> tuple[int, int] | None:
     """The epoch and the checkpoint that an object is of; `None` if it is in no checkpoint's folder."""
-    found = _IN_CHECKPOINT.match(name)
-    return (int(found[1]), int(found[2])) if found else None
+    folder, inside, _ = name.removeprefix(CHECKPOINT_PREFIX).partition("/")
+    epoch, _, checkpoint_id = folder.partition("-")
+    if not (
+        name.startswith(CHECKPOINT_PREFIX) and inside and epoch.isdecimal() and checkpoint_id.isdecimal()
+    ):
+        return None
+    return int(epoch), int(checkpoint_id)
 
 
 def manifest_name(epoch: int, checkpoint_id: int) -> str:
