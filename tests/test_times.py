@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Event, Thread
 
+from cutwater.protocol import records as r
+from cutwater.protocol.chain import Entry
+from cutwater.protocol.log import entry_name
 from cutwater.stores import LocalStore, open_store
 from cutwater.times import KEPT, SURPLUS, EpochTimes, Times, explain_name, read_times
 
 
 def note(times: Times, epoch: int) -> None:
     times._save(EpochTimes(epoch, epoch, 0.0, 0))
+    assert times.must_save()
+    times.save()
+    assert not times.must_save()
 
 
 def kept(store: LocalStore) -> set[int]:
@@ -37,3 +44,38 @@ def test_a_member_that_starts_again_deletes_nothing_that_others_still_keep(tmp_p
     assert len(store.list("explain/")) == 3 * 51
     note(Times(store, "a"), 460)
     assert len(store.list("explain/")) == 3 * 41 + 1, "and what is too old goes, whoever wrote it"
+
+
+class SlowStore(LocalStore):
+    """A store whose writes wait until they are let go."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.asked, self.go_on = Event(), Event()
+
+    def put(self, name: str, data: bytes) -> None:
+        self.asked.set()
+        assert self.go_on.wait(10)
+        super().put(name, data)
+
+
+def test_nobody_waits_for_a_slow_store_but_who_writes_the_notes(tmp_path: Path) -> None:
+    """Whoever has the shell's turn asks for news; if that waited for the store, the leader would seem dead."""
+    store = SlowStore(tmp_path)
+    times = Times(store, "a")
+    entries: list[r.JournalBody] = [r.Begun(1, 1, 1, 1, 0, "t"), r.Committed(1, 1, 1, 1, "m", None, {})]
+    for index, body in enumerate(entries, 1):
+        sealed = r.JOURNAL.seal(Entry(index, "", 0, "n", body))
+        times.created(entry_name(r.JOURNAL_PREFIX, index), sealed.data)
+    assert times.must_save()
+    writer = Thread(target=times.save)
+    writer.start()
+    assert store.asked.wait(10)
+    assert not times.must_save(), "somebody is at it"
+    assert len(times.news()) == 1
+    times.created(r.mark_name(2, "out"), r.encode(r.Published(1, "out", 2, 7)))
+    store.go_on.set()
+    writer.join(10)
+    found = read_times(store, 1)
+    assert found is not None
+    assert found.published_s.keys() == {"out"}, "also what came meanwhile"

@@ -157,6 +157,7 @@ class Runtime:
         self.shell.stop()
         for host in self.hosts.values():
             host.join()
+        self.times.save()
         if self.recorder is not None:
             self.recorder.ended("stopped" if self.failure is None else f"failed: {self.failure}")
         self.reporter.stop("stopped" if self.failure is None else "failed")
@@ -191,6 +192,8 @@ class Runtime:
         if member.journal.index != self._told_index:
             self._told_index = member.journal.index
             self._tell_news()
+        if self.times.must_save():
+            self.shell.work(self.times.save)
         for name, host in self.hosts.items():
             stage = member.stages.get(name)
             if stage is not None:
@@ -238,8 +241,6 @@ class Runtime:
     def _tell_news(self) -> None:
         state = self.member.journal.state
         self.times.learn(state)
-        if self.times.has_unsaved:
-            self.shell.work(self.times.save)
         for line in self.times.news():
             self.tell(line)
         story = self.leader.story

@@ -109,7 +109,8 @@ class Times:
         self._store = store
         self._member = member
         self._led_by_others: set[int] = set()
-        self._unsaved: list[EpochTimes] = []
+        self._unsaved: dict[str, tuple[int, bytes]] = {}
+        self._saving = False
         self._lock = Lock()
         self._started: dict[int, float] = {}
         self._early: dict[int, list[tuple[float, str, BarrierAt | None]]] = {}
@@ -178,12 +179,22 @@ class Times:
         self.last_committed = times
         self._news.append(_committed_line(times))
 
-    def save(self) -> None:
-        """Writes down what was learned from others, in a thread that may wait."""
+    def must_save(self) -> bool:
+        """Whether there are notes that nobody is writing down: whoever is told so calls `save`."""
         with self._lock:
-            unsaved, self._unsaved = self._unsaved, []
-            for times in unsaved:
-                self._save(times)
+            must, self._saving = bool(self._unsaved) and not self._saving, self._saving or bool(self._unsaved)
+            return must
+
+    def save(self) -> None:
+        """Writes down all notes, in a thread that may wait: meanwhile nobody else does."""
+        while True:
+            with self._lock:
+                unsaved, self._unsaved = self._unsaved, {}
+                self._saving = bool(unsaved)
+            if not unsaved:
+                return
+            for name, (epoch, data) in unsaved.items():
+                self._write(name, epoch, data)
 
     def _mark(self, mark: Published, now: float) -> None:
         self.marked[mark.sink] = max(self.marked.get(mark.sink, 0), mark.index)
@@ -193,16 +204,19 @@ class Times:
             self._save(times)
 
     def _save(self, times: EpochTimes) -> None:
+        foreign = times.epoch in self._led_by_others
+        name = explain_name(times.epoch, self._member if foreign else None)
+        self._unsaved[name] = times.epoch, msgspec.json.encode(times)
+
+    def _write(self, name: str, epoch: int, data: bytes) -> None:
         """Best effort: these are notes for people."""
         try:
             if self._files is None:
                 self._files = self._store.list(PREFIX)
-            foreign = times.epoch in self._led_by_others
-            name = explain_name(times.epoch, self._member if foreign else None)
-            self._store.put(name, msgspec.json.encode(times))
+            self._store.put(name, data)
             if name not in self._files:
                 self._files.append(name)
-            oldest = f"{PREFIX}{max(0, times.epoch - KEPT):012d}"
+            oldest = f"{PREFIX}{max(0, epoch - KEPT):012d}"
             old = [name for name in self._files if name < oldest]
             if len(old) > SURPLUS:
                 self._store.delete(old)
@@ -220,17 +234,13 @@ class Times:
             for epoch in sorted(self._led_by_others & self.epochs.keys()):
                 if epoch in state.committed and self.epochs[epoch].committed_s is None:
                     self._commit(self.epochs[epoch], time.monotonic())
-                    self._unsaved.append(self.epochs[epoch])
+                    self._save(self.epochs[epoch])
             for epoch, times in self.epochs.items():
                 is_open = epoch in state.open or epoch in state.committed
                 if not is_open and times.committed_s is None and times.aborted_s is None:
                     story = next((a for a in state.aborted if a.epoch == epoch), None)
                     if story is not None:
                         times.aborted_s, times.reason, times.detail = 0.0, story.reason, story.detail
-
-    @property
-    def has_unsaved(self) -> bool:
-        return bool(self._unsaved)
 
     def news(self) -> list[str]:
         """What is worth a line since it was last asked for."""
