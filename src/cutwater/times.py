@@ -110,6 +110,7 @@ class Times:
         self._member = member
         self._led_by_others: set[int] = set()
         self._unsaved: dict[str, tuple[int, bytes]] = {}
+        """Notes that are not in the store yet: by name, with their epoch."""
         self._saving = False
         self._lock = Lock()
         self._started: dict[int, float] = {}
@@ -182,8 +183,10 @@ class Times:
     def must_save(self) -> bool:
         """Whether there are notes that nobody is writing down: whoever is told so calls `save`."""
         with self._lock:
-            must, self._saving = bool(self._unsaved) and not self._saving, self._saving or bool(self._unsaved)
-            return must
+            if self._saving or not self._unsaved:
+                return False
+            self._saving = True
+            return True
 
     def save(self) -> None:
         """Writes down all notes, in a thread that may wait: meanwhile nobody else does."""
