@@ -13,13 +13,13 @@ import msgspec
 import pytest
 
 import cutwater as cw
-from cutwater.assembly import GraphPart, assemble, own_stages
-from cutwater.offline import Steering, read_journal
+from cutwater.assembly import Assembled, GraphPart, assemble, own_stages
 from cutwater.protocol.chain import digest
 from cutwater.protocol.errors import UserError
 from cutwater.protocol.records import SinkSpec, StageSpec, Topology, TopologySet, encode
 from cutwater.restoring import check_topology
 from cutwater.stores import LocalStore, open_store
+from tests.live_leader import LiveLeader
 
 Reads = dict[str, tuple[str, ...]]
 
@@ -58,11 +58,11 @@ class Players:
 
     def start(
         self, member: str, reads: Reads, sinks: dict[str, str] | None = None, expected: tuple[str, ...] = ()
-    ) -> Future[tuple[Topology, tuple[str, ...]]]:
+    ) -> Future[Assembled]:
         builder: Any = FakeBuilder(member, reads, sinks or {})
         told = self.told[member] = []
         where = (f"tcp/{member}:1",)
-        result: Future[tuple[Topology, tuple[str, ...]]] = Future()
+        result: Future[Assembled] = Future()
 
         def run() -> None:
             try:
@@ -89,18 +89,17 @@ def players(tmp_path: Path) -> Players:
 
 
 def record(store: LocalStore, topology: Topology) -> None:
-    steering = Steering(store, read_journal(store, must_exist=False))
-    term = steering.lead()
-    steering.record(term, TopologySet(term, 1, digest(encode(topology)), topology))
+    leader = LiveLeader(store, topology)
+    leader.write(TopologySet(leader.term, 1, digest(encode(topology)), topology))
 
 
 def test_parts_that_need_each_other_come_together(players: Players) -> None:
     first = players.start("a", {"orders": (), "report": ("paid",)}, {"report": "report"})
     players.until_told("a", "stage 'paid' which no member that runs has")
     second = players.start("b", {"paid": ("orders",)})
-    graph, endpoints = first.result(20)
-    assert (graph, ("tcp/a:1",)) == second.result(20)
-    assert endpoints == ("tcp/b:1",)
+    graph, other = first.result(20).topology, second.result(20)
+    assert (other.topology, other.endpoints) == (graph, ("tcp/a:1",))
+    assert first.result(20).endpoints == ("tcp/b:1",)
     assert {n: s.member for n, s in graph.stages.items()} == {"orders": "a", "paid": "b", "report": "a"}
     assert graph.stages["report"].schema is None, "nobody reads it, so its columns are its own affair"
 
@@ -109,7 +108,7 @@ def test_a_member_that_is_expected_is_waited_for(players: Players) -> None:
     first = players.start("a", {"orders": ()}, {"orders": "orders"}, expected=("a", "b"))
     players.until_told("a", "waiting for member 'b', which does not run yet")
     players.start("b", {"paid": ("orders",)}, {"paid": "paid"})
-    assert set(first.result(20)[0].stages) == {"orders", "paid"}
+    assert set(first.result(20).topology.stages) == {"orders", "paid"}
 
 
 def test_what_an_earlier_run_has_left_behind_is_no_member(players: Players) -> None:
@@ -119,7 +118,7 @@ def test_what_an_earlier_run_has_left_behind_is_no_member(players: Players) -> N
     first = players.start("a", {"paid": ("orders",)}, {"paid": "paid"})
     players.until_told("a", "stage 'orders' which no member that runs has")
     players.start("b", {"orders": ()})
-    assert set(first.result(20)[0].stages) == {"orders", "paid"}
+    assert set(first.result(20).topology.stages) == {"orders", "paid"}
 
 
 @pytest.mark.parametrize(
@@ -154,10 +153,10 @@ def test_a_member_that_comes_back_needs_nobody_else(players: Players) -> None:
     first = players.start("a", {"orders": ()})
     players.until_told("a", "waiting for a member that reads stage 'orders', which has no sink")
     second = players.start("b", {"paid": ("orders",)}, {"paid": "paid"})
-    graph = first.result(20)[0]
+    graph = first.result(20).topology
     second.result(20)
     record(players.store, graph)
-    assert players.start("b", {"paid": ("orders",)}, {"paid": "paid"}).result(20)[0] == graph
+    assert players.start("b", {"paid": ("orders",)}, {"paid": "paid"}).result(20).topology == graph
     assert players.told["b"] == []
 
 
@@ -194,8 +193,8 @@ def test_which_stages_are_whose() -> None:
 
 
 def test_a_member_that_comes_after_the_others_have_begun_is_told_how_to_join(players: Players) -> None:
-    alone = players.start("a", {"orders": ()}, {"orders": "orders"}).result(20)[0]
+    alone = players.start("a", {"orders": ()}, {"orders": "orders"}).result(20).topology
     record(players.store, alone)
-    later = players.start("b", {"paid": ("orders",)}, {"paid": "paid"}).result(20)[0]
+    later = players.start("b", {"paid": ("orders",)}, {"paid": "paid"}).result(20).topology
     with pytest.raises(UserError, match=r"begun without member 'b', with a.*--restore latest.*--wait-for"):
         check_topology(players.store, later)

@@ -18,7 +18,6 @@ from cutwater.offline import read_journal
 from cutwater.protocol import records as r
 from cutwater.protocol.barrier import Flags
 from cutwater.protocol.log import entry_name
-from cutwater.restoring import is_forced
 from cutwater.stores import open_store
 from tests.builders import DIAMOND
 from tests.written import Written, put_status
@@ -295,11 +294,11 @@ def test_a_restore_without_a_run_takes_effect_with_the_next(folder: Path) -> Non
     assert "the next run starts there" in shown.stdout
     state = read_journal(store).state
     assert (state.generation, state.head) == (2, 2)
-    assert not is_forced(store)
+    assert not state.generations[2].force
     assert call("restore", "1", "--force", "--reset", "b", "--store", folder).exit_code == 0
     state = read_journal(store).state
     assert state.generations[3].reset == ("b",)
-    assert is_forced(store)
+    assert state.generations[3].force
 
 
 def test_a_damaged_checkpoint_is_not_restored(folder: Path) -> None:

@@ -331,7 +331,7 @@ def test_cancel_aborts_what_is_in_flight_and_says_so_in_the_flags() -> None:
     full = Flags.FULL_SNAPSHOT
     assert c.cancel(3, "r2") == [
         Abort(1, 10, Why.CANCELLED, "by request", Flags.CANCEL),
-        Abort(2, 20, Why.CANCELLED, "by request", full | Flags.CANCEL),
+        Abort(2, 20, Why.CANCELLED, "by request", full | Flags.CANCEL, "r2"),
     ]
     assert c.aborted(2, 4) == []
     assert c.aborted(1, 5) == []

@@ -350,7 +350,7 @@ def test_a_savepoint_is_not_lost_to_another_of_the_same_name() -> None:
     ask(world, RequestKind.SAVEPOINT, name="before-deploy")
     rest(world, 2_000)
     assert first.epoch in world.oracle.ledger.kept
-    assert leader_of(world).leader.story == "there is a savepoint 'before-deploy' already"
+    assert leader_of(world).leader.story == "there is a savepoint 'before-deploy' already (epoch 2)"
 
 
 def test_retention_deletes_what_expired_checkpoints_had_for_themselves() -> None:
@@ -396,13 +396,13 @@ def test_seed_a14_a_restore_to_an_unknown_epoch_is_refused_with_the_reason() -> 
     world = running_world()
     ask(world, RequestKind.RESTORE, epoch=99)
     rest(world, 60)
-    assert leader_of(world).leader.story == "cannot restore 99: no such checkpoint is kept"
+    assert leader_of(world).leader.story == "no checkpoint of epoch 99 is kept"
     ask(world, RequestKind.RESTORE, name="typo")
     rest(world, 60)
-    assert leader_of(world).leader.story == "cannot restore typo: no such checkpoint is kept"
+    assert leader_of(world).leader.story == "there is no savepoint 'typo'"
     ask(world, RequestKind.RESTORE, epoch=1, reset=("c", "typo"))
     rest(world, 60)
-    assert leader_of(world).leader.story == "cannot reset typo: there is no such stage"
+    assert leader_of(world).leader.story == "--reset typo: there is no such stage; there are a, b, c"
     assert entries(world, r.Restored) == []
     assert world.oracle.ledger.generation == 1
 
@@ -417,7 +417,7 @@ def test_an_epoch_that_was_abandoned_before_it_was_published_cannot_be_restored(
     until(world, lambda: world.oracle.ledger.generation == 2)
     ask(world, RequestKind.RESTORE, epoch=2)
     rest(world, 100)
-    assert leader_of(world).leader.story.startswith("cannot restore epoch 2: ")
+    assert leader_of(world).leader.story.startswith("epoch 2 was abandoned before sink 'out'")
     assert "abandoned" in leader_of(world).leader.story
     assert world.oracle.ledger.generation == 2
 

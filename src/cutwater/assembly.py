@@ -43,6 +43,15 @@ class GraphPart(msgspec.Struct, frozen=True):
         return len(self.stages) == len(self.reads)
 
 
+class Assembled(msgspec.Struct, frozen=True):
+    """A whole graph, where the other members can be reached, and the hash of the graph in the journal that it
+    was made from (none at the first start)."""
+
+    topology: Topology
+    endpoints: tuple[str, ...]
+    base: str
+
+
 def own_stages(stages: dict[str, StageDef], member: str | None) -> tuple[str, dict[str, StageDef]]:
     """The name of the member that runs here, and its stages. Raises `UserError` if that is not clear."""
     named = sorted({stage.member for stage in stages.values() if stage.member is not None})
@@ -74,7 +83,7 @@ def assemble(
     expected: Collection[str],
     listen: tuple[str, ...],
     tell: Callable[[str], None],
-) -> tuple[Topology, tuple[str, ...]]:
+) -> Assembled:
     """Builds this member's stages and gives the whole graph, when every part of it is there. `expected` are
     the members without which it does not begin. Also gives where the others can be reached: who has lost the
     others finds them again by that. Raises `UserError` if the parts do not fit together."""
@@ -82,7 +91,8 @@ def assemble(
     looks = _Looks(store, member)
     told = ""
     while True:
-        recorded = read_journal(store, must_exist=False).state.topology
+        state = read_journal(store, must_exist=False).state
+        recorded = state.topology
         parts = looks.look()
         if recorded is not None:
             others = _recorded_elsewhere(recorded, part, parts)
@@ -102,7 +112,8 @@ def assemble(
         if not missing and builder.is_done:
             topology = whole({**others, **builder.specs})
             check_whole(topology)
-            return topology, tuple(sorted({e for p in parts.values() for e in p.listen} - set(listen)))
+            endpoints = tuple(sorted({e for p in parts.values() for e in p.listen} - set(listen)))
+            return Assembled(topology, endpoints, state.topology_hash)
         line = f"waiting for {'; '.join(missing)}"
         if line != told:
             told = line

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 import uuid
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from cutwater import failpoints
 from cutwater.protocol import effects as fx
-from cutwater.protocol.chain import digest
 from cutwater.protocol.errors import StoreError, UserError
-from cutwater.protocol.journal import Journal, timeline
-from cutwater.protocol.log import AppendPhase, append, follow
+from cutwater.protocol.journal import Journal
+from cutwater.protocol.log import follow
 from cutwater.protocol.publish import read_manifest
-from cutwater.protocol.records import (
-    MARK_PREFIX,
-    Checkpoint,
-    JournalBody,
-    JournalState,
-    Leader,
-    Manifest,
-    Restored,
-    Topology,
-    TopologySet,
-    encode,
-    mark_name,
-)
+from cutwater.protocol.records import Checkpoint, JournalState, Manifest
+from cutwater.protocol.steering import command
+from cutwater.protocol.wire import Reply, Request
 from cutwater.stores import Store
 from cutwater.times import place_of
 
@@ -36,8 +27,13 @@ PATIENCE = 20
 """How often a failing store is asked again before a command gives up."""
 
 
-def drive(store: Store, procedure: fx.Procedure[R]) -> R:
-    """Runs a procedure that needs nothing but the store. Raises `StoreError` if that keeps failing."""
+Find = Callable[[str, int], int | None]
+"""Finds the version of a sink's table that carries the highest transaction up to one (`Sink.find`)."""
+
+
+def drive(store: Store, procedure: fx.Procedure[R], find: Find | None = None) -> R:
+    """Runs a procedure that needs nothing but the store, and perhaps to `find` a table's version. Raises
+    `StoreError` if the store keeps failing."""
     answer: Any = None
     failures = 0
     trouble = ""
@@ -48,7 +44,10 @@ def drive(store: Store, procedure: fx.Procedure[R]) -> R:
             result: R = end.value
             return result
         try:
-            answer = perform(store, effect)
+            if isinstance(effect, fx.FindTableVersion) and find is not None:
+                answer = _find(find, effect)
+            else:
+                answer = perform(store, effect)
             failures = 0 if not isinstance(effect, fx.Sleep) else failures
         except OSError as error:
             failures, trouble, answer = failures + 1, str(error), fx.FAILED
@@ -135,59 +134,16 @@ def missing_objects(store: Store, manifest: Manifest, *, checksums: bool) -> lis
         return [problem for problem in pool.map(wrong_with, needed) if problem is not None]
 
 
-class Steering:
-    """Writing to the journal without a member: as a leader for the length of a few entries. Whoever led
-    before finds its term over, reads why, and follows."""
+def carry_out(store: Store, journal: Journal, request: Request, find: Find) -> Reply:
+    """Carries out a restore or a savepoint's name without a member (`steering.command`)."""
+    name = f"command-{uuid.uuid4().hex[:8]}"
+    nonces = itertools.count(1)
+    return drive(store, command(journal, name, lambda: f"{name}-{next(nonces)}", request), find)
 
-    def __init__(self, store: Store, journal: Journal) -> None:
-        self.store = store
-        self.journal = journal
-        self._boot = uuid.uuid4().hex[:8]
-        self._nonces = 0
 
-    def lead(self) -> int:
-        """Takes the lead; the new term."""
-        while True:
-            term = self.journal.state.term + 1
-            if self._append(Leader(term, f"command-{self._boot}")):
-                return term
-
-    def record(self, term: int, body: JournalBody) -> None:
-        """Appends an entry. Raises `UserError` if somebody else has taken the lead meanwhile."""
-        while self.journal.state.term == term:
-            if self._append(body):
-                return
-        raise UserError(f"{self.journal.state.leader} has taken the lead meanwhile; try again")
-
-    def restore(self, target: Checkpoint, reset: tuple[str, ...], topology: Topology | None) -> int:
-        """Starts the next generation at a checkpoint; its number. With a topology, that is the graph from
-        now on."""
-        if target not in timeline(self.journal.state):
-            self._refuse_unpublished(target)
-        term = self.lead()
-        state = self.journal.state
-        if topology is not None and digest(encode(topology)) != state.topology_hash:
-            self.record(term, TopologySet(term, state.generation, digest(encode(topology)), topology))
-        generation = self.journal.state.generation + 1
-        body = Restored(term, generation, target.epoch, target.cuts, tuple(sorted(reset)))
-        self.record(term, body)
-        return generation
-
-    def _refuse_unpublished(self, target: Checkpoint) -> None:
-        marks = set(self.store.list(MARK_PREFIX))
-        assert self.journal.state.topology is not None
-        for sink in self.journal.state.topology.sinks():
-            if mark_name(target.index, sink) not in marks:
-                raise UserError(
-                    f"epoch {target.epoch} was abandoned by an earlier restore before sink '{sink}' had published it, "
-                    "so that table has no version to go back to; restore another checkpoint"
-                )
-
-    def _append(self, body: JournalBody) -> bool:
-        view = self.journal.view
-        self._nonces += 1
-        sealed = view.seal(body, f"command-{self._boot}-{self._nonces}")
-        phase = drive(self.store, append(view, sealed))
-        if phase is not AppendPhase.MINE:
-            drive(self.store, follow(view))
-        return phase is AppendPhase.MINE
+def _find(find: Find, effect: fx.FindTableVersion) -> int | fx.Answer | None:
+    """A table that cannot be asked is not the store's fault: whoever asked decides what that means."""
+    try:
+        return find(effect.sink, effect.transaction)
+    except OSError:
+        return fx.FAILED

@@ -20,11 +20,12 @@ from cutwater.cluster.opening import open_links
 from cutwater.durations import seconds
 from cutwater.graph import StageDef, define
 from cutwater.mailbox import answered, check_savepoint_name, new_id
+from cutwater.offline import read_journal
 from cutwater.protocol.coordinator_actions import CoordinatorConfig
 from cutwater.protocol.errors import GraphChanged, UserError
 from cutwater.protocol.leader import LeaderConfig
 from cutwater.protocol.wire import Request, RequestKind
-from cutwater.restoring import check_topology, is_forced, restore_before_start
+from cutwater.restoring import GraphMoved, check_topology, restore_before_start, whole_checkpoint
 from cutwater.runtime import Runtime, Settings, member_config
 from cutwater.sinks.base import Sink
 from cutwater.spark.session import adopt_session, hush, make_session
@@ -179,14 +180,24 @@ class Pipeline:
         builder = self._builder(spark, master, conf, own, member is not None)
         reads = {name: stage.inputs for name, stage in own.items()}
         listen = cluster.reachable if cluster is not None else ()
-        topology, endpoints = assemble(where, name, builder, reads, expected, listen, say)
-        built = builder.finish(topology)
-        bind_sinks(built, where, force or is_forced(where))
-        if restore is not None:
-            restore_before_start(where, built.topology, str(restore), tuple(drop), tuple(reset), say)
-        elif drop or reset:
+        if restore is None and (drop or reset):
             raise UserError("drop and reset say what a restore does with stages; give restore= too")
+
+        while True:
+            assembled = assemble(where, name, builder, reads, expected, listen, say)
+            built = builder.finish(assembled.topology)
+            bind_sinks(built, where)
+            if restore is None:
+                break
+            try:
+                restore_before_start(
+                    where, built.topology, str(restore), tuple(drop), tuple(reset), say, force, assembled.base
+                )
+                break
+            except GraphMoved:
+                say("another member has changed the graph meanwhile; putting it together again")
         check_topology(where, built.topology)
+        endpoints = assembled.endpoints
         silence = LEADER_ALONE_MS
         if len(built.topology.members()) > 1:
             if cluster is None:
@@ -343,12 +354,15 @@ class Pipeline:
         """Calls off the checkpoint that is under way."""
         self._ask(Request(RequestKind.CANCEL, new_id()), timeout)
 
-    def restore(self, ref: str | int, timeout: str | float = ANSWER_S) -> int:
-        """Takes everything back to a checkpoint while the pipeline runs; its epoch."""
-        name, epoch = (None, int(ref)) if str(ref).isdigit() else (str(ref), None)
-        if name == "latest":
-            name, epoch = None, self._running().member.journal.state.head
-        found = self._ask(Request(RequestKind.RESTORE, new_id(), name=name, epoch=epoch), timeout)
+    def restore(self, ref: str | int, *, force: bool = False, timeout: str | float = ANSWER_S) -> int:
+        """Takes everything back to a checkpoint while the pipeline runs; its epoch. Nothing is done unless the
+        checkpoint is whole. `force` undoes what others did to the tables since."""
+        runtime = self._running()
+        state = read_journal(runtime.store).state
+        target = whole_checkpoint(runtime.store, state, str(ref), runtime.tell)
+        name = str(ref) if str(ref) in state.savepoints else None
+        request = Request(RequestKind.RESTORE, new_id(), name, target.epoch, force=force)
+        found = self._ask(request, timeout)
         assert found is not None
         return found
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cutwater.offline import Steering, manifest_of, missing_objects, read_journal, resolve
+from cutwater.mailbox import answered, new_id
+from cutwater.offline import Find, carry_out, manifest_of, missing_objects, read_journal, resolve
 from cutwater.protocol.chain import digest
 from cutwater.protocol.errors import StoreError, UserError
+from cutwater.protocol.failures import FailureReason
 from cutwater.protocol.journal import timeline
 from cutwater.protocol.records import Checkpoint, JournalState, Topology, encode
+from cutwater.protocol.wire import Request, RequestKind
 from cutwater.stores import Store
 
-FORCED = "forced/"
+
+class GraphMoved(UserError):
+    """The graph in force is no longer the one that a restore's graph was made from."""
 
 
 def check_topology(store: Store, topology: Topology) -> None:
@@ -61,49 +66,29 @@ def restore_before_start(
     drop: tuple[str, ...],
     reset: tuple[str, ...],
     tell: Callable[[str], None],
+    force: bool = False,
+    base: str | None = None,
 ) -> int:
     """Starts a new generation at a checkpoint, while no member runs or against the one that does; its
-    epoch. `topology` is the graph from now on, if it may have changed. Nothing is written before it is
-    known that the checkpoint is whole."""
+    epoch. `topology` is the graph from now on, if it may have changed, and `base` the hash of the one that it
+    was made from. Nothing is written unless the checkpoint is whole. Raises `UserError` if it is refused."""
     journal = read_journal(store)
-    state = journal.state
-    target = whole_checkpoint(store, state, ref, tell)
-    manifest = manifest_of(store, target)
-    graph = topology if topology is not None else state.topology
-    assert graph is not None
-    gone = sorted(manifest.stages.keys() - graph.stages.keys() - set(drop))
-    if gone:
-        raise UserError(
-            f"the checkpoint has stages that this code does not: {', '.join(gone)}. If they are meant to go, and their "
-            f"state with them, say so: {' '.join(f'--drop {s}' for s in gone)}"
-        )
-    for name in drop:
-        if name in graph.stages:
-            raise UserError(f"--drop {name}: the code still has that stage; remove it there, or --reset it")
-        if name not in manifest.stages:
-            raise UserError(
-                f"--drop {name}: the checkpoint has no such stage; it has {', '.join(manifest.stages)}"
-            )
-    for name in reset:
-        if name not in graph.stages:
-            raise UserError(f"--reset {name}: there is no such stage; there are {', '.join(graph.stages)}")
-    _refuse_changed_channels(state, graph, manifest.in_flight, reset)
-    Steering(store, journal).restore(target, reset, topology)
-    tell(f"restored epoch {target.epoch}: generation {state.generation} begins there")
-    for name in sorted(graph.stages.keys() - manifest.stages.keys()):
-        tell(f"stage '{name}' is new and starts at the cut of epoch {target.epoch}")
-    return target.epoch
-
-
-def allow_force(store: Store, generation: int) -> None:
-    """The tables go back when the next run starts; this lets it undo what others did to them since."""
-    store.put(f"{FORCED}{generation}", b"")
-
-
-def is_forced(store: Store) -> bool:
-    """Whether the restore that began the current generation was to be forced."""
-    generation = read_journal(store, must_exist=False).state.generation
-    return store.exists(f"{FORCED}{generation}")
+    target = whole_checkpoint(store, journal.state, ref, tell)
+    name = ref if ref in journal.state.savepoints else None
+    request = Request(
+        RequestKind.RESTORE, new_id(), name, target.epoch, reset=reset, drop=drop, force=force, topology=topology,
+        base=base,
+    )  # fmt: skip
+    reply = carry_out(store, journal, request, finder(store))
+    if reply.reason == FailureReason.GRAPH_CHANGED.value:
+        raise GraphMoved(f"{reply.detail}. {FailureReason.GRAPH_CHANGED.advice}")
+    epoch = answered(reply, RequestKind.RESTORE)
+    assert epoch is not None
+    tell(f"restored epoch {epoch}: generation {journal.state.generation} begins there")
+    stages = journal.state.topology.stages.keys() if journal.state.topology is not None else set()
+    for stage in sorted(stages - target.cuts.keys()):
+        tell(f"stage '{stage}' is new and starts at the cut of epoch {epoch}")
+    return epoch
 
 
 def whole_checkpoint(store: Store, state: JournalState, ref: str, tell: Callable[[str], None]) -> Checkpoint:
@@ -138,18 +123,6 @@ def problems_of(store: Store, checkpoint: Checkpoint) -> list[str]:
     return missing_objects(store, manifest, checksums=True)
 
 
-def _refuse_changed_channels(
-    state: JournalState, graph: Topology, in_flight: object, reset: tuple[str, ...]
-) -> None:
-    """Rows in flight were written with the old columns; the new code cannot read them as others."""
-    before = state.topology
-    if before is None:
-        return
-    for flight in in_flight:  # type: ignore[attr-defined]
-        old, new = before.stages.get(flight.producer), graph.stages.get(flight.producer)
-        has_rows = any(flight.batches.values())
-        if old and new and has_rows and old.schema != new.schema and flight.reader in graph.stages:
-            raise UserError(
-                f"the checkpoint has rows in flight from '{flight.producer}' to '{flight.reader}', and the columns of "
-                f"'{flight.producer}' have changed since: restore an aligned checkpoint (a savepoint, for one) instead"
-            )
+def finder(store: Store) -> Find:
+    """Asks the tables of a store's sinks without the pipeline's code."""
+    return lambda sink, transaction: 0

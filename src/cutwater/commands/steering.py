@@ -7,18 +7,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 from cutwater.commands.clustering import Peer, Secret, peer_config
 from cutwater.commands.output import AsJson, StoreUrl, Timeout, command, show, waiting
 from cutwater.durations import readable, seconds
 from cutwater.mailbox import answered, ask_through, check_savepoint_name, new_id
-from cutwater.offline import Steering, read_journal, resolve
+from cutwater.offline import carry_out, read_journal, resolve
 from cutwater.protocol.errors import UserError
-from cutwater.protocol.records import Savepoint, Topology
 from cutwater.protocol.wire import Request, RequestKind
-from cutwater.restoring import allow_force, restore_before_start, whole_checkpoint
+from cutwater.restoring import finder, restore_before_start, whole_checkpoint
 from cutwater.status import Status, read_status, stale_after
 from cutwater.stores import Store, open_store
 
@@ -158,21 +156,9 @@ def _name(
         kind = RequestKind.FORGET if epoch is None else RequestKind.SAVEPOINT
         request = Request(kind, new_id(), name=name, epoch=epoch)
         return ask(store, request, f"{kind.value} '{name}'", timeout, as_json, cluster)
-    journal = read_journal(store)
-    state = journal.state
-    if epoch is None and name not in state.savepoints:
-        known = ", ".join(sorted(state.savepoints)) or "none"
-        raise UserError(f"there is no savepoint '{name}'; there are: {known}")
-    if epoch is not None and name in state.savepoints:
-        raise UserError(
-            f"there is a savepoint '{name}' already (epoch {state.savepoints[name]}); choose another name, "
-            "or have it forgotten first (--forget)"
-        )
-    found = state.savepoints[name] if epoch is None else epoch
-    steering = Steering(store, journal)
-    term = steering.lead()
-    steering.record(term, Savepoint(term, journal.state.generation, name, found, epoch is not None))
-    return found
+    kind = RequestKind.FORGET if epoch is None else RequestKind.SAVEPOINT
+    request = Request(kind, new_id(), name=name, epoch=epoch)
+    return answered(carry_out(store, read_journal(store), request, finder(store)), kind)
 
 
 @command
@@ -260,10 +246,10 @@ def restore(
     where = open_store(store)
     there = None if takeover else running(where)
     lines: list[str] = []
-    if there is not None and (drop or force):
+    if there is not None and drop:
         raise UserError(
-            f"the pipeline runs (process {there.pid} on {there.host}), and --drop and --force need a new "
-            f"start: drain it with `cutwater drain --store {store}`, then restore"
+            f"the pipeline runs (process {there.pid} on {there.host}), and --drop needs a new start: drain it "
+            f"with `cutwater drain --store {store}`, then restore"
         )
     with waiting(f"looking whether '{ref}' is whole", as_json):
         if there is not None:
@@ -271,34 +257,18 @@ def restore(
             target = whole_checkpoint(where, state, ref, lines.append)
         else:
             epoch = restore_before_start(
-                where, _without(where, drop or []), ref, tuple(drop or ()), tuple(reset or ()), lines.append
+                where, None, ref, tuple(drop or ()), tuple(reset or ()), lines.append, force
             )
     if there is not None:
-        request = Request(RequestKind.RESTORE, new_id(), epoch=target.epoch, reset=tuple(reset or ()))
+        name = ref if ref in state.savepoints else None
+        request = Request(
+            RequestKind.RESTORE, new_id(), name, target.epoch, reset=tuple(reset or ()), force=force
+        )
         found = ask(
             where, request, f"go back to epoch {target.epoch}", timeout, as_json, peer_config(peer, secret)
         )
         lines.append(f"restored epoch {found}; the pipeline goes on from there")
         show(as_json, {"epoch": found, "running": True, "news": lines}, *lines)
         return
-    if force:
-        allow_force(where, read_journal(where).state.generation)
     lines.append("the next run starts there, and takes the tables back")
     show(as_json, {"epoch": epoch, "running": False, "news": lines}, *lines)
-
-
-def _without(store: Store, drop: list[str]) -> Topology | None:
-    """The graph without these stages, if any: the next run's code must not have them either."""
-    graph = read_journal(store).state.topology
-    if not drop or graph is None:
-        return None
-    for name in drop:
-        if name not in graph.stages:
-            raise UserError(f"--drop {name}: there is no such stage; there are {', '.join(graph.stages)}")
-        readers = sorted(set(graph.readers(name)) - set(drop))
-        if readers:
-            raise UserError(
-                f"--drop {name}: {', '.join(readers)} reads it; change the code, then `cutwater run FILE "
-                "--restore`"
-            )
-    return msgspec.structs.replace(graph, stages={n: s for n, s in graph.stages.items() if n not in drop})

@@ -133,7 +133,9 @@ class Coordinator:
             flight.reason = FailureReason.CANCELLED  # It has no number yet; `begun` aborts it.
         open_flights = [f for f in self._flights if CHECKPOINT.allows(f.phase, "abort")]
         if beginning or open_flights:
-            return [self._abort(f, FailureReason.CANCELLED, "by request", now_ms) for f in open_flights]
+            aborts = [self._abort(f, FailureReason.CANCELLED, "by request", now_ms) for f in open_flights]
+            last = [msgspec.structs.replace(abort, request=request_id) for abort in aborts[-1:]]
+            return [*aborts[:-1], *last]  # it is answered when all of them are aborted
         story = ", ".join(f"epoch {f.epoch} is {f.phase.value}" for f in self._flights) or "none is in flight"
         return [Refuse(request_id, FailureReason.NOTHING_TO_CANCEL, story)]
 

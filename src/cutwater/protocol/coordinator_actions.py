@@ -70,13 +70,15 @@ class Decide(msgspec.Struct, frozen=True):
 
 
 class Abort(msgspec.Struct, frozen=True):
-    """Abort a checkpoint. Announce it with `flags`: the checkpoint's, and CANCEL to call it off."""
+    """Abort a checkpoint. Announce it with `flags`: the checkpoint's, and CANCEL to call it off. `request` is
+    the cancellation that asked for it, if one did."""
 
     epoch: int
     checkpoint_id: int
     reason: FailureReason
     detail: str
     flags: Flags
+    request: str = ""
 
 
 class GiveUp(msgspec.Struct, frozen=True):

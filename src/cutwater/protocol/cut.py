@@ -21,6 +21,7 @@ from cutwater.protocol.records import (
     StageReport,
     StageState,
     Topology,
+    columns,
 )
 from cutwater.protocol.watermark import advance
 
@@ -110,7 +111,8 @@ def make_manifest(
             channel = Channel(logs[producer], carried_batches(previous, name, producer))
             after, upto = report.consumed[producer], reports[producer].batch
             if after < upto:
-                in_flight.append(InFlight(producer, name, after, upto, channel.between(after, upto)))
+                written = columns(topology.stages[producer].schema)
+                in_flight.append(InFlight(producer, name, after, upto, channel.between(after, upto), written))
         since = state.head_cuts.get(name, -1)
         batches = [logs[name].batches[b] for b in range(since + 1, report.batch + 1)]
         for sink in spec.sinks:

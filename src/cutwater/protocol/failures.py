@@ -145,6 +145,49 @@ class FailureReason(Enum):
         False,
         "Choose a stage that `cutwater status` lists.",
     )
+    STAGE_GONE = (
+        "stage_gone",
+        False,
+        False,
+        "Name every stage that is meant to go with --drop, or bring it back into the code.",
+    )
+    GRAPH_CHANGED = (
+        "graph_changed",
+        False,
+        False,
+        "Start again: the graph is then put together from what the pipeline is now.",
+    )
+    ROWS_IN_FLIGHT = (
+        "rows_in_flight",
+        False,
+        False,
+        "Restore an aligned checkpoint (a savepoint, for one) instead, or bring the old columns back.",
+    )
+    SINK_GONE = (
+        "sink_gone",
+        False,
+        False,
+        "Give the sink its old name (name=), or let its windows close before the change: a later checkpoint then"
+        " holds nothing.",
+    )
+    NOT_PUBLISHED = (
+        "not_published",
+        False,
+        False,
+        "Restore another checkpoint; `cutwater checkpoints` lists them.",
+    )
+    TABLE_HISTORY_GONE = (
+        "table_history_gone",
+        False,
+        False,
+        "Nothing was changed. Restore a newer checkpoint, which the table can still go back to.",
+    )
+    TABLE_UNAVAILABLE = (
+        "table_unavailable",
+        False,
+        False,
+        "Nothing was changed. See whether the table can be reached from here, then ask again.",
+    )
     NOT_LEADER = (
         "not_leader",
         False,

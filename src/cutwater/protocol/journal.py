@@ -38,6 +38,10 @@ from cutwater.protocol.replay.provider import Provider
 KEPT_STORIES = 20
 """How many aborted epochs the state remembers, for `explain`; older stories are dropped."""
 
+KEPT_ANSWERS = 100
+"""How many requests the state remembers as carried out. A request is repeated within seconds, by a leader that
+finds it still unanswered; this many come in between only if users ask for more than the journal can do."""
+
 
 class Fate(Enum):
     """What has become of an epoch, as far as this journal goes."""
@@ -73,7 +77,17 @@ def is_void(state: JournalState, body: JournalBody, index: int) -> bool:
     if isinstance(body, Committed | Aborted):
         begun = state.open.get(body.epoch)
         return begun is None or begun.checkpoint_id != body.checkpoint_id
+    if isinstance(body, Savepoint):
+        return not may_name(state, body)
     return False
+
+
+def may_name(state: JournalState, body: Savepoint) -> bool:
+    """Whether a savepoint can have this name: its epoch is kept, and no other epoch has the name, which would
+    then lose what keeps it. A name can be taken away from its own epoch only."""
+    if not body.kept:
+        return state.savepoints.get(body.name) == body.epoch
+    return body.epoch in state.committed and state.savepoints.get(body.name, body.epoch) == body.epoch
 
 
 def apply(state: JournalState, body: JournalBody, index: int) -> None:
@@ -82,7 +96,8 @@ def apply(state: JournalState, body: JournalBody, index: int) -> None:
         return
     match body:
         case Leader():
-            state.term, state.leader, state.drained = body.term, body.name, False
+            state.term, state.leader = body.term, body.name
+            state.drained = state.drained and not body.resumes
             _void_open(state, FailureReason.LEADER_CHANGED, f"{body.name} leads in term {body.term}")
         case TopologySet():
             state.topology, state.topology_hash = body.topology, body.hash
@@ -95,10 +110,13 @@ def apply(state: JournalState, body: JournalBody, index: int) -> None:
         case Aborted():
             del state.open[body.epoch]
             _remember(state, body)
+            _answer(state, body.request, None)
         case Savepoint():
             _name(state, body)
+            _answer(state, body.request, body.epoch)
         case Restored():
             _restore(state, body, index)
+            _answer(state, body.request, body.epoch)
         case Expired():
             _expire(state, body)
         case Snapshot():
@@ -121,13 +139,22 @@ def _commit(state: JournalState, begun: Begun, body: Committed, index: int) -> N
     if begun.savepoint is not None:
         state.savepoints[begun.savepoint] = body.epoch
     state.drained = bool(begun.flags & Flags.DRAIN)
+    for request in begun.requests:
+        _answer(state, request, body.epoch)
+
+
+def _answer(state: JournalState, request: str, epoch: int | None) -> None:
+    if request:
+        state.answers[request] = epoch
+        for old in list(state.answers)[:-KEPT_ANSWERS]:
+            del state.answers[old]
 
 
 def _name(state: JournalState, body: Savepoint) -> None:
-    if not body.kept:
-        state.savepoints.pop(body.name, None)
-    elif body.epoch in state.committed:
+    if body.kept:
         state.savepoints[body.name] = body.epoch
+    else:
+        del state.savepoints[body.name]
 
 
 def _restore(state: JournalState, body: Restored, index: int) -> None:
@@ -135,8 +162,17 @@ def _restore(state: JournalState, body: Restored, index: int) -> None:
     _void_open(state, FailureReason.RESTORED, f"everything went back to epoch {body.epoch}")
     state.generation = body.generation
     state.generations[body.generation] = Generation(
-        body.generation, index, body.epoch, target.generation, target.index, body.forks, body.reset
+        body.generation,
+        index,
+        body.epoch,
+        target.generation,
+        target.index,
+        body.forks,
+        body.reset,
+        body.force,
     )
+    if body.topology is not None:
+        state.topology, state.topology_hash = body.topology, body.topology_hash
     state.head, state.head_cuts, state.watermark = body.epoch, body.forks, target.watermark
     state.floors, state.pinned = {}, ()
     state.drained = False

@@ -51,7 +51,7 @@ from cutwater.protocol.records import (
     manifest_name,
 )
 from cutwater.protocol.records import Leader as LeaderEntry
-from cutwater.protocol.requests import Requests
+from cutwater.protocol.requests import Requests, is_steering
 from cutwater.protocol.stagelog import StageLog
 from cutwater.protocol.tables import Table
 from cutwater.protocol.wire import NO_ENTRY, Ack, Announcement, Heartbeat, Phase, Request, RequestKind
@@ -214,20 +214,17 @@ class Leader:
                 message = self._inbox.pop(next(iter(self._inbox)))
                 if isinstance(message, Ack):
                     actions = coordinator.on_ack(message, self.member.now_ms)[1]
-                elif message.kind is RequestKind.FORGET or (
-                    message.kind is RequestKind.SAVEPOINT and message.epoch is not None
-                ):
-                    yield from self._requests.name(message, coordinator)
-                elif message.kind is RequestKind.SAVEPOINT and self._requests.is_taken(message, coordinator):
-                    yield from self._requests.refuse_name(message)
-                elif message.kind is RequestKind.RESTORE:
-                    if (yield from self._requests.restore(message)):
+                elif (yield from self._requests.answer_again(message)):
+                    continue
+                elif is_steering(message):
+                    done = yield from self._requests.steer(message, coordinator)
+                    if done and message.kind is RequestKind.RESTORE:
                         yield from self._requests.drop_all(coordinator)
                         coordinator = self._new_coordinator(term)
+                elif message.kind is RequestKind.SAVEPOINT and self._requests.is_taken(message, coordinator):
+                    yield from self._requests.refuse_name(message)
                 else:
                     actions = self._request(coordinator, message)
-                    if message.kind is RequestKind.CANCEL:
-                        yield from self._requests.grant_cancel(message, actions)
             if actions:
                 yield from self._perform_all(term, coordinator, actions)
             else:
@@ -360,8 +357,9 @@ class Leader:
                     queue += yield from self._decide(term, coordinator, action)
                 case Abort():
                     queue += yield from self._abort(
-                        term, coordinator, action.epoch, action.reason, action.detail, int(action.flags)
-                    )
+                        term, coordinator, action.epoch, action.reason, action.detail, int(action.flags),
+                        action.request,
+                    )  # fmt: skip
                 case Refuse():
                     yield from self._requests.refuse((action.request_id,), action.reason, action.detail)
                 case GiveUp():
@@ -373,7 +371,16 @@ class Leader:
         epoch, generation, topology_hash = state.next_epoch, state.generation, state.topology_hash
 
         def body(index: int) -> Begun:
-            return Begun(term, generation, epoch, index, int(begin.flags), topology_hash, begin.savepoint)
+            return Begun(
+                term,
+                generation,
+                epoch,
+                index,
+                int(begin.flags),
+                topology_hash,
+                begin.savepoint,
+                begin.requests,
+            )
 
         if not (yield from self.record(term, body)):
             return []
@@ -394,15 +401,18 @@ class Leader:
         reason: FailureReason,
         detail: str,
         flags: int = 0,
+        request: str = "",
     ) -> Procedure[list[Action]]:
         begun = self.member.journal.state.open.get(epoch)
         if begun is None:  # this term is over, and with it the epoch
             return []
-        body = Aborted(term, begun.generation, epoch, begun.checkpoint_id, reason.value, detail)
+        body = Aborted(term, begun.generation, epoch, begun.checkpoint_id, reason.value, detail, request)
         if not (yield from self.record(term, lambda _: body)):
             return []
         yield from self._announce(begun, Phase.ABORT, flags, reason=reason.value)
         yield from self._requests.refuse_epoch(epoch, reason, detail)
+        if request:
+            yield from self._requests.grant(request)
         return coordinator.aborted(epoch, self.member.now_ms, reason, detail)
 
     def _decide(self, term: int, coordinator: Coordinator, decide: Decide) -> Procedure[list[Action]]:

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from cutwater.protocol.chain import Codec
+from cutwater.protocol.chain import Codec, digest
 from cutwater.protocol.errors import StoreError
 from cutwater.protocol.watermark import UNKNOWN, Watermark
 
@@ -57,14 +57,21 @@ class Topology(msgspec.Struct, frozen=True):
         return {k.name: s.name for s in self.stages.values() for k in s.sinks}
 
 
+def columns(schema: str | None) -> str:
+    """A digest of a channel's columns."""
+    return digest((schema or "").encode())
+
+
 # --- the journal: written by the leader only --------------------------------------------------------
 
 
 class Leader(msgspec.Struct, frozen=True, tag="LEADER"):
-    """From here on `name` leads, in `term`. Every open epoch is void."""
+    """From here on `name` leads, in `term`. Every open epoch is void. A command leads only for the length of
+    its request: it does not set a drained pipeline going again (`resumes`)."""
 
     term: int
     name: str
+    resumes: bool = True
 
 
 class TopologySet(msgspec.Struct, frozen=True, tag="TOPOLOGY"):
@@ -77,7 +84,8 @@ class TopologySet(msgspec.Struct, frozen=True, tag="TOPOLOGY"):
 
 
 class Begun(msgspec.Struct, frozen=True, tag="BEGUN"):
-    """An epoch is open. `checkpoint_id` is the index of this entry, so no two attempts can share one."""
+    """An epoch is open. `checkpoint_id` is the index of this entry, so no two attempts can share one.
+    `requests` asked for it: its commit answers them."""
 
     term: int
     generation: int
@@ -86,6 +94,7 @@ class Begun(msgspec.Struct, frozen=True, tag="BEGUN"):
     flags: int
     topology_hash: str
     savepoint: str | None = None
+    requests: tuple[str, ...] = ()
 
 
 class Committed(msgspec.Struct, frozen=True, tag="COMMITTED"):
@@ -101,7 +110,8 @@ class Committed(msgspec.Struct, frozen=True, tag="COMMITTED"):
 
 
 class Aborted(msgspec.Struct, frozen=True, tag="ABORTED"):
-    """The epoch is over without a checkpoint; its batches belong to the next one that commits."""
+    """The epoch is over without a checkpoint; its batches belong to the next one that commits. `request`
+    is the one that cancelled it, if one did."""
 
     term: int
     generation: int
@@ -109,27 +119,35 @@ class Aborted(msgspec.Struct, frozen=True, tag="ABORTED"):
     checkpoint_id: int
     reason: str
     detail: str = ""
+    request: str = ""
 
 
 class Savepoint(msgspec.Struct, frozen=True, tag="SAVEPOINT"):
-    """Names a committed epoch (`kept`), or takes the name away from it again."""
+    """Names a committed epoch (`kept`), or takes the name away from it again, as `request` asked."""
 
     term: int
     generation: int
     name: str
     epoch: int
     kept: bool = True
+    request: str = ""
 
 
 class Restored(msgspec.Struct, frozen=True, tag="RESTORED"):
-    """A new generation begins at the cut of `epoch`. `forks`: each stage's last batch of before. The stages
-    in `reset` begin it without their state."""
+    """A new generation begins at the cut of `epoch`, as `request` asked. `forks`: each stage's last batch of
+    before. The stages in `reset` begin it without their state. `force`: tables go back even over what others
+    have done to them since. `topology` is the graph from here on, if it changes: one entry, so that no
+    crash can leave the new graph in the old generation."""
 
     term: int
     generation: int
     epoch: int
     forks: dict[str, int]
     reset: tuple[str, ...] = ()
+    force: bool = False
+    topology: Topology | None = None
+    topology_hash: str = ""
+    request: str = ""
 
 
 class Expired(msgspec.Struct, frozen=True, tag="EXPIRED"):
@@ -161,7 +179,8 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
 class Generation(msgspec.Struct, frozen=True):
     """One timeline: by which journal entry it began, and from which epoch and generation it forked.
-    `transaction` is the place of that epoch's COMMITTED entry, by which tables know it."""
+    `transaction` is the place of that epoch's COMMITTED entry, by which tables know it. `force` is that of
+    the restore."""
 
     number: int
     index: int = 0
@@ -170,6 +189,7 @@ class Generation(msgspec.Struct, frozen=True):
     transaction: int = 0
     forks: dict[str, int] = {}
     reset: tuple[str, ...] = ()
+    force: bool = False
 
 
 class JournalState(msgspec.Struct):
@@ -192,6 +212,8 @@ class JournalState(msgspec.Struct):
     pinned: tuple[str, ...] = ()
     drained: bool = False
     aborted: list[Aborted] = []
+    answers: dict[str, int | None] = {}
+    """The newest requests that have been carried out, with the epoch of each: a request is done once."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, tag="SNAPSHOT"):
@@ -310,13 +332,15 @@ class StageReport(msgspec.Struct, frozen=True):
 
 class InFlight(msgspec.Struct, frozen=True):
     """Batches `after` < b <= `upto` of `producer` that the cut has produced and `reader` not consumed,
-    with their files (none for a batch without rows). They are pinned where they lie; a full checkpoint has copies."""
+    with their files (none for a batch without rows). They are pinned where they lie; a full checkpoint has copies.
+    `columns` is a digest of the columns that they were written with."""
 
     producer: str
     reader: str
     after: int
     upto: int
     batches: dict[int, tuple[str, ...]]
+    columns: str | None = None
 
 
 class Manifest(msgspec.Struct, frozen=True):

@@ -1,20 +1,26 @@
-"""What users ask of a leader, and the answers: who asked for which checkpoint, restores, savepoint names."""
+"""What users ask of a leader, and the answers: who asked for which checkpoint, and what steers the journal."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from cutwater.protocol.coordinator import Coordinator
-from cutwater.protocol.coordinator_actions import Action, Refuse
-from cutwater.protocol.effects import List, Procedure, Send, insist
+from cutwater.protocol.effects import Procedure, Send
 from cutwater.protocol.failures import FailureReason
-from cutwater.protocol.journal import timeline
-from cutwater.protocol.records import MARK_PREFIX, Checkpoint, Restored, Savepoint, mark_name
+from cutwater.protocol.journal import Journal
+from cutwater.protocol.records import JournalBody
+from cutwater.protocol.steering import answer, name_taken, steer
 from cutwater.protocol.wire import Reply, Request, RequestKind
 
 if TYPE_CHECKING:
     from cutwater.protocol.leader import Leader
+
+
+def is_steering(request: Request) -> bool:
+    """Whether a request is one entry in the journal, and not a checkpoint."""
+    names = request.kind is RequestKind.SAVEPOINT and request.epoch is not None
+    return names or request.kind in (RequestKind.FORGET, RequestKind.RESTORE)
 
 
 class Requests:
@@ -22,14 +28,32 @@ class Requests:
 
     def __init__(self, leader: Leader, term: int) -> None:
         self.of_epoch: dict[int, tuple[str, ...]] = {}
+        self.term = term
         self._leader = leader
-        self._member = leader.member
-        self._term = term
+
+    @property
+    def journal(self) -> Journal:
+        return self._leader.member.journal
+
+    def record(self, make: Callable[[int], JournalBody]) -> Procedure[bool]:
+        """Appends an entry in this term (`steering.Writer`)."""
+        return (yield from self._leader.record(self.term, make))
 
     # --- answers --------------------------------------------------------------------------------------
 
+    def answer_again(self, request: Request) -> Procedure[bool]:
+        """Answers a request that was carried out before, perhaps by another leader; whether it was."""
+        known = answer(self.journal.state, request)
+        if known is not None:
+            yield Send(None, known)
+        return known is not None
+
+    def grant(self, request_id: str, epoch: int | None = None) -> Procedure[None]:
+        """Tells whoever asked that it is done."""
+        yield Send(None, Reply(request_id, True, epoch))
+
     def refuse(self, requests: Iterable[str], reason: FailureReason, detail: str) -> Procedure[None]:
-        """Tells whoever asked that nothing comes of it, and why."""
+        """Tells whoever asked that it is refused, and why."""
         self._leader.story = detail
         for request_id in requests:
             yield Send(None, Reply(request_id, False, None, reason.value, detail))
@@ -41,7 +65,7 @@ class Requests:
     def grant_epoch(self, epoch: int) -> Procedure[None]:
         """An epoch is committed: whoever asked for it is told so."""
         for request_id in self.of_epoch.pop(epoch, ()):
-            yield Send(None, Reply(request_id, True, epoch))
+            yield from self.grant(request_id, epoch)
 
     def drop_all(self, coordinator: Coordinator) -> Procedure[None]:
         """A restore puts an end to everything that was asked for before it; whoever asked is told."""
@@ -53,72 +77,30 @@ class Requests:
 
     # --- requests that are not checkpoints --------------------------------------------------------------
 
-    def restore(self, request: Request) -> Procedure[bool]:
-        """Starts the next generation at the cut of a kept checkpoint; every open epoch becomes void.
-        `False` if it is refused, or this term is over."""
-        state = self._member.journal.state
-        epoch = state.savepoints.get(request.name) if request.name is not None else request.epoch
-        target = state.committed.get(epoch) if epoch is not None else None
-        unknown = sorted(set(request.reset) - self._member.topology.stages.keys())
-        reason = FailureReason.NO_SUCH_CHECKPOINT
-        if target is None:
-            why = f"cannot restore {request.name or request.epoch}: no such checkpoint is kept"
-        elif unknown:
-            reason = FailureReason.NO_SUCH_STAGE
-            why = f"cannot reset {', '.join(unknown)}: there is no such stage"
-        elif not (yield from self._is_in_every_sink(target)):
-            why = f"cannot restore epoch {epoch}: a restore abandoned it before every sink had published it"
-        else:
-            body = Restored(
-                self._term, state.generation + 1, target.epoch, target.cuts, tuple(sorted(request.reset))
-            )
-            if (yield from self._leader.record(self._term, lambda _: body)):
-                yield Send(None, Reply(request.request_id, True, target.epoch))
-                return True
+    def steer(self, request: Request, coordinator: Coordinator) -> Procedure[bool]:
+        """Restores, names or forgets, and answers; whether it is in effect."""
+        reply = yield from steer(self, request, self._coming(coordinator))
+        if reply is None:
             return False
-        yield from self.refuse((request.request_id,), reason, why)
-        return False
-
-    def _is_in_every_sink(self, target: Checkpoint) -> Procedure[bool]:
-        """Whether each sink will have, or has had, a version of this epoch. On the current timeline it
-        will; an abandoned epoch has only what was published before it was abandoned."""
-        if target in timeline(self._member.journal.state):
-            return True
-        names = yield from insist(List(MARK_PREFIX))
-        return all(mark_name(target.index, sink) in names for sink in self._member.topology.sinks())
+        if not reply.ok:
+            self._leader.story = reply.detail
+        yield Send(None, reply)
+        return reply.ok
 
     def is_taken(self, request: Request, coordinator: Coordinator) -> bool:
         """Whether a savepoint has this name or is about to have it: another must not take it away, for the
         first would expire."""
         name = request.name or request.request_id
-        state = self._member.journal.state
-        coming = [begun.savepoint for begun in state.open.values()]
-        coming += [begin.savepoint for begin in coordinator.status().queued]
-        return name in state.savepoints or name in coming
+        return name in self.journal.state.savepoints or name in self._coming(coordinator)
 
     def refuse_name(self, request: Request) -> Procedure[None]:
         """Answers a request for a savepoint whose name is taken."""
-        detail = f"there is a savepoint '{request.name or request.request_id}' already"
+        detail = name_taken(self.journal.state, request.name or request.request_id)
         yield from self.refuse((request.request_id,), FailureReason.NAME_TAKEN, detail)
 
-    def grant_cancel(self, request: Request, actions: list[Action]) -> Procedure[None]:
-        """Answers a cancellation that found something to cancel; any other is refused by its action."""
-        if not any(isinstance(action, Refuse) for action in actions):
-            yield Send(None, Reply(request.request_id, True))
-
-    def name(self, request: Request, coordinator: Coordinator) -> Procedure[None]:
-        """Gives a savepoint's name to a kept checkpoint, or takes the name away; retention does the rest."""
-        state = self._member.journal.state
-        kept = request.kind is RequestKind.SAVEPOINT
-        name = request.name or request.request_id
-        epoch = request.epoch if kept else state.savepoints.get(name)
-        if kept and self.is_taken(request, coordinator):
-            yield from self.refuse_name(request)
-            return
-        if epoch is None or epoch not in state.committed:
-            why = f"no checkpoint of epoch {epoch} is kept" if kept else f"there is no savepoint '{name}'"
-            yield from self.refuse((request.request_id,), FailureReason.NO_SUCH_CHECKPOINT, why)
-            return
-        body = Savepoint(self._term, state.generation, name, epoch, kept)
-        if (yield from self._leader.record(self._term, lambda _: body)):
-            yield Send(None, Reply(request.request_id, True, epoch))
+    def _coming(self, coordinator: Coordinator) -> set[str]:
+        """The names of savepoints that are being taken."""
+        state = self.journal.state
+        coming = [begun.savepoint for begun in state.open.values()]
+        coming += [begin.savepoint for begin in coordinator.status().queued]
+        return {name for name in coming if name is not None}

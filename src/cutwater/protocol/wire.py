@@ -17,7 +17,7 @@ import msgspec
 
 from cutwater.protocol.barrier import Flags
 from cutwater.protocol.errors import PeerError
-from cutwater.protocol.records import StageReport
+from cutwater.protocol.records import StageReport, Topology
 from cutwater.protocol.watermark import Watermark, WatermarkKind
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -110,9 +110,12 @@ class RequestKind(Enum):
 
 
 class Request(msgspec.Struct, frozen=True, tag_field="type", tag="request"):
-    """Something asked of the leader. `name` is a savepoint's: to take (or, with `epoch`, to give to that
-    checkpoint), to restore, or to forget. `epoch` is what to restore, `reset` which stages are then to
-    start without their state."""
+    """Something asked of whoever leads. `name` is a savepoint's: to take (or, with `epoch`, to give to that
+    checkpoint), to restore, or to forget.
+
+    A restore goes to `epoch`; if it has a `name` too, that must still be the name of this epoch. The stages in
+    `reset` start without their state, those in `drop` are gone, and `force` undoes what others did to the
+    tables. `topology` is the graph from then on, made from the one whose hash is `base`."""
 
     kind: RequestKind
     request_id: str
@@ -121,6 +124,10 @@ class Request(msgspec.Struct, frozen=True, tag_field="type", tag="request"):
     full: bool = False
     unaligned: bool = False
     reset: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+    force: bool = False
+    topology: Topology | None = None
+    base: str | None = None
 
 
 class Reply(msgspec.Struct, frozen=True, tag_field="type", tag="reply"):

@@ -1,0 +1,334 @@
+"""Restores and the names of savepoints: the one way in which the journal is steered.
+
+A leader does this for requests; a command does it while no member runs (or against one that does), and takes the
+lead for the length of one request (`command`). Both run the same procedures, in the same order: take the
+lead, *then* read and validate, then write one entry. In its own term nobody else writes, so what was valid stays
+valid until the entry stands. What is answered is what the state says after the entry was applied, never that
+it was written. The entry carries the request's id, so a request is done once, however often it is heard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+from cutwater.protocol.chain import digest
+from cutwater.protocol.effects import (
+    FAILED,
+    FindTableVersion,
+    List,
+    Procedure,
+    Sleep,
+    backoff_ms,
+    insist,
+)
+from cutwater.protocol.errors import StoreError
+from cutwater.protocol.failures import FailureReason
+from cutwater.protocol.journal import Journal, may_name, timeline
+from cutwater.protocol.log import AppendPhase, append, follow
+from cutwater.protocol.publish import read_manifest
+from cutwater.protocol.records import (
+    MARK_PREFIX,
+    Checkpoint,
+    JournalBody,
+    JournalState,
+    Leader,
+    Manifest,
+    Restored,
+    Savepoint,
+    Topology,
+    columns,
+    encode,
+    mark_name,
+)
+from cutwater.protocol.wire import Reply, Request, RequestKind
+
+TABLE_TRIES = 8
+"""How often a table that does not answer is asked whether it can go back; then the restore is refused."""
+
+LEAD_TRIES = 10
+"""How often a command takes the lead again after somebody has taken it away in the middle of its request."""
+
+
+class Writer(Protocol):
+    """Whoever leads, in one term."""
+
+    @property
+    def journal(self) -> Journal: ...
+
+    @property
+    def term(self) -> int: ...
+
+    def record(self, make: Callable[[int], JournalBody]) -> Procedure[bool]:
+        """Appends what `make` gives for the next place; `False` if the term is over."""
+        ...
+
+
+class Refusal(Exception):
+    """A request cannot be carried out, and nothing was written. Never leaves this file."""
+
+    def __init__(self, reason: FailureReason, detail: str) -> None:
+        self.reason, self.detail = reason, detail
+
+
+def steer(writer: Writer, request: Request, coming: Collection[str] = ()) -> Procedure[Reply | None]:
+    """Carries out a request to restore, to name a checkpoint or to forget a name; the answer. `None` if the
+    term ended first: then whoever leads next is asked again. `coming` are names of savepoints that are being
+    taken."""
+    known = answer(writer.journal.state, request)
+    if known is not None:
+        return known
+    try:
+        if request.kind is RequestKind.RESTORE:
+            body: JournalBody = yield from _restored(writer, request)
+        else:
+            body = _savepoint(writer, request, coming)
+    except Refusal as refusal:
+        return Reply(request.request_id, False, None, refusal.reason.value, refusal.detail)
+    if not (yield from writer.record(lambda _: body)):
+        return None
+    return answer(writer.journal.state, request)
+
+
+def answer(state: JournalState, request: Request) -> Reply | None:
+    """The answer to a request that the journal says was carried out; `None` if it was not, or so long ago
+    that the journal has forgotten it."""
+    if request.request_id not in state.answers:
+        return None
+    return Reply(request.request_id, True, state.answers[request.request_id])
+
+
+def command(journal: Journal, name: str, nonce: Callable[[], str], request: Request) -> Procedure[Reply]:
+    """Carries out one request without a member: leads, under `name`, for the length of it. Whoever led
+    before finds its term over, reads why, and leads again."""
+    for attempt in range(LEAD_TRIES):
+        yield from follow(journal.view)
+        known = answer(journal.state, request)
+        if known is not None:
+            return known
+        lead = _Command(journal, journal.state.term + 1, nonce)
+        entry = Leader(lead.term, name, resumes=False)
+        if (yield from append(journal.view, journal.view.seal(entry, nonce()))) is AppendPhase.MINE:
+            reply = yield from steer(lead, request)
+            if reply is not None:
+                return reply
+        yield Sleep(backoff_ms(attempt))
+    detail = f"{journal.state.leader} has taken the lead each time before the request was done"
+    return Reply(request.request_id, False, None, FailureReason.NOT_LEADER.value, detail)
+
+
+class _Command:
+    """The term of a command."""
+
+    def __init__(self, journal: Journal, term: int, nonce: Callable[[], str]) -> None:
+        self.journal = journal
+        self.term = term
+        self._nonce = nonce
+
+    def record(self, make: Callable[[int], JournalBody]) -> Procedure[bool]:
+        view = self.journal.view
+        while self.journal.state.term == self.term:
+            body = make(view.last + 1)
+            if (yield from append(view, view.seal(body, self._nonce()))) is AppendPhase.MINE:
+                return True
+            yield from follow(view)
+        return False
+
+
+# --- names of savepoints ----------------------------------------------------------------------------------
+
+
+def _savepoint(writer: Writer, request: Request, coming: Collection[str]) -> Savepoint:
+    """The entry that gives a name to a kept checkpoint, or takes it away; retention does the rest."""
+    state = writer.journal.state
+    name = request.name or request.request_id
+    kept = request.kind is RequestKind.SAVEPOINT
+    epoch = request.epoch if kept else state.savepoints.get(name)
+    if epoch is None:
+        known = ", ".join(sorted(state.savepoints)) or "none"
+        raise Refusal(FailureReason.NO_SUCH_CHECKPOINT, f"there is no savepoint '{name}'; there are: {known}")
+    if kept and epoch not in state.committed:
+        raise Refusal(FailureReason.NO_SUCH_CHECKPOINT, f"no checkpoint of epoch {epoch} is kept")
+    body = Savepoint(writer.term, state.generation, name, epoch, kept, request.request_id)
+    if not may_name(state, body) or (kept and name in coming):
+        raise Refusal(FailureReason.NAME_TAKEN, name_taken(state, name))
+    return body
+
+
+def name_taken(state: JournalState, name: str) -> str:
+    """Why a savepoint cannot have this name."""
+    if name not in state.savepoints:
+        return f"a savepoint '{name}' is being taken"
+    return f"there is a savepoint '{name}' already (epoch {state.savepoints[name]})"
+
+
+# --- restores ---------------------------------------------------------------------------------------------
+
+
+def _restored(writer: Writer, request: Request) -> Procedure[Restored]:
+    """The entry that begins the next generation at a kept checkpoint, if everything allows it."""
+    state = writer.journal.state
+    target = _target(state, request)
+    graph = _graph(state, request)
+    try:
+        manifest = yield from read_manifest(target)
+    except StoreError as error:
+        raise Refusal(FailureReason.STORE_DAMAGED, str(error)) from error
+    if manifest is None:
+        raise Refusal(FailureReason.STORE_DAMAGED, f"the manifest of epoch {target.epoch} is missing")
+    _check_stages(state, request, graph, manifest)
+    _check_in_flight(state, graph, manifest)
+    _check_held(state, request, graph, manifest)
+    yield from _check_tables(state, target, graph, manifest)
+    changed = digest(encode(graph)) != state.topology_hash
+    return Restored(
+        writer.term,
+        state.generation + 1,
+        target.epoch,
+        target.cuts,
+        tuple(sorted(request.reset)),
+        request.force,
+        graph if changed else None,
+        digest(encode(graph)) if changed else "",
+        request.request_id,
+    )
+
+
+def _target(state: JournalState, request: Request) -> Checkpoint:
+    epoch = request.epoch
+    if request.name is not None:
+        named = state.savepoints.get(request.name)
+        if epoch is not None and named != epoch:
+            raise Refusal(
+                FailureReason.NO_SUCH_CHECKPOINT,
+                f"'{request.name}' is no longer the savepoint of epoch {epoch}",
+            )
+        epoch = named
+    target = state.committed.get(epoch) if epoch is not None else None
+    if target is None:
+        what = (
+            f"no checkpoint of epoch {epoch} is kept" if epoch else f"there is no savepoint '{request.name}'"
+        )
+        raise Refusal(FailureReason.NO_SUCH_CHECKPOINT, what)
+    return target
+
+
+def _graph(state: JournalState, request: Request) -> Topology:
+    """The graph from now on: the one that is asked for, or that in force without what is dropped."""
+    assert state.topology is not None  # a checkpoint is committed, so there is a graph
+    if request.topology is not None:
+        if request.base is not None and request.base != state.topology_hash:
+            raise Refusal(
+                FailureReason.GRAPH_CHANGED, "somebody else has changed the pipeline's graph meanwhile"
+            )
+        return request.topology
+    for name in request.drop:
+        readers = sorted(set(state.topology.readers(name)) - set(request.drop))
+        if name in state.topology.stages and readers:
+            raise Refusal(
+                FailureReason.NO_SUCH_STAGE,
+                f"--drop {name}: {', '.join(readers)} reads it; change the code, then `cutwater run FILE --restore`",
+            )
+    return Topology({n: s for n, s in state.topology.stages.items() if n not in request.drop})
+
+
+def _check_stages(state: JournalState, request: Request, graph: Topology, manifest: Manifest) -> None:
+    """No stage goes without being named: neither one of the checkpoint, nor one that runs now."""
+    assert state.topology is not None
+    stages = manifest.stages.keys() | state.topology.stages.keys()
+    known = stages | manifest.release.keys() | state.topology.sinks().keys()
+    gone = sorted(stages - graph.stages.keys() - set(request.drop))
+    if gone:
+        raise Refusal(
+            FailureReason.STAGE_GONE,
+            f"the pipeline or the checkpoint has stages that this code does not: {', '.join(gone)}. If they are meant "
+            f"to go, and their state with them, say so: {' '.join(f'--drop {s}' for s in gone)}",
+        )
+    for name in request.drop:
+        if name in graph.stages or name in graph.sinks():
+            raise Refusal(
+                FailureReason.NO_SUCH_STAGE,
+                f"--drop {name}: the code still has it; remove it there, or --reset the stage",
+            )
+        if name not in known:
+            raise Refusal(
+                FailureReason.NO_SUCH_STAGE,
+                f"--drop {name}: there is no such stage; there are {', '.join(sorted(stages))}",
+            )
+    for name in request.reset:
+        if name not in graph.stages:
+            raise Refusal(
+                FailureReason.NO_SUCH_STAGE,
+                f"--reset {name}: there is no such stage; there are {', '.join(sorted(graph.stages))}",
+            )
+
+
+def _check_in_flight(state: JournalState, graph: Topology, manifest: Manifest) -> None:
+    """Rows in flight were written with the columns of then; the new code cannot read them as others."""
+    assert state.topology is not None
+    for flight in manifest.in_flight:
+        now = graph.stages.get(flight.producer)
+        in_force = state.topology.stages.get(flight.producer)
+        if now is None or flight.reader not in graph.stages or not any(flight.batches.values()):
+            continue
+        before = flight.columns
+        if before is None and in_force is not None:  # a manifest from before it kept the columns
+            before = columns(in_force.schema)
+        if before is not None and before != columns(now.schema):
+            raise Refusal(
+                FailureReason.ROWS_IN_FLIGHT,
+                f"the checkpoint has rows in flight from '{flight.producer}' to '{flight.reader}', and the columns of "
+                f"'{flight.producer}' have changed since",
+            )
+
+
+def _check_held(state: JournalState, request: Request, graph: Topology, manifest: Manifest) -> None:
+    """What a sink held back until its windows are closed belongs to the sink of that name."""
+    assert state.topology is not None
+    owners = state.topology.sinks()
+    for sink, files in sorted(manifest.held.items()):
+        dropped = sink in request.drop or owners.get(sink) in request.drop
+        if files and sink not in graph.sinks() and not dropped:
+            raise Refusal(
+                FailureReason.SINK_GONE,
+                f"sink '{sink}' holds {len(files)} files of windows that are not closed yet, and this code has no sink "
+                f"of that name: they would never be shown. If they are meant to go, say so: --drop {sink}",
+            )
+
+
+def _check_tables(
+    state: JournalState, target: Checkpoint, graph: Topology, manifest: Manifest
+) -> Procedure[None]:
+    """Each sink that the checkpoint knows can go back to it. One that is in force will have published the
+    epoch by then, if the present grew out of it; of any other epoch it has only what it had published."""
+    assert state.topology is not None
+    on_timeline = target in timeline(state)
+    marks: set[str] | None = None
+    for sink in sorted(graph.sinks().keys() & manifest.release.keys()):
+        if not (on_timeline and sink in state.topology.sinks()):
+            if marks is None:
+                marks = set((yield from insist(List(MARK_PREFIX))))
+            if mark_name(target.index, sink) not in marks:
+                raise Refusal(
+                    FailureReason.NOT_PUBLISHED,
+                    f"epoch {target.epoch} was abandoned before sink '{sink}' had published it, so that table has no "
+                    "version to go back to",
+                )
+        yield from _check_history(target, sink)
+
+
+def _check_history(target: Checkpoint, sink: str) -> Procedure[None]:
+    for attempt in range(TABLE_TRIES):
+        version = yield FindTableVersion(sink, target.index)
+        if version is None:
+            raise Refusal(
+                FailureReason.TABLE_HISTORY_GONE,
+                f"the table of sink '{sink}' cannot go back to epoch {target.epoch}: its history was removed",
+            )
+        if version is not FAILED:
+            return
+        yield Sleep(backoff_ms(attempt))
+    raise Refusal(
+        FailureReason.TABLE_UNAVAILABLE,
+        f"the table of sink '{sink}' did not answer whether it can go back to epoch {target.epoch}",
+    )
