@@ -13,6 +13,7 @@ from cutwater.protocol import records as r
 from cutwater.protocol import steering
 from cutwater.protocol.failures import FailureReason
 from cutwater.protocol.journal import KEPT_ANSWERS, Journal
+from cutwater.protocol.log import append
 from cutwater.protocol.wire import Reply, Request, RequestKind
 from cutwater.stores import LocalStore, open_store
 from tests.live_leader import LiveLeader
@@ -35,15 +36,15 @@ def ask(store: LocalStore, kind: RequestKind, **what: object) -> Reply:
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
     """Something that somebody else does right before a command takes the lead."""
-    real, done = steering.append, list[bool]()
+    real, done = append, list[bool]()
 
-    def append(view: object, sealed: object) -> object:
+    def append_late(view: object, sealed: object) -> object:
         if not done:
             done.append(True)
             act()
         return real(view, sealed)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(steering, "append", append)
+    monkeypatch.setattr(steering, "append", append_late)
 
 
 def published(store: LocalStore, leader: LiveLeader, epoch: int, sink: str = "t") -> None:
