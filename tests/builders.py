@@ -20,9 +20,7 @@ from cutwater.protocol.channel import Channel, readable
 from cutwater.protocol.coordinator_actions import CoordinatorConfig
 from cutwater.protocol.cut import make_manifest
 from cutwater.protocol.errors import CutwaterError
-from cutwater.protocol.journal import Journal
 from cutwater.protocol.leader import LeaderConfig
-from cutwater.protocol.log import entry_name
 from cutwater.protocol.member import MemberConfig
 from cutwater.protocol.retention import expire
 from cutwater.protocol.watermark import NONE, UNKNOWN, Watermark
@@ -545,23 +543,11 @@ def damage(world: World, name: str) -> None:
 
 
 def add_stage(world: World, name: str, inputs: str, member: str) -> None:
-    """All members start again, with one more stage in the pipeline, as a command has put it into the journal."""
-    topology = pipeline(*world.model.topology.stages.values(), stage(name, inputs, member))
-    world.model = _model(topology)
-    world.rates[name], world.trigger_ms[name] = 0.05, 15
-    for process in list(world.processes):
-        world.stop(process)
-    seen = Journal()
-    for entry in world.store.list(r.JOURNAL_PREFIX):
-        seen.view.push(seen.view.open(entry, world.store.objects[entry]))
-    term = seen.state.term + 1
-    graph = r.TopologySet(term, seen.state.generation, digest(r.encode(topology)), topology)
-    bodies: tuple[r.JournalBody, ...] = (r.Leader(term, "command"), graph)
-    for number, body in enumerate(bodies):
-        sealed = seen.view.seal(body, f"command-{number}")
-        place = entry_name(r.JOURNAL_PREFIX, sealed.entry.index)
-        world.store.create(place, sealed.data)
-        world.oracle.created(place, sealed.data)
-        seen.view.push(sealed)
-    for member in topology.members():
-        world.start(member)
+    """A command restores the newest checkpoint with one more stage in the graph; all members start again."""
+    added = stage(name, inputs, member)
+    model = _model(pipeline(*world.graph.stages.values(), added)).stages[name]
+    world.add_stage(model)
+    graph = pipeline(*world.graph.stages.values(), added)
+    request = Request(RequestKind.RESTORE, f"add-{name}", epoch=world.oracle.ledger.head, topology=graph)
+    world.run_command(request)
+    until(world, lambda: name in world.graph.stages)

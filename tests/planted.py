@@ -24,9 +24,11 @@ from cutwater.protocol import (
     member,
     publish,
     quorum,
+    requests,
     retention,
     stage,
     stagelog,
+    steering,
     watermark,
 )
 from cutwater.protocol import effects as fx
@@ -49,12 +51,12 @@ def bug(plant: Callable[[Patch], None]) -> Callable[[Patch], None]:
 
 
 def _patch_append(patch: Patch, append: Any) -> None:
-    for module in (log, leader, stage):
+    for module in (log, leader, stage, steering):
         patch.setattr(module, "append", append)
 
 
 def _patch_follow(patch: Patch, follow: Any) -> None:
-    for module in (log, leader, stage, member, catchup, housekeeping):
+    for module in (log, leader, stage, member, catchup, housekeeping, steering):
         patch.setattr(module, "follow", follow)
 
 
@@ -690,3 +692,105 @@ def a_member_acts_before_it_has_caught_up(patch: Patch) -> None:
             yield fx.Wait(30)
 
     patch.setattr(member.Member, "follow_journal", follow_journal)
+
+
+# --- steering: one door to the journal -------------------------------------------------------------------
+
+
+@bug
+def a_command_looks_before_it_leads_and_never_again(patch: Patch) -> None:
+    """What was valid before somebody else led, expired or restored need not be valid afterwards."""
+
+    def command(journal: Any, name: str, nonce: Any, request: Any) -> Any:
+        yield from log.follow(journal.view)
+        lead = steering._Command(journal, 0, nonce)
+        try:
+            if request.kind is steering.RequestKind.RESTORE:
+                body: Any = yield from steering._restored(lead, request)
+            else:
+                body = steering._savepoint(lead, request, ())
+        except steering.Refusal as refusal:
+            return steering.Reply(request.request_id, False, None, None, refusal.detail)
+        while True:
+            yield from log.follow(journal.view)
+            lead = steering._Command(journal, journal.state.term + 1, nonce)
+            entry = r.Leader(lead.term, name, resumes=False)
+            if (yield from log.append(journal.view, journal.view.seal(entry, nonce()))) is AppendPhase.MINE:
+                generation = journal.state.generation + isinstance(body, r.Restored)
+                late = msgspec.structs.replace(body, term=lead.term, generation=generation)
+                if (yield from lead.record(lambda _, late=late: late)):  # type: ignore[misc]
+                    return steering.Reply(request.request_id, True, body.epoch)
+
+    patch.setattr("cutwater.sim.commands.command", command)
+
+
+@bug
+def an_entry_that_was_sent_is_taken_for_one_that_stands(patch: Patch) -> None:
+    """The lead may be lost between the two: then the entry is somebody else's, or in no place at all."""
+
+    def record(self: Any, make: Any) -> Any:
+        view = self.journal.view
+        body = make(0)
+        yield from log.append(view, view.seal(body, self._nonce()))
+        self.journal.state.answers[body.request] = body.epoch
+        return True
+
+    patch.setattr(steering._Command, "record", record)
+
+
+@bug
+def a_request_is_done_as_often_as_it_is_heard(patch: Patch) -> None:
+    def steer(writer: Any, request: Any, coming: Any = ()) -> Any:
+        known = dict(writer.journal.state.answers)
+        writer.journal.state.answers.clear()
+        reply = yield from real(writer, request, coming)
+        writer.journal.state.answers.update(known)
+        return reply
+
+    def answer_again(self: Any, request: Any) -> Any:
+        return False
+        yield
+
+    real = steering.steer
+    patch.setattr(requests, "steer", steer)
+    patch.setattr(requests.Requests, "answer_again", answer_again)
+
+
+@bug
+def a_new_graph_comes_in_an_entry_of_its_own(patch: Patch) -> None:
+    real = steering._Command.record
+
+    def record(self: Any, make: Any) -> Any:
+        body = make(0)
+        if isinstance(body, r.Restored) and body.topology is not None:
+            state = self.journal.state
+            graph = r.TopologySet(self.term, state.generation, body.topology_hash, body.topology)
+            yield from real(self, lambda _: graph)
+        return (yield from real(self, make))
+
+    patch.setattr(steering._Command, "record", record)
+
+
+@bug
+def a_command_sets_a_drained_pipeline_going(patch: Patch) -> None:
+    patch.setattr(steering, "Leader", lambda term, name, resumes: r.Leader(term, name))
+
+
+@bug
+def a_stage_goes_without_being_named(patch: Patch) -> None:
+    patch.setattr(steering, "_check_stages", lambda *_: None)
+
+
+@bug
+def an_epoch_that_no_table_has_is_restored(patch: Patch) -> None:
+    def check(*_: Any) -> Any:
+        return
+        yield
+
+    patch.setattr(steering, "_check_tables", check)
+
+
+@bug
+def a_savepoints_name_is_taken_away(patch: Patch) -> None:
+    patch.setattr(steering, "may_name", lambda state, body: True)
+    patch.setattr(journal, "may_name", lambda state, body: True)

@@ -197,7 +197,13 @@ def test_an_announced_entry_that_does_not_follow_is_looked_for_in_the_store(wron
 
 
 def test_followers_do_not_read_what_was_announced_to_them() -> None:
-    world = running_world()
+    world = calm_world()
+    world.member_config = msgspec.structs.replace(
+        world.member_config, poll_ms=1_500
+    )  # hardly anybody looks unasked
+    for name in world.graph.members():
+        world.start(name)
+    until(world, lambda: world.oracle.epochs == 1 and world.oracle.all_settled())
     rest(world)
     reads: list[str] = []
     draw_fault = world.io._draw_fault
@@ -436,9 +442,9 @@ def test_a_stage_that_is_added_starts_at_the_cut() -> None:
     for _ in range(3):
         checkpoint(world)
     add_stage(world, "x", "a", "m1")
-    world.slow_until_ms["x"] = LATER_MS  # the simulator's own check takes rows of before for lost
-    until(world, lambda: bool(world.store.list(r.stage_log_prefix("x", 1))))
-    (name,) = world.store.list(r.stage_log_prefix("x", 1))
+    until(world, lambda: bool(world.store.list(r.stage_log_prefix("x", 2))))
+    name = world.store.list(r.stage_log_prefix("x", 2))[0]
     opened = r.STAGE.open(world.store.objects[name]).entry.body
     assert isinstance(opened, r.Open)
     assert opened.consumed == {"a": world.oracle.manifests[4].stages["a"].batch}
+    checkpoint(world)

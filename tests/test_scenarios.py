@@ -20,7 +20,7 @@ SCENARIOS = {
         checkpoint         -> epoch 3 committed; out shows 3
         checkpoint         -> epoch 4 committed; epochs 1 expired; out shows 4
         restore good       -> restored to 2; epoch 5 committed; epochs 3 expired; out rewinds to 2, marks 5
-        restore epoch 1    -> refused: cannot restore 1: no such checkpoint is kept
+        restore epoch 1    -> refused: no checkpoint of epoch 1 is kept
         drain              -> epoch 6 committed; epochs 4 expired; out shows 6
     """,
     "a table goes back to an epoch without rows, and others such expire": """

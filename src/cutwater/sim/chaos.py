@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cutwater.protocol.wire import Request, RequestKind, encode
+from cutwater.protocol.wire import Reply, Request, RequestKind, encode
+from cutwater.sim.commands import Operator
 from cutwater.sim.faults import TIMES_MS, Faults
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ class Chaos:
     def __init__(self, world: World) -> None:
         self.world = world
         self.on = False
+        self.unanswered: dict[str, Request] = {}
+        self.operator = Operator(world)
         self._requests = 0
 
     def begin(self) -> None:
@@ -36,6 +39,8 @@ class Chaos:
         for table in world.tables.values():
             table.failing_until_ms = 0
         newest = {p.name: p for p in world.processes}
+        for command in list(world.commands):
+            command.crash()
         for process in list(world.processes):
             process.store_down_until_ms = 0
             process.member.failures.clear()
@@ -43,13 +48,22 @@ class Chaos:
                 world.stop(process)
             elif process.paused:
                 process.wake_up()
-        self._revive_all()
+        self.start_members()
 
-    def _revive_all(self) -> None:
+    def start_members(self) -> None:
+        """Whoever the graph names and does not run is started; perhaps it has just joined."""
         running = {p.name for p in self.world.processes}
-        for name in self.world.model.topology.members():
+        for name in self.world.graph.members():
             if name not in running:
                 self.world.start(name)
+
+    def graph_changed(self, process: Process) -> None:
+        """A process finds that the graph is another one: it ends, and starts again as a part of that."""
+        self.world.trace(process, "ends: the graph has changed")
+        if process.recorder is not None:
+            process.recorder.ended("graph changed")
+        self.world.stop(process)
+        self.world.schedule(self.world.rng.randint(20, 300) if self.on else 1, self._restart, process.name)
 
     def _next(self, name: str) -> None:
         every_ms = getattr(self.world.faults, name)
@@ -79,13 +93,16 @@ class Chaos:
         self.world.schedule(self.world.rng.randint(50, 900), self._restart, process.name)
 
     def _restart(self, name: str) -> None:
-        if not any(p.name == name for p in self.world.processes):
+        runs = any(p.name == name for p in self.world.processes)
+        if not runs and name in self.world.graph.members():
             self.world.trace(None, f"{name} starts again")
             self.world.start(name)
 
     def interrupt(self, process: Process) -> None:
         """A process sleeps or dies in the middle of a write."""
-        if self.world.rng.random() < 0.5:
+        if process not in self.world.processes:  # a command, which nobody starts again
+            process.crash()
+        elif self.world.rng.random() < 0.5:
             process.pause()
             self.world.schedule(self.world.rng.randint(200, 2_500), self._wake, process)
         else:
@@ -122,7 +139,8 @@ class Chaos:
             self.world.schedule(self.world.rng.randint(20, 400), self._succeed, process.name)
 
     def _succeed(self, name: str) -> None:
-        if self.on and sum(p.name == name for p in self.world.processes) < 2:
+        member = name in self.world.graph.members()
+        if self.on and member and sum(p.name == name for p in self.world.processes) < 2:
             self.world.start(name)
 
     def _wake(self, process: Process) -> None:
@@ -132,7 +150,7 @@ class Chaos:
 
     def _partition(self) -> None:
         world, rng = self.world, self.world.rng
-        names = list(world.model.topology.members())
+        names = list(world.graph.members())
         alone = set(rng.sample(names, rng.randint(1, max(1, len(names) // 2))))
         pairs = {(a, b) for a in names for b in names if (a in alone) != (b in alone)}
         if rng.random() < 0.5:
@@ -156,7 +174,7 @@ class Chaos:
 
     def _slow_stage(self) -> None:
         rng = self.world.rng
-        stage = rng.choice(sorted(self.world.model.stages))
+        stage = rng.choice(sorted(self.world.graph.stages))
         self.world.fault(f"{stage} is slow")
         self.world.slow_until_ms[stage] = self.world.now_ms + rng.randint(200, 1_500)
 
@@ -220,13 +238,15 @@ class Chaos:
         """The stages whose state at a cut holds no rows: resetting one of them loses nothing, and the
         comparison of sinks with sources still holds."""
         cut = self.world.oracle.manifests[epoch].stages
-        models = self.world.model.stages.items()
-        return [n for n, m in models if not (m.windowed or m.native or cut[n].unaligned)]
+        models = {n: self.world.model.stages[n] for n in self.world.graph.stages if n in cut}
+        return [n for n, m in models.items() if not (m.windowed or m.native or cut[n].unaligned)]
 
     def _after_drain(self) -> None:
         """All processes of a drained pipeline end, not always at once, or somebody starts it again."""
         leaders = self.world.leaders()
-        if leaders and self.world.rng.random() < 0.6:
+        if self.world.rng.random() < 0.2:
+            self._command()
+        elif leaders and self.world.rng.random() < 0.6:
             self.world.trace(leaders[0], "ends, as the pipeline is drained")
             self.world.stop(leaders[0])
         else:
@@ -237,7 +257,7 @@ class Chaos:
         self.world.trace(None, "the drained pipeline is started again")
         for process in list(self.world.processes):
             self.world.stop(process)
-        self._revive_all()
+        self.start_members()
 
     def ask_drain(self) -> None:
         self.ask(Request(RequestKind.DRAIN, self._id()))
@@ -247,7 +267,34 @@ class Chaos:
         return f"r{self._requests}"
 
     def ask(self, request: Request) -> None:
-        """Reaches whoever leads, or believes to."""
+        """Reaches whoever leads, or believes to; and again, as long as there is no answer and it is not
+        withdrawn."""
         self.world.trace(None, f"asks for {request.kind.value} {request.name or request.epoch or ''}")
-        for process in self.world.leaders():
-            self.world.schedule(1, process.deliver, "user", encode(request))
+        self.unanswered[request.request_id] = request
+        self.world.schedule(self.world.rng.randint(300, 2_000), self._withdraw, request.request_id)
+        self._deliver(request)
+
+    def _deliver(self, request: Request) -> None:
+        if self.unanswered.get(request.request_id) is request:
+            for process in self.world.leaders():
+                self.world.schedule(1, process.deliver, "user", encode(request))
+            self.world.schedule(self.world.rng.randint(50, 400), self._deliver, request)
+
+    def _withdraw(self, request_id: str) -> None:
+        self.unanswered.pop(request_id, None)
+
+    def on_reply(self, reply: Reply) -> None:
+        """A leader has answered; the answer may be lost, and then the request is still there."""
+        if self.world.rng.random() < self.world.faults.reply_lost:
+            self.world.fault("reply lost")
+        else:
+            self.unanswered.pop(reply.request_id, None)
+
+    def _command(self) -> None:
+        """Somebody runs a command on the store, whoever runs; sometimes two do so at once."""
+        for _ in range(2 if self.world.rng.random() < 0.3 else 1):
+            request = self.operator.draw(self._id())
+            if request is not None:
+                self.world.fault(f"command: {request.kind.value}")
+                delay_ms = self.world.rng.randint(1, 60)
+                self.world.schedule(delay_ms, self.world.run_command, request)

@@ -40,6 +40,10 @@ class Faults:
     store_down_every_ms: float = 0.0
     slow_stage_every_ms: float = 0.0
     sink_fails_every_ms: float = 0.0
+    reply_lost: float = 0.0
+    """An answer to a user does not arrive, so the request is delivered again."""
+    command_every_ms: float = 0.0
+    """Somebody runs a command on the store: restores, with or without another graph, names, forgets."""
     request_every_ms: float = 0.0
     """Somebody asks for a savepoint, a restore, a drain, a cancellation or a checkpoint."""
 
@@ -59,6 +63,7 @@ PROBABILITIES = {
     "stray_ack": 0.6,
     "query_failure": 0.03,
     "stale_feed": 0.6,
+    "reply_lost": 0.4,
 }
 TIMES_MS = {
     "crash_every_ms": 700.0,
@@ -69,6 +74,7 @@ TIMES_MS = {
     "slow_stage_every_ms": 1_200.0,
     "sink_fails_every_ms": 1_500.0,
     "request_every_ms": 250.0,
+    "command_every_ms": 150.0,
 }
 
 

@@ -55,7 +55,7 @@ class Io:
     def perform(self, process: Process, actor: Actor, effect: fx.Effect) -> None:
         world = self.world
         kind = type(effect)
-        if kind in TABLES:
+        if kind in TABLES and process in world.processes:
             world.oracle.check_caught_up(process, "publishes")
         delay = world.between(1, world.table_ms if kind in TABLES else world.io_ms)
         if world.rng.random() < world.faults.slow_io:
@@ -158,7 +158,9 @@ class Io:
         table = self.world.tables[effect.sink]
         if table.head().version != effect.expected_version:
             return None
-        shown = table.versions[effect.to_version].shown
+        shown = self.world.oracle.birth(effect.sink, effect.transaction)
+        if shown is None:
+            shown = table.versions[effect.to_version].shown
         table.versions.append(TableVersion(effect.transaction, shown))
         self.world.oracle.rewound(effect.sink, effect.transaction, shown)
         return table.head().version

@@ -27,6 +27,10 @@ class Ledger:
     last: int = 0
     snapshot: int = 0
     term: int = 0
+    topology: r.Topology | None = None
+    topology_hash: str = ""
+    requests: dict[str, int | None] = field(default_factory=dict)
+    """Requests that were carried out, with the epoch of each."""
     generation: int = 1
     open: dict[int, r.Begun] = field(default_factory=dict)
     begun_ids: set[tuple[int, int]] = field(default_factory=set)
@@ -61,6 +65,7 @@ class Ledger:
             self.pinned,
             {1, *self.forks} - self.gone_generations,
             self.drained,
+            self.topology_hash,
         )
 
 
@@ -96,4 +101,5 @@ def member_view(state: r.JournalState) -> tuple[object, ...]:
         state.pinned,
         set(state.generations),
         state.drained,
+        state.topology_hash,
     )

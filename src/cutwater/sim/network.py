@@ -8,7 +8,7 @@ import msgspec
 
 from cutwater.protocol.replay.messages import Message as ReplayMessage
 from cutwater.protocol.replay.messages import encode as encode_replay
-from cutwater.protocol.wire import Ack, encode
+from cutwater.protocol.wire import Ack, Reply, encode
 
 if TYPE_CHECKING:
     from cutwater.sim.process import Process
@@ -26,6 +26,9 @@ class Network:
     def send(self, sender: Process, to: str | None, message: Any) -> None:
         world = self.world
         world.oracle.sending(sender, message)
+        if isinstance(message, Reply):
+            world.chaos.on_reply(message)
+            return
         if isinstance(message, Ack):
             message = self._maybe_stray(sender, message)
         data = encode_replay(message) if isinstance(message, ReplayMessage) else encode(message)

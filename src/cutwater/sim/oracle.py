@@ -15,7 +15,7 @@ from cutwater.protocol.chain import Sealed, follows
 from cutwater.protocol.failures import FailureReason
 from cutwater.protocol.stage import Stage, StagePhase
 from cutwater.protocol.watermark import WatermarkKind
-from cutwater.protocol.wire import Ack, Announcement, Phase
+from cutwater.protocol.wire import Ack, Announcement, Phase, Reply
 from cutwater.sim.ledger import Kept, Ledger, StageLedger, is_drain, member_view
 from cutwater.sim.spark import input_progress
 from cutwater.sim.topology import WINDOW, Path
@@ -60,9 +60,8 @@ class Oracle:
             self._stage_entry(stage, int(generation), r.STAGE.open(data))
         elif name.startswith(r.MARK_PREFIX):
             mark = r.decode(name, data, r.Published)
-            self._check_shown(
-                mark.sink, mark.epoch, self.world.tables[mark.sink].versions[mark.version].shown
-            )
+            shown = self.world.tables[mark.sink].versions[mark.version].shown
+            self._check_shown(mark.sink, mark.index, shown)
 
     def _journal_entry(self, sealed: Sealed[r.JournalBody]) -> None:
         ledger, entry = self.ledger, sealed.entry
@@ -86,15 +85,18 @@ class Oracle:
         if isinstance(body, r.Leader):
             if body.term <= ledger.term:
                 self.violation(f"term {body.term} was used before")
-            if ledger.drained and self.world.last_start_ms[body.name] < ledger.drained_ms:
+            resumes = ledger.drained and body.resumes
+            if resumes and self.world.last_start_ms.get(body.name, -1) < ledger.drained_ms:
                 self.violation(f"{body.name} sets a drained pipeline going, and nobody has started it again")
-            ledger.term, ledger.open, ledger.drained = body.term, {}, False
+            ledger.term, ledger.open, ledger.drained = body.term, {}, ledger.drained and not body.resumes
             return
         if body.term != ledger.term:
             self.violation(f"the leader of term {body.term} wrote {_short(body)} in term {ledger.term}")
         match body:
             case r.TopologySet():
-                ledger.open = {}
+                if ledger.topology is not None:
+                    self.violation("the graph changes without a restore")
+                ledger.topology, ledger.topology_hash = body.topology, body.hash
             case r.Begun():
                 if body.epoch in ledger.used:
                     self.violation(f"epoch {body.epoch} was begun before")
@@ -107,19 +109,46 @@ class Oracle:
                         f"the acked parts of epoch {body.epoch} are no consistent cut: {body.detail}"
                     )
                 self._close(body)
+                self._carried_out(body.request, None)
             case r.Committed():
                 begun = self._close(body)
                 self._committed(begun, body, index)
+                for request in begun.requests:
+                    self._carried_out(request, body.epoch)
             case r.Restored():
                 self._restored(body, index)
+                self._carried_out(body.request, body.epoch)
             case r.Expired():
                 self._expired(body)
-            case r.Savepoint() if body.kept:
-                ledger.savepoints[body.name] = body.epoch
             case r.Savepoint():
-                del ledger.savepoints[body.name]
+                self._named_savepoint(body)
+                self._carried_out(body.request, body.epoch)
             case _:
                 pass
+
+    def _named_savepoint(self, body: r.Savepoint) -> None:
+        savepoints = self.ledger.savepoints
+        if body.kept:
+            if body.epoch not in self.ledger.kept:
+                self.violation(f"savepoint '{body.name}' is epoch {body.epoch}, which is not kept")
+            if savepoints.get(body.name, body.epoch) != body.epoch:
+                self.violation(f"savepoint '{body.name}' of epoch {savepoints[body.name]} loses its name")
+            savepoints[body.name] = body.epoch
+        elif savepoints.pop(body.name, None) != body.epoch:
+            self.violation(f"savepoint '{body.name}' is forgotten, which epoch {body.epoch} does not have")
+
+    def _carried_out(self, request: str, epoch: int | None) -> None:
+        if request and request in self.ledger.requests:
+            self.violation(f"request {request} was carried out twice")
+        if request:
+            self.ledger.requests[request] = epoch
+
+    def replied(self, reply: Reply) -> None:
+        """Whoever is told that a request is done can rely on it."""
+        if reply.ok and reply.request_id not in self.ledger.requests:
+            self.violation(f"request {reply.request_id} is answered as done, and it is not")
+        if reply.ok and reply.epoch != self.ledger.requests[reply.request_id]:
+            self.violation(f"request {reply.request_id} is answered with epoch {reply.epoch}")
 
     def _close(self, body: r.Aborted | r.Committed) -> r.Begun:
         begun = self.ledger.open.pop(body.epoch, None)
@@ -131,7 +160,7 @@ class Oracle:
 
     def _committed(self, begun: r.Begun, body: r.Committed, index: int) -> None:
         ledger = self.ledger
-        for member in self.world.model.topology.members():
+        for member in self.world.graph.members():
             if (member, body.epoch, body.checkpoint_id, body.term) not in self.acks:
                 self.violation(f"epoch {body.epoch} committed without an ack of {member} for this checkpoint")
         name = r.manifest_name(body.epoch, body.checkpoint_id)
@@ -178,7 +207,8 @@ class Oracle:
             self.violation(f"the watermark passed a stage's: {body.watermark}, reported {sorted(known)}")
 
     def _check_cut(self, body: r.Committed, manifest: r.Manifest) -> None:
-        for stage, model in self.world.model.stages.items():
+        for stage in self.world.graph.stages:
+            model = self.world.model.stages[stage]
             report = manifest.stages.get(stage)
             ledger = self.stages.get((stage, body.generation))
             if report is None or ledger is None:
@@ -208,7 +238,8 @@ class Oracle:
         unknown = any(s.watermark.kind is WatermarkKind.UNKNOWN for s in manifest.stages.values())
         if times and not unknown and (body.watermark or 0) < min(times):
             self.violation(f"epoch {body.epoch} drained at {body.watermark}; all stand at {min(times)}")
-        for stage, model in self.world.model.stages.items():
+        for stage in self.world.graph.stages:
+            model = self.world.model.stages[stage]
             if model.windowed:
                 taken = self._taken(stage, body.generation, body.cuts[stage])
                 made = self.emitted_by(stage, body.generation, body.cuts[stage])
@@ -234,6 +265,41 @@ class Oracle:
             parent = target.entry.generation
             for table in (self.emitted, self.taken):
                 table[stage, body.generation, batch] = table.get((stage, parent, batch), {})
+        if body.topology is not None:
+            self._check_dropped(body, body.topology)
+            ledger.topology, ledger.topology_hash = body.topology, body.topology_hash
+        self._bear_stages(body)
+
+    def _check_dropped(self, body: r.Restored, topology: r.Topology) -> None:
+        """No stage goes unless somebody said so."""
+        request = self.world.requests.get(body.request)
+        said = set(request.drop) if request is not None else set()
+        gone = self.world.graph.stages.keys() - topology.stages.keys() - said
+        if gone:
+            self.violation(
+                f"stages {sorted(gone)} went with the restore of {body.request}, which names others"
+            )
+
+    def _bear_stages(self, body: r.Restored) -> None:
+        """A stage that the checkpoint does not have starts at its cut: what its inputs had made is behind it."""
+        for stage, model in self.world.model.stages.items():
+            if stage in self.world.graph.stages and stage not in body.forks:
+                passed: dict[Path, int] = {}
+                for producer, pairs in model.paths.items():
+                    made = self.emitted_by(producer, body.generation, body.forks.get(producer, -1))
+                    passed.update({after: made.get(before, 0) for before, after in pairs})
+                for table in (self.emitted, self.taken):
+                    table[stage, body.generation, -1] = passed
+
+    def birth(self, sink: str, index: int) -> dict[Path, int] | None:
+        """What lies behind a sink whose stage begins with the restore at `index`; `None` if it does not."""
+        body, stage = self.ledger.by_index[index], self._stage_of(sink)
+        if not isinstance(body, r.Restored) or stage in body.forks:
+            return None
+        return self.emitted.get((stage, body.generation, -1))  # none, if the stage was not in that graph
+
+    def _stage_of(self, sink: str) -> str:
+        return next(n for n, m in self.world.model.stages.items() for k in m.spec.sinks if k.name == sink)
 
     def _expired(self, body: r.Expired) -> None:
         ledger = self.ledger
@@ -245,7 +311,7 @@ class Oracle:
                 self.violation(f"epoch {epoch} expired, and it is what a restart or restore needs")
             if epoch in ledger.savepoints.values():
                 self.violation(f"epoch {epoch} expired, and it is a savepoint")
-            for sink in self.world.tables:
+            for sink in self.world.graph.sinks():
                 if not self._has_settled(sink, kept.index):
                     self.violation(f"epoch {epoch} expired before {sink} had settled it")
             ledger.expired.add(epoch)
@@ -382,7 +448,7 @@ class Oracle:
         if not isinstance(body, r.Committed):
             self.violation(f"{sink} published under index {transaction}, which is no commit")
         self._check_order(sink)
-        self._check_shown(sink, body.epoch, shown)
+        self._check_shown(sink, transaction, shown)
         self.world.trace(None, f"{sink} shows epoch {body.epoch}")
 
     def rewound(self, sink: str, transaction: int, shown: dict[Path, int]) -> None:
@@ -390,7 +456,7 @@ class Oracle:
         if not isinstance(body, r.Restored):
             self.violation(f"{sink} went back under index {transaction}, which is no restore")
         self._check_order(sink)
-        self._check_shown(sink, body.epoch, shown)
+        self._check_shown(sink, transaction, shown)
         self.world.trace(None, f"{sink} is back at epoch {body.epoch}")
 
     def _check_order(self, sink: str) -> None:
@@ -398,15 +464,20 @@ class Oracle:
         if after.transaction <= before.transaction:
             self.violation(f"{sink}: index {after.transaction} came after {before.transaction}")
 
-    def _check_shown(self, sink: str, epoch: int, shown: dict[Path, int]) -> None:
-        expected = self.expected(sink, epoch)
+    def _check_shown(self, sink: str, index: int, shown: dict[Path, int]) -> None:
+        """Holds a sink against the commit or restore at `index`."""
+        epoch = self.ledger.by_index[index].epoch
+        born = self.birth(sink, index)
+        expected = self.expected(sink, epoch) if born is None else {p: n for p, n in born.items() if n}
         if {p: n for p, n in shown.items() if n} != expected:
             self.violation(f"{sink} at epoch {epoch} shows {shown}, and should show {expected}")
 
     def expected(self, sink: str, epoch: int) -> dict[Path, int]:
         """Up to which event of each path a sink shows at an epoch, by what its stage had made."""
-        stage = self.world.model.topology.sinks()[sink]
+        stage = self._stage_of(sink)
         entry = self.ledger.history[epoch].entry
+        if stage not in entry.cuts:
+            return {}
         made = self.emitted_by(stage, entry.generation, entry.cuts[stage])
         if not self._is_final(sink, stage):
             return {p: n for p, n in made.items() if n}
@@ -445,7 +516,7 @@ class Oracle:
             batch = int(parts[4].split("-")[1])
             logged = self.stages[stage, generation].batches.get(batch)
             if logged is not None and name in logged.files:
-                for reader in self.world.model.topology.readers(stage):
+                for reader in self.world.graph.readers(stage):
                     if self._position(reader, stage, generation) < batch:
                         self.violation(f"{name} is deleted, and {reader} has not read it")
 
@@ -463,6 +534,8 @@ class Oracle:
             self.check_caught_up(process, "acks")
             if message.ok:
                 self.acks.add((message.member, message.epoch, message.checkpoint_id, message.term))
+        elif isinstance(message, Reply):
+            self.replied(message)
         elif isinstance(message, Announcement):
             if (message.epoch, message.checkpoint_id) not in self.ledger.begun_ids:
                 self.violation(f"epoch {message.epoch} was announced before it was begun in the journal")
@@ -523,7 +596,8 @@ class Oracle:
             return []
         index = self.ledger.history[head].index
         late = []
-        for sink, table in sorted(self.world.tables.items()):
+        for sink in sorted(self.world.graph.sinks()):
+            table = self.world.tables[sink]
             mark = r.mark_name(index, sink)
             if table.head().transaction > index or mark not in self.world.store.objects:
                 late.append(sink)
@@ -537,9 +611,9 @@ class Oracle:
         for epoch in self.ledger.kept:
             self._check_objects(epoch)
         entry = self.ledger.history[head].entry
-        for sink, stage in self.world.model.topology.sinks().items():
+        for sink, stage in self.world.graph.sinks().items():
             shown = self.world.tables[sink].versions[-1].shown
-            self._check_shown(sink, head, shown)
+            self._check_shown(sink, self.ledger.history[head].index, shown)
             windowed = [s for s, m in self.world.model.stages.items() if m.windowed]
             for path in self.world.model.stages[stage].out_paths:
                 passes = path.split(".")

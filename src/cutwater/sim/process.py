@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cutwater.protocol import effects as fx
-from cutwater.protocol.errors import PeerError
+from cutwater.protocol.errors import GraphChanged, PeerError
 from cutwater.protocol.injector import Counters, Request
 from cutwater.protocol.leader import Leader
 from cutwater.protocol.member import Member
@@ -88,7 +88,7 @@ class Process:
         """How far this process's clock is ahead: no two clocks agree."""
         self.backlog: list[tuple[Actor, int, Any]] = []
         self.mail: list[tuple[str, bytes]] = []
-        self.member = Member(name, f"{name}{boot}", world.model.topology, world.member_config, SimWord)
+        self.member = Member(name, f"{name}{boot}", world.graph, world.member_config, SimWord)
         self.leader = Leader(self.member, world.leader_config)
         self.recorder: Recorder | None = None
         if world.record is not None:
@@ -151,6 +151,9 @@ class Process:
         except StopIteration:
             self.actors.pop(actor.name, None)
             effect = None
+        except GraphChanged:
+            self.world.chaos.graph_changed(self)
+            return
         except GoneForZombie:
             self.world.trace(self, f"{actor.name} fails: what it needs is gone")
             self.restart_stage(actor.name.removeprefix("query "))

@@ -136,8 +136,8 @@ class Query:
         before = self.world.state_at(
             self.stage.name, self.stage.generation, self.stage.incarnation, batch - 1
         )
-        if batch > 0 and before == START:
-            before = self._after_reset()
+        if before == START:
+            before = self._from_the_cut()
         after, prepared = self._output(batch, before, planned)
         self.folder.prepared[batch] = prepared
         self.world.put_state(self.stage.name, self.stage.generation, self.stage.incarnation, batch, after)
@@ -147,8 +147,9 @@ class Query:
         self.process.poke(f"stage {self.stage.name}")
         yield Sleep(self.world.trigger_ms[self.stage.name])
 
-    def _after_reset(self) -> State:
-        """A query that a restore has reset: what its inputs had made by the cut is behind it, for ever."""
+    def _from_the_cut(self) -> State:
+        """A query that a restore has reset or added: what its inputs had made by the cut is behind it, for
+        ever. At a pipeline's first start that is nothing."""
         made = self.world.oracle.emitted_by
         position = self.folder.position.consumed
         passed = {
@@ -224,7 +225,7 @@ class Query:
         attempt = world.new_attempt(Attempt(name, generation, batch, taken, emitted, seen, dropped))
         prefix = f"stages/{name}/{generation}/data/{self.stage.incarnation}-{batch}-{attempt}"
         files: tuple[str, ...] = ()
-        if rows and world.model.topology.readers(name):
+        if rows and self.member.topology.readers(name):
             world.store.create(prefix, (attempt, rows))
             files = (prefix,)
         sinks: dict[str, tuple[StagedFile, ...]] = {}

@@ -18,11 +18,13 @@ from cutwater.protocol.coordinator_actions import CoordinatorConfig
 from cutwater.protocol.effects import ReadPrepared
 from cutwater.protocol.leader import LeaderConfig, LeaderPhase
 from cutwater.protocol.member import MemberConfig
-from cutwater.protocol.records import Prepared
+from cutwater.protocol.records import Prepared, Topology
 from cutwater.protocol.replay.messages import ReplayConfig
+from cutwater.protocol.wire import Request
 from cutwater.sim import faults as fault_plan
 from cutwater.sim import topology
 from cutwater.sim.chaos import Chaos
+from cutwater.sim.commands import Command
 from cutwater.sim.io import Io
 from cutwater.sim.network import Network
 from cutwater.sim.oracle import Oracle, Violation
@@ -89,6 +91,9 @@ class World:
         self.io = Io(self)
         self.chaos = Chaos(self)
         self.processes: list[Process] = []
+        self.commands: list[Command] = []
+        self.requests: dict[str, Request] = {}
+        """What the commands asked for, by id."""
         self.last_start_ms: dict[str, int] = {}
         self._boots = 0
 
@@ -166,7 +171,7 @@ class World:
         return Result(self.seed, violation, self.oracle.epochs, self.fault_count, self.now_ms)
 
     def _play(self) -> None:
-        for name in self.model.topology.members():
+        for name in self.graph.members():
             self.start(name)
         self.chaos.begin()
         self.run_until(self.rng.randint(700, 2_000))
@@ -201,6 +206,26 @@ class World:
         self.oracle.final_check()
 
     # --- processes ------------------------------------------------------------------------------------
+
+    @property
+    def graph(self) -> Topology:
+        """The pipeline's graph now: what the journal says, once it says anything."""
+        return self.oracle.ledger.topology or self.model.topology
+
+    def add_stage(self, model: topology.StageModel) -> None:
+        """A stage that some graph will have; `model` knows every stage that there ever was."""
+        name = model.spec.name
+        self.model.stages[name] = model
+        self.rates[name], self.trigger_ms[name] = 0.0, self.rng.choice(self._triggers(model))
+        for sink in model.spec.sinks:
+            self.tables[sink.name] = SimTable()
+
+    def run_command(self, request: Request) -> None:
+        """Somebody runs a command on the store."""
+        command = Command(self, request)
+        self.commands.append(command)
+        self.requests[request.request_id] = request
+        command.start()
 
     def start(self, name: str) -> Process:
         self._boots += 1

@@ -1,0 +1,155 @@
+"""Commands from outside: users who restore, name and forget without a member, and change the graph.
+
+A command is a process of its own: it drives `steering.command` on the modelled store, with the same faults as
+everybody else, and may sleep or die between any two of its steps.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cutwater.protocol import effects as fx
+from cutwater.protocol.journal import Journal
+from cutwater.protocol.records import SinkSpec, StageSpec, Topology
+from cutwater.protocol.steering import command
+from cutwater.protocol.wire import Reply, Request, RequestKind
+from cutwater.sim.topology import MAX_PATHS, StageModel
+
+if TYPE_CHECKING:
+    from cutwater.sim.world import World
+
+
+class Command:
+    """One command. It is its own only actor, as `Io` sees it."""
+
+    def __init__(self, world: World, request: Request) -> None:
+        self.world = world
+        self.request = request
+        self.name = f"command-{request.request_id}"
+        self.alive = True
+        self.paused = False
+        self.store_down_until_ms = 0
+        self.token = 0
+        self._answer: Any = None
+        self._nonces = 0
+        self._procedure = command(Journal(), self.name, self._nonce, request)
+
+    def start(self) -> None:
+        self.world.trace(None, f"{self}: {self.request.kind.value}")
+        self.resume(self, self.token, None)
+
+    def _nonce(self) -> str:
+        self._nonces += 1
+        return f"{self.name}-{self._nonces}"
+
+    def resume_later(self, delay_ms: int, actor: Any, answer: Any) -> None:
+        self.world.schedule(delay_ms, self.resume, actor, self.token, answer)
+
+    def resume(self, actor: Any, token: int, answer: Any) -> None:
+        if not self.alive or token != self.token:
+            return
+        if self.paused:
+            self.resume_later(20, actor, answer)
+            return
+        self.token += 1
+        try:
+            effect = self._procedure.send(answer)
+        except StopIteration as end:
+            self.crash()
+            self._ended(end.value)
+            return
+        if isinstance(effect, fx.Sleep | fx.Wait):
+            self.resume_later(effect.ms, self, None)
+        else:
+            self.world.io.perform(self, self, effect)  # type: ignore[arg-type]
+
+    def _ended(self, reply: Reply) -> None:
+        self.world.trace(None, f"{self}: {'done' if reply.ok else reply.detail}")
+        self.world.oracle.replied(reply)
+        if reply.ok:
+            self.world.chaos.start_members()
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def wake_up(self) -> None:
+        self.paused = False
+
+    def crash(self) -> None:
+        self.alive = False
+        if self in self.world.commands:
+            self.world.commands.remove(self)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Operator:
+    """Draws what the users of commands do."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._fresh = 0
+
+    def draw(self, request_id: str) -> Request | None:
+        """Something that a user may ask for now; `None` if there is nothing to steer yet."""
+        rng, ledger = self.world.rng, self.world.oracle.ledger
+        if not ledger.kept:
+            return None
+        epoch, choice = rng.choice(sorted(ledger.kept)), rng.random()
+        if choice < 0.25:
+            names = [f"named{request_id}", *sorted(ledger.savepoints)]
+            return Request(RequestKind.SAVEPOINT, request_id, rng.choice(names), epoch)
+        if choice < 0.35:
+            name = rng.choice(sorted(ledger.savepoints)) if ledger.savepoints else "none"
+            return Request(RequestKind.FORGET, request_id, name)
+        if choice < 0.6:
+            return Request(RequestKind.RESTORE, request_id, None, epoch)
+        return self._with_another_graph(request_id, epoch)
+
+    def _with_another_graph(self, request_id: str, epoch: int) -> Request:
+        """A restore with changed code: a stage comes, a stage goes, or one that went comes back."""
+        graph, rng = self.world.graph, self.world.rng
+        stages = dict(graph.stages)
+        drop: tuple[str, ...] = ()
+        leaves = [n for n in sorted(stages) if not graph.readers(n) and stages[n].inputs]
+        gone = [n for n, m in self.world.model.stages.items() if n not in stages]
+        gone = [n for n in gone if set(self.world.model.stages[n].spec.inputs) <= stages.keys()]
+        choice = rng.random()
+        if choice < 0.4 and len(leaves) > 1:
+            name = rng.choice(leaves)
+            inputs = stages.pop(name).inputs
+            read = {i for s in stages.values() for i in s.inputs}
+            if all(i in read or stages[i].sinks for i in inputs):
+                drop = (name,)
+            else:
+                stages = dict(graph.stages)
+        elif choice < 0.6 and gone:
+            back = rng.choice(gone)
+            stages[back] = self.world.model.stages[back].spec
+        else:
+            new = self._new_stage(stages)
+            stages[new.name] = new
+        base = self.world.oracle.ledger.topology_hash if rng.random() < 0.5 else None
+        # Stages of the checkpoint that went in an earlier change have to be named again.
+        named = set(self.world.oracle.manifests[epoch].stages) - stages.keys() - set(drop)
+        topology = Topology({n: stages[n] for n in sorted(stages)})
+        drop = tuple(sorted({*drop, *named}))
+        return Request(RequestKind.RESTORE, request_id, None, epoch, drop=drop, topology=topology, base=base)
+
+    def _new_stage(self, stages: dict[str, StageSpec]) -> StageSpec:
+        """A stage with a sink that reads one or two of the others; its model is known from now on."""
+        world, rng = self.world, self.world.rng
+        self._fresh += 1
+        name = f"n{self._fresh}"
+        models = {n: world.model.stages[n] for n in stages}
+        readable = [n for n in sorted(stages) if len(models[n].out_paths) <= MAX_PATHS]
+        inputs = tuple(sorted(rng.sample(readable, 1)))
+        hosts = sorted({s.member for s in stages.values()})
+        host = f"joined{self._fresh}" if rng.random() < 0.2 else rng.choice(hosts)
+        spec = StageSpec(name, inputs, host, (SinkSpec(f"{name}-t0"),))
+        model = StageModel(spec, windowed=False, event_time=False, native=False)
+        for producer in inputs:
+            model.paths[producer] = tuple((p, f"{p}.{name}") for p in models[producer].out_paths)
+        world.add_stage(model)
+        return spec
