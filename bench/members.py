@@ -62,7 +62,7 @@ class Process:
         coordinator = CoordinatorConfig(interval_ms=config.interval_ms, timeout_ms=60_000)
         self._leader = Leader(self._member, LeaderConfig(TIMEOUT_MS, TIMEOUT_MS // 3, coordinator))
         peers = (config.peer,) if config.peer is not None else ()
-        cluster = ClusterConfig(listen=(config.listen,), peers=peers, secret="bench")
+        cluster = ClusterConfig(listen=(config.listen,), peers=peers, secret="the members of a benchmark")
         self._links = Links(ZenohKv(cluster, "bench", config.name, boot))
         self._shell = Shell(
             self._member, self._perform, self._send, lambda name: None, lambda: None, self._fail

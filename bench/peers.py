@@ -58,7 +58,7 @@ def serve(config: Config) -> None:
             query.reply(query.key_expr, msgspec.msgpack.encode(log[first - 1 : last]))
 
     Thread(target=answer, daemon=True).start()
-    session = ClusterConfig(listen=(raw_endpoint(config.listen),)).session()
+    session = ClusterConfig(listen=(raw_endpoint(config.listen),)).session("bench")
     session.declare_queryable(f"{RAW}/{config.name}", answer_raw)
     links.start(lambda sender, message: asked.put((sender, message)))
     print("ready", flush=True)
@@ -69,7 +69,9 @@ def serve(config: Config) -> None:
 
 def cluster(listen: str | None, peers: list[str] | None) -> ClusterConfig:
     """How the peers and whoever catches up find each other."""
-    return ClusterConfig(listen=(listen,) if listen else (), peers=tuple(peers or ()), secret="bench")
+    return ClusterConfig(
+        listen=(listen,) if listen else (), peers=tuple(peers or ()), secret="the members of a benchmark"
+    )
 
 
 def raw_endpoint(endpoint: str) -> str:

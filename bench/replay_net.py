@@ -99,7 +99,7 @@ def fetch_raw(count: int, file: Path, config: ReplayConfig) -> float:
     decode = msgspec.json.Decoder(Entry[Body]).decode
     with serving(1, file, 0.0) as endpoints:
         (name, endpoint), *_ = endpoints.items()
-        session = ClusterConfig(peers=(raw_endpoint(endpoint),)).session()
+        session = ClusterConfig(peers=(raw_endpoint(endpoint),)).session("bench")
         deadline = time.monotonic() + WAIT_S
         while not any(r.ok for r in session.get(f"{RAW}/{name}", payload="1 1")):
             if time.monotonic() > deadline:

@@ -14,16 +14,17 @@ from cutwater.cluster.config import ClusterConfig
 from cutwater.cluster.zenoh_kv import ZenohKv
 from cutwater.kv import ClusterKv, MemoryCluster
 
+SECRET = "a secret that all members know"
 GRACE_S = 0.3
 LEASE_S = 0.6
 DEADLINE_S = 10.0
 
 
-def eventually(condition: Callable[[], Any], what: str) -> None:
+def eventually(condition: Callable[[], Any], what: str, seconds: float = DEADLINE_S) -> None:
     """Waits until a condition holds; fails the test if it does not in time."""
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, f"not within {DEADLINE_S:g} s: {what}"
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
         time.sleep(0.002)
 
 
@@ -78,7 +79,7 @@ class InMemory:
 class OverZenoh:
     """Zenoh sessions on the loopback interface; each later member knows the first."""
 
-    def __init__(self, secret: str = "secret", pipeline: str = "orders") -> None:
+    def __init__(self, secret: str = SECRET, pipeline: str = "orders") -> None:
         self.endpoints: list[str] = []
         self.told: dict[str, list[str]] = {}
         self._secret = secret

@@ -14,6 +14,7 @@ from cutwater.protocol.errors import UserError
 from cutwater.protocol.wire import ack_key
 from tests.cluster_helpers import (
     GRACE_S,
+    SECRET,
     Cluster,
     InMemory,
     OverZenoh,
@@ -294,7 +295,7 @@ def child(net: OverZenoh) -> Iterator[subprocess.Popen[bytes]]:
     a, b = net.join("a"), net.join("b")
     endpoint = free_endpoint()
     process = start_child(
-        "child", listen=[endpoint], peers=net.endpoints[1:2], secret="secret", lease_s=0.6, grace_s=0.3
+        "child", listen=[endpoint], peers=net.endpoints[1:2], secret=SECRET, lease_s=0.6, grace_s=0.3
     )
     try:
         for kv in (a, b):

@@ -1,21 +1,23 @@
-"""Who is let into a cluster: secrets, seals, certificates, and what strangers can do (nothing)."""
+"""Who is let into a cluster by its secret, and what those can do who are connected without knowing it (nothing)."""
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cutwater.cluster.config import ClusterConfig
-from cutwater.cluster.zenoh_kv import ZenohKv
+from cutwater.cluster import keys, zenoh_kv
+from cutwater.cluster.config import MAX_VALUE_BYTES, ClusterConfig
+from cutwater.cluster.keys import derive
+from cutwater.cluster.peers import MAX_SLOT_BYTES, MAX_WAITING, MAX_WAITING_BYTES, Peer, Waiting
+from cutwater.cluster.seal import Sealer
 from cutwater.kv import ClusterKv
 from cutwater.protocol.errors import UserError
-from tests.cluster_helpers import OverZenoh, eventually, sees, sees_only
+from tests.cluster_helpers import SECRET, OverZenoh, eventually, free_endpoint, sees, sees_only
 
 
 @pytest.fixture
@@ -38,6 +40,8 @@ def net() -> Iterator[OverZenoh]:
         ({"tls_ca": "ca.pem"}, "TLS needs all of"),
         ({"tls_ca": "no.pem", "tls_cert": "no.pem", "tls_key": "no.pem"}, "there is no file"),
         ({"lease_s": 0.0}, "cannot be"),
+        ({"secret": "short"}, "has 5 characters.*openssl rand"),
+        ({"secret": "abcabcabcabcabcabcabc"}, "only 3 different characters.*token_urlsafe"),
     ],
 )
 def test_what_cannot_work_or_would_let_strangers_in_is_refused(
@@ -51,13 +55,29 @@ def test_a_secret_or_certificates_or_only_this_machine_are_enough(tmp_path: Path
     pem = tmp_path / "some.pem"
     pem.touch()
     tls = dict.fromkeys(("tls_ca", "tls_cert", "tls_key"), str(pem))
-    ClusterConfig(listen=("tcp/0.0.0.0:7447",), secret="s", multicast=True).check()
+    ClusterConfig(listen=("tcp/0.0.0.0:7447",), secret=SECRET, multicast=True).check()
     ClusterConfig(listen=("tls/0.0.0.0:7447",), peers=("tls/b.example.org:7447",), **tls).check()  # type: ignore[arg-type]
     ClusterConfig(listen=("tcp/127.0.0.1:7447",), peers=("tcp/localhost:1", "tcp/[::1]:2")).check()
 
 
-def test_the_secret_is_not_shown() -> None:
+def test_the_secret_and_what_is_made_of_it_are_not_shown() -> None:
     assert "hidden" not in repr(ClusterConfig(secret="hidden"))
+    assert derive(SECRET, "orders").password not in repr(derive(SECRET, "orders"))
+    with pytest.raises(UserError) as refused:
+        ClusterConfig(secret="hidden").check()
+    assert "hidden" not in str(refused.value)
+
+
+def test_each_pipeline_and_each_secret_has_keys_of_its_own_and_members_agree_on_them() -> None:
+    made = [derive(secret, name) for secret in (SECRET, SECRET + "!", "") for name in ("orders", "bills")]
+    everything = {key for k in made for key in (k.password.encode(), bytes.fromhex(k.password), k.seal)}
+    assert len(everything) == 3 * len(made)
+    keys.derive.cache_clear()
+    assert derive(SECRET, "orders") == made[0]
+
+
+def test_making_keys_of_a_secret_takes_long_for_whoever_guesses() -> None:
+    assert keys.SCRYPT_N * keys.SCRYPT_R * 128 >= 32 << 20
 
 
 def test_on_one_machine_no_secret_is_needed() -> None:
@@ -68,29 +88,38 @@ def test_on_one_machine_no_secret_is_needed() -> None:
         net.close()
 
 
-def insist(stranger: ClusterKv, kv: ZenohKv) -> None:
-    """Has a stranger write and post until some of it has been refused."""
-    before = kv.rejected
-
-    def refused() -> bool:
-        stranger.write("key", b"1")
-        stranger.post(kv.name, b"mail")
-        return kv.rejected >= before + 20
-
-    eventually(refused, "what the stranger says is refused")
-
-
-def test_who_has_another_secret_or_none_changes_nothing_and_is_told_of_once(net: OverZenoh) -> None:
+def test_who_has_another_secret_or_none_is_not_connected_and_is_told(
+    net: OverZenoh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zenoh_kv, "LONELY_S", 0.5)
     a, b = net.join("a"), net.join("b")
     net.meet(a, b)
-    for secret in ("another", ""):
-        stranger = net.join("c", boot=f"c{secret}", secret=secret)
-        insist(stranger, a)
-        assert a.alive() == {"a": ("1",), "b": ("1",)}
-        assert stranger.alive() == {"c": (stranger.boot,)}
-        assert a.read("c", "key") is None
+    for number, secret in enumerate((SECRET + "!", "")):
+        stranger = net.join(f"c{number}", secret=secret)
+        stranger.write("key", b"1")
+        eventually(partial(net.told.get, stranger.name), "the stranger is told")
+        assert "the same secret" in net.told[stranger.name][0]
+        assert stranger.alive() == {stranger.name: ("1",)}
+        assert list(stranger._session.info.peers_zid()) == []
     for kv in (a, b):
-        assert len([line for line in net.told[kv.name] if "'c'" in line]) == 1
+        assert len(list(kv._session.info.peers_zid())) == 1
+        assert kv.alive() == {"a": ("1",), "b": ("1",)}
+        assert (kv.rejected, net.told[kv.name]) == (0, [])
+
+
+def test_two_that_connect_to_each_other_at_once_meet(net: OverZenoh) -> None:
+    ends = [free_endpoint() for _ in range(4)]
+    with ThreadPoolExecutor() as pool:
+        joining = [pool.submit(net.join, f"m{i}", listen=(end,), peers=[e for e in ends if e != end])
+                   for i, end in enumerate(ends)]  # fmt: skip
+        net.meet(*[member.result() for member in joining])
+
+
+def test_who_listens_nowhere_finds_all_through_one_peer(net: OverZenoh) -> None:
+    members = [net.join(name) for name in ("a", "b", "c", "d")]
+    onlookers = [net.join(f"command_{i}", listen=()) for i in range(4)]
+    for onlooker in onlookers:
+        net.meet(*members, onlooker)
 
 
 def test_another_pipeline_with_the_same_secret_is_another_cluster(net: OverZenoh) -> None:
@@ -111,10 +140,11 @@ def test_another_pipeline_with_the_same_secret_is_another_cluster(net: OverZenoh
 
 
 class Stranger:
-    """Somebody without the secret who is connected to all, hears everything, and says anything."""
+    """Somebody who is connected to all without knowing the secret, as one could be who sits between them and has taken
+    over a connection: it hears everything, and says anything."""
 
     def __init__(self, net: OverZenoh) -> None:
-        self.session: Any = ClusterConfig(peers=tuple(net.endpoints)).session()
+        self.session: Any = ClusterConfig(peers=tuple(net.endpoints), secret=SECRET).session("orders")
         self.heard: list[Any] = []
         self.session.declare_subscriber("cutwater/**", self.heard.append)
         eventually(
@@ -123,18 +153,17 @@ class Stranger:
 
     def overhears(self, kv: ClusterKv) -> bool:
         """Has a member say something, and whether it is heard here: then everything it says is."""
-        kv.write("probe", kv.name.encode())
-        return any(sample.payload.to_bytes() == kv.name.encode() for sample in list(self.heard))
+        kv.write(f"probe_{kv.name}", b"")
+        return self._find(f"probe_{kv.name}") is not None
 
-    def hear(self, value: bytes) -> Any:
-        found: list[Any] = []
+    def hear(self, key: str, number: int = 0) -> Any:
+        """The message number so and so whose key ends like that."""
+        eventually(lambda: self._find(key, number) is not None, f"{key} is overheard")
+        return self._find(key, number)
 
-        def heard() -> bool:
-            found[:] = [s for s in list(self.heard) if s.payload.to_bytes() == value]
-            return bool(found)
-
-        eventually(heard, f"{value!r} is overheard")
-        return found[0]
+    def _find(self, key: str, number: int = 0) -> Any:
+        found = [sample for sample in list(self.heard) if str(sample.key_expr).endswith(key)]
+        return found[number] if len(found) > number else None
 
     def repeat(self, sample: Any, key: str | None = None) -> None:
         where = key or str(sample.key_expr)
@@ -153,7 +182,10 @@ def stranger(net: OverZenoh) -> Iterator[Stranger]:
 
 def test_garbage_changes_nothing_and_is_counted(net: OverZenoh, stranger: Stranger) -> None:
     a, b = net.members
-    garbage = [None, b"", b"\xff" * 40, b"\x95\xa1b\xa11\x01\xc4\x00\xc4\x20" + b"0" * 32]
+    wrong_key = Sealer(derive("", "orders").seal, "b", "1").seal(
+        "put", "cutwater/orders/slots/b/key", 9, b"forged"
+    )
+    garbage = [None, b"", b"\xff" * 40, b"\xff" * 100_000, wrong_key[1]]
     for attachment in garbage:
         stranger.session.put("cutwater/orders/slots/b/key", b"forged", attachment=attachment)
         stranger.session.put("cutwater/orders/to/a/b/key", b"forged", attachment=attachment)
@@ -166,7 +198,41 @@ def test_garbage_changes_nothing_and_is_counted(net: OverZenoh, stranger: Strang
     assert a.read("b", "key") is None
     b.write("key", b"true")
     sees(a, "b", "key", b"true")
-    assert len(net.told["a"]) == 1
+    assert ["'b'" in line for line in net.told["a"]] == [
+        True,
+        False,
+    ]  # the questions do not say whose they are
+
+
+def test_what_members_say_cannot_be_read_by_who_does_not_know_the_secret(
+    net: OverZenoh, stranger: Stranger
+) -> None:
+    a, b = net.members
+    mail: list[bytes] = []
+    a.subscribe(lambda *_: None, lambda _, data: mail.append(data))
+    said = [b"said to all", b"said to one", b"posted", b"small ", b"in an answer"]
+    b.write("all", said[0])
+    b.write("one", said[1], to="a")
+    b.post("a", said[2])
+    b.post("a", said[3] * 2_000)
+    b.write("late", said[4])
+    net.meet(a, b, net.join("c"))
+    eventually(lambda: len(mail) == 2, "the mail arrives")
+    sees(a, "b", "one", said[1])
+    for key in ("slots/b/all", "to/a/b/one", "mail/a/1/b"):
+        stranger.hear(key)
+    for sample in list(stranger.heard):
+        carried = sample.payload.to_bytes() + (sample.attachment.to_bytes() if sample.attachment else b"")
+        assert not [text for text in said if text in carried]
+
+
+def test_no_two_messages_are_encrypted_alike(net: OverZenoh, stranger: Stranger) -> None:
+    a, b = net.members
+    for kv in (a, b):
+        for _ in range(2):
+            kv.write("same", b"the same text every time")
+    heard = [stranger.hear(f"slots/{kv.name}/same", number) for kv in (a, b) for number in (0, 1)]
+    assert len({sample.payload.to_bytes() for sample in heard}) == 4
 
 
 def test_tokens_that_are_made_up_are_not_believed(net: OverZenoh, stranger: Stranger) -> None:
@@ -182,7 +248,7 @@ def test_tokens_that_are_made_up_are_not_believed(net: OverZenoh, stranger: Stra
 def test_an_older_message_that_is_sent_again_changes_nothing(net: OverZenoh, stranger: Stranger) -> None:
     a, b = net.members
     b.write("key", b"old")
-    old = stranger.hear(b"old")
+    old = stranger.hear("slots/b/key")
     b.write("key", b"new")
     sees(a, "b", "key", b"new")
     stranger.repeat(old)
@@ -202,7 +268,7 @@ def test_mail_that_is_sent_again_is_not_delivered_twice(net: OverZenoh, stranger
     mail: list[bytes] = []
     a.subscribe(lambda *_: None, lambda _, data: mail.append(data))
     b.post("a", b"first")
-    stranger.repeat(stranger.hear(b"first"))
+    stranger.repeat(stranger.hear("mail/a/1/b"))
     b.post("a", b"second")
     eventually(lambda: b"second" in mail, "the mail arrives")
     assert mail == [b"first", b"second"]
@@ -213,7 +279,7 @@ def test_a_member_that_has_gone_is_not_brought_back_by_its_token_or_its_messages
 ) -> None:
     a, b = net.members
     b.write("key", b"old")
-    old = stranger.hear(b"old")
+    old = stranger.hear("slots/b/key")
     found = stranger.session.liveliness().get("cutwater/orders/alive/b/**")
     token = next(str(reply.ok.key_expr) for reply in found if reply.ok is not None)
     b.close()
@@ -234,43 +300,55 @@ def test_a_member_that_has_gone_is_not_brought_back_by_its_token_or_its_messages
     del answers, kept
 
 
-# --- TLS --------------------------------------------------------------------------------------------------
+# --- bounds -----------------------------------------------------------------------------------------------
 
 
-def make_certificates(folder: Path, authority: str) -> dict[str, str]:
-    """An authority and a certificate of 127.0.0.1 that it has signed."""
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("openssl is not installed, so no certificates can be made")
-    folder.mkdir()
-    ca, ca_key, cert, key, request = (str(folder / n) for n in ("ca", "ca.key", "cert", "key", "request"))
-    extensions = folder / "extensions"
-    extensions.write_text("subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\n")
-    ec = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-    for command in (
-        ["req", "-x509", *ec, "-keyout", ca_key, "-out", ca, "-subj", f"/CN={authority}", "-days", "2"],
-        ["req", *ec, "-keyout", key, "-out", request, "-subj", "/CN=member"],
-        ["x509", "-req", "-in", request, "-CA", ca, "-CAkey", ca_key, "-CAcreateserial", "-out", cert,
-         "-days", "2", "-extfile", str(extensions)],
-    ):  # fmt: skip
-        subprocess.run([openssl, *command], check=True, capture_output=True)
-    return {"tls_ca": ca, "tls_cert": cert, "tls_key": key}
+def test_what_is_too_large_to_be_sent_is_told_and_not_sent(net: OverZenoh) -> None:
+    a, b = net.join("a"), net.join("b")
+    net.meet(a, b)
+    a.write("ack/1", bytes(MAX_VALUE_BYTES + 1))
+    a.post("b", bytes(MAX_VALUE_BYTES + 1))
+    a.write("key", b"after")
+    sees(b, "a", "key", b"after")
+    assert b.read("a", "ack/1") is None
+    assert ["ack/1" in line and "too large" in line for line in net.told["a"]] == [True]
 
 
-def test_with_tls_both_sides_need_a_certificate_of_the_same_authority(tmp_path: Path) -> None:
-    ours, theirs = make_certificates(tmp_path / "ours", "ours"), make_certificates(tmp_path / "x", "theirs")
-    net = OverZenoh(secret="")
-    try:
-        a = net.join("a", **ours)
-        b = net.join("b", **ours)
-        forged = net.join("x", **theirs)
-        half = net.join("y", **{**theirs, "tls_ca": ours["tls_ca"]})
-        c = net.join("c", **ours)
-        net.meet(a, b, c)
-        c.write("key", b"1")
-        sees(b, "c", "key", b"1")
-        assert set(a.alive()) == set(b.alive()) == {"a", "b", "c"}
-        assert (set(forged.alive()), set(half.alive())) == ({"x"}, {"y"})
-        assert len(list(a._session.info.peers_zid())) == 2
-    finally:
-        net.close()
+def test_two_acks_of_a_hundred_thousand_state_files_reach_those_who_are_there_and_those_who_come_late(
+    net: OverZenoh,
+) -> None:
+    ack = b"".join(b'"stages/orders/12/state/0/%05d/%d.delta":"%064x",' % (i, i, i) for i in range(100_000))
+    assert 10 << 20 < len(ack) < MAX_VALUE_BYTES
+    a, b = net.join("a", lease_s=5.0), net.join("b", lease_s=5.0)
+    net.meet(a, b)
+    for number in (1, 2):
+        a.write(f"ack/{number}", ack)
+        sees(b, "a", f"ack/{number}", ack)
+    late = net.join("late", lease_s=5.0)
+    net.meet(a, late)
+    assert late.read("a", "ack/1") == late.read("a", "ack/2") == ack
+
+
+def test_what_is_kept_of_one_process_is_bounded() -> None:
+    peer, big = Peer("b", "1"), bytes(MAX_SLOT_BYTES // 4)
+    peer.appear()
+    for number in range(1, 10):
+        peer.push("slots", number, f"key{number}", big)
+    kept = peer._slots
+    assert len(kept) == 4
+    peer.push("slots", 10, "key1", b"")
+    peer.push("slots", 11, "key9", big)
+    assert len(kept) == 5
+
+
+def test_mail_that_nobody_takes_is_bounded_by_number_and_by_size() -> None:
+    for size, room in ((1, MAX_WAITING), (MAX_WAITING_BYTES // 4, 4)):
+        waiting: Waiting[int] = Waiting()
+        for number in range(2 * MAX_WAITING):
+            waiting.add(number, size)
+        taken = []
+        while waiting:
+            taken.append(waiting.take())
+        assert taken == list(range(room))
+        waiting.add(1, MAX_WAITING_BYTES)
+        assert waiting.take() == 1

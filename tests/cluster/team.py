@@ -73,7 +73,7 @@ class Team(Bench):
             env = {"CUTWATER_KILL_AT": pause_at, "CUTWATER_KILL_WITH": "SIGSTOP"}
         peers = [f"tcp/127.0.0.1:{p.port}" for (m, _), p in self._networks.items() if m == name]
         cluster = {
-            "listen": [f"tcp/127.0.0.1:{self._ports[name]}"], "peers": peers, "secret": "a secret",
+            "listen": [f"tcp/127.0.0.1:{self._ports[name]}"], "peers": peers, "secret": "a secret that all members know",
             "gossip": False, "lease_s": 2.0, "grace_s": 5.0,
         }  # fmt: skip
         self._started += 1

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import cutwater as cw
 from tests.cluster.proxy import free_port
+from tests.cluster_helpers import SECRET
 from tests.spark_helpers import NUMBERS, await_that, deliver, numbers, rows_of
 
 
@@ -55,7 +56,7 @@ class Two:
         other = self.ends["b" if name == "a" else "a"]
         given: dict[str, Any] = {
             "every": "1h", "leader_timeout": "1s", "wait_for": ("a", "b"), "takeover": True, "member": name,
-            "cluster": cw.ClusterConfig(listen=(self.ends[name],), peers=(other,), secret="s"),
+            "cluster": cw.ClusterConfig(listen=(self.ends[name],), peers=(other,), secret=SECRET),
             "tell": lambda line: self.lines.append(f"{name}: {line}"), **options,
         }  # fmt: skip
         pipeline.start(str(self.base / "store"), spark=self.spark, **given)

@@ -4,17 +4,37 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import os
+import random
 import re
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from cutwater.cluster.keys import check_secret, derive
 from cutwater.protocol.errors import UserError
+
+if TYPE_CHECKING:
+    from cutwater.cluster.identity import Identity
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 ENDPOINT = re.compile(r"(?P<protocol>tcp|tls)/(?P<host>\[[0-9A-Fa-f:.]+\]|[^\[\]:/#?]+):(?P<port>\d+)")
-RETRY = {"period_init_ms": 100, "period_max_ms": 1_000, "period_increase_factor": 2}
+USER = "cutwater"
+ONE_SIDE = {"peer": {"to_router": "always", "to_peer": "greater-zid"}}
+MAX_PEERS = 1_000
+"""Processes that may be connected at a time."""
+MAX_MESSAGE_BYTES = 128 << 20
+"""All slots of one process, with two acks of a member that has a hundred thousand state files each."""
+MAX_VALUE_BYTES = MAX_MESSAGE_BYTES // 4
+"""One slot, or one piece of mail."""
+MAX_ACCEPTING = 100
+"""Connections that have not shown yet that they know the secret."""
+ACCEPT_MS = 5_000
+MAX_FILES = 65_536
 
 
 class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,9 +42,11 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     `listen` and `peers` are endpoints, `tcp/HOST:PORT` or `tls/HOST:PORT`. One peer is enough to find all
     others, but only peers that are named are tried again for ever after a broken connection. `secret` is
-    the same for all members. `tls_ca`, `tls_cert` and `tls_key` are PEM files; with them every connection
-    is encrypted and both sides show a certificate. `multicast`: also look for members in the local network. `gossip`:
-    let members tell each other of those that they know.
+    the same for all members; who does not know it is not let in, and can neither read nor forge what they say.
+    `tls_ca`, `tls_cert` and `tls_key` are PEM files; with them every connection is encrypted, both sides show a
+    certificate, and only who has the certificate that bears a member's name can speak for that member.
+    `multicast`: also look for members in the local network. `gossip`: let members tell each other of those that they
+    know.
     `lease_s`: silence after which a connection counts as broken. `grace_s`: how long the slots of a member
     that has gone are kept.
     """
@@ -64,6 +86,8 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
                 f"a lease of {self.lease_s:g} s and a grace of {self.grace_s:g} s cannot be; give the lease at "
                 "least 0.1 s and the grace none or more"
             )
+        if self.secret:
+            check_secret(self.secret)
         if self.secret or self.tls:
             return
         outside = [e for e in (*self.listen, *self.peers) if not is_loopback(e)]
@@ -92,38 +116,78 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
             why = "TLS certificates are given" if self.tls else "there are no TLS certificates (tls_ca, ...)"
             raise UserError(f"'{endpoint}' should begin with {wanted}/, because {why}")
 
-    def session(self) -> Any:
+    def identity(self, pipeline: str, member: str, boot: str) -> Identity | None:
+        """What a process signs with, if members have certificates. Raises `UserError` if they cannot be used."""
+        if self.tls_ca is None or self.tls_cert is None or self.tls_key is None:
+            return None
+        from cutwater.cluster.identity import Identity
+
+        return Identity(self.tls_ca, self.tls_cert, self.tls_key, pipeline, member, boot)
+
+    def session(self, pipeline: str) -> Any:
         """A new Zenoh session. Peers that are not there yet are waited for in the background. Raises
         `UserError` if it cannot listen."""
         import zenoh
 
         self.check()
+        if self.listen:
+            _allow_files()
         config = zenoh.Config()
-        for key, value in self._settings().items():
-            config.insert_json5(key, json.dumps(value))
+        with self._login(pipeline) as login:
+            for key, value in {**self._settings(), **login}.items():
+                config.insert_json5(key, json.dumps(value))
+            try:
+                return zenoh.open(config)
+            except zenoh.ZError as error:
+                reason = str(error).split(" at /")[0]
+                raise UserError(
+                    f"cannot join the cluster (listening on {', '.join(self.listen) or 'nothing'}): {reason}; "
+                    "choose another port, or end what uses it"
+                ) from error
+
+    @contextmanager
+    def _login(self, pipeline: str) -> Iterator[dict[str, Any]]:
+        """The settings by which Zenoh refuses a connection, before it carries anything, unless it knows the password
+        that is made of the secret. Zenoh reads the passwords that it accepts from a file, once, when a session is
+        opened; it gets a pipe, so that they are written nowhere."""
+        if not self.secret:
+            yield {}
+            return
+        password = derive(self.secret, pipeline).password
+        reading, writing = os.pipe()
         try:
-            return zenoh.open(config)
-        except zenoh.ZError as error:
-            reason = str(error).split(" at /")[0]
-            raise UserError(
-                f"cannot join the cluster (listening on {', '.join(self.listen) or 'nothing'}): {reason}; "
-                "choose another port, or end what uses it"
-            ) from error
+            with open(writing, "w") as pipe:
+                pipe.write(f"{USER}:{password}\n")
+            yield {
+                "transport/auth/usrpwd/user": USER,
+                "transport/auth/usrpwd/password": password,
+                "transport/auth/usrpwd/dictionary_file": f"/dev/fd/{reading}",
+            }
+        finally:
+            os.close(reading)
 
     def _settings(self) -> dict[str, Any]:
         settings: dict[str, Any] = {
             "mode": "peer",
+            "id": self._id(),
             "listen/endpoints": self.listen,
             "listen/exit_on_failure": True,
             "connect/endpoints": self.peers,
             "connect/timeout_ms": -1,
             "connect/exit_on_failure": False,
-            "connect/retry": RETRY,
+            "connect/retry": _retry(),
             "scouting/multicast/enabled": self.multicast,
+            "scouting/multicast/autoconnect_strategy": ONE_SIDE,
             "scouting/gossip/enabled": self.gossip,
+            "scouting/gossip/autoconnect_strategy": ONE_SIDE,
             "open/return_conditions": {"connect_scouted": False, "declares": False},
             "transport/link/protocols": ["tls" if self.tls else "tcp"],
             "transport/link/tx/lease": round(self.lease_s * 1000),
+            "transport/link/rx/max_message_size": MAX_MESSAGE_BYTES,
+            "transport/unicast/max_sessions": MAX_PEERS,
+            "transport/unicast/max_links": 1,
+            "transport/unicast/accept_pending": MAX_ACCEPTING,
+            "transport/unicast/accept_timeout": ACCEPT_MS,
             "transport/shared_memory/enabled": False,  # a killed process would leave its segments behind
         }
         if self.tls:
@@ -136,6 +200,30 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
                 "connect_private_key": self.tls_key,
             }
         return settings
+
+    def _id(self) -> str:
+        """Of two that find each other, the one with the greater id connects: it has to be the one that does not
+        listen."""
+        edge = "7f" if self.listen else "ff"
+        return f"{edge}{secrets.token_hex(14)}{edge}"
+
+
+def _retry() -> dict[str, float]:
+    """With a password, two that connect to each other at the same moment both fail; so they must not keep step."""
+    first_ms = random.randint(60, 160)
+    return {"period_init_ms": first_ms, "period_max_ms": 8 * first_ms, "period_increase_factor": 2}
+
+
+def _allow_files() -> None:
+    """Every connection is an open file, also of those who will not be let in; nobody may keep this process from its
+    own files by connecting often."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def is_loopback(endpoint: str) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from cutwater.cluster.seal import Complaints
+from cutwater.cluster.complaints import Complaints
 from cutwater.kv import ClusterKv
 from cutwater.protocol.errors import PeerError
 from cutwater.protocol.replay import messages as replay

@@ -12,6 +12,7 @@ from typing import Any
 
 import zenoh
 
+from cutwater.cluster.config import MAX_VALUE_BYTES
 from cutwater.cluster.seal import Sealer
 
 MAX_QUEUED = 100
@@ -45,7 +46,10 @@ class Outbox:
         self._thread.start()
 
     def post(self, to: str, data: bytes, boots: list[str]) -> None:
-        """Posts to these processes of a member, or when one comes."""
+        """Posts to these processes of a member, or when one comes. What is too large to be sent is dropped: whoever
+        needs it finds it in the store."""
+        if len(data) > MAX_VALUE_BYTES:
+            return
         with self._lock:
             if not boots:
                 self._held.setdefault(to, deque(maxlen=MAX_HELD)).append((time.monotonic(), data))
@@ -93,9 +97,9 @@ class Outbox:
         to, boot, data = mail
         self._seq += 1
         where = f"{self._root}/{to}/{boot}/{self._member}"
-        seal = self._sealer.seal("mail", where, self._seq, data)
+        sealed, seal = self._sealer.seal("mail", where, self._seq, data)
         try:
-            self._session.put(where, data, attachment=seal, **QOS)
+            self._session.put(where, sealed, attachment=seal, **QOS)
         except zenoh.ZError:
             return False
         return True

@@ -7,11 +7,17 @@ its number, what it had deleted since stays deleted, and what arrives late chang
 
 from __future__ import annotations
 
+from collections import deque
+from typing import Generic, TypeVar
+
 import msgspec
 
+T = TypeVar("T")
 MAX_WAITING = 100
-"""Mail of a process that is not introduced yet; more is lost, and asked for again."""
+MAX_WAITING_BYTES = 64 << 20
+"""Mail that nobody has taken yet, by number and by size; what is more is lost, and asked for again."""
 MAX_SLOTS = 10_000
+MAX_SLOT_BYTES = 256 << 20
 """Slots of one process; it deletes its old ones itself, so it never has nearly as many."""
 
 
@@ -20,6 +26,29 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True):
 
     seq: int
     slots: dict[str, tuple[int, bytes]]
+
+
+class Waiting(Generic[T]):
+    """Mail that nobody has taken yet, in order."""
+
+    def __init__(self) -> None:
+        self._items: deque[tuple[T, int]] = deque()
+        self._bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._items)
+
+    def add(self, item: T, size: int) -> None:
+        """Keeps it if there is room."""
+        if len(self._items) < MAX_WAITING and self._bytes + size <= MAX_WAITING_BYTES:
+            self._items.append((item, size))
+            self._bytes += size
+
+    def take(self) -> T:
+        """The oldest."""
+        item, size = self._items.popleft()
+        self._bytes -= size
+        return item
 
 
 class Peer:
@@ -38,8 +67,9 @@ class Peer:
         """The nonce of the question that is under way."""
         self.gone_s: float | None = None
         self.order = 0
-        self.waiting: list[bytes] = []
+        self.waiting: Waiting[bytes] = Waiting()
         self._slots: dict[str, tuple[int, bytes | None]] = {}
+        self._bytes = 0
         self._high: dict[str, int] = {}
         self._known = 0
 
@@ -65,10 +95,23 @@ class Peer:
             return False
         self._high[stream] = seq
         if value is None and self.introduced:
-            self._slots.pop(key, None)
-        elif key in self._slots or len(self._slots) < MAX_SLOTS:
-            self._slots[key] = seq, value
+            self._drop(key)
+        elif not self._keep(key, seq, value):
+            return False
         return self.shown and value is not None
+
+    def _drop(self, key: str) -> None:
+        _, value = self._slots.pop(key, (0, None))
+        self._bytes -= len(value or b"")
+
+    def _keep(self, key: str, seq: int, value: bytes | None) -> bool:
+        """Whether there was room for it."""
+        self._drop(key)
+        if len(self._slots) >= MAX_SLOTS or self._bytes + len(value or b"") > MAX_SLOT_BYTES:
+            return False
+        self._slots[key] = seq, value
+        self._bytes += len(value or b"")
+        return True
 
     def introduce(self, snapshot: Snapshot) -> list[tuple[str, bytes]]:
         """Takes its answer; returns what is to be told, in the order in which it was written."""
@@ -81,6 +124,7 @@ class Peer:
         before = self._slots if self.shown else {}
         news = [(s, k, v) for k, (s, v) in merged.items() if s > before.get(k, (0, None))[0]]
         self._slots = dict(merged)
+        self._bytes = sum(len(value) for _, value in merged.values())
         self._known = max(self._known, snapshot.seq)
         self.introduced = self.shown = True
         self.asked = None

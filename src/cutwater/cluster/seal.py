@@ -1,31 +1,61 @@
-"""What makes a message believable: a seal that only those who know the secret can make.
+"""What keeps a message between members: nobody else can read it, make one up, or turn one into another.
 
-A seal covers everything that a message means: what kind it is, the key under which it travels, whose it is,
-its number, and its bytes. Whoever lacks the secret can neither make one up nor turn one into another. A
-message that is sent again is known by its number (`Highest`), an answer to an earlier question by its nonce.
+A message is encrypted (AES-256-GCM) and bound to all that it means: what kind it is, the key under which it
+travels, whose it is, and its number. Each process has a key of its own, made from the members' key and a random
+salt, so that counting is enough to never use a nonce twice. A message that is sent again is known by its number
+(`Highest`), an answer to an earlier question by its nonce. With certificates each message is also signed by the
+process whose it is (`identity.py`): all members know the members' key, but nobody else knows that one.
 """
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
+from itertools import count
+from secrets import token_bytes
+from typing import TYPE_CHECKING
 
 import msgspec
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-MAX_TOLD = 100
+if TYPE_CHECKING:
+    from cutwater.cluster.identity import Identity
+
 MAX_KNOWN = 10_000
+MAX_KEYS = 2_000
+"""Keys of processes that are kept at hand; making one again takes microseconds."""
+SALT_BYTES = 16
+TAG_BYTES = 16
+MAX_ENVELOPE_BYTES = 64 << 10
+"""A few hundred bytes, with a chain of certificates a few thousand."""
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True):
-    """What a message carries beside its bytes: whose it is, its number, its seal."""
+    """What a message carries beside its encrypted bytes. `nonce` is a question's. `salt` and `number` say with
+    which key it was encrypted and which message of that key it is; `tag` proves it. `credential` and `signature`
+    are there with certificates."""
 
     member: str
     boot: str
     seq: int
     nonce: bytes
-    mac: bytes
+    salt: bytes
+    number: int
+    tag: bytes
+    credential: bytes = b""
+    signature: bytes = b""
+
+
+class Opened(msgspec.Struct, frozen=True):
+    """A message that is what it says it is."""
+
+    member: str
+    boot: str
+    seq: int
+    nonce: bytes
+    payload: bytes
 
 
 _ENCODE = msgspec.msgpack.Encoder().encode
@@ -33,36 +63,66 @@ _DECODE = msgspec.msgpack.Decoder(Envelope).decode
 
 
 class Sealer:
-    """Seals for one process of a member, and checks the seals of others."""
+    """Seals for one process of a member, and opens what others have sealed."""
 
-    def __init__(self, secret: str, member: str, boot: str) -> None:
-        self._key = hashlib.sha256(b"cutwater members\0" + secret.encode()).digest()
+    def __init__(self, key: bytes, member: str, boot: str, identity: Identity | None = None) -> None:
         self.member = member
+        self._key = key
         self._boot = boot
+        self._identity = identity
+        self._salt = token_bytes(SALT_BYTES)
+        self._numbers = count(1)
+        self._ciphers: OrderedDict[tuple[str, str, bytes], AESGCM] = OrderedDict()
+        self._own = self._cipher((member, boot, self._salt))
 
-    def seal(self, kind: str, key: str, seq: int, payload: bytes, nonce: bytes = b"") -> bytes:
-        """The envelope of a message, as bytes."""
-        mac = self._mac(kind, key, self.member, self._boot, seq, nonce, payload)
-        return _ENCODE(Envelope(self.member, self._boot, seq, nonce, mac))
+    def seal(self, kind: str, key: str, seq: int, payload: bytes, nonce: bytes = b"") -> tuple[bytes, bytes]:
+        """The encrypted bytes of a message, as many as it had, and its envelope."""
+        head = _ENCODE(
+            (kind, key, self.member, self._boot, seq, nonce)
+        )  # self-delimiting: nothing can be shifted
+        number = next(self._numbers)
+        sealed = self._own.encrypt(number.to_bytes(12), payload, head)
+        data, tag = sealed[:-TAG_BYTES], sealed[-TAG_BYTES:]
+        credential = signature = b""
+        if self._identity is not None:
+            credential, signature = self._identity.credential, self._identity.sign(head + payload)
+        envelope = Envelope(
+            self.member, self._boot, seq, nonce, self._salt, number, tag, credential, signature
+        )
+        return data, _ENCODE(envelope)
 
-    def open(self, kind: str, key: str, envelope: bytes | None, payload: bytes) -> Envelope | None:
-        """The envelope if its seal is right, else `None`."""
+    def open(self, kind: str, key: str, envelope: bytes | None, data: bytes) -> Opened | None:
+        """The message if it was sealed by who it says, else `None`."""
         try:
             found = _DECODE(envelope or b"")
-            mac = self._mac(kind, key, found.member, found.boot, found.seq, found.nonce, payload)
-        except (msgspec.MsgspecError, ValueError, OverflowError):
+            if len(found.salt) != SALT_BYTES or len(found.tag) != TAG_BYTES:
+                return None
+            head = _ENCODE((kind, key, found.member, found.boot, found.seq, found.nonce))
+            process = found.member, found.boot, found.salt
+            cipher = self._ciphers.get(process) or self._cipher(process)
+            payload = cipher.decrypt(found.number.to_bytes(12), data + found.tag, head)
+        except (msgspec.MsgspecError, ValueError, OverflowError, InvalidTag):
             return None
-        return found if hmac.compare_digest(mac, found.mac) else None
+        self._remember(process, cipher)
+        if self._identity is not None and not self._identity.signed(
+            found.credential, found.signature, found.member, found.boot, head + payload
+        ):
+            return None
+        return Opened(found.member, found.boot, found.seq, found.nonce, payload)
 
     def token(self, member: str, boot: str) -> str:
         """What a liveliness token of this process of a member must carry."""
-        return self._mac("alive", "", member, boot, 0, b"", b"").hex()[:32]
+        return hmac.digest(self._key, _ENCODE(("alive", member, boot)), "sha256").hex()[:32]
 
-    def _mac(
-        self, kind: str, key: str, member: str, boot: str, seq: int, nonce: bytes, payload: bytes
-    ) -> bytes:
-        head = _ENCODE((kind, key, member, boot, seq, nonce))  # self-delimiting, so nothing can be shifted
-        return hmac.digest(self._key, head + payload, "sha256")
+    def _cipher(self, process: tuple[str, str, bytes]) -> AESGCM:
+        return AESGCM(hmac.digest(self._key, _ENCODE(("process", *process)), "sha256"))
+
+    def _remember(self, process: tuple[str, str, bytes], cipher: AESGCM) -> None:
+        """Only for a key that has opened something: what strangers make up is not kept."""
+        if process not in self._ciphers:
+            self._ciphers[process] = cipher
+            if len(self._ciphers) > MAX_KEYS:
+                self._ciphers.popitem(last=False)
 
 
 class Highest:
@@ -80,20 +140,3 @@ class Highest:
         if len(self._seen) > MAX_KNOWN:
             self._seen.popitem(last=False)
         return True
-
-
-class Complaints:
-    """Counts what was not accepted, and tells it once per peer and not once per message."""
-
-    def __init__(self, tell: Callable[[str], None], advice: str) -> None:
-        self.count = 0
-        self._tell = tell
-        self._advice = advice
-        self._told: set[str] = set()
-
-    def add(self, peer: str, what: str) -> None:
-        self.count += 1
-        if peer not in self._told and len(self._told) < MAX_TOLD:
-            self._told.add(peer)
-            self._tell(f"{what} that names member '{peer[:60]}' as its sender was ignored, as will be more of "
-                       f"that kind: {self._advice}")  # fmt: skip

@@ -8,14 +8,14 @@
 
 Zenoh delivers in order and without loss while a connection lasts. When one is made, for the first time or
 again, each side sees the other's token and asks for all its slots (`peers.py`); so nothing is missed that
-is still there. Every message is sealed (`seal.py`); one that is not changes nothing.
+is still there. Every message is sealed (`seal.py`); one that is not changes nothing. Nothing of what others send is
+kept without a bound (`peers.py`, `mail.py`).
 """
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from threading import Event, RLock, Thread
@@ -24,17 +24,20 @@ from typing import Any
 import msgspec
 import zenoh
 
-from cutwater.cluster.config import ClusterConfig, check_name
+from cutwater.cluster.complaints import Complaints
+from cutwater.cluster.config import MAX_PEERS, MAX_VALUE_BYTES, ClusterConfig, check_name
+from cutwater.cluster.keys import derive
 from cutwater.cluster.mail import Outbox
-from cutwater.cluster.peers import MAX_WAITING, Peer, Snapshot
-from cutwater.cluster.seal import Complaints, Envelope, Highest, Sealer
+from cutwater.cluster.peers import Peer, Snapshot, Waiting
+from cutwater.cluster.seal import MAX_ENVELOPE_BYTES, Highest, Opened, Sealer
 from cutwater.kv import OnChange, OnMail, Process
 
 ASK_TIMEOUT_S = 2.0
 TEND_S = 0.25
-MAX_PEERS = 1_000
+LONELY_S = 15.0
 ADVICE = (
-    "it has no valid seal. If it is one of yours, give it the same secret and the same version of Cutwater"
+    "it has no valid seal. If it is one of yours, give it the same secret, a certificate of its own name if you use "
+    "certificates, and the same version of Cutwater"
 )
 REMOTE = zenoh.Locality.REMOTE
 SLOT_QOS = {
@@ -65,8 +68,12 @@ class ZenohKv:
         self.boot = boot
         self._config = config
         self._root = f"cutwater/{pipeline}"
-        self._sealer = Sealer(config.secret, member, boot)
+        config.check()
+        identity = config.identity(pipeline, member, boot)
+        self._sealer = Sealer(derive(config.secret, pipeline).seal, member, boot, identity)
+        self._tell = tell
         self._complaints = Complaints(tell, ADVICE)
+        self._lonely_s: float | None = time.monotonic() + LONELY_S if config.peers else None
         self._own: dict[tuple[str, str | None], tuple[int, bytes]] = {}
         self._seq = 0
         self._writing = RLock()
@@ -78,9 +85,9 @@ class ZenohKv:
         self._lock = RLock()
         self._on_change: OnChange | None = None
         self._on_mail: OnMail | None = None
-        self._unread: deque[tuple[str, bytes]] = deque(maxlen=MAX_WAITING)
+        self._unread: Waiting[tuple[str, bytes]] = Waiting()
         self._closed = Event()
-        self._session = config.session()
+        self._session = config.session(pipeline)
         self._outbox = Outbox(self._session, self._sealer, f"{self._root}/mail")
         self._join()
 
@@ -105,12 +112,18 @@ class ZenohKv:
 
     def write(self, key: str, value: bytes, to: str | None = None) -> None:
         where = self._slot(key, to)
+        if len(value) > MAX_VALUE_BYTES:
+            self._tell(
+                f"what this member has to say in slot {key} is too large to be sent ({len(value) >> 20} MiB, at most "
+                f"{MAX_VALUE_BYTES >> 20} MiB); with fewer shuffle partitions its stages have fewer state files"
+            )
+            return
         with self._writing:
             self._seq += 1
             self._own[key, to] = self._seq, value
-            seal = self._sealer.seal("put", where, self._seq, value)
+            data, seal = self._sealer.seal("put", where, self._seq, value)
             with suppress(zenoh.ZError):  # the session is closed: nobody hears us any more
-                self._session.put(where, value, attachment=seal, **SLOT_QOS)
+                self._session.put(where, data, attachment=seal, **SLOT_QOS)
 
     def delete(self, key: str) -> None:
         with self._writing:
@@ -118,7 +131,7 @@ class ZenohKv:
                 del self._own[slot]
                 where = self._slot(*slot)
                 self._seq += 1
-                seal = self._sealer.seal("delete", where, self._seq, b"")
+                _, seal = self._sealer.seal("delete", where, self._seq, b"")
                 with suppress(zenoh.ZError):
                     self._session.delete(where, attachment=seal, **SLOT_QOS)
 
@@ -155,7 +168,7 @@ class ZenohKv:
                 for key, value in peer.items():
                     on_change(peer.name, key, value)
             while on_mail is not None and self._unread:
-                on_mail(*self._unread.popleft())
+                on_mail(*self._unread.take())
 
     def alive(self) -> dict[str, tuple[str, ...]]:
         with self._lock:
@@ -192,49 +205,46 @@ class ZenohKv:
             rest = rest.partition("/")[2]
         owner, _, key = rest.partition("/")
         put = sample.kind == zenoh.SampleKind.PUT
-        value = sample.payload.to_bytes() if put else b""
-        envelope = self._opened("put" if put else "delete", where, sample, value, owner)
-        if envelope is None:
+        opened = self._opened("put" if put else "delete", where, sample, owner)
+        if opened is None:
             return
         with self._lock:
-            peer = self._peer(envelope)
-            tell = peer is not None and peer.push(stream, envelope.seq, key, value if put else None)
+            peer = self._peer(opened)
+            tell = peer is not None and peer.push(stream, opened.seq, key, opened.payload if put else None)
             if tell and self._on_change is not None:
-                self._on_change(owner, key, value)
+                self._on_change(owner, key, opened.payload)
 
     def _on_post(self, sample: Any) -> None:
         where = str(sample.key_expr)
-        data = sample.payload.to_bytes()
-        envelope = self._opened("mail", where, sample, data, where.rsplit("/", 1)[-1])
-        if envelope is None:
+        opened = self._opened("mail", where, sample, where.rsplit("/", 1)[-1])
+        if opened is None:
             return
         with self._lock:
-            peer = self._peer(envelope)
-            if peer is None or not self._mailed.is_newer((envelope.member, envelope.boot), envelope.seq):
+            peer = self._peer(opened)
+            if peer is None or not self._mailed.is_newer((opened.member, opened.boot), opened.seq):
                 return
             if peer.alive:
-                self._deliver(peer.name, data)
-            elif len(peer.waiting) < MAX_WAITING:
-                peer.waiting.append(data)
+                self._deliver(peer.name, opened.payload)
+            else:
+                peer.waiting.add(opened.payload, len(opened.payload))
 
     def _deliver(self, sender: str, data: bytes) -> None:
         if self._on_mail is not None:
             self._on_mail(sender, data)
         else:
-            self._unread.append((sender, data))
+            self._unread.add((sender, data), len(data))
 
     def _on_question(self, query: Any) -> None:
         with query:
             where = str(query.key_expr)
-            asker = query.payload.to_bytes() if query.payload is not None else b""
-            envelope = self._opened("question", where, query, asker, asker.decode(errors="replace"))
-            if envelope is None or not self._asked.is_newer((envelope.member, envelope.boot), envelope.seq):
+            opened = self._opened("question", where, query, None)
+            if opened is None or not self._asked.is_newer((opened.member, opened.boot), opened.seq):
                 return
             with self._writing:
                 mine = sorted(self._own.items(), key=lambda item: item[1][0])
-                slots = {k: slot for (k, to), slot in mine if to in (None, envelope.member)}
-                data = _ENCODE(Snapshot(self._seq, slots))
-            seal = self._sealer.seal("answer", where, 0, data, envelope.nonce)
+                slots = {k: slot for (k, to), slot in mine if to in (None, opened.member)}
+                snapshot = _ENCODE(Snapshot(self._seq, slots))
+            data, seal = self._sealer.seal("answer", where, 0, snapshot, opened.nonce)
             query.reply(where, data, attachment=seal)
 
     def _on_token(self, sample: Any) -> None:
@@ -257,18 +267,22 @@ class ZenohKv:
             elif peer is not None:
                 peer.vanish(time.monotonic())
 
-    def _opened(self, kind: str, where: str, message: Any, payload: bytes, sender: str) -> Envelope | None:
-        """The envelope of a message that is what it says it is, and says who its sender is."""
-        attachment = message.attachment
-        envelope = self._sealer.open(kind, where, attachment and attachment.to_bytes(), payload)
-        if envelope is None or envelope.member != sender:
+    def _opened(self, kind: str, where: str, message: Any, sender: str | None) -> Opened | None:
+        """A message that is what it says it is, from `sender` if that is known. One without an envelope is not even
+        copied."""
+        attachment, payload = message.attachment, message.payload
+        opened = None
+        if attachment is not None and len(attachment) <= MAX_ENVELOPE_BYTES:
+            data = payload.to_bytes() if payload is not None else b""
+            opened = self._sealer.open(kind, where, attachment.to_bytes(), data)
+        if opened is None or opened.member != (sender or opened.member):
             self._complaints.add(sender, "a message")
             return None
-        return envelope
+        return opened
 
-    def _peer(self, envelope: Envelope) -> Peer | None:
+    def _peer(self, opened: Opened) -> Peer | None:
         """The sender; it may be heard before its token is seen."""
-        process = envelope.member, envelope.boot
+        process = opened.member, opened.boot
         if process not in self._peers and len(self._peers) < MAX_PEERS:
             self._peers[process] = Peer(*process)
             self._peers[process].gone_s = time.monotonic()
@@ -280,14 +294,15 @@ class ZenohKv:
         """Asks a process for its slots. Everybody who claims to be it is asked; only its answer counts."""
         nonce = peer.asked = secrets.token_bytes(16)
         self._questions += 1
-        where, payload = f"{self._root}/ask/{peer.name}/{peer.boot}", self.name.encode()
+        where = f"{self._root}/ask/{peer.name}/{peer.boot}"
+        data, seal = self._sealer.seal("question", where, self._questions, b"", nonce)
         self._session.get(
             where,
             zenoh.handlers.Callback(
                 lambda reply: self._on_answer(peer, nonce, reply), lambda: self._on_no_answer(peer, nonce)
             ),
-            payload=payload,
-            attachment=self._sealer.seal("question", where, self._questions, payload, nonce),
+            payload=data,
+            attachment=seal,
             target=zenoh.QueryTarget.ALL,
             consolidation=zenoh.ConsolidationMode.NONE,
             timeout=ASK_TIMEOUT_S,
@@ -297,12 +312,11 @@ class ZenohKv:
         sample = reply.ok
         if sample is None:
             return
-        data = sample.payload.to_bytes()
-        envelope = self._opened("answer", str(sample.key_expr), sample, data, peer.name)
-        if envelope is None or envelope.nonce != nonce or envelope.boot != peer.boot:
+        opened = self._opened("answer", str(sample.key_expr), sample, peer.name)
+        if opened is None or opened.nonce != nonce or opened.boot != peer.boot:
             return
         try:
-            snapshot = _SNAPSHOT(data)
+            snapshot = _SNAPSHOT(opened.payload)
         except msgspec.MsgspecError:
             self._complaints.add(peer.name, "an answer")
             return
@@ -312,9 +326,8 @@ class ZenohKv:
             for key, value in peer.introduce(snapshot):
                 if self._on_change is not None:
                     self._on_change(peer.name, key, value)
-            waiting, peer.waiting = peer.waiting, []
-            for mail in waiting:
-                self._deliver(peer.name, mail)
+            while peer.waiting:
+                self._deliver(peer.name, peer.waiting.take())
             self._outbox.release(peer.name, peer.boot)
 
     def _on_no_answer(self, peer: Peer, nonce: bytes) -> None:
@@ -324,13 +337,25 @@ class ZenohKv:
                 peer.asked = None
 
     def _tend(self) -> None:
-        """Asks again whoever has not answered, and forgets whoever has been gone for long."""
+        """Asks again whoever has not answered, forgets whoever has been gone for long, and says if nobody comes."""
         while not self._closed.wait(TEND_S):
             with self._lock:
                 self._expire()
                 for peer in self._peers.values():
                     if peer.present and not peer.introduced and peer.asked is None:
                         self._ask(peer)
+            self._tell_if_lonely()
+
+    def _tell_if_lonely(self) -> None:
+        """A connection that is refused for another secret looks like one that nobody answers."""
+        if self._lonely_s is not None and self._peers:
+            self._lonely_s = None
+        if self._lonely_s is not None and time.monotonic() > self._lonely_s:
+            self._lonely_s = None
+            self._tell(
+                f"nobody has answered at {', '.join(self._config.peers)} yet, and this member keeps trying: if a member "
+                "runs there, give both the same pipeline name and the same secret, or certificates of the same authority"
+            )
 
     def _expire(self) -> None:
         now_s, grace_s = time.monotonic(), self._config.grace_s

@@ -1,0 +1,62 @@
+"""What members make of the secret that they share: a password for connections and a key for messages.
+
+The secret itself is used for nothing else. It is stretched first (scrypt, with the pipeline's name as salt), so that
+guessing costs 32 MiB and a tenth of a second per guess, and so that the keys of one pipeline open no other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from functools import lru_cache
+
+import msgspec
+
+from cutwater.protocol.errors import UserError
+
+MIN_LENGTH = 16
+MIN_VARIETY = 8
+SCRYPT_N, SCRYPT_R, SCRYPT_P = 2**15, 8, 1
+SCRYPT_MEMORY = 64 << 20
+"""What OpenSSL may use at most; these parameters need a little more than 32 MiB."""
+MAKE_ONE = "python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+
+
+class Keys(msgspec.Struct, frozen=True):
+    """`password` is for Zenoh's handshake, `seal` for messages."""
+
+    password: str
+    seal: bytes
+
+    def __repr__(self) -> str:
+        return "Keys(...)"
+
+
+def check_secret(secret: str) -> None:
+    """Raises `UserError` for a secret that could be guessed. It does not repeat the secret."""
+    problem = ""
+    if len(secret) < MIN_LENGTH:
+        problem = f"it has {len(secret)} characters, and should have at least {MIN_LENGTH}"
+    elif len(set(secret)) < MIN_VARIETY:
+        problem = (
+            f"it has only {len(set(secret))} different characters, and should have at least {MIN_VARIETY}"
+        )
+    if problem:
+        raise UserError(
+            f"the secret of the members can be guessed: {problem}; make a good one, for example with "
+            f"`openssl rand -base64 32` or `{MAKE_ONE}`, and give it to all members"
+        )
+
+
+@lru_cache(maxsize=16)
+def derive(secret: str, pipeline: str) -> Keys:
+    """The keys of a pipeline's members. Without a secret they are known to everybody, and guard only against
+    accidents."""
+    salt = b"cutwater members\0" + pipeline.encode()
+    if secret:
+        master = hashlib.scrypt(
+            secret.encode(), salt=salt, n=SCRYPT_N, r=SCRYPT_R, p=SCRYPT_P, maxmem=SCRYPT_MEMORY, dklen=32
+        )
+    else:
+        master = hashlib.sha256(salt).digest()
+    return Keys(hmac.digest(master, b"connect", "sha256").hex(), hmac.digest(master, b"seal", "sha256"))
