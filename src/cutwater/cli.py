@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cutwater.commands import cleaning, explaining, looking, running, status, steering, verifying
+from cutwater.commands import cleaning, draining, explaining, looking, running, status, steering, verifying
 from cutwater.commands.output import console
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ app.command()(steering.checkpoint)
 app.command()(steering.savepoint)
 app.command()(steering.restore)
 app.command()(steering.cancel)
-app.command()(steering.drain)
+app.command()(draining.drain)
 app.command()(verifying.verify)
 app.command()(cleaning.gc)
 
