@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -96,6 +97,48 @@ def test_a_store_that_is_not_there_is_an_error_with_advice(words: tuple[str, ...
         assert shown.stderr.splitlines()[-1].startswith("error: ")
         assert shown.stdout == ""
     assert list(document(*words, "--store", tmp_path / "no", code=1)) == ["error"]
+
+
+def test_a_typing_error_in_the_store_is_answered_with_what_was_meant(folder: Path) -> None:
+    for given in (folder.parent / "sate", folder / "journal", folder.parent, folder.parent.as_uri()):
+        shown = call("checkpoints", "--store", given)
+        assert shown.exit_code == 1
+        assert shown.stderr.endswith(f"Did you mean --store {folder}?\n"), shown.stderr
+    assert (
+        "with --store, or CUTWATER_STORE" in call("status", "--store", folder.parent / "no" / "where").stderr
+    )
+    assert "Did you mean" not in call("explain", "99", "--store", folder).stderr
+
+
+@pytest.mark.parametrize("words", [("explain", "many"), ("explain",), ("frobnicate",)], ids=" ".join)
+def test_with_json_wrong_usage_is_told_in_json_too(words: tuple[str, ...]) -> None:
+    shown = subprocess.run(
+        [sys.executable, "-m", "cutwater", *words, "--json"], capture_output=True, check=False
+    )
+    assert (shown.returncode, shown.stderr) == (2, b"")
+    assert list(json.loads(shown.stdout)) == ["error"]
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)], ids=["text", "json"])
+def test_whoever_does_not_read_on_causes_no_fuss(folder: Path, options: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "cutwater", "checkpoints", "--store", str(folder), *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    assert process.wait(60) == 1
+
+
+def test_ctrl_c_while_it_looks_ends_without_a_fuss(folder: Path) -> None:
+    put_status(open_store(str(folder)), report_s=60.0)
+    command = [sys.executable, "-m", "cutwater", "gc", "--store", str(folder)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    assert process.stderr.readline() == "looking whether the pipeline is running ...\n"
+    process.send_signal(signal.SIGINT)
+    assert process.stderr.read() == "error: interrupted\n"
+    assert process.wait(60) == 130
 
 
 # --- looking ------------------------------------------------------------------------------------------

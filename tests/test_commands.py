@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
@@ -203,6 +203,42 @@ def test_a_pipeline_that_ends_meanwhile_is_not_waited_for(store: Store) -> None:
     assert shown.exit_code == 1
     assert "ended before it answered" in shown.stderr
     assert store.list(REQUESTS) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("option", [(), ("--json",)], ids=["text", "json"])
+def test_whoever_is_interrupted_while_it_waits_withdraws_and_says_so(
+    store: Store, option: tuple[str, ...], number: signal.Signals
+) -> None:
+    command = [sys.executable, "-m", "cutwater", "checkpoint", "--store", store.url, *option]
+    with beating(store):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        await_that("it asks", lambda: store.list(REQUESTS))
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    said = json.loads(out)["error"] if option else err
+    assert "interrupted; the request is withdrawn, but it may have been begun or even done" in said
+    assert "Traceback" not in out + err
+    assert store.list(REQUESTS) == []
+
+
+def test_a_request_that_vanishes_or_is_answered_in_tongues_is_told(store: Store) -> None:
+    def disturb(act: Callable[[str], None]) -> Result:
+        with beating(store):
+            thread = Thread(target=lambda: act(await_that("it asks", lambda: store.list(REQUESTS))[0]))
+            thread.start()
+            shown = call("checkpoint", "--timeout", "60s", "--store", store.url)
+            thread.join()
+        assert shown.exit_code == 1
+        assert f"`cutwater checkpoints --store {store.url}` for what is committed" in shown.stderr
+        return shown
+
+    shown = disturb(lambda name: store.delete([name]))
+    assert "the request is gone from the store, and no answer is there" in shown.stderr
+    shown = disturb(lambda name: store.put(name.replace(REQUESTS, REPLIES), b"{}"))
+    assert "the answer cannot be read" in shown.stderr
+    assert store.list(REQUESTS) + store.list(REPLIES) == []
 
 
 @pytest.mark.parametrize("option", [("--drop", "c"), ("--force",)], ids=["drop", "force"])

@@ -229,7 +229,8 @@ class Mailbox:
     def _tell(self, line: str) -> None:
         if line != self._told:
             self._told = line
-            self._runtime.tell(line)
+            with suppress(Exception):  # whoever is told may be gone, and this thread must not end with it
+                self._runtime.tell(line)
 
     def _run_errands(self) -> None:
         for what, errand in list(self._errands.items()):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import current_thread, main_thread
 from typing import TYPE_CHECKING
 
 from cutwater.commands.output import patiently, waiting
@@ -30,7 +32,7 @@ class EndedMeanwhile(UserError):
     """The pipeline ended before it answered."""
 
 
-def running(store: Store, as_json: bool, cluster: ClusterConfig | None = None) -> Status | None:
+def running(store: Store, as_json: bool = False, cluster: ClusterConfig | None = None) -> Status | None:
     """A member that runs on this store now: it answers (with `cluster`), or its status changes while we look."""
     return find_running(store, Watch(store), as_json, cluster)
 
@@ -72,7 +74,7 @@ def ask(
     patience = seconds(timeout, "timeout")
     asking = f"asking {there.pipeline} (process {there.pid} on {there.host}) to {what}"
     try:
-        with waiting(asking, as_json), _reaching(cluster, there.pipeline) as observer:
+        with _interruptible(), waiting(asking, as_json), _reaching(cluster, there.pipeline) as observer:
 
             def is_there() -> bool:
                 return bool(observer and observer.members()) or somebody_there(watch)
@@ -128,6 +130,23 @@ def _answering(store: Store, cluster: ClusterConfig, as_json: bool) -> Status | 
     except UserError:
         return None  # which the store has to tell then
     return next((status for status in there if status.leads), there[0] if there else None)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """SIGTERM ends a wait as Ctrl-C does: with the request withdrawn, so that no later run acts on it."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    if current_thread() is not main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

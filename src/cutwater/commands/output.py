@@ -16,6 +16,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from cutwater.commands.nearby import meant_instead
 from cutwater.protocol.errors import CutwaterError
 
 WIDE = 140
@@ -46,6 +47,7 @@ def show(as_json: bool, document: Any, *text: RenderableType) -> None:
     """Prints the one or the other."""
     if as_json:
         sys.stdout.write(msgspec.json.encode(document).decode() + "\n")
+        sys.stdout.flush()
         return
     screen = console()
     for part in text:
@@ -60,8 +62,11 @@ def command(function: F) -> F:
         as_json = bool(options.get("as_json"))
         try:
             return function(*args, **options)
+        except BrokenPipeError:
+            raise  # nobody reads on: an end without words
         except (CutwaterError, OSError) as error:
-            fail(str(error), as_json)
+            message = str(error) or type(error).__name__
+            fail(message + meant_instead(str(options.get("store", "")), message), as_json)
         except KeyboardInterrupt as interrupt:
             fail(str(interrupt) or "interrupted", as_json, code=130)
 
