@@ -241,6 +241,19 @@ def test_a_container_with_the_same_host_name_proves_nothing(store: Store, option
 
 
 @needs_proc
+@pytest.mark.parametrize(("options", "found"), [(("--mount-proc",), True), ((), None)], ids=["own", "ours"])
+def test_a_proc_that_shows_another_namespace_proves_nothing(
+    options: tuple[str, ...], found: bool | None
+) -> None:
+    if shutil.which("unshare") is None or os.geteuid() != 0:
+        pytest.skip("another pid namespace needs root and unshare")
+    code = "from cutwater.identity import *; print(exists(this_process()))"
+    command = ["unshare", "--pid", "--fork", *options, sys.executable, "-c", code]
+    said = subprocess.run(command, capture_output=True, check=True, text=True)
+    assert said.stdout == f"{found}\n"
+
+
+@needs_proc
 def test_a_paused_process_is_waited_for_longer(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(presence, "STUCK_S", 3.0)
     assert silence_s(put_status(store, process=this_process())) == 3.0
