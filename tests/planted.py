@@ -38,7 +38,7 @@ from cutwater.protocol.log import AppendPhase
 from cutwater.protocol.replay import sources
 from cutwater.protocol.stage import StagePhase
 from cutwater.protocol.watermark import WatermarkKind
-from cutwater.protocol.wire import Phase
+from cutwater.protocol.wire import Phase, Reply, RequestKind
 from cutwater.sim import io, spark, world
 
 Patch = pytest.MonkeyPatch
@@ -705,12 +705,12 @@ def a_command_looks_before_it_leads_and_never_again(patch: Patch) -> None:
         yield from log.follow(journal.view)
         lead = steering._Command(journal, 0, nonce)
         try:
-            if request.kind is steering.RequestKind.RESTORE:
+            if request.kind is RequestKind.RESTORE:
                 body: Any = yield from steering._restored(lead, request)
             else:
                 body = steering._savepoint(lead, request, ())
         except steering.Refusal as refusal:
-            return steering.Reply(request.request_id, False, None, None, refusal.detail)
+            return Reply(request.request_id, False, None, None, refusal.detail)
         while True:
             yield from log.follow(journal.view)
             lead = steering._Command(journal, journal.state.term + 1, nonce)
@@ -719,7 +719,7 @@ def a_command_looks_before_it_leads_and_never_again(patch: Patch) -> None:
                 generation = journal.state.generation + isinstance(body, r.Restored)
                 late = msgspec.structs.replace(body, term=lead.term, generation=generation)
                 if (yield from lead.record(lambda _, late=late: late)):  # type: ignore[misc]
-                    return steering.Reply(request.request_id, True, body.epoch)
+                    return Reply(request.request_id, True, body.epoch)
 
     patch.setattr("cutwater.sim.commands.command", command)
 

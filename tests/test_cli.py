@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from typer.testing import CliRunner, Result
 
 import cutwater
+from cutwater import presence
 from cutwater.cli import app
+from cutwater.identity import ProcessId, this_process
 from cutwater.offline import read_journal
 from cutwater.protocol import records as r
 from cutwater.protocol.barrier import Flags
 from cutwater.protocol.log import entry_name
 from cutwater.stores import open_store
 from tests.builders import DIAMOND
-from tests.written import Written, put_status
+from tests.written import Written, beating, put_status
+
+WHO_AM_I = (
+    "import sys, msgspec; from cutwater.identity import this_process\n"
+    "sys.stdout.buffer.write(msgspec.json.encode(this_process()))"
+)
 
 
 def call(*words: object) -> Result:
@@ -86,6 +96,48 @@ def test_a_store_that_is_not_there_is_an_error_with_advice(words: tuple[str, ...
         assert shown.stderr.splitlines()[-1].startswith("error: ")
         assert shown.stdout == ""
     assert list(document(*words, "--store", tmp_path / "no", code=1)) == ["error"]
+
+
+def test_a_typing_error_in_the_store_is_answered_with_what_was_meant(folder: Path) -> None:
+    for given in (folder.parent / "sate", folder / "journal", folder.parent, folder.parent.as_uri()):
+        shown = call("checkpoints", "--store", given)
+        assert shown.exit_code == 1
+        assert shown.stderr.endswith(f"Did you mean --store {folder}?\n"), shown.stderr
+    assert (
+        "with --store, or CUTWATER_STORE" in call("status", "--store", folder.parent / "no" / "where").stderr
+    )
+    assert "Did you mean" not in call("explain", "99", "--store", folder).stderr
+
+
+@pytest.mark.parametrize("words", [("explain", "many"), ("explain",), ("frobnicate",)], ids=" ".join)
+def test_with_json_wrong_usage_is_told_in_json_too(words: tuple[str, ...]) -> None:
+    shown = subprocess.run(
+        [sys.executable, "-m", "cutwater", *words, "--json"], capture_output=True, check=False
+    )
+    assert (shown.returncode, shown.stderr) == (2, b"")
+    assert list(json.loads(shown.stdout)) == ["error"]
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)], ids=["text", "json"])
+def test_whoever_does_not_read_on_causes_no_fuss(folder: Path, options: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "cutwater", "checkpoints", "--store", str(folder), *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    assert process.wait(60) == 1
+
+
+def test_ctrl_c_while_it_looks_ends_without_a_fuss(folder: Path) -> None:
+    put_status(open_store(str(folder)), report_s=60.0)
+    command = [sys.executable, "-m", "cutwater", "gc", "--store", str(folder)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    assert process.stderr.readline() == "looking whether the pipeline is running ...\n"
+    process.send_signal(signal.SIGINT)
+    assert process.stderr.read() == "error: interrupted\n"
+    assert process.wait(60) == 130
 
 
 # --- looking ------------------------------------------------------------------------------------------
@@ -157,24 +209,33 @@ def test_status_without_a_run_says_what_the_journal_says(folder: Path) -> None:
 
 
 def test_status_shows_a_running_pipeline(folder: Path) -> None:
-    put_status(open_store(str(folder)))
-    text = call("status", "--store", folder).stdout
+    with beating(open_store(str(folder))):
+        text = call("status", "--store", folder).stdout
+        found = document("status", "--store", folder)
     assert "chain  running for 1 min" in text
     assert "holds a" in text
     assert "5,000" in text
     assert "c: ValueError: no" in text
     assert "not yet published in out (2)" in text
-    found = document("status", "--store", folder)
     assert found["running"] is True
     assert found["members"][0]["stages"][1]["watermark"] == "2026-01-01T00:00:00.000+00:00"
 
 
-def test_status_says_when_a_process_ended_or_is_gone(folder: Path) -> None:
+def test_status_says_when_a_process_ended_or_is_gone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(presence, "STUCK_S", 2.5)
     store = open_store(str(folder))
-    put_status(store, state="drained", age_s=300)
-    assert "does not run: drained 5 min ago" in call("status", "--store", folder).stdout
-    put_status(store, age_s=300)
+    ended = put_status(store, state="drained", clock_s=-300)
+    at = time.strftime("%H:%M:%S", time.localtime(ended.updated_at))
+    assert f"{at} by its clock (process 4711 on elsewhere)" in call("status", "--store", folder).stdout
+    put_status(store, state="failed", trouble="no space left")
+    assert "(process 4711 on elsewhere): no space left" in call("status", "--store", folder).stdout
+    put_status(store)
     assert "seems to be gone" in call("status", "--store", folder).stdout
+    child = subprocess.run([sys.executable, "-c", WHO_AM_I], capture_output=True, check=True)
+    put_status(store, process=msgspec.json.decode(child.stdout, type=ProcessId))
+    assert "is gone; start it again" in call("status", "--store", folder).stdout
+    put_status(store, process=this_process())
+    assert "is paused or stuck" in call("status", "--store", folder).stdout
 
 
 # --- tables -------------------------------------------------------------------------------------------
@@ -365,8 +426,12 @@ def test_gc_removes_nothing_while_a_kept_checkpoint_cannot_be_read(folder: Path,
 
 
 def test_gc_leaves_a_running_pipeline_alone(folder: Path) -> None:
-    put_status(open_store(str(folder)))
-    shown = call("gc", "--store", folder)
+    store = open_store(str(folder))
+    left = f"{r.checkpoint_prefix(4, 99)}manifest.json"
+    store.create(left, b"12345")
+    with beating(store, clock_s=-4 * 3600):
+        shown = call("gc", "--store", folder)
+        assert call("gc", "--dry-run", "--store", folder).exit_code == 0
     assert shown.exit_code == 1
     assert "cleans up by itself" in shown.stderr
-    assert call("gc", "--dry-run", "--store", folder).exit_code == 0
+    assert store.exists(left)

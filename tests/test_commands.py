@@ -9,10 +9,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Event, Thread
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -23,14 +23,14 @@ from cutwater.cli import app
 from cutwater.commands.loading import load
 from cutwater.commands.quiet import hearing
 from cutwater.live import LiveView, view
-from cutwater.mailbox import REPLIES, REQUESTS
+from cutwater.mailbox import REPLIES, REQUESTS, understood
 from cutwater.protocol.errors import UserError
 from cutwater.protocol.failures import FailureReason
-from cutwater.protocol.wire import Reply, Request, RequestKind, decode, encode
+from cutwater.protocol.wire import Reply, Request, RequestKind, encode
 from cutwater.status import Status
 from cutwater.stores import Store
 from tests.spark_helpers import await_that, deliver, numbers, rows_of
-from tests.written import Written, put_status
+from tests.written import Written, beating, put_status
 
 PIPELINE = """
 import cutwater as cw
@@ -125,27 +125,25 @@ def test_wrong_usage_has_an_exit_code_of_its_own() -> None:
 @contextmanager
 def answering(store: Store, *replies: dict[str, Any]) -> Iterator[list[Request]]:
     """A running pipeline, as far as the store tells: it answers one request after the other."""
-    put_status(store)
     heard: list[Request] = []
-    over = Event()
 
     def answer() -> None:
         while not over.wait(0.01):
             for name in store.list(REQUESTS):
-                request = decode(store.read(name) or b"")
-                assert isinstance(request, Request)
-                if request not in heard:
+                request = understood(store.read(name), Request)
+                if request is not None and request not in heard:
                     heard.append(request)
                     reply = Reply(request.request_id, **replies[len(heard) - 1])
                     store.put(f"{REPLIES}{request.request_id}.json", encode(reply))
 
-    thread = Thread(target=answer)
-    thread.start()
-    try:
-        yield heard
-    finally:
-        over.set()
-        thread.join()
+    with beating(store) as over:
+        thread = Thread(target=answer)
+        thread.start()
+        try:
+            yield heard
+        finally:
+            over.set()
+            thread.join()
 
 
 @pytest.fixture
@@ -184,25 +182,68 @@ def test_a_refusal_says_why_and_what_to_do(store: Store) -> None:
 
 
 def test_a_request_that_nobody_answers_is_withdrawn(store: Store) -> None:
-    put_status(store)
-    shown = call("checkpoint", "--timeout", "300ms", "--store", store.url)
+    with beating(store):
+        shown = call("checkpoint", "--timeout", "300ms", "--store", store.url)
     assert shown.exit_code == 1
     assert "no answer within 0.30 s" in shown.stderr
     assert store.list(REQUESTS) == []
 
 
 def test_a_pipeline_that_ends_meanwhile_is_not_waited_for(store: Store) -> None:
-    put_status(store, age_s=9.8)  # it seems to be there for 0.2 s more
-    began = time.monotonic()
-    shown = call("checkpoint", "--store", store.url)
+    with beating(store) as over:
+
+        def end_when_asked() -> None:
+            await_that("it asks", lambda: store.list(REQUESTS))
+            over.set()
+
+        asked = Thread(target=end_when_asked)
+        asked.start()
+        shown = call("checkpoint", "--store", store.url)
+        asked.join()
     assert shown.exit_code == 1
     assert "ended before it answered" in shown.stderr
-    assert time.monotonic() - began < 5
+    assert store.list(REQUESTS) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("option", [(), ("--json",)], ids=["text", "json"])
+def test_whoever_is_interrupted_while_it_waits_withdraws_and_says_so(
+    store: Store, option: tuple[str, ...], number: signal.Signals
+) -> None:
+    command = [sys.executable, "-m", "cutwater", "checkpoint", "--store", store.url, *option]
+    with beating(store):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        await_that("it asks", lambda: store.list(REQUESTS))
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    said = json.loads(out)["error"] if option else err
+    assert "interrupted; the request is withdrawn, but it may have been begun or even done" in said
+    assert "Traceback" not in out + err
+    assert store.list(REQUESTS) == []
+
+
+def test_a_request_that_vanishes_or_is_answered_in_tongues_is_told(store: Store) -> None:
+    def disturb(act: Callable[[str], None]) -> Result:
+        with beating(store):
+            thread = Thread(target=lambda: act(await_that("it asks", lambda: store.list(REQUESTS))[0]))
+            thread.start()
+            shown = call("checkpoint", "--timeout", "60s", "--store", store.url)
+            thread.join()
+        assert shown.exit_code == 1
+        assert f"`cutwater checkpoints --store {store.url}` for what is committed" in shown.stderr
+        return shown
+
+    shown = disturb(lambda name: store.delete([name]))
+    assert "the request is gone from the store, and no answer is there" in shown.stderr
+    shown = disturb(lambda name: store.put(name.replace(REQUESTS, REPLIES), b"{}"))
+    assert "the answer cannot be read" in shown.stderr
+    assert store.list(REQUESTS) + store.list(REPLIES) == []
 
 
 def test_a_changed_graph_needs_a_new_start(store: Store) -> None:
-    put_status(store)
-    shown = call("restore", "1", "--drop", "c", "--store", store.url)
+    with beating(store):
+        shown = call("restore", "1", "--drop", "c", "--store", store.url)
     assert shown.exit_code == 1
     assert "--drop needs a new start" in shown.stderr
 

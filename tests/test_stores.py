@@ -320,6 +320,18 @@ def test_what_killed_processes_left_is_cleared_away_after_an_hour(local: LocalSt
     assert temporary_files(local) == [young]
 
 
+def test_what_a_living_process_writes_is_not_cleared_away_by_one_whose_clock_is_ahead(
+    local: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    young = local.root / ".tmp" / "1" / "young"
+    young.parent.mkdir(exist_ok=True)
+    young.write_bytes(b"half")
+    ahead = time.time() + 7_200
+    monkeypatch.setattr(time, "time", lambda: ahead)
+    open_store(local.url, create=True)
+    assert young.exists()
+
+
 def temporary_files(store: LocalStore) -> list[Path]:
     return [path for path in (store.root / ".tmp").rglob("*") if not path.is_dir()]
 

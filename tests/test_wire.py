@@ -67,6 +67,8 @@ def test_bad_json_in_a_slot_is_a_peer_error_wherever_it_is_cut_off(message: Mess
         encode(PREPARE).replace(b'"epoch":5', b'"epoch":-5'),
         encode(PREPARE).replace(b'"epoch":5', b'"epoch":"5"'),
         encode(PREPARE).replace(b'"flags":3', b'"flags":16'),
+        b'{"type":"reply\xff"}',
+        b'{"type":"reply","x":' + b"[" * 100_000,
     ],
 )
 def test_bytes_that_are_no_message_are_a_peer_error_that_shows_them(data: bytes) -> None:

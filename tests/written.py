@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import socket
+import itertools
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, Thread
+from typing import Any
 
 import msgspec
 
@@ -86,9 +89,9 @@ class Written(Play):
         )
 
 
-def put_status(store: Store, *, state: str = "running", pid: int | None = None, age_s: float = 0.0) -> Status:
-    """What a member last said of itself, `age_s` ago; by default it is this process."""
-    now = time.time()
+def put_status(store: Store, *, clock_s: float = 0.0, **what: Any) -> Status:
+    """What a member on another host says of itself, whose clock is `clock_s` ahead; `what` is different from usual."""
+    now = time.time() + clock_s
     stages = (
         StageStatus("a", "running", 7, 1234.5, 0.5, 0, 0, None, "none"),
         StageStatus("b", "idle", 3, 0.0, 0.1, 2, 5_000, 1_767_225_600_000, "known", waits_for="a"),
@@ -97,8 +100,30 @@ def put_status(store: Store, *, state: str = "running", pid: int | None = None, 
         ),
     )
     status = Status(
-        "chain", "main", "b00t", socket.gethostname(), pid or os.getpid(), state, now - 60, now - age_s, 1, 1,
-        4, now - 3, 0.5, None, None, None, 5.0, stages, {"out": 2},
+        "chain", "main", "b00t", "elsewhere", 4711, "running", now - 60, now, 1, 1, 4, now - 3, 0.5, None, None, None,
+        5.0, stages, {"out": 2}, report_s=0.1,
     )  # fmt: skip
-    store.put("status/main.json", msgspec.json.encode(status))
+    status = msgspec.structs.replace(status, **what)
+    store.put(f"status/{status.member}.json", msgspec.json.encode(status))
     return status
+
+
+@contextmanager
+def beating(store: Store, *, clock_s: float = 0.0, **what: Any) -> Iterator[Event]:
+    """A member that runs, as far as the store tells: it says so again and again until the event is set."""
+    over = Event()
+
+    def beat() -> None:
+        for number in itertools.count(1):
+            put_status(store, clock_s=clock_s, beat=number, **what)
+            if over.wait(0.05):
+                return
+
+    put_status(store, clock_s=clock_s, **what)
+    thread = Thread(target=beat)
+    thread.start()
+    try:
+        yield over
+    finally:
+        over.set()
+        thread.join()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
-from cutwater.commands import cleaning, explaining, looking, running, status, steering, verifying
+from cutwater.commands import cleaning, draining, explaining, looking, running, status, steering, verifying
 from cutwater.commands.output import console
 
 if TYPE_CHECKING:
@@ -48,7 +50,7 @@ app.command()(steering.checkpoint)
 app.command()(steering.savepoint)
 app.command()(steering.restore)
 app.command()(steering.cancel)
-app.command()(steering.drain)
+app.command()(draining.drain)
 app.command()(verifying.verify)
 app.command()(cleaning.gc)
 
@@ -87,5 +89,14 @@ def _show(kind: type[Demo], folder: Path | None) -> None:
 
 
 def main() -> None:
-    """The entry point of the command."""
-    app()
+    """The entry point of the command. With --json wrong usage is told in JSON, too."""
+    if "--json" not in sys.argv[1:]:
+        app()
+    try:
+        sys.exit(app(standalone_mode=False))
+    except Exception as error:
+        if not hasattr(error, "format_message"):
+            raise
+        document = {"error": error.format_message()}
+        sys.stdout.write(msgspec.json.encode(document).decode() + "\n")
+        sys.exit(getattr(error, "exit_code", 2))

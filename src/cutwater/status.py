@@ -1,19 +1,23 @@
-"""How a running member fares: for the live view, for `cutwater status`, and so that a second one notices.
+"""The status of a running member: for the live view, for `cutwater status`, and so that a second one notices.
 
-The member puts it into the store now and then, as `status/<member>.json`. It is a hint: what counts is in the
-journal and the logs.
+The member puts it into the store at an interval, as `status/<member>.json`. It is a hint: what counts is in the
+journal and the logs. Whether a member runs is seen by its status changing (`presence.py`).
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import time
+from collections.abc import Callable
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from cutwater.identity import ProcessId, this_process
+from cutwater.protocol.errors import UserError
 from cutwater.protocol.housekeeping import settled
 from cutwater.protocol.leader import LeaderPhase
 from cutwater.protocol.records import MARK_PREFIX
@@ -27,8 +31,9 @@ if TYPE_CHECKING:
 PREFIX = "status/"
 ALONE = "main"
 """The name of a member that is the only one."""
-STALE_S = 10.0
-STALE_REMOTE_S = 30.0
+REPORT_S = 1.0
+REPORT_REMOTE_S = 5.0
+"""How often a member puts its status into a local store, and into another."""
 
 
 class StageStatus(msgspec.Struct, frozen=True):
@@ -49,7 +54,8 @@ class StageStatus(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """One member. Times are wall-clock seconds; `state` is starting, running, draining, stopped or failed."""
+    """One member. Times are seconds of its own clock, to be compared with each other alone; `state` is starting,
+    running, draining, drained, stopped or failed."""
 
     pipeline: str
     member: str
@@ -74,78 +80,97 @@ class Status(msgspec.Struct, frozen=True):
     leads: bool = False
     finished: bool = False
     """With `once`: whether the sources of its stages have given all that was there."""
+    process: ProcessId | None = None
+    beat: int = 0
+    """Counts up with each report."""
+    report_s: float = REPORT_REMOTE_S
+    """How often it reports."""
 
     @property
     def is_over(self) -> bool:
         return self.state in ("stopped", "failed", "drained")
 
-    def is_alive(self, stale_s: float) -> bool:
-        """Whether that process seems to be there still."""
-        return not self.is_gone and time.time() - self.updated_at < stale_s
 
-    @property
-    def is_gone(self) -> bool:
-        """Whether that process has ended for sure."""
-        return self.is_over or (self.host == socket.gethostname() and not _pid_exists(self.pid))
-
-
-def _pid_exists(pid: int) -> bool:
+def decode_status(data: bytes) -> Status | None:
+    """The status that these bytes are, `None` if they are none."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+        return _decoder.decode(data)
+    except (ValueError, RecursionError):
+        return None
 
 
-def stale_after(store: Store) -> float:
-    return STALE_S if isinstance(store, LocalStore) else STALE_REMOTE_S
+_decoder = msgspec.json.Decoder(Status)
 
 
 def read_status(store: Store) -> list[Status]:
-    """What the members last said of themselves."""
-    found = []
-    for data in store.read_many(store.list(PREFIX)):
-        try:
-            if data is not None:
-                found.append(msgspec.json.decode(data, type=Status))
-        except ValueError:
-            continue
-    return found
+    """What the members last said of themselves, whether or not they run."""
+    found = (decode_status(data) for data in store.read_many(store.list(PREFIX)) if data is not None)
+    return [status for status in found if status is not None]
 
 
 class Reporter:
     """Puts the status of a member together, and into the store."""
 
     def __init__(self, runtime: Runtime) -> None:
+        from cutwater.presence import Watch
+
         self._runtime = runtime
         self._started_at = time.time()
         self._stopped = Event()
         self._rates: dict[str, tuple[float, float]] = {}
         self.finished_elsewhere: set[str] = set()
         """With `once`: the other members whose sources have given all that was there."""
-        self._thread = Thread(target=self._report, name="cutwater-status", daemon=True)
+        self.every_s = REPORT_S if isinstance(runtime.store, LocalStore) else REPORT_REMOTE_S
+        self._process = this_process()
+        self._beats = itertools.count(1)
+        self._others = Watch(runtime.store)
+        self._threads = (
+            Thread(target=self._report, name="cutwater-status", daemon=True),
+            Thread(target=self._look, name="cutwater-look", daemon=True),
+        )
 
     def start(self) -> None:
         self.put(self.status("starting"))
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     def stop(self, state: str) -> None:
         self._stopped.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=10)
-        self.put(self.status("drained" if state == "stopped" and self._runtime.drained else state))
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(timeout=10)
+        if not self._has_successor():
+            self.put(self.status("drained" if state == "stopped" and self._runtime.drained else state))
+
+    def _has_successor(self) -> bool:
+        """Whether another process of this member has begun to report: what this one says last must not hide it."""
+        try:
+            data = self._runtime.store.read(f"{PREFIX}{self._runtime.member.name}.json")
+        except OSError:
+            return False
+        found = decode_status(data) if data is not None else None
+        return found is not None and found.boot != self._runtime.boot and not found.is_over
 
     def _report(self) -> None:
-        every = 1.0 if isinstance(self._runtime.store, LocalStore) else 5.0
-        while not self._stopped.wait(every):
-            self._measure()
-            self.put(self.status())
-            if self._runtime.member.journal.state.drained:
-                self._look_at_marks()
-            elif self._runtime.settings.once and len(self._runtime.built.topology.members()) > 1:
-                self._look_at_others()
+        """Only this, and nothing that could wait for Spark: who does not hear of a member takes it for gone."""
+        self._repeat(lambda: self.put(self.status()))
+
+    def _look(self) -> None:
+        self._repeat(self._look_around)
+
+    def _repeat(self, task: Callable[[], None]) -> None:
+        while not self._stopped.wait(self.every_s):
+            try:
+                task()
+            except Exception as error:
+                self._runtime.shell.last_trouble = f"reporting the status: {type(error).__name__}: {error}"
+
+    def _look_around(self) -> None:
+        self._measure()
+        if self._runtime.member.journal.state.drained:
+            self._look_at_marks()
+        elif self._runtime.settings.once and len(self._runtime.built.topology.members()) > 1:
+            self._look_at_others()
 
     def put(self, status: Status) -> None:
         data = msgspec.json.encode(status)
@@ -166,13 +191,19 @@ class Reporter:
         self._runtime.shell.call(lambda: None)
 
     def _look_at_others(self) -> None:
+        from cutwater.presence import Presence
+
         try:
-            found = read_status(self._runtime.store)
-        except OSError:
+            found = self._others.look()
+        except (OSError, UserError):
             return
         generation = self._runtime.member.journal.state.generation
         self.finished_elsewhere = {
-            s.member for s in found if s.finished and s.generation == generation and not s.is_over
+            seen.status.member
+            for seen in found
+            if seen.presence is Presence.RUNNING
+            and seen.status.finished
+            and seen.status.generation == generation
         }
         self._runtime.shell.call(lambda: None)
 
@@ -237,9 +268,12 @@ class Reporter:
             every_s=runtime.settings.leader.coordinator.interval_ms / 1000,
             stages=tuple(self._stage(runtime.hosts[s]) for s in runtime.built.stages if s in runtime.hosts),
             unpublished=unpublished,
-            trouble=runtime.shell.last_trouble,
+            trouble=runtime.shell.last_trouble if runtime.failure is None else str(runtime.failure),
             leads=runtime.leader.phase is LeaderPhase.LEADING,
             finished=runtime.sources_done,
+            process=self._process,
+            beat=next(self._beats),
+            report_s=self.every_s,
         )
 
     def _stage(self, host: StageHost) -> StageStatus:

@@ -12,7 +12,6 @@ import hashlib
 import os
 import re
 import shutil
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -265,11 +264,12 @@ class LocalStore:
         """Writes as `create` does, and clears away what processes that were killed have left behind."""
         probe = f"{_TEMP}/{uuid4().hex}"
         self.create(probe, b"")
+        now = self.path(probe).stat().st_mtime  # of the file system's clock, which may be another machine's
         self.path(probe).unlink(missing_ok=True)
         for folder, _, files in os.walk(self._temp):
             for temp in (Path(folder, file) for file in files):
                 with suppress(FileNotFoundError):
-                    if temp.stat().st_mtime < time.time() - _TEMP_SECONDS:
+                    if temp.stat().st_mtime < now - _TEMP_SECONDS:
                         temp.unlink()
 
     @contextmanager

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from cutwater.mailbox import answered, ask_through, new_id
+from cutwater.mailbox import Unanswered, answered, ask_through, new_id
 from cutwater.offline import read_journal
 from cutwater.protocol.records import JournalState
 from cutwater.protocol.wire import Request, RequestKind
@@ -165,7 +165,7 @@ class Team(Bench):
 
     def ask(self, kind: RequestKind, **what: Any) -> int | None:
         reply = ask_through(open_store(str(self.base / "store")), Request(kind, new_id(), **what), DEADLINE_S)
-        assert reply is not None, self._story(f"an answer to {kind.value}", DEADLINE_S)
+        assert not isinstance(reply, Unanswered), self._story(f"an answer to {kind.value}", DEADLINE_S)
         return answered(reply, kind)
 
     def drain(self) -> None:

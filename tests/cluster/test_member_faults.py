@@ -200,7 +200,7 @@ def test_clocks_that_differ_by_hours_and_the_same_member_twice(team: Team) -> No
     twin = team.member("b", clock_s=-600.0, takeover=False)
     code = twin.end()
     assert code == 1, twin.said()
-    assert "member 'b', runs already on this store" in twin.said()
+    assert "member 'b', is already running on this store" in twin.said()
     team.up["b"] = working
     leader = team.leader
     team.pause(leader)

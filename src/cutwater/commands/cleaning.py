@@ -10,9 +10,9 @@ from typing import Annotated
 
 import typer
 
+from cutwater.commands.asking import running
 from cutwater.commands.facts import sizes_of
 from cutwater.commands.output import AsJson, StoreUrl, command, plural, show, size, table, waiting
-from cutwater.commands.steering import running
 from cutwater.offline import manifest_of, read_journal
 from cutwater.protocol.errors import StoreError, UserError
 from cutwater.protocol.housekeeping import settled
@@ -32,8 +32,8 @@ def gc(
 ) -> None:
     """Removes what is safely nobody's; with --dry-run also shows what retention will remove in time."""
     where = open_store(store)
-    there = running(where)
-    if there is not None and not dry_run:
+    there = running(where, as_json) if not dry_run else None
+    if there is not None:
         raise UserError(
             f"the pipeline runs (process {there.pid} on {there.host}) and cleans up by itself; see what "
             "there is with --dry-run, or drain it first"

@@ -6,7 +6,7 @@ import functools
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -16,10 +16,14 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from cutwater.commands.nearby import meant_instead
 from cutwater.protocol.errors import CutwaterError
 
 WIDE = 140
 """Columns where no terminal says how many there are."""
+
+SHORT_S = 1.0
+"""For how long a command may do something without showing that it does."""
 
 StoreUrl = Annotated[
     str,
@@ -43,6 +47,7 @@ def show(as_json: bool, document: Any, *text: RenderableType) -> None:
     """Prints the one or the other."""
     if as_json:
         sys.stdout.write(msgspec.json.encode(document).decode() + "\n")
+        sys.stdout.flush()
         return
     screen = console()
     for part in text:
@@ -57,10 +62,13 @@ def command(function: F) -> F:
         as_json = bool(options.get("as_json"))
         try:
             return function(*args, **options)
+        except BrokenPipeError:
+            raise  # nobody reads on: an end without words
         except (CutwaterError, OSError) as error:
-            fail(str(error), as_json)
-        except KeyboardInterrupt:
-            fail("interrupted", as_json, code=130)
+            message = str(error) or type(error).__name__
+            fail(message + meant_instead(str(options.get("store", "")), message), as_json)
+        except KeyboardInterrupt as interrupt:
+            fail(str(interrupt) or "interrupted", as_json, code=130)
 
     return run  # type: ignore[return-value]
 
@@ -89,6 +97,23 @@ def waiting(what: str, as_json: bool) -> Iterator[Callable[[str], None]]:
     else:
         screen.print(f"{what} ...", markup=False, soft_wrap=True)
         yield lambda text: None
+
+
+@contextmanager
+def patiently(what: str, as_json: bool) -> Iterator[Callable[[], None]]:
+    """For work that is usually short: shows that it goes on only when it takes long. Yields what has to be called
+    now and then meanwhile."""
+    began = time.monotonic()
+    with ExitStack() as shown:
+        is_shown = False
+
+        def tick() -> None:
+            nonlocal is_shown
+            if not is_shown and time.monotonic() - began >= SHORT_S:
+                is_shown = True
+                shown.enter_context(waiting(what, as_json))
+
+        yield tick
 
 
 def table(*columns: str, right: tuple[str, ...] = ()) -> Table:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import msgspec
 from rich.text import Text
 
 from cutwater.cluster.config import ClusterConfig
+from cutwater.commands.asking import LOOKING
 from cutwater.commands.clustering import Peer, Secret, peer_config
 from cutwater.commands.output import (
     AsJson,
@@ -19,17 +19,20 @@ from cutwater.commands.output import (
     iso_ms,
     local,
     local_ms,
+    patiently,
     show,
     waiting,
 )
 from cutwater.durations import readable
+from cutwater.identity import exists
 from cutwater.live import view
 from cutwater.offline import read_journal
+from cutwater.presence import Presence, Seen, Watch, silence_s
 from cutwater.protocol.errors import UserError
 from cutwater.protocol.housekeeping import settled
 from cutwater.protocol.records import MARK_PREFIX, JournalState
 from cutwater.reading import sinks_of
-from cutwater.status import Status, read_status, stale_after
+from cutwater.status import ALONE, Status, read_status
 from cutwater.stores import Store, open_store
 
 
@@ -40,65 +43,95 @@ def status(
     peer: Peer = None,
     secret: Secret = "",
 ) -> None:
-    """Shows whether the pipeline runs, how its stages fare, and what is committed and published. With --peer
+    """Shows whether the pipeline runs, how its stages are doing, and what is committed and published. With --peer
     the members are asked themselves, and the journal is learned from them."""
     where = open_store(store)
-    members = read_status(where)
-    stale = stale_after(where)
     cluster = peer_config(peer, secret)
     if cluster is not None:
-        state, members = _ask_members(where, members, cluster, as_json)
+        state, members = _ask_members(where, cluster, as_json)
     else:
+        with patiently(LOOKING, as_json) as tick:
+            members = Watch(where).settle(tick)
         state = read_journal(where, must_exist=not members).state
     document: dict[str, Any] = {
         "store": where.url,
-        "running": any(m.is_alive(stale) for m in members),
-        "members": [_member(m, stale) for m in members],
+        "running": any(m.presence is Presence.RUNNING for m in members),
+        "members": [_member(m) for m in members],
         "journal": _journal(where, state),
     }
     text: list[Any] = []
-    for member in members:
-        if member.is_alive(stale):
+    for seen in members:
+        member = seen.status
+        if seen.presence is Presence.RUNNING:
             by = Text(f"process {member.pid} on {member.host}, since {local(member.started_at)}", style="dim")
-            text += [view(member, where.url, time.time(), [], console().width), by, ""]
+            # As of its last report, by its own clock: that of this machine may differ.
+            text += [view(member, where.url, member.updated_at, [], console().width), by, ""]
         else:
-            text += [_gone(member), ""]
+            text += [_gone(seen), ""]
     if not members:
         text += [f"no pipeline has run on {where.url} yet", ""]
     text += [Text(line) for line in _journal_lines(document["journal"], state.watermark)]
     show(as_json, document, *text)
 
 
-def _ask_members(
-    store: Store, last: list[Status], cluster: ClusterConfig, as_json: bool
-) -> tuple[JournalState, list[Status]]:
+def _ask_members(store: Store, cluster: ClusterConfig, as_json: bool) -> tuple[JournalState, list[Seen]]:
     from cutwater.cluster.observer import Observer
 
+    last = read_status(store)
     if not last:
         raise UserError(f"no pipeline has run on {store.url} yet, so its members cannot be asked")
     with waiting("asking the members", as_json) as say, Observer(cluster, last[0].pipeline, say) as observer:
         state = observer.read_journal(store).state
+        there = observer.members()
         now = {s.member: s for s in observer.statuses()}
-    return state, [now.pop(s.member, s) for s in last] + list(now.values())
+    told = {s.member: s for s in last} | now
+    found = [
+        Seen(s, Presence.RUNNING if name in there and not s.is_over else _absent(s), name in now)
+        for name, s in told.items()
+    ]
+    return state, found
 
 
-def _member(member: Status, stale: float) -> dict[str, Any]:
+def _absent(member: Status) -> Presence:
+    return Presence.ENDED if member.is_over else Presence.SILENT
+
+
+def _member(seen: Seen) -> dict[str, Any]:
+    member = seen.status
     found: dict[str, Any] = msgspec.to_builtins(member)
     for field in ("started_at", "updated_at", "epoch_at", "open_since"):
         found[field] = iso(found[field])
     found["watermark"] = iso_ms(member.watermark)
     for stage in found["stages"]:
         stage["watermark"] = iso_ms(stage["watermark"])
-    return found | {"alive": member.is_alive(stale)}
+    return found | {"alive": seen.presence is Presence.RUNNING, "presence": seen.presence.value}
 
 
-def _gone(member: Status) -> Text:
-    ago = readable(max(0.0, time.time() - member.updated_at))
-    text = Text.assemble((member.pipeline, "bold"), " does not run: ")
+def _gone(seen: Seen) -> Text:
+    member = seen.status
+    who = f"process {member.pid} on {member.host}"
+    at = f"at {local(member.updated_at)} by its clock"
+    text = Text.assemble((member.pipeline, "bold"))
+    if member.member != ALONE:
+        text.append(f", member '{member.member}'")
+    text.append(" does not run: ")
     if member.is_over:
-        return text.append(f"{member.state} {ago} ago (process {member.pid} on {member.host})")
+        why = f": {member.trouble}" if member.state == "failed" and member.trouble else ""
+        return text.append(f"{member.state} {at} ({who}){why}")
+    if seen.presence is Presence.ENDED:
+        return text.append(
+            f"{who} was {member.state} when it last gave a sign, {at}, and is gone; start it again, and it goes on "
+            "where it was",
+            style="yellow",
+        )
+    if exists(member.process):
+        return text.append(
+            f"{who} is there, but has given no sign for {readable(silence_s(member))} (the last one {at}): it is paused "
+            "or stuck; let it go on, or end it and start it again",
+            style="yellow",
+        )
     return text.append(
-        f"process {member.pid} on {member.host} was {member.state} when it last gave a sign, {ago} ago, and "
+        f"{who} was {member.state} when it last gave a sign, {at}, gave none for {readable(silence_s(member))} now, and "
         "seems to be gone; start it again, and it goes on where it was",
         style="yellow",
     )

@@ -17,7 +17,7 @@ from rich.rule import Rule
 from rich.table import Table
 
 from cutwater.demo.goods import batch_result, table_rows
-from cutwater.mailbox import answered, ask_through
+from cutwater.mailbox import Unanswered, answered, ask_through
 from cutwater.offline import read_journal
 from cutwater.protocol.errors import UserError
 from cutwater.protocol.records import JournalState
@@ -68,8 +68,8 @@ class Demo(ABC):
 
     def ask(self, request: Request) -> int | None:
         reply = ask_through(open_store(self.store), request, DEADLINE_S)
-        if reply is None:
-            raise UserError(f"the pipeline did not answer '{request.kind.value}'")
+        if isinstance(reply, Unanswered):
+            raise UserError(f"the pipeline did not answer '{request.kind.value}': {reply.value}")
         return answered(reply, request.kind)
 
     def show_tables(self, title: str) -> None:

@@ -155,7 +155,10 @@ def decode(data: bytes) -> Message:
     """The message that these bytes are. Raises `PeerError` if they are none."""
     try:
         return _decoder.decode(data)
-    except msgspec.DecodeError as error:
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # also: no text, nested too deep
         raise PeerError(
             f"not a message of this version of Cutwater ({error}): {data[:60]!r}; it was ignored."
             " If all members run the same version, look at the one that wrote it."
