@@ -32,10 +32,9 @@ from cryptography.x509.verification import (
     VerificationError,
 )
 
+from cutwater.cluster.config import COMMAND
 from cutwater.protocol.errors import UserError
 
-COMMAND = "command_"
-"""What the names of processes begin with that are no members: any certificate of the authority speaks for them."""
 MAX_CREDENTIALS = 2_000
 MAX_CHAIN = 8
 _PSS = padding.PSS(padding.MGF1(hashes.SHA256()), padding.PSS.DIGEST_LENGTH)
@@ -142,6 +141,7 @@ _CA_POLICY = ExtensionPolicy.permit_all().require_present(x509.BasicConstraints,
 
 
 def _speaks_for(names: list[str], member: str) -> bool:
+    """Any certificate of the authority is good for a command, which is no member."""
     return member in names or member.startswith(COMMAND)
 
 
