@@ -21,6 +21,8 @@ from cutwater.protocol.errors import UserError
 if TYPE_CHECKING:
     from cutwater.cluster.identity import Identity
 
+COMMAND = "command_"
+"""What the names of processes begin with that are no members and only look on."""
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 ENDPOINT = re.compile(r"(?P<protocol>tcp|tls)/(?P<host>\[[0-9A-Fa-f:.]+\]|[^\[\]:/#?]+):(?P<port>\d+)")
 USER = "cutwater"

@@ -27,16 +27,14 @@ from cryptography.x509.oid import NameOID
 from cryptography.x509.verification import (
     Criticality,
     ExtensionPolicy,
-    Policy,
     PolicyBuilder,
     Store,
     VerificationError,
 )
 
+from cutwater.cluster.config import COMMAND
 from cutwater.protocol.errors import UserError
 
-COMMAND = "command_"
-"""What the names of processes begin with that are no members: any certificate of the authority speaks for them."""
 MAX_CREDENTIALS = 2_000
 MAX_CHAIN = 8
 _PSS = padding.PSS(padding.MGF1(hashes.SHA256()), padding.PSS.DIGEST_LENGTH)
@@ -139,17 +137,11 @@ class Identity:
         return _ENCODE(("cutwater process", self._pipeline, member, boot, key))
 
 
-def _is_authority(policy: Policy, cert: x509.Certificate, constraints: x509.BasicConstraints) -> None:
-    if not constraints.ca:
-        raise ValueError("the certificate that signed it is not an authority's")
-
-
-_CA_POLICY = ExtensionPolicy.permit_all().require_present(
-    x509.BasicConstraints, Criticality.AGNOSTIC, _is_authority
-)
+_CA_POLICY = ExtensionPolicy.permit_all().require_present(x509.BasicConstraints, Criticality.AGNOSTIC, None)
 
 
 def _speaks_for(names: list[str], member: str) -> bool:
+    """Any certificate of the authority is good for a command, which is no member."""
     return member in names or member.startswith(COMMAND)
 
 
@@ -161,18 +153,16 @@ def _certificates(path: str) -> list[x509.Certificate]:
     try:
         return x509.load_pem_x509_certificates(Path(path).read_bytes())
     except (OSError, ValueError) as error:
-        raise UserError(
-            f"{path} cannot be read as a certificate: {error}; it has to be a PEM file"
-        ) from error
+        why = error.strerror if isinstance(error, OSError) else "it has to be a PEM file"
+        raise UserError(f"{path} cannot be read as a certificate: {why}") from error
 
 
 def _private_key(path: str) -> _PrivateKey:
     try:
         key = load_pem_private_key(Path(path).read_bytes(), None)
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise UserError(
-            f"{path} cannot be read as a private key: {error}; it has to be a PEM file without a passphrase"
-        ) from error
+        why = error.strerror if isinstance(error, OSError) else "it has to be a PEM file without a passphrase"
+        raise UserError(f"{path} cannot be read as a private key: {why}") from error
     if not isinstance(key, _PrivateKey):
         raise UserError(f"{path} is a {type(key).__name__}: use an RSA, an ECDSA or an Ed25519 key")
     return key

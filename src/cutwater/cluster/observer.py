@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 
-from cutwater.cluster.config import ClusterConfig
+from cutwater.cluster.config import COMMAND, ClusterConfig
 from cutwater.cluster.links import Links
-from cutwater.cluster.opening import open_links
+from cutwater.cluster.zenoh_kv import ZenohKv
 from cutwater.offline import perform
 from cutwater.protocol import effects as fx
 from cutwater.protocol.catchup import CatchUp
@@ -39,8 +39,8 @@ class Observer:
         self._tell = tell
         self._news = Event()
         self._heard: list[tuple[str, Any]] = []
-        self.name = f"command_{uuid.uuid4().hex[:8]}"
-        self.links: Links = open_links(config, pipeline, self.name, "1", tell)
+        self.name = f"{COMMAND}{uuid.uuid4().hex[:8]}"
+        self.links = Links(ZenohKv(config, pipeline, self.name, "1", tell), tell)
         self.links.start(self._on_message)
         deadline = time.monotonic() + JOIN_S
         while not self.members() and time.monotonic() < deadline:
@@ -49,7 +49,7 @@ class Observer:
             self.close()
             raise UserError(
                 f"no member of '{pipeline}' answered at {', '.join(config.peers)} within {JOIN_S:g} s: see whether one "
-                "listens there, and whether the secret is the same"
+                "listens there, and whether the secret is the same (--secret @FILE or CUTWATER_SECRET)"
             )
 
     def __enter__(self) -> Observer:
@@ -63,7 +63,7 @@ class Observer:
 
     def members(self) -> list[str]:
         """Who is there."""
-        return [name for name in self.links.alive() if not name.startswith("command_")]
+        return [name for name in self.links.alive() if not name.startswith(COMMAND)]
 
     def hint(self, topic: str) -> None:
         self.links.hint(topic)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+import stat
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from cutwater.cluster.config import ClusterConfig
 
 PANEL = "Several members"
+MAX_SECRET = 4_096
 Listen = Annotated[
     list[str] | None,
     typer.Option(
@@ -32,8 +33,8 @@ Peer = Annotated[
 Secret = Annotated[
     str,
     typer.Option(
-        "--secret", envvar="CUTWATER_SECRET", help="The same for all members; @FILE reads it from a file.",
-        show_envvar=True, rich_help_panel=PANEL,
+        "--secret", metavar="@FILE", rich_help_panel=PANEL,
+        help="A file with the secret, the same for all members; or the variable CUTWATER_SECRET has it (or @FILE).",
     ),
 ]  # fmt: skip
 
@@ -73,16 +74,38 @@ def cluster_config(
         return None
     from cutwater.cluster.config import ClusterConfig
 
-    if secret.startswith("@"):
-        try:
-            secret = Path(secret[1:]).read_text().strip()
-        except OSError as error:
-            raise UserError(f"--secret {secret}: {error.strerror}") from error
-        if not secret:
-            raise UserError("the file that --secret names is empty")
     config = ClusterConfig(
-        listen=tuple(listen or ()), peers=tuple(peer or ()), secret=secret, tls_ca=tls_ca, tls_cert=tls_cert,
+        listen=tuple(listen or ()), peers=tuple(peer or ()), secret=_secret(secret), tls_ca=tls_ca, tls_cert=tls_cert,
         tls_key=tls_key, multicast=multicast,
     )  # fmt: skip
     config.check()
     return config
+
+
+def _secret(given: str) -> str:
+    """The secret itself. What stands in a command line is shown to everybody on the machine: it is refused."""
+    if given and not given.startswith("@"):
+        raise UserError(
+            "a secret in a command line can be read by everybody on this machine, in the list of processes: write it to "
+            "a file that only you can read and give its name (--secret @FILE), or set CUTWATER_SECRET; if anybody else "
+            "uses this machine, make a new secret"
+        )
+    where = given or os.environ.get("CUTWATER_SECRET", "")
+    return _from_file(where[1:]) if where.startswith("@") else where
+
+
+def _from_file(name: str) -> str:
+    try:
+        with open(name) as file:
+            mode = os.fstat(file.fileno()).st_mode
+            secret = file.read(MAX_SECRET).strip()
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not a text"
+        raise UserError(f"the file {name} for the secret cannot be read: {why}") from error
+    if not secret:
+        raise UserError(f"the file {name} for the secret is empty")
+    if mode & (stat.S_IRGRP | stat.S_IROTH):
+        typer.echo(
+            f"warning: others than its owner can read the secret in {name}: chmod 600 {name}", err=True
+        )
+    return secret
