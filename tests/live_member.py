@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from cutwater import runtime
+from cutwater.cluster.config import ClusterConfig
 from cutwater.cluster.links import Links
+from cutwater.cluster.opening import open_links
 from cutwater.kv import MemoryCluster
 from cutwater.protocol.coordinator_actions import CoordinatorConfig
 from cutwater.protocol.leader import LeaderConfig
@@ -65,8 +67,8 @@ class Members:
         self._cluster = MemoryCluster()
         self._boots = 0
 
-    def start(self, name: str, timeout_ms: int = 300) -> runtime.Runtime:
-        """One that shows itself often, and leads if nobody does."""
+    def start(self, name: str, timeout_ms: int = 300, config: ClusterConfig | None = None) -> runtime.Runtime:
+        """One that shows itself often, and leads if nobody does; with a configuration over the network."""
         self._boots += 1
         boot = f"boot{self._boots}"
         stages = {
@@ -77,6 +79,8 @@ class Members:
         leader = LeaderConfig(timeout_ms, timeout_ms // 3, CoordinatorConfig(interval_ms=3_600_000))
         settings = runtime.Settings(leader, MemberConfig(poll_ms=50))
         links = Links(self._cluster.member(name, boot), self.told.append)
+        if config is not None:
+            links = open_links(config, "shop", name, boot, self.told.append)
         made = runtime.Runtime(built, self.store, name, boot, settings, self.told.append, links)
         made.reporter.every_s = 0.1
         self.up[name] = made

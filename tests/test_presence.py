@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -12,17 +13,19 @@ from typing import Any
 
 import msgspec
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from cutwater import identity, presence
 from cutwater.claim import claim
 from cutwater.cli import app
+from cutwater.cluster.config import ClusterConfig
 from cutwater.commands.asking import running
 from cutwater.identity import ProcessId, exists, this_process
 from cutwater.presence import Presence, Watch, silence_s
 from cutwater.protocol.errors import UserError
 from cutwater.status import REPORT_REMOTE_S, REPORT_S, read_status
-from cutwater.stores import Store, open_store
+from cutwater.stores import LocalStore, Store, open_store
+from tests.cluster_helpers import free_endpoint
 from tests.live_member import members
 from tests.spark_helpers import await_that
 from tests.written import beating, put_status
@@ -260,6 +263,44 @@ def test_a_paused_process_is_waited_for_longer(store: Store, monkeypatch: pytest
     told: list[str] = []
     claim(store, "chain", "main", False, told.append)
     assert "It exists, and has given no sign since this start" in told[0]
+
+
+# --- asking the members themselves -----------------------------------------------------------------------
+
+
+class Unreported(LocalStore):
+    """A store into which members cannot write how they are doing, after they did so once."""
+
+    def put(self, name: str, data: bytes) -> None:
+        if name.startswith("status/") and self.exists(name):
+            raise OSError("the quota is used up")
+        super().put(name, data)
+
+
+def test_a_member_that_answers_runs_whatever_the_store_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presence, "STUCK_S", 0.0)
+    (tmp_path / "state").mkdir()
+    store = Unreported(tmp_path / "state")
+    endpoint = free_endpoint()
+
+    def call(*words: str) -> Result:
+        return CliRunner().invoke(app, [*words, "--json", "--store", store.url])
+
+    with members(store) as up:
+        made = up.start("main", config=ClusterConfig(listen=(endpoint,)))
+        await_that("it has a checkpoint", lambda: made.member.journal.state.head, 30)
+        alone = call("checkpoint")
+        assert alone.exit_code == 1
+        assert "no pipeline runs on" in alone.stdout
+        found = call("status", "--peer", endpoint)
+        assert json.loads(found.stdout)["running"] is True, found.output
+        asked = call("checkpoint", "--peer", endpoint, "--timeout", "60s")
+        assert json.loads(asked.stdout) == {"epoch": 2}, asked.output
+        named = call("savepoint", "good", "--epoch", "1", "--peer", endpoint)
+        assert json.loads(named.stdout) == {"savepoint": "good", "epoch": 1}
+        assert made.member.journal.state.term == 1  # nobody has taken the lead from it for that
 
 
 # --- the real reporter ----------------------------------------------------------------------------------

@@ -13,10 +13,12 @@ from cutwater.commands.clustering import Peer, Secret, peer_config
 from cutwater.commands.output import AsJson, StoreUrl, Timeout, command, show, waiting
 from cutwater.durations import seconds
 from cutwater.mailbox import new_id
-from cutwater.offline import read_journal
+from cutwater.offline import drive, read_journal
 from cutwater.presence import Presence, Seen, Watch
 from cutwater.protocol.errors import UserError
 from cutwater.protocol.housekeeping import settled
+from cutwater.protocol.journal import Journal
+from cutwater.protocol.log import follow
 from cutwater.protocol.records import MARK_PREFIX, JournalState
 from cutwater.protocol.wire import Request, RequestKind
 from cutwater.stores import Store, open_store
@@ -77,7 +79,7 @@ def drain(
 
 def _already(store: Store, watch: Watch, as_json: bool) -> None:
     """Nothing runs. Raises `UserError` unless there is nothing to drain either."""
-    course = look(store, watch)
+    course = look(store, watch, read_journal(store))
     if not course.is_done:
         raise nothing_runs(store, "drain")
     last = course.state.head
@@ -85,9 +87,10 @@ def _already(store: Store, watch: Watch, as_json: bool) -> None:
     show(as_json, {"epoch": last, "state": "drained", "failed": []}, said)
 
 
-def look(store: Store, watch: Watch) -> Course:
-    """How far a drain is now."""
-    state = read_journal(store).state
+def look(store: Store, watch: Watch, journal: Journal) -> Course:
+    """How far a drain is now. Reads on in the journal."""
+    drive(store, follow(journal.view))
+    state = journal.state
     graph = state.topology
     head = state.committed.get(state.head) if state.head is not None else None
     late: dict[str, str] = {}
@@ -102,8 +105,9 @@ def look(store: Store, watch: Watch) -> Course:
 
 def _await_end(store: Store, watch: Watch, epoch: int | None, deadline: float) -> Course:
     """Returns when all is published and nobody runs any more. Raises `UserError` when that will not be."""
+    journal = read_journal(store)
     while True:
-        course = look(store, watch)
+        course = look(store, watch, journal)
         if course.is_done and not course.alive:
             return course
         _refuse_hopeless(course, epoch)
