@@ -135,7 +135,14 @@ def _restore(state: JournalState, body: Restored, index: int) -> None:
     _void_open(state, FailureReason.RESTORED, f"everything went back to epoch {body.epoch}")
     state.generation = body.generation
     state.generations[body.generation] = Generation(
-        body.generation, index, body.epoch, target.generation, target.index, body.forks, body.reset
+        body.generation,
+        index,
+        body.epoch,
+        target.generation,
+        target.index,
+        body.forks,
+        body.reset,
+        body.force,
     )
     state.head, state.head_cuts, state.watermark = body.epoch, body.forks, target.watermark
     state.floors, state.pinned = {}, ()

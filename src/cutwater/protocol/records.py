@@ -123,13 +123,15 @@ class Savepoint(msgspec.Struct, frozen=True, tag="SAVEPOINT"):
 
 class Restored(msgspec.Struct, frozen=True, tag="RESTORED"):
     """A new generation begins at the cut of `epoch`. `forks`: each stage's last batch of before. The stages
-    in `reset` begin it without their state."""
+    in `reset` begin it without their state. With `force` the tables go back even if that undoes what others
+    did to them since."""
 
     term: int
     generation: int
     epoch: int
     forks: dict[str, int]
     reset: tuple[str, ...] = ()
+    force: bool = False
 
 
 class Expired(msgspec.Struct, frozen=True, tag="EXPIRED"):
@@ -170,6 +172,7 @@ class Generation(msgspec.Struct, frozen=True):
     transaction: int = 0
     forks: dict[str, int] = {}
     reset: tuple[str, ...] = ()
+    force: bool = False
 
 
 class JournalState(msgspec.Struct):

@@ -259,7 +259,7 @@ class Oracle:
 
     def _has_settled(self, sink: str, index: int) -> bool:
         marks = self.world.store.list(f"{r.MARK_PREFIX}{sink}/", r.mark_name(index - 1, sink))
-        return bool(marks) or self.world.tables[sink].head().transaction >= index
+        return bool(marks) or self.world.tables[sink].transaction >= index
 
     # --- stage logs -----------------------------------------------------------------------------------
 
@@ -525,7 +525,7 @@ class Oracle:
         late = []
         for sink, table in sorted(self.world.tables.items()):
             mark = r.mark_name(index, sink)
-            if table.head().transaction > index or mark not in self.world.store.objects:
+            if table.transaction > index or mark not in self.world.store.objects:
                 late.append(sink)
         return late
 
