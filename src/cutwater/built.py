@@ -134,7 +134,7 @@ def whole(specs: Mapping[str, StageSpec]) -> Topology:
     )
 
 
-def bind_sinks(built: Built, store: Store, force: bool = False) -> None:
+def bind_sinks(built: Built, store: Store) -> None:
     """Tells each sink for whom it works and what rows it gets. Raises `UserError` if it cannot take them."""
     for stage in built.stages.values():
         for sink in stage.definition.sinks:
@@ -143,7 +143,7 @@ def bind_sinks(built: Built, store: Store, force: bool = False) -> None:
                     f"sink '{sink.name}' shows rows when their window is closed (final_by={sink.final_by!r}), but "
                     f"stage '{stage.name}' has no watermark, so no window ever closes: add withWatermark()"
                 )
-            sink.bind(store, sink.name, stage.schema.json(), force)
+            sink.bind(store, sink.name, stage.schema.json())
             sink.attach(built.spark)
 
 

@@ -24,7 +24,7 @@ from cutwater.protocol.coordinator_actions import CoordinatorConfig
 from cutwater.protocol.errors import GraphChanged, UserError
 from cutwater.protocol.leader import LeaderConfig
 from cutwater.protocol.wire import Request, RequestKind
-from cutwater.restoring import check_topology, is_forced, restore_before_start
+from cutwater.restoring import check_topology, restore_before_start
 from cutwater.runtime import Runtime, Settings, member_config
 from cutwater.sinks.base import Sink
 from cutwater.spark.session import adopt_session, hush, make_session
@@ -181,7 +181,7 @@ class Pipeline:
         listen = cluster.reachable if cluster is not None else ()
         topology, endpoints = assemble(where, name, builder, reads, expected, listen, say)
         built = builder.finish(topology)
-        bind_sinks(built, where, force or is_forced(where))
+        bind_sinks(built, where)
         if restore is not None:
             restore_before_start(where, built.topology, str(restore), tuple(drop), tuple(reset), say)
         elif drop or reset:

@@ -22,6 +22,7 @@ from cutwater.protocol import effects as fx
 from cutwater.protocol.errors import StoreError, UserError
 from cutwater.protocol.leader import Leader, LeaderConfig, LeaderPhase
 from cutwater.protocol.member import Member, MemberConfig
+from cutwater.protocol.publish import oldest_needed
 from cutwater.protocol.records import JournalState, StageReport
 from cutwater.protocol.replay.messages import AskRange, Compacted, EntriesChunk, FetchEntries, HaveRange
 from cutwater.protocol.wire import Ack, Announcement, Heartbeat, LogGrown, Reply, Request
@@ -134,12 +135,16 @@ class Runtime:
             self.shell.work(lambda: self._discard(known))
 
     def _discard(self, state: JournalState) -> None:
-        """Removes staged output that nobody will publish. What fails is done another time."""
+        """Removes staged output that nobody will publish, and history of tables to which nobody will go back. What
+        fails is done another time."""
         try:
             manifests = [manifest_of(self.store, checkpoint) for checkpoint in state.committed.values()]
             for stage in self.hosts.values():
                 for sink in stage.built.definition.sinks:
                     sink.discard(Needed(state, stage.name, sink.name, manifests))
+                    needed = oldest_needed(state, sink.head().transaction)
+                    if needed is not None:
+                        sink.trim(needed)
         except (OSError, StoreError) as error:
             self.shell.last_trouble = f"removing staged leftovers: {error}"
 
@@ -365,7 +370,9 @@ class Runtime:
     def _rewind(self, effect: fx.RewindTable) -> int | None:
         sink = self.sinks[effect.sink]
         failpoints.reach("before rewind", effect.sink)
-        version = sink.rewind(effect.expected_version, effect.transaction, effect.to_version)
+        version = sink.rewind(
+            effect.expected_version, effect.transaction, effect.to_version, effect.force
+        )
         if version is not None and not sink.rewinds:
             self.tell(f"sink '{sink.name}' cannot go back: what it was given after that epoch stays given")
         failpoints.reach("after rewind", effect.sink)
