@@ -18,8 +18,10 @@ from cutwater.protocol.publish import (
     contents,
     duties,
     newest_mark,
+    oldest_needed,
     perform,
     read_manifest,
+    stranded,
 )
 from tests.builders import Desk, batch, begun, committed, journal_of, manifest
 
@@ -551,3 +553,65 @@ def test_a_manifest_is_read_again_after_an_error_of_the_store() -> None:
     duty = permit(desk, 1, "f")
     desk.lose = [fx.Read, fx.Read]
     assert desk.run(read_manifest(duty.checkpoint)) == release(1, "f")
+
+
+# Sinks that a changed graph no longer has.
+
+
+def graph(**sinks: str) -> r.Topology:
+    """A graph of stages with one sink each."""
+    stages = [r.StageSpec(stage, (), "m0", (r.SinkSpec(sink, final=True),)) for stage, sink in sinks.items()]
+    return r.Topology({spec.name: spec for spec in stages})
+
+
+TARGET = journal_of(LEADER, *epochs(1)).committed[1]
+
+
+def left_behind(after: r.Topology, settled: int = 3, held: bool = True, dropped: tuple[str, ...] = ()) -> str:
+    files = {"old": staged(("w10", 10))} if held else {}
+    cut = manifest(1, 2, release={"old": (), "other": ()}, held=files)
+    before = graph(a="old", b="other")
+    return "; ".join(stranded(cut, TARGET, before, after, {"old": settled, "other": 3}, dropped))
+
+
+def test_a_sink_is_not_renamed_while_it_holds_rows() -> None:
+    """What it holds is in the manifest under its old name, and nobody would ever show it."""
+    cut = manifest(1, 2, held={"old": staged(("w10", 10))})
+    assert contents([], "new", cut.held.get("new", ()), 100) == ((), ())
+    assert "'old', which is gone, holds 1 files" in left_behind(graph(a="new", b="other"))
+    assert "name='old'" in left_behind(graph(a="new", b="other"))
+    assert left_behind(graph(a="old", b="other")) == ""
+    assert left_behind(graph(c="old", b="other")) == "", "another stage may feed it"
+
+
+def test_a_sink_is_not_renamed_while_it_has_something_to_publish() -> None:
+    after = graph(a="new", b="other")
+    assert "'old', which is gone, has not published everything up to epoch 1" in left_behind(after, 2, False)
+    assert left_behind(after, settled=3, held=False) == ""
+
+
+@pytest.mark.parametrize("dropped", ["old", "a"], ids=["the sink", "its stage"])
+def test_what_a_sink_holds_goes_with_it_if_that_is_meant(dropped: str) -> None:
+    assert left_behind(graph(b="other"), 0, dropped=(dropped,)) == ""
+    assert left_behind(graph(b="other"), 0, dropped=("b",)) != ""
+
+
+# What tables have to keep.
+
+
+def test_a_table_keeps_what_the_oldest_kept_checkpoint_needs() -> None:
+    state = journal_of(LEADER, *epochs(1, 2, 3))
+    assert oldest_needed(state, 7) == 3
+    gone = journal_of(LEADER, *epochs(1, 2, 3), r.Expired(1, 1, (1, 2), (), {}, ()))
+    assert oldest_needed(gone, 7) == 7
+    assert oldest_needed(journal_of(LEADER), 0) is None
+
+
+def test_a_table_keeps_what_a_restore_needs_that_it_has_not_followed_yet() -> None:
+    """Its target has expired meanwhile, which does not happen before every sink has followed; a member with an
+    old journal must not be fooled all the same."""
+    state = journal_of(
+        LEADER, *epochs(1, 2), r.Restored(1, 2, 1, {"a": 0}), *[r.Expired(1, 2, (1,), (), {}, ())]
+    )
+    assert oldest_needed(state, 5) == 3
+    assert oldest_needed(state, 6) == 5

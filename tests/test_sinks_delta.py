@@ -543,21 +543,23 @@ def versions_in_log(table: str) -> list[int]:
     return sorted(int(file.stem) for file in Path(table, "_delta_log").glob("*.json") if file.stem.isdigit())
 
 
+@pytest.mark.parametrize("rewinds", [True, False], ids=["going back", "publishing"])
 @pytest.mark.parametrize("whose", ["ours", "others"])
-def test_publishing_and_going_back_remove_no_history_however_old(make: Make, table: str, whose: str) -> None:
+def test_no_history_is_removed_however_old(make: Make, table: str, whose: str, rewinds: bool) -> None:
     if whose == "others":
         append(table, 0)
     sink = make()
     first = publish(sink, 1, [1])
     assert first is not None
-    for transaction in range(2, 98):
+    for transaction in range(2, 120):
         publish(sink, transaction, [transaction])
-    age(table, days=400)
-    for transaction in range(98, 104):
+    age(table, days=400)  # with a checkpoint that is as old
+    for transaction in range(120, 206):
         version = sink.head().version
-        assert sink.rewind(version, transaction, version - 1) == version + 1  # one is the hundredth
-    for transaction in range(104, 206):
-        publish(sink, transaction, [transaction])
+        if rewinds and transaction > 190:  # one of them is the two hundredth commit
+            assert sink.rewind(version, transaction, version - 1) == version + 1
+        else:
+            publish(sink, transaction, [transaction])
     assert versions_in_log(table) == list(range(make().head().version + 1))
     assert make().find(1) == first
     assert sink.rewind(sink.head().version, 300, first) is not None
@@ -624,6 +626,40 @@ def test_names_with_odd_characters_are_found_as_they_lie_there(make: Make, table
     assert [sink.find(t) for t in (4, 5)] == [0, 1]
     DeltaTable(table).vacuum(0, dry_run=False, enforce_retention_duration=False)
     assert [sink.find(t) for t in (4, 5, 6)] == [None, None, 3]
+
+
+def test_who_cannot_go_back_goes_on_under_another_name_and_path(
+    make: Make, table: str, store: Store, tmp_path: Path
+) -> None:
+    """The error says what to do, and that works: the new table begins at the checkpoint."""
+    sink = make()
+    bodies: list[r.JournalBody] = [r.Leader(1, "m0")]
+
+    def epoch(number: int, generation: int, **release: tuple[str, ...]) -> None:
+        place = len(bodies) + 1
+        data = r.encode(manifest(number, place, release=release))
+        store.create(r.manifest_name(number, place), data)
+        begun = r.Begun(1, generation, number, place, 0, "h")
+        bodies.extend([begun, committed(number, place, generation, manifest=digest(data))])
+
+    def settle(sink: DeltaSink) -> None:
+        for duty in duties(journal_of(*bodies), sink.head().transaction):
+            drive(store, sink, perform(sink.name, duty))
+
+    for number in (1, 2, 3):
+        epoch(number, 1, table=stage(sink, f"{number}", [number]))
+    settle(sink)
+    clean_up_log(table, before=2)
+    bodies.append(r.Restored(1, 2, 1, {"a": 0}))
+    with pytest.raises(StoreError, match="cannot go back to epoch 1.*another name and path.*--drop table"):
+        settle(make())
+    other = delta(str(tmp_path / "other"))
+    other.bind(store, "other", ROWS)
+    settle(other)
+    epoch(4, 2, other=stage(other, "4", [4]))
+    settle(other)
+    assert ids(str(tmp_path / "other")) == [4]
+    assert ids(table) == [1, 2, 3]
 
 
 # --- whoever has only the store -----------------------------------------------------------------------------

@@ -11,7 +11,7 @@ what one of them says is published is never published again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
@@ -42,6 +42,7 @@ from cutwater.protocol.records import (
     Manifest,
     Published,
     StagedFile,
+    Topology,
     decode,
     encode,
     manifest_name,
@@ -114,6 +115,38 @@ def oldest_needed(state: JournalState, transaction: int) -> int | None:
     kept = [checkpoint.index for checkpoint in state.committed.values()]
     ordered = [d.transaction for d in duties(state, transaction) if isinstance(d, RewindOrder)]
     return min([*kept, *ordered], default=None)
+
+
+def stranded(
+    manifest: Manifest,
+    target: Checkpoint,
+    before: Topology,
+    after: Topology,
+    settled: Mapping[str, int],
+    dropped: Collection[str],
+) -> list[str]:
+    """What sinks would leave behind that the graph after a restore no longer has, in words; empty if nothing.
+
+    What waits for a watermark is held under the name of its sink, and so is what is committed and not published
+    yet: nobody else shows it. `dropped` names the stages and sinks that are meant to go; `settled` is the highest
+    journal index that the marks of each sink name.
+    """
+    found: list[str] = []
+    stages = before.sinks()
+    for sink in sorted(manifest.release.keys() - after.sinks().keys()):
+        if sink in dropped or stages.get(sink) in dropped:
+            continue
+        advice = f"call it {sink!r} again (name={sink!r}), or let its rows go with `--drop {sink}`"
+        if manifest.held.get(sink):
+            found.append(
+                f"sink {sink!r}, which is gone, holds {len(manifest.held[sink])} files with rows of windows that are "
+                f"not closed yet at epoch {target.epoch}: {advice}"
+            )
+        elif settled.get(sink, 0) < target.index:
+            found.append(
+                f"sink {sink!r}, which is gone, has not published everything up to epoch {target.epoch} yet: {advice}"
+            )
+    return found
 
 
 def begin(sink: str, journal: Journal) -> Procedure[int]:

@@ -128,7 +128,7 @@ class DeltaSink(Sink):
     def _remember(self, transaction: int | None) -> None:
         """Takes note of a transaction that the table has had; it may forget it, and we do not."""
         if transaction is not None:
-            self._transaction = max(self._transaction, transaction)
+            self._transaction = transaction
             self._forgetful = False
 
     def _load(self) -> None:
