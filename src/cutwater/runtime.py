@@ -82,7 +82,9 @@ class Runtime:
         self._caches = {s: folders.Cache() for s in built.topology.stages}
         self.recorder = recording.from_environment(self.member)
         perform, send = recording.watched(self.recorder, self._perform, self._send)
-        self.shell = Shell(self.member, perform, send, self._on_ended, self._after_step, self._on_failure)
+        self.shell = Shell(
+            self.member, perform, send, self._on_ended, self._after_step, self._on_failure, self._apart
+        )
         self.hosts = {s: StageHost(self, built.stages[s]) for s in built.topology.hosted(name)}
         self.mailbox = Mailbox(self)
         self.reporter = Reporter(self)
@@ -325,6 +327,12 @@ class Runtime:
 
     # --- effects, in threads of the pool --------------------------------------------------------------
 
+    def _apart(self, effect: fx.Effect) -> str | None:
+        """The sink that performs an effect by a function of the user's."""
+        if isinstance(effect, fx.PublishTable) and self.sinks[effect.sink].calls_user:
+            return f"call-{effect.sink}"
+        return None
+
     def _perform(self, effect: fx.Effect) -> Any:
         return self._handlers[type(effect)](effect)
 
@@ -370,9 +378,7 @@ class Runtime:
     def _rewind(self, effect: fx.RewindTable) -> int | None:
         sink = self.sinks[effect.sink]
         failpoints.reach("before rewind", effect.sink)
-        version = sink.rewind(
-            effect.expected_version, effect.transaction, effect.to_version, effect.force
-        )
+        version = sink.rewind(effect.expected_version, effect.transaction, effect.to_version, effect.force)
         if version is not None and not sink.rewinds:
             self.tell(f"sink '{sink.name}' cannot go back: what it was given after that epoch stays given")
         failpoints.reach("after rewind", effect.sink)
