@@ -500,5 +500,7 @@ def test_a_shell_ends_while_a_function_hangs_and_begins_no_other() -> None:
     loop.stop()
     gate.set()
     for workers in loop._threads_apart.values():
-        workers.join()
+        for thread in workers._threads:
+            thread.join(10)
+            assert not thread.is_alive()
     assert said.empty()

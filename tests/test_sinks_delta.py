@@ -651,7 +651,7 @@ def test_who_cannot_go_back_goes_on_under_another_name_and_path(
     settle(sink)
     clean_up_log(table, before=2)
     bodies.append(r.Restored(1, 2, 1, {"a": 0}))
-    with pytest.raises(StoreError, match="cannot go back to epoch 1.*another name and path.*--drop table"):
+    with pytest.raises(StoreError, match=r"cannot go back to epoch 1.*another name and path.*--drop table"):
         settle(make())
     other = delta(str(tmp_path / "other"))
     other.bind(store, "other", ROWS)

@@ -4,10 +4,10 @@ Only one thread at a time has the turn, and only who has it resumes procedures, 
 between two effects. The effects themselves, which touch storage, tables and Spark, are performed without it. All
 this is done by a pool of threads that are alike: one takes the turn, does what was called for from outside, leaves
 the turn, and performs the first effect that came of it (others are left to other threads); then it takes the turn
-again with the answer, and so on. What runs a function of the user's (`apart`), which may take any time or never
-return, has a thread of its own, so that nobody else ever waits for it. So neither a message nor an effect costs more than one change of threads. One more
-thread minds the clock, and takes the turn when all others are busy. The duties of a shell are in
-`protocol/effects.py`.
+again with the answer, and so on. So neither a message nor an effect costs more than one change of threads. One more
+thread minds the clock, and takes the turn when all others are busy. What runs a function of the user's (`apart`),
+which may take any time or never return, has a thread of its own, so that nobody else waits for it. The duties of a
+shell are in `protocol/effects.py`.
 """
 
 from __future__ import annotations
