@@ -293,13 +293,14 @@ class Desk:
 
     `before` is called with each effect before it is performed: a test moves the world there. `lose` holds
     effect kinds of which the next one is performed without an answer. `oldest` is the first version that the
-    history of a table still has.
+    history of a table still has; a table in `forgetful` cannot say that it never had a transaction.
     """
 
     def __init__(self, *sinks: str) -> None:
         self.objects: dict[str, bytes] = {}
         self.tables = {sink: [Version(0, ())] for sink in sinks}
         self.oldest = dict.fromkeys(sinks, 0)
+        self.forgetful: set[str] = set()
         self.done: list[fx.Effect] = []
         self.before: Callable[[fx.Effect], None] | None = None
         self.lose: list[type] = []
@@ -352,7 +353,8 @@ class Desk:
                 return fx.DONE
             case fx.ReadTable():
                 versions = self.tables[effect.sink]
-                return fx.TableHead(len(versions) - 1, versions[-1].transaction)
+                forgetful = effect.sink in self.forgetful and not versions[-1].transaction
+                return fx.TableHead(len(versions) - 1, versions[-1].transaction, forgetful)
             case fx.FindTableVersion():
                 return self._find(effect.sink, effect.transaction)
             case fx.PublishTable():

@@ -338,6 +338,33 @@ def rule_8_a_zombies_older_transaction_is_not_refused(patch: Patch) -> None:
 
 
 @bug
+def rule_8_a_table_that_forgot_is_believed(patch: Patch) -> None:
+    """The marks, which say what is published, are not asked."""
+
+    def begin(sink: str, journal: Any) -> Any:
+        head = yield from fx.insist(fx.ReadTable(sink))
+        return head.transaction - 1
+
+    def is_settled(sink: str, index: int) -> Any:
+        return False
+        yield
+
+    patch.setattr(member, "begin", begin)
+    patch.setattr(publish, "is_settled", is_settled)
+
+
+@bug
+def rule_8_a_zombie_believes_a_table_that_forgot(patch: Patch) -> None:
+    """The marks are asked once, when a process starts, and not before each commit."""
+
+    def is_settled(sink: str, index: int) -> Any:
+        return False
+        yield
+
+    patch.setattr(publish, "is_settled", is_settled)
+
+
+@bug
 def an_epoch_without_rows_is_settled_without_its_mark(patch: Patch) -> None:
     real = publish.perform
 

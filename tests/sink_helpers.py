@@ -13,6 +13,8 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 
+from cutwater.offline import perform
+from cutwater.protocol import effects as fx
 from cutwater.sinks import Sink
 from cutwater.stores import Store, open_store
 from tests.s3_server import BUCKET, INSTALL, find_server, s3_server
@@ -67,6 +69,30 @@ def publish(sink: Sink, transaction: int, ids: Sequence[int]) -> int | None:
     """Publishes new rows as the one in charge would."""
     files = stage(sink, f"attempt-{transaction}", ids)
     return sink.publish(sink.head().version, transaction, files, epoch=transaction)
+
+
+def drive(store: Store, sink: Sink, procedure: fx.Procedure[T]) -> T:
+    """Runs a procedure of the protocol with a real store and a real sink."""
+    answer: Any = None
+    while True:
+        try:
+            effect = procedure.send(answer)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        match effect:
+            case fx.ReadTable():
+                answer = sink.head()
+            case fx.FindTableVersion():
+                answer = sink.find(effect.transaction)
+            case fx.PublishTable():
+                answer = sink.publish(effect.expected_version, effect.transaction, effect.files, epoch=1)
+            case fx.RewindTable():
+                answer = sink.rewind(
+                    effect.expected_version, effect.transaction, effect.to_version, effect.force
+                )
+            case _:
+                answer = perform(store, effect)
 
 
 def at_once(*actions: Callable[[], T]) -> list[T]:

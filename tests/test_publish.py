@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from cutwater.protocol import effects as fx
 from cutwater.protocol import records as r
 from cutwater.protocol.chain import digest
 from cutwater.protocol.errors import StoreError
+from cutwater.protocol.journal import Journal
 from cutwater.protocol.publish import (
     CommitPermit,
     Duty,
     RewindOrder,
+    begin,
     contents,
     duties,
+    newest_mark,
+    oldest_needed,
     perform,
     read_manifest,
+    stranded,
 )
 from tests.builders import Desk, batch, begun, committed, journal_of, manifest
 
@@ -251,7 +257,7 @@ def test_seed_a11_republishing_at_start_publishes_what_was_committed() -> None:
     """A table whose last commit lacks its mark, and two epochs that nobody has published yet."""
     desk = Desk("out")
     permits = [permit(desk, n, f"f{n}") for n in (1, 2, 3)]
-    desk.run(perform("out", permits[0]), crash_after=3)
+    desk.run(perform("out", permits[0]), crash_after=4)
     assert commits(desk) == [3]
     assert not any(name.startswith(r.MARK_PREFIX) for name in desk.objects)
     for duty in permits:
@@ -266,7 +272,7 @@ def test_republishing_at_start_marks_what_had_no_rows_in_its_place() -> None:
     permits = [permit(desk, 1, "f"), permit(desk, 2), permit(desk, 3), permit(desk, 4, "g")]
     desk.run(perform("out", permits[0]))
     desk.run(perform("out", permits[1]))
-    desk.run(perform("out", permits[2]), crash_after=2)
+    desk.run(perform("out", permits[2]), crash_after=3)
     assert r.mark_name(7, "out") not in desk.objects, "the crash came before its mark"
     desk.foreign_commit("out", "theirs")
     for duty in permits:
@@ -352,10 +358,137 @@ def test_a_rewind_without_history_says_what_to_do() -> None:
         desk.run(perform("out", permit(desk, epoch, f"f{epoch}")))
     desk.oldest["out"] = 2
     with pytest.raises(
-        StoreError, match=r"sink out has no version for epoch 1.*history was removed.*--reset"
+        StoreError, match=r"sink out cannot go back to epoch 1.*newer checkpoint.*`--drop out`"
     ):
         desk.run(perform("out", RewindOrder(1, 6, 3)))
     assert desk.shown("out") == ("f1", "f2")
+
+
+@pytest.mark.parametrize("force", [True, False])
+def test_a_rewind_is_forced_if_its_own_restore_was(force: bool) -> None:
+    """The restore before it was the other way round, and says nothing about this one."""
+    state = journal_of(
+        LEADER,
+        *epochs(1, 2),
+        r.Restored(1, 2, 1, {"a": 0}, force=not force),
+        r.Begun(1, 2, 3, 7, 0, "h"),
+        r.Committed(1, 2, 3, 7, "", None, {"a": 1}),
+        r.Restored(1, 3, 3, {"a": 1}, force=force),
+    )
+    assert duties(state, 5)[0] == RewindOrder(1, 6, 3, not force)
+    assert duties(state, 8) == [RewindOrder(3, 9, 8, force)]
+    desk = Desk("out")
+    desk.run(perform("out", permit(desk, 4, "f")))
+    desk.run(perform("out", RewindOrder(4, 10, 9, force)))
+    (rewind,) = [effect for effect in desk.done if isinstance(effect, fx.RewindTable)]
+    assert rewind.force is force
+
+
+# A table that forgets. The marks are evidence too.
+
+
+def forget(desk: Desk) -> None:
+    """The table forgets all transactions that it has seen."""
+    desk.tables["out"] = [msgspec.structs.replace(v, transaction=0) for v in desk.tables["out"]]
+
+
+@pytest.mark.parametrize("files", [("f",), ()], ids=["rows", "no rows"])
+def test_what_a_mark_says_is_published_is_not_published_again(files: tuple[str, ...]) -> None:
+    desk = Desk("out")
+    duty = permit(desk, 1, *files)
+    desk.run(perform("out", duty))
+    forget(desk)
+    before = list(desk.tables["out"]), dict(desk.objects)
+    desk.run(perform("out", duty))
+    assert (desk.tables["out"], desk.objects) == before
+
+
+def test_a_rewind_that_a_mark_says_is_done_is_not_done_again() -> None:
+    desk = Desk("out")
+    desk.run(perform("out", permit(desk, 1, "f")))
+    desk.run(perform("out", RewindOrder(1, 4, 3)))
+    desk.run(perform("out", permit(desk, 3, "g")))
+    forget(desk)
+    desk.run(perform("out", RewindOrder(1, 4, 3)))
+    assert desk.shown("out") == ("f", "g")
+
+
+def test_a_zombie_is_stopped_by_a_mark_that_came_after_its_look_at_the_table() -> None:
+    """Its successor does the same and the table forgets, all before the zombie asks the marks."""
+    desk = Desk("out")
+    duty = permit(desk, 1, "f")
+
+    def the_other_is_faster(effect: fx.Effect) -> None:
+        if isinstance(effect, fx.List):
+            desk.before = None
+            desk.run(perform("out", duty))
+            forget(desk)
+
+    desk.before = the_other_is_faster
+    desk.run(perform("out", duty))
+    assert desk.shown("out") == ("f",)
+
+
+def known_journal(*bodies: r.JournalBody) -> Journal:
+    journal = Journal()
+    journal.state = journal_of(*bodies)
+    journal.view.last = len(bodies)
+    return journal
+
+
+def test_a_sink_begins_behind_what_its_marks_or_its_table_name() -> None:
+    desk, journal = Desk("out"), known_journal(LEADER, *epochs(1, 2, 3))
+    assert desk.run(begin("out", journal)) == 0
+    desk.run(perform("out", permit(desk, 1, "f")))
+    assert desk.run(begin("out", journal)) == 3
+    desk.run(perform("out", permit(desk, 2)))
+    assert desk.run(begin("out", journal)) == 5, "it had no rows, so only its mark tells"
+    forget(desk)
+    assert desk.run(begin("out", journal)) == 5
+    desk.run(perform("out", permit(desk, 3, "g")), crash_after=4)
+    assert desk.run(begin("out", journal)) == 6, "it is in the table, and has no mark yet"
+
+
+@pytest.mark.parametrize("pending", [True, False], ids=["an epoch without a mark", "all marked"])
+def test_a_table_that_cannot_tell_is_not_guessed_about(pending: bool) -> None:
+    """Neither the table's transactions nor its log say whether epoch 2 is in it."""
+    desk = Desk("out")
+    desk.run(perform("out", permit(desk, 1, "f")))
+    forget(desk)
+    desk.forgetful.add("out")
+    journal = known_journal(LEADER, *epochs(1, 2) if pending else epochs(1))
+    if pending:
+        with pytest.raises(
+            StoreError, match=r"whether epoch 2 is in the table of sink out.*`--restore latest"
+        ):
+            desk.run(begin("out", journal))
+    else:
+        assert desk.run(begin("out", journal)) == 3
+        desk.run(perform("out", permit(desk, 2, "g")))
+        assert desk.shown("out") == ("f", "g")
+
+
+def test_a_table_that_was_replaced_is_not_taken_for_the_one_that_is_marked() -> None:
+    desk, journal = Desk("out"), known_journal(LEADER, *epochs(1, 2))
+    for epoch in (1, 2):
+        desk.run(perform("out", permit(desk, epoch, f"f{epoch}")))
+    desk.tables["out"] = desk.tables["out"][:1]
+    with pytest.raises(StoreError, match=r"at version 0, and was at version 2 when epoch 2.*another name"):
+        desk.run(begin("out", journal))
+
+
+def test_a_mark_that_retention_takes_while_it_is_read_leaves_a_newer_one() -> None:
+    desk = Desk("out")
+    desk.run(perform("out", permit(desk, 1, "f")))
+
+    def the_other_goes_on(effect: fx.Effect) -> None:
+        if isinstance(effect, fx.Read):
+            desk.before = None
+            desk.run(perform("out", permit(desk, 2, "g")))
+            del desk.objects[r.mark_name(3, "out")]
+
+    desk.before = the_other_goes_on
+    assert desk.run(newest_mark("out")) == r.Published(2, "out", 5, 2)
 
 
 def test_a_manifest_that_retention_took_means_that_the_table_has_gone_on() -> None:
@@ -420,3 +553,65 @@ def test_a_manifest_is_read_again_after_an_error_of_the_store() -> None:
     duty = permit(desk, 1, "f")
     desk.lose = [fx.Read, fx.Read]
     assert desk.run(read_manifest(duty.checkpoint)) == release(1, "f")
+
+
+# Sinks that a changed graph no longer has.
+
+
+def graph(**sinks: str) -> r.Topology:
+    """A graph of stages with one sink each."""
+    stages = [r.StageSpec(stage, (), "m0", (r.SinkSpec(sink, final=True),)) for stage, sink in sinks.items()]
+    return r.Topology({spec.name: spec for spec in stages})
+
+
+TARGET = journal_of(LEADER, *epochs(1)).committed[1]
+
+
+def left_behind(after: r.Topology, settled: int = 3, held: bool = True, dropped: tuple[str, ...] = ()) -> str:
+    files = {"old": staged(("w10", 10))} if held else {}
+    cut = manifest(1, 2, release={"old": (), "other": ()}, held=files)
+    before = graph(a="old", b="other")
+    return "; ".join(stranded(cut, TARGET, before, after, {"old": settled, "other": 3}, dropped))
+
+
+def test_a_sink_is_not_renamed_while_it_holds_rows() -> None:
+    """What it holds is in the manifest under its old name, and nobody would ever show it."""
+    cut = manifest(1, 2, held={"old": staged(("w10", 10))})
+    assert contents([], "new", cut.held.get("new", ()), 100) == ((), ())
+    assert "'old', which is gone, holds 1 files" in left_behind(graph(a="new", b="other"))
+    assert "name='old'" in left_behind(graph(a="new", b="other"))
+    assert left_behind(graph(a="old", b="other")) == ""
+    assert left_behind(graph(c="old", b="other")) == "", "another stage may feed it"
+
+
+def test_a_sink_is_not_renamed_while_it_has_something_to_publish() -> None:
+    after = graph(a="new", b="other")
+    assert "'old', which is gone, has not published everything up to epoch 1" in left_behind(after, 2, False)
+    assert left_behind(after, settled=3, held=False) == ""
+
+
+@pytest.mark.parametrize("dropped", ["old", "a"], ids=["the sink", "its stage"])
+def test_what_a_sink_holds_goes_with_it_if_that_is_meant(dropped: str) -> None:
+    assert left_behind(graph(b="other"), 0, dropped=(dropped,)) == ""
+    assert left_behind(graph(b="other"), 0, dropped=("b",)) != ""
+
+
+# What tables have to keep.
+
+
+def test_a_table_keeps_what_the_oldest_kept_checkpoint_needs() -> None:
+    state = journal_of(LEADER, *epochs(1, 2, 3))
+    assert oldest_needed(state, 7) == 3
+    gone = journal_of(LEADER, *epochs(1, 2, 3), r.Expired(1, 1, (1, 2), (), {}, ()))
+    assert oldest_needed(gone, 7) == 7
+    assert oldest_needed(journal_of(LEADER), 0) is None
+
+
+def test_a_table_keeps_what_a_restore_needs_that_it_has_not_followed_yet() -> None:
+    """Its target has expired meanwhile, which does not happen before every sink has followed; a member with an
+    old journal must not be fooled all the same."""
+    state = journal_of(
+        LEADER, *epochs(1, 2), r.Restored(1, 2, 1, {"a": 0}), *[r.Expired(1, 2, (1,), (), {}, ())]
+    )
+    assert oldest_needed(state, 5) == 3
+    assert oldest_needed(state, 6) == 5

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Event, Thread, get_ident
 from typing import Any
 
@@ -20,11 +20,15 @@ from cutwater.workers import Workers
 Said = SimpleQueue[Any]
 
 
-def shell(perform: Callable[[fx.Effect], Any], failures: Said | None = None) -> Shell:
+def shell(
+    perform: Callable[[fx.Effect], Any],
+    failures: Said | None = None,
+    apart: Callable[[fx.Effect], str | None] = lambda effect: None,
+) -> Shell:
     topology = Topology({"a": StageSpec("a", (), "main")})
     member = Member("main", "b", topology, MemberConfig(), LocalWord)
     on_failure = failures.put if failures is not None else _unexpected
-    return Shell(member, perform, lambda send: None, lambda name: None, lambda: None, on_failure)
+    return Shell(member, perform, lambda send: None, lambda name: None, lambda: None, on_failure, apart)
 
 
 def _unexpected(error: BaseException) -> None:
@@ -376,3 +380,127 @@ def test_a_shell_that_is_stopped_in_a_turn_does_not_wait_for_itself() -> None:
     loop._pool.join()
     assert performed.empty(), "nothing is begun any more"
     running.close()
+
+
+# --- functions of the user's ------------------------------------------------------------------------------
+
+
+def sink_of(effect: fx.Effect) -> str | None:
+    return f"call-{effect.sink}" if isinstance(effect, fx.PublishTable) else None
+
+
+def publishes(sink: str, transaction: int = 1) -> fx.PublishTable:
+    return fx.PublishTable(sink, 0, transaction, ())
+
+
+def test_functions_that_never_return_keep_nobody_else_waiting() -> None:
+    """More sinks than the pool has threads call functions that hang; the protocol's own effects go on."""
+    said: Said = SimpleQueue()
+    gate = Event()
+
+    def perform(effect: fx.Effect) -> Any:
+        if isinstance(effect, fx.PublishTable):
+            said.put("called")
+            gate.wait(60)
+
+    def calls(sink: str) -> fx.Procedure[None]:
+        yield publishes(sink)
+        said.put("returned")
+
+    def leads() -> fx.Procedure[None]:
+        yield fx.Wait(60_000)
+        for number in range(50):
+            yield fx.Read(str(number))
+        said.put("led")
+
+    loop = shell(perform, apart=sink_of)
+    loop.spawn("lead", leads())
+    for number in range(THREADS + 8):
+        loop.spawn(f"publish {number}", calls(f"s{number}"))
+    loop.start()
+    assert [said.get(timeout=30) for _ in range(THREADS + 8)] == ["called"] * (THREADS + 8)
+    loop.poke("lead")
+    assert said.get(timeout=30) == "led"
+    gate.set()
+    assert [said.get(timeout=30) for _ in range(THREADS + 8)] == ["returned"] * (THREADS + 8)
+    loop.stop()
+
+
+def test_a_function_is_called_by_one_thread_at_a_time_that_does_nothing_else() -> None:
+    """Though an actor was ended while its call was under way, and its successor calls as well."""
+    said: Said = SimpleQueue()
+    gate = Event()
+
+    def perform(effect: fx.Effect) -> Any:
+        if isinstance(effect, fx.PublishTable):
+            said.put((f"call {effect.transaction}", get_ident()))
+            gate.wait(30)
+        else:
+            said.put(("read", get_ident()))
+
+    def calls(transaction: int) -> fx.Procedure[None]:
+        yield publishes("mail", transaction)
+        yield fx.Read("mark")
+
+    loop = shell(perform, apart=sink_of)
+    loop.spawn("publish mail", calls(1))
+    loop.start()
+    what, thread = said.get(timeout=10)
+    assert what == "call 1"
+    loop.call(lambda: loop.spawn("publish mail", calls(2)))
+    with pytest.raises(Empty):
+        said.get(timeout=0.3)
+    gate.set()
+    assert said.get(timeout=10) == ("call 2", thread)
+    what, other = said.get(timeout=10)
+    assert (what, other != thread) == ("read", True)
+    loop.stop()
+
+
+@pytest.mark.parametrize("error", [StoreError("damaged"), ZeroDivisionError()], ids=["told", "fatal"])
+def test_what_a_call_raises_is_told_as_ever(error: Exception) -> None:
+    said: Said = SimpleQueue()
+    failures: Said = SimpleQueue()
+
+    def perform(effect: fx.Effect) -> Any:
+        raise error
+
+    def calls() -> fx.Procedure[None]:
+        try:
+            yield publishes("mail")
+        except StoreError as caught:
+            said.put(caught)
+
+    loop = shell(perform, failures, sink_of)
+    loop.spawn("publish mail", calls())
+    loop.start()
+    assert (said if isinstance(error, StoreError) else failures).get(timeout=10) is error
+    loop.stop()
+    assert (failures if isinstance(error, StoreError) else said).empty()
+
+
+def test_a_shell_ends_while_a_function_hangs_and_begins_no_other() -> None:
+    said: Said = SimpleQueue()
+    gate = Event()
+
+    def perform(effect: fx.Effect) -> Any:
+        assert isinstance(effect, fx.PublishTable)
+        said.put(effect.transaction)
+        gate.wait(30)
+
+    def calls(transaction: int) -> fx.Procedure[None]:
+        yield publishes("mail", transaction)
+        said.put("resumed")
+
+    loop = shell(perform, apart=sink_of)
+    loop.spawn("one", calls(1))
+    loop.start()
+    assert said.get(timeout=10) == 1
+    loop.spawn("two", calls(2))
+    loop.stop()
+    gate.set()
+    for workers in loop._threads_apart.values():
+        for thread in workers._threads:
+            thread.join(10)
+            assert not thread.is_alive()
+    assert said.empty()

@@ -9,6 +9,8 @@ files that are gone; rows that do not fit; two stores that write to one table.
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
@@ -21,15 +23,22 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
+from cutwater.protocol import records as r
+from cutwater.protocol.chain import digest
 from cutwater.protocol.effects import TableHead
 from cutwater.protocol.errors import StoreError, UserError
+from cutwater.protocol.publish import duties, perform
+from cutwater.sinks import open_sinks
 from cutwater.sinks.delta import DeltaSink, delta
+from cutwater.sinks.delta_log import FORGETS_AFTER
 from cutwater.sinks.footers import statistics
 from cutwater.stores import Store, open_store
+from tests.builders import committed, journal_of, manifest
 from tests.sink_helpers import (
     ROWS,
     at_once,
     bucket,
+    drive,
     needs_server,
     publish,
     schema,
@@ -53,9 +62,9 @@ def table(tmp_path: Path) -> str:
 def make(table: str, store: Store) -> Make:
     """Makes the sink as each process does that hosts it."""
 
-    def bound(rows: str = ROWS, store: Store = store, force: bool = False, **options: Any) -> DeltaSink:
+    def bound(rows: str = ROWS, store: Store = store, **options: Any) -> DeltaSink:
         sink = delta(table, **options)
-        sink.bind(store, "table", rows, force)
+        sink.bind(store, "table", rows)
         return sink
 
     return bound
@@ -203,7 +212,7 @@ def test_a_rewind_does_not_undo_what_others_did(make: Make, table: str) -> None:
         sink.rewind(2, 9, 0)
     assert ids(table) == [1, 2, 100]
     assert sink.rewind(2, 9, 2) == 3  # nothing of theirs lies behind that
-    assert make(force=True).rewind(3, 10, 0) == 4
+    assert make().rewind(3, 10, 0, force=True) == 4
     assert ids(table) == [1]
 
 
@@ -419,6 +428,336 @@ def test_a_thousand_publishes(make: Make, table: str) -> None:
     assert sink.find(500) == 499
 
 
+# --- a table that forgets -----------------------------------------------------------------------------------
+
+
+def forgetful_table(table: str) -> None:
+    """What somebody else has made: a table that forgets transactions after a second."""
+    DeltaTable.create(
+        table,
+        schema=pa.schema([("id", pa.int64()), ("city", pa.string())]),
+        configuration={FORGETS_AFTER: "interval 1 second"},
+    )
+
+
+def forget(table: str) -> None:
+    """Time goes by, rows are rewritten and a checkpoint is made, without old transactions."""
+    DeltaTable(table).optimize.compact()
+    while any(DeltaTable(table).transaction_version(app) is not None for app in apps(table)):
+        DeltaTable(table).create_checkpoint()
+
+
+def apps(table: str) -> set[str]:
+    log = Path(table, "_delta_log").glob("*.json")
+    actions = [json.loads(line) for file in log for line in file.read_text().splitlines()]
+    return {action["txn"]["appId"] for action in actions if "txn" in action}
+
+
+def test_a_transaction_that_the_table_forgot_is_found_in_its_log(make: Make, table: str) -> None:
+    """A crash came between the last commit and its mark: nothing but the log tells of it."""
+    forgetful_table(table)
+    sink = make()
+    for transaction in (5, 6):
+        publish(sink, transaction, [transaction])
+    files = stage(sink, "last", [7])
+    assert sink.publish(2, 7, files) == 3
+    forget(table)
+    again = make()
+    assert again.head() == TableHead(4, 7)
+    assert again.publish(4, 7, files) is None
+    assert [again.find(t) for t in (4, 5, 6, 7, 8)] == [0, 1, 2, 3, 3]
+    assert ids(table) == [5, 6, 7]
+
+
+def test_a_running_sink_does_not_forget_with_its_table(make: Make, table: str) -> None:
+    forgetful_table(table)
+    sink = make()
+    publish(sink, 5, [5])
+    append(table, 100)
+    assert sink.head() == TableHead(2, 5)
+    forget(table)
+    clean_up_log(table, before=3)
+    assert sink.head() == TableHead(3, 5)
+    assert make().head() == TableHead(3, 0, forgetful=True)
+
+
+def test_a_table_that_forgot_and_lost_its_log_gets_no_marked_epoch_again(
+    make: Make, table: str, store: Store
+) -> None:
+    forgetful_table(table)
+    sink = make()
+    bodies: list[r.JournalBody] = [r.Leader(1, "m0")]
+    for epoch in (1, 2, 3):
+        release = {"table": stage(sink, f"attempt-{epoch}", [epoch])}
+        data = r.encode(manifest(epoch, 2 * epoch, release=release))
+        store.create(r.manifest_name(epoch, 2 * epoch), data)
+        bodies += [
+            r.Begun(1, 1, epoch, 2 * epoch, 0, "h"),
+            committed(epoch, 2 * epoch, manifest=digest(data)),
+        ]
+    state = journal_of(*bodies)
+    for duty in duties(state, 0):
+        drive(store, sink, perform("table", duty))
+    forget(table)
+    clean_up_log(table, before=DeltaTable(table).version())
+    again = make()
+    assert again.head().forgetful
+    for duty in duties(state, again.head().transaction):
+        drive(store, again, perform("table", duty))
+    assert ids(table) == [1, 2, 3]
+
+
+def test_a_table_with_a_short_log_has_not_forgotten_who_never_was_there(make: Make, table: str) -> None:
+    for number in range(6):
+        append(table, number)
+    clean_up_log(table, before=3)
+    sink = make()
+    assert sink.head() == TableHead(5, 0)
+    assert [sink.find(t) for t in (0, 100)] == [5, 5], "nothing of this is its own"
+    publish(sink, 7, [7])
+    assert (make().head(), make().find(6)) == (TableHead(6, 7), 5)
+
+
+def test_a_table_that_forgets_is_warned_of(make: Make, table: str, caplog: pytest.LogCaptureFixture) -> None:
+    forgetful_table(table)
+    make()
+    assert FORGETS_AFTER in caplog.text
+
+
+# --- what a restore needs -----------------------------------------------------------------------------------
+
+
+def age(table: str, days: int) -> None:
+    """Every commit was made so many days earlier."""
+    for file in Path(table, "_delta_log").glob("*.json"):
+        actions = [json.loads(line) for line in file.read_text().splitlines()]
+        for action in actions:
+            if "commitInfo" in action:
+                action["commitInfo"]["timestamp"] -= days * 86_400_000
+        file.write_text("".join(json.dumps(action) + "\n" for action in actions))
+        made = file.stat().st_mtime - days * 86_400
+        os.utime(file, (made, made))
+
+
+def versions_in_log(table: str) -> list[int]:
+    return sorted(int(file.stem) for file in Path(table, "_delta_log").glob("*.json") if file.stem.isdigit())
+
+
+@pytest.mark.parametrize("rewinds", [True, False], ids=["going back", "publishing"])
+@pytest.mark.parametrize("whose", ["ours", "others"])
+def test_no_history_is_removed_however_old(make: Make, table: str, whose: str, rewinds: bool) -> None:
+    if whose == "others":
+        append(table, 0)
+    sink = make()
+    first = publish(sink, 1, [1])
+    assert first is not None
+    for transaction in range(2, 120):
+        publish(sink, transaction, [transaction])
+    age(table, days=400)  # with a checkpoint that is as old
+    for transaction in range(120, 206):
+        version = sink.head().version
+        if rewinds and transaction > 190:  # one of them is the two hundredth commit
+            assert sink.rewind(version, transaction, version - 1) == version + 1
+        else:
+            publish(sink, transaction, [transaction])
+    assert versions_in_log(table) == list(range(make().head().version + 1))
+    assert make().find(1) == first
+    assert sink.rewind(sink.head().version, 300, first) is not None
+    assert ids(table) == ([0, 1] if whose == "others" else [1])
+
+
+def test_what_no_checkpoint_needs_is_trimmed_when_it_is_old(make: Make, table: str) -> None:
+    sink = make()
+    for transaction in range(1, 351):
+        publish(sink, transaction, [transaction])
+    sink.trim(300)
+    assert versions_in_log(table) == list(range(350)), "it is not old"
+    age(table, days=31)
+    sink.trim(1)
+    assert versions_in_log(table) == list(range(350)), "it is needed"
+    sink.trim(260)  # the version before it of which the log has a checkpoint is 199
+    assert versions_in_log(table) == list(range(199, 350))
+    assert not Path(table, "_delta_log", f"{99:020d}.checkpoint.parquet").exists()
+    again = make()
+    assert [again.find(t) for t in (199, 200, 260, 350)] == [None, 199, 259, 349]
+    assert again.rewind(349, 400, 259) == 350
+    assert ids(table) == list(range(1, 261))
+
+
+def test_history_of_tables_that_others_made_is_theirs(make: Make, table: str) -> None:
+    append(table, 0)
+    sink = make()
+    for transaction in range(1, 150):
+        publish(sink, transaction, [transaction])
+    age(table, days=400)
+    sink.trim(149)
+    assert versions_in_log(table) == list(range(150))
+
+
+def test_a_table_of_ours_says_that_its_log_is_kept(make: Make, table: str) -> None:
+    publish(make(), 1, [1])
+    assert DeltaTable(table).metadata().configuration["delta.enableExpiredLogCleanup"] == "false"
+
+
+def test_a_version_whose_files_are_gone_is_not_found(make: Make, table: str) -> None:
+    sink = make(partition_by="city")
+    for transaction in (5, 6, 7):
+        publish(sink, transaction, [transaction])
+    assert sink.find(6) == 1
+    sink.rewind(2, 8, 0)
+    publish(sink, 9, [9])
+    assert [sink.find(t) for t in (5, 6, 7, 8, 9)] == [0, 1, 2, 3, 4]
+    next(Path(table, "_cutwater").glob("*/attempt-6/*")).unlink()
+    assert [sink.find(t) for t in (5, 6, 7, 8, 9)] == [0, None, None, 3, 4]
+    for transaction, version in ((6, 1), (7, 2)):
+        with pytest.raises(StoreError, match="by VACUUM or by hand"):
+            sink.rewind(4, 20 + transaction, version)
+    assert sink.rewind(4, 30, 3) == 5
+
+
+def test_names_with_odd_characters_are_found_as_they_lie_there(make: Make, table: str) -> None:
+    write_deltalake(
+        table, pa.table({"id": [1, 2], "city": ["a b/c%d=e:f", "ü"]}), partition_by=["city"], mode="append"
+    )
+    sink = make(partition_by="city")
+    publish(sink, 5, [3])
+    DeltaTable(table).delete("id < 3")
+    publish(sink, 6, [4])
+    assert [sink.find(t) for t in (4, 5)] == [0, 1]
+    DeltaTable(table).vacuum(0, dry_run=False, enforce_retention_duration=False)
+    assert [sink.find(t) for t in (4, 5, 6)] == [None, None, 3]
+
+
+def test_who_cannot_go_back_goes_on_under_another_name_and_path(
+    make: Make, table: str, store: Store, tmp_path: Path
+) -> None:
+    """The error says what to do, and that works: the new table begins at the checkpoint."""
+    sink = make()
+    bodies: list[r.JournalBody] = [r.Leader(1, "m0")]
+
+    def epoch(number: int, generation: int, **release: tuple[str, ...]) -> None:
+        place = len(bodies) + 1
+        data = r.encode(manifest(number, place, release=release))
+        store.create(r.manifest_name(number, place), data)
+        begun = r.Begun(1, generation, number, place, 0, "h")
+        bodies.extend([begun, committed(number, place, generation, manifest=digest(data))])
+
+    def settle(sink: DeltaSink) -> None:
+        for duty in duties(journal_of(*bodies), sink.head().transaction):
+            drive(store, sink, perform(sink.name, duty))
+
+    for number in (1, 2, 3):
+        epoch(number, 1, table=stage(sink, f"{number}", [number]))
+    settle(sink)
+    clean_up_log(table, before=2)
+    bodies.append(r.Restored(1, 2, 1, {"a": 0}))
+    with pytest.raises(StoreError, match=r"cannot go back to epoch 1.*another name and path.*--drop table"):
+        settle(make())
+    other = delta(str(tmp_path / "other"))
+    other.bind(store, "other", ROWS)
+    settle(other)
+    epoch(4, 2, other=stage(other, "4", [4]))
+    settle(other)
+    assert ids(str(tmp_path / "other")) == [4]
+    assert ids(table) == [1, 2, 3]
+
+
+# --- whoever has only the store -----------------------------------------------------------------------------
+
+
+def test_a_sink_is_asked_by_whoever_has_only_the_store(
+    make: Make, table: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = make(partition_by="city", final_by="at")
+    for transaction in (5, 6):
+        publish(sink, transaction, [transaction])
+    monkeypatch.chdir(tmp_path)  # a command may run anywhere
+    opened = open_sinks(store, ["table"])["table"]
+    assert (opened.name, opened.partition_by, opened.final_by) == ("table", ("city",), "at")
+    assert opened.head() == TableHead(1, 6)
+    assert [opened.find(t) for t in (4, 5, 6)] == [-1, 0, 1]
+
+
+def test_a_relative_path_is_known_from_everywhere(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sink = delta("out/table")
+    sink.bind(store, "table", ROWS)
+    publish(sink, 5, [1])
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    assert open_sinks(store, ["table"])["table"].head() == TableHead(0, 5)
+
+
+def test_what_cannot_be_asked_is_named(make: Make, table: str, store: Store) -> None:
+    with pytest.raises(StoreError, match="does not say where sink other writes to"):
+        open_sinks(store, ["other"])
+    make()
+    shutil.rmtree(table)
+    with pytest.raises(StoreError, match=r"sink table cannot be asked.*no such folder"):
+        open_sinks(store, ["table"])
+
+
+def test_a_sink_keeps_its_name(make: Make, table: str, store: Store) -> None:
+    """Under another name it would neither go back with a restore nor show what it held."""
+    make()
+    renamed = delta(table, name="renamed")
+    with pytest.raises(UserError, match=r"write name='table', or give it a path of its own"):
+        renamed.bind(store, "renamed", ROWS)
+    delta(f"{table}-2", name="renamed").bind(store, "renamed", ROWS)
+    named = delta(table, name="table")
+    named.bind(store, named.name, ROWS)
+
+
+def test_a_sink_whose_table_was_moved_goes_on_there(make: Make, table: str, store: Store) -> None:
+    publish(make(), 5, [1])
+    shutil.move(table, f"{table}-2")
+    moved = delta(f"{table}-2", name="table")
+    moved.bind(store, "table", ROWS)
+    assert moved.head() == TableHead(0, 5)
+    assert open_sinks(store, ["table"])["table"].head() == TableHead(0, 5)
+
+
+# --- durability ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files and folders that were made durable, by their paths."""
+    paths: list[str] = []
+    real = os.fsync
+
+    def fsync(handle: int) -> None:
+        paths.append(os.readlink(f"/proc/self/fd/{handle}"))
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return paths
+
+
+def test_staged_files_are_durable_before_anybody_names_them(
+    make: Make, table: str, synced: list[str]
+) -> None:
+    (name,) = stage(make(), "a", [1])
+    file = Path(table, name)
+    assert {str(file), *(str(folder) for folder in list(file.parents)[:4])} <= set(synced)
+
+
+@pytest.mark.parametrize("to_version", [0, -1], ids=["to a version", "to before the first"])
+def test_a_rewind_is_durable_before_it_is_believed(
+    make: Make, table: str, synced: list[str], to_version: int
+) -> None:
+    sink = make()
+    for transaction in (5, 6):
+        publish(sink, transaction, [transaction])
+    synced.clear()
+    assert sink.rewind(1, 9, to_version) == 2
+    log = Path(table, "_delta_log")
+    assert {str(log / f"{2:020d}.json"), str(log)} <= set(synced)
+
+
 # --- discarding -------------------------------------------------------------------------------------------
 
 
@@ -456,6 +795,19 @@ def test_attempts_in_a_cleaned_up_log_are_not_discarded(make: Make, table: str) 
     make().discard(keep=set())
     assert attempts(table) == {f"attempt-{n}" for n in range(1, 11)}
     assert ids(table) == list(range(10))
+
+
+def test_nothing_is_discarded_while_the_log_cannot_be_read(make: Make, table: str) -> None:
+    """What is not known to be in the table may be in it."""
+    sink = make()
+    for transaction in range(4):
+        publish(sink, transaction + 1, [transaction])
+    stage(sink, "failed", [99])
+    Path(table, "_delta_log", f"{1:020d}.json").unlink()
+    before = attempts(table)
+    with pytest.raises(StoreError, match=r"begins at version 2, and there is no checkpoint"):
+        sink.discard(keep=set())
+    assert attempts(table) == before
 
 
 # --- buckets ----------------------------------------------------------------------------------------------

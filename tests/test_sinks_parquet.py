@@ -42,9 +42,9 @@ def folder(tmp_path: Path) -> str:
 def make(folder: str, store: Store) -> Make:
     """Makes the sink as each process does that hosts it."""
 
-    def bound(rows: str = ROWS, store: Store = store, force: bool = False, **options: Any) -> ParquetSink:
+    def bound(rows: str = ROWS, store: Store = store, **options: Any) -> ParquetSink:
         sink = parquet(folder, **options)
-        sink.bind(store, "files", rows, force)
+        sink.bind(store, "files", rows)
         return sink
 
     return bound
@@ -156,7 +156,7 @@ def test_two_stores_that_write_to_one_folder_do_not_take_each_other_for_themselv
     first.discard(keep=set())
     second.discard(keep=set())
     assert ids(folder) == [1, 2]
-    assert make(force=True).rewind(1, 501, 0) == 2
+    assert make().rewind(1, 501, 0, force=True) == 2
     assert ids(folder) == [1]
 
 

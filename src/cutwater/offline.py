@@ -37,9 +37,11 @@ def drive(store: Store, procedure: fx.Procedure[R], find: Find | None = None) ->
     answer: Any = None
     failures = 0
     trouble = ""
+    thrown: StoreError | None = None
     while True:
         try:
-            effect = procedure.send(answer)
+            effect = procedure.send(answer) if thrown is None else procedure.throw(thrown)
+            thrown = None
         except StopIteration as end:
             result: R = end.value
             return result
@@ -49,6 +51,8 @@ def drive(store: Store, procedure: fx.Procedure[R], find: Find | None = None) ->
             else:
                 answer = perform(store, effect)
             failures = 0 if not isinstance(effect, fx.Sleep) else failures
+        except StoreError as error:
+            thrown = error
         except OSError as error:
             failures, trouble, answer = failures + 1, str(error), fx.FAILED
             if failures > PATIENCE:

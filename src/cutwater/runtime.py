@@ -22,11 +22,13 @@ from cutwater.protocol import effects as fx
 from cutwater.protocol.errors import StoreError, UserError
 from cutwater.protocol.leader import Leader, LeaderConfig, LeaderPhase
 from cutwater.protocol.member import Member, MemberConfig
+from cutwater.protocol.publish import oldest_needed
 from cutwater.protocol.records import JournalState, StageReport
 from cutwater.protocol.replay.messages import AskRange, Compacted, EntriesChunk, FetchEntries, HaveRange
 from cutwater.protocol.wire import Ack, Announcement, Heartbeat, LogGrown, Reply, Request
 from cutwater.shell import Shell
 from cutwater.sinks.base import Sink
+from cutwater.sinks.opening import find_version
 from cutwater.spark.host import StageHost
 from cutwater.status import Reporter
 from cutwater.stores import LocalStore, Store
@@ -81,7 +83,9 @@ class Runtime:
         self._caches = {s: folders.Cache() for s in built.topology.stages}
         self.recorder = recording.from_environment(self.member)
         perform, send = recording.watched(self.recorder, self._perform, self._send)
-        self.shell = Shell(self.member, perform, send, self._on_ended, self._after_step, self._on_failure)
+        self.shell = Shell(
+            self.member, perform, send, self._on_ended, self._after_step, self._on_failure, self._apart
+        )
         self.hosts = {s: StageHost(self, built.stages[s]) for s in built.topology.hosted(name)}
         self.mailbox = Mailbox(self)
         self.reporter = Reporter(self)
@@ -94,7 +98,7 @@ class Runtime:
             fx.Delete: self._delete,
             fx.Copy: self._copy,
             fx.ReadTable: lambda e: self.sinks[e.sink].head(),
-            fx.FindTableVersion: lambda e: self.sinks[e.sink].find(e.transaction),
+            fx.FindTableVersion: self._find_version,
             fx.PublishTable: self._publish,
             fx.RewindTable: self._rewind,
             fx.ListFolders: lambda e: folders.list_folders(store, e.stage, e.generation),
@@ -134,12 +138,16 @@ class Runtime:
             self.shell.work(lambda: self._discard(known))
 
     def _discard(self, state: JournalState) -> None:
-        """Removes staged output that nobody will publish. What fails is done another time."""
+        """Removes staged output that nobody will publish, and history of tables to which nobody will go back. What
+        fails is done another time."""
         try:
             manifests = [manifest_of(self.store, checkpoint) for checkpoint in state.committed.values()]
             for stage in self.hosts.values():
                 for sink in stage.built.definition.sinks:
                     sink.discard(Needed(state, stage.name, sink.name, manifests))
+                    needed = oldest_needed(state, sink.head().transaction)
+                    if needed is not None:
+                        sink.trim(needed)
         except (OSError, StoreError) as error:
             self.shell.last_trouble = f"removing staged leftovers: {error}"
 
@@ -320,6 +328,12 @@ class Runtime:
 
     # --- effects, in threads of the pool --------------------------------------------------------------
 
+    def _apart(self, effect: fx.Effect) -> str | None:
+        """The sink that performs an effect by a function of the user's."""
+        if isinstance(effect, fx.PublishTable) and self.sinks[effect.sink].calls_user:
+            return f"call-{effect.sink}"
+        return None
+
     def _perform(self, effect: fx.Effect) -> Any:
         return self._handlers[type(effect)](effect)
 
@@ -362,10 +376,16 @@ class Runtime:
         found = [c.epoch for c in list(self.member.journal.state.committed.values()) if c.index == index]
         return found[0] if found else None
 
+    def _find_version(self, effect: fx.FindTableVersion) -> int | None:
+        """A leader also asks the tables of sinks that others host, before everything goes back."""
+        if effect.sink in self.sinks:
+            return self.sinks[effect.sink].find(effect.transaction)
+        return find_version(self.store, effect.sink, effect.transaction)
+
     def _rewind(self, effect: fx.RewindTable) -> int | None:
         sink = self.sinks[effect.sink]
         failpoints.reach("before rewind", effect.sink)
-        version = sink.rewind(effect.expected_version, effect.transaction, effect.to_version)
+        version = sink.rewind(effect.expected_version, effect.transaction, effect.to_version, effect.force)
         if version is not None and not sink.rewinds:
             self.tell(f"sink '{sink.name}' cannot go back: what it was given after that epoch stays given")
         failpoints.reach("after rewind", effect.sink)

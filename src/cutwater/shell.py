@@ -5,8 +5,9 @@ between two effects. The effects themselves, which touch storage, tables and Spa
 this is done by a pool of threads that are alike: one takes the turn, does what was called for from outside, leaves
 the turn, and performs the first effect that came of it (others are left to other threads); then it takes the turn
 again with the answer, and so on. So neither a message nor an effect costs more than one change of threads. One more
-thread minds the clock, and takes the turn when all others are busy. The duties of a shell are in
-`protocol/effects.py`.
+thread minds the clock, and takes the turn when all others are busy. What runs a function of the user's (`apart`),
+which may take any time or never return, has a thread of its own, so that nobody else waits for it. The duties of a
+shell are in `protocol/effects.py`.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ class Shell:
 
     `perform` does one effect and answers it, without the turn. `send` hands on a message, and
     `on_ended` hears of actors that were ended; both are called by who has the turn, as is `after_step` after
-    everything that was done in it. `on_failure` is told the error that ended the shell.
+    everything that was done in it. `on_failure` is told the error that ended the shell. `apart` names whose an effect
+    is that may take any time: those of one name are performed one after the other, by a thread of that name alone.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Shell:
         on_ended: Callable[[str], None],
         after_step: Task,
         on_failure: Callable[[BaseException], None],
+        apart: Callable[[fx.Effect], str | None] = lambda effect: None,
     ) -> None:
         self.member = member
         self.actors: dict[str, Actor] = {}
@@ -82,11 +85,13 @@ class Shell:
         self._on_ended = on_ended
         self._after_step = after_step
         self._on_failure = on_failure
+        self._apart = apart
         self._tasks: deque[Task] = deque()
         self._wanted: list[Wanted] = []
         self._timers: list[tuple[float, int, Task]] = []
         self._order = itertools.count()
         self._pool = Workers(THREADS, "cutwater-io")
+        self._threads_apart: dict[str, Workers] = {}
         self._stopped = Event()
         self._turn = RLock()
         self._holder: int | None = None
@@ -108,6 +113,8 @@ class Shell:
         if self._clock.is_alive() and self._holder != get_ident():
             self._clock.join(timeout=30)
         self._pool.close()
+        for workers in list(self._threads_apart.values()):
+            workers.close()
         if self._turn.acquire(timeout=30):  # whoever had it is done now, and nobody takes it again
             self._turn.release()
 
@@ -195,7 +202,7 @@ class Shell:
             try:
                 self._do(task)
                 self._do_tasks()
-                wanted, self._wanted = self._wanted, []
+                wanted = self._take_wanted()
                 for other in wanted[1:]:
                     self._hand_over(other)
             except BaseException as error:
@@ -206,6 +213,20 @@ class Shell:
             finally:
                 self._holder = None
         return wanted[0] if wanted else None
+
+    def _take_wanted(self) -> list[Wanted]:
+        """The effects that came of a turn, but for those that are performed apart: these are handed over here."""
+        wanted, self._wanted = self._wanted, []
+        here = []
+        for one in wanted:
+            name = self._apart(one.effect)
+            if name is None:
+                here.append(one)
+                continue
+            if name not in self._threads_apart:
+                self._threads_apart[name] = Workers(1, f"cutwater-{name}")
+            self._threads_apart[name].submit(partial(self._work_apart, one))
+        return here
 
     def _do_tasks(self) -> None:
         """Who calls for something either finds `_summoned` false, or has it done here."""
@@ -272,12 +293,20 @@ class Shell:
     def _work_on(self, wanted: Wanted | None) -> None:
         """Performs an effect, and those that come of it, one after the other."""
         while wanted is not None and not self._stopped.is_set():
-            try:
-                answer = self._answer(wanted.effect)
-            except BaseException as error:
-                wanted = self._take_turn(partial(_raise, error))
-            else:
-                wanted = self._take_turn(partial(self._resume, wanted.actor, wanted.token, answer))
+            wanted = self._perform_one(wanted)
+
+    def _perform_one(self, wanted: Wanted) -> Wanted | None:
+        try:
+            answer = self._answer(wanted.effect)
+        except BaseException as error:
+            return self._take_turn(partial(_raise, error))
+        return self._take_turn(partial(self._resume, wanted.actor, wanted.token, answer))
+
+    def _work_apart(self, wanted: Wanted) -> None:
+        """Performs an effect in a thread that does nothing else: what comes of it is left to others."""
+        following = self._perform_one(wanted)
+        if following is not None:
+            self._guarded(partial(self._hand_over, following))
 
     def _answer(self, effect: fx.Effect) -> Any:
         """An error of storage says nothing, so it is `FAILED`; what a retry cannot help is raised."""

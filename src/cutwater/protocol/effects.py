@@ -108,10 +108,12 @@ class Send(msgspec.Struct, frozen=True):
 
 
 class TableHead(msgspec.Struct, frozen=True):
-    """What a table says of itself: its version, and the version of Cutwater's transaction in it."""
+    """What a table says of itself: its version, and the version of Cutwater's transaction in it. A `forgetful`
+    table has none, and its history does not go back far enough to say that there never was one."""
 
     version: int
     transaction: int
+    forgetful: bool = False
 
 
 class ReadTable(msgspec.Struct, frozen=True):
@@ -121,8 +123,8 @@ class ReadTable(msgspec.Struct, frozen=True):
 
 
 class FindTableVersion(msgspec.Struct, frozen=True):
-    """Answers the table version that carries the highest transaction up to this one, `None` if the table's
-    history does not go back that far, or `FAILED`."""
+    """Answers the table version that carries the highest transaction up to this one, `None` if the table
+    cannot go back to it (its history or its files are gone), or `FAILED`."""
 
     sink: str
     transaction: int
@@ -139,12 +141,14 @@ class PublishTable(msgspec.Struct, frozen=True):
 
 
 class RewindTable(msgspec.Struct, frozen=True):
-    """Makes the table's rows those of `to_version` again, in one commit; answers as `PublishTable`."""
+    """Makes the table's rows those of `to_version` again, in one commit; answers as `PublishTable`. Only with
+    `force` this undoes what others did to the table since."""
 
     sink: str
     expected_version: int
     transaction: int
     to_version: int
+    force: bool = False
 
 
 class ListFolders(msgspec.Struct, frozen=True):

@@ -24,17 +24,14 @@ from cutwater.protocol.effects import (
     FAILED,
     FindState,
     Procedure,
-    ReadTable,
     Send,
-    TableHead,
     Wait,
-    insist,
 )
 from cutwater.protocol.errors import GraphChanged, StoreError, UserError
 from cutwater.protocol.injector import BarrierInjector, Word
 from cutwater.protocol.journal import Journal
 from cutwater.protocol.log import entry_name, follow
-from cutwater.protocol.publish import duties, perform, read_manifest
+from cutwater.protocol.publish import begin, duties, perform, read_manifest
 from cutwater.protocol.records import (
     BarrierAt,
     Begun,
@@ -451,11 +448,8 @@ class Member:
 
     def _publish(self, sink: str) -> Procedure[None]:
         """The actor that brings one sink to where the journal says it should be, in order (rule 8)."""
-        done = -1
+        done = yield from begin(sink, self.journal)
         while True:
-            if done < 0:
-                head: TableHead = yield from insist(ReadTable(sink))
-                done = head.transaction - 1  # the last thing in the table may still lack its mark
             for duty in duties(self.journal.state, done):
                 yield from perform(sink, duty)
                 done = duty.index

@@ -4,11 +4,14 @@ Both are functions of the records, so whoever hosts the stage now can do it, any
 carries one transaction id per sink for ever, whose version is the journal index of what it did last;
 indexes only grow, so nothing is skipped and nothing is done twice. An epoch without rows makes no table
 commit, just its mark: the table at an epoch is the version with the highest transaction up to its index.
+
+A table may forget its transactions (`delta.setTransactionRetentionDuration`), so the marks are evidence as well:
+what one of them says is published is never published again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
@@ -30,7 +33,7 @@ from cutwater.protocol.effects import (
     put,
 )
 from cutwater.protocol.errors import StoreError
-from cutwater.protocol.journal import timeline
+from cutwater.protocol.journal import Journal, timeline
 from cutwater.protocol.records import (
     MARK_PREFIX,
     Batch,
@@ -39,6 +42,7 @@ from cutwater.protocol.records import (
     Manifest,
     Published,
     StagedFile,
+    Topology,
     decode,
     encode,
     manifest_name,
@@ -75,11 +79,12 @@ class CommitPermit(msgspec.Struct, frozen=True):
 
 
 class RewindOrder(msgspec.Struct, frozen=True):
-    """The duty to bring a sink back to what it was at an epoch."""
+    """The duty to bring a sink back to what it was at an epoch; with `force` over what others did since."""
 
     epoch: int
     index: int
     transaction: int
+    force: bool = False
 
 
 Duty = CommitPermit | RewindOrder
@@ -97,16 +102,104 @@ def duties(state: JournalState, transaction: int) -> list[Duty]:
     while number is not None and number in state.generations:
         generation = state.generations[number]
         if generation.epoch is not None and generation.index > transaction:
-            found.append(RewindOrder(generation.epoch, generation.index, generation.transaction))
+            found.append(
+                RewindOrder(generation.epoch, generation.index, generation.transaction, generation.force)
+            )
         number = generation.parent
     return sorted(found, key=lambda duty: duty.index)
+
+
+def oldest_needed(state: JournalState, transaction: int) -> int | None:
+    """The oldest transaction to which a sink may have to go back whose table carries `transaction`: for any kept
+    checkpoint, or for a restore that it has not followed yet. `None` if there is nothing to go back to."""
+    kept = [checkpoint.index for checkpoint in state.committed.values()]
+    ordered = [d.transaction for d in duties(state, transaction) if isinstance(d, RewindOrder)]
+    return min([*kept, *ordered], default=None)
+
+
+def stranded(
+    manifest: Manifest,
+    target: Checkpoint,
+    before: Topology,
+    after: Topology,
+    settled: Mapping[str, int],
+    dropped: Collection[str],
+) -> list[str]:
+    """What sinks would leave behind that the graph after a restore no longer has, in words; empty if nothing.
+
+    What waits for a watermark is held under the name of its sink, and so is what is committed and not published
+    yet: nobody else shows it. `dropped` names the stages and sinks that are meant to go; `settled` is the highest
+    journal index that the marks of each sink name.
+    """
+    found: list[str] = []
+    stages = before.sinks()
+    for sink in sorted(manifest.release.keys() - after.sinks().keys()):
+        if sink in dropped or stages.get(sink) in dropped:
+            continue
+        advice = f"call it {sink!r} again (name={sink!r}), or let its rows go with `--drop {sink}`"
+        if manifest.held.get(sink):
+            found.append(
+                f"sink {sink!r}, which is gone, holds {len(manifest.held[sink])} files with rows of windows that are "
+                f"not closed yet at epoch {target.epoch}: {advice}"
+            )
+        elif settled.get(sink, 0) < target.index:
+            found.append(
+                f"sink {sink!r}, which is gone, has not published everything up to epoch {target.epoch} yet: {advice}"
+            )
+    return found
+
+
+def begin(sink: str, journal: Journal) -> Procedure[int]:
+    """The journal index up to which a sink has nothing left to do, by its marks and its table.
+
+    Raises `StoreError` if the two do not fit together: the table is not the one that the marks tell of, or it
+    has forgotten us and nobody can say whether an epoch without a mark is in it.
+    """
+    known = journal.index
+    mark = yield from newest_mark(sink)  # before the look at the table, which is then at least that far
+    head: TableHead = yield from insist(ReadTable(sink))
+    if mark is None:
+        mark = Published(0, sink, 0, -1)
+    if head.version < mark.version:
+        raise StoreError(
+            f"the table of sink {sink} is at version {head.version}, and was at version {mark.version} when epoch "
+            f"{mark.epoch} was in it: it was removed or replaced. Bring it back; or give the sink another name "
+            f"and path and start with `--restore latest --drop {sink}`: the new table begins at that checkpoint"
+        )
+    unclear = [d for d in duties(journal.state, mark.index) if d.index <= known] if head.forgetful else []
+    if unclear:
+        raise StoreError(
+            f"nobody can say whether epoch {unclear[0].epoch} is in the table of sink {sink}: it has no mark, and the "
+            "table has forgotten Cutwater's transactions (delta.setTransactionRetentionDuration) and the commits "
+            f"that held them. Look into the table; then give the sink another name and path and start with "
+            f"`--restore latest --drop {sink}`: the new table begins at that checkpoint"
+        )
+    return max(head.transaction - 1, mark.index)  # the last thing in the table may still lack its mark
+
+
+def newest_mark(sink: str) -> Procedure[Published | None]:
+    """The mark of the last thing that was done in a sink, `None` if nothing was. All before it is settled."""
+    while True:
+        names: list[str] = yield from insist(List(f"{MARK_PREFIX}{sink}/"))
+        if not names:
+            return None
+        data = yield from insist(Read(names[-1]))
+        if data is not None:  # else there is a newer one by now, and retention took this one
+            return decode(names[-1], data, Published)
+
+
+def is_settled(sink: str, index: int) -> Procedure[bool]:
+    """Whether a mark says that a sink has done what the journal ordered at `index`, or gone beyond it."""
+    names = yield from insist(List(f"{MARK_PREFIX}{sink}/", mark_name(index - 1, sink)))
+    return bool(names)
 
 
 def perform(sink: str, duty: Duty) -> Procedure[None]:
     """Does one duty on a table, once, and leaves its mark.
 
     If the table already carries this transaction (our own from before a crash, or that of a zombie), only
-    the mark is written; if it carries a later one, a successor has gone on and nothing is.
+    the mark is written; if it carries a later one, a successor has gone on and nothing is. The marks are
+    asked *after* the table: who has done it since then has moved the table on from that version.
     """
     attempt = 0
     missing = False
@@ -120,10 +213,10 @@ def perform(sink: str, duty: Duty) -> Procedure[None]:
             mark = Published(duty.epoch, sink, duty.index, head.version if version is None else version)
             yield from put(mark_name(duty.index, sink), encode(mark))
             return
+        if (yield from is_settled(sink, duty.index)):
+            return  # it had no rows, or the table has forgotten it
         effect = yield from _table_commit(sink, duty, head)
         if effect is None:
-            if (yield from insist(List(f"{MARK_PREFIX}{sink}/", mark_name(duty.index - 1, sink)))):
-                return  # it had no rows, and somebody has marked it, or a later one
             if missing:  # and the table has been asked again since: nobody has settled the epoch
                 raise StoreError(
                     f"the manifest of epoch {duty.epoch} is missing, and sink {sink} has not published it; "
@@ -150,10 +243,11 @@ def _table_commit(sink: str, duty: Duty, head: TableHead) -> Procedure[Effect | 
     version = yield from insist(FindTableVersion(sink, duty.transaction))
     if version is None:
         raise StoreError(
-            f"sink {sink} has no version for epoch {duty.epoch}, so it cannot go back to it: its history "
-            "was removed. Restore the table by hand, or restore with `--reset` for its stage"
+            f"sink {sink} cannot go back to epoch {duty.epoch}: the table's history, or files of that version, were "
+            "removed. Restore a newer checkpoint; or give the sink another name and path and restore with "
+            f"`--drop {sink}`: the new table begins at the checkpoint"
         )
-    return RewindTable(sink, head.version, duty.index, version)
+    return RewindTable(sink, head.version, duty.index, version, duty.force)
 
 
 def read_manifest(checkpoint: Checkpoint) -> Procedure[Manifest | None]:

@@ -24,9 +24,10 @@ from cutwater.protocol.effects import (
 )
 from cutwater.protocol.errors import StoreError
 from cutwater.protocol.failures import FailureReason
+from cutwater.protocol.housekeeping import settled
 from cutwater.protocol.journal import Journal, may_name, timeline
 from cutwater.protocol.log import AppendPhase, append, follow
-from cutwater.protocol.publish import read_manifest
+from cutwater.protocol.publish import read_manifest, stranded
 from cutwater.protocol.records import (
     MARK_PREFIX,
     Checkpoint,
@@ -178,8 +179,7 @@ def _restored(writer: Writer, request: Request) -> Procedure[Restored]:
         raise Refusal(FailureReason.STORE_DAMAGED, f"the manifest of epoch {target.epoch} is missing")
     _check_stages(state, request, graph, manifest)
     _check_in_flight(state, graph, manifest)
-    _check_held(state, request, graph, manifest)
-    yield from _check_tables(state, target, graph, manifest)
+    yield from _check_tables(state, request, target, graph, manifest)
     changed = digest(encode(graph)) != state.topology_hash
     return Restored(
         writer.term,
@@ -282,39 +282,30 @@ def _check_in_flight(state: JournalState, graph: Topology, manifest: Manifest) -
             )
 
 
-def _check_held(state: JournalState, request: Request, graph: Topology, manifest: Manifest) -> None:
-    """What a sink held back until its windows are closed belongs to the sink of that name."""
-    assert state.topology is not None
-    owners = state.topology.sinks()
-    for sink, files in sorted(manifest.held.items()):
-        dropped = sink in request.drop or owners.get(sink) in request.drop
-        if files and sink not in graph.sinks() and not dropped:
-            raise Refusal(
-                FailureReason.SINK_GONE,
-                f"sink '{sink}' holds {len(files)} files of windows that are not closed yet, and this code has no sink "
-                f"of that name: they would never be shown. If they are meant to go, say so: --drop {sink}",
-            )
-
-
 def _check_tables(
-    state: JournalState, target: Checkpoint, graph: Topology, manifest: Manifest
+    state: JournalState, request: Request, target: Checkpoint, graph: Topology, manifest: Manifest
 ) -> Procedure[None]:
-    """Each sink that the checkpoint knows can go back to it. One that is in force will have published the
-    epoch by then, if the present grew out of it; of any other epoch it has only what it had published."""
+    """Each sink that the checkpoint knows can go back to it, and one that is gone leaves nothing behind. A sink
+    that is in force will have published the epoch by then, if the present grew out of it; of any other epoch
+    it has only what it had published."""
     assert state.topology is not None
+    marks: list[str] = yield from insist(List(MARK_PREFIX))
+    lost = stranded(manifest, target, state.topology, graph, settled(marks), request.drop)
+    if lost:
+        raise Refusal(FailureReason.SINK_GONE, "; ".join(lost))
     on_timeline = target in timeline(state)
-    marks: set[str] | None = None
     for sink in sorted(graph.sinks().keys() & manifest.release.keys()):
-        if not (on_timeline and sink in state.topology.sinks()):
-            if marks is None:
-                marks = set((yield from insist(List(MARK_PREFIX))))
-            if mark_name(target.index, sink) not in marks:
-                raise Refusal(
-                    FailureReason.NOT_PUBLISHED,
-                    f"epoch {target.epoch} was abandoned before sink '{sink}' had published it, so that table has no "
-                    "version to go back to",
-                )
-        yield from _check_history(target, sink)
+        will_publish = on_timeline and sink in state.topology.sinks()
+        if not will_publish and mark_name(target.index, sink) not in marks:
+            raise Refusal(
+                FailureReason.NOT_PUBLISHED,
+                f"epoch {target.epoch} was abandoned before sink '{sink}' had published it, so that table has no "
+                "version to go back to",
+            )
+        try:
+            yield from _check_history(target, sink)
+        except StoreError as error:
+            raise Refusal(FailureReason.TABLE_HISTORY_GONE, str(error)) from error
 
 
 def _check_history(target: Checkpoint, sink: str) -> Procedure[None]:

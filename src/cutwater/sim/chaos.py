@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cutwater.protocol.records import mark_name
 from cutwater.protocol.wire import Reply, Request, RequestKind, encode
 from cutwater.sim.commands import Operator
 from cutwater.sim.faults import TIMES_MS, Faults
@@ -184,6 +185,20 @@ class Chaos:
         sink = rng.choice(sorted(self.world.tables))
         self.world.fault(f"sink {sink} fails")
         self.world.tables[sink].failing_until_ms = self.world.now_ms + rng.randint(200, 3_000)
+
+    def _table_forgets(self) -> None:
+        """A table forgets its transactions. One that has just been committed is not old enough for that: it is
+        marked by then, or `head` still finds it in the table's log."""
+        tables, objects = self.world.tables, self.world.store.objects
+        marked = [
+            sink
+            for sink, table in sorted(tables.items())
+            if table.head().transaction and mark_name(table.transaction, sink) in objects
+        ]
+        if marked:
+            sink = self.world.rng.choice(marked)
+            self.world.fault(f"the table of {sink} forgets its transactions")
+            tables[sink].forgotten = len(tables[sink].versions) - 1
 
     # --- users ----------------------------------------------------------------------------------------
 

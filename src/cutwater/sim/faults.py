@@ -44,6 +44,8 @@ class Faults:
     """An answer to a user does not arrive, so the request is delivered again."""
     command_every_ms: float = 0.0
     """Somebody runs a command on the store: restores, with or without another graph, names, forgets."""
+    table_forgets_every_ms: float = 0.0
+    """A table forgets every transaction that it has seen."""
     request_every_ms: float = 0.0
     """Somebody asks for a savepoint, a restore, a drain, a cancellation or a checkpoint."""
 
@@ -75,6 +77,7 @@ TIMES_MS = {
     "sink_fails_every_ms": 1_500.0,
     "request_every_ms": 250.0,
     "command_every_ms": 150.0,
+    "table_forgets_every_ms": 100.0,
 }
 
 

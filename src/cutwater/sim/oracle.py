@@ -325,7 +325,7 @@ class Oracle:
 
     def _has_settled(self, sink: str, index: int) -> bool:
         marks = self.world.store.list(f"{r.MARK_PREFIX}{sink}/", r.mark_name(index - 1, sink))
-        return bool(marks) or self.world.tables[sink].head().transaction >= index
+        return bool(marks) or self.world.tables[sink].transaction >= index
 
     # --- stage logs -----------------------------------------------------------------------------------
 
@@ -599,7 +599,7 @@ class Oracle:
         for sink in sorted(self.world.graph.sinks()):
             table = self.world.tables[sink]
             mark = r.mark_name(index, sink)
-            if table.head().transaction > index or mark not in self.world.store.objects:
+            if table.transaction > index or mark not in self.world.store.objects:
                 late.append(sink)
         return late
 

@@ -56,13 +56,21 @@ class TableVersion:
 
 @dataclass(slots=True)
 class SimTable:
-    """A table with transaction id and version, that can be rewound, as Delta tables are."""
+    """A table with transaction id and version, that can be rewound, as Delta tables are. Like those it may
+    forget the transactions of all versions up to `forgotten`."""
 
     versions: list[TableVersion] = field(default_factory=lambda: [TableVersion(0, {})])
     failing_until_ms: int = 0
+    forgotten: int = -1
 
     def head(self) -> TableHead:
-        return TableHead(len(self.versions) - 1, self.versions[-1].transaction)
+        newest = len(self.versions) - 1
+        return TableHead(newest, self.versions[-1].transaction if newest > self.forgotten else 0)
+
+    @property
+    def transaction(self) -> int:
+        """The last one, whether the table remembers it or not."""
+        return self.versions[-1].transaction
 
     def find(self, transaction: int) -> int | None:
         for number in range(len(self.versions) - 1, -1, -1):

@@ -25,7 +25,7 @@ from cutwater.protocol.effects import TableHead
 from cutwater.protocol.errors import StoreError, UserError
 from cutwater.protocol.records import StagedFile
 from cutwater.sinks.footers import read_footers
-from cutwater.stores import Store
+from cutwater.stores import Store, open_store
 
 FOLDER = "_cutwater/"
 """Where a sink keeps what is its own, below a table. VACUUM leaves folders alone that begin with `_`."""
@@ -48,10 +48,25 @@ class Identity(msgspec.Struct, frozen=True):
     id: str
 
 
-class Sink(ABC):
-    """One target. `bind` comes before everything else."""
+class Description(msgspec.Struct, frozen=True):
+    """What the store knows of a sink, so that a command can ask its target without the user's code. `since`: the
+    target's version when the sink came to it; nothing up to there is the sink's own."""
 
+    kind: str
+    url: str | None = None
+    partition_by: tuple[str, ...] = ()
+    final_by: str | None = None
+    since: int = -1
+
+
+class Sink(ABC):
+    """One target. `bind` comes before everything else, or `open` where nothing is to be written."""
+
+    kind: str
+    """What it is called in the store."""
     rewinds = True
+    calls_user = False
+    """Whether publishing runs a function of the user's, which may take any time."""
     appends_only = True
     """Whether rows that come again, changed, would be there twice."""
     path: str | None = None
@@ -66,23 +81,73 @@ class Sink(ABC):
         self.name = name
         self.final_by = final_by
         self.partition_by = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
-        self._force = False
+        self._schema: dict[str, Any] | None = None
+        self._since = -1
 
-    def bind(self, store: Store, sink_name: str, schema_json: str, force: bool = False) -> None:
-        """Says for which store and name this sink works, and what its rows look like (a Spark schema). With
-        `force` a rewind also undoes what others did to the target since."""
+    def open(self, store: Store, sink_name: str) -> None:
+        """Opens the target of a sink that the store knows, to ask it (`head`, `find`) and not to write to it. Raises
+        `StoreError` if its place is gone."""
         self.name = sink_name
         self._store = store
-        self._schema: dict[str, Any] = msgspec.json.decode(schema_json)
-        self._force = force
-        columns = {field["name"] for field in self._schema["fields"]}
+        known = description(store, sink_name)
+        self._since = known.since if known is not None else -1
+        self._files, self._prefix = self._place(create=False)
+
+    def bind(self, store: Store, sink_name: str, schema_json: str) -> None:
+        """Says for which store and name this sink works, and what its rows look like (a Spark schema)."""
+        self.name = sink_name
+        self._store = store
+        self._schema = msgspec.json.decode(schema_json)
+        columns = {field["name"] for field in self.schema["fields"]}
         for column in self.partition_by:
             if column not in columns:
                 raise UserError(
                     f"sink {self.name} is partitioned by {column!r}, which its rows do not have; "
                     f"they have {', '.join(sorted(columns))}"
                 )
-        self._files, self._prefix = self._place()
+        self._describe()
+        self._files, self._prefix = self._place(create=True)
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The schema of its rows, which only a sink has that was bound."""
+        assert self._schema is not None
+        return self._schema
+
+    def _describe(self) -> None:
+        """Tells the store what this sink is. Comes before the sink has an id there, without which it can write
+        nothing: so whatever is in the target by then is not its own."""
+        if self.path is None:
+            url, since = None, -1
+        else:
+            url = open_store(self.path, create=True).url
+            self._refuse_other_names(url)
+            since = self._first_version(url)
+        now = Description(self.kind, url, self.partition_by, self.final_by, since)
+        self._since = now.since
+        if description(self._store, self.name) != now:
+            self._store.put(_description_name(self.name), msgspec.json.encode(now))
+
+    def _first_version(self, url: str) -> int:
+        """The version from which on what is in the target may be this sink's own."""
+        known = description(self._store, self.name)
+        if known is not None and known.url == url:
+            return known.since
+        return -1 if self._store.exists(_identity_name(self.name)) else self._version_at(url)
+
+    def _version_at(self, url: str) -> int:
+        """The version that the target has before this sink is known to it; -1 if that does not matter."""
+        return -1
+
+    def _refuse_other_names(self, url: str) -> None:
+        """The rows of a sink go back with it, and what it holds is shown by it: another name on the same target
+        would leave both behind."""
+        for name, known in descriptions(self._store).items():
+            if name != self.name and known.url == url:
+                raise UserError(
+                    f"sink {self.name} writes to {self.path}, where the rows of sink {name} of the same pipeline are; "
+                    f"a sink keeps its name: write name={name!r}, or give it a path of its own"
+                )
 
     def attach(self, spark: SparkSession) -> None:  # noqa: B027 - most sinks need no session
         """Gives the session to sinks that publish with Spark."""
@@ -90,7 +155,7 @@ class Sink(ABC):
     # --- staging --------------------------------------------------------------------------------------
 
     @abstractmethod
-    def _place(self) -> tuple[Store, str]:
+    def _place(self, create: bool) -> tuple[Store, str]:
         """Where attempts are staged: a store and a prefix in it, which ends in a slash."""
 
     def writer(self, rows: DataFrame) -> DataFrameWriter:
@@ -152,7 +217,11 @@ class Sink(ABC):
     @abstractmethod
     def find(self, transaction: int) -> int | None:
         """The version that carries the highest transaction up to this one, the one before the sink's first if
-        all are later (-1: there was none), `None` if the target's history does not go back that far."""
+        all are later (-1: there was none); `None` exactly if `rewind` cannot go back to it, because the target's
+        history does not go back that far or files of that version are gone."""
+
+    def trim(self, transaction: int) -> None:  # noqa: B027 - most targets keep no history that has to be trimmed
+        """Forgets history of the target that is older than what `find` needs for this transaction."""
 
     @abstractmethod
     def publish(
@@ -162,8 +231,11 @@ class Sink(ABC):
         nothing happens, if the target has moved on from there or already carries that transaction."""
 
     @abstractmethod
-    def rewind(self, expected_version: int, transaction: int, to_version: int) -> int | None:
-        """Makes the target's rows those of `to_version` again; answers as `publish`."""
+    def rewind(
+        self, expected_version: int, transaction: int, to_version: int, force: bool = False
+    ) -> int | None:
+        """Makes the target's rows those of `to_version` again; answers as `publish`. Raises `UserError` if that
+        would undo what others did to the target since, unless it is to be forced."""
 
     def _is_next(self, expected_version: int, transaction: int) -> bool:
         """Whether the target is where the caller believes it to be, and has not seen the transaction."""
@@ -176,9 +248,44 @@ def last_part(path: str) -> str:
     return path.rstrip("/").rsplit("/", 1)[-1]
 
 
+_SINKS = "sinks/"
+_DESCRIPTION = "/description.json"
+
+
+def _identity_name(sink: str) -> str:
+    return f"{_SINKS}{sink}.json"
+
+
+def _description_name(sink: str) -> str:
+    return f"{_SINKS}{sink}{_DESCRIPTION}"
+
+
+def description(store: Store, sink: str) -> Description | None:
+    """What the store knows of a sink; `None` if no run has bound it yet."""
+    name = _description_name(sink)
+    data = store.read(name)
+    return None if data is None else _described(name, data)
+
+
+def descriptions(store: Store) -> dict[str, Description]:
+    """What the store knows of all its sinks, those among them that are no longer in use."""
+    names = [name for name in store.list(_SINKS) if name.endswith(_DESCRIPTION)]
+    found = zip(names, store.read_many(names), strict=True)
+    return {name.split("/")[1]: _described(name, data) for name, data in found if data is not None}
+
+
+def _described(name: str, data: bytes) -> Description:
+    try:
+        return msgspec.json.decode(data, type=Description)
+    except ValueError as error:
+        raise StoreError(
+            f"{name} is damaged ({error}); remove it: the next run of the pipeline writes it again"
+        ) from error
+
+
 def identity(store: Store, sink: str) -> str:
     """The id of a sink in this store, made when it is first asked for."""
-    name = f"sinks/{sink}.json"
+    name = _identity_name(sink)
     store_has = store.read(name)
     if store_has is None:
         store.create(name, msgspec.json.encode(Identity(uuid4().hex[:12])))

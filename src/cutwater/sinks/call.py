@@ -38,8 +38,10 @@ def call(function: Function, name: str | None = None, final_by: str | None = Non
 class CallSink(Sink):
     """Its versions are the transactions themselves."""
 
+    kind = "call"
     rewinds = False
     appends_only = False
+    calls_user = True
 
     def __init__(self, function: Function, name: str | None, final_by: str | None) -> None:
         super().__init__(name or str(getattr(function, "__name__", function)), None, final_by)
@@ -49,7 +51,7 @@ class CallSink(Sink):
     def attach(self, spark: SparkSession) -> None:
         self._spark = spark
 
-    def _place(self) -> tuple[Store, str]:
+    def _place(self, create: bool) -> tuple[Store, str]:
         return self._store, f"staged/{self.name}/"
 
     @property
@@ -82,7 +84,7 @@ class CallSink(Sink):
             if self._is_next(expected_version, transaction):
                 raise
             return None  # another process was faster, and has cleared them away
-        schema = json.dumps(self._schema)
+        schema = json.dumps(self.schema)
         rows = Files(self._spark).frame([self._files.spark_url(name) for name in files], schema)
         try:
             self._function(rows, epoch)
@@ -92,7 +94,9 @@ class CallSink(Sink):
             ) from error
         return self._mark(transaction, epoch)
 
-    def rewind(self, expected_version: int, transaction: int, to_version: int) -> int | None:
+    def rewind(
+        self, expected_version: int, transaction: int, to_version: int, force: bool = False
+    ) -> int | None:
         return self._mark(transaction, None) if self._is_next(expected_version, transaction) else None
 
     def _mark(self, transaction: int, epoch: int | None) -> int:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from threading import RLock
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolError, TableNotFoundError
 
 from cutwater.protocol.effects import TableHead
@@ -33,6 +36,10 @@ from cutwater.sinks.schemas import misfit, plain, unfit_for_delta, unfit_to_part
 from cutwater.stores import Store, open_store
 
 CHECKPOINT_EVERY = 100
+HISTORY_MS = 30 * 24 * 3_600_000
+_SIDE_BY_SIDE = 16
+_NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+"""A rewind removes nothing of the log, whatever the table's properties say."""
 
 _FEATURES = {
     "appendOnly",
@@ -63,6 +70,7 @@ def delta(
 
 
 class DeltaSink(Sink):
+    kind = "delta"
     path: str
 
     def __init__(
@@ -72,26 +80,40 @@ class DeltaSink(Sink):
         self.path = path
         self._version = -1
         self._transaction = 0
+        self._forgetful = False
         self._problem: str | None = None
+        self._is_ours = False
+        self._lock = RLock()
         self._published: set[str] = set()
         self._looked_up_to = -1
 
-    def bind(self, store: Store, sink_name: str, schema_json: str, force: bool = False) -> None:
-        super().bind(store, sink_name, schema_json, force)
-        unfit = unfit_for_delta(self._schema) or unfit_to_partition(self._schema, self.partition_by)
+    def bind(self, store: Store, sink_name: str, schema_json: str) -> None:
+        super().bind(store, sink_name, schema_json)
+        unfit = unfit_for_delta(self.schema) or unfit_to_partition(self.schema, self.partition_by)
         if unfit is not None:
             raise UserError(f"sink {self.name}: {unfit}")
         self._load()
         self._check_fit()
 
-    def _place(self) -> tuple[Store, str]:
+    def _version_at(self, url: str) -> int:
+        with self._table_errors():
+            try:
+                return DeltaTable(url).version()
+            except TableNotFoundError:
+                return -1
+
+    def _place(self, create: bool) -> tuple[Store, str]:
         own = identity(self._store, self.name)
         self._app = f"cutwater/{self.name}/{own}"
-        return open_store(self.path, create=True), f"{FOLDER}{own}/"
+        return open_store(self.path, create=create), f"{FOLDER}{own}/"
 
     # --- what the table is ----------------------------------------------------------------------------
 
     def head(self) -> TableHead:
+        with self._lock:  # publishing and discarding look at the same time
+            return self._follow()
+
+    def _follow(self) -> TableHead:
         # A version that is gone was cleaned up while we were away, and those after it may be gone as well.
         if self._version < 0 or not self._files.exists(log.commit_name(self._version)):
             self._load()
@@ -100,8 +122,14 @@ class DeltaSink(Sink):
                 self._load()
             else:
                 self._version = commit.version
-                self._transaction = commit.transactions.get(self._app, self._transaction)
-        return TableHead(self._version, self._transaction)
+                self._remember(commit.transactions.get(self._app))
+        return TableHead(self._version, self._transaction, self._forgetful)
+
+    def _remember(self, transaction: int | None) -> None:
+        """Takes note of a transaction that the table has had; it may forget it, and we do not."""
+        if transaction is not None:
+            self._transaction = transaction
+            self._forgetful = False
 
     def _load(self) -> None:
         """Takes the table's state from its log as a whole."""
@@ -110,10 +138,33 @@ class DeltaSink(Sink):
                 table = DeltaTable(self._files.url)
             except TableNotFoundError:
                 self._version, self._transaction, self._problem = -1, 0, None
+                self._forgetful = self._is_ours = False
                 return
             self._version = table.version()
-            self._transaction = table.transaction_version(self._app) or 0
-            self._problem = self._find_problem(table)
+            self._remember(table.transaction_version(self._app))
+            configuration = table.metadata().configuration
+            self._is_ours = configuration.get(log.MADE_BY) == log.CUTWATER
+            self._problem = self._find_problem(table) if self._schema is not None else None
+        if self._transaction == 0:
+            self._look_back()
+        if log.FORGETS_AFTER in configuration:
+            _LOG.warning(
+                "the Delta table %s forgets Cutwater's transactions after some time, by its property %s; the marks in "
+                "the store and the table's log make up for that as long as they last. Better unset it",
+                self.path,
+                log.FORGETS_AFTER,
+            )
+
+    def _look_back(self) -> None:
+        """The table names no transaction of ours: it never had one, or has forgotten it. Its log knows, as far as
+        it goes back."""
+        for commit in log.read_commits(self._files, range(self._version, self._since, -1)):
+            if commit is None:
+                self._forgetful = True
+                return
+            if self._app in commit.transactions:
+                self._remember(commit.transactions[self._app])
+                return
 
     def _find_problem(self, table: DeltaTable) -> str | None:
         """Why rows cannot be added to the table, `None` if they can."""
@@ -130,7 +181,7 @@ class DeltaSink(Sink):
             return (
                 f"it is partitioned by {metadata.partition_columns}, and the sink by {[*self.partition_by]}"
             )
-        return misfit(schema, self._schema)
+        return misfit(schema, self.schema)
 
     def _check_fit(self) -> None:
         if self._problem is not None:
@@ -158,10 +209,12 @@ class DeltaSink(Sink):
             self._checkpoint()
         return version
 
-    def rewind(self, expected_version: int, transaction: int, to_version: int) -> int | None:
+    def rewind(
+        self, expected_version: int, transaction: int, to_version: int, force: bool = False
+    ) -> int | None:
         if not self._is_next(expected_version, transaction):
             return None
-        refuse_foreign(self.name, self._foreign(to_version, expected_version), self._force)
+        refuse_foreign(self.name, self._foreign(to_version, expected_version), force)
         with self._table_errors():
             table = DeltaTable(self._files.url, version=expected_version) if expected_version >= 0 else None
             if table is None or to_version == expected_version or (to_version < 0 and not table.file_uris()):
@@ -172,7 +225,7 @@ class DeltaSink(Sink):
     def _commit(
         self, expected_version: int, transaction: int, info: log.Actions, added: log.Actions
     ) -> int | None:
-        made = log.definition(plain(self._schema), self.partition_by) if expected_version < 0 else []
+        made = log.definition(plain(self.schema), self.partition_by) if expected_version < 0 else []
         actions = [*info, *made, *log.transaction_action(self._app, transaction), *added]
         name = log.commit_name(expected_version + 1)
         return expected_version + 1 if self._files.create(name, log.encode_commit(actions)) else None
@@ -191,9 +244,9 @@ class DeltaSink(Sink):
         )
         try:
             if to_version < 0:
-                table.delete(commit_properties=properties)
+                table.delete(commit_properties=properties, post_commithook_properties=_NO_HOOKS)
             else:
-                table.restore(to_version, commit_properties=properties)
+                table.restore(to_version, commit_properties=properties, post_commithook_properties=_NO_HOOKS)
         except CommitFailedError as error:
             if self.head().version > expected:
                 return None
@@ -225,21 +278,51 @@ class DeltaSink(Sink):
         return done
 
     def _checkpoint(self) -> None:
-        """Keeps the log quick to read. The commit is done: should this fail, the next one will do."""
+        """Keeps the log quick to read. The commit is done: should this fail, the next one will do. The log itself
+        stays: `trim` knows what of it is needed."""
         try:
-            table = DeltaTable(self._files.url)
-            table.create_checkpoint()
-            if table.metadata().configuration.get("delta.enableExpiredLogCleanup") != "false":
-                table.cleanup_metadata()
+            DeltaTable(self._files.url).create_checkpoint()
         except (DeltaError, OSError) as error:
-            _LOG.warning("the log of the Delta table %s could not be tidied up: %s", self.path, error)
+            _LOG.warning("no checkpoint of the Delta table %s could be written: %s", self.path, error)
 
     # --- history --------------------------------------------------------------------------------------
 
     def find(self, transaction: int) -> int | None:
+        version = self._find_version(transaction)
+        return version if version is not None and self._can_go_back(version) else None
+
+    def trim(self, transaction: int) -> None:
+        """Only for tables that we made: of others' history others dispose. What is younger than Delta's own default
+        stays too, for readers that travel in time."""
+        needed = self._find_version(transaction) if self._is_ours else None
+        if needed is None:
+            return
+        for version in reversed([v for v in log.checkpoints(self._files, 0) if v <= needed]):
+            commit = self._commit_at(version)
+            if commit is None or commit.timestamp is None:
+                return
+            if commit.timestamp < log.now_ms() - HISTORY_MS:
+                self._files.delete(log.names_before(self._files, version))
+                return
+
+    def _can_go_back(self, version: int) -> bool:
+        """Whether a version can be read, and all files are there that it has and the newest has not."""
+        if version < 0 or version == self._version:
+            return True
+        with self._table_errors():
+            try:
+                then = DeltaTable(self._files.url, version=version)
+            except TableNotFoundError:
+                return False
+            old = _files_of(then) - _files_of(DeltaTable(self._files.url))
+        with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
+            return all(pool.map(self._files.exists, (name for name in old if not _is_elsewhere(name))))
+
+    def _find_version(self, transaction: int) -> int | None:
+        """The version to which a transaction belongs, `None` if the log does not go back that far."""
         head = self.head().version
         oldest = oldest_own = head + 1
-        for commit in log.read_commits(self._files, range(head, -1, -1)):
+        for commit in log.read_commits(self._files, range(head, self._since, -1)):
             if commit is None:
                 return self._find_in_checkpoint(transaction, oldest)
             oldest = commit.version
@@ -251,11 +334,11 @@ class DeltaSink(Sink):
         return oldest_own - 1
 
     def _find_in_checkpoint(self, transaction: int, oldest_commit: int) -> int | None:
-        """The oldest version that can still be read, if the table was then as it was at the transaction."""
+        """The oldest version that can still be read, if the table was then as it was at the transaction. One that
+        names no transaction may have forgotten it."""
         oldest = self._oldest_table(oldest_commit)
-        if oldest is None or (oldest.transaction_version(self._app) or 0) > transaction:
-            return None
-        return oldest.version()
+        own = oldest.transaction_version(self._app) if oldest is not None else None
+        return oldest.version() if oldest is not None and own is not None and own <= transaction else None
 
     def _oldest_table(self, oldest_commit: int) -> DeltaTable | None:
         """The table at the oldest version that can be read once earlier commits have been cleaned up."""
@@ -269,7 +352,12 @@ class DeltaSink(Sink):
         for commit in log.read_commits(self._files, range(head, self._looked_up_to, -1)):
             if commit is None:
                 table = self._oldest_table(oldest)
-                self._note(table.get_add_actions().column("path").to_pylist() if table is not None else [])
+                if table is None:
+                    raise StoreError(
+                        f"sink {self.name} cannot tell which of its files are in the table {self.path}: its log begins "
+                        f"at version {oldest}, and there is no checkpoint before that. No staged file is removed"
+                    )
+                self._note(_files_of(table))
                 break
             oldest = commit.version
             self._note(commit.added)
@@ -291,3 +379,13 @@ class DeltaSink(Sink):
             ) from error
         except DeltaError as error:
             raise SinkFailed(f"sink {self.name}: the Delta table {self.path}: {error}") from error
+
+
+def _files_of(table: DeltaTable) -> set[str]:
+    """The names of the files that a version of a table shows."""
+    return {unquote(path) for path in table.get_add_actions().column("path").to_pylist()}
+
+
+def _is_elsewhere(name: str) -> bool:
+    """Whether a file does not lie in the table's folder, as those of a shallow clone."""
+    return "://" in name or name.startswith("/")

@@ -20,6 +20,10 @@ from cutwater.sinks.schemas import leaves
 from cutwater.stores import Store
 
 LOG = "_delta_log/"
+KEEPS_LOG = "delta.enableExpiredLogCleanup"
+FORGETS_AFTER = "delta.setTransactionRetentionDuration"
+MADE_BY = "madeBy"
+CUTWATER = "cutwater"
 _CHUNK = 64
 
 Actions = list[dict[str, Any]]
@@ -56,6 +60,7 @@ class Commit(msgspec.Struct, frozen=True):
     defines: bool
     matters: bool
     operation: str
+    timestamp: int | None = None
 
     def __str__(self) -> str:
         return f"version {self.version} ({self.operation})"
@@ -91,7 +96,12 @@ def _parse(version: int, data: bytes) -> Commit:
         defines=defines,
         matters=defines or any(file.dataChange for file in files),
         operation=str(info.get("operation", "unknown operation")),
+        timestamp=_time(info.get("timestamp")),
     )
+
+
+def _time(said: object) -> int | None:
+    return said if isinstance(said, int) else None
 
 
 _DECODE = msgspec.json.Decoder(_Line).decode
@@ -102,6 +112,12 @@ def checkpoints(store: Store, lowest: int) -> list[int]:
     names = (name.removeprefix(LOG) for name in store.list(LOG))
     found = {int(n[:20]) for n in names if n[:20].isdigit() and ".checkpoint" in n and n.endswith(".parquet")}
     return sorted(version for version in found if version >= lowest)
+
+
+def names_before(store: Store, version: int) -> list[str]:
+    """Everything in the log that is of versions before this one."""
+    names = ((name, name.removeprefix(LOG)[:20]) for name in store.list(LOG))
+    return [name for name, number in names if number.isdigit() and int(number) < version]
 
 
 def encode_commit(actions: Actions) -> bytes:
@@ -125,7 +141,7 @@ def transaction_action(app: str, version: int) -> Actions:
 
 
 def definition(schema: dict[str, Any], partition_by: Iterable[str]) -> Actions:
-    """What makes a new table."""
+    """What makes a new table. Nobody else removes its history: checkpoints and savepoints go back by it."""
     protocol: dict[str, Any] = {"minReaderVersion": 1, "minWriterVersion": 2}
     if any(kind == "timestamp_ntz" for _, kind in leaves(schema)):
         feature = ["timestampNtz"]
@@ -136,7 +152,7 @@ def definition(schema: dict[str, Any], partition_by: Iterable[str]) -> Actions:
         "format": {"provider": "parquet", "options": {}},
         "schemaString": msgspec.json.encode(schema).decode(),
         "partitionColumns": list(partition_by),
-        "configuration": {},
+        "configuration": {KEEPS_LOG: "false", MADE_BY: CUTWATER},
         "createdTime": now_ms(),
     }
     return [{"protocol": protocol}, {"metaData": metadata}]

@@ -62,6 +62,7 @@ def parquet_files(path: str, version: int | None = None) -> list[str]:
 
 
 class ParquetSink(Sink):
+    kind = "parquet"
     path: str
 
     def __init__(
@@ -74,15 +75,15 @@ class ParquetSink(Sink):
         self._published: set[str] = set()
         self._looked_up_to = -1
 
-    def bind(self, store: Store, sink_name: str, schema_json: str, force: bool = False) -> None:
-        super().bind(store, sink_name, schema_json, force)
+    def bind(self, store: Store, sink_name: str, schema_json: str) -> None:
+        super().bind(store, sink_name, schema_json)
         if self.head().version >= 0:
             self._check_fit()
 
-    def _place(self) -> tuple[Store, str]:
+    def _place(self, create: bool) -> tuple[Store, str]:
         own = identity(self._store, self.name)
         self._app = f"cutwater/{self.name}/{own}"
-        return open_store(self.path, create=True), f"{FOLDER}{own}/"
+        return open_store(self.path, create=create), f"{FOLDER}{own}/"
 
     def writer(self, rows: DataFrame) -> DataFrameWriter:
         # Spark leaves out of the files what it makes folders of, and readers of single files need it.
@@ -95,7 +96,7 @@ class ParquetSink(Sink):
 
     def _check_fit(self) -> None:
         """All files have one schema, or readers that are given many at once would go by any one of them."""
-        have, come = plain(_read(self._files, 0).schema), plain(self._schema)
+        have, come = plain(_read(self._files, 0).schema), plain(self.schema)
         problem = misfit(have, come)
         if problem is None and misfit(come, have) is not None:
             problem = "the files have columns that the rows do not have"
@@ -120,10 +121,20 @@ class ParquetSink(Sink):
         return _read(self._files, number).transactions.get(self._app, 0)
 
     def find(self, transaction: int) -> int | None:
+        version = self._find_version(transaction)
+        return None if self._gone_at(version) else version
+
+    def _find_version(self, transaction: int) -> int:
         versions = range(self.head().version + 1)
         found = bisect_right(versions, transaction, key=self._transaction_at) - 1
         own = self._transaction_at(found) if found >= 0 else 0
         return bisect_left(versions, own, key=self._transaction_at) if own > 0 else found
+
+    def _gone_at(self, version: int) -> set[str]:
+        """The files of an older version that are no longer there."""
+        if version == self.head().version:
+            return set()
+        return set(_files_at(self._files, version)).difference(self._files.list(FOLDER))
 
     def publish(
         self, expected_version: int, transaction: int, files: tuple[str, ...], epoch: int | None = None
@@ -137,15 +148,17 @@ class ParquetSink(Sink):
         before = _files_at(self._files, expected_version) if complete else []
         return self._commit(expected_version, transaction, [*before, *files], complete, epoch)
 
-    def rewind(self, expected_version: int, transaction: int, to_version: int) -> int | None:
+    def rewind(
+        self, expected_version: int, transaction: int, to_version: int, force: bool = False
+    ) -> int | None:
         if not self._is_next(expected_version, transaction):
             return None
         names = [_name(number) for number in range(to_version + 1, expected_version + 1)]
         found = zip(names, _read_many(self._files, names), strict=True)
         foreign = [f"{name} (by {v.writer})" for name, v in found if v.writer != self._app]
-        refuse_foreign(self.name, foreign, self._force)
+        refuse_foreign(self.name, foreign, force)
         files = _files_at(self._files, to_version)
-        gone = set(files).difference(self._files.list(FOLDER))
+        gone = self._gone_at(to_version)
         if gone:
             raise StoreError(
                 f"sink {self.name} cannot go back to version {to_version} of {self.path}: {len(gone)} of its "
@@ -164,7 +177,7 @@ class ParquetSink(Sink):
             files=files,
             complete=complete,
             epoch=epoch,
-            schema=plain(self._schema) if first else None,
+            schema=plain(self.schema) if first else None,
         )
         created = self._files.create(_name(expected_version + 1), msgspec.json.encode(version))
         return expected_version + 1 if created else None
