@@ -531,6 +531,18 @@ def a_restore_does_not_end_the_old_generation(patch: Patch) -> None:
 
 
 @bug
+def a_restore_does_not_heal_a_stage_that_was_given_up(patch: Patch) -> None:
+    real = member.Member._start_generation
+
+    def start_generation(self: Any) -> Any:
+        failed = dict(self.failures)
+        yield from real(self)
+        self.failures = failed
+
+    patch.setattr(member.Member, "_start_generation", start_generation)
+
+
+@bug
 def a_restore_starts_from_the_live_folder(patch: Patch) -> None:
     """The new generation takes over the state of the abandoned one."""
     real = world.World.state_of_report

@@ -260,8 +260,19 @@ def test_a_failed_stage_refuses_the_checkpoint_and_says_why() -> None:
     until(world, lambda: bool(entries(world, r.Aborted)))
     (aborted,) = entries(world, r.Aborted)
     assert (aborted.reason, aborted.detail) == ("member_refused", "m1: stage b failed: out of memory")
-    of(world, "m1").member.failures.clear()
-    assert checkpoint(world).epoch == 3
+
+
+def test_a_restore_heals_a_stage_that_was_given_up() -> None:
+    """A new generation is a new start: what failed in the old one says nothing about it."""
+    world = running_world()
+    epoch = checkpoint(world).epoch
+    of(world, "m1").member.failures["b"] = "bad state"
+    ask(world, RequestKind.CHECKPOINT)
+    until(world, lambda: bool(entries(world, r.Aborted)))
+    ask(world, RequestKind.RESTORE, epoch=epoch)
+    until(world, lambda: bool(entries(world, r.Restored)))
+    rest(world)
+    assert checkpoint(world).generation == 2
 
 
 def test_state_that_is_gone_refuses_the_checkpoint() -> None:

@@ -124,6 +124,7 @@ class Member:
         self.stages: dict[str, Stage] = {}
         self.incarnations: dict[str, tuple[int, int]] = {}
         self.failures: dict[str, str] = {}
+        """The stages that were given up, with why; they have another chance in the next generation."""
         self.damage: str | None = None
         """Why the stages of the current generation cannot be started from the newest checkpoint."""
         self.unaligned: set[int] = set()
@@ -267,7 +268,7 @@ class Member:
             return
         self.ended += [f"stage {name}" for name in self.stages]
         self._generation = generation
-        self.damage = None
+        self.failures, self.damage = {}, None
         self._logs, self.stages, self.incarnations = {}, {}, {}
         self._grown.clear()
         self.acks, self._captures = {}, {}

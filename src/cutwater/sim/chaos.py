@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from cutwater.sim.process import Process
     from cutwater.sim.world import World
 
+RESTORE_AGAIN_MS = 2_000
+"""How long a user waits who has asked for a restore and sees that nothing has changed."""
+
 
 class Chaos:
     """The faults of one schedule that come by time, and its users."""
@@ -38,12 +41,28 @@ class Chaos:
         newest = {p.name: p for p in world.processes}
         for process in list(world.processes):
             process.store_down_until_ms = 0
-            process.member.failures.clear()
             if process is not newest[process.name] or world.oracle.ledger.drained:
                 world.stop(process)
             elif process.paused:
                 process.wake_up()
+        self._heal_stages()
         self._revive_all()
+
+    def _heal_stages(self) -> None:
+        """What was given up is put right as users do it: by starting the member again, or by going back."""
+        world = self.world
+        failed = [p for p in world.processes if p.member.failures]
+        if failed and world.oracle.ledger.kept and world.rng.random() < 0.5:
+            self._restore_until_healed()
+            return
+        for process in failed:
+            world.stop(process)
+
+    def _restore_until_healed(self) -> None:
+        """Asks again as long as a stage is given up: a request reaches nobody while nobody leads."""
+        if any(p.member.failures for p in self.world.processes):
+            self._ask_restore()
+            self.world.schedule(RESTORE_AGAIN_MS, self._restore_until_healed)
 
     def _revive_all(self) -> None:
         running = {p.name for p in self.world.processes}
@@ -200,14 +219,19 @@ class Chaos:
             self._refuse()
 
     def _refuse(self) -> None:
-        """A stage fails for good on one member, which then refuses checkpoints, until it is mended."""
+        """A stage fails for good on one member, which then refuses checkpoints, until its next generation or start."""
         process = self._some_process()
-        if process is not None:
+        if process is not None and process.member.stages:
             self.world.fault(f"a stage of {process} has failed")
-            process.member.failures[sorted(process.member.stages)[0] if process.member.stages else "?"] = (
-                "failed"
-            )
-            self.world.schedule(self.world.rng.randint(50, 500), process.member.failures.clear)
+            process.member.failures[sorted(process.member.stages)[0]] = "failed"
+            if self.world.rng.random() < 0.5:
+                self.world.schedule(self.world.rng.randint(50, 500), self._replace_failed, process)
+
+    def _replace_failed(self, process: Process) -> None:
+        """Its supervisor, or a user, starts the member again."""
+        if process.alive and process.member.failures:
+            self.world.stop(process)
+            self._restart(process.name)
 
     def _ask_restore(self) -> None:
         kept = sorted(self.world.oracle.ledger.kept)
