@@ -476,6 +476,39 @@ def no_watermark_yet_counts_as_infinity(patch: Patch) -> None:
 
 
 @bug
+def a_stage_without_event_time_holds_back_the_watermark(patch: Patch) -> None:
+    """Until its first batch it says "unknown", as one that has event time."""
+    real = stage.Stage._watermark
+
+    def watermark_of(self: Any) -> Any:
+        return watermark.UNKNOWN if self.log.state.last < 0 and not self.idle else real(self)
+
+    patch.setattr(stage.Stage, "_watermark", watermark_of)
+
+
+@bug
+def a_source_that_never_had_a_row_holds_back_the_watermark(patch: Patch) -> None:
+    real = stage.Stage._watermark
+
+    def watermark_of(self: Any) -> Any:
+        mark = real(self)
+        return watermark.UNKNOWN if mark == watermark.idle() else mark
+
+    patch.setattr(stage.Stage, "_watermark", watermark_of)
+
+
+@bug
+def a_stage_that_was_idle_at_a_checkpoint_is_idle_after_its_restore(patch: Patch) -> None:
+    real = stage.Stage._watermark
+
+    def watermark_of(self: Any) -> Any:
+        logged = self.log.state.watermark
+        return logged if logged.kind is WatermarkKind.IDLE else real(self)
+
+    patch.setattr(stage.Stage, "_watermark", watermark_of)
+
+
+@bug
 def the_watermark_is_kept_over_a_restore(patch: Patch) -> None:
     real = journal._restore
 

@@ -173,8 +173,12 @@ def test_a_batch_says_in_the_log_how_much_it_is() -> None:
         (known(7), False, False, True, known(7)),
         (known(7), False, True, True, idle(7)),
         (known(7), True, True, False, idle(7)),
-        (UNKNOWN, True, True, True, UNKNOWN),
-        (NONE, True, True, True, NONE),
+        (UNKNOWN, False, True, False, UNKNOWN),
+        (UNKNOWN, True, True, False, idle()),
+        (UNKNOWN, False, True, True, idle()),
+        (idle(7), False, False, False, known(7)),
+        (idle(), False, False, False, UNKNOWN),
+        (NONE, False, True, False, UNKNOWN),
     ],
 )
 def test_a_stage_holds_nobody_back_when_it_is_idle_or_has_nothing_more_to_do_in_a_drain(
@@ -182,6 +186,7 @@ def test_a_stage_holds_nobody_back_when_it_is_idle_or_has_nothing_more_to_do_in_
 ) -> None:
     """A stage that is quiet between two batches is not idle: its next rows may be of any time."""
     hosted = of(running_world(), "m0").member.stages["a"]
+    hosted.member.timeless = frozenset()
     hosted.log.state.watermark = watermark
     hosted.idle, hosted.quiet, hosted.draining = is_idle, quiet, draining
     assert hosted._barrier_entry(begun(2, 9), False).watermark == reported
@@ -434,3 +439,66 @@ def test_an_illegal_step_changes_nothing() -> None:
     with pytest.raises(IllegalStep, match="no step 'opened' from phase 'running'"):
         stage._step("opened")
     assert stage.phase is StagePhase.RUNNING
+
+
+# Event time.
+
+
+def reported(world: World, name: str, checkpoint_of: r.Manifest | None = None) -> Watermark:
+    return (checkpoint_of or checkpoint(world)).stages[name].watermark
+
+
+def test_a_stage_without_event_time_says_so_before_its_first_batch() -> None:
+    world = calm_world()
+    world.rates["a"] = 0.0
+    for name in CHAIN.members():
+        world.start(name)
+    until(world, lambda: world.oracle.epochs == 1)
+    assert {s.watermark for s in world.oracle.manifests[1].stages.values()} == {NONE}
+
+
+def event_time_world() -> World:
+    """No stage has a row to read; those of `a` may come later."""
+    world = calm_world()
+    for model in world.model.stages.values():
+        model.event_time = True
+    world.rates["a"] = 0.0
+    for name in CHAIN.members():
+        world.start(name)
+    until(world, lambda: world.oracle.epochs == 1)
+    return world
+
+
+def test_a_stage_that_never_had_a_row_holds_back_the_watermark_until_it_is_idle() -> None:
+    world = event_time_world()
+    a = of(world, "m0").member.stages["a"]
+    a.idle = False
+    assert reported(world, "a") == UNKNOWN
+    a.idle = True
+    assert reported(world, "a") == idle()
+    a.idle = False
+    assert reported(world, "a") == UNKNOWN
+
+
+def test_a_stage_that_never_had_a_row_holds_back_nothing_when_it_is_drained() -> None:
+    world = event_time_world()
+    drain(world)
+    assert world.oracle.ledger.head is not None
+    last = world.oracle.manifests[world.oracle.ledger.head]
+    assert {s.watermark for s in last.stages.values()} == {idle()}
+
+
+def test_what_was_idle_at_a_checkpoint_is_not_idle_after_its_restore_for_that_alone() -> None:
+    world = event_time_world()
+    world.rates["a"] = 0.05
+    rest(world)
+    a = of(world, "m0").member.stages["a"]
+    slow_down(world, "a", ms=60_000, each_ms=5_000)
+    a.idle = True
+    found = checkpoint(world)
+    stood = reported(world, "a", found).ms
+    assert reported(world, "a", found) == idle(stood)
+    assert stood is not None
+    ask(world, RequestKind.RESTORE, epoch=found.epoch)
+    until(world, lambda: of(world, "m0").member.stages["a"].generation == 2)
+    assert reported(world, "a") == known(stood), "it has rows to read, and no batch yet"

@@ -73,6 +73,8 @@ class Runtime:
         self.links = links
         self.boot = boot
         self.member = Member(name, boot, built.topology, settings.member, LocalWord)
+        hosted = built.topology.hosted(name)
+        self.member.timeless = frozenset(s for s in hosted if not built.stages[s].plan.has_watermark)
         self.leader = Leader(self.member, settings.leader)
         self.sinks: Mapping[str, Sink] = built.sinks
         self.times = Times(store, name)
@@ -82,7 +84,7 @@ class Runtime:
         self.recorder = recording.from_environment(self.member)
         perform, send = recording.watched(self.recorder, self._perform, self._send)
         self.shell = Shell(self.member, perform, send, self._on_ended, self._after_step, self._on_failure)
-        self.hosts = {s: StageHost(self, built.stages[s]) for s in built.topology.hosted(name)}
+        self.hosts = {s: StageHost(self, built.stages[s]) for s in hosted}
         self.mailbox = Mailbox(self)
         self.reporter = Reporter(self)
         self._handlers: dict[type, Callable[[Any], Any]] = {

@@ -122,6 +122,8 @@ class Member:
         self.catch_up = CatchUp(self.journal, peers, config.replay, config.small_gap, lambda: self.now_ms)
         self.manifest: Manifest | None = None
         self.stages: dict[str, Stage] = {}
+        self.timeless: frozenset[str] = frozenset()
+        """The hosted stages whose plans have no event time; the shell says which, before anything starts."""
         self.incarnations: dict[str, tuple[int, int]] = {}
         self.failures: dict[str, str] = {}
         """The stages that were given up, with why; they have another chance in the next generation."""

@@ -48,7 +48,7 @@ from cutwater.protocol.records import (
 from cutwater.protocol.retention import deletable_data, deletable_states, of_generation
 from cutwater.protocol.stagelog import StageLog, trimmed
 from cutwater.protocol.tables import Table
-from cutwater.protocol.watermark import UNKNOWN, Watermark, WatermarkKind, idle
+from cutwater.protocol.watermark import NONE, UNKNOWN, Watermark, idle, known
 
 if TYPE_CHECKING:
     from cutwater.protocol.member import Member
@@ -294,11 +294,14 @@ class Stage:
         )
 
     def _watermark(self) -> Watermark:
-        """Spark's watermark at the last batch; a stage that has nothing to do holds nobody back."""
-        watermark = self.log.state.watermark
-        if watermark.kind is WatermarkKind.KNOWN and (self.idle or (self.draining and self.quiet)):
-            return idle(watermark.ms)
-        return watermark
+        """Spark's watermark at the last batch; a stage that has nothing to do holds nobody back. Only its time
+        is taken from the log: what the stage was when that was written, idle perhaps, it need not be now."""
+        if self.name in self.member.timeless:
+            return NONE
+        reached_ms = self.log.state.watermark.ms
+        if self.idle or (self.draining and self.quiet):
+            return idle(reached_ms)
+        return UNKNOWN if reached_ms is None else known(reached_ms)
 
     def _settle_drain(self) -> None:
         """A stage that was cut for a drain rests while the drain is open, goes on if it comes to nothing,

@@ -167,6 +167,10 @@ class Oracle:
 
     def _check_watermark(self, body: r.Committed, manifest: r.Manifest) -> None:
         before, reports = self.ledger.watermark, manifest.stages.values()
+        for report in reports:
+            has_time = self.world.model.stages[report.stage].event_time
+            if has_time == (report.watermark.kind is WatermarkKind.NONE):
+                self.violation(f"{report.stage} reports {report.watermark.kind.value} of its event time")
         known = [w.ms for s in reports if (w := s.watermark).kind is WatermarkKind.KNOWN and w.ms is not None]
         unknown = any(s.watermark.kind is WatermarkKind.UNKNOWN for s in reports)
         if body.watermark == before:
@@ -206,7 +210,9 @@ class Oracle:
             self.violation(f"epoch {body.epoch} drained the pipeline and left batches in flight")
         times = [s.watermark.ms for s in manifest.stages.values() if s.watermark.ms is not None]
         unknown = any(s.watermark.kind is WatermarkKind.UNKNOWN for s in manifest.stages.values())
-        if times and not unknown and (body.watermark or 0) < min(times):
+        if unknown:
+            self.violation(f"epoch {body.epoch} drained the pipeline, and a stage at rest held back the watermark")
+        if times and (body.watermark or 0) < min(times):
             self.violation(f"epoch {body.epoch} drained at {body.watermark}; all stand at {min(times)}")
         for stage, model in self.world.model.stages.items():
             if model.windowed:
@@ -299,6 +305,9 @@ class Oracle:
                 self.violation(f"{stage} was cut for epoch {body.epoch}, which was never begun")
             if body.batch != ledger.last:
                 self.violation(f"{stage} was cut at {body.batch}, its last batch is {ledger.last}")
+            is_idle = body.watermark.kind is WatermarkKind.IDLE
+            if is_idle and (stage, generation, body.incarnation) not in self.world.rested:
+                self.violation(f"{stage} says that it is idle, and has had something to do all the time")
             ledger.barriers[body.epoch] = body
 
     def _batch(self, stage: str, generation: int, ledger: StageLedger, body: r.Batch) -> None:

@@ -89,6 +89,7 @@ class Process:
         self.backlog: list[tuple[Actor, int, Any]] = []
         self.mail: list[tuple[str, bytes]] = []
         self.member = Member(name, f"{name}{boot}", world.model.topology, world.member_config, SimWord)
+        self.member.timeless = frozenset(n for n, m in world.model.stages.items() if not m.event_time)
         self.leader = Leader(self.member, world.leader_config)
         self.recorder: Recorder | None = None
         if world.record is not None:

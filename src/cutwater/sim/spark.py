@@ -125,6 +125,8 @@ class Query:
         return all(self.member.log(name).state.last >= upto for name, upto in planned.consumed.items())
 
     def _be_quiet(self, quiet: bool) -> None:
+        if quiet:
+            self.world.rested.add((self.stage.name, self.stage.generation, self.stage.incarnation))
         if quiet != self.stage.quiet:
             self.stage.quiet = quiet
             self.stage.idle = quiet and self.world.rng.random() < 0.5

@@ -36,6 +36,9 @@ EPOCHS = 10
 PROGRESS_MS = 12_000
 """When faults have stopped, the next commit must follow within this virtual time."""
 
+FIRST_EVENT_MS = (0, 0, 0, 0, 0, 0, 500, 10**9)
+"""When a source has its first event: most at once, some later, some never."""
+
 EPOCHS_AFTER_FAULTS = 2
 """Then the drain is one more."""
 
@@ -75,6 +78,7 @@ class World:
         self.faults = fault_plan.draw(self.rng)
         self.member_config, self.leader_config = self._draw_config()
         self.rates = {n: self.rng.uniform(0.01, 0.06) for n in self.model.stages}
+        self.begins_ms = {n: self.rng.choice(FIRST_EVENT_MS) for n in self.model.stages}
         self.trigger_ms = {n: self.rng.choice(self._triggers(m)) for n, m in self.model.stages.items()}
         self.io_ms = self.rng.choice((2, 2, 2, 2, 3, 3, 3, 5, 12))
         self.table_ms = self.rng.choice((5, 40, 60))
@@ -84,6 +88,8 @@ class World:
         self.folders: dict[tuple[str, int, int], Folder] = {}
         self.attempts: list[Attempt] = []
         self.slow_until_ms: dict[str, int] = {}
+        self.rested: set[tuple[str, int, int]] = set()
+        """The incarnations of stages whose queries have found nothing to do at least once."""
         self.oracle = Oracle(self)
         self.network = Network(self)
         self.io = Io(self)
@@ -220,7 +226,7 @@ class World:
 
     def available(self, root: str) -> int:
         """How many events a root's source has by now."""
-        return int(self.rates[root] * self.now_ms)
+        return int(self.rates[root] * max(0, self.now_ms - self.begins_ms.get(root, 0)))
 
     def batch_ms(self, stage: str) -> int:
         slow = self.slow_until_ms.get(stage, 0) > self.now_ms

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from functools import partial
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
+from pyspark.sql import DataFrame
 
 from cutwater import folders
 from cutwater.built import BuiltStage
@@ -38,6 +40,9 @@ PATIENCE = 4
 """How many times as often a query is started again that failed because the machine was too busy."""
 
 IDLE_LOOK_S = 0.5
+WAITING = "Waiting for data to arrive"
+"""What Spark says of a query whose last trigger has found nothing to do."""
+
 COMMIT_LOOK_S = 0.005
 COMMIT_LOOK_REMOTE_S = 0.1
 
@@ -57,7 +62,10 @@ class StageHost:
         self.query: Any = None
         self.writer: BatchWriter | None = None
         self.feeds: dict[str, Feed] = {}
-        self.last_batch_at = time.monotonic()
+        self.active_at = time.monotonic()
+        """When the query was last started, or last had a batch under way or logged."""
+        self._in_batch = False
+        self._asks_spark = False
         self._incarnation = 0
         self._available_now = False
         self._resting_since: float | None = None
@@ -89,10 +97,13 @@ class StageHost:
                 self._on_prepared,
             )  # fmt: skip
             self.finished = False
+            self._in_batch = False
+            self.active_at = time.monotonic()
             self._incarnation = incarnation
             spark = runtime.built.spark
             spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
-            writer = self.built.frame.writeStream.foreachBatch(self.writer).outputMode(definition.output_mode)
+            batch = partial(self._run_batch, stage, self.writer)
+            writer = self.built.frame.writeStream.foreachBatch(batch).outputMode(definition.output_mode)
             writer = writer.queryName(f"{runtime.built.name}.{self.name}")
             writer = writer.option("checkpointLocation", runtime.store.spark_url(prefix))
             if self._available_now or (runtime.settings.once and self.is_root):
@@ -151,6 +162,17 @@ class StageHost:
             error = raised
         ended.set()
         self.runtime.shell.call(lambda: self._on_end(incarnation, error))
+
+    def _run_batch(self, stage: Stage, writer: BatchWriter, frame: DataFrame, spark_batch: int) -> None:
+        """A micro-batch, in a thread of Spark's. However long it takes, the stage is not idle meanwhile."""
+        self._in_batch = True
+        if stage.idle:
+            self.runtime.shell.call(lambda: self._settle_idle(stage))
+        try:
+            writer(frame, spark_batch)
+        finally:
+            self.active_at = time.monotonic()
+            self._in_batch = False
 
     def _on_prepared(self, batch: int) -> None:
         """The batch's record is there, and Spark is about to commit it: look for that (rule 4)."""
@@ -235,16 +257,39 @@ class StageHost:
 
     def _note_batch(self, stage: Stage) -> None:
         self._last = stage.log.state.last
-        self.last_batch_at = time.monotonic()
+        self.active_at = time.monotonic()
         self._settle_idle(stage)
         batch = stage.log.state.batches.get(self._last)
         if batch is not None and batch.incarnation == stage.incarnation:
             self.restarts = 0
 
     def _settle_idle(self, stage: Stage) -> None:
+        """A stage is idle when its query has ended with all that was there, or when it has been silent for long and
+        Spark says that it waits. A query that is only just starting, or has a long batch under way, is silent too."""
         self._idle_due = time.monotonic() + IDLE_LOOK_S
-        silent = time.monotonic() - self.last_batch_at > self.runtime.settings.idle_after_s
-        stage.idle = self.finished or (silent and not self._unread(stage))
+        if self.finished or not self._is_silent(stage):
+            stage.idle = self.finished
+        elif not stage.idle and not self._asks_spark and self.query is not None:
+            self._asks_spark = True
+            query = self.query
+            self.runtime.shell.work(lambda: self._ask_spark(query, stage))
+
+    def _is_silent(self, stage: Stage) -> bool:
+        silent_s = time.monotonic() - self.active_at
+        return silent_s > self.runtime.settings.idle_after_s and not self._in_batch and not self._unread(stage)
+
+    def _ask_spark(self, query: Any, stage: Stage) -> None:
+        """In a thread of the pool."""
+        try:
+            status = query.status
+            waits = status["message"] == WAITING and not status["isTriggerActive"]
+        except Exception:
+            waits = False  # the query has ended; whoever watches it knows why
+        self.runtime.shell.call(lambda: self._on_spark_says(stage, waits))
+
+    def _on_spark_says(self, stage: Stage, waits: bool) -> None:
+        self._asks_spark = False
+        stage.idle = waits and self._is_silent(stage)
 
     def _unread(self, stage: Stage) -> bool:
         for name in self.built.definition.inputs:
