@@ -542,6 +542,24 @@ def a_drain_stops_before_its_commit(patch: Patch) -> None:
 
 
 @bug
+def a_drain_that_was_aborted_is_forgotten(patch: Patch) -> None:
+    real = coordinator.Coordinator._failed
+
+    def failed(self: Any, flight: Any, *why: Any) -> Any:
+        actions = real(self, flight, *why)
+        self._queue = [one for one in self._queue if not one.flags & 2]
+        return actions
+
+    patch.setattr(coordinator.Coordinator, "_failed", failed)
+    patch.setattr(coordinator.Coordinator, "stays_asked", lambda self, epoch, reason: False)
+
+
+@bug
+def nobody_asks_for_the_drain_that_a_process_wants(patch: Patch) -> None:
+    patch.setattr(coordinator.Coordinator, "want_drain", lambda self, now_ms: [])
+
+
+@bug
 def a_drained_stage_takes_new_input(patch: Patch) -> None:
     """It does not rest behind its barrier, and cuts although it has more to do."""
     real = stage.Stage._try

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -35,3 +38,31 @@ def test_a_source_without_a_row_holds_back_no_final_table_of_another_branch(
 
     pipeline.run(str(tmp_path / "state"), every="1h", once=True, spark=spark)
     assert [row[0] for row in rows_of(tmp_path / "windows", "count")] == [100] * WINDOWS
+
+
+def test_a_drain_that_takes_longer_than_a_checkpoint_may_is_tried_until_once_can_end(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    """The sources have given all long before what is behind them has worked through it."""
+    deliver(tmp_path / "in", "0", numbers(range(8)))
+    told: list[str] = []
+    pipeline = cw.Pipeline("once")
+
+    @pipeline.stage
+    def source(spark: SparkSession) -> DataFrame:
+        return spark.readStream.schema(NUMBERS).parquet(str(tmp_path / "in"))
+
+    @pipeline.stage(sinks=[cw.delta(str(tmp_path / "out"))])
+    def slow(source: DataFrame) -> DataFrame:
+        def wait(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            time.sleep(8)
+            yield from rows
+
+        return source.select("id").coalesce(1).mapInArrow(wait, "id long")
+
+    pipeline.run(
+        str(tmp_path / "state"), every="1h", timeout="2s", once=True, spark=spark, tolerated_failures=None,
+        tell=told.append,
+    )  # fmt: skip
+    assert rows_of(tmp_path / "out") == [(i,) for i in range(8)]
+    assert any("aborted (deadline)" in line for line in told), told

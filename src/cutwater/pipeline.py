@@ -262,7 +262,7 @@ class Pipeline:
                     tell(
                         "draining: every stage comes to rest, then a last checkpoint (again to stop at once)"
                     )
-                    runtime.mailbox.drain()
+                    runtime.come_to_rest()
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)

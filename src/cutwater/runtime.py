@@ -107,7 +107,7 @@ class Runtime:
             fx.FindStored: self._find_stored,
         }
         self._stopping = False
-        self._once_asked = False
+        self._once_done = False
         self._twin_told = False
         self._told_index = 0
         self._acked = 0
@@ -207,11 +207,25 @@ class Runtime:
             )
         if self.leader.given_up:
             raise UserError(self._give_up_story())
-        if self.settings.once and not self._once_asked and self._all_sources_done():
-            self._once_asked = True
-            self.mailbox.drain()
+        if self.settings.once:
+            self._settle_once()
         if self.drained:
             self.done.set()
+
+    def come_to_rest(self) -> None:
+        """Has the pipeline drained, however often that has to be tried; `done` is set then."""
+        self.shell.call(lambda: self._want_rest(True))
+
+    def _want_rest(self, wanted: bool) -> None:
+        self.member.wants_rest = wanted
+        self.shell.poke("lead")
+
+    def _settle_once(self) -> None:
+        """A drain is wanted as long as all sources have given all; a restore, say, has them begin anew."""
+        done = self._all_sources_done()
+        if done != self._once_done or (done and not self.member.wants_rest):
+            self._once_done = done
+            self._want_rest(done)
 
     @property
     def sources_done(self) -> bool:

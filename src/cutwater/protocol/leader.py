@@ -210,6 +210,8 @@ class Leader:
         while self.leads(term):
             self._round_ms = self.member.now_ms
             actions: list[Action] = coordinator.tick(self.member.now_ms)
+            if self.member.wants_rest:
+                actions += coordinator.want_drain(self.member.now_ms)
             while self._inbox and not actions:
                 message = self._inbox.pop(next(iter(self._inbox)))
                 if isinstance(message, Ack):
@@ -227,7 +229,9 @@ class Leader:
                 else:
                     actions = self._request(coordinator, message)
                     if message.kind is RequestKind.CANCEL:
-                        yield from self._requests.grant_cancel(message, actions)
+                        self.member.wants_rest = False
+                        own = [a for a in actions if isinstance(a, Refuse) and a.request_id == message.request_id]
+                        yield from self._requests.grant_cancel(message, list[Action](own))
             if actions:
                 yield from self._perform_all(term, coordinator, actions)
             else:
@@ -402,7 +406,10 @@ class Leader:
         if not (yield from self.record(term, lambda _: body)):
             return []
         yield from self._announce(begun, Phase.ABORT, flags, reason=reason.value)
-        yield from self._requests.refuse_epoch(epoch, reason, detail)
+        if coordinator.stays_asked(epoch, reason):
+            self._requests.of_epoch.pop(epoch, None)
+        else:
+            yield from self._requests.refuse_epoch(epoch, reason, detail)
         return coordinator.aborted(epoch, self.member.now_ms, reason, detail)
 
     def _decide(self, term: int, coordinator: Coordinator, decide: Decide) -> Procedure[list[Action]]:

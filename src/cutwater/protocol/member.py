@@ -124,6 +124,9 @@ class Member:
         self.stages: dict[str, Stage] = {}
         self.timeless: frozenset[str] = frozenset()
         """The hosted stages whose plans have no event time; the shell says which, before anything starts."""
+        self.wants_rest = False
+        """Whether this process wants the pipeline drained: while it does, and leads, it asks for that. The shell sets
+        it, for a signal or when all has been read with `once`; a cancellation takes it back."""
         self.incarnations: dict[str, tuple[int, int]] = {}
         self.failures: dict[str, str] = {}
         """The stages that were given up, with why; they have another chance in the next generation."""

@@ -21,6 +21,8 @@ class Chaos:
     def __init__(self, world: World) -> None:
         self.world = world
         self.on = False
+        self.answered: set[str] = set()
+        """The requests that a leader has answered."""
         self._requests = 0
 
     def begin(self) -> None:
@@ -265,6 +267,32 @@ class Chaos:
 
     def ask_drain(self) -> None:
         self.ask(Request(RequestKind.DRAIN, self._id()))
+
+    def want_rest(self) -> None:
+        """The pipeline is to be drained: every process says so when it leads (a signal, or all that was there is read),
+        or somebody asks for it, once. The drain may well take longer than a checkpoint may."""
+        world = self.world
+        if world.rng.random() < 0.5:
+            stage = world.rng.choice(sorted(world.model.stages))
+            world.slow_until_ms[stage] = world.now_ms + world.rng.randint(500, 4_000)
+        if world.rng.random() < 0.5:
+            world.wants_rest = True
+            for process in world.processes:
+                process.member.wants_rest = True
+                process.poke("lead")
+        else:
+            self._ask_in_every_term(Request(RequestKind.DRAIN, self._id()), 0)
+
+    def _ask_in_every_term(self, request: Request, heard: int) -> None:
+        """A request lies in the store: each leader is given it once, until one has answered."""
+        if request.request_id in self.answered:
+            return
+        for process in self.world.leaders():
+            term = process.member.journal.state.term
+            if term > heard:
+                heard = term
+                self.world.schedule(1, process.deliver, "user", encode(request))
+        self.world.schedule(100, self._ask_in_every_term, request, heard)
 
     def _id(self) -> str:
         self._requests += 1

@@ -15,7 +15,7 @@ from cutwater.protocol.chain import Sealed, follows
 from cutwater.protocol.failures import FailureReason
 from cutwater.protocol.stage import Stage, StagePhase
 from cutwater.protocol.watermark import WatermarkKind
-from cutwater.protocol.wire import Ack, Announcement, Phase
+from cutwater.protocol.wire import Ack, Announcement, Phase, Reply
 from cutwater.sim.ledger import Kept, Ledger, StageLedger, is_drain, member_view
 from cutwater.sim.spark import input_progress
 from cutwater.sim.topology import WINDOW, Path
@@ -472,6 +472,8 @@ class Oracle:
             self.check_caught_up(process, "acks")
             if message.ok:
                 self.acks.add((message.member, message.epoch, message.checkpoint_id, message.term))
+        elif isinstance(message, Reply):
+            self.world.chaos.answered.add(message.request_id)
         elif isinstance(message, Announcement):
             if (message.epoch, message.checkpoint_id) not in self.ledger.begun_ids:
                 self.violation(f"epoch {message.epoch} was announced before it was begun in the journal")

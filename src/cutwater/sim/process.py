@@ -90,6 +90,7 @@ class Process:
         self.mail: list[tuple[str, bytes]] = []
         self.member = Member(name, f"{name}{boot}", world.model.topology, world.member_config, SimWord)
         self.member.timeless = frozenset(n for n, m in world.model.stages.items() if not m.event_time)
+        self.member.wants_rest = world.wants_rest
         self.leader = Leader(self.member, world.leader_config)
         self.recorder: Recorder | None = None
         if world.record is not None:

@@ -346,7 +346,7 @@ class StageHost:
             if stage.quiet:
                 stage.quiet = False
             if self._available_now or (
-                self.writer is not None and self.writer.stopping and self.query is not None
+                self.writer is not None and self.writer.stopping and self.query is not None and not self.finished
             ):
                 self._available_now = False  # the drain came to nothing: go on as before
                 self.runtime.restart_stage(self.name)
