@@ -25,6 +25,7 @@ from cutwater.protocol.leader import LeaderConfig
 from cutwater.protocol.log import entry_name
 from cutwater.protocol.member import MemberConfig
 from cutwater.protocol.retention import expire
+from cutwater.protocol.stage import QueryEnd
 from cutwater.protocol.watermark import NONE, UNKNOWN, Watermark
 from cutwater.protocol.wire import Request, RequestKind
 from cutwater.sim.faults import Faults
@@ -514,6 +515,15 @@ def slow_down(world: World, name: str, ms: int = 1_500, each_ms: int = 1_000) ->
 
     world.batch_ms = batch_ms  # type: ignore[method-assign]
     rest(world, 250)
+
+
+def lose_query(process: Process, stage: str, end: QueryEnd = QueryEnd.FAILED) -> int | None:
+    """The query of a stage ends; in how many ms its member starts the next one."""
+    process.end(f"query {stage}")
+    process.member.now_ms = process.world.now_ms + process.skew_ms
+    after_ms = process.member.stages[stage].query_ended(end, "lost")
+    process.poke(f"stage {stage}")
+    return after_ms
 
 
 def restart_all(world: World) -> None:

@@ -433,6 +433,27 @@ def a_member_acks_before_all_its_stages_are_cut_and_nobody_checks(patch: Patch) 
 
 
 @bug
+def a_query_that_somebody_stops_is_not_missed(patch: Patch) -> None:
+    real = stage.Stage.query_ended
+
+    def query_ended(self: Any, end: Any, error: str) -> Any:
+        return None if end is stage.QueryEnd.STOPPED else real(self, end, error)
+
+    patch.setattr(stage.Stage, "query_ended", query_ended)
+
+
+@bug
+def a_query_that_ends_while_its_stage_rests_is_not_missed_after_the_drain(patch: Patch) -> None:
+    real = stage.Stage._settle_drain
+
+    def settle_drain(self: Any) -> None:
+        self._has_query = True
+        real(self)
+
+    patch.setattr(stage.Stage, "_settle_drain", settle_drain)
+
+
+@bug
 def an_idle_cut_is_placed_after_an_uncommitted_batch(patch: Patch) -> None:
     real = stage.Stage._barrier_entry
 

@@ -277,7 +277,9 @@ def test_a_restore_heals_a_stage_that_was_given_up() -> None:
 
 def test_state_that_is_gone_refuses_the_checkpoint() -> None:
     world = running_world()
+    rest(world)
     slow_down(world, "c", each_ms=4_000)  # its query needs its state only when it is done
+    rest(world, 150)
     last = of(world, "m2").member.stages["c"].log.state.last
     world.store.delete(state_name("c", last))
     ask(world, RequestKind.CHECKPOINT, unaligned=True)

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import cutwater as cw
-from tests.spark_helpers import NUMBERS, deliver, numbers, rows_of
+from tests.spark_helpers import NUMBERS, await_that, deliver, numbers, rows_of
 
 WINDOWS = 9
 """Of a thousand rows, a tenth of a second apart, in windows of ten seconds: the last one is still open."""
@@ -66,3 +66,33 @@ def test_a_drain_that_takes_longer_than_a_checkpoint_may_is_tried_until_once_can
     )  # fmt: skip
     assert rows_of(tmp_path / "out") == [(i,) for i in range(8)]
     assert any("aborted (deadline)" in line for line in told), told
+
+
+def test_a_query_that_somebody_else_stops_is_missed_reported_and_started_again(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    told: list[str] = []
+    pipeline = cw.Pipeline("stopped")
+
+    @pipeline.stage
+    def source(spark: SparkSession) -> DataFrame:
+        return spark.readStream.schema(NUMBERS).parquet(str(tmp_path / "in"))
+
+    @pipeline.stage(sinks=[cw.delta(str(tmp_path / "out"))])
+    def copied(source: DataFrame) -> DataFrame:
+        return source.select("id")
+
+    def shown() -> list[tuple[int]]:
+        return rows_of(tmp_path / "out") if (tmp_path / "out/_delta_log").exists() else []
+
+    deliver(tmp_path / "in", "0", numbers(range(3)))
+    pipeline.start(str(tmp_path / "state"), every="1s", spark=spark, tell=told.append)
+    try:
+        await_that("the first rows", lambda: shown() == [(i,) for i in range(3)])
+        for query in spark.streams.active:
+            query.stop()
+        deliver(tmp_path / "in", "1", numbers(range(3, 6)))
+        await_that("the rows after the stop", lambda: shown() == [(i,) for i in range(6)])
+    finally:
+        pipeline.stop()
+    assert sum("has lost its query and is started again in 1 s (1 of 5)" in line for line in told) == 2, told

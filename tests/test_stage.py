@@ -8,7 +8,7 @@ from cutwater.protocol import effects as fx
 from cutwater.protocol import records as r
 from cutwater.protocol.errors import IllegalStep, StoreError
 from cutwater.protocol.member import Member, MemberConfig
-from cutwater.protocol.stage import STAGE_PHASES, StagePhase
+from cutwater.protocol.stage import STAGE_PHASES, QueryEnd, StagePhase
 from cutwater.protocol.watermark import NONE, UNKNOWN, Watermark, idle, known
 from cutwater.protocol.wire import RequestKind
 from cutwater.sim.process import SimWord
@@ -25,6 +25,7 @@ from tests.builders import (
     checkpoint,
     drain,
     entries,
+    lose_query,
     of,
     phases,
     pipeline,
@@ -71,8 +72,9 @@ def test_the_restart_of_a_stage_after_its_query_failed_is_a_new_incarnation() ->
     process = of(world, "m1")
     before = process.member.stages["b"]
     last = before.log.state.last
-    process.restart_stage("b")
-    until(world, lambda: process.member.stages["b"].phase is StagePhase.RUNNING)
+    lose_query(process, "b")
+    until(world, lambda: process.member.stages["b"].incarnation > before.incarnation)
+    rest(world)
     stage = process.member.stages["b"]
     assert incarnations(world, "b") == [before.incarnation, stage.incarnation]
     assert stage.incarnation > before.incarnation
@@ -93,7 +95,7 @@ def test_a_batch_that_the_predecessor_committed_and_did_not_log_is_logged_first(
     assert folder.last > logged
     committed = folder.last
     process.end("query b")
-    process.restart_stage("b")
+    process.member.start_stage("b")
     until(world, lambda: process.member.stages["b"].log.state.last >= committed)
     bodies = log_of(world, "b")
     opened = max(i for i, body in enumerate(bodies) if isinstance(body, r.Open))
@@ -121,7 +123,7 @@ def test_seed_a14_a_stage_whose_folder_is_lost_does_not_start_from_elsewhere_wit
     world = running_world()
     rest(world)
     world.io._apply[fx.ListFolders] = lambda effect: []
-    of(world, "m1").restart_stage("b")
+    lose_query(of(world, "m1"), "b")
     with pytest.raises(StoreError, match=r"the Spark folders of stage b are gone.*Restore"):
         rest(world, 2_000)
 
@@ -331,7 +333,7 @@ def test_a_reset_holds_until_the_generations_first_commit(committed: bool) -> No
         reset(world, target.epoch, "b")
     made = folders_made(world)
     world.io._apply[fx.ListFolders] = lambda effect: []
-    of(world, "m1").restart_stage("b")
+    of(world, "m1").member.start_stage("b")
     until(world, lambda: bool(made))
     (effect,) = made
     assert effect.source is None
@@ -439,6 +441,61 @@ def test_an_illegal_step_changes_nothing() -> None:
     with pytest.raises(IllegalStep, match="no step 'opened' from phase 'running'"):
         stage._step("opened")
     assert stage.phase is StagePhase.RUNNING
+
+
+# Queries that end.
+
+
+@pytest.mark.parametrize("end", [QueryEnd.STOPPED, QueryEnd.FAILED, QueryEnd.OVERLOADED])
+def test_a_query_that_ends_is_started_again_whether_it_failed_or_somebody_stopped_it(end: QueryEnd) -> None:
+    world = running_world()
+    process = of(world, "m1")
+    before = process.member.stages["b"].incarnation
+    assert lose_query(process, "b", end) == 1_000
+    rest(world, 990)
+    assert process.member.stages["b"].incarnation == before
+    rest(world, 100)
+    assert process.member.stages["b"].incarnation > before
+    assert process.member.tries == {}, "it has had a batch since"
+    drain(world)
+
+
+def test_a_query_that_ends_again_and_again_is_waited_for_longer_each_time_and_then_given_up() -> None:
+    member = of(running_world(), "m1").member
+    waits = [member.query_ended("b", QueryEnd.STOPPED, "lost") for _ in range(6)]
+    assert waits == [1_000, 2_000, 4_000, 8_000, 16_000, None]
+    assert member.failures == {"b": "lost"}
+
+
+def test_a_query_that_was_too_slow_to_start_is_given_more_tries_and_never_waits_for_ever() -> None:
+    member = of(running_world(), "m1").member
+    waits = [member.query_ended("b", QueryEnd.OVERLOADED, "lost") for _ in range(21)]
+    assert waits[4:] == [16_000] + [30_000] * 15 + [None]
+
+
+def test_a_query_that_cannot_go_on_is_given_up_at_once() -> None:
+    world = running_world()
+    assert lose_query(of(world, "m1"), "b", QueryEnd.HOPELESS) is None
+    assert of(world, "m1").member.failures == {"b": "lost"}
+    rest(world, 5_000)
+    assert len(incarnations(world, "b")) == 1
+
+
+def test_a_query_that_ends_while_its_stage_rests_is_started_again_only_if_the_drain_comes_to_nothing() -> (
+    None
+):
+    world = running_world()
+    slow_down(world, "c", ms=3_000)
+    rest(world, 200)
+    ask(world, RequestKind.DRAIN)
+    until(world, lambda: phases(world)["a"] == "resting")
+    assert lose_query(of(world, "m0"), "a", QueryEnd.STOPPED) is None
+    assert of(world, "m0").member.tries == {}
+    rest(world, 200)
+    assert len(incarnations(world, "a")) == 1
+    ask(world, RequestKind.CANCEL)
+    until(world, lambda: len(incarnations(world, "a")) == 2)
+    drain(world)
 
 
 # Event time.

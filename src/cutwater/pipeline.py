@@ -201,7 +201,7 @@ class Pipeline:
         beat = 1_000 if silence == LEADER_ALONE_MS else min(1_000, silence // 3)
         leader = LeaderConfig(timeout_ms=silence, heartbeat_ms=beat, coordinator=config)
         settings = Settings(
-            leader, member_config(where, cluster is None), restarts=restarts,
+            leader, member_config(where, cluster is None, restarts),
             idle_after_s=seconds(idle_after, "idle_after"), once=once, unaligned=unaligned,
         )  # fmt: skip
         self._runtime = Runtime(built, where, name, boot, settings, say, links)

@@ -40,14 +40,11 @@ JOURNAL_STATE_BYTES = msgspec.json.Encoder().encode
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """How a member runs. `restarts`: how often in a row a failed query is started again. `idle_after_s`:
-    silence after which a stage no longer holds back the pipeline-wide watermark. `once`: process what is
-    there now, then drain."""
+    """How a member runs. `idle_after_s`: silence after which a stage no longer holds back the pipeline-wide
+    watermark. `once`: process what is there now, then drain."""
 
     leader: LeaderConfig
     member: MemberConfig
-    restarts: int = 5
-    backoff_s: float = 1.0
     idle_after_s: float = 10.0
     once: bool = False
     unaligned: bool = False
@@ -427,9 +424,10 @@ class Runtime:
         )
 
 
-def member_config(store: Store, is_alone: bool) -> MemberConfig:
+def member_config(store: Store, is_alone: bool, restarts: int) -> MemberConfig:
     """How often to look without being told. Members tell each other; a look at a local folder costs next to nothing
     for one, and something when many look."""
-    if not isinstance(store, LocalStore):
-        return MemberConfig(poll_ms=2_000)
-    return MemberConfig(poll_ms=200 if is_alone else 1_000)
+    poll_ms = 2_000
+    if isinstance(store, LocalStore):
+        poll_ms = 200 if is_alone else 1_000
+    return MemberConfig(poll_ms=poll_ms, restarts=restarts)

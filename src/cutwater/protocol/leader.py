@@ -230,7 +230,9 @@ class Leader:
                     actions = self._request(coordinator, message)
                     if message.kind is RequestKind.CANCEL:
                         self.member.wants_rest = False
-                        own = [a for a in actions if isinstance(a, Refuse) and a.request_id == message.request_id]
+                        own = [
+                            a for a in actions if isinstance(a, Refuse) and a.request_id == message.request_id
+                        ]
                         yield from self._requests.grant_cancel(message, list[Action](own))
             if actions:
                 yield from self._perform_all(term, coordinator, actions)

@@ -48,7 +48,7 @@ from cutwater.protocol.records import (
 )
 from cutwater.protocol.replay.messages import AskRange, FetchEntries, ReplayConfig
 from cutwater.protocol.replay.messages import Message as ReplayMessage
-from cutwater.protocol.stage import Stage, StagePhase
+from cutwater.protocol.stage import QueryEnd, Stage, StagePhase
 from cutwater.protocol.stagelog import StageLog
 from cutwater.protocol.tables import Table
 from cutwater.protocol.watermark import UNKNOWN, lowest
@@ -57,6 +57,11 @@ from cutwater.protocol.wire import Ack, Announcement, Heartbeat, LogGrown, Phase
 T = TypeVar("T")
 
 
+PATIENCE = 4
+"""How many times as often a query is started again that failed because the machine was too busy."""
+
+LONGEST_BACKOFF_MS = 30_000
+
 MAX_ASKED = 1_000
 """Requests of members that catch up which may wait here; they ask again."""
 
@@ -64,13 +69,16 @@ MAX_ASKED = 1_000
 class MemberConfig(msgspec.Struct, frozen=True):
     """`poll_ms`: how often to look without being told. `resend_ms`: how often an unanswered ack is sent
     again. `compact_after`: entries after which a log is compacted. `small_gap`: missing entries up to which
-    a member reads the store instead of asking around. `replay`: the bounds of a catch-up."""
+    a member reads the store instead of asking around. `replay`: the bounds of a catch-up. `restarts`: how often
+    in a row a query that has ended is started again, first after `backoff_ms`, then after twice as long each time."""
 
     poll_ms: int = 200
     resend_ms: int = 500
     compact_after: int = 50
     small_gap: int = 8
     replay: ReplayConfig = ReplayConfig()
+    restarts: int = 5
+    backoff_ms: int = 1_000
 
 
 class CapturePhase(Enum):
@@ -130,6 +138,8 @@ class Member:
         self.incarnations: dict[str, tuple[int, int]] = {}
         self.failures: dict[str, str] = {}
         """The stages that were given up, with why; they have another chance in the next generation."""
+        self.tries: dict[str, int] = {}
+        """How often in a row the queries of a stage have ended without a batch in between."""
         self.damage: str | None = None
         """Why the stages of the current generation cannot be started from the newest checkpoint."""
         self.unaligned: set[int] = set()
@@ -273,7 +283,7 @@ class Member:
             return
         self.ended += [f"stage {name}" for name in self.stages]
         self._generation = generation
-        self.failures, self.damage = {}, None
+        self.failures, self.tries, self.damage = {}, {}, None
         self._logs, self.stages, self.incarnations = {}, {}, {}
         self._grown.clear()
         self.acks, self._captures = {}, {}
@@ -285,13 +295,26 @@ class Member:
             self.spawned["channels"] = self._follow_channels(remote)
 
     def start_stage(self, name: str) -> None:
-        """Starts a new incarnation of a stage: at a generation's start, or after its query failed."""
+        """Starts a new incarnation of a stage: at a generation's start, or after its query ended."""
         injector = self._injectors.setdefault(name, BarrierInjector(self._word()))
         stage = Stage(self, self.topology.stages[name], self._generation, injector.handle())
         self.stages[name] = stage
         self.spawned[f"stage {name}"] = stage.run()
         for begun in self.journal.state.open.values():
             injector.trigger(begun.checkpoint_id, begun.flags)
+
+    def query_ended(self, name: str, end: QueryEnd, error: str) -> int | None:
+        """A running stage has lost its query. In how many ms the next one is to start; `None` if the stage is given up:
+        then every checkpoint is refused with this error, until the next generation."""
+        tries = self.tries[name] = self.tries.get(name, 0) + 1
+        most = self.config.restarts * (PATIENCE if end is QueryEnd.OVERLOADED else 1)
+        if end is QueryEnd.HOPELESS or tries > most:
+            self.failures[name] = error
+            self.wake("capture")
+            return None
+        return min(
+            self.config.backoff_ms << min(tries - 1, 16), max(LONGEST_BACKOFF_MS, self.config.backoff_ms)
+        )
 
     def _remote_inputs(self) -> set[str]:
         hosted = self.topology.hosted(self.name)

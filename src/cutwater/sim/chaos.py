@@ -38,6 +38,7 @@ class Chaos:
         world.faults = Faults()
         world.network.blocked.clear()
         world.slow_until_ms.clear()
+        world.broken_until_ms.clear()
         for table in world.tables.values():
             table.failing_until_ms = 0
         newest = {p.name: p for p in world.processes}
@@ -218,16 +219,20 @@ class Chaos:
         elif draw < 0.9:
             self.ask_drain()
         else:
-            self._refuse()
+            self._break_stage()
 
-    def _refuse(self) -> None:
-        """A stage fails for good on one member, which then refuses checkpoints, until its next generation or start."""
-        process = self._some_process()
-        if process is not None and process.member.stages:
-            self.world.fault(f"a stage of {process} has failed")
-            process.member.failures[sorted(process.member.stages)[0]] = "failed"
-            if self.world.rng.random() < 0.5:
-                self.world.schedule(self.world.rng.randint(50, 500), self._replace_failed, process)
+    def _break_stage(self) -> None:
+        """Every batch of a stage fails for a while: it is given up, unless the while is short. Then its member refuses
+        checkpoints, until the next generation or its own next start."""
+        world, rng = self.world, self.world.rng
+        stage = rng.choice(sorted(world.model.stages))
+        world.fault(f"{stage} is broken")
+        lasts_ms = rng.randint(20, 600)
+        world.broken_until_ms[stage] = world.now_ms + lasts_ms
+        host = world.model.topology.stages[stage].member
+        for process in world.processes:
+            if process.name == host and rng.random() < 0.5:
+                world.schedule(lasts_ms, self._replace_failed, process)
 
     def _replace_failed(self, process: Process) -> None:
         """Its supervisor, or a user, starts the member again."""

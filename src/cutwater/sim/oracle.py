@@ -211,7 +211,9 @@ class Oracle:
         times = [s.watermark.ms for s in manifest.stages.values() if s.watermark.ms is not None]
         unknown = any(s.watermark.kind is WatermarkKind.UNKNOWN for s in manifest.stages.values())
         if unknown:
-            self.violation(f"epoch {body.epoch} drained the pipeline, and a stage at rest held back the watermark")
+            self.violation(
+                f"epoch {body.epoch} drained the pipeline, and a stage at rest held back the watermark"
+            )
         if times and (body.watermark or 0) < min(times):
             self.violation(f"epoch {body.epoch} drained at {body.watermark}; all stand at {min(times)}")
         for stage, model in self.world.model.stages.items():

@@ -15,7 +15,7 @@ from cutwater.protocol.leader import Leader
 from cutwater.protocol.member import Member
 from cutwater.protocol.replay.messages import AskRange, Compacted, EntriesChunk, FetchEntries, HaveRange
 from cutwater.protocol.replay.messages import decode as decode_replay
-from cutwater.protocol.stage import Stage, StagePhase
+from cutwater.protocol.stage import QueryEnd, Stage, StagePhase
 from cutwater.protocol.wire import Ack, Announcement, Heartbeat, LogGrown, decode
 from cutwater.protocol.wire import Request as WireRequest
 from cutwater.recording import Recorder
@@ -155,7 +155,9 @@ class Process:
             effect = None
         except GoneForZombie:
             self.world.trace(self, f"{actor.name} fails: what it needs is gone")
-            self.restart_stage(actor.name.removeprefix("query "))
+            self.member.stages[actor.name.removeprefix("query ")].query_ended(
+                QueryEnd.FAILED, "what it needs is gone"
+            )
             effect = None
         if effect is not None:
             self._perform(actor, effect)
@@ -217,11 +219,6 @@ class Process:
         folder = self.world.folders[effect.stage, effect.generation, effect.incarnation]
         self.end(f"query {effect.stage}")
         self.spawn(f"query {effect.stage}", Query(self, stage, folder).run())
-
-    def restart_stage(self, name: str) -> None:
-        """A query has failed: its next start is a new incarnation."""
-        self.end(f"stage {name}")
-        self.member.start_stage(name)
 
     # --- messages -------------------------------------------------------------------------------------
 

@@ -88,6 +88,8 @@ class World:
         self.folders: dict[tuple[str, int, int], Folder] = {}
         self.attempts: list[Attempt] = []
         self.slow_until_ms: dict[str, int] = {}
+        self.broken_until_ms: dict[str, int] = {}
+        """Until when every batch of a stage fails, wherever it is run."""
         self.wants_rest = False
         """Whether whoever started the processes wants the pipeline to come to rest."""
         self.rested: set[tuple[str, int, int]] = set()
@@ -129,7 +131,8 @@ class World:
             ask_again_ms=60,
         )
         compact_after = rng.choice((8, 16, 40))
-        member = MemberConfig(250, 250, compact_after, small_gap=2, replay=replay)
+        restarts, backoff_ms = rng.choice((0, 1, 3)), rng.choice((2, 20))
+        member = MemberConfig(250, 250, compact_after, 2, replay, restarts, backoff_ms)
         return member, LeaderConfig(timeout_ms=250, heartbeat_ms=80, coordinator=coordinator)
 
     # --- time -----------------------------------------------------------------------------------------
