@@ -27,7 +27,7 @@ from cutwater.protocol.wire import Request, RequestKind
 from cutwater.restoring import check_topology, is_forced, restore_before_start
 from cutwater.runtime import Runtime, Settings, member_config
 from cutwater.sinks.base import Sink
-from cutwater.spark.session import adopt_session, hush, make_session
+from cutwater.spark.session import adopt_session, end_session, hush, make_session
 from cutwater.status import Status
 from cutwater.stores import Store, open_store
 
@@ -303,7 +303,7 @@ class Pipeline:
             hush(self._own_session)
         runtime.stop()
         if self._own_session is not None:
-            self._own_session.stop()
+            end_session(self._own_session)
             self._own_session = None
 
     def drain(self, timeout: str | float = ANSWER_S) -> int:

@@ -19,7 +19,7 @@ from cutwater.leftovers import Needed
 from cutwater.mailbox import Mailbox
 from cutwater.offline import manifest_of
 from cutwater.protocol import effects as fx
-from cutwater.protocol.errors import StoreError, UserError
+from cutwater.protocol.errors import CutwaterError, StoreError, UserError
 from cutwater.protocol.leader import Leader, LeaderConfig, LeaderPhase
 from cutwater.protocol.member import Member, MemberConfig
 from cutwater.protocol.records import JournalState, StageReport
@@ -27,7 +27,7 @@ from cutwater.protocol.replay.messages import AskRange, Compacted, EntriesChunk,
 from cutwater.protocol.wire import Ack, Announcement, Heartbeat, LogGrown, Reply, Request
 from cutwater.shell import Shell
 from cutwater.sinks.base import Sink
-from cutwater.spark.host import StageHost
+from cutwater.spark.host import StageHost, is_spark_gone, spark_is_gone
 from cutwater.status import Reporter
 from cutwater.stores import LocalStore, Store
 from cutwater.times import Times, place_of
@@ -179,7 +179,8 @@ class Runtime:
 
     def _on_failure(self, error: BaseException) -> None:
         if self.failure is None:
-            self.failure = error
+            gone = not isinstance(error, CutwaterError) and is_spark_gone(error)
+            self.failure = UserError(spark_is_gone(error)) if gone else error
         self.done.set()
 
     # --- after every step, in its turn of the shell ---------------------------------------------------

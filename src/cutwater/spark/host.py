@@ -15,7 +15,7 @@ from functools import partial
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame
 
 from cutwater import folders
@@ -82,6 +82,14 @@ class StageHost:
 
     def start(self, generation: int, incarnation: int) -> None:
         """Starts the query in its incarnation's folder, after its predecessor has ended."""
+        try:
+            self._start(generation, incarnation)
+        except Exception as error:
+            if is_spark_gone(error):  # which is no trouble with the store, and does not pass
+                raise UserError(spark_is_gone(error)) from error
+            raise
+
+    def _start(self, generation: int, incarnation: int) -> None:
         with self._lock:
             self._stop_query()
             runtime, stage = self.runtime, self.runtime.member.stages.get(self.name)
@@ -153,7 +161,8 @@ class StageHost:
         for feed in self.feeds.values():
             feed.close()  # Spark waits for a source that waits
         if query is not None:
-            query.stop()
+            with suppress(Py4JError, ConnectionError):  # Spark is gone, and the query with it
+                query.stop()
             self._ended.wait(60)
 
     def _watch(self, query: Any, stage: Stage, ended: Event, takes_all: BatchWriter | None) -> None:
