@@ -31,6 +31,7 @@ from cutwater.protocol import (
 )
 from cutwater.protocol import effects as fx
 from cutwater.protocol import records as r
+from cutwater.protocol.failures import FailureReason
 from cutwater.protocol.journal import Fate, fate
 from cutwater.protocol.log import AppendPhase
 from cutwater.protocol.replay import sources
@@ -451,6 +452,13 @@ def a_query_that_ends_while_its_stage_rests_is_not_missed_after_the_drain(patch:
         real(self)
 
     patch.setattr(stage.Stage, "_settle_drain", settle_drain)
+
+
+@bug
+def a_member_gives_up_for_what_others_have_refused(patch: Patch) -> None:
+    patch.setattr(
+        member.Member, "_is_to_blame", lambda self, story: FailureReason[story.reason.upper()].counts
+    )
 
 
 @bug

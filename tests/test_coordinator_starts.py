@@ -180,7 +180,6 @@ def test_a_new_leader_knows_how_long_ago_the_last_full_one_was() -> None:
         ("timeout_ms", 0),
         ("alignment_timeout_ms", -1),
         ("max_concurrent", 0),
-        ("tolerated_failures", -1),
         ("retained", 0),
         ("full_every", 0),
     ],

@@ -170,7 +170,6 @@ class Pipeline:
             patience = int(seconds(alignment_timeout, "alignment_timeout") * 1000)
         config = CoordinatorConfig(
             interval_ms=interval, timeout_ms=deadline, alignment_timeout_ms=patience, retained=retained,
-            tolerated_failures=tolerated_failures,
         )  # fmt: skip
         name, own = own_stages(self.stages, member)
         boot = uuid.uuid4().hex[:8]
@@ -201,7 +200,7 @@ class Pipeline:
         beat = 1_000 if silence == LEADER_ALONE_MS else min(1_000, silence // 3)
         leader = LeaderConfig(timeout_ms=silence, heartbeat_ms=beat, coordinator=config)
         settings = Settings(
-            leader, member_config(where, cluster is None, restarts),
+            leader, member_config(where, cluster is None, restarts, tolerated_failures),
             idle_after_s=seconds(idle_after, "idle_after"), once=once, unaligned=unaligned,
         )  # fmt: skip
         self._runtime = Runtime(built, where, name, boot, settings, say, links)

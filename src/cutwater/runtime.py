@@ -203,8 +203,8 @@ class Runtime:
                 "another process has taken over this pipeline's stages, so this one ends; nothing is lost. If that "
                 "was not meant, see who else runs it on this store"
             )
-        if self.leader.given_up:
-            raise UserError(self._give_up_story())
+        if member.given_up is not None:
+            raise UserError(self._give_up_story(member.given_up))
         if self.settings.once:
             self._settle_once()
         if self.drained:
@@ -240,9 +240,9 @@ class Runtime:
         others = set(self.built.topology.members()) - {self.member.name}
         return others <= self.reporter.finished_elsewhere
 
-    def _give_up_story(self) -> str:
+    def _give_up_story(self, why: str) -> str:
         failed = "; ".join(f"stage '{s}' failed: {e}" for s, e in sorted(self.member.failures.items()))
-        return f"too many checkpoints in a row have failed, so the run ends. {failed or self.leader.story}"
+        return f"too many checkpoints in a row have failed, so the run ends. {failed or why}"
 
     def _tell_progress(self) -> None:
         """A catch-up that takes long shows how far it is, once a second."""
@@ -425,10 +425,12 @@ class Runtime:
         )
 
 
-def member_config(store: Store, is_alone: bool, restarts: int) -> MemberConfig:
+def member_config(
+    store: Store, is_alone: bool, restarts: int, tolerated_failures: int | None
+) -> MemberConfig:
     """How often to look without being told. Members tell each other; a look at a local folder costs next to nothing
     for one, and something when many look."""
     poll_ms = 2_000
     if isinstance(store, LocalStore):
         poll_ms = 200 if is_alone else 1_000
-    return MemberConfig(poll_ms=poll_ms, restarts=restarts)
+    return MemberConfig(poll_ms=poll_ms, restarts=restarts, tolerated_failures=tolerated_failures)

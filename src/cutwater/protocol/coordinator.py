@@ -29,7 +29,6 @@ from cutwater.protocol.coordinator_actions import (
     Begin,
     CoordinatorConfig,
     Decide,
-    GiveUp,
     Refuse,
     Status,
     TurnUnaligned,
@@ -322,15 +321,7 @@ class Coordinator:
             self._queue.insert(0, Begin(Flags.DRAIN, None, flight.requests))
             self._drain_again_ms = now_ms + min(self.config.interval_ms, DRAIN_AGAIN_MS)
         self._failures += reason.counts
-        tolerated = self.config.tolerated_failures
-        actions: list[Action] = []
-        if tolerated is not None and self._failures > tolerated and not self._closed:
-            self._closed = FailureReason.TOO_MANY_FAILURES
-            story = f"{self._failures} checkpoints in a row failed, the last with {reason.value}: {detail}"
-            actions.append(GiveUp(self._closed, story))
-            actions += [Refuse(r, self._closed, story) for begin in self._queue for r in begin.requests]
-            self._queue.clear()
-        return actions + self._ended(flight, now_ms)
+        return self._ended(flight, now_ms)
 
     def _ended(self, flight: Progress, now_ms: int) -> list[Action]:
         self._flights.remove(flight)

@@ -24,7 +24,6 @@ from cutwater.protocol.coordinator_actions import (
     Begin,
     CoordinatorConfig,
     Decide,
-    GiveUp,
     Refuse,
     TurnUnaligned,
 )
@@ -101,8 +100,6 @@ class Leader:
         self.coordinator: Coordinator | None = None
         self.story = ""
         """What happened last that is worth telling: why a term ended, why something was refused."""
-        self.given_up = False
-        """Whether more checkpoints in a row have failed than are tolerated: the run should end."""
         self._requests = Requests(self, 0)
         self._inbox: dict[tuple[object, ...], Ack | Request] = {}
         self._seen_ms = 0
@@ -370,8 +367,6 @@ class Leader:
                     )
                 case Refuse():
                     yield from self._requests.refuse((action.request_id,), action.reason, action.detail)
-                case GiveUp():
-                    self.given_up, self.story = True, action.detail
 
     def _begin(self, term: int, coordinator: Coordinator, begin: Begin) -> Procedure[list[Action]]:
         """BEGUN is durable before PREPARE is announced, so numbers are never reused (rule 3)."""

@@ -31,11 +31,13 @@ from cutwater.protocol.effects import (
     insist,
 )
 from cutwater.protocol.errors import GraphChanged, StoreError, UserError
+from cutwater.protocol.failures import FailureReason
 from cutwater.protocol.injector import BarrierInjector, Word
 from cutwater.protocol.journal import Journal
 from cutwater.protocol.log import entry_name, follow
 from cutwater.protocol.publish import duties, perform, read_manifest
 from cutwater.protocol.records import (
+    Aborted,
     BarrierAt,
     Begun,
     Manifest,
@@ -70,7 +72,9 @@ class MemberConfig(msgspec.Struct, frozen=True):
     """`poll_ms`: how often to look without being told. `resend_ms`: how often an unanswered ack is sent
     again. `compact_after`: entries after which a log is compacted. `small_gap`: missing entries up to which
     a member reads the store instead of asking around. `replay`: the bounds of a catch-up. `restarts`: how often
-    in a row a query that has ended is started again, first after `backoff_ms`, then after twice as long each time."""
+    in a row a query that has ended is started again, first after `backoff_ms`, then after twice as long each time.
+    `tolerated_failures`: how many checkpoints in a row may fail because of this member before it ends (`None`: any
+    number). Raises `UserError` for values that cannot work."""
 
     poll_ms: int = 200
     resend_ms: int = 500
@@ -79,6 +83,13 @@ class MemberConfig(msgspec.Struct, frozen=True):
     replay: ReplayConfig = ReplayConfig()
     restarts: int = 5
     backoff_ms: int = 1_000
+    tolerated_failures: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("restarts", "tolerated_failures"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise UserError(f"{name} is {value}; give 0 or more")
 
 
 class CapturePhase(Enum):
@@ -142,12 +153,16 @@ class Member:
         """How often in a row the queries of a stage have ended without a batch in between."""
         self.damage: str | None = None
         """Why the stages of the current generation cannot be started from the newest checkpoint."""
+        self.given_up: str | None = None
+        """Why this member should end: more checkpoints in a row have failed because of it than are tolerated."""
         self.unaligned: set[int] = set()
         self.acks: dict[int, Ack] = {}
         self.woken: list[str] = []
         self.spawned: dict[str, Procedure[None]] = {}
         self.ended: list[str] = []
         self._captures: dict[int, CapturePhase] = {}
+        self._judged = 0
+        self._own_failures: list[Aborted] = []
         self._asked: list[tuple[str, AskRange | FetchEntries]] = []
         self._word = word
         self._injectors: dict[str, BarrierInjector] = {}
@@ -238,7 +253,7 @@ class Member:
         """Does what the journal asks of this member now: go live, change generation, cut, publish."""
         state = self.journal.state
         if not self.live:
-            self.live, self.resumes = True, state.drained
+            self.live, self.resumes, self._judged = True, state.drained, self.journal.index
         if not state.drained:
             self.resumes = False
         if state.topology is None:
@@ -262,6 +277,7 @@ class Member:
             if begun.checkpoint_id > self._triggered and begun.generation == self._generation:
                 self._triggered = begun.checkpoint_id
                 self._trigger(begun.checkpoint_id, begun.flags)
+        self._judge_failures()
         self._forget_decided()
         for actor in ("capture", "lead", *(f"stage {s}" for s in self.stages)):
             self.wake(actor)
@@ -475,6 +491,46 @@ class Member:
             del self.acks[checkpoint_id]
             CAPTURE.next(self._captures.pop(checkpoint_id), "decided")
         self.unaligned &= live
+
+    # --- failed checkpoints -----------------------------------------------------------------------------
+
+    def _judge_failures(self) -> None:
+        """Counts the checkpoints in a row that have failed because of this member, since it started. What is others'
+        doing they count themselves: one bad stage ends its own member, and not one leader after the other."""
+        state = self.journal.state
+        head = state.committed.get(state.head) if state.head is not None else None
+        since = state.generations[state.generation].index
+        if head is not None and head.generation == state.generation:
+            since = max(since, head.checkpoint_id)  # a commit forgives
+        for story in state.aborted:
+            if story.checkpoint_id > self._judged:
+                self._judged = story.checkpoint_id
+                if self._is_to_blame(story):
+                    self._own_failures.append(story)
+        self._own_failures = [s for s in self._own_failures if s.checkpoint_id > since]
+        tolerated, failed = self.config.tolerated_failures, self._own_failures
+        if tolerated is not None and len(failed) > tolerated:
+            last = f"the last with {failed[-1].reason}: {failed[-1].detail}"
+            self.given_up = f"{len(failed)} checkpoints in a row have failed because of this member, {last}"
+
+    def _is_to_blame(self, story: Aborted) -> bool:
+        reason = FailureReason[story.reason.upper()]
+        if reason is FailureReason.MEMBER_REFUSED:
+            ack = self.acks.get(story.checkpoint_id)
+            return ack is not None and not ack.ok
+        if reason is FailureReason.DEADLINE:
+            return self._was_late(story)
+        return reason.counts  # the store is damaged, which all members would find
+
+    def _was_late(self, story: Aborted) -> bool:
+        """Whether others have waited for this member: it has not answered, and no stage of its own that was still to
+        be cut had to wait for another's barrier."""
+        if story.checkpoint_id in self.acks or story.generation != self._generation:
+            return False
+        uncut = [n for n in self.topology.hosted(self.name) if story.epoch not in self.log(n).state.barriers]
+        inputs = {n: self.topology.stages[n].inputs for n in uncut}
+        ready = [n for n in uncut if all(story.epoch in self.log(i).state.barriers for i in inputs[n])]
+        return not uncut or bool(ready)
 
     # --- publishing -----------------------------------------------------------------------------------
 

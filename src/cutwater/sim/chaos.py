@@ -114,15 +114,15 @@ class Chaos:
             self.world.stop(process)
             self.world.schedule(self.world.rng.randint(50, 900), self._restart, process.name)
 
-    def superseded(self, process: Process) -> None:
-        """A process learns that another one has taken over. It ends, but a zombie takes its time."""
-        self.world.trace(process, "is superseded")
-        self.world.schedule(self.world.rng.randint(0, 600) if self.on else 0, self._leave, process)
+    def ends(self, process: Process, why: str) -> None:
+        """A process learns that another one has taken over, or gives up. It ends, but a zombie takes its time."""
+        self.world.trace(process, why)
+        self.world.schedule(self.world.rng.randint(0, 600) if self.on else 0, self._leave, process, why)
 
-    def _leave(self, process: Process) -> None:
+    def _leave(self, process: Process, why: str) -> None:
         if process.alive:
             if process.recorder is not None:
-                process.recorder.ended("superseded")
+                process.recorder.ended(why)
             self.world.stop(process)
             self.world.schedule(self.world.rng.randint(20, 300), self._restart, process.name)
 

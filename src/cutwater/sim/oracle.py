@@ -107,6 +107,7 @@ class Oracle:
                         f"the acked parts of epoch {body.epoch} are no consistent cut: {body.detail}"
                     )
                 self._close(body)
+                ledger.aborted.append((self.world.now_ms, body))
             case r.Committed():
                 begun = self._close(body)
                 self._committed(begun, body, index)
@@ -147,6 +148,7 @@ class Oracle:
         ledger.by_index[index] = body
         ledger.head, ledger.watermark, ledger.drained = body.epoch, body.watermark, is_drain(begun)
         ledger.drained_ms = self.world.now_ms
+        ledger.aborted = []
         if begun.savepoint is not None:
             ledger.savepoints[begun.savepoint] = body.epoch
         self.epochs += 1
@@ -231,7 +233,7 @@ class Oracle:
             self.violation(f"restored to epoch {body.epoch}, which is not kept")
         if target.entry.cuts != body.forks:
             self.violation(f"restored to epoch {body.epoch} at other positions than its cut's")
-        ledger.open, ledger.drained = {}, False
+        ledger.open, ledger.drained, ledger.aborted = {}, False, []
         ledger.floors, ledger.pinned = {}, ()
         ledger.parents[body.generation] = target.entry.generation
         ledger.generation = body.generation
@@ -516,6 +518,21 @@ class Oracle:
             return actions
 
         catch_up.take = take  # type: ignore[method-assign]
+
+    def check_give_up(self, process: Process) -> None:
+        """A member ends for what failed because of itself, not for what others refused or were late with."""
+        tolerated = process.member.config.tolerated_failures
+        refusal, late = f"{process.name}: ", FailureReason.DEADLINE.value
+        own = [
+            a
+            for at_ms, a in self.ledger.aborted
+            if at_ms >= process.started_ms
+            and (a.detail.startswith(refusal) or (a.reason == late and process.name in a.detail))
+        ]
+        if tolerated is None or len(own) <= tolerated:
+            self.violation(
+                f"{process} gives up after {len(own)} failures of its own: {process.member.given_up}"
+            )
 
     def check_stage(self, stage: Stage) -> None:
         """A drained stage stops only after the commit, as far as its member knows the journal."""

@@ -177,11 +177,15 @@ class Process:
             member.woken.clear()
         if member.journal.index != self.checked_index:
             self.world.oracle.check_journal(self)
+        if member.given_up is not None and not self.leaving:
+            self.leaving = True
+            self.world.oracle.check_give_up(self)
+            self.world.chaos.ends(self, f"gives up: {member.given_up}")
         if actor.stage is not None and actor.stage.phase is not StagePhase.RUNNING:
             self.world.oracle.check_stage(actor.stage)
             if member.superseded and not self.leaving:
                 self.leaving = True
-                self.world.chaos.superseded(self)
+                self.world.chaos.ends(self, "superseded")
 
     def _perform(self, actor: Actor, effect: fx.Effect) -> None:
         kind = type(effect)

@@ -132,7 +132,8 @@ class World:
         )
         compact_after = rng.choice((8, 16, 40))
         restarts, backoff_ms = rng.choice((0, 1, 3)), rng.choice((2, 20))
-        member = MemberConfig(250, 250, compact_after, 2, replay, restarts, backoff_ms)
+        tolerated = rng.choice((None, None, 0, 2))
+        member = MemberConfig(250, 250, compact_after, 2, replay, restarts, backoff_ms, tolerated)
         return member, LeaderConfig(timeout_ms=250, heartbeat_ms=80, coordinator=coordinator)
 
     # --- time -----------------------------------------------------------------------------------------
