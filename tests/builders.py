@@ -23,6 +23,7 @@ from cutwater.protocol.errors import CutwaterError
 from cutwater.protocol.leader import LeaderConfig
 from cutwater.protocol.member import MemberConfig
 from cutwater.protocol.retention import expire
+from cutwater.protocol.stage import QueryEnd
 from cutwater.protocol.watermark import NONE, UNKNOWN, Watermark
 from cutwater.protocol.wire import Request, RequestKind
 from cutwater.sim.faults import Faults
@@ -397,15 +398,18 @@ NEVER_MS = 10**9
 """An interval after which no periodic checkpoint begins: the test asks for each, the first excepted."""
 
 
-def calm_world(topology: r.Topology = CHAIN, **coordinator: Any) -> World:
+def calm_world(topology: r.Topology = CHAIN, tolerated: int | None = None, **coordinator: Any) -> World:
     """The simulator on this pipeline, without faults; nothing is started."""
     world = World(5, members=1)
     world.faults = Faults()
     world.model = _model(topology)
     world.rates = dict.fromkeys(topology.stages, 0.05)
+    world.io_ms, world.table_ms, world.batch_most_ms = 2, 40, 9
     world.trigger_ms = {name: 15 if s.inputs else 80 for name, s in topology.stages.items()}
     world.tables = {sink: SimTable() for sink in topology.sinks()}
-    world.member_config = MemberConfig(poll_ms=100, resend_ms=100, compact_after=1_000)
+    world.member_config = MemberConfig(
+        poll_ms=100, resend_ms=100, compact_after=1_000, tolerated_failures=tolerated
+    )
     settings = {"interval_ms": NEVER_MS, "timeout_ms": 5_000, **coordinator}
     world.leader_config = LeaderConfig(250, 80, CoordinatorConfig(**settings))
     return world
@@ -420,9 +424,9 @@ def _model(topology: r.Topology) -> Model:
     return Model(topology, models)
 
 
-def running_world(topology: r.Topology = CHAIN, **coordinator: Any) -> World:
+def running_world(topology: r.Topology = CHAIN, tolerated: int | None = None, **coordinator: Any) -> World:
     """A calm world whose first epoch is committed and published."""
-    world = calm_world(topology, **coordinator)
+    world = calm_world(topology, tolerated, **coordinator)
     for name in topology.members():
         world.start(name)
     until(world, lambda: world.oracle.epochs == 1 and world.oracle.all_settled())
@@ -514,6 +518,15 @@ def slow_down(world: World, name: str, ms: int = 1_500, each_ms: int = 1_000) ->
 
     world.batch_ms = batch_ms  # type: ignore[method-assign]
     rest(world, 250)
+
+
+def lose_query(process: Process, stage: str, end: QueryEnd = QueryEnd.FAILED) -> int | None:
+    """The query of a stage ends; in how many ms its member starts the next one."""
+    process.end(f"query {stage}")
+    process.member.now_ms = process.world.now_ms + process.skew_ms
+    after_ms = process.member.stages[stage].query_ended(end, "lost")
+    process.poke(f"stage {stage}")
+    return after_ms
 
 
 def restart_all(world: World) -> None:

@@ -15,6 +15,7 @@ STARTS_SPARK = (
     "test_examples",
     "test_faults",
     "test_members",
+    "test_signals",
     "test_standalone",
     "test_statefiles",
 )

@@ -33,6 +33,7 @@ from cutwater.protocol import (
 )
 from cutwater.protocol import effects as fx
 from cutwater.protocol import records as r
+from cutwater.protocol.failures import FailureReason
 from cutwater.protocol.journal import Fate, fate
 from cutwater.protocol.log import AppendPhase
 from cutwater.protocol.replay import sources
@@ -462,6 +463,34 @@ def a_member_acks_before_all_its_stages_are_cut_and_nobody_checks(patch: Patch) 
 
 
 @bug
+def a_query_that_somebody_stops_is_not_missed(patch: Patch) -> None:
+    real = stage.Stage.query_ended
+
+    def query_ended(self: Any, end: Any, error: str) -> Any:
+        return None if end is stage.QueryEnd.STOPPED else real(self, end, error)
+
+    patch.setattr(stage.Stage, "query_ended", query_ended)
+
+
+@bug
+def a_query_that_ends_while_its_stage_rests_is_not_missed_after_the_drain(patch: Patch) -> None:
+    real = stage.Stage._settle_drain
+
+    def settle_drain(self: Any) -> None:
+        self._has_query = True
+        real(self)
+
+    patch.setattr(stage.Stage, "_settle_drain", settle_drain)
+
+
+@bug
+def a_member_gives_up_for_what_others_have_refused(patch: Patch) -> None:
+    patch.setattr(
+        member.Member, "_is_to_blame", lambda self, story: FailureReason[story.reason.upper()].counts
+    )
+
+
+@bug
 def an_idle_cut_is_placed_after_an_uncommitted_batch(patch: Patch) -> None:
     real = stage.Stage._barrier_entry
 
@@ -505,6 +534,39 @@ def no_watermark_yet_counts_as_infinity(patch: Patch) -> None:
 
 
 @bug
+def a_stage_without_event_time_holds_back_the_watermark(patch: Patch) -> None:
+    """Until its first batch it says "unknown", as one that has event time."""
+    real = stage.Stage._watermark
+
+    def watermark_of(self: Any) -> Any:
+        return watermark.UNKNOWN if self.log.state.last < 0 and not self.idle else real(self)
+
+    patch.setattr(stage.Stage, "_watermark", watermark_of)
+
+
+@bug
+def a_source_that_never_had_a_row_holds_back_the_watermark(patch: Patch) -> None:
+    real = stage.Stage._watermark
+
+    def watermark_of(self: Any) -> Any:
+        mark = real(self)
+        return watermark.UNKNOWN if mark == watermark.idle() else mark
+
+    patch.setattr(stage.Stage, "_watermark", watermark_of)
+
+
+@bug
+def a_stage_that_was_idle_at_a_checkpoint_is_idle_after_its_restore(patch: Patch) -> None:
+    real = stage.Stage._watermark
+
+    def watermark_of(self: Any) -> Any:
+        logged = self.log.state.watermark
+        return logged if logged.kind is WatermarkKind.IDLE else real(self)
+
+    patch.setattr(stage.Stage, "_watermark", watermark_of)
+
+
+@bug
 def the_watermark_is_kept_over_a_restore(patch: Patch) -> None:
     real = journal._restore
 
@@ -538,6 +600,24 @@ def a_drain_stops_before_its_commit(patch: Patch) -> None:
 
 
 @bug
+def a_drain_that_was_aborted_is_forgotten(patch: Patch) -> None:
+    real = coordinator.Coordinator._failed
+
+    def failed(self: Any, flight: Any, *why: Any) -> Any:
+        actions = real(self, flight, *why)
+        self._queue = [one for one in self._queue if not one.flags & 2]
+        return actions
+
+    patch.setattr(coordinator.Coordinator, "_failed", failed)
+    patch.setattr(coordinator.Coordinator, "stays_asked", lambda self, epoch, reason: False)
+
+
+@bug
+def nobody_asks_for_the_drain_that_a_process_wants(patch: Patch) -> None:
+    patch.setattr(coordinator.Coordinator, "want_drain", lambda self, now_ms: [])
+
+
+@bug
 def a_drained_stage_takes_new_input(patch: Patch) -> None:
     """It does not rest behind its barrier, and cuts although it has more to do."""
     real = stage.Stage._try
@@ -555,6 +635,18 @@ def a_restore_does_not_end_the_old_generation(patch: Patch) -> None:
     def start_generation(self: Any) -> Any:
         if self._generation == 0:
             yield from real(self)
+
+    patch.setattr(member.Member, "_start_generation", start_generation)
+
+
+@bug
+def a_restore_does_not_heal_a_stage_that_was_given_up(patch: Patch) -> None:
+    real = member.Member._start_generation
+
+    def start_generation(self: Any) -> Any:
+        failed = dict(self.failures)
+        yield from real(self)
+        self.failures = failed
 
     patch.setattr(member.Member, "_start_generation", start_generation)
 

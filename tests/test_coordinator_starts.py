@@ -180,7 +180,6 @@ def test_a_new_leader_knows_how_long_ago_the_last_full_one_was() -> None:
         ("timeout_ms", 0),
         ("alignment_timeout_ms", -1),
         ("max_concurrent", 0),
-        ("tolerated_failures", -1),
         ("retained", 0),
         ("full_every", 0),
     ],
@@ -290,16 +289,68 @@ def test_a_drain_waits_until_nothing_is_in_flight_and_then_is_alone_and_the_last
     ]
 
 
-def test_a_drain_that_aborts_lets_things_go_on() -> None:
+def aborted_drain() -> Coordinator:
+    """A drain that "r" has asked for was aborted at 500, as it took too long."""
     c = make()
     c.request_drain(0, "r")
     begin(c, 1, 0)
     (abort,) = c.tick(500)
     assert isinstance(abort, Abort)
     assert abort.flags == Flags.DRAIN | Flags.CANCEL
-    assert c.aborted(1, 501) == []
+    assert c.stays_asked(1, abort.reason)
+    assert c.aborted(1, 500) == []
+    return c
+
+
+def test_a_drain_that_aborts_is_tried_again_until_it_commits() -> None:
+    c = aborted_drain()
+    assert c.next_ms() == 1_500
+    assert c.tick(1_499) == [], "no other checkpoint begins meanwhile"
+    assert c.tick(1_500) == [Begin(Flags.DRAIN, None, ("r",))]
+    begin(c, 2, 1_500)
+    c.on_ack(ack("a", 2, error="disk full"), 1_600)
+    assert c.aborted(2, 1_600) == []
+    assert c.tick(2_600) == [Begin(Flags.DRAIN, None, ("r",))]
+    run_one(c, 3, 2_600)
+    assert c.status().closed is Why.DRAINED
+
+
+def test_a_drain_is_tried_again_after_an_interval_if_that_is_short() -> None:
+    c = make(interval_ms=100)
+    c.request_drain(0, "r")
+    c.begin_failed(0, Why.STORE_UNAVAILABLE)
+    assert c.tick(99) == []
+    assert c.tick(100) == [Begin(Flags.DRAIN, None, ("r",))]
+
+
+def test_a_drain_that_is_cancelled_is_not_tried_again() -> None:
+    c = make()
+    c.request_drain(0, "r")
+    begin(c, 1, 0)
+    c.cancel(1, "c")
+    assert not c.stays_asked(1, Why.CANCELLED)
+    assert c.aborted(1, 2) == []
     assert c.tick(1_000) == [PLAIN]
-    assert c.request_checkpoint(1_001, "again") == []
+
+
+def test_a_drain_that_waits_for_another_try_can_be_cancelled() -> None:
+    c = aborted_drain()
+    assert c.cancel(600, "c") == [Refuse("r", Why.CANCELLED, "by request")]
+    assert c.tick(1_000) == [PLAIN]
+
+
+def test_a_drain_that_the_leaders_process_wants_is_asked_for_once_at_a_time() -> None:
+    c = make()
+    assert c.want_drain(0) == [Begin(Flags.DRAIN)]
+    assert c.want_drain(1) == []
+    begin(c, 1, 1)
+    assert c.want_drain(2) == []
+    c.on_ack(ack("a", 1, error="disk full"), 3)
+    assert c.aborted(1, 4) == []
+    assert c.want_drain(5) == []
+    assert c.tick(1_004) == [Begin(Flags.DRAIN)]
+    run_one(c, 2, 1_004)
+    assert c.want_drain(1_005) == []
 
 
 def test_requests_beside_a_drain_are_refused_but_another_drain_joins_it() -> None:

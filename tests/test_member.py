@@ -10,6 +10,7 @@ from cutwater.protocol import records as r
 from cutwater.protocol.chain import Sealed
 from cutwater.protocol.errors import StoreError, UserError
 from cutwater.protocol.member import Member, MemberConfig
+from cutwater.protocol.stage import QueryEnd
 from cutwater.protocol.wire import Ack, Announcement, Phase, RequestKind, decode, encode
 from cutwater.sim.process import Process, SimWord
 from cutwater.sim.world import World
@@ -24,6 +25,7 @@ from tests.builders import (
     entries,
     epochs_with_rows,
     leader_of,
+    lose_query,
     mark_of,
     of,
     rest,
@@ -266,13 +268,106 @@ def test_a_failed_stage_refuses_the_checkpoint_and_says_why() -> None:
     until(world, lambda: bool(entries(world, r.Aborted)))
     (aborted,) = entries(world, r.Aborted)
     assert (aborted.reason, aborted.detail) == ("member_refused", "m1: stage b failed: out of memory")
-    of(world, "m1").member.failures.clear()
-    assert checkpoint(world).epoch == 3
+
+
+def test_a_restore_heals_a_stage_that_was_given_up() -> None:
+    """A new generation is a new start: what failed in the old one says nothing about it."""
+    world = running_world()
+    epoch = checkpoint(world).epoch
+    of(world, "m1").member.failures["b"] = "bad state"
+    ask(world, RequestKind.CHECKPOINT)
+    until(world, lambda: bool(entries(world, r.Aborted)))
+    ask(world, RequestKind.RESTORE, epoch=epoch)
+    until(world, lambda: bool(entries(world, r.Restored)))
+    rest(world)
+    assert checkpoint(world).generation == 2
+
+
+# Giving up.
+
+
+def busy_world(tolerated: int | None, timeout_ms: int = 5_000) -> World:
+    """One checkpoint after the other."""
+    world = calm_world(tolerated=tolerated, interval_ms=50, timeout_ms=timeout_ms)
+    for name in CHAIN.members():
+        world.start(name)
+    until(world, lambda: world.oracle.epochs >= 2)
+    return world
+
+
+def who_give_up(world: World, ms: int) -> dict[str, str]:
+    """The members that give up within a while, with their stories; nobody ends for it."""
+    gave_up: dict[str, str] = {}
+
+    def ends(process: Process, why: str) -> None:
+        gave_up[process.name] = why
+
+    world.chaos.ends = ends  # type: ignore[method-assign]
+    rest(world, ms)
+    return gave_up
+
+
+def test_a_stage_that_is_given_up_ends_its_own_member_and_no_other() -> None:
+    world = busy_world(tolerated=2)
+    assert leader_of(world).name == "m0"
+    lose_query(of(world, "m1"), "b", QueryEnd.HOPELESS)
+    gave_up = who_give_up(world, 3_000)
+    assert list(gave_up) == ["m1"]
+    assert "3 checkpoints in a row have failed because of this member" in gave_up["m1"]
+    assert "the last with member_refused: m1: stage b failed: lost" in gave_up["m1"]
+
+
+def test_nobody_gives_up_while_a_member_is_away() -> None:
+    """`b` cannot be cut without a barrier of `a`, whose member is gone: that is not the doing of m1, nor of m2."""
+    world = busy_world(tolerated=0, timeout_ms=200)
+    world.stop(of(world, "m0"))
+    assert who_give_up(world, 5_000) == {}
+    assert any(a.reason == "deadline" for a in entries(world, r.Aborted))
+
+
+def test_a_member_whose_stage_is_too_slow_gives_up_and_those_who_wait_for_it_do_not() -> None:
+    world = busy_world(tolerated=0, timeout_ms=200)
+    rest(world)
+    slow_down(world, "b", ms=60_000, each_ms=10_000)
+    assert list(who_give_up(world, 3_000)) == ["m1"]
+
+
+def test_a_commit_forgives_what_failed_before_it() -> None:
+    world = running_world(tolerated=1)
+    member = of(world, "m1").member
+    for failed in range(1, 4):
+        member.failures["b"] = "bad state"
+        ask(world, RequestKind.CHECKPOINT)
+        rest(world, 500)
+        assert len(entries(world, r.Aborted)) == failed
+        member.failures = {}
+        checkpoint(world)
+    assert member.given_up is None
+
+
+def test_a_process_does_not_answer_for_what_its_predecessor_failed_at() -> None:
+    world = busy_world(tolerated=None)
+    lose_query(of(world, "m1"), "b", QueryEnd.HOPELESS)
+    until(world, lambda: len(entries(world, r.Aborted)) > 3)
+    world.stop(of(world, "m1"))
+    world.member_config = msgspec.structs.replace(world.member_config, tolerated_failures=0)
+    again = world.start("m1")
+    rest(world, 2_000)
+    assert again.member.given_up is None
+
+
+def test_numbers_that_cannot_be_are_refused() -> None:
+    with pytest.raises(UserError, match="restarts is -1; give 0 or more"):
+        MemberConfig(restarts=-1)
+    with pytest.raises(UserError, match="tolerated_failures is -2; give 0 or more"):
+        MemberConfig(tolerated_failures=-2)
 
 
 def test_state_that_is_gone_refuses_the_checkpoint() -> None:
     world = running_world()
+    rest(world)
     slow_down(world, "c", each_ms=4_000)  # its query needs its state only when it is done
+    rest(world, 150)
     last = of(world, "m2").member.stages["c"].log.state.last
     world.store.delete(state_name("c", last))
     ask(world, RequestKind.CHECKPOINT, unaligned=True)

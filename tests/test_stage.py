@@ -8,7 +8,7 @@ from cutwater.protocol import effects as fx
 from cutwater.protocol import records as r
 from cutwater.protocol.errors import IllegalStep, StoreError
 from cutwater.protocol.member import Member, MemberConfig
-from cutwater.protocol.stage import STAGE_PHASES, StagePhase
+from cutwater.protocol.stage import STAGE_PHASES, QueryEnd, StagePhase
 from cutwater.protocol.watermark import NONE, UNKNOWN, Watermark, idle, known
 from cutwater.protocol.wire import RequestKind
 from cutwater.sim.process import SimWord
@@ -25,6 +25,7 @@ from tests.builders import (
     checkpoint,
     drain,
     entries,
+    lose_query,
     of,
     phases,
     pipeline,
@@ -71,8 +72,9 @@ def test_the_restart_of_a_stage_after_its_query_failed_is_a_new_incarnation() ->
     process = of(world, "m1")
     before = process.member.stages["b"]
     last = before.log.state.last
-    process.restart_stage("b")
-    until(world, lambda: process.member.stages["b"].phase is StagePhase.RUNNING)
+    lose_query(process, "b")
+    until(world, lambda: process.member.stages["b"].incarnation > before.incarnation)
+    rest(world)
     stage = process.member.stages["b"]
     assert incarnations(world, "b") == [before.incarnation, stage.incarnation]
     assert stage.incarnation > before.incarnation
@@ -93,7 +95,7 @@ def test_a_batch_that_the_predecessor_committed_and_did_not_log_is_logged_first(
     assert folder.last > logged
     committed = folder.last
     process.end("query b")
-    process.restart_stage("b")
+    process.member.start_stage("b")
     until(world, lambda: process.member.stages["b"].log.state.last >= committed)
     bodies = log_of(world, "b")
     opened = max(i for i, body in enumerate(bodies) if isinstance(body, r.Open))
@@ -121,7 +123,7 @@ def test_seed_a14_a_stage_whose_folder_is_lost_does_not_start_from_elsewhere_wit
     world = running_world()
     rest(world)
     world.io._apply[fx.ListFolders] = lambda effect: []
-    of(world, "m1").restart_stage("b")
+    lose_query(of(world, "m1"), "b")
     with pytest.raises(StoreError, match=r"the Spark folders of stage b are gone.*Restore"):
         rest(world, 2_000)
 
@@ -173,8 +175,12 @@ def test_a_batch_says_in_the_log_how_much_it_is() -> None:
         (known(7), False, False, True, known(7)),
         (known(7), False, True, True, idle(7)),
         (known(7), True, True, False, idle(7)),
-        (UNKNOWN, True, True, True, UNKNOWN),
-        (NONE, True, True, True, NONE),
+        (UNKNOWN, False, True, False, UNKNOWN),
+        (UNKNOWN, True, True, False, idle()),
+        (UNKNOWN, False, True, True, idle()),
+        (idle(7), False, False, False, known(7)),
+        (idle(), False, False, False, UNKNOWN),
+        (NONE, False, True, False, UNKNOWN),
     ],
 )
 def test_a_stage_holds_nobody_back_when_it_is_idle_or_has_nothing_more_to_do_in_a_drain(
@@ -182,6 +188,7 @@ def test_a_stage_holds_nobody_back_when_it_is_idle_or_has_nothing_more_to_do_in_
 ) -> None:
     """A stage that is quiet between two batches is not idle: its next rows may be of any time."""
     hosted = of(running_world(), "m0").member.stages["a"]
+    hosted.member.timeless = frozenset()
     hosted.log.state.watermark = watermark
     hosted.idle, hosted.quiet, hosted.draining = is_idle, quiet, draining
     assert hosted._barrier_entry(begun(2, 9), False).watermark == reported
@@ -285,9 +292,9 @@ def test_a_final_sink_whose_stage_is_reset_shows_what_was_held_for_it() -> None:
     for name in topology.members():
         world.start(name)
     until(world, lambda: world.oracle.epochs == 1)
-    target = checkpoint(world)
+    cuts = (checkpoint(world) for _ in range(20))
+    target = next(cut for cut in cuts if cut.held.get("out"))
     held = {file.name for file in target.held["out"]}
-    assert held
     reset(world, target.epoch, "b")
     drain(world)
     later = [m for e, m in world.oracle.manifests.items() if e > target.epoch]
@@ -326,7 +333,7 @@ def test_a_reset_holds_until_the_generations_first_commit(committed: bool) -> No
         reset(world, target.epoch, "b")
     made = folders_made(world)
     world.io._apply[fx.ListFolders] = lambda effect: []
-    of(world, "m1").restart_stage("b")
+    of(world, "m1").member.start_stage("b")
     until(world, lambda: bool(made))
     (effect,) = made
     assert effect.source is None
@@ -434,3 +441,121 @@ def test_an_illegal_step_changes_nothing() -> None:
     with pytest.raises(IllegalStep, match="no step 'opened' from phase 'running'"):
         stage._step("opened")
     assert stage.phase is StagePhase.RUNNING
+
+
+# Queries that end.
+
+
+@pytest.mark.parametrize("end", [QueryEnd.STOPPED, QueryEnd.FAILED, QueryEnd.OVERLOADED])
+def test_a_query_that_ends_is_started_again_whether_it_failed_or_somebody_stopped_it(end: QueryEnd) -> None:
+    world = running_world()
+    process = of(world, "m1")
+    before = process.member.stages["b"].incarnation
+    assert lose_query(process, "b", end) == 1_000
+    rest(world, 990)
+    assert process.member.stages["b"].incarnation == before
+    rest(world, 100)
+    assert process.member.stages["b"].incarnation > before
+    assert process.member.tries == {}, "it has had a batch since"
+    drain(world)
+
+
+def test_a_query_that_ends_again_and_again_is_waited_for_longer_each_time_and_then_given_up() -> None:
+    member = of(running_world(), "m1").member
+    waits = [member.query_ended("b", QueryEnd.STOPPED, "lost") for _ in range(6)]
+    assert waits == [1_000, 2_000, 4_000, 8_000, 16_000, None]
+    assert member.failures == {"b": "lost"}
+
+
+def test_a_query_that_was_too_slow_to_start_is_given_more_tries_and_never_waits_for_ever() -> None:
+    member = of(running_world(), "m1").member
+    waits = [member.query_ended("b", QueryEnd.OVERLOADED, "lost") for _ in range(21)]
+    assert waits[4:] == [16_000] + [30_000] * 15 + [None]
+
+
+def test_a_query_that_cannot_go_on_is_given_up_at_once() -> None:
+    world = running_world()
+    assert lose_query(of(world, "m1"), "b", QueryEnd.HOPELESS) is None
+    assert of(world, "m1").member.failures == {"b": "lost"}
+    rest(world, 5_000)
+    assert len(incarnations(world, "b")) == 1
+
+
+def test_a_query_that_ends_while_its_stage_rests_is_started_again_only_if_the_drain_comes_to_nothing() -> (
+    None
+):
+    world = running_world()
+    slow_down(world, "c", ms=3_000)
+    rest(world, 200)
+    ask(world, RequestKind.DRAIN)
+    until(world, lambda: phases(world)["a"] == "resting")
+    assert lose_query(of(world, "m0"), "a", QueryEnd.STOPPED) is None
+    assert of(world, "m0").member.tries == {}
+    rest(world, 200)
+    assert len(incarnations(world, "a")) == 1
+    ask(world, RequestKind.CANCEL)
+    until(world, lambda: len(incarnations(world, "a")) == 2)
+    drain(world)
+
+
+# Event time.
+
+
+def reported(world: World, name: str, checkpoint_of: r.Manifest | None = None) -> Watermark:
+    return (checkpoint_of or checkpoint(world)).stages[name].watermark
+
+
+def test_a_stage_without_event_time_says_so_before_its_first_batch() -> None:
+    world = calm_world()
+    world.rates["a"] = 0.0
+    for name in CHAIN.members():
+        world.start(name)
+    until(world, lambda: world.oracle.epochs == 1)
+    assert {s.watermark for s in world.oracle.manifests[1].stages.values()} == {NONE}
+
+
+def event_time_world() -> World:
+    """No stage has a row to read; those of `a` may come later."""
+    world = calm_world()
+    for model in world.model.stages.values():
+        model.event_time = True
+    world.rates["a"] = 0.0
+    for name in CHAIN.members():
+        world.start(name)
+    until(world, lambda: world.oracle.epochs == 1)
+    return world
+
+
+def test_a_stage_that_never_had_a_row_holds_back_the_watermark_until_it_is_idle() -> None:
+    world = event_time_world()
+    a = of(world, "m0").member.stages["a"]
+    a.idle = False
+    assert reported(world, "a") == UNKNOWN
+    a.idle = True
+    assert reported(world, "a") == idle()
+    a.idle = False
+    assert reported(world, "a") == UNKNOWN
+
+
+def test_a_stage_that_never_had_a_row_holds_back_nothing_when_it_is_drained() -> None:
+    world = event_time_world()
+    drain(world)
+    assert world.oracle.ledger.head is not None
+    last = world.oracle.manifests[world.oracle.ledger.head]
+    assert {s.watermark for s in last.stages.values()} == {idle()}
+
+
+def test_what_was_idle_at_a_checkpoint_is_not_idle_after_its_restore_for_that_alone() -> None:
+    world = event_time_world()
+    world.rates["a"] = 0.05
+    rest(world)
+    a = of(world, "m0").member.stages["a"]
+    slow_down(world, "a", ms=60_000, each_ms=5_000)
+    a.idle = True
+    found = checkpoint(world)
+    stood = reported(world, "a", found).ms
+    assert reported(world, "a", found) == idle(stood)
+    assert stood is not None
+    ask(world, RequestKind.RESTORE, epoch=found.epoch)
+    until(world, lambda: of(world, "m0").member.stages["a"].generation == 2)
+    assert reported(world, "a") == known(stood), "it has rows to read, and no batch yet"

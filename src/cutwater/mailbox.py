@@ -93,10 +93,6 @@ class Mailbox:
         """Somebody says that there is something new in the store."""
         self._look.set()
 
-    def drain(self) -> None:
-        """Asks for a drain without waiting for the answer."""
-        self.post(Request(RequestKind.DRAIN, new_id()))
-
     def post(self, request: Request) -> None:
         """Puts a request of this process in line."""
 

@@ -28,7 +28,7 @@ from cutwater.protocol.wire import Request, RequestKind
 from cutwater.restoring import GraphMoved, check_topology, restore_before_start, whole_checkpoint
 from cutwater.runtime import Runtime, Settings, member_config
 from cutwater.sinks.base import Sink
-from cutwater.spark.session import adopt_session, hush, make_session
+from cutwater.spark.session import adopt_session, end_session, hush, make_session
 from cutwater.status import Status
 from cutwater.stores import Store, open_store
 
@@ -171,7 +171,6 @@ class Pipeline:
             patience = int(seconds(alignment_timeout, "alignment_timeout") * 1000)
         config = CoordinatorConfig(
             interval_ms=interval, timeout_ms=deadline, alignment_timeout_ms=patience, retained=retained,
-            tolerated_failures=tolerated_failures,
         )  # fmt: skip
         name, own = own_stages(self.stages, member)
         boot = uuid.uuid4().hex[:8]
@@ -212,7 +211,7 @@ class Pipeline:
         beat = 1_000 if silence == LEADER_ALONE_MS else min(1_000, silence // 3)
         leader = LeaderConfig(timeout_ms=silence, heartbeat_ms=beat, coordinator=config)
         settings = Settings(
-            leader, member_config(where, cluster is None), restarts=restarts,
+            leader, member_config(where, cluster is None, restarts, tolerated_failures),
             idle_after_s=seconds(idle_after, "idle_after"), once=once, unaligned=unaligned,
         )  # fmt: skip
         self._runtime = Runtime(built, where, name, boot, settings, say, links)
@@ -273,7 +272,7 @@ class Pipeline:
                     tell(
                         "draining: every stage comes to rest, then a last checkpoint (again to stop at once)"
                     )
-                    runtime.mailbox.drain()
+                    runtime.come_to_rest()
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -314,7 +313,7 @@ class Pipeline:
             hush(self._own_session)
         runtime.stop()
         if self._own_session is not None:
-            self._own_session.stop()
+            end_session(self._own_session)
             self._own_session = None
 
     def drain(self, timeout: str | float = ANSWER_S) -> int:

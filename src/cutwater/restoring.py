@@ -127,7 +127,8 @@ def finder(store: Store) -> Find:
     """Asks the tables of a store's sinks without the pipeline's code."""
 
     def find(sink: str, transaction: int) -> int | None:
-        from cutwater.sinks.opening import find_version  # with PySpark, which other commands need not wait for
+        # It brings PySpark, for which other commands need not wait.
+        from cutwater.sinks.opening import find_version
 
         return find_version(store, sink, transaction)
 

@@ -19,7 +19,7 @@ from cutwater.leftovers import Needed
 from cutwater.mailbox import Mailbox
 from cutwater.offline import manifest_of
 from cutwater.protocol import effects as fx
-from cutwater.protocol.errors import StoreError, UserError
+from cutwater.protocol.errors import CutwaterError, StoreError, UserError
 from cutwater.protocol.leader import Leader, LeaderConfig, LeaderPhase
 from cutwater.protocol.member import Member, MemberConfig
 from cutwater.protocol.publish import oldest_needed
@@ -29,7 +29,7 @@ from cutwater.protocol.wire import Ack, Announcement, Heartbeat, LogGrown, Reply
 from cutwater.shell import Shell
 from cutwater.sinks.base import Sink
 from cutwater.sinks.opening import find_version
-from cutwater.spark.host import StageHost
+from cutwater.spark.host import StageHost, is_spark_gone, spark_is_gone
 from cutwater.status import Reporter
 from cutwater.stores import LocalStore, Store
 from cutwater.times import Times, place_of
@@ -42,14 +42,11 @@ JOURNAL_STATE_BYTES = msgspec.json.Encoder().encode
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """How a member runs. `restarts`: how often in a row a failed query is started again. `idle_after_s`:
-    silence after which a stage no longer holds back the pipeline-wide watermark. `once`: process what is
-    there now, then drain."""
+    """How a member runs. `idle_after_s`: silence after which a stage no longer holds back the pipeline-wide
+    watermark. `once`: process what is there now, then drain."""
 
     leader: LeaderConfig
     member: MemberConfig
-    restarts: int = 5
-    backoff_s: float = 1.0
     idle_after_s: float = 10.0
     once: bool = False
     unaligned: bool = False
@@ -75,6 +72,8 @@ class Runtime:
         self.links = links
         self.boot = boot
         self.member = Member(name, boot, built.topology, settings.member, LocalWord)
+        hosted = built.topology.hosted(name)
+        self.member.timeless = frozenset(s for s in hosted if not built.stages[s].plan.has_watermark)
         self.leader = Leader(self.member, settings.leader)
         self.sinks: Mapping[str, Sink] = built.sinks
         self.times = Times(store, name)
@@ -86,7 +85,7 @@ class Runtime:
         self.shell = Shell(
             self.member, perform, send, self._on_ended, self._after_step, self._on_failure, self._apart
         )
-        self.hosts = {s: StageHost(self, built.stages[s]) for s in built.topology.hosted(name)}
+        self.hosts = {s: StageHost(self, built.stages[s]) for s in hosted}
         self.mailbox = Mailbox(self)
         self.reporter = Reporter(self)
         self._handlers: dict[type, Callable[[Any], Any]] = {
@@ -109,7 +108,7 @@ class Runtime:
             fx.FindStored: self._find_stored,
         }
         self._stopping = False
-        self._once_asked = False
+        self._once_done = False
         self._twin_told = False
         self._told_index = 0
         self._acked = 0
@@ -188,7 +187,8 @@ class Runtime:
 
     def _on_failure(self, error: BaseException) -> None:
         if self.failure is None:
-            self.failure = error
+            gone = not isinstance(error, CutwaterError) and is_spark_gone(error)
+            self.failure = UserError(spark_is_gone(error)) if gone else error
         self.done.set()
 
     # --- after every step, in its turn of the shell ---------------------------------------------------
@@ -211,13 +211,27 @@ class Runtime:
                 "another process has taken over this pipeline's stages, so this one ends; nothing is lost. If that "
                 "was not meant, see who else runs it on this store"
             )
-        if self.leader.given_up:
-            raise UserError(self._give_up_story())
-        if self.settings.once and not self._once_asked and self._all_sources_done():
-            self._once_asked = True
-            self.mailbox.drain()
+        if member.given_up is not None:
+            raise UserError(self._give_up_story(member.given_up))
+        if self.settings.once:
+            self._settle_once()
         if self.drained:
             self.done.set()
+
+    def come_to_rest(self) -> None:
+        """Has the pipeline drained, however often that has to be tried; `done` is set then."""
+        self.shell.call(lambda: self._want_rest(True))
+
+    def _want_rest(self, wanted: bool) -> None:
+        self.member.wants_rest = wanted
+        self.shell.poke("lead")
+
+    def _settle_once(self) -> None:
+        """A drain is wanted as long as all sources have given all; a restore, say, has them begin anew."""
+        done = self._all_sources_done()
+        if done != self._once_done or (done and not self.member.wants_rest):
+            self._once_done = done
+            self._want_rest(done)
 
     @property
     def sources_done(self) -> bool:
@@ -234,9 +248,9 @@ class Runtime:
         others = set(self.built.topology.members()) - {self.member.name}
         return others <= self.reporter.finished_elsewhere
 
-    def _give_up_story(self) -> str:
+    def _give_up_story(self, why: str) -> str:
         failed = "; ".join(f"stage '{s}' failed: {e}" for s, e in sorted(self.member.failures.items()))
-        return f"too many checkpoints in a row have failed, so the run ends. {failed or self.leader.story}"
+        return f"too many checkpoints in a row have failed, so the run ends. {failed or why}"
 
     def _tell_progress(self) -> None:
         """A catch-up that takes long shows how far it is, once a second."""
@@ -431,9 +445,12 @@ class Runtime:
         )
 
 
-def member_config(store: Store, is_alone: bool) -> MemberConfig:
+def member_config(
+    store: Store, is_alone: bool, restarts: int, tolerated_failures: int | None
+) -> MemberConfig:
     """How often to look without being told. Members tell each other; a look at a local folder costs next to nothing
     for one, and something when many look."""
-    if not isinstance(store, LocalStore):
-        return MemberConfig(poll_ms=2_000)
-    return MemberConfig(poll_ms=200 if is_alone else 1_000)
+    poll_ms = 2_000
+    if isinstance(store, LocalStore):
+        poll_ms = 200 if is_alone else 1_000
+    return MemberConfig(poll_ms=poll_ms, restarts=restarts, tolerated_failures=tolerated_failures)

@@ -29,7 +29,6 @@ from cutwater.protocol.coordinator_actions import (
     Begin,
     CoordinatorConfig,
     Decide,
-    GiveUp,
     Refuse,
     Status,
     TurnUnaligned,
@@ -44,6 +43,9 @@ _NEVER_TURNED = Flags.UNALIGNED | Flags.DRAIN
 
 MAX_DETAIL = 2_000
 """Characters of a failure's story: it goes into the journal, and a member's error may be a stack trace."""
+
+DRAIN_AGAIN_MS = 1_000
+"""How soon a drain that was aborted is tried again; with shorter intervals, after one of them."""
 
 MAX_QUEUED = 64
 """Requests that may wait. Each takes a checkpoint's time; more are a caller that repeats itself."""
@@ -83,6 +85,7 @@ class Coordinator:
         self._since_full = since_full
         self._failures = 0
         self._closed = FailureReason.DRAINED if drained else None
+        self._drain_again_ms = now_ms
         self._last_epoch = self._last_checkpoint_id = 0
 
     def tick(self, now_ms: int) -> list[Action]:
@@ -103,7 +106,8 @@ class Coordinator:
 
     def next_ms(self) -> int | None:
         """When `tick` next has something to do, if nothing else happens before; `None` if never."""
-        times = [max(self._due_ms, self._pause_until_ms)] if self._has_room() else []
+        due_ms = self._drain_again_ms if self._drain_waits() else max(self._due_ms, self._pause_until_ms)
+        times = [due_ms] if self._has_room() else []
         for flight in self._flights:
             if flight.phase is CheckpointPhase.COLLECTING:
                 times.append(flight.since_ms + self.config.timeout_ms)
@@ -123,15 +127,34 @@ class Coordinator:
         return self._request(now_ms, Begin(Flags.FULL_SNAPSHOT, name, (request_id,)))
 
     def request_drain(self, now_ms: int, request_id: str) -> list[Action]:
-        """Takes the last checkpoint, alone, when all before it are decided. Should it abort, things go on."""
+        """Takes the last checkpoint, alone, when all before it are decided. Should it abort, it is tried again,
+        until it commits or is cancelled."""
         return self._request(now_ms, Begin(Flags.DRAIN, None, (request_id,)))
 
+    def want_drain(self, now_ms: int) -> list[Action]:
+        """The leader's own process wants the pipeline to come to rest. May be called as often as it does."""
+        known: list[Begin | Progress] = [*self._queue, *self._flights]
+        if self._closed or any(one.flags & Flags.DRAIN for one in known):
+            return []
+        self._queue.append(Begin(Flags.DRAIN))
+        return self._start(now_ms)
+
+    def stays_asked(self, epoch: int, reason: FailureReason) -> bool:
+        """Whether what an epoch was begun for is still wanted when it is aborted for this reason: nobody who
+        asked for it is refused then."""
+        is_drain = bool(self._find(epoch, "aborted").flags & Flags.DRAIN)
+        return is_drain and reason is not FailureReason.CANCELLED and not self._closed
+
     def cancel(self, now_ms: int, request_id: str) -> list[Action]:
-        """Aborts whatever is in flight and can still be aborted; what is queued then has its turn."""
+        """Aborts whatever is in flight and can still be aborted, a drain that is to be tried again too; what else
+        is queued then has its turn."""
         beginning = [f for f in self._flights if f.phase is CheckpointPhase.BEGINNING]
         for flight in beginning:
             flight.reason = FailureReason.CANCELLED  # It has no number yet; `begun` aborts it.
         open_flights = [f for f in self._flights if CHECKPOINT.allows(f.phase, "abort")]
+        if not self._flights and self._drain_waits():
+            dropped = self._queue.pop(0)
+            return [Refuse(r, FailureReason.CANCELLED, "by request") for r in dropped.requests]
         if beginning or open_flights:
             aborts = [self._abort(f, FailureReason.CANCELLED, "by request", now_ms) for f in open_flights]
             last = [msgspec.structs.replace(abort, request=request_id) for abort in aborts[-1:]]
@@ -252,9 +275,12 @@ class Coordinator:
             or any(f.phase is CheckpointPhase.BEGINNING or f.flags & Flags.DRAIN for f in self._flights)
         )
 
+    def _drain_waits(self) -> bool:
+        return bool(self._queue) and bool(self._queue[0].flags & Flags.DRAIN)
+
     def _start(self, now_ms: int) -> list[Action]:
         """Begins the next checkpoint if there is cause and room."""
-        if not self._has_room():
+        if not self._has_room() or (self._drain_waits() and now_ms < self._drain_again_ms):
             return []
         if self._queue:
             begin = self._queue.pop(0)
@@ -293,16 +319,11 @@ class Coordinator:
     def _failed(self, flight: Progress, reason: FailureReason, detail: str, now_ms: int) -> list[Action]:
         flight.reason, flight.detail = reason, detail
         self.last_failed = flight
+        if flight.flags & Flags.DRAIN and reason is not FailureReason.CANCELLED and not self._closed:
+            self._queue.insert(0, Begin(Flags.DRAIN, None, flight.requests))
+            self._drain_again_ms = now_ms + min(self.config.interval_ms, DRAIN_AGAIN_MS)
         self._failures += reason.counts
-        tolerated = self.config.tolerated_failures
-        actions: list[Action] = []
-        if tolerated is not None and self._failures > tolerated and not self._closed:
-            self._closed = FailureReason.TOO_MANY_FAILURES
-            story = f"{self._failures} checkpoints in a row failed, the last with {reason.value}: {detail}"
-            actions.append(GiveUp(self._closed, story))
-            actions += [Refuse(r, self._closed, story) for begin in self._queue for r in begin.requests]
-            self._queue.clear()
-        return actions + self._ended(flight, now_ms)
+        return self._ended(flight, now_ms)
 
     def _ended(self, flight: Progress, now_ms: int) -> list[Action]:
         self._flights.remove(flight)

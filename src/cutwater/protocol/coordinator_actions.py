@@ -19,8 +19,8 @@ class CoordinatorConfig(msgspec.Struct, frozen=True):
 
     `interval_ms` lies between the starts of two periodic checkpoints, `min_pause_ms` at least between the
     end of one and the start of the next. Members have `timeout_ms` to answer. After `alignment_timeout_ms` a
-    checkpoint is turned unaligned (`None`: never). More than `tolerated_failures` in a row end the run
-    (`None`: never). `retained` committed ones are kept. Every `full_every`-th is full (`None`: on request).
+    checkpoint is turned unaligned (`None`: never). `retained` committed ones are kept. Every `full_every`-th is
+    full (`None`: on request).
     """
 
     interval_ms: int = 10_000
@@ -28,13 +28,12 @@ class CoordinatorConfig(msgspec.Struct, frozen=True):
     timeout_ms: int = 300_000
     alignment_timeout_ms: int | None = None
     max_concurrent: int = 1
-    tolerated_failures: int | None = None
     retained: int = 3
     full_every: int | None = None
 
     def __post_init__(self) -> None:
         floors = dict.fromkeys(("interval_ms", "timeout_ms", "max_concurrent", "retained", "full_every"), 1)
-        floors |= dict.fromkeys(("min_pause_ms", "alignment_timeout_ms", "tolerated_failures"), 0)
+        floors |= dict.fromkeys(("min_pause_ms", "alignment_timeout_ms"), 0)
         for name, floor in floors.items():
             value = getattr(self, name)
             if value is not None and value < floor:
@@ -81,13 +80,6 @@ class Abort(msgspec.Struct, frozen=True):
     request: str = ""
 
 
-class GiveUp(msgspec.Struct, frozen=True):
-    """Too many checkpoints in a row have failed: end the run. No further one begins."""
-
-    reason: FailureReason
-    detail: str
-
-
 class Refuse(msgspec.Struct, frozen=True):
     """Answer a request: nothing begins on its behalf."""
 
@@ -96,7 +88,7 @@ class Refuse(msgspec.Struct, frozen=True):
     detail: str
 
 
-Action = Begin | TurnUnaligned | Decide | Abort | GiveUp | Refuse
+Action = Begin | TurnUnaligned | Decide | Abort | Refuse
 
 
 class Status(msgspec.Struct, frozen=True):

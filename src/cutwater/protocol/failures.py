@@ -119,13 +119,6 @@ class FailureReason(Enum):
         False,
         "The pipeline has come to rest; start it again to take further checkpoints.",
     )
-    TOO_MANY_FAILURES = (
-        "too_many_failures",
-        False,
-        False,
-        "Put right what the last failure names, then start the pipeline again; raise tolerated_failures if"
-        " such failures are to be expected.",
-    )
     NAME_TAKEN = (
         "name_taken",
         False,

@@ -24,7 +24,6 @@ from cutwater.protocol.coordinator_actions import (
     Begin,
     CoordinatorConfig,
     Decide,
-    GiveUp,
     Refuse,
     TurnUnaligned,
 )
@@ -101,8 +100,6 @@ class Leader:
         self.coordinator: Coordinator | None = None
         self.story = ""
         """What happened last that is worth telling: why a term ended, why something was refused."""
-        self.given_up = False
-        """Whether more checkpoints in a row have failed than are tolerated: the run should end."""
         self._requests = Requests(self, 0)
         self._inbox: dict[tuple[object, ...], Ack | Request] = {}
         self._seen_ms = 0
@@ -210,6 +207,8 @@ class Leader:
         while self.leads(term):
             self._round_ms = self.member.now_ms
             actions: list[Action] = coordinator.tick(self.member.now_ms)
+            if self.member.wants_rest:
+                actions += coordinator.want_drain(self.member.now_ms)
             while self._inbox and not actions:
                 message = self._inbox.pop(next(iter(self._inbox)))
                 if isinstance(message, Ack):
@@ -225,6 +224,9 @@ class Leader:
                     yield from self._requests.refuse_name(message)
                 else:
                     actions = self._request(coordinator, message)
+                    if message.kind is RequestKind.CANCEL:
+                        self.member.wants_rest = False
+                        yield from self._requests.grant_cancel(message, actions)
             if actions:
                 yield from self._perform_all(term, coordinator, actions)
             else:
@@ -362,8 +364,6 @@ class Leader:
                     )  # fmt: skip
                 case Refuse():
                     yield from self._requests.refuse((action.request_id,), action.reason, action.detail)
-                case GiveUp():
-                    self.given_up, self.story = True, action.detail
 
     def _begin(self, term: int, coordinator: Coordinator, begin: Begin) -> Procedure[list[Action]]:
         """BEGUN is durable before PREPARE is announced, so numbers are never reused (rule 3)."""
@@ -410,7 +410,10 @@ class Leader:
         if not (yield from self.record(term, lambda _: body)):
             return []
         yield from self._announce(begun, Phase.ABORT, flags, reason=reason.value)
-        yield from self._requests.refuse_epoch(epoch, reason, detail)
+        if coordinator.stays_asked(epoch, reason):
+            self._requests.of_epoch.pop(epoch, None)
+        else:
+            yield from self._requests.refuse_epoch(epoch, reason, detail)
         if request:
             yield from self._requests.grant(request)
         return coordinator.aborted(epoch, self.member.now_ms, reason, detail)

@@ -28,11 +28,13 @@ from cutwater.protocol.effects import (
     Wait,
 )
 from cutwater.protocol.errors import GraphChanged, StoreError, UserError
+from cutwater.protocol.failures import FailureReason
 from cutwater.protocol.injector import BarrierInjector, Word
 from cutwater.protocol.journal import Journal
 from cutwater.protocol.log import entry_name, follow
 from cutwater.protocol.publish import begin, duties, perform, read_manifest
 from cutwater.protocol.records import (
+    Aborted,
     BarrierAt,
     Begun,
     Manifest,
@@ -45,7 +47,7 @@ from cutwater.protocol.records import (
 )
 from cutwater.protocol.replay.messages import AskRange, FetchEntries, ReplayConfig
 from cutwater.protocol.replay.messages import Message as ReplayMessage
-from cutwater.protocol.stage import Stage, StagePhase
+from cutwater.protocol.stage import QueryEnd, Stage, StagePhase
 from cutwater.protocol.stagelog import StageLog
 from cutwater.protocol.tables import Table
 from cutwater.protocol.watermark import UNKNOWN, lowest
@@ -54,6 +56,11 @@ from cutwater.protocol.wire import Ack, Announcement, Heartbeat, LogGrown, Phase
 T = TypeVar("T")
 
 
+PATIENCE = 4
+"""How many times as often a query is started again that failed because the machine was too busy."""
+
+LONGEST_BACKOFF_MS = 30_000
+
 MAX_ASKED = 1_000
 """Requests of members that catch up which may wait here; they ask again."""
 
@@ -61,13 +68,25 @@ MAX_ASKED = 1_000
 class MemberConfig(msgspec.Struct, frozen=True):
     """`poll_ms`: how often to look without being told. `resend_ms`: how often an unanswered ack is sent
     again. `compact_after`: entries after which a log is compacted. `small_gap`: missing entries up to which
-    a member reads the store instead of asking around. `replay`: the bounds of a catch-up."""
+    a member reads the store instead of asking around. `replay`: the bounds of a catch-up. `restarts`: how often
+    in a row a query that has ended is started again, first after `backoff_ms`, then after twice as long each time.
+    `tolerated_failures`: how many checkpoints in a row may fail because of this member before it ends (`None`: any
+    number). Raises `UserError` for values that cannot work."""
 
     poll_ms: int = 200
     resend_ms: int = 500
     compact_after: int = 50
     small_gap: int = 8
     replay: ReplayConfig = ReplayConfig()
+    restarts: int = 5
+    backoff_ms: int = 1_000
+    tolerated_failures: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("restarts", "tolerated_failures"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise UserError(f"{name} is {value}; give 0 or more")
 
 
 class CapturePhase(Enum):
@@ -119,16 +138,28 @@ class Member:
         self.catch_up = CatchUp(self.journal, peers, config.replay, config.small_gap, lambda: self.now_ms)
         self.manifest: Manifest | None = None
         self.stages: dict[str, Stage] = {}
+        self.timeless: frozenset[str] = frozenset()
+        """The hosted stages whose plans have no event time; the shell says which, before anything starts."""
+        self.wants_rest = False
+        """Whether this process wants the pipeline drained: while it does, and leads, it asks for that. The shell sets
+        it, for a signal or when all has been read with `once`; a cancellation takes it back."""
         self.incarnations: dict[str, tuple[int, int]] = {}
         self.failures: dict[str, str] = {}
+        """The stages that were given up, with why; they have another chance in the next generation."""
+        self.tries: dict[str, int] = {}
+        """How often in a row the queries of a stage have ended without a batch in between."""
         self.damage: str | None = None
         """Why the stages of the current generation cannot be started from the newest checkpoint."""
+        self.given_up: str | None = None
+        """Why this member should end: more checkpoints in a row have failed because of it than are tolerated."""
         self.unaligned: set[int] = set()
         self.acks: dict[int, Ack] = {}
         self.woken: list[str] = []
         self.spawned: dict[str, Procedure[None]] = {}
         self.ended: list[str] = []
         self._captures: dict[int, CapturePhase] = {}
+        self._judged = 0
+        self._own_failures: list[Aborted] = []
         self._asked: list[tuple[str, AskRange | FetchEntries]] = []
         self._word = word
         self._injectors: dict[str, BarrierInjector] = {}
@@ -219,7 +250,7 @@ class Member:
         """Does what the journal asks of this member now: go live, change generation, cut, publish."""
         state = self.journal.state
         if not self.live:
-            self.live, self.resumes = True, state.drained
+            self.live, self.resumes, self._judged = True, state.drained, self.journal.index
         if not state.drained:
             self.resumes = False
         if state.topology is None:
@@ -243,6 +274,7 @@ class Member:
             if begun.checkpoint_id > self._triggered and begun.generation == self._generation:
                 self._triggered = begun.checkpoint_id
                 self._trigger(begun.checkpoint_id, begun.flags)
+        self._judge_failures()
         self._forget_decided()
         for actor in ("capture", "lead", *(f"stage {s}" for s in self.stages)):
             self.wake(actor)
@@ -264,7 +296,7 @@ class Member:
             return
         self.ended += [f"stage {name}" for name in self.stages]
         self._generation = generation
-        self.damage = None
+        self.failures, self.tries, self.damage = {}, {}, None
         self._logs, self.stages, self.incarnations = {}, {}, {}
         self._grown.clear()
         self.acks, self._captures = {}, {}
@@ -276,13 +308,26 @@ class Member:
             self.spawned["channels"] = self._follow_channels(remote)
 
     def start_stage(self, name: str) -> None:
-        """Starts a new incarnation of a stage: at a generation's start, or after its query failed."""
+        """Starts a new incarnation of a stage: at a generation's start, or after its query ended."""
         injector = self._injectors.setdefault(name, BarrierInjector(self._word()))
         stage = Stage(self, self.topology.stages[name], self._generation, injector.handle())
         self.stages[name] = stage
         self.spawned[f"stage {name}"] = stage.run()
         for begun in self.journal.state.open.values():
             injector.trigger(begun.checkpoint_id, begun.flags)
+
+    def query_ended(self, name: str, end: QueryEnd, error: str) -> int | None:
+        """A running stage has lost its query. In how many ms the next one is to start; `None` if the stage is given up:
+        then every checkpoint is refused with this error, until the next generation."""
+        tries = self.tries[name] = self.tries.get(name, 0) + 1
+        most = self.config.restarts * (PATIENCE if end is QueryEnd.OVERLOADED else 1)
+        if end is QueryEnd.HOPELESS or tries > most:
+            self.failures[name] = error
+            self.wake("capture")
+            return None
+        return min(
+            self.config.backoff_ms << min(tries - 1, 16), max(LONGEST_BACKOFF_MS, self.config.backoff_ms)
+        )
 
     def _remote_inputs(self) -> set[str]:
         hosted = self.topology.hosted(self.name)
@@ -443,6 +488,46 @@ class Member:
             del self.acks[checkpoint_id]
             CAPTURE.next(self._captures.pop(checkpoint_id), "decided")
         self.unaligned &= live
+
+    # --- failed checkpoints -----------------------------------------------------------------------------
+
+    def _judge_failures(self) -> None:
+        """Counts the checkpoints in a row that have failed because of this member, since it started. What is others'
+        doing they count themselves: one bad stage ends its own member, and not one leader after the other."""
+        state = self.journal.state
+        head = state.committed.get(state.head) if state.head is not None else None
+        since = state.generations[state.generation].index
+        if head is not None and head.generation == state.generation:
+            since = max(since, head.checkpoint_id)  # a commit forgives
+        for story in state.aborted:
+            if story.checkpoint_id > self._judged:
+                self._judged = story.checkpoint_id
+                if self._is_to_blame(story):
+                    self._own_failures.append(story)
+        self._own_failures = [s for s in self._own_failures if s.checkpoint_id > since]
+        tolerated, failed = self.config.tolerated_failures, self._own_failures
+        if tolerated is not None and len(failed) > tolerated:
+            last = f"the last with {failed[-1].reason}: {failed[-1].detail}"
+            self.given_up = f"{len(failed)} checkpoints in a row have failed because of this member, {last}"
+
+    def _is_to_blame(self, story: Aborted) -> bool:
+        reason = FailureReason[story.reason.upper()]
+        if reason is FailureReason.MEMBER_REFUSED:
+            ack = self.acks.get(story.checkpoint_id)
+            return ack is not None and not ack.ok
+        if reason is FailureReason.DEADLINE:
+            return self._was_late(story)
+        return reason.counts  # the store is damaged, which all members would find
+
+    def _was_late(self, story: Aborted) -> bool:
+        """Whether others have waited for this member: it has not answered, and no stage of its own that was still to
+        be cut had to wait for another's barrier."""
+        if story.checkpoint_id in self.acks or story.generation != self._generation:
+            return False
+        uncut = [n for n in self.topology.hosted(self.name) if story.epoch not in self.log(n).state.barriers]
+        inputs = {n: self.topology.stages[n].inputs for n in uncut}
+        ready = [n for n in uncut if all(story.epoch in self.log(i).state.barriers for i in inputs[n])]
+        return not uncut or bool(ready)
 
     # --- publishing -----------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from cutwater.protocol.coordinator import Coordinator
+from cutwater.protocol.coordinator_actions import Abort, Action, Refuse
 from cutwater.protocol.effects import Procedure, Send
 from cutwater.protocol.failures import FailureReason
 from cutwater.protocol.journal import Journal
@@ -51,6 +52,15 @@ class Requests:
     def grant(self, request_id: str, epoch: int | None = None) -> Procedure[None]:
         """Tells whoever asked that it is done."""
         yield Send(None, Reply(request_id, True, epoch))
+
+    def grant_cancel(self, request: Request, actions: list[Action]) -> Procedure[None]:
+        """Answers a cancellation of what had not begun; any other is answered when ABORTED stands, or refused."""
+        if not any(
+            (isinstance(a, Abort) and a.request)
+            or (isinstance(a, Refuse) and a.request_id == request.request_id)
+            for a in actions
+        ):
+            yield from self.grant(request.request_id)
 
     def refuse(self, requests: Iterable[str], reason: FailureReason, detail: str) -> Procedure[None]:
         """Tells whoever asked that it is refused, and why."""

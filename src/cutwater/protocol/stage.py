@@ -48,7 +48,7 @@ from cutwater.protocol.records import (
 from cutwater.protocol.retention import deletable_data, deletable_states, of_generation
 from cutwater.protocol.stagelog import StageLog, trimmed
 from cutwater.protocol.tables import Table
-from cutwater.protocol.watermark import UNKNOWN, Watermark, WatermarkKind, idle
+from cutwater.protocol.watermark import NONE, UNKNOWN, Watermark, idle, known
 
 if TYPE_CHECKING:
     from cutwater.protocol.member import Member
@@ -82,6 +82,16 @@ STAGE_PHASES = Table(
 )
 
 
+class QueryEnd(Enum):
+    """How a query ended that nobody here has stopped. `STOPPED`: without an error, so somebody else has stopped it.
+    `OVERLOADED`: the machine was too busy, which passes. `HOPELESS`: the next one would fail in the same way."""
+
+    STOPPED = "stopped"
+    FAILED = "failed"
+    OVERLOADED = "overloaded"
+    HOPELESS = "hopeless"
+
+
 class Stage:
     """One stage in one generation, as its member hosts it.
 
@@ -104,6 +114,8 @@ class Stage:
         self._handle = handle
         self._asked = 0
         self._collected: object = None
+        self._has_query = True
+        self._restart_ms: int | None = None
 
     # --- the appender's life ------------------------------------------------------------------------
 
@@ -113,12 +125,37 @@ class Stage:
             return
         self._settle_drain()
         while self.phase not in (StagePhase.FENCED, StagePhase.STOPPED):
+            if self._restart_ms is not None and self.member.now_ms >= self._restart_ms:
+                self.member.start_stage(self.name)
+                return
             yield from self._log_batches()
             yield from self._cut()
             yield from self._collect()
             yield from self._compact()
-            yield Wait(self.member.config.poll_ms)
+            yield Wait(self._rest_ms())
             self._settle_drain()
+
+    def _rest_ms(self) -> int:
+        poll_ms = self.member.config.poll_ms
+        if self._restart_ms is None:
+            return poll_ms
+        return max(1, min(poll_ms, self._restart_ms - self.member.now_ms))
+
+    def query_ended(self, end: QueryEnd, error: str) -> int | None:
+        """The query of this incarnation has ended, and not because anybody here wanted it. In how many ms the next
+        incarnation starts; `None` if none does for now: the stage is given up, or has nothing to do."""
+        self._has_query = False
+        self.quiet = self.quiet and self.phase is StagePhase.RESTING
+        if self.phase is not StagePhase.RUNNING:
+            return None  # it rests, and needs a query only if the drain comes to nothing
+        after_ms = self.member.query_ended(self.name, end, error)
+        if after_ms is not None:
+            self._start_again(after_ms)
+        return after_ms
+
+    def _start_again(self, after_ms: int) -> None:
+        self._restart_ms = self.member.now_ms + after_ms
+        self.member.wake(f"stage {self.name}")
 
     def _open(self) -> Procedure[bool]:
         """Opens this incarnation; `False` if another process, or another generation, has taken over."""
@@ -209,6 +246,7 @@ class Stage:
                 return
             if not (yield from self._append(self._batch_entry(prepared))):
                 return
+            self.member.tries.pop(self.name, None)
 
     def _batch_entry(self, prepared: Prepared) -> Batch:
         return Batch(
@@ -294,11 +332,14 @@ class Stage:
         )
 
     def _watermark(self) -> Watermark:
-        """Spark's watermark at the last batch; a stage that has nothing to do holds nobody back."""
-        watermark = self.log.state.watermark
-        if watermark.kind is WatermarkKind.KNOWN and (self.idle or (self.draining and self.quiet)):
-            return idle(watermark.ms)
-        return watermark
+        """Spark's watermark at the last batch; a stage that has nothing to do holds nobody back. Only its time
+        is taken from the log: what the stage was when that was written, idle perhaps, it need not be now."""
+        if self.name in self.member.timeless:
+            return NONE
+        reached_ms = self.log.state.watermark.ms
+        if self.idle or (self.draining and self.quiet):
+            return idle(reached_ms)
+        return UNKNOWN if reached_ms is None else known(reached_ms)
 
     def _settle_drain(self) -> None:
         """A stage that was cut for a drain rests while the drain is open, goes on if it comes to nothing,
@@ -311,6 +352,8 @@ class Stage:
             self._step("drain_cut")
         elif self.phase is StagePhase.RESTING and not rests and not state.drained:
             self._step("drain_aborted")
+            if not self._has_query:
+                self._start_again(0)
         elif self.phase in (StagePhase.RUNNING, StagePhase.RESTING) and state.drained:
             self._step("drain_committed")
 

@@ -1,9 +1,9 @@
 """The pipeline-wide watermark: which event time is closed everywhere.
 
 A stage reports one of four things for the batch at which it was cut. `known`: Spark's own watermark.
-`idle`: it has one, but its inputs are silent and it holds nobody back. `unknown`: it has event time but
-has seen nothing yet; until it has, the pipeline's watermark must not move ("not yet" is not infinity).
-`none`: its plan has no watermark at all.
+`idle`: its plan has one, but its inputs are silent and it holds nobody back, even if it never had a row.
+`unknown`: it has event time but has seen nothing yet; until it has, or is idle, the pipeline's watermark must
+not move ("not yet" is not infinity). `none`: its plan has no watermark at all, which is known from the start.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def known(ms: int) -> Watermark:
 
 
 def idle(ms: int | None = None) -> Watermark:
-    """A silent stage, which last stood at `ms`."""
+    """A silent stage, which last stood at `ms`, or nowhere yet."""
     return Watermark(WatermarkKind.IDLE, ms)
 
 

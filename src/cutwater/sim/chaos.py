@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from cutwater.sim.process import Process
     from cutwater.sim.world import World
 
+RESTORE_AGAIN_MS = 2_000
+"""How long a user waits who has asked for a restore and sees that nothing has changed."""
+
 
 class Chaos:
     """The faults of one schedule that come by time, and its users."""
@@ -37,6 +40,7 @@ class Chaos:
         world.faults = Faults()
         world.network.blocked.clear()
         world.slow_until_ms.clear()
+        world.broken_until_ms.clear()
         for table in world.tables.values():
             table.failing_until_ms = 0
         newest = {p.name: p for p in world.processes}
@@ -44,12 +48,29 @@ class Chaos:
             command.crash()
         for process in list(world.processes):
             process.store_down_until_ms = 0
-            process.member.failures.clear()
             if process is not newest[process.name] or world.oracle.ledger.drained:
                 world.stop(process)
             elif process.paused:
                 process.wake_up()
+        self.unanswered.clear()
+        self._heal_stages()
         self.start_members()
+
+    def _heal_stages(self) -> None:
+        """What was given up is put right as users do it: by starting the member again, or by going back."""
+        world = self.world
+        failed = [p for p in world.processes if p.member.failures]
+        if failed and world.oracle.ledger.kept and world.rng.random() < 0.5:
+            self._restore_until_healed()
+            return
+        for process in failed:
+            world.stop(process)
+
+    def _restore_until_healed(self) -> None:
+        """Asks again as long as a stage is given up: a request reaches nobody while nobody leads."""
+        if any(p.member.failures for p in self.world.processes):
+            self._ask_restore()
+            self.world.schedule(RESTORE_AGAIN_MS, self._restore_until_healed)
 
     def start_members(self) -> None:
         """Whoever the graph names and does not run is started; perhaps it has just joined."""
@@ -110,15 +131,15 @@ class Chaos:
             self.world.stop(process)
             self.world.schedule(self.world.rng.randint(50, 900), self._restart, process.name)
 
-    def superseded(self, process: Process) -> None:
-        """A process learns that another one has taken over. It ends, but a zombie takes its time."""
-        self.world.trace(process, "is superseded")
-        self.world.schedule(self.world.rng.randint(0, 600) if self.on else 0, self._leave, process)
+    def ends(self, process: Process, why: str) -> None:
+        """A process learns that another one has taken over, or gives up. It ends, but a zombie takes its time."""
+        self.world.trace(process, why)
+        self.world.schedule(self.world.rng.randint(0, 600) if self.on else 0, self._leave, process, why)
 
-    def _leave(self, process: Process) -> None:
+    def _leave(self, process: Process, why: str) -> None:
         if process.alive:
             if process.recorder is not None:
-                process.recorder.ended("superseded")
+                process.recorder.ended(why)
             self.world.stop(process)
             self.world.schedule(self.world.rng.randint(20, 300), self._restart, process.name)
 
@@ -230,17 +251,26 @@ class Chaos:
         elif draw < 0.9:
             self.ask_drain()
         else:
-            self._refuse()
+            self._break_stage()
 
-    def _refuse(self) -> None:
-        """A stage fails for good on one member, which then refuses checkpoints, until it is mended."""
-        process = self._some_process()
-        if process is not None:
-            self.world.fault(f"a stage of {process} has failed")
-            process.member.failures[sorted(process.member.stages)[0] if process.member.stages else "?"] = (
-                "failed"
-            )
-            self.world.schedule(self.world.rng.randint(50, 500), process.member.failures.clear)
+    def _break_stage(self) -> None:
+        """Every batch of a stage fails for a while: it is given up, unless the while is short. Then its member refuses
+        checkpoints, until the next generation or its own next start."""
+        world, rng = self.world, self.world.rng
+        stage = rng.choice(sorted(world.graph.stages))
+        world.fault(f"{stage} is broken")
+        lasts_ms = rng.randint(20, 600)
+        world.broken_until_ms[stage] = world.now_ms + lasts_ms
+        host = world.graph.stages[stage].member
+        for process in world.processes:
+            if process.name == host and rng.random() < 0.5:
+                world.schedule(lasts_ms, self._replace_failed, process)
+
+    def _replace_failed(self, process: Process) -> None:
+        """Its supervisor, or a user, starts the member again."""
+        if process.alive and process.member.failures:
+            self.world.stop(process)
+            self._restart(process.name)
 
     def _ask_restore(self) -> None:
         kept = sorted(self.world.oracle.ledger.kept)
@@ -277,16 +307,32 @@ class Chaos:
     def ask_drain(self) -> None:
         self.ask(Request(RequestKind.DRAIN, self._id()))
 
+    def want_rest(self) -> None:
+        """The pipeline is to be drained: every process says so when it leads (a signal, or all that was there is read),
+        or somebody asks for it, once. The drain may well take longer than a checkpoint may."""
+        world = self.world
+        if world.rng.random() < 0.5:
+            stage = world.rng.choice(sorted(world.graph.stages))
+            world.slow_until_ms[stage] = world.now_ms + world.rng.randint(500, 4_000)
+        if world.rng.random() < 0.5:
+            world.wants_rest = True
+            for process in world.processes:
+                process.member.wants_rest = True
+                process.poke("lead")
+        else:
+            self.ask(Request(RequestKind.DRAIN, self._id()), withdraws=False)
+
     def _id(self) -> str:
         self._requests += 1
         return f"r{self._requests}"
 
-    def ask(self, request: Request) -> None:
-        """Reaches whoever leads, or believes to; and again, as long as there is no answer and it is not
-        withdrawn."""
+    def ask(self, request: Request, withdraws: bool = True) -> None:
+        """A request lies in the store: whoever leads, or believes to, is given it again and again, as long as
+        there is no answer and it is not withdrawn."""
         self.world.trace(None, f"asks for {request.kind.value} {request.name or request.epoch or ''}")
-        self.unanswered[request.request_id] = request
-        self.world.schedule(self.world.rng.randint(300, 2_000), self._withdraw, request.request_id)
+        self.unanswered[request.request_id] = self.world.requests[request.request_id] = request
+        if withdraws:
+            self.world.schedule(self.world.rng.randint(300, 2_000), self._withdraw, request.request_id)
         self._deliver(request)
 
     def _deliver(self, request: Request) -> None:

@@ -50,6 +50,8 @@ class Ledger:
     floors: dict[str, int] = field(default_factory=dict)
     pinned: tuple[str, ...] = ()
     savepoints: dict[str, int] = field(default_factory=dict)
+    aborted: list[tuple[int, r.Aborted]] = field(default_factory=list)
+    """What was aborted since the last commit or restore, with when."""
 
     def view(self) -> tuple[object, ...]:
         """What every member must have derived at the same index."""

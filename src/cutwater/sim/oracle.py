@@ -15,7 +15,7 @@ from cutwater.protocol.chain import Sealed, follows
 from cutwater.protocol.failures import FailureReason
 from cutwater.protocol.stage import Stage, StagePhase
 from cutwater.protocol.watermark import WatermarkKind
-from cutwater.protocol.wire import Ack, Announcement, Phase, Reply
+from cutwater.protocol.wire import Ack, Announcement, Phase, Reply, RequestKind
 from cutwater.sim.ledger import Kept, Ledger, StageLedger, is_drain, member_view
 from cutwater.sim.spark import input_progress
 from cutwater.sim.topology import WINDOW, Path
@@ -110,6 +110,7 @@ class Oracle:
                     )
                 self._close(body)
                 self._carried_out(body.request, None)
+                ledger.aborted.append((self.world.now_ms, body))
             case r.Committed():
                 begun = self._close(body)
                 self._committed(begun, body, index)
@@ -144,7 +145,11 @@ class Oracle:
             self.ledger.requests[request] = epoch
 
     def replied(self, reply: Reply) -> None:
-        """Whoever is told that a request is done can rely on it."""
+        """Whoever is told that a request is done can rely on it. (What is called off before it has begun leaves
+        nothing in the journal.)"""
+        request = self.world.requests.get(reply.request_id)
+        if request is not None and request.kind is RequestKind.CANCEL:
+            return
         if reply.ok and reply.request_id not in self.ledger.requests:
             self.violation(f"request {reply.request_id} is answered as done, and it is not")
         if reply.ok and reply.epoch != self.ledger.requests[reply.request_id]:
@@ -176,6 +181,7 @@ class Oracle:
         ledger.by_index[index] = body
         ledger.head, ledger.watermark, ledger.drained = body.epoch, body.watermark, is_drain(begun)
         ledger.drained_ms = self.world.now_ms
+        ledger.aborted = []
         if begun.savepoint is not None:
             ledger.savepoints[begun.savepoint] = body.epoch
         self.epochs += 1
@@ -196,6 +202,10 @@ class Oracle:
 
     def _check_watermark(self, body: r.Committed, manifest: r.Manifest) -> None:
         before, reports = self.ledger.watermark, manifest.stages.values()
+        for report in reports:
+            has_time = self.world.model.stages[report.stage].event_time
+            if has_time == (report.watermark.kind is WatermarkKind.NONE):
+                self.violation(f"{report.stage} reports {report.watermark.kind.value} of its event time")
         known = [w.ms for s in reports if (w := s.watermark).kind is WatermarkKind.KNOWN and w.ms is not None]
         unknown = any(s.watermark.kind is WatermarkKind.UNKNOWN for s in reports)
         if body.watermark == before:
@@ -236,7 +246,11 @@ class Oracle:
             self.violation(f"epoch {body.epoch} drained the pipeline and left batches in flight")
         times = [s.watermark.ms for s in manifest.stages.values() if s.watermark.ms is not None]
         unknown = any(s.watermark.kind is WatermarkKind.UNKNOWN for s in manifest.stages.values())
-        if times and not unknown and (body.watermark or 0) < min(times):
+        if unknown:
+            self.violation(
+                f"epoch {body.epoch} drained the pipeline, and a stage at rest held back the watermark"
+            )
+        if times and (body.watermark or 0) < min(times):
             self.violation(f"epoch {body.epoch} drained at {body.watermark}; all stand at {min(times)}")
         for stage in self.world.graph.stages:
             model = self.world.model.stages[stage]
@@ -254,7 +268,7 @@ class Oracle:
             self.violation(f"restored to epoch {body.epoch}, which is not kept")
         if target.entry.cuts != body.forks:
             self.violation(f"restored to epoch {body.epoch} at other positions than its cut's")
-        ledger.open, ledger.drained = {}, False
+        ledger.open, ledger.drained, ledger.aborted = {}, False, []
         ledger.floors, ledger.pinned = {}, ()
         ledger.parents[body.generation] = target.entry.generation
         ledger.generation = body.generation
@@ -365,6 +379,9 @@ class Oracle:
                 self.violation(f"{stage} was cut for epoch {body.epoch}, which was never begun")
             if body.batch != ledger.last:
                 self.violation(f"{stage} was cut at {body.batch}, its last batch is {ledger.last}")
+            is_idle = body.watermark.kind is WatermarkKind.IDLE
+            if is_idle and (stage, generation, body.incarnation) not in self.world.rested:
+                self.violation(f"{stage} says that it is idle, and has had something to do all the time")
             ledger.barriers[body.epoch] = body
 
     def _batch(self, stage: str, generation: int, ledger: StageLedger, body: r.Batch) -> None:
@@ -576,6 +593,21 @@ class Oracle:
             return actions
 
         catch_up.take = take  # type: ignore[method-assign]
+
+    def check_give_up(self, process: Process) -> None:
+        """A member ends for what failed because of itself, not for what others refused or were late with."""
+        tolerated = process.member.config.tolerated_failures
+        refusal, late = f"{process.name}: ", FailureReason.DEADLINE.value
+        own = [
+            a
+            for at_ms, a in self.ledger.aborted
+            if at_ms >= process.started_ms
+            and (a.detail.startswith(refusal) or (a.reason == late and process.name in a.detail))
+        ]
+        if tolerated is None or len(own) <= tolerated:
+            self.violation(
+                f"{process} gives up after {len(own)} failures of its own: {process.member.given_up}"
+            )
 
     def check_stage(self, stage: Stage) -> None:
         """A drained stage stops only after the commit, as far as its member knows the journal."""

@@ -15,7 +15,7 @@ from cutwater.protocol.leader import Leader
 from cutwater.protocol.member import Member
 from cutwater.protocol.replay.messages import AskRange, Compacted, EntriesChunk, FetchEntries, HaveRange
 from cutwater.protocol.replay.messages import decode as decode_replay
-from cutwater.protocol.stage import Stage, StagePhase
+from cutwater.protocol.stage import QueryEnd, Stage, StagePhase
 from cutwater.protocol.wire import Ack, Announcement, Heartbeat, LogGrown, decode
 from cutwater.protocol.wire import Request as WireRequest
 from cutwater.recording import Recorder
@@ -89,6 +89,8 @@ class Process:
         self.backlog: list[tuple[Actor, int, Any]] = []
         self.mail: list[tuple[str, bytes]] = []
         self.member = Member(name, f"{name}{boot}", world.graph, world.member_config, SimWord)
+        self.member.timeless = frozenset(n for n, m in world.model.stages.items() if not m.event_time)
+        self.member.wants_rest = world.wants_rest
         self.leader = Leader(self.member, world.leader_config)
         self.recorder: Recorder | None = None
         if world.record is not None:
@@ -156,7 +158,9 @@ class Process:
             return
         except GoneForZombie:
             self.world.trace(self, f"{actor.name} fails: what it needs is gone")
-            self.restart_stage(actor.name.removeprefix("query "))
+            self.member.stages[actor.name.removeprefix("query ")].query_ended(
+                QueryEnd.FAILED, "what it needs is gone"
+            )
             effect = None
         if effect is not None:
             self._perform(actor, effect)
@@ -176,11 +180,15 @@ class Process:
             member.woken.clear()
         if member.journal.index != self.checked_index:
             self.world.oracle.check_journal(self)
+        if member.given_up is not None and not self.leaving:
+            self.leaving = True
+            self.world.oracle.check_give_up(self)
+            self.world.chaos.ends(self, f"gives up: {member.given_up}")
         if actor.stage is not None and actor.stage.phase is not StagePhase.RUNNING:
             self.world.oracle.check_stage(actor.stage)
             if member.superseded and not self.leaving:
                 self.leaving = True
-                self.world.chaos.superseded(self)
+                self.world.chaos.ends(self, "superseded")
 
     def _perform(self, actor: Actor, effect: fx.Effect) -> None:
         kind = type(effect)
@@ -218,11 +226,6 @@ class Process:
         folder = self.world.folders[effect.stage, effect.generation, effect.incarnation]
         self.end(f"query {effect.stage}")
         self.spawn(f"query {effect.stage}", Query(self, stage, folder).run())
-
-    def restart_stage(self, name: str) -> None:
-        """A query has failed: its next start is a new incarnation."""
-        self.end(f"stage {name}")
-        self.member.start_stage(name)
 
     # --- messages -------------------------------------------------------------------------------------
 

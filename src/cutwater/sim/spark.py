@@ -15,7 +15,7 @@ from cutwater.protocol import channel
 from cutwater.protocol.chain import digest
 from cutwater.protocol.effects import Procedure, Sleep, Wait
 from cutwater.protocol.records import Offset, Prepared, StagedFile
-from cutwater.protocol.stage import Stage, StagePhase
+from cutwater.protocol.stage import QueryEnd, Stage, StagePhase
 from cutwater.protocol.watermark import NONE, UNKNOWN, Watermark, known
 from cutwater.sim.store import Rows, extend
 from cutwater.sim.topology import WINDOW, Path, StageModel
@@ -43,6 +43,7 @@ class GoneForZombie(Exception):
 
 
 START = State({}, {}, None)
+ENDS = (QueryEnd.FAILED, QueryEnd.FAILED, QueryEnd.STOPPED, QueryEnd.STOPPED, QueryEnd.OVERLOADED)
 
 
 @dataclass(slots=True, frozen=True)
@@ -100,6 +101,10 @@ class Query:
         while True:
             if self.stage.phase is not StagePhase.RUNNING:
                 self.stage.quiet = self.stage.phase is StagePhase.RESTING
+                if self.stage.quiet and rng.random() < self.world.faults.query_failure:
+                    self.world.fault(f"query of {self.stage.name} ends at rest")
+                    self.stage.query_ended(QueryEnd.STOPPED, "stopped")
+                    return
                 yield Wait(100)
                 continue
             if self.folder.planned is None:
@@ -114,9 +119,11 @@ class Query:
                 continue
             self._be_quiet(False)
             yield Sleep(self.world.batch_ms(self.stage.name))
-            if rng.random() < self.world.faults.query_failure:
-                self.world.fault(f"query of {self.stage.name} fails")
-                self.process.restart_stage(self.stage.name)
+            is_broken = self.world.broken_until_ms.get(self.stage.name, 0) > self.world.now_ms
+            if is_broken or rng.random() < self.world.faults.query_failure:
+                end = QueryEnd.FAILED if is_broken else rng.choice(ENDS)
+                self.world.fault(f"query of {self.stage.name}: {end.value}")
+                self.stage.query_ended(end, end.value)
                 return
             yield from self._execute(planned)
 
@@ -125,6 +132,8 @@ class Query:
         return all(self.member.log(name).state.last >= upto for name, upto in planned.consumed.items())
 
     def _be_quiet(self, quiet: bool) -> None:
+        if quiet:
+            self.world.rested.add((self.stage.name, self.stage.generation, self.stage.incarnation))
         if quiet != self.stage.quiet:
             self.stage.quiet = quiet
             self.stage.idle = quiet and self.world.rng.random() < 0.5

@@ -38,6 +38,9 @@ EPOCHS = 10
 PROGRESS_MS = 12_000
 """When faults have stopped, the next commit must follow within this virtual time."""
 
+FIRST_EVENT_MS = (0, 0, 0, 0, 0, 0, 500, 10**9)
+"""When a source has its first event: most at once, some later, some never."""
+
 EPOCHS_AFTER_FAULTS = 2
 """Then the drain is one more."""
 
@@ -77,6 +80,7 @@ class World:
         self.faults = fault_plan.draw(self.rng)
         self.member_config, self.leader_config = self._draw_config()
         self.rates = {n: self.rng.uniform(0.01, 0.06) for n in self.model.stages}
+        self.begins_ms = {n: self.rng.choice(FIRST_EVENT_MS) for n in self.model.stages}
         self.trigger_ms = {n: self.rng.choice(self._triggers(m)) for n, m in self.model.stages.items()}
         self.io_ms = self.rng.choice((2, 2, 2, 2, 3, 3, 3, 5, 12))
         self.table_ms = self.rng.choice((5, 40, 60))
@@ -86,6 +90,12 @@ class World:
         self.folders: dict[tuple[str, int, int], Folder] = {}
         self.attempts: list[Attempt] = []
         self.slow_until_ms: dict[str, int] = {}
+        self.broken_until_ms: dict[str, int] = {}
+        """Until when every batch of a stage fails, wherever it is run."""
+        self.wants_rest = False
+        """Whether whoever started the processes wants the pipeline to come to rest."""
+        self.rested: set[tuple[str, int, int]] = set()
+        """The incarnations of stages whose queries have found nothing to do at least once."""
         self.oracle = Oracle(self)
         self.network = Network(self)
         self.io = Io(self)
@@ -93,7 +103,7 @@ class World:
         self.processes: list[Process] = []
         self.commands: list[Command] = []
         self.requests: dict[str, Request] = {}
-        """What the commands asked for, by id."""
+        """What users have asked for, by id."""
         self.last_start_ms: dict[str, int] = {}
         self._boots = 0
 
@@ -126,7 +136,9 @@ class World:
             ask_again_ms=60,
         )
         compact_after = rng.choice((8, 16, 40))
-        member = MemberConfig(250, 250, compact_after, small_gap=2, replay=replay)
+        restarts, backoff_ms = rng.choice((0, 1, 3)), rng.choice((2, 20))
+        tolerated = rng.choice((None, None, 0, 2))
+        member = MemberConfig(250, 250, compact_after, 2, replay, restarts, backoff_ms, tolerated)
         return member, LeaderConfig(timeout_ms=250, heartbeat_ms=80, coordinator=coordinator)
 
     # --- time -----------------------------------------------------------------------------------------
@@ -194,11 +206,9 @@ class World:
         if self.oracle.ledger.drained:  # by a request that was still under way
             self.chaos.start_again()
             self.run_until(end_ms, lambda: not self.oracle.ledger.drained)
-        while not self.oracle.ledger.drained:
-            if self.now_ms >= end_ms:
-                self.oracle.violation(f"no drain committed within {PROGRESS_MS} ms after faults stopped")
-            self.chaos.ask_drain()
-            self.run_until(self.now_ms + 400, lambda: self.oracle.ledger.drained)
+        self.chaos.want_rest()
+        if not self.run_until(end_ms, lambda: self.oracle.ledger.drained):
+            self.oracle.violation(f"no drain committed within {PROGRESS_MS} ms after it was asked for")
         if not self.run_until(self.now_ms + PROGRESS_MS, self.oracle.all_settled):
             self.oracle.violation(
                 f"a sink has not published everything within {PROGRESS_MS} ms: {self.oracle.unsettled()}"
@@ -245,7 +255,7 @@ class World:
 
     def available(self, root: str) -> int:
         """How many events a root's source has by now."""
-        return int(self.rates[root] * self.now_ms)
+        return int(self.rates[root] * max(0, self.now_ms - self.begins_ms.get(root, 0)))
 
     def batch_ms(self, stage: str) -> int:
         slow = self.slow_until_ms.get(stage, 0) > self.now_ms

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from functools import partial
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
+from pyspark.sql import DataFrame
 
 from cutwater import folders
 from cutwater.built import BuiltStage
@@ -23,7 +25,7 @@ from cutwater.protocol import channel
 from cutwater.protocol.barrier import Flags
 from cutwater.protocol.errors import UserError
 from cutwater.protocol.journal import Fate, fate
-from cutwater.protocol.stage import Stage, StagePhase
+from cutwater.protocol.stage import QueryEnd, Stage, StagePhase
 from cutwater.spark.feed import Feed, FeedClosed
 from cutwater.spark.query import BatchWriter, StopAsked
 
@@ -33,11 +35,15 @@ if TYPE_CHECKING:
 REST_WITHIN_S = 3.0
 """How long a drain waits for a source to fall silent by itself."""
 
-LONGEST_BACKOFF_S = 30.0
-PATIENCE = 4
-"""How many times as often a query is started again that failed because the machine was too busy."""
+STOPPED = (
+    "something else than Cutwater has stopped its query: spark.streams, a listener, a notebook's stop button"
+)
+"""What is said of a query that has ended without an error, although it was to go on."""
 
 IDLE_LOOK_S = 0.5
+WAITING = "Waiting for data to arrive"
+"""What Spark says of a query whose last trigger has found nothing to do."""
+
 COMMIT_LOOK_S = 0.005
 COMMIT_LOOK_REMOTE_S = 0.1
 
@@ -52,12 +58,14 @@ class StageHost:
         self.is_root = not built.definition.inputs
         self.finished = False
         """Whether the query has taken everything that was available, and ended."""
-        self.restarts = 0
         self.error = ""
         self.query: Any = None
         self.writer: BatchWriter | None = None
         self.feeds: dict[str, Feed] = {}
-        self.last_batch_at = time.monotonic()
+        self.active_at = time.monotonic()
+        """When the query was last started, or last had a batch under way or logged."""
+        self._in_batch = False
+        self._asks_spark = False
         self._incarnation = 0
         self._available_now = False
         self._resting_since: float | None = None
@@ -74,6 +82,14 @@ class StageHost:
 
     def start(self, generation: int, incarnation: int) -> None:
         """Starts the query in its incarnation's folder, after its predecessor has ended."""
+        try:
+            self._start(generation, incarnation)
+        except Exception as error:
+            if is_spark_gone(error):  # which is no trouble with the store, and does not pass
+                raise UserError(spark_is_gone(error)) from error
+            raise
+
+    def _start(self, generation: int, incarnation: int) -> None:
         with self._lock:
             self._stop_query()
             runtime, stage = self.runtime, self.runtime.member.stages.get(self.name)
@@ -89,13 +105,17 @@ class StageHost:
                 self._on_prepared,
             )  # fmt: skip
             self.finished = False
+            self._in_batch = False
+            self.active_at = time.monotonic()
             self._incarnation = incarnation
             spark = runtime.built.spark
             spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
-            writer = self.built.frame.writeStream.foreachBatch(self.writer).outputMode(definition.output_mode)
+            batch = partial(self._run_batch, stage, self.writer)
+            writer = self.built.frame.writeStream.foreachBatch(batch).outputMode(definition.output_mode)
             writer = writer.queryName(f"{runtime.built.name}.{self.name}")
             writer = writer.option("checkpointLocation", runtime.store.spark_url(prefix))
-            if self._available_now or (runtime.settings.once and self.is_root):
+            takes_all = self._available_now or (runtime.settings.once and self.is_root)
+            if takes_all:
                 writer = writer.trigger(availableNow=True)
             else:
                 writer = writer.trigger(
@@ -105,10 +125,11 @@ class StageHost:
                 self.query = writer.start()
             except Exception as error:
                 failure = error
-                runtime.shell.call(lambda: self._on_end(incarnation, failure))
+                runtime.shell.call(lambda: self._on_end(stage, failure, False))
                 return
             self._ended = Event()
-            Thread(target=self._watch, args=(self.query, incarnation, self._ended), daemon=True).start()
+            watched = self.query, stage, self._ended, self.writer if takes_all else None
+            Thread(target=self._watch, args=watched, daemon=True).start()
             runtime.shell.call(lambda: None)  # the next step fills the feeds
 
     def end(self) -> None:
@@ -140,17 +161,36 @@ class StageHost:
         for feed in self.feeds.values():
             feed.close()  # Spark waits for a source that waits
         if query is not None:
-            query.stop()
+            with suppress(Py4JError, ConnectionError):  # Spark is gone, and the query with it
+                query.stop()
             self._ended.wait(60)
 
-    def _watch(self, query: Any, incarnation: int, ended: Event) -> None:
+    def _watch(self, query: Any, stage: Stage, ended: Event, takes_all: BatchWriter | None) -> None:
+        """Waits for the end of a query; `takes_all` is the writer of one that ends when it has taken everything."""
         error: BaseException | None = None
         try:
             query.awaitTermination()
         except Exception as raised:
             error = raised
         ended.set()
-        self.runtime.shell.call(lambda: self._on_end(incarnation, error))
+        finished = error is None and takes_all is not None and self._has_taken_all(takes_all)
+        self.runtime.shell.call(lambda: self._on_end(stage, error, finished))
+
+    def _has_taken_all(self, writer: BatchWriter) -> bool:
+        """Whether a query has ended behind its last batch. One that is stopped leaves the batch that it was at."""
+        planned, committed = (self._numbers(writer, kind) for kind in ("offsets", "commits"))
+        return max(planned, default=-1) <= max(committed, default=-1)
+
+    def _run_batch(self, stage: Stage, writer: BatchWriter, frame: DataFrame, spark_batch: int) -> None:
+        """A micro-batch, in a thread of Spark's. However long it takes, the stage is not idle meanwhile."""
+        self._in_batch = True
+        if stage.idle:
+            self.runtime.shell.call(lambda: self._settle_idle(stage))
+        try:
+            writer(frame, spark_batch)
+        finally:
+            self.active_at = time.monotonic()
+            self._in_batch = False
 
     def _on_prepared(self, batch: int) -> None:
         """The batch's record is there, and Spark is about to commit it: look for that (rule 4)."""
@@ -172,41 +212,41 @@ class StageHost:
 
     # --- how the query ended, in a turn of the shell ---------------------------------------------------
 
-    def _on_end(self, incarnation: int, error: BaseException | None) -> None:
+    def _on_end(self, stage: Stage, error: BaseException | None, finished: bool) -> None:
         runtime = self.runtime
-        if (incarnation != self._incarnation and self._incarnation != 0) or self._closed:
+        if self._closed or runtime.member.stages.get(self.name) is not stage:
+            return  # it was stopped for its successor
+        if finished:
+            self.finished = True
+            runtime.shell.poke(f"stage {self.name}")
             return
-        if self._incarnation == 0 and error is None:
+        if error is not None and is_spark_gone(error):
+            raise UserError(spark_is_gone(error))
+        if stage.phase is not StagePhase.RUNNING:
+            stage.query_ended(QueryEnd.STOPPED, STOPPED)  # it has nothing to do for now
             return
-        if error is None or _was_asked(error):
-            if self._available_now or (runtime.settings.once and self.is_root):
-                self.finished = error is None
-                runtime.shell.poke(f"stage {self.name}")
-            return
-        self.error = reason_of(error)
-        if is_spark_gone(error):
-            raise UserError(
-                f"Spark has gone away under this run ({self.error}): its process has ended, by itself or by somebody's "
-                "hand. Nothing is lost; start the pipeline again"
-            )
-        self.restarts += 1
-        hopeless = is_incompatible(error)
-        if hopeless:
+        if error is not None and _was_asked(error):
+            return  # it was to rest for a drain that has just come to nothing: `_see_to_drain` starts it again
+        self.error = STOPPED if error is None else reason_of(error)
+        end = QueryEnd.STOPPED if error is None else kind_of(error)
+        if end is QueryEnd.HOPELESS:
             self.error += (
                 f". The code of stage '{self.name}' has changed beyond what its state allows: bring the old code "
                 f"back, or go back to a checkpoint with --restore REF --reset {self.name}, which drops its state"
             )
-        if hopeless or self.restarts > runtime.settings.restarts * (PATIENCE if is_overload(error) else 1):
-            runtime.member.failures[self.name] = self.error
+        after_ms = stage.query_ended(end, self.error)
+        if after_ms is None:
             runtime.tell(f"stage '{self.name}' is given up after {self.restarts} tries: {self.error}")
-            runtime.shell.poke("capture")
             return
-        wait = min(runtime.settings.backoff_s * 2 ** (self.restarts - 1), LONGEST_BACKOFF_S)
         runtime.tell(
-            f"stage '{self.name}' failed and is started again in {wait:g} s "
-            f"({self.restarts} of {runtime.settings.restarts}): {self.error}"
+            f"stage '{self.name}' {'has lost its query' if error is None else 'failed'} and is started again in "
+            f"{after_ms / 1000:g} s ({self.restarts} of {runtime.settings.member.restarts}): {self.error}"
         )
-        runtime.shell.later(wait, lambda: runtime.restart_stage(self.name))
+
+    @property
+    def restarts(self) -> int:
+        """How often in a row its query has ended without a batch in between."""
+        return self.runtime.member.tries.get(self.name, 0)
 
     # --- after every step, in its turn of the shell -----------------------------------------------------
 
@@ -235,16 +275,38 @@ class StageHost:
 
     def _note_batch(self, stage: Stage) -> None:
         self._last = stage.log.state.last
-        self.last_batch_at = time.monotonic()
+        self.active_at = time.monotonic()
         self._settle_idle(stage)
-        batch = stage.log.state.batches.get(self._last)
-        if batch is not None and batch.incarnation == stage.incarnation:
-            self.restarts = 0
 
     def _settle_idle(self, stage: Stage) -> None:
+        """A stage is idle when its query has ended with all that was there, or when it has been silent for long and
+        Spark says that it waits. A query that is only just starting, or has a long batch under way, is silent too."""
         self._idle_due = time.monotonic() + IDLE_LOOK_S
-        silent = time.monotonic() - self.last_batch_at > self.runtime.settings.idle_after_s
-        stage.idle = self.finished or (silent and not self._unread(stage))
+        if self.finished or not self._is_silent(stage):
+            stage.idle = self.finished
+        elif not stage.idle and not self._asks_spark and self.query is not None:
+            self._asks_spark = True
+            query = self.query
+            self.runtime.shell.work(lambda: self._ask_spark(query, stage))
+
+    def _is_silent(self, stage: Stage) -> bool:
+        silent_s = time.monotonic() - self.active_at
+        return (
+            silent_s > self.runtime.settings.idle_after_s and not self._in_batch and not self._unread(stage)
+        )
+
+    def _ask_spark(self, query: Any, stage: Stage) -> None:
+        """In a thread of the pool."""
+        try:
+            status = query.status
+            waits = status["message"] == WAITING and not status["isTriggerActive"]
+        except Exception:
+            waits = False  # the query has ended; whoever watches it knows why
+        self.runtime.shell.call(lambda: self._on_spark_says(stage, waits))
+
+    def _on_spark_says(self, stage: Stage, waits: bool) -> None:
+        self._asks_spark = False
+        stage.idle = waits and self._is_silent(stage)
 
     def _unread(self, stage: Stage) -> bool:
         for name in self.built.definition.inputs:
@@ -301,7 +363,10 @@ class StageHost:
             if stage.quiet:
                 stage.quiet = False
             if self._available_now or (
-                self.writer is not None and self.writer.stopping and self.query is not None
+                self.writer is not None
+                and self.writer.stopping
+                and self.query is not None
+                and not self.finished
             ):
                 self._available_now = False  # the drain came to nothing: go on as before
                 self.runtime.restart_stage(self.name)
@@ -359,16 +424,21 @@ class StageHost:
     def _last_committed(self) -> int:
         """The last batch that Spark has committed in the running incarnation's folder; waits for the store to say."""
         writer = self.writer
-        while writer is not None and not self._closed:
-            prefix = f"{writer.folder}commits/"
+        if writer is None:
+            return -1
+        return max(self._numbers(writer, "commits"), default=-1) + writer.base + 1
+
+    def _numbers(self, writer: BatchWriter, kind: str) -> list[int]:
+        """The batches that Spark has planned or committed, by its own count; none if the run is over."""
+        prefix = f"{writer.folder}{kind}/"
+        while not self._closed:
             try:
-                ids = [n.removeprefix(prefix) for n in self.runtime.store.list(prefix)]
-                break
+                names = [name.removeprefix(prefix) for name in self.runtime.store.list(prefix)]
             except OSError:
                 time.sleep(COMMIT_LOOK_REMOTE_S)
-        else:
-            return -1
-        return max((int(i) for i in ids if i.isdigit()), default=-1) + writer.base + 1
+                continue
+            return [int(name) for name in names if name.isdigit()]
+        return []
 
     def _be_done_with(self, stage: Stage) -> None:
         """A source that does not fall silent: take what is available now, and end."""
@@ -397,6 +467,21 @@ INCOMPATIBLE = (
 def is_incompatible(error: BaseException) -> bool:
     """Whether Spark refuses to go on from this state with this code, which no retry can help."""
     return any(word in str(error) for word in INCOMPATIBLE)
+
+
+def kind_of(error: BaseException) -> QueryEnd:
+    """What an error means for the next try."""
+    if is_incompatible(error):
+        return QueryEnd.HOPELESS
+    return QueryEnd.OVERLOADED if is_overload(error) else QueryEnd.FAILED
+
+
+def spark_is_gone(error: BaseException) -> str:
+    """What to tell the user when the JVM no longer answers."""
+    return (
+        f"Spark has gone away under this run ({reason_of(error)}): its process has ended, by itself or by somebody's "
+        "hand. Nothing is lost; start the pipeline again"
+    )
 
 
 def is_spark_gone(error: BaseException) -> bool:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import shlex
 import shutil
 import sys
 import tempfile
+from contextlib import suppress
 from importlib import resources
 from typing import Any
 
 import pyspark
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from cutwater.protocol.errors import UserError
@@ -70,6 +75,7 @@ def make_session(name: str, master: str | None = None, conf: dict[str, str] | No
     quiet = resources.files("cutwater.spark").joinpath("log4j2.properties")
     settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={quiet}"
     settings |= conf or {}
+    _launch_apart(name, master, settings)
     builder: Any = SparkSession.builder
     builder = builder.appName(f"cutwater {name}").master(master)
     for key, value in settings.items():
@@ -77,6 +83,20 @@ def make_session(name: str, master: str | None = None, conf: dict[str, str] | No
     session: SparkSession = builder.getOrCreate()
     _write_no_checksum_files(session)
     return session
+
+
+def _launch_apart(name: str, master: str, settings: dict[str, str]) -> None:
+    """Starts Spark's JVM, unless there is one, in a process group of its own: a signal to the group of this process,
+    as supervisors and terminals send it, would end the JVM before anything could be drained. (It ends with this
+    process all the same: it reads a pipe that breaks then.)"""
+    if os.name != "posix" or SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
+        return
+    # When the JVM dies, every call that was under way logs pages; what has happened is told in a line.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    conf = SparkConf(loadDefaults=False).setMaster(master).setAppName(f"cutwater {name}")
+    conf.setAll(list(settings.items()))
+    launch: Any = launch_gateway
+    SparkContext._ensure_initialized(gateway=launch(conf, {"process_group": 0}))
 
 
 LAUNCHER = """#!/bin/sh
@@ -138,4 +158,18 @@ def adopt_session(session: Any) -> None:
 
 def hush(session: SparkSession) -> None:
     """Ends what Spark says on the console: for a stop in the middle of things, whose story is known."""
-    session.sparkContext.setLogLevel("OFF")
+    with suppress(Py4JError, ConnectionError):  # its JVM is gone, and says nothing any more
+        session.sparkContext.setLogLevel("OFF")
+
+
+def end_session(session: SparkSession) -> None:
+    """Stops a session of our own, also one whose JVM is gone; the next one starts a new JVM then."""
+    gateway = SparkContext._gateway
+    try:
+        session.stop()
+    except (Py4JError, ConnectionError):
+        SparkSession._instantiatedSession = SparkSession._activeSession = None
+        SparkContext._active_spark_context = None
+    process = getattr(gateway, "proc", None)
+    if process is not None and process.poll() is not None:
+        SparkContext._gateway = SparkContext._jvm = None

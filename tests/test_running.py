@@ -1,0 +1,98 @@
+"""A real pipeline while it runs: what happens to its queries, how it comes to rest, and what its tables show then."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import cutwater as cw
+from tests.spark_helpers import NUMBERS, await_that, deliver, numbers, rows_of
+
+WINDOWS = 9
+"""Of a thousand rows, a tenth of a second apart, in windows of ten seconds: the last one is still open."""
+
+
+@pytest.mark.parametrize("has_event_time", [True, False])
+def test_a_source_without_a_row_holds_back_no_final_table_of_another_branch(
+    tmp_path: Path, spark: SparkSession, has_event_time: bool
+) -> None:
+    deliver(tmp_path / "in", "0", numbers(range(1_000)))
+    (tmp_path / "empty").mkdir()
+    pipeline = cw.Pipeline("final")
+
+    @pipeline.stage(sinks=[cw.delta(str(tmp_path / "windows"), final_by="window.end")])
+    def windows(spark: SparkSession) -> DataFrame:
+        rows = spark.readStream.schema(NUMBERS).parquet(str(tmp_path / "in"))
+        return rows.withWatermark("ts", "1 second").groupBy(F.window("ts", "10 seconds")).count()
+
+    @pipeline.stage(sinks=[cw.delta(str(tmp_path / "other"))])
+    def other(spark: SparkSession) -> DataFrame:
+        rows = spark.readStream.schema(NUMBERS).parquet(str(tmp_path / "empty"))
+        return rows.withWatermark("ts", "1 second").dropDuplicates(["id", "ts"]) if has_event_time else rows
+
+    pipeline.run(str(tmp_path / "state"), every="1h", once=True, spark=spark)
+    assert [row[0] for row in rows_of(tmp_path / "windows", "count")] == [100] * WINDOWS
+
+
+def test_a_drain_that_takes_longer_than_a_checkpoint_may_is_tried_until_once_can_end(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    """The sources have given all long before what is behind them has worked through it."""
+    deliver(tmp_path / "in", "0", numbers(range(8)))
+    told: list[str] = []
+    pipeline = cw.Pipeline("once")
+
+    @pipeline.stage
+    def source(spark: SparkSession) -> DataFrame:
+        return spark.readStream.schema(NUMBERS).parquet(str(tmp_path / "in"))
+
+    @pipeline.stage(sinks=[cw.delta(str(tmp_path / "out"))])
+    def slow(source: DataFrame) -> DataFrame:
+        def wait(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            time.sleep(8)
+            yield from rows
+
+        return source.select("id").coalesce(1).mapInArrow(wait, "id long")
+
+    pipeline.run(
+        str(tmp_path / "state"), every="1h", timeout="2s", once=True, spark=spark, tolerated_failures=None,
+        tell=told.append,
+    )  # fmt: skip
+    assert rows_of(tmp_path / "out") == [(i,) for i in range(8)]
+    assert any("aborted (deadline)" in line for line in told), told
+
+
+def test_a_query_that_somebody_else_stops_is_missed_reported_and_started_again(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    told: list[str] = []
+    pipeline = cw.Pipeline("stopped")
+
+    @pipeline.stage
+    def source(spark: SparkSession) -> DataFrame:
+        return spark.readStream.schema(NUMBERS).parquet(str(tmp_path / "in"))
+
+    @pipeline.stage(sinks=[cw.delta(str(tmp_path / "out"))])
+    def copied(source: DataFrame) -> DataFrame:
+        return source.select("id")
+
+    def shown() -> list[tuple[int]]:
+        return rows_of(tmp_path / "out") if (tmp_path / "out/_delta_log").exists() else []
+
+    deliver(tmp_path / "in", "0", numbers(range(3)))
+    pipeline.start(str(tmp_path / "state"), every="1s", spark=spark, tell=told.append)
+    try:
+        await_that("the first rows", lambda: shown() == [(i,) for i in range(3)])
+        for query in spark.streams.active:
+            query.stop()
+        deliver(tmp_path / "in", "1", numbers(range(3, 6)))
+        await_that("the rows after the stop", lambda: shown() == [(i,) for i in range(6)])
+    finally:
+        pipeline.stop()
+    assert sum("has lost its query and is started again in 1 s (1 of 5)" in line for line in told) == 2, told
