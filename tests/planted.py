@@ -18,6 +18,7 @@ from cutwater.protocol import (
     coordinator,
     cut,
     housekeeping,
+    inflight,
     journal,
     leader,
     log,
@@ -690,3 +691,15 @@ def a_member_acts_before_it_has_caught_up(patch: Patch) -> None:
             yield fx.Wait(30)
 
     patch.setattr(member.Member, "follow_journal", follow_journal)
+
+
+# --- what a power cut leaves ------------------------------------------------------------------------------
+
+
+@bug
+def what_is_in_flight_is_committed_without_being_made_durable(patch: Patch) -> None:
+    def secured(manifest: Any, previous: Any) -> Any:
+        return manifest
+        yield
+
+    patch.setattr(inflight, "secured", secured)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from cutwater.protocol import effects as fx
 from cutwater.protocol import records as r
 from cutwater.protocol.barrier import Flags
 from cutwater.protocol.leader import Leader, LeaderConfig, LeaderPhase
@@ -15,7 +14,6 @@ from cutwater.sim.process import SimWord
 from cutwater.sim.world import World
 from tests.builders import (
     CHAIN,
-    Desk,
     ask,
     calm_world,
     checkpoint,
@@ -24,7 +22,6 @@ from tests.builders import (
     entries,
     errors_of,
     leader_of,
-    manifest,
     manifest_of,
     of,
     rest,
@@ -297,27 +294,6 @@ def test_a_savepoint_can_be_restored_when_the_data_of_the_stages_is_gone() -> No
         world.start(name)
     until(world, lambda: world.oracle.epochs == 3, ms=60_000)
     drain(world)
-
-
-def test_readers_share_the_copy_of_what_they_have_in_flight_and_an_error_is_not_an_answer() -> None:
-    """Also what is in flight since a restore, and lies in another checkpoint's folder."""
-    older, newer = "checkpoints/2-5/channels/a/6/part-0", "stages/a/2/data/1-7-0/part-0"
-    flights = [r.InFlight("a", reader, 5, 8, {6: (older,), 7: (newer,), 8: ()}) for reader in "bc"]
-    desk = Desk()
-    desk.objects = {older: b"six", newer: b"seven"}
-    desk.lose = [fx.Copy, fx.Copy]
-    leader = Leader(Member("m0", "boot", CHAIN, MemberConfig(), SimWord), LeaderConfig())
-    copied = desk.run(leader._copy_in_flight(manifest(9, 40, in_flight=flights)))
-    copies = {f"checkpoints/9-40/channels/a/{n}/part-0": data for n, data in ((6, b"six"), (7, b"seven"))}
-    assert desk.objects == {older: b"six", newer: b"seven", **copies}
-    batches = {
-        6: ("checkpoints/9-40/channels/a/6/part-0",),
-        7: ("checkpoints/9-40/channels/a/7/part-0",),
-        8: (),
-    }
-    assert [flight.batches for flight in copied.in_flight] == [batches, batches]
-    assert sum(isinstance(effect, fx.Copy) for effect in desk.done) == 2 + 4, "two answers were lost"
-    assert copied.objects().keys() == copies.keys()
 
 
 def test_a_savepoint_whose_rows_in_flight_are_gone_is_aborted_in_words() -> None:

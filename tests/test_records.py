@@ -56,7 +56,7 @@ MANIFEST = Manifest(
     topology_hash="t",
     stages={"clean": report("clean", s1="c1", s2="c2"), "matched": report("matched", s3="c3")},
     in_flight=(
-        InFlight("clean", "matched", 5, 7, {6: ("f6",), 7: ("f7a", "f7b")}),
+        InFlight("clean", "matched", 5, 7, {6: ("f6",), 7: ("f7a", "f7b")}, {"f6": "c6", "f7b": "c7b"}),
         InFlight("paid", "matched", 1, 2, {2: ()}),
     ),
     release={"t1": ("r1",)},
@@ -81,9 +81,9 @@ def test_a_manifest_names_every_object_that_a_restore_needs_with_the_checksums_t
         "s1": "c1",
         "s2": "c2",
         "s3": "c3",
-        "f6": None,
+        "f6": "c6",
         "f7a": None,
-        "f7b": None,
+        "f7b": "c7b",
         "h1": None,
         "h2": None,
     }

@@ -27,6 +27,7 @@ from cutwater.stores import Store
 __all__ = [
     "Cache",
     "base_of",
+    "checksums",
     "committed",
     "find_state",
     "find_stored",
@@ -262,9 +263,14 @@ def find_state(
     return _checksums(store, [copy_to + name for name in names], {})
 
 
+def checksums(store: Store, names: Sequence[str]) -> list[str | None]:
+    """What the store answers for each name, which is durable then."""
+    return _side_by_side(store.checksum, names)
+
+
 def _checksums(store: Store, names: list[str], known: dict[str, str]) -> dict[str, str] | None:
     new = [name for name in names if name not in known]
-    for name, checksum in zip(new, _side_by_side(store.checksum, new), strict=True):
+    for name, checksum in zip(new, checksums(store, new), strict=True):
         if checksum is None:
             return None
         known[name] = checksum

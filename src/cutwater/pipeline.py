@@ -27,7 +27,7 @@ from cutwater.protocol.wire import Request, RequestKind
 from cutwater.restoring import check_topology, is_forced, restore_before_start
 from cutwater.runtime import Runtime, Settings, member_config
 from cutwater.sinks.base import Sink
-from cutwater.spark.session import adopt_session, hush, make_session
+from cutwater.spark.session import adopt_session, check_reach, hush, make_session
 from cutwater.status import Status
 from cutwater.stores import Store, open_store
 
@@ -181,6 +181,7 @@ class Pipeline:
         listen = cluster.reachable if cluster is not None else ()
         topology, endpoints = assemble(where, name, builder, reads, expected, listen, say)
         built = builder.finish(topology)
+        check_reach(built.spark, where.spark_url("any"))
         bind_sinks(built, where, force or is_forced(where))
         if restore is not None:
             restore_before_start(where, built.topology, str(restore), tuple(drop), tuple(reset), say)

@@ -93,6 +93,7 @@ class Runtime:
             fx.ListMany: lambda e: store.list_many(e.places),
             fx.Delete: self._delete,
             fx.Copy: self._copy,
+            fx.Checksum: lambda e: folders.checksums(store, e.names),
             fx.ReadTable: lambda e: self.sinks[e.sink].head(),
             fx.FindTableVersion: lambda e: self.sinks[e.sink].find(e.transaction),
             fx.PublishTable: self._publish,
@@ -346,7 +347,6 @@ class Runtime:
             self.store.copy(effect.source, effect.target)
         except FileNotFoundError:
             return None
-        self.store.checksum(effect.target)  # which makes it durable
         return fx.DONE
 
     def _publish(self, effect: fx.PublishTable) -> int | None:

@@ -15,6 +15,7 @@ from enum import Enum
 
 import msgspec
 
+from cutwater.protocol import inflight
 from cutwater.protocol.barrier import Flags
 from cutwater.protocol.chain import digest
 from cutwater.protocol.coordinator import Coordinator
@@ -29,7 +30,7 @@ from cutwater.protocol.coordinator_actions import (
     TurnUnaligned,
 )
 from cutwater.protocol.cut import check_cut, make_manifest, merge_reports
-from cutwater.protocol.effects import Copy, List, Procedure, Send, Wait, insist, put
+from cutwater.protocol.effects import List, Procedure, Send, Wait, insist, put
 from cutwater.protocol.errors import StoreError
 from cutwater.protocol.failures import FailureReason
 from cutwater.protocol.housekeeping import Housekeeper
@@ -42,11 +43,8 @@ from cutwater.protocol.records import (
     Aborted,
     Begun,
     Committed,
-    InFlight,
     JournalBody,
-    Manifest,
     TopologySet,
-    checkpoint_prefix,
     encode,
     manifest_name,
 )
@@ -430,12 +428,13 @@ class Leader:
                 )
             )
         manifest = make_manifest(member.journal.state, begun, reports, logs, previous)
-        if begun.flags & Flags.FULL_SNAPSHOT:
-            try:
-                manifest = yield from self._copy_in_flight(manifest)
-            except StoreError as error:
-                reason = FailureReason.STORE_DAMAGED
-                return (yield from self._abort(term, coordinator, begun.epoch, reason, str(error)))
+        try:
+            if begun.flags & Flags.FULL_SNAPSHOT:
+                manifest = yield from inflight.copied(manifest)
+            manifest = yield from inflight.secured(manifest, previous)
+        except StoreError as error:
+            reason = FailureReason.STORE_DAMAGED
+            return (yield from self._abort(term, coordinator, begun.epoch, reason, str(error)))
         data = encode(manifest)
         name = manifest_name(begun.epoch, begun.checkpoint_id)
         if not (yield from put(name, data)):
@@ -465,21 +464,3 @@ class Leader:
         logs = [self.member.log(name) for name in sorted(self.member.topology.stages)]
         barriers = [(log, log.state.barriers.get(begun.epoch)) for log in logs]
         return [log for log, at in barriers if at is None or at.checkpoint_id != begun.checkpoint_id]
-
-    def _copy_in_flight(self, manifest: Manifest) -> Procedure[Manifest]:
-        """A full checkpoint stands on its own: what is in flight is copied too. Raises `StoreError` if some
-        of it is gone: it is lost, or this leader's term is long over."""
-        prefix = checkpoint_prefix(manifest.epoch, manifest.checkpoint_id)
-        flights: list[InFlight] = []
-        for flight in manifest.in_flight:
-            batches: dict[int, tuple[str, ...]] = {}
-            for batch, files in flight.batches.items():
-                copies = tuple(
-                    f"{prefix}channels/{flight.producer}/{batch}/{f.rsplit('/')[-1]}" for f in files
-                )
-                for source, target in zip(files, copies, strict=True):
-                    if (yield from insist(Copy(source, target))) is None:
-                        raise StoreError(f"{source}, which {flight.reader} has still to read, is missing")
-                batches[batch] = copies
-            flights.append(msgspec.structs.replace(flight, batches=batches))
-        return msgspec.structs.replace(manifest, in_flight=tuple(flights))

@@ -310,13 +310,19 @@ class StageReport(msgspec.Struct, frozen=True):
 
 class InFlight(msgspec.Struct, frozen=True):
     """Batches `after` < b <= `upto` of `producer` that the cut has produced and `reader` not consumed,
-    with their files (none for a batch without rows). They are pinned where they lie; a full checkpoint has copies."""
+    with their files (none for a batch without rows) and these files' checksums. They are pinned where they lie; a
+    full checkpoint has copies."""
 
     producer: str
     reader: str
     after: int
     upto: int
     batches: dict[int, tuple[str, ...]]
+    checksums: dict[str, str] = {}
+
+    def names(self) -> list[str]:
+        """All its files."""
+        return [name for files in self.batches.values() for name in files]
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -342,8 +348,7 @@ class Manifest(msgspec.Struct, frozen=True):
         for report in self.stages.values():
             names.update(report.state)
         for flight in self.in_flight:
-            for files in flight.batches.values():
-                names.update(dict.fromkeys(files))
+            names.update({name: flight.checksums.get(name) for name in flight.names()})
         for staged in self.held.values():
             names.update(dict.fromkeys(f.name for f in staged))
         return names

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cutwater.protocol.effects import Procedure
+from cutwater.protocol.journal import Journal
+from cutwater.protocol.log import append, follow
+from cutwater.protocol.records import Leader, Restored
 from cutwater.protocol.wire import Request, RequestKind, encode
 from cutwater.sim.faults import TIMES_MS, Faults
 
@@ -166,6 +170,35 @@ class Chaos:
         sink = rng.choice(sorted(self.world.tables))
         self.world.fault(f"sink {sink} fails")
         self.world.tables[sink].failing_until_ms = self.world.now_ms + rng.randint(200, 3_000)
+
+    def _power_cut(self) -> None:
+        """All machines go dark, and what was not made durable is gone. Logs may then name batches whose files are
+        no more, so somebody goes back to the newest checkpoint before anything starts again."""
+        world, journal = self.world, Journal()
+        self._perform(follow(journal.view))
+        state = journal.state
+        if state.head is None or state.drained:
+            return
+        world.fault("power cut")
+        for process in list(world.processes):
+            world.stop(process)
+        world.store.lose_power()
+        world.oracle.check_kept()
+        term = state.term + 1
+        back = state.committed[state.head]
+        for body in (Leader(term, "operator"), Restored(term, state.generation + 1, back.epoch, back.cuts)):
+            self._requests += 1
+            self._perform(append(journal.view, journal.view.seal(body, f"operator-{self._requests}")))
+        world.schedule(world.rng.randint(50, 900), self._revive_all)
+
+    def _perform(self, procedure: Procedure[object]) -> None:
+        """Has a procedure done at once, by somebody whom no fault troubles."""
+        answer = None
+        while True:
+            try:
+                answer = self.world.io.answer(procedure.send(answer))
+            except StopIteration:
+                return
 
     # --- users ----------------------------------------------------------------------------------------
 

@@ -40,6 +40,8 @@ class Faults:
     store_down_every_ms: float = 0.0
     slow_stage_every_ms: float = 0.0
     sink_fails_every_ms: float = 0.0
+    power_cut_every_ms: float = 0.0
+    """All machines go dark at once, and what was not made durable is gone."""
     request_every_ms: float = 0.0
     """Somebody asks for a savepoint, a restore, a drain, a cancellation or a checkpoint."""
 
@@ -69,6 +71,7 @@ TIMES_MS = {
     "slow_stage_every_ms": 1_200.0,
     "sink_fails_every_ms": 1_500.0,
     "request_every_ms": 250.0,
+    "power_cut_every_ms": 900.0,
 }
 
 
