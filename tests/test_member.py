@@ -266,6 +266,7 @@ def test_a_failed_stage_refuses_the_checkpoint_and_says_why() -> None:
 
 def test_state_that_is_gone_refuses_the_checkpoint() -> None:
     world = running_world()
+    until(world, lambda: of(world, "m2").member.stages["c"].log.state.last >= 0)
     slow_down(world, "c", each_ms=4_000)  # its query needs its state only when it is done
     last = of(world, "m2").member.stages["c"].log.state.last
     world.store.delete(state_name("c", last))

@@ -18,7 +18,7 @@ import msgspec
 
 from cutwater import failpoints
 from cutwater.protocol.errors import StoreError
-from cutwater.protocol.records import Prepared, StageReport, decode, encode
+from cutwater.protocol.records import Prepared, StageReport, decode, seal
 from cutwater.protocol.retention import Stored
 from cutwater.sparkfolder import BASE, COMPLETE, OPERATOR, Cache, SparkFolder
 from cutwater.statefiles import FOREVER, moved_metadata
@@ -99,7 +99,7 @@ def write_prepared(
     """Makes the record of a batch durable; to be called before Spark commits the batch."""
     base = base_of(store, stage, generation, incarnation, cache)
     name = f"{spark_prefix(stage, generation, incarnation)}prepared/{record.batch - base - 1}.json"
-    data = encode(record)
+    data = seal(record)
     if not store.create(name, data) and store.read(name) != data:
         raise StoreError(
             f"{name} exists already: two queries work in the same Spark folder; stop one of them"
@@ -155,10 +155,10 @@ def make_folder(
         mark = _rebuild(store, report, prefix)
     else:
         batch = report.batch if report is not None else -1
-        store.create(prefix + BASE, encode(Base(batch)))
+        store.create(prefix + BASE, seal(Base(batch)))
         mark = Complete(batch, batch)
     failpoints.reach("during folder", stage)
-    store.create(prefix + COMPLETE, encode(mark))
+    store.create(prefix + COMPLETE, seal(mark))
 
 
 def _take_over(store: Store, origin: str, prefix: str, last: int | None) -> Complete:

@@ -16,6 +16,7 @@ from functools import partial
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
+from cutwater.protocol.chain import with_checksum
 from cutwater.protocol.errors import PeerError, UserError
 from cutwater.protocol.failures import FailureReason
 from cutwater.protocol.leader import LeaderPhase
@@ -108,7 +109,7 @@ class Mailbox:
 
     def _answer(self, reply: Reply) -> None:
         try:
-            self._store.put(f"{REPLIES}{reply.request_id}.json", encode(reply))
+            self._store.put(f"{REPLIES}{reply.request_id}.json", with_checksum(encode(reply)))
             self._store.delete([f"{REQUESTS}{reply.request_id}.json"])
         except OSError:
             return
@@ -149,7 +150,7 @@ class Mailbox:
 
         def put() -> None:
             try:
-                self._store.put(f"{REQUESTS}{request.request_id}.json", encode(request))
+                self._store.put(f"{REQUESTS}{request.request_id}.json", with_checksum(encode(request)))
                 self._runtime.links.hint("requests")
             except OSError:
                 self._forwarded.discard(request.request_id)
@@ -219,7 +220,7 @@ def ask_through(
     """Asks a pipeline that runs elsewhere; `None` if no answer comes in time, or nobody is there any more to
     give one. The request is withdrawn then, so that no later run acts on it."""
     question, answer = f"{REQUESTS}{request.request_id}.json", f"{REPLIES}{request.request_id}.json"
-    store.put(question, encode(request))
+    store.put(question, with_checksum(encode(request)))
     hint()
     deadline = time.monotonic() + timeout_s
     every = 0.1 if isinstance(store, LocalStore) else 1.0

@@ -1,9 +1,9 @@
 """The process that is killed: `python -m tests.faults.child PIPELINE FOLDER OPTIONS STEP...`.
 
 OPTIONS is JSON: what `Pipeline.start` takes, the store among it. Steps: `once` (run to the end of the input),
-or else, one after the other, `checkpoint`, `unaligned`, `savepoint=NAME`, `restore=REF`, `drain`, `await=FILE`, which waits until
-the parent has made that file, and `logged=STAGE:BATCH`, until a stage has come that far; behind the last one
-the pipeline is stopped. What a step gave is printed as a line `STEP -> RESULT`.
+or else, one after the other, `checkpoint`, `unaligned`, `savepoint=NAME`, `restore=REF`, `drain`, `await=FILE`,
+which waits until the parent has made that file, and `logged=STAGE:BATCH`, until a stage has come that far; behind
+the last one the pipeline is stopped. What a step gave is printed as a line `STEP -> RESULT`.
 """
 
 from __future__ import annotations

@@ -47,6 +47,7 @@ from cutwater.protocol.records import (
     TopologySet,
     encode,
     manifest_name,
+    seal,
 )
 from cutwater.protocol.records import Leader as LeaderEntry
 from cutwater.protocol.requests import Requests
@@ -435,7 +436,7 @@ class Leader:
         except StoreError as error:
             reason = FailureReason.STORE_DAMAGED
             return (yield from self._abort(term, coordinator, begun.epoch, reason, str(error)))
-        data = encode(manifest)
+        data = seal(manifest)
         name = manifest_name(begun.epoch, begun.checkpoint_id)
         if not (yield from put(name, data)):
             why = f"{name} holds something else than this leader wrote"

@@ -40,9 +40,9 @@ from cutwater.protocol.records import (
     Published,
     StagedFile,
     decode,
-    encode,
     manifest_name,
     mark_name,
+    seal,
 )
 
 
@@ -118,7 +118,7 @@ def perform(sink: str, duty: Duty) -> Procedure[None]:
             # Others may have committed to the table right behind us: the head need not be our version.
             version = yield from insist(FindTableVersion(sink, duty.index))
             mark = Published(duty.epoch, sink, duty.index, head.version if version is None else version)
-            yield from put(mark_name(duty.index, sink), encode(mark))
+            yield from put(mark_name(duty.index, sink), seal(mark))
             return
         effect = yield from _table_commit(sink, duty, head)
         if effect is None:
@@ -132,7 +132,7 @@ def perform(sink: str, duty: Duty) -> Procedure[None]:
             missing = True
         elif isinstance(effect, PublishTable) and not effect.files:
             mark = Published(duty.epoch, sink, duty.index, head.version)
-            yield from put(mark_name(duty.index, sink), encode(mark))
+            yield from put(mark_name(duty.index, sink), seal(mark))
             return
         elif (yield effect) is FAILED:
             yield Sleep(backoff_ms(attempt))

@@ -10,8 +10,8 @@ from typing import TypeVar
 
 import msgspec
 
-from cutwater.protocol.chain import Codec
-from cutwater.protocol.errors import StoreError
+from cutwater.protocol.chain import Codec, check, with_checksum
+from cutwater.protocol.errors import PeerError, StoreError
 from cutwater.protocol.watermark import UNKNOWN, Watermark
 
 # --- the pipeline ---------------------------------------------------------------------------------
@@ -372,18 +372,24 @@ _ENCODE = msgspec.json.Encoder().encode
 
 
 def encode(record: object) -> bytes:
-    """The bytes of a manifest or a mark."""
+    """The bytes of a record that has a checksum elsewhere."""
     return _ENCODE(record)
+
+
+def seal(record: object) -> bytes:
+    """The bytes of a record that is an object of its own, with their checksum."""
+    return with_checksum(_ENCODE(record))
 
 
 def decode(name: str, data: bytes, kind: type[T]) -> T:
     """The record in the object `name`; raises `StoreError` that names the object if it is none."""
     try:
+        check(data)
         return msgspec.json.decode(data, type=kind)
-    except (ValueError, RecursionError) as error:  # msgspec's own errors are ValueErrors
+    except (PeerError, ValueError, RecursionError) as error:  # msgspec's own errors are ValueErrors
         raise StoreError(
-            f"{name} is not a readable {kind.__name__.lower()} ({error}); "
-            "run `cutwater verify` to see what else is damaged, then restore an older checkpoint"
+            f"{name} is damaged: it is not a readable {kind.__name__.lower()} ({error}); "
+            "run `cutwater verify` to see what else is, then bring it back from a copy or restore an older checkpoint"
         ) from error
 
 

@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 
 from cutwater.protocol.effects import TableHead
 from cutwater.protocol.errors import StoreError, UserError
-from cutwater.protocol.records import StagedFile
+from cutwater.protocol.records import StagedFile, decode, seal
 from cutwater.sinks.footers import read_footers
 from cutwater.stores import Store
 
@@ -181,15 +181,15 @@ def identity(store: Store, sink: str) -> str:
     name = f"sinks/{sink}.json"
     store_has = store.read(name)
     if store_has is None:
-        store.create(name, msgspec.json.encode(Identity(uuid4().hex[:12])))
+        store.create(name, seal(Identity(uuid4().hex[:12])))
         store_has = store.read(name)
     if store_has is None:
         raise SinkFailed(f"{name} was created and cannot be read; is the store being removed?")
     try:
-        return msgspec.json.decode(store_has, type=Identity).id
-    except ValueError as error:
+        return decode(name, store_has, Identity).id
+    except StoreError as error:
         raise StoreError(
-            f"{name} is damaged ({error}), so it is not known which transactions in the target of sink "
+            f"{name} is damaged ({error.__cause__}), so it is not known which transactions in the target of sink "
             f"{sink} are its own; bring the object back from a copy of the store"
         ) from error
 
