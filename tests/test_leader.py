@@ -6,7 +6,10 @@ import pytest
 
 from cutwater.protocol import records as r
 from cutwater.protocol.barrier import Flags
+from cutwater.protocol.errors import StoreError
+from cutwater.protocol.journal import Journal
 from cutwater.protocol.leader import Leader, LeaderConfig, LeaderPhase
+from cutwater.protocol.log import entry_name, follow
 from cutwater.protocol.member import Member, MemberConfig
 from cutwater.protocol.watermark import NONE
 from cutwater.protocol.wire import Ack, Heartbeat, Request, RequestKind, encode
@@ -14,6 +17,8 @@ from cutwater.sim.process import SimWord
 from cutwater.sim.world import World
 from tests.builders import (
     CHAIN,
+    Desk,
+    Version,
     ask,
     calm_world,
     checkpoint,
@@ -513,3 +518,46 @@ def test_seed_a14_a_lost_journal_is_an_error_and_never_a_silent_fresh_start() ->
     assert said
     assert all(line.startswith("StoreError: the journal is empty, but the store holds ") for line in said)
     assert again.store.list(r.JOURNAL_PREFIX) == [], "nobody has begun a new one"
+
+
+def campaigner(entries_known: int, mark: int | None) -> tuple[Leader, Desk]:
+    """One that may lead, over a journal of so many entries, and a mark of one that may not be among them."""
+    journal, desk = Journal(), Desk("out")
+    for term in range(1, entries_known + 1):
+        sealed = journal.view.seal(r.Leader(term, "m0"), f"n{term}")
+        journal.view.push(sealed)
+        desk.objects[entry_name(r.JOURNAL_PREFIX, term)] = sealed.data
+    if mark is not None:
+        desk.objects[r.mark_name(mark, "out")] = r.seal(r.Published(1, "out", mark, 0))
+    member = Member("m0", "boot", CHAIN, MemberConfig(), SimWord)
+    desk.run(follow(member.journal.view))
+    member.live = True
+    return Leader(member, LeaderConfig()), desk
+
+
+def test_nobody_leads_over_a_journal_whose_newest_entries_were_lost() -> None:
+    leader, desk = campaigner(3, mark=4)
+    with pytest.raises(
+        StoreError, match=r"ends at entry 3, but published/out/000000000004.json is of a later one"
+    ):
+        desk.run(leader._campaign())
+    assert len([name for name in desk.objects if name.startswith(r.JOURNAL_PREFIX)]) == 3
+    for mark in (None, 3):
+        leader, desk = campaigner(3, mark)
+        assert desk.run(leader._campaign()) == 4
+
+
+def test_a_mark_of_an_entry_that_came_meanwhile_is_no_loss() -> None:
+    leader, desk = campaigner(3, mark=4)
+    sealed = leader.member.journal.view.seal(r.Leader(4, "m1"), "other")
+    desk.objects[entry_name(r.JOURNAL_PREFIX, 4)] = sealed.data
+    assert desk.run(leader._expect_whole_journal()) is False
+    assert leader.member.journal.state.leader == "m1"
+
+
+def test_a_table_that_is_ahead_of_the_journal_gets_no_rows() -> None:
+    leader, desk = campaigner(3, mark=None)
+    desk.tables["out"].append(Version(7, ("rows",)))
+    with pytest.raises(StoreError, match="the table of sink out has what entry 7 ordered"):
+        desk.run(leader.member._publish("out"))
+    assert desk.shown("out") == ("rows",)

@@ -25,6 +25,7 @@ from tests.builders import (
     checkpoint,
     drain,
     entries,
+    errors_of,
     of,
     phases,
     pipeline,
@@ -434,3 +435,15 @@ def test_an_illegal_step_changes_nothing() -> None:
     with pytest.raises(IllegalStep, match="no step 'opened' from phase 'running'"):
         stage._step("opened")
     assert stage.phase is StagePhase.RUNNING
+
+
+def test_a_folder_of_an_incarnation_that_the_log_does_not_know_tells_that_the_log_was_cut_short() -> None:
+    world = calm_world()
+    world.io._apply[fx.ListFolders] = lambda effect: [7] if effect.stage == "b" else []
+    for name in CHAIN.members():
+        world.start(name)
+    (said,) = errors_of(world)
+    assert said.startswith(
+        "StoreError: stage b has a Spark folder of incarnation 7, of which its log knows nothing"
+    )
+    assert [body for body in log_of(world, "b") if not isinstance(body, r.Open)] == []

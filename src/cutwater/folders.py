@@ -17,16 +17,18 @@ from typing import TypeVar
 import msgspec
 
 from cutwater import failpoints
+from cutwater.offsets import parse_commit
 from cutwater.protocol.errors import StoreError
 from cutwater.protocol.records import Prepared, StageReport, decode, seal
 from cutwater.protocol.retention import Stored
 from cutwater.sparkfolder import BASE, COMPLETE, OPERATOR, Cache, SparkFolder
-from cutwater.statefiles import FOREVER, moved_metadata
+from cutwater.statefiles import FOREVER, moved_metadata, split_name
 from cutwater.stores import Store
 
 __all__ = [
     "Cache",
     "base_of",
+    "check_newest",
     "checksums",
     "committed",
     "find_state",
@@ -150,7 +152,9 @@ def make_folder(
         return
     store.delete(store.list(prefix))
     if source is not None:
-        mark = _take_over(store, spark_prefix(stage, generation, source), prefix, last)
+        origin = spark_prefix(stage, generation, source)
+        names, mark = _to_take_over(store, origin, last, report)
+        _side_by_side(lambda name: _copy(store, origin + name, prefix, name), names)
     elif report is not None and report.state:
         mark = _rebuild(store, report, prefix)
     else:
@@ -161,7 +165,23 @@ def make_folder(
     store.create(prefix + COMPLETE, seal(mark))
 
 
-def _take_over(store: Store, origin: str, prefix: str, last: int | None) -> Complete:
+def check_newest(
+    store: Store, stage: str, generation: int, incarnation: int, last: int, report: StageReport | None
+) -> None:
+    """Raises `StoreError` if the next incarnation could not take over this one's folder."""
+    origin = spark_prefix(stage, generation, incarnation)
+    names, _ = _to_take_over(store, origin, last, report)
+    for name, found in zip(
+        names, _side_by_side(store.exists, [origin + name for name in names]), strict=True
+    ):
+        if not found:
+            raise StoreError(f"{origin}{name} is gone; restore the newest checkpoint")
+
+
+def _to_take_over(
+    store: Store, origin: str, last: int | None, report: StageReport | None
+) -> tuple[list[str], Complete]:
+    """The files of a folder that its successor needs, and the successor's mark."""
     cache = Cache()
     folder = SparkFolder(store, origin, cache)
     base = _base(store, origin, cache)
@@ -182,8 +202,28 @@ def _take_over(store: Store, origin: str, prefix: str, last: int | None) -> Comp
                 f"files of batch {upto + base + 1} are gone from {origin}; restore the newest checkpoint"
             )
         names |= needed or set()
-    _side_by_side(lambda name: _copy(store, origin + name, prefix, name), sorted(names))
-    return Complete(upto + base + 1, lowest + base + 1)
+    _refuse_damaged(store, origin, names, prepared & {upto - 1, *range(max(lowest, 0), upto + 1)}, report)
+    return sorted(names), Complete(upto + base + 1, lowest + base + 1)
+
+
+def _refuse_damaged(
+    store: Store, origin: str, names: set[str], prepared: set[int], report: StageReport | None
+) -> None:
+    """Raises `StoreError` if one of Spark's small files is not what a checkpoint or a batch's record says. (State
+    has checksums of Spark's own, which it looks at.)"""
+    known = {n.removeprefix(origin): c for n, c in report.state.items()} if report is not None else {}
+    for batch in prepared:
+        known |= _read(store, f"{origin}prepared/{batch}.json", Prepared).checksums
+    for name in names:
+        if name.startswith("commits/"):
+            parse_commit(origin + name, store.read(origin + name) or b"")
+    asked = sorted(name for name in names & known.keys() if split_name(name) is None)
+    for name, found in zip(asked, checksums(store, [origin + name for name in asked]), strict=True):
+        if found != known[name]:
+            raise StoreError(
+                f"{origin}{name} is {'gone' if found is None else 'damaged (its checksum differs)'}; restore the newest "
+                "checkpoint that `cutwater verify` finds whole"
+            )
 
 
 def _rebuild(store: Store, report: StageReport, prefix: str) -> Complete:

@@ -33,7 +33,7 @@ from cutwater.protocol.cut import check_cut, make_manifest, merge_reports
 from cutwater.protocol.effects import List, Procedure, Send, Wait, insist, put
 from cutwater.protocol.errors import StoreError
 from cutwater.protocol.failures import FailureReason
-from cutwater.protocol.housekeeping import Housekeeper
+from cutwater.protocol.housekeeping import Housekeeper, settled
 from cutwater.protocol.log import AppendPhase, append, follow
 from cutwater.protocol.logs import follow_all
 from cutwater.protocol.member import Member
@@ -47,6 +47,7 @@ from cutwater.protocol.records import (
     TopologySet,
     encode,
     manifest_name,
+    mark_name,
     seal,
 )
 from cutwater.protocol.records import Leader as LeaderEntry
@@ -177,6 +178,8 @@ class Leader:
             yield from self._expect_empty_store()
             if view.last > 0:
                 return None
+        elif not (yield from self._expect_whole_journal()):
+            return None
         sealed = view.seal(LeaderEntry(term, self.member.name), self.member.nonce())
         if (yield from append(view, sealed)) is AppendPhase.MINE:
             return term
@@ -196,6 +199,24 @@ class Leader:
                         "Restore it from a copy, or choose an empty store to start afresh"
                     )
                 return
+
+    def _expect_whole_journal(self) -> Procedure[bool]:
+        """A log does not show that its newest entry was lost; what came of that entry does. Raises `StoreError`
+        then: what was committed must not be committed again. `False` if the journal has only grown meanwhile."""
+        view = self.member.journal.view
+        known = view.last
+        marks = settled((yield from insist(List(MARK_PREFIX))))
+        newest = max(marks.values(), default=0)
+        if newest <= known:
+            return True
+        yield from follow(view)
+        if newest > view.last:
+            mark = next(mark_name(newest, sink) for sink, index in marks.items() if index == newest)
+            raise StoreError(
+                f"the journal ends at entry {view.last}, but {mark} is of a later one: the newest entries of the journal "
+                "were lost. Bring them back from a copy of the store"
+            )
+        return False
 
     # --- leading --------------------------------------------------------------------------------------
 

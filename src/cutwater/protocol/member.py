@@ -447,6 +447,15 @@ class Member:
             CAPTURE.next(self._captures.pop(checkpoint_id), "decided")
         self.unaligned &= live
 
+    def _expect_entry(self, sink: str, index: int) -> Procedure[None]:
+        """A table carries a transaction of this place in the journal. Raises `StoreError` if there is none."""
+        yield from follow(self.journal.view)
+        if index > self.journal.index:
+            raise StoreError(
+                f"the journal ends at entry {self.journal.index}, but the table of sink {sink} has what entry {index} "
+                "ordered: the newest entries of the journal were lost. Bring them back from a copy of the store"
+            )
+
     # --- publishing -----------------------------------------------------------------------------------
 
     def _publish(self, sink: str) -> Procedure[None]:
@@ -455,6 +464,8 @@ class Member:
         while True:
             if done < 0:
                 head: TableHead = yield from insist(ReadTable(sink))
+                if head.transaction > self.journal.index:
+                    yield from self._expect_entry(sink, head.transaction)
                 done = head.transaction - 1  # the last thing in the table may still lack its mark
             for duty in duties(self.journal.state, done):
                 yield from perform(sink, duty)

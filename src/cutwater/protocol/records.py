@@ -231,7 +231,8 @@ class Open(msgspec.Struct, frozen=True, tag="OPEN"):
 
 class Prepared(msgspec.Struct, frozen=True):
     """What a batch did, written beside Spark's own files before Spark commits it: its output (and how much
-    that is), and how far each input and native source was then consumed."""
+    that is), and how far each input and native source was then consumed. `checksums`: those of Spark's plan of the
+    batch, by name in its folder."""
 
     batch: int
     files: tuple[str, ...]
@@ -241,6 +242,7 @@ class Prepared(msgspec.Struct, frozen=True):
     watermark: Watermark
     rows: int = 0
     size: int = 0
+    checksums: dict[str, str] = {}
 
 
 class Batch(msgspec.Struct, frozen=True, tag="BATCH"):

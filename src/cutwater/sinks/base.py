@@ -24,7 +24,7 @@ from pyspark.sql import functions as F
 from cutwater.protocol.effects import TableHead
 from cutwater.protocol.errors import StoreError, UserError
 from cutwater.protocol.records import StagedFile, decode, seal
-from cutwater.sinks.footers import read_footers
+from cutwater.sinks.footers import check_pages, read_footers
 from cutwater.stores import Store
 
 FOLDER = "_cutwater/"
@@ -138,6 +138,35 @@ class Sink(ABC):
             folder = self._files.path(f"{self._prefix}{attempt}")
             if folder is not None:
                 shutil.rmtree(folder, ignore_errors=True)
+
+    def problems(self, store: Store, staged: Sequence[str]) -> list[str]:
+        """What is wrong with these staged files, and with the files that the target shows now, in words. The sink
+        need not be bound."""
+        self._store = store
+        self._files, self._prefix = self._place()
+        found = []
+        for name in staged:
+            try:
+                check_pages(self._files, name)
+            except StoreError as error:
+                found.append(str(error))
+        sizes = self._shown_now()
+        for name, size in sizes.items():
+            there = self._files.size(name)
+            if there is None:
+                found.append(f"{name} is missing, which the target shows")
+            elif size is not None and there != size:
+                found.append(f"{name} has {there} bytes, and the target says {size}")
+            elif size is None:
+                try:
+                    check_pages(self._files, name)
+                except StoreError as error:
+                    found.append(str(error))
+        return found
+
+    def _shown_now(self) -> dict[str, int | None]:
+        """The files that the target shows now, with their sizes where it says so."""
+        return {}
 
     @abstractmethod
     def _shown(self, attempts: Iterable[str]) -> set[str]:

@@ -169,6 +169,9 @@ class ParquetSink(Sink):
         created = self._files.create(_name(expected_version + 1), seal(version))
         return expected_version + 1 if created else None
 
+    def _shown_now(self) -> dict[str, int | None]:
+        return dict.fromkeys(_files_at(self._files, _newest(self._files)))
+
     def _shown(self, attempts: Iterable[str]) -> set[str]:
         head = self.head().version
         names = [_name(number) for number in range(self._looked_up_to + 1, head + 1)]

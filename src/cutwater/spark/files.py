@@ -13,7 +13,12 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 
 SCHEMA_KEY = "org.apache.spark.sql.parquet.row.metadata"
-OPTIONS = {"mergeSchema": "false", "ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
+OPTIONS = {
+    "mergeSchema": "false",
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+    "parquet.page.verify-checksum.enabled": "true",
+}
 
 
 class Files:
