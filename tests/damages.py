@@ -128,7 +128,7 @@ class Patient:
         pipeline.start(self.store, every=EVERY_HOUR, spark=self.spark)
         until(lambda: last_batch(pipeline, "first") >= 1, "a batch")
         pipeline.checkpoint(unaligned=True, timeout=DEADLINE_S)
-        pipeline.savepoint("good", timeout=DEADLINE_S)
+        pipeline.checkpoint(unaligned=True, full=True, timeout=DEADLINE_S)
         before = last_batch(pipeline, "first")
         self._deliver()
         until(lambda: last_batch(pipeline, "first") > before, "another batch")

@@ -167,8 +167,9 @@ def make_folder(
 
 def check_newest(
     store: Store, stage: str, generation: int, incarnation: int, last: int, report: StageReport | None
-) -> None:
-    """Raises `StoreError` if the next incarnation could not take over this one's folder."""
+) -> list[str]:
+    """The names in this incarnation's folder that the next one would take over. Raises `StoreError` if it could
+    not."""
     origin = spark_prefix(stage, generation, incarnation)
     names, _ = _to_take_over(store, origin, last, report)
     for name, found in zip(
@@ -176,6 +177,7 @@ def check_newest(
     ):
         if not found:
             raise StoreError(f"{origin}{name} is gone; restore the newest checkpoint")
+    return names
 
 
 def _to_take_over(
@@ -349,8 +351,13 @@ def _stored(store: Store, prefix: str, files: list[str], last: int, cache: Cache
     begun, complete = store.read_many([prefix + BASE, prefix + COMPLETE])
     if begun is None or complete is None:  # whoever was making or deleting it did not come to the end
         return [Stored(name, incarnation, -1, -1) for name in files] if incarnation < last else []
-    base = decode(prefix + BASE, begun, Base).base
-    lowest = decode(prefix + COMPLETE, complete, Complete).lowest
+    try:
+        base = decode(prefix + BASE, begun, Base).base
+        lowest = decode(prefix + COMPLETE, complete, Complete).lowest
+    except StoreError:
+        if incarnation < last:
+            return []  # nobody will start from it: that it cannot be cleaned up must not end a run
+        raise
     spans = SparkFolder(store, prefix, cache, files).spans(live=incarnation == last)
     states = []
     for name, (first, until) in spans.items():

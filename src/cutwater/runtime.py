@@ -35,6 +35,8 @@ from cutwater.words import LocalWord
 
 DISCARD_FIRST_S = 60.0
 DISCARD_EVERY_S = 600.0
+TROUBLE_EVERY_MS = 30_000
+"""How often it is told that the store or a table fails: it may do so many times a second."""
 JOURNAL_STATE = msgspec.json.Decoder(JournalState)
 JOURNAL_STATE_BYTES = msgspec.json.Encoder().encode
 
@@ -112,6 +114,8 @@ class Runtime:
         self._acked = 0
         self._progress_ms = 0
         self._stories: set[str] = set()
+        self._trouble = ""
+        self._trouble_due_ms = 0
 
     # --- life -----------------------------------------------------------------------------------------
 
@@ -193,6 +197,9 @@ class Runtime:
         if member.journal.index != self._told_index:
             self._told_index = member.journal.index
             self._tell_news()
+        if self.shell.last_trouble != self._trouble and member.now_ms >= self._trouble_due_ms:
+            self._trouble, self._trouble_due_ms = self.shell.last_trouble, member.now_ms + TROUBLE_EVERY_MS
+            self.tell(f"something failed, and is tried again: {self._trouble}")
         if self.times.must_save():
             self.shell.work(self.times.save)
         for name, host in self.hosts.items():

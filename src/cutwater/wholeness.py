@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+import msgspec
+
 from cutwater import folders
 from cutwater.offline import drive
 from cutwater.offsets import parse_offsets, position_in
@@ -162,8 +164,11 @@ class NextRun:
                 f"its log ends at batch {log.last}, and the newest checkpoint is of batch {cut}: the newest entries of "
                 "the log were lost"
             )
-        folders.check_newest(store, stage, generation, max(known), log.last, report)
-        self._look_at_plan(folders.spark_prefix(stage, generation, max(known)), stage, max(known))
+        prefix = folders.spark_prefix(stage, generation, max(known))
+        names = folders.check_newest(store, stage, generation, max(known), log.last, report)
+        vouched = report.state if report is not None else {}
+        check_state(store, [prefix + name for name in names if prefix + name not in vouched])
+        self._look_at_plan(prefix, stage, max(known))
 
     def _look_at_plan(self, prefix: str, stage: str, incarnation: int) -> None:
         """Whether Spark's plan of the last batch says what the stage's log does."""
@@ -206,6 +211,45 @@ class NextRun:
         channel = Channel(log, carried_batches(self._newest, reader, producer))
         for batch, files in channel.unread(position, log.last).items():
             check_rows(self._store, files, log.batches.get(batch))
+
+
+class FileChecksum(msgspec.Struct, frozen=True):
+    """What Spark writes beside a state file."""
+
+    algorithm: str
+    value: int
+    size: int = msgspec.field(name="mainFileSize")
+
+
+def check_state(store: Store, names: list[str]) -> None:
+    """Raises `StoreError` if a state file is not what Spark's own checksum beside it says."""
+    for name in names:
+        if not name.endswith(".crc"):
+            continue
+        file = name.removesuffix(".crc")
+        said = decode(name, store.read(name) or b"", FileChecksum)
+        data = store.read(file)
+        if data is None:
+            raise StoreError(f"{file} is missing; restore the newest checkpoint")
+        if said.algorithm == "CRC32C" and (len(data), crc32c(data)) != (said.size, said.value % 2**32):
+            raise StoreError(f"{file} is damaged (its checksum differs); restore the newest checkpoint")
+
+
+def crc32c(data: bytes) -> int:
+    """The checksum that Spark takes. Python has none; what is asked for is what came after a checkpoint."""
+    found = 0xFFFFFFFF
+    for byte in data:
+        found = _CRC32C[(found ^ byte) & 0xFF] ^ (found >> 8)
+    return found ^ 0xFFFFFFFF
+
+
+def _crc32c_of(byte: int) -> int:
+    for _ in range(8):
+        byte = (byte >> 1) ^ (0x82F63B78 if byte & 1 else 0)
+    return byte
+
+
+_CRC32C = [_crc32c_of(byte) for byte in range(256)]
 
 
 def check_rows(store: Store, files: Iterable[str], batch: Batch | None) -> None:
