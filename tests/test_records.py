@@ -26,6 +26,7 @@ from cutwater.protocol.records import (
     encode,
     manifest_name,
     mark_name,
+    seal,
     stage_log_prefix,
 )
 from cutwater.protocol.watermark import known
@@ -103,6 +104,19 @@ BAD = [
     encode(MARK).replace(b'"version":9', b'"version":null'),
     encode(MARK).replace(b'"sink":"t1",', b""),
 ]
+
+
+@pytest.mark.parametrize("record", [MARK, PREPARED])
+def test_every_flipped_bit_of_a_sealed_record_is_seen(record: Any) -> None:
+    data = seal(record)
+    assert decode("name", data, type(record)) == record
+    assert decode("name", encode(record), type(record)) == record, "one from before there were checksums"
+    for place in range(len(data)):
+        for bit in range(8):
+            spoilt = bytearray(data)
+            spoilt[place] ^= 1 << bit
+            with pytest.raises(StoreError, match="name is not a readable"):
+                decode("name", bytes(spoilt), type(record))
 
 
 @pytest.mark.parametrize("data", BAD)

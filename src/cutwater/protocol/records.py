@@ -390,8 +390,8 @@ def decode(name: str, data: bytes, kind: type[T]) -> T:
         return msgspec.json.decode(data, type=kind)
     except (PeerError, ValueError, RecursionError) as error:  # msgspec's own errors are ValueErrors
         raise StoreError(
-            f"{name} is damaged: it is not a readable {kind.__name__.lower()} ({error}); "
-            "run `cutwater verify` to see what else is, then bring it back from a copy or restore an older checkpoint"
+            f"{name} is not a readable {kind.__name__.lower()} ({error}); "
+            "run `cutwater verify` to see what else is damaged, then restore an older checkpoint"
         ) from error
 
 
