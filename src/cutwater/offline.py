@@ -39,8 +39,7 @@ PATIENCE = 20
 def drive(store: Store, procedure: fx.Procedure[R]) -> R:
     """Runs a procedure that needs nothing but the store. Raises `StoreError` if that keeps failing."""
     answer: Any = None
-    failures = 0
-    trouble = ""
+    failures: dict[type, int] = {}  # by kind: a store that can be read need not be one that can be written
     while True:
         try:
             effect = procedure.send(answer)
@@ -49,11 +48,12 @@ def drive(store: Store, procedure: fx.Procedure[R]) -> R:
             return result
         try:
             answer = perform(store, effect)
-            failures = 0 if not isinstance(effect, fx.Sleep) else failures
+            failures.pop(type(effect), None)
         except OSError as error:
-            failures, trouble, answer = failures + 1, str(error), fx.FAILED
-            if failures > PATIENCE:
-                raise StoreError(f"the store {store.url} does not answer: {trouble}") from error
+            kind, answer = type(effect), fx.FAILED
+            failures[kind] = failures.get(kind, 0) + 1
+            if failures[kind] > PATIENCE:
+                raise StoreError(f"the store {store.url} does not answer: {error}") from error
 
 
 def perform(store: Store, effect: fx.Effect) -> Any:
