@@ -2,7 +2,7 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: demo demo-cluster test test-fast test-faults lint docs bench sim tools java clean
+.PHONY: demo demo-cluster test test-fast test-faults test-s3 test-damage lint docs bench sim tools java clean
 
 demo: .venv/ready java
 	@$(BIN)/cutwater demo
@@ -11,14 +11,22 @@ demo-cluster: .venv/ready java
 	@$(BIN)/cutwater demo-cluster
 
 test: .venv/ready java
-	$(BIN)/pytest -n 2 --dist loadgroup -m "not faults"
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not faults and not s3 and not damage"
 
 test-fast: .venv/ready
 	$(BIN)/pytest -n 2 -m "not slow"
 
+# A real pipeline with its store on a real S3 server, killed and restored. Needs `make tools`.
+test-s3: .venv/ready java
+	$(BIN)/pytest -m s3
+
 # Every place at which a process can be killed, times every kind of pipeline: about an hour.
 test-faults: .venv/ready java
 	$(BIN)/pytest -m faults
+
+# Hundreds of damaged stores: each is seen by verify or does no harm.
+test-damage: .venv/ready java
+	$(BIN)/pytest -m damage
 
 lint: .venv/ready
 	$(BIN)/ruff check .
@@ -43,9 +51,13 @@ bench: .venv/ready
 sim: .venv/ready
 	$(BIN)/python -m cutwater.sim --seeds 1000
 
-# An S3 server for the tests that need one; without it they are skipped, and say so. Needs Go.
+# What the tests with S3 need: a server, and Spark's way to it. Without them they are skipped, and say so. Needs Go and Maven.
+S3A_JARS := org.apache.hadoop:hadoop-aws:3.5.0 software.amazon.awssdk:bundle:2.35.4 \
+	software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3:1.3.1
+
 tools:
 	GOBIN=$(CURDIR)/.tools/bin go install github.com/versity/versitygw/cmd/versitygw@v1.8.0
+	for jar in $(S3A_JARS); do mvn -q -B dependency:copy -Dartifact=$$jar -DoutputDirectory=$(CURDIR)/.tools/jars || exit 1; done
 
 java:
 	@command -v java >/dev/null || [ -n "$$JAVA_HOME" ] || { echo "Spark needs Java 17 or later: install it (Debian: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17) or set JAVA_HOME"; exit 1; }

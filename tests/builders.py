@@ -352,6 +352,8 @@ class Desk:
             case fx.Copy():
                 self.objects.setdefault(effect.target, self.objects[effect.source])
                 return fx.DONE
+            case fx.Checksum():
+                return [digest(self.objects[n]) if n in self.objects else None for n in effect.names]
             case fx.ReadTable():
                 versions = self.tables[effect.sink]
                 forgetful = effect.sink in self.forgetful and not versions[-1].transaction

@@ -18,6 +18,7 @@ from cutwater.protocol import (
     coordinator,
     cut,
     housekeeping,
+    inflight,
     journal,
     leader,
     log,
@@ -913,3 +914,15 @@ def an_epoch_that_no_table_has_is_restored(patch: Patch) -> None:
 def a_savepoints_name_is_taken_away(patch: Patch) -> None:
     patch.setattr(steering, "may_name", lambda state, body: True)
     patch.setattr(journal, "may_name", lambda state, body: True)
+
+
+# --- what a power cut leaves ------------------------------------------------------------------------------
+
+
+@bug
+def what_is_in_flight_is_committed_without_being_made_durable(patch: Patch) -> None:
+    def secured(manifest: Any, previous: Any) -> Any:
+        return manifest
+        yield
+
+    patch.setattr(inflight, "secured", secured)

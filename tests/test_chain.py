@@ -66,6 +66,34 @@ def test_the_chain_is_over_the_bytes_so_the_same_entry_in_other_bytes_breaks_it(
     assert not follows(spaced, SECOND)
 
 
+BARE = msgspec.json.encode(FIRST.entry)
+"""As entries were before they had checksums."""
+
+
+def test_an_entry_from_before_there_were_checksums_is_taken() -> None:
+    assert CODEC.open(BARE).entry == FIRST.entry
+    assert CODEC.open(BARE).data == BARE
+
+
+def test_every_flipped_bit_of_an_entry_is_seen() -> None:
+    for place in range(len(FIRST.data)):
+        for bit in range(8):
+            spoilt = bytearray(FIRST.data)
+            spoilt[place] ^= 1 << bit
+            with pytest.raises(PeerError):
+                CODEC.open(bytes(spoilt))
+
+
+def test_an_entry_that_was_cut_short_or_edited_is_seen() -> None:
+    for length in range(len(FIRST.data)):
+        with pytest.raises(PeerError):
+            CODEC.open(FIRST.data[:length])
+    edited = FIRST.data.replace(b'"text":"x"', b'"text":"y"')
+    for end in (b"", b"\n", b"\r\n", b" \n"):
+        with pytest.raises(PeerError, match="its checksum differs"):
+            CODEC.open(edited + end)
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -73,18 +101,18 @@ def test_the_chain_is_over_the_bytes_so_the_same_entry_in_other_bytes_breaks_it(
         b"\xff",
         b"null",
         b"[]",
-        FIRST.data[:-1],
-        FIRST.data + b"}",
-        FIRST.data.replace(b'"index":1', b'"index":"1"'),
-        FIRST.data.replace(b'"index":1', b'"index":' + b"1" * 10_000),
-        FIRST.data.replace(b'"index":1', b'"index":1e999'),
-        FIRST.data.replace(b'"body":{"text":"x"', b'"body":{"text":7'),
-        FIRST.data.replace(b'"nonce":"n1",', b""),
-        FIRST.data.replace(b'"nonce":"n1"', b'"nonce":"\\ud800"'),
-        FIRST.data.replace(b'"nonce":"n1"', b'"nonce":"\xff"'),
-        FIRST.data.replace(b'"text":"x"', b'"text":"\xc3\x28"'),
-        FIRST.data.replace(b'"text":"x"', b'"\xff":"x"'),
-        FIRST.data.replace(b'"text":"x"', b'"text":"x","more":' + b'{"a":' * 50_000),
+        BARE[:-1],
+        BARE + b"}",
+        BARE.replace(b'"index":1', b'"index":"1"'),
+        BARE.replace(b'"index":1', b'"index":' + b"1" * 10_000),
+        BARE.replace(b'"index":1', b'"index":1e999'),
+        BARE.replace(b'"body":{"text":"x"', b'"body":{"text":7'),
+        BARE.replace(b'"nonce":"n1",', b""),
+        BARE.replace(b'"nonce":"n1"', b'"nonce":"\\ud800"'),
+        BARE.replace(b'"nonce":"n1"', b'"nonce":"\xff"'),
+        BARE.replace(b'"text":"x"', b'"text":"\xc3\x28"'),
+        BARE.replace(b'"text":"x"', b'"\xff":"x"'),
+        BARE.replace(b'"text":"x"', b'"text":"x","more":' + b'{"a":' * 50_000),
         b"[" * 50_000,
     ],
 )

@@ -259,7 +259,7 @@ def test_the_manifest_has_in_flight_exactly_what_lies_between_position_and_barri
 
 def test_the_manifest_names_the_in_flight_range_and_its_files() -> None:
     (flight,) = chain_with_a_cut().commit().in_flight
-    assert flight == r.InFlight("a", "b", 1, 2, {2: (data_name("a", 2),)}, r.columns(None))
+    assert flight == r.InFlight("a", "b", 1, 2, {2: (data_name("a", 2),)}, {}, r.columns(None))
 
 
 def test_the_manifest_says_which_checkpoint_it_is() -> None:
@@ -284,7 +284,7 @@ def test_what_was_carried_over_and_not_read_is_still_in_flight() -> None:
     journal = r.JournalState(topology=two, head=1, head_cuts={"a": 4, "b": 4})
     assert check_cut(two, begun(2, 9), reports, forked, previous) == []
     found = make_manifest(journal, begun(2, 9), reports, forked, previous)
-    assert found.in_flight == (r.InFlight("a", "b", 2, 4, {3: ("x",), 4: ("y",)}, r.columns(None)),)
+    assert found.in_flight == (r.InFlight("a", "b", 2, 4, {3: ("x",), 4: ("y",)}, {}, r.columns(None)),)
     assert found.objects().keys() == {"x", "y"}
 
 

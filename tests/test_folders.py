@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from cutwater.folders import (
     Cache,
     base_of,
+    check_newest,
     committed,
     find_state,
     find_stored,
@@ -25,6 +26,7 @@ from cutwater.folders import (
     write_prepared,
 )
 from cutwater.offsets import parse_commit, parse_offsets
+from cutwater.protocol.chain import digest
 from cutwater.protocol.errors import StoreError
 from cutwater.protocol.records import (
     BarrierAt,
@@ -628,3 +630,55 @@ def test_retention_never_takes_what_a_kept_checkpoint_names(rocksdb: bool, steps
         make_folder(history.store, STAGE, 2, number, None, report(batch, state))
         again = Query(history.store, number, rocksdb, generation=2)
         assert again.named(batch) == {name.split("/", 5)[5] for name in state}
+
+
+# --- damage -------------------------------------------------------------------------------------------
+
+
+def planned_folder(store: Store) -> str:
+    """A folder with one batch of a file source, whose record has the checksums of Spark's plan."""
+    folder = spark_prefix(STAGE, 1, 1)
+    make_folder(store, STAGE, 1, 1, None, None)
+    plan = b'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}\n{"logOffset":0}'
+    store.put(f"{folder}offsets/0", plan)
+    store.put(f"{folder}commits/0", b'v1\n{"nextBatchWatermarkMs":0}')
+    store.put(f"{folder}sources/0/0", b'v1\n{"path":"file:///a","batchId":0}')
+    named = {"offsets/0": digest(plan), "sources/0/0": digest(store.read(f"{folder}sources/0/0") or b"")}
+    write_prepared(
+        store, STAGE, 1, 1, Prepared(0, (), {}, {}, {"0": '{"logOffset":0}'}, NONE, checksums=named)
+    )
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("offsets/0", b'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}\n{"logOffset":1}'),
+        ("offsets/0", b'v1\n{"batchWatermarkMs":9,"batchTimestampMs":1,"conf":{}}\n{"logOffset":0}'),
+        ("sources/0/0", b'v1\n{"path":"file:///b","batchId":0}'),
+        ("commits/0", b"v1\n{"),
+        ("commits/0", b""),
+        ("cutwater/base.json", b'{"base":'),
+        ("cutwater/complete", b""),
+    ],
+)
+def test_a_folder_with_a_damaged_plan_is_not_taken_over(store: Store, name: str, data: bytes) -> None:
+    folder = planned_folder(store)
+    check_newest(store, STAGE, 1, 1, 0, None)
+    store.put(folder + name, data)
+    with pytest.raises(StoreError):
+        check_newest(store, STAGE, 1, 1, 0, None)
+    with pytest.raises(StoreError):
+        make_folder(store, STAGE, 1, 2, 1, None, 0)
+    assert list_folders(store, STAGE, 1) == [1]
+
+
+def test_what_a_checkpoint_says_of_a_folder_holds_too(store: Store) -> None:
+    folder = planned_folder(store)
+    state = find_state(store, STAGE, 1, 1, 0, None, Cache())
+    assert state is not None
+    check_newest(store, STAGE, 1, 1, 0, report(0, state))
+    store.put(f"{folder}commits/0", b'v1\n{"nextBatchWatermarkMs":7}')
+    check_newest(store, STAGE, 1, 1, 0, None)
+    with pytest.raises(StoreError, match=r"commits/0 is damaged \(its checksum differs\)"):
+        make_folder(store, STAGE, 1, 2, 1, report(0, state), 0)

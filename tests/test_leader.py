@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from cutwater.protocol import effects as fx
 from cutwater.protocol import records as r
 from cutwater.protocol.barrier import Flags
+from cutwater.protocol.errors import StoreError
+from cutwater.protocol.journal import Journal
 from cutwater.protocol.leader import Leader, LeaderConfig, LeaderPhase
+from cutwater.protocol.log import entry_name, follow
 from cutwater.protocol.member import Member, MemberConfig
 from cutwater.protocol.watermark import NONE
 from cutwater.protocol.wire import Ack, Heartbeat, Request, RequestKind, encode
@@ -16,6 +18,7 @@ from cutwater.sim.world import World
 from tests.builders import (
     CHAIN,
     Desk,
+    Version,
     ask,
     calm_world,
     checkpoint,
@@ -24,7 +27,6 @@ from tests.builders import (
     entries,
     errors_of,
     leader_of,
-    manifest,
     manifest_of,
     of,
     rest,
@@ -299,27 +301,6 @@ def test_a_savepoint_can_be_restored_when_the_data_of_the_stages_is_gone() -> No
     drain(world)
 
 
-def test_readers_share_the_copy_of_what_they_have_in_flight_and_an_error_is_not_an_answer() -> None:
-    """Also what is in flight since a restore, and lies in another checkpoint's folder."""
-    older, newer = "checkpoints/2-5/channels/a/6/part-0", "stages/a/2/data/1-7-0/part-0"
-    flights = [r.InFlight("a", reader, 5, 8, {6: (older,), 7: (newer,), 8: ()}) for reader in "bc"]
-    desk = Desk()
-    desk.objects = {older: b"six", newer: b"seven"}
-    desk.lose = [fx.Copy, fx.Copy]
-    leader = Leader(Member("m0", "boot", CHAIN, MemberConfig(), SimWord), LeaderConfig())
-    copied = desk.run(leader._copy_in_flight(manifest(9, 40, in_flight=flights)))
-    copies = {f"checkpoints/9-40/channels/a/{n}/part-0": data for n, data in ((6, b"six"), (7, b"seven"))}
-    assert desk.objects == {older: b"six", newer: b"seven", **copies}
-    batches = {
-        6: ("checkpoints/9-40/channels/a/6/part-0",),
-        7: ("checkpoints/9-40/channels/a/7/part-0",),
-        8: (),
-    }
-    assert [flight.batches for flight in copied.in_flight] == [batches, batches]
-    assert sum(isinstance(effect, fx.Copy) for effect in desk.done) == 2 + 4, "two answers were lost"
-    assert copied.objects().keys() == copies.keys()
-
-
 def test_a_savepoint_whose_rows_in_flight_are_gone_is_aborted_in_words() -> None:
     world = running_world(alignment_timeout_ms=50)
     slow_down(world, "b", 60_000)
@@ -537,3 +518,46 @@ def test_seed_a14_a_lost_journal_is_an_error_and_never_a_silent_fresh_start() ->
     assert said
     assert all(line.startswith("StoreError: the journal is empty, but the store holds ") for line in said)
     assert again.store.list(r.JOURNAL_PREFIX) == [], "nobody has begun a new one"
+
+
+def campaigner(entries_known: int, mark: int | None) -> tuple[Leader, Desk]:
+    """One that may lead, over a journal of so many entries, and a mark of one that may not be among them."""
+    journal, desk = Journal(), Desk("out")
+    for term in range(1, entries_known + 1):
+        sealed = journal.view.seal(r.Leader(term, "m0"), f"n{term}")
+        journal.view.push(sealed)
+        desk.objects[entry_name(r.JOURNAL_PREFIX, term)] = sealed.data
+    if mark is not None:
+        desk.objects[r.mark_name(mark, "out")] = r.seal(r.Published(1, "out", mark, 0))
+    member = Member("m0", "boot", CHAIN, MemberConfig(), SimWord)
+    desk.run(follow(member.journal.view))
+    member.live = True
+    return Leader(member, LeaderConfig()), desk
+
+
+def test_nobody_leads_over_a_journal_whose_newest_entries_were_lost() -> None:
+    leader, desk = campaigner(3, mark=4)
+    with pytest.raises(
+        StoreError, match=r"ends at entry 3, but published/out/000000000004.json is of a later one"
+    ):
+        desk.run(leader._campaign())
+    assert len([name for name in desk.objects if name.startswith(r.JOURNAL_PREFIX)]) == 3
+    for mark in (None, 3):
+        leader, desk = campaigner(3, mark)
+        assert desk.run(leader._campaign()) == 4
+
+
+def test_a_mark_of_an_entry_that_came_meanwhile_is_no_loss() -> None:
+    leader, desk = campaigner(3, mark=4)
+    sealed = leader.member.journal.view.seal(r.Leader(4, "m1"), "other")
+    desk.objects[entry_name(r.JOURNAL_PREFIX, 4)] = sealed.data
+    assert desk.run(leader._expect_whole_journal()) is False
+    assert leader.member.journal.state.leader == "m1"
+
+
+def test_a_table_that_is_ahead_of_the_journal_gets_no_rows() -> None:
+    leader, desk = campaigner(3, mark=None)
+    desk.tables["out"].append(Version(7, ("rows",)))
+    with pytest.raises(StoreError, match="the table of sink out has what entry 7 ordered"):
+        desk.run(leader.member._publish("out"))
+    assert desk.shown("out") == ("rows",)

@@ -365,7 +365,7 @@ def test_numbers_that_cannot_be_are_refused() -> None:
 
 def test_state_that_is_gone_refuses_the_checkpoint() -> None:
     world = running_world()
-    rest(world)
+    until(world, lambda: of(world, "m2").member.stages["c"].log.state.last >= 0)
     slow_down(world, "c", each_ms=4_000)  # its query needs its state only when it is done
     rest(world, 150)
     last = of(world, "m2").member.stages["c"].log.state.last

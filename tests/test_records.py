@@ -26,6 +26,7 @@ from cutwater.protocol.records import (
     encode,
     manifest_name,
     mark_name,
+    seal,
     stage_log_prefix,
 )
 from cutwater.protocol.watermark import known
@@ -56,7 +57,7 @@ MANIFEST = Manifest(
     topology_hash="t",
     stages={"clean": report("clean", s1="c1", s2="c2"), "matched": report("matched", s3="c3")},
     in_flight=(
-        InFlight("clean", "matched", 5, 7, {6: ("f6",), 7: ("f7a", "f7b")}),
+        InFlight("clean", "matched", 5, 7, {6: ("f6",), 7: ("f7a", "f7b")}, {"f6": "c6", "f7b": "c7b"}),
         InFlight("paid", "matched", 1, 2, {2: ()}),
     ),
     release={"t1": ("r1",)},
@@ -81,9 +82,9 @@ def test_a_manifest_names_every_object_that_a_restore_needs_with_the_checksums_t
         "s1": "c1",
         "s2": "c2",
         "s3": "c3",
-        "f6": None,
+        "f6": "c6",
         "f7a": None,
-        "f7b": None,
+        "f7b": "c7b",
         "h1": None,
         "h2": None,
     }
@@ -103,6 +104,19 @@ BAD = [
     encode(MARK).replace(b'"version":9', b'"version":null'),
     encode(MARK).replace(b'"sink":"t1",', b""),
 ]
+
+
+@pytest.mark.parametrize("record", [MARK, PREPARED])
+def test_every_flipped_bit_of_a_sealed_record_is_seen(record: Any) -> None:
+    data = seal(record)
+    assert decode("name", data, type(record)) == record
+    assert decode("name", encode(record), type(record)) == record, "one from before there were checksums"
+    for place in range(len(data)):
+        for bit in range(8):
+            spoilt = bytearray(data)
+            spoilt[place] ^= 1 << bit
+            with pytest.raises(StoreError, match="name is not a readable"):
+                decode("name", bytes(spoilt), type(record))
 
 
 @pytest.mark.parametrize("data", BAD)

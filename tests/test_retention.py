@@ -57,6 +57,19 @@ def play_with(commits: int, savepoint_at: int | None = None) -> Play:
     return play
 
 
+def test_what_is_no_mark_settles_nothing_and_is_passed_over() -> None:
+    marks = [r.mark_name(4, "t"), r.mark_name(12, "t"), r.mark_name(7, "u")]
+    strays = [
+        "published/t",
+        "published/stray",
+        "published/t/note.txt",
+        "published/t/13.json",
+        "published/t/x/000000000099.json",
+    ]
+    assert settled([*marks, *strays]) == {"t": 12, "u": 7, "t/x": 99}
+    assert settled(strays[:-1]) == {}
+
+
 # What is kept.
 
 

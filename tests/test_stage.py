@@ -25,6 +25,7 @@ from tests.builders import (
     checkpoint,
     drain,
     entries,
+    errors_of,
     lose_query,
     of,
     phases,
@@ -559,3 +560,15 @@ def test_what_was_idle_at_a_checkpoint_is_not_idle_after_its_restore_for_that_al
     ask(world, RequestKind.RESTORE, epoch=found.epoch)
     until(world, lambda: of(world, "m0").member.stages["a"].generation == 2)
     assert reported(world, "a") == known(stood), "it has rows to read, and no batch yet"
+
+
+def test_a_folder_of_an_incarnation_that_the_log_does_not_know_tells_that_the_log_was_cut_short() -> None:
+    world = calm_world()
+    world.io._apply[fx.ListFolders] = lambda effect: [7] if effect.stage == "b" else []
+    for name in CHAIN.members():
+        world.start(name)
+    (said,) = errors_of(world)
+    assert said.startswith(
+        "StoreError: stage b has a Spark folder of incarnation 7, of which its log knows nothing"
+    )
+    assert [body for body in log_of(world, "b") if not isinstance(body, r.Open)] == []

@@ -164,7 +164,7 @@ def test_rows_in_flight_are_not_read_with_other_columns(store: LocalStore) -> No
     new = r.Topology(
         {n: r.StageSpec(n, s.inputs, s.member, s.sinks, "y long") for n, s in MORE.stages.items()}
     )
-    flight = r.InFlight("s", "fresh", 0, 1, {1: ("f",)}, r.columns("x long"))
+    flight = r.InFlight("s", "fresh", 0, 1, {1: ("f",)}, {}, r.columns("x long"))
     LiveLeader(store, old).commit(1, in_flight=(flight,))
     assert ask(store, RequestKind.RESTORE, epoch=1, topology=new).reason == "rows_in_flight"
     assert ask(store, RequestKind.RESTORE, epoch=1, topology=old).ok
@@ -179,7 +179,7 @@ def test_rows_in_flight_are_held_against_the_columns_that_they_were_written_with
         {n: r.StageSpec(n, s.inputs, s.member, s.sinks, "y long") for n, s in MORE.stages.items()}
     )
     leader = LiveLeader(store, old)
-    leader.commit(1, in_flight=(r.InFlight("s", "fresh", 0, 1, {1: ("f",)}, r.columns("x long")),))
+    leader.commit(1, in_flight=(r.InFlight("s", "fresh", 0, 1, {1: ("f",)}, {}, r.columns("x long")),))
     leader.commit(1)
     assert ask(store, RequestKind.RESTORE, epoch=2, topology=new, request_id="a").ok
     assert ask(store, RequestKind.RESTORE, epoch=1, request_id="b").reason == "rows_in_flight"

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import cutwater as cw
+from cutwater.offline import drive
+from cutwater.protocol.errors import StoreError
+from cutwater.protocol.journal import Journal
+from cutwater.protocol.log import append
+from cutwater.protocol.records import Leader
 from cutwater.stores import LocalStore, open_store
 from tests.spark_helpers import NUMBERS, deliver, numbers, rows_of
 
@@ -63,3 +70,15 @@ def test_a_store_that_fails_while_a_query_starts_commits_and_comes_to_rest(
     assert store.failed == {
         "is it committed?": 3, "what is committed?": 3, "where does the folder begin?": 3,
     }  # fmt: skip
+
+
+def test_a_command_gives_up_on_a_store_that_can_be_read_and_not_written(tmp_path: Path) -> None:
+    class ReadOnly(LocalStore):
+        def create(self, name: str, data: bytes) -> bool:
+            raise OSError(errno.EROFS, "Read-only file system")
+
+    open_store(str(tmp_path / "store"), create=True)
+    store = ReadOnly(tmp_path / "store")
+    journal = Journal()
+    with pytest.raises(StoreError, match=r"does not answer: .*Read-only file system"):
+        drive(store, append(journal.view, journal.view.seal(Leader(1, "command"), "n1")))

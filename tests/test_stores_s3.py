@@ -9,10 +9,17 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Barrier, Thread
+from urllib.parse import parse_qs, urlsplit
 
+import obstore
 import pytest
+from pyarrow.fs import S3FileSystem  # type: ignore[import-untyped]
 
+from cutwater import folders
 from cutwater.protocol.errors import StoreError
+from cutwater.protocol.records import Prepared
+from cutwater.protocol.watermark import NONE
+from cutwater.sparkfolder import Cache
 from cutwater.stores import Store, StoreUnavailable, open_store
 from tests.s3_server import BUCKET, INSTALL, S3Server, find_server, s3_server
 from tests.test_stores import StoreContract, check_race_of_processes
@@ -52,6 +59,62 @@ class TestS3Store(StoreContract):
         assert other.list("") == []
         assert other.create("a", b"y")
         assert open_store(f"s3://{BUCKET}").list("pipelines/o") == ["pipelines/order/a", "pipelines/orders/a"]
+
+
+def make_folders(server: S3Server, *names: str) -> None:
+    """Leaves markers of folders as Hadoop's S3A does: empty objects whose key ends in a slash."""
+    client = S3FileSystem(
+        endpoint_override=server.endpoint,
+        access_key=server.environment["AWS_ACCESS_KEY_ID"],
+        secret_key=server.environment["AWS_SECRET_ACCESS_KEY"],
+        region="us-east-1",
+    )
+    for name in names:
+        client.create_dir(f"{server.url.removeprefix('s3://')}/{name}")
+
+
+@needs_server
+def test_markers_of_folders_are_not_listed_and_empty_objects_are(server: S3Server) -> None:
+    store = open_store(server.url, create=True)
+    make_folders(server, "top", "a/offsets", "a/sources/0", "a/nothing/in/it")
+    for name in ("a/offsets/0", "a/offsets/1", "a/sources/0/0"):
+        store.create(name, b"x")
+    for name in ("empty", "a/empty", "a/sources/1", "a/nothing/else"):
+        store.create(name, b"")
+    listed = [entry["path"] for entry in obstore.list(store._bucket).collect()]  # type: ignore[attr-defined]
+    assert {"top", "a/offsets", "a/sources/0", "a/nothing/in/it"} <= set(listed)
+    everything = sorted(
+        ["a/offsets/0", "a/offsets/1", "a/sources/0/0", "empty", "a/empty", "a/sources/1", "a/nothing/else"]
+    )
+    assert store.list("") == everything
+    assert store.list("a/") == everything[:-1]
+    assert store.list("a/off", "a/offsets/0") == ["a/offsets/1"]
+    places = [("a/nothing/", ""), ("a/sources", ""), ("top", ""), ("a/off", "")] * 10
+    answers = [["a/nothing/else"], ["a/sources/0/0", "a/sources/1"], [], ["a/offsets/0", "a/offsets/1"]] * 10
+    assert store.list_many(places) == answers
+    assert not store.exists("a/offsets")
+
+
+@needs_server
+def test_a_stage_is_cut_and_opened_again_beside_markers_of_folders(server: S3Server) -> None:
+    store = open_store(server.url, create=True)
+    folder = folders.spark_prefix("s", 1, 1)
+    make_folders(server, f"{folder}offsets", f"{folder}commits", f"{folder}sources/0", "published/t")
+    folders.make_folder(store, "s", 1, 1, None, None)
+    store.put(
+        f"{folder}offsets/0", b'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}\n{"logOffset":0}'
+    )
+    store.put(f"{folder}commits/0", b'v1\n{"nextBatchWatermarkMs":0}')
+    store.put(f"{folder}sources/0/0", b"v1\n{}")
+    found = folders.find_state(store, "s", 1, 1, 0, None, Cache())
+    assert found is not None
+    assert {name.removeprefix(folder) for name in found} == {
+        "offsets/0", "commits/0", "sources/0/0", "cutwater/base.json",
+    }  # fmt: skip
+    folders.write_prepared(store, "s", 1, 1, Prepared(0, (), {}, {}, {}, NONE))
+    folders.make_folder(store, "s", 1, 2, 1, None)
+    assert folders.list_folders(store, "s", 1) == [1, 2]
+    assert store.list("published/") == []
 
 
 @needs_server
@@ -158,6 +221,37 @@ def test_a_server_that_ignores_conditions_is_refused(monkeypatch: pytest.MonkeyP
         open_store("s3://bucket/x")
         with pytest.raises(StoreError, match=r"lets two writers create the same object.*If-None-Match"):
             open_store("s3://bucket/x", create=True)
+
+
+def test_a_marker_of_a_folder_that_only_a_server_knows_is_told_from_an_object(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What S3 answers, key by key: without a server of S3 at hand."""
+    keys = {"x/a/": 0, "x/a/one": 3, "x/a/void": 0, "x/b": 0, "x/b/": 0, "x/c": 5, "x/c/": 0, "x/d/": 0}
+
+    class Lister(CarelessServer):
+        def do_GET(self) -> None:
+            asked = {k: v[0] for k, v in parse_qs(urlsplit(self.path).query).items()}
+            prefix, delimiter = asked.get("prefix", ""), asked.get("delimiter")
+            objects, above = dict[str, int](), set[str]()
+            for key, size in keys.items():
+                inside, cut, _ = key.removeprefix(prefix).partition("/")
+                if delimiter is not None and cut and key.startswith(prefix):
+                    above.add(f"{prefix}{inside}/")
+                elif key.startswith(prefix):
+                    objects[key] = size
+            said = "".join(
+                f"<Contents><Key>{key}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>"
+                f"<Size>{size}</Size></Contents>"
+                for key, size in objects.items()
+            )
+            said += "".join(f"<CommonPrefixes><Prefix>{p}</Prefix></CommonPrefixes>" for p in sorted(above))
+            self.answer(f"<ListBucketResult><IsTruncated>false</IsTruncated>{said}</ListBucketResult>")
+
+    with serving(Lister, monkeypatch):
+        store = open_store("s3://bucket/x")
+        assert store.list("") == ["a/one", "a/void", "b", "c"]
+        assert store.list("a/") == ["a/one", "a/void"]
 
 
 def test_many_are_read_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,8 @@ import msgspec
 from cutwater.built import Builder, whole
 from cutwater.graph import NAME, StageDef, goes_nowhere
 from cutwater.offline import read_journal
-from cutwater.protocol.errors import UserError
-from cutwater.protocol.records import StageSpec, Topology
+from cutwater.protocol.errors import StoreError, UserError
+from cutwater.protocol.records import StageSpec, Topology, decode, seal
 from cutwater.status import ALONE
 from cutwater.stores import LocalStore, Store
 
@@ -102,7 +102,7 @@ def assemble(
             others = {n: spec for p in present for n, spec in p.stages.items()}
         builder.advance(others)
         part = msgspec.structs.replace(part, beat=part.beat + 1, stages=dict(builder.specs))
-        store.put(f"{PREFIX}{member}.json", msgspec.json.encode(part))
+        store.put(f"{PREFIX}{member}.json", seal(part))
         if recorded is not None:
             missing = _unknown_inputs(builder, others)
         else:
@@ -136,12 +136,12 @@ class _Looks:
         for name, data in zip(names, self._store.read_many(names), strict=True):
             try:
                 if data is not None:
-                    part = msgspec.json.decode(data, type=GraphPart)
+                    part = decode(name, data, GraphPart)
                     parts[part.member] = part
-            except ValueError as error:
+            except StoreError as error:
                 raise UserError(
-                    f"{name} in {self._store.url} is no part of a graph ({error}); start that member again, which "
-                    "writes it anew"
+                    f"{name} in {self._store.url} is no part of a graph ({error.__cause__}); start that member again, "
+                    "which writes it anew"
                 ) from error
         if self._first is None:
             self._first = parts

@@ -17,16 +17,19 @@ from typing import TypeVar
 import msgspec
 
 from cutwater import failpoints
+from cutwater.offsets import parse_commit
 from cutwater.protocol.errors import StoreError
-from cutwater.protocol.records import Prepared, StageReport, decode, encode
+from cutwater.protocol.records import Prepared, StageReport, decode, seal
 from cutwater.protocol.retention import Stored
 from cutwater.sparkfolder import BASE, COMPLETE, OPERATOR, Cache, SparkFolder
-from cutwater.statefiles import FOREVER, moved_metadata
+from cutwater.statefiles import FOREVER, moved_metadata, split_name
 from cutwater.stores import Store
 
 __all__ = [
     "Cache",
     "base_of",
+    "check_newest",
+    "checksums",
     "committed",
     "find_state",
     "find_stored",
@@ -98,7 +101,7 @@ def write_prepared(
     """Makes the record of a batch durable; to be called before Spark commits the batch."""
     base = base_of(store, stage, generation, incarnation, cache)
     name = f"{spark_prefix(stage, generation, incarnation)}prepared/{record.batch - base - 1}.json"
-    data = encode(record)
+    data = seal(record)
     if not store.create(name, data) and store.read(name) != data:
         raise StoreError(
             f"{name} exists already: two queries work in the same Spark folder; stop one of them"
@@ -149,18 +152,38 @@ def make_folder(
         return
     store.delete(store.list(prefix))
     if source is not None:
-        mark = _take_over(store, spark_prefix(stage, generation, source), prefix, last)
+        origin = spark_prefix(stage, generation, source)
+        names, mark = _to_take_over(store, origin, last, report)
+        _side_by_side(lambda name: _copy(store, origin + name, prefix, name), names)
     elif report is not None and report.state:
         mark = _rebuild(store, report, prefix)
     else:
         batch = report.batch if report is not None else -1
-        store.create(prefix + BASE, encode(Base(batch)))
+        store.create(prefix + BASE, seal(Base(batch)))
         mark = Complete(batch, batch)
     failpoints.reach("during folder", stage)
-    store.create(prefix + COMPLETE, encode(mark))
+    store.create(prefix + COMPLETE, seal(mark))
 
 
-def _take_over(store: Store, origin: str, prefix: str, last: int | None) -> Complete:
+def check_newest(
+    store: Store, stage: str, generation: int, incarnation: int, last: int, report: StageReport | None
+) -> list[str]:
+    """The names in this incarnation's folder that the next one would take over. Raises `StoreError` if it could
+    not."""
+    origin = spark_prefix(stage, generation, incarnation)
+    names, _ = _to_take_over(store, origin, last, report)
+    for name, found in zip(
+        names, _side_by_side(store.exists, [origin + name for name in names]), strict=True
+    ):
+        if not found:
+            raise StoreError(f"{origin}{name} is gone; restore the newest checkpoint")
+    return names
+
+
+def _to_take_over(
+    store: Store, origin: str, last: int | None, report: StageReport | None
+) -> tuple[list[str], Complete]:
+    """The files of a folder that its successor needs, and the successor's mark."""
     cache = Cache()
     folder = SparkFolder(store, origin, cache)
     base = _base(store, origin, cache)
@@ -181,8 +204,28 @@ def _take_over(store: Store, origin: str, prefix: str, last: int | None) -> Comp
                 f"files of batch {upto + base + 1} are gone from {origin}; restore the newest checkpoint"
             )
         names |= needed or set()
-    _side_by_side(lambda name: _copy(store, origin + name, prefix, name), sorted(names))
-    return Complete(upto + base + 1, lowest + base + 1)
+    _refuse_damaged(store, origin, names, prepared & {upto - 1, *range(max(lowest, 0), upto + 1)}, report)
+    return sorted(names), Complete(upto + base + 1, lowest + base + 1)
+
+
+def _refuse_damaged(
+    store: Store, origin: str, names: set[str], prepared: set[int], report: StageReport | None
+) -> None:
+    """Raises `StoreError` if one of Spark's small files is not what a checkpoint or a batch's record says. (State
+    has checksums of Spark's own, which it looks at.)"""
+    known = {n.removeprefix(origin): c for n, c in report.state.items()} if report is not None else {}
+    for batch in prepared:
+        known |= _read(store, f"{origin}prepared/{batch}.json", Prepared).checksums
+    for name in names:
+        if name.startswith("commits/"):
+            parse_commit(origin + name, store.read(origin + name) or b"")
+    asked = sorted(name for name in names & known.keys() if split_name(name) is None)
+    for name, found in zip(asked, checksums(store, [origin + name for name in asked]), strict=True):
+        if found != known[name]:
+            raise StoreError(
+                f"{origin}{name} is {'gone' if found is None else 'damaged (its checksum differs)'}; restore the newest "
+                "checkpoint that `cutwater verify` finds whole"
+            )
 
 
 def _rebuild(store: Store, report: StageReport, prefix: str) -> Complete:
@@ -262,9 +305,14 @@ def find_state(
     return _checksums(store, [copy_to + name for name in names], {})
 
 
+def checksums(store: Store, names: Sequence[str]) -> list[str | None]:
+    """What the store answers for each name, which is durable then."""
+    return _side_by_side(store.checksum, names)
+
+
 def _checksums(store: Store, names: list[str], known: dict[str, str]) -> dict[str, str] | None:
     new = [name for name in names if name not in known]
-    for name, checksum in zip(new, _side_by_side(store.checksum, new), strict=True):
+    for name, checksum in zip(new, checksums(store, new), strict=True):
         if checksum is None:
             return None
         known[name] = checksum
@@ -303,8 +351,13 @@ def _stored(store: Store, prefix: str, files: list[str], last: int, cache: Cache
     begun, complete = store.read_many([prefix + BASE, prefix + COMPLETE])
     if begun is None or complete is None:  # whoever was making or deleting it did not come to the end
         return [Stored(name, incarnation, -1, -1) for name in files] if incarnation < last else []
-    base = decode(prefix + BASE, begun, Base).base
-    lowest = decode(prefix + COMPLETE, complete, Complete).lowest
+    try:
+        base = decode(prefix + BASE, begun, Base).base
+        lowest = decode(prefix + COMPLETE, complete, Complete).lowest
+    except StoreError:
+        if incarnation < last:
+            return []  # nobody will start from it: that it cannot be cleaned up must not end a run
+        raise
     spans = SparkFolder(store, prefix, cache, files).spans(live=incarnation == last)
     states = []
     for name, (first, until) in spans.items():

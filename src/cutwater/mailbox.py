@@ -18,6 +18,7 @@ from functools import partial
 from threading import Event, Thread
 from typing import TYPE_CHECKING, TypeVar
 
+from cutwater.protocol.chain import with_checksum
 from cutwater.protocol.errors import PeerError, UserError
 from cutwater.protocol.failures import FailureReason
 from cutwater.protocol.leader import LeaderPhase
@@ -177,15 +178,15 @@ class Mailbox:
 
     def _forward(self, request: Request) -> None:
         """Another member leads: it finds the request in the store."""
-        self._store.create(_request_name(request.request_id), encode(request))
+        self._store.create(_request_name(request.request_id), with_checksum(encode(request)))
         self._runtime.links.hint("requests")
 
     def _answer(self, reply: Reply) -> None:
         """Makes the answer durable, and only then removes the request."""
-        name = _reply_name(reply.request_id)
-        if not self._store.create(name, encode(reply)) and understood(self._store.read(name), Reply) is None:
+        name, data = _reply_name(reply.request_id), with_checksum(encode(reply))
+        if not self._store.create(name, data) and understood(self._store.read(name), Reply) is None:
             self._store.delete([name])
-            self._store.create(name, encode(reply))
+            self._store.create(name, data)
         self._store.delete([_request_name(reply.request_id)])
         self._from_store.discard(reply.request_id)
 
@@ -314,7 +315,7 @@ def ask_through(
     question, answer = _request_name(request.request_id), _reply_name(request.request_id)
     found: Reply | Unanswered = Unanswered.TIMED_OUT
     try:
-        store.create(question, encode(request))
+        store.create(question, with_checksum(encode(request)))
         hint()
         deadline = time.monotonic() + timeout_s
         every = 0.1 if isinstance(store, LocalStore) else 1.0

@@ -35,8 +35,7 @@ def drive(store: Store, procedure: fx.Procedure[R], find: Find | None = None) ->
     """Runs a procedure that needs nothing but the store, and perhaps to `find` a table's version. Raises
     `StoreError` if the store keeps failing."""
     answer: Any = None
-    failures = 0
-    trouble = ""
+    failures: dict[type, int] = {}  # by kind: a store that can be read need not be one that can be written
     thrown: StoreError | None = None
     while True:
         try:
@@ -50,13 +49,14 @@ def drive(store: Store, procedure: fx.Procedure[R], find: Find | None = None) ->
                 answer = _find(find, effect)
             else:
                 answer = perform(store, effect)
-            failures = 0 if not isinstance(effect, fx.Sleep) else failures
+            failures.pop(type(effect), None)
         except StoreError as error:
             thrown = error
         except OSError as error:
-            failures, trouble, answer = failures + 1, str(error), fx.FAILED
-            if failures > PATIENCE:
-                raise StoreError(f"the store {store.url} does not answer: {trouble}") from error
+            kind, answer = type(effect), fx.FAILED
+            failures[kind] = failures.get(kind, 0) + 1
+            if failures[kind] > PATIENCE:
+                raise StoreError(f"the store {store.url} does not answer: {error}") from error
 
 
 def perform(store: Store, effect: fx.Effect) -> Any:

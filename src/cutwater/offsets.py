@@ -72,12 +72,15 @@ def parse_offsets(name: str, data: bytes) -> Offsets:
             "spark.sql.streaming.queryEvolution.enableSourceEvolution to false"
         )
     values = _json(name, metadata or "{}")
-    return Offsets(
-        watermark_ms=values.get("batchWatermarkMs", 0),
-        timestamp_ms=values.get("batchTimestampMs", 0),
-        conf=values.get("conf") or {},
-        sources=tuple(None if line == _NO_OFFSET else line for line in sources),
-    )
+    try:
+        return Offsets(
+            watermark_ms=int(values.get("batchWatermarkMs", 0)),
+            timestamp_ms=int(values.get("batchTimestampMs", 0)),
+            conf=dict(values.get("conf") or {}),
+            sources=tuple(None if line == _NO_OFFSET else line for line in sources),
+        )
+    except (TypeError, ValueError) as error:
+        raise _unreadable(name, error) from error
 
 
 def parse_commit(name: str, data: bytes) -> Commit:
@@ -87,10 +90,13 @@ def parse_commit(name: str, data: bytes) -> Commit:
         raise StoreError(f"{name} is of version {version!r}, which this Cutwater does not know; update it")
     values = _json(name, rest[0] if rest else "{}")
     ids = values.get("stateUniqueIds") or None
-    return Commit(
-        watermark_ms=values.get("nextBatchWatermarkMs", 0),
-        ids={int(op): tuple(map(tuple, parts)) for op, parts in ids.items()} if ids is not None else None,
-    )
+    try:
+        return Commit(
+            watermark_ms=int(values.get("nextBatchWatermarkMs", 0)),
+            ids={int(op): tuple(map(tuple, parts)) for op, parts in ids.items()} if ids is not None else None,
+        )
+    except (TypeError, ValueError, AttributeError) as error:
+        raise _unreadable(name, error) from error
 
 
 def _lines(name: str, data: bytes, least: int) -> list[str]:

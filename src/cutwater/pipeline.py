@@ -28,7 +28,7 @@ from cutwater.protocol.wire import Request, RequestKind
 from cutwater.restoring import GraphMoved, check_topology, restore_before_start, whole_checkpoint
 from cutwater.runtime import Runtime, Settings, member_config
 from cutwater.sinks.base import Sink
-from cutwater.spark.session import adopt_session, end_session, hush, make_session
+from cutwater.spark.session import adopt_session, check_reach, end_session, hush, make_session
 from cutwater.status import Status
 from cutwater.stores import Store, open_store
 
@@ -185,6 +185,7 @@ class Pipeline:
         while True:
             assembled = assemble(where, name, builder, reads, expected, listen, say)
             built = builder.finish(assembled.topology)
+            check_reach(built.spark, where.spark_url("any"))
             bind_sinks(built, where)
             if restore is None:
                 break

@@ -37,6 +37,8 @@ from cutwater.words import LocalWord
 
 DISCARD_FIRST_S = 60.0
 DISCARD_EVERY_S = 600.0
+TROUBLE_EVERY_MS = 30_000
+"""How often it is told that the store or a table fails: it may do so many times a second."""
 JOURNAL_STATE = msgspec.json.Decoder(JournalState)
 JOURNAL_STATE_BYTES = msgspec.json.Encoder().encode
 
@@ -96,6 +98,7 @@ class Runtime:
             fx.ListMany: lambda e: store.list_many(e.places),
             fx.Delete: self._delete,
             fx.Copy: self._copy,
+            fx.Checksum: lambda e: folders.checksums(store, e.names),
             fx.ReadTable: lambda e: self.sinks[e.sink].head(),
             fx.FindTableVersion: self._find_version,
             fx.PublishTable: self._publish,
@@ -114,6 +117,8 @@ class Runtime:
         self._acked = 0
         self._progress_ms = 0
         self._stories: set[str] = set()
+        self._trouble = ""
+        self._trouble_due_ms = 0
 
     # --- life -----------------------------------------------------------------------------------------
 
@@ -200,6 +205,9 @@ class Runtime:
         if member.journal.index != self._told_index:
             self._told_index = member.journal.index
             self._tell_news()
+        if self.shell.last_trouble != self._trouble and member.now_ms >= self._trouble_due_ms:
+            self._trouble, self._trouble_due_ms = self.shell.last_trouble, member.now_ms + TROUBLE_EVERY_MS
+            self.tell(f"something failed, and is tried again: {self._trouble}")
         if self.times.must_save():
             self.shell.work(self.times.save)
         for name, host in self.hosts.items():
@@ -374,7 +382,6 @@ class Runtime:
             self.store.copy(effect.source, effect.target)
         except FileNotFoundError:
             return None
-        self.store.checksum(effect.target)  # which makes it durable
         return fx.DONE
 
     def _publish(self, effect: fx.PublishTable) -> int | None:

@@ -369,6 +369,7 @@ class ObjectStore:
         self._bucket = bucket
         self._spark_root = spark_root
         self._pool = ThreadPoolExecutor(_SIDE_BY_SIDE, thread_name_prefix="store")
+        self._lookers = ThreadPoolExecutor(_SIDE_BY_SIDE, thread_name_prefix="store")  # for those in the pool
 
     def create(self, name: str, data: bytes) -> bool:
         with self._errors("create", name):
@@ -398,8 +399,27 @@ class ObjectStore:
         folder = prefix[: prefix.rfind("/") + 1]
         with self._errors("list", prefix):
             found = obstore.list(self._bucket, folder or None, offset=after or None).collect()
-        names = (entry["path"] for entry in found)
-        return sorted(n for n in names if n.startswith(prefix) and n > after and "/." not in f"/{n}")
+        sizes: dict[str, int] = {}
+        for entry in found:
+            if (name := entry["path"]).startswith(prefix) and name > after and "/." not in f"/{name}":
+                sizes[name] = max(entry["size"], sizes.get(name, 0))
+        return sorted(sizes.keys() - self._markers([name for name, size in sizes.items() if not size]))
+
+    def _markers(self, empty: Names) -> set[str]:
+        """Those of the listed names that are no objects, but what Hadoop's S3A leaves for folders: empty objects
+        whose key ends in a slash, which obstore leaves out. A listing with a delimiter tells: of the folder above it
+        gives an object by its own key, and a key that goes on behind the slash as a folder."""
+        folders = sorted({name.rpartition("/")[0] for name in empty})
+        objects: set[str] = set()
+        for found in self._lookers.map(self._objects_in, folders):
+            objects |= found
+        return set(empty) - objects
+
+    def _objects_in(self, folder: str) -> set[str]:
+        with self._errors("list", folder):
+            found = obstore.list_with_delimiter(self._bucket, folder or None)
+        names = (entry["path"] for entry in found["objects"])  # the folder's own marker among them
+        return {name for name in names if name.rpartition("/")[0] == folder}
 
     def list_many(self, places: Sequence[tuple[str, str]]) -> NameLists:
         return list(self._pool.map(lambda place: self.list(*place), places))

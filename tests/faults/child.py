@@ -1,9 +1,9 @@
 """The process that is killed: `python -m tests.faults.child PIPELINE FOLDER OPTIONS STEP...`.
 
-OPTIONS is JSON: what `Pipeline.start` takes. Steps: `once` (run to the end of the input), or else, one after
-the other, `checkpoint`, `unaligned`, `savepoint=NAME`, `restore=REF`, `drain`, `await=FILE`, which waits until
-the parent has made that file, and `logged=STAGE:BATCH`, until a stage has come that far; behind the last one
-the pipeline is stopped. What a step gave is printed as a line `STEP -> RESULT`.
+OPTIONS is JSON: what `Pipeline.start` takes, the store among it. Steps: `once` (run to the end of the input),
+or else, one after the other, `checkpoint`, `unaligned`, `savepoint=NAME`, `restore=REF`, `drain`, `await=FILE`,
+which waits until the parent has made that file, and `logged=STAGE:BATCH`, until a stage has come that far; behind
+the last one the pipeline is stopped. What a step gave is printed as a line `STEP -> RESULT`.
 """
 
 from __future__ import annotations
@@ -66,11 +66,12 @@ def main(kind: str, folder: str, options: str, *steps: str) -> None:
     base = Path(folder)
     pipeline = PIPELINES[kind](base)
     settings = {"every": "1s", "master": "local[2]", **json.loads(options)}
+    store = settings.pop("store")
     settings["conf"] = {"spark.sql.shuffle.partitions": "1", **settings.get("conf", {})}
     if steps == ("once",):
-        pipeline.run(f"{base}/store", once=True, **settings)
+        pipeline.run(store, once=True, **settings)
         return
-    pipeline.start(f"{base}/store", tell=say, **settings)
+    pipeline.start(store, tell=say, **settings)
     for step in steps:
         say(f"{step} -> {perform(pipeline, base, step)}")
     pipeline.stop()

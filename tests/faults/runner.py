@@ -45,7 +45,7 @@ class Child:
             "tests.faults.child",
             bench.kind,
             str(bench.base),
-            json.dumps(options),
+            json.dumps({"store": bench.store, **options}),
         ]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -108,8 +108,9 @@ class Child:
 class Bench:
     """One pipeline with its input, store and tables, and the children that have run it."""
 
-    def __init__(self, base: Path, kind: str, files: int = 0) -> None:
+    def __init__(self, base: Path, kind: str, files: int = 0, store: str = "") -> None:
         self.base = base
+        self.store = store or f"{base}/store"
         self.kind = kind
         self.input = Input(base)
         self.input.add(files)
@@ -190,7 +191,7 @@ class Bench:
 
     def wanted(self, sql: str) -> Rows:
         """What a batch job makes of the input."""
-        watermark_ms = read_journal(open_store(str(self.base / "store"))).state.watermark
+        watermark_ms = read_journal(open_store(self.store)).state.watermark
         return self.input.query(sql.replace(FINAL_WATERMARK, str((watermark_ms or 0) * 1000)))
 
     def check(self, **truth: str) -> None:

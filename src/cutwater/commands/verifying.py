@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
 from cutwater.commands.output import AsJson, StoreUrl, command, plural, show, waiting
-from cutwater.offline import drive, manifest_of, read_journal, resolve
-from cutwater.protocol.errors import StoreError
-from cutwater.protocol.log import follow
-from cutwater.protocol.records import MARK_PREFIX, JournalState, Manifest, Published, decode
-from cutwater.protocol.stagelog import StageLog
+from cutwater.offline import manifest_of, read_journal, resolve
+from cutwater.protocol.errors import CutwaterError, StoreError
+from cutwater.protocol.housekeeping import settled
+from cutwater.protocol.records import MARK_PREFIX, JournalState, Manifest
 from cutwater.stores import Store, open_store
 
 SIDE_BY_SIDE = 8
@@ -27,18 +27,28 @@ def verify(
         str | None, typer.Argument(help="Only this checkpoint: an epoch, a savepoint's name, or latest.")
     ] = None,
     store: StoreUrl = "./state",
+    tables: Annotated[
+        bool, typer.Option("--tables", help="Also the sinks: what they have staged, hold back and show.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Checks the journal, the logs, the marks, and every object of the kept checkpoints with its checksum."""
+    """Checks all that a run or a restore will read: the journal, the logs, the marks, Spark's newest folders, what
+    is in the channels, and every object of the kept checkpoints. With --tables, also what the sinks have staged
+    and show."""
+    from cutwater.assembly import GraphPart  # which need Spark's library
+    from cutwater.sinks.base import kind_of
+    from cutwater.wholeness import NextRun, graph_problems, journal_problems, mark_problems
+
     where = open_store(store)
     with waiting("reading the journal and the logs", as_json) as tell:
         try:
-            state = read_journal(where).state
+            journal = read_journal(where)
         except StoreError as error:
             show(as_json, {"damaged": True, "journal": str(error)}, Text(f"journal  {error}", style="red"))
             raise typer.Exit(1) from None
-        damage = {f"log of stage '{s}'": why for s, why in _damaged_logs(where, state)}
-        damage |= dict(_damaged_marks(where))
+        state = journal.state
+        damage = journal_problems(where, journal) | mark_problems(where, state)
+        damage |= graph_problems(where, {"graph/": lambda _: GraphPart, "sinks/": kind_of})
         wanted = (
             [resolve(state, ref)]
             if ref is not None
@@ -53,6 +63,11 @@ def verify(
             except StoreError as error:
                 problems[checkpoint.epoch].append(str(error))
         wrong = check_objects(where, manifests.values(), tell)
+        damage |= NextRun(where, state, _newest(where, state, manifests)).look(tell)
+        if tables and state.topology is not None:
+            for sink in sorted(state.topology.sinks()):
+                tell(f"checking the table of sink {sink}")
+                damage |= _table_problems(where, state, sink, manifests.values())
     for epoch, manifest in manifests.items():
         problems[epoch] += [wrong[name] for name in sorted(needed(manifest)) if name in wrong]
     document = {
@@ -66,23 +81,32 @@ def verify(
         raise typer.Exit(1)
 
 
-def _damaged_logs(store: Store, state: JournalState) -> Iterable[tuple[str, str]]:
-    """The stages of the current generation whose log cannot be read, with why."""
-    for name in state.topology.stages if state.topology is not None else ():
-        try:
-            drive(store, follow(StageLog(name, state.generation).view))
-        except StoreError as error:
-            yield name, str(error)
+def _newest(store: Store, state: JournalState, known: dict[int, Manifest]) -> Manifest | None:
+    """The manifest that a run would start from; one that is damaged is told elsewhere."""
+    if state.head is None or state.head in known:
+        return known.get(state.head or 0)
+    with suppress(StoreError):
+        return manifest_of(store, state.committed[state.head])
+    return None
 
 
-def _damaged_marks(store: Store) -> Iterable[tuple[str, str]]:
-    names = store.list(MARK_PREFIX)
-    for name, data in zip(names, store.read_many(names), strict=True):
-        try:
-            if data is not None:
-                decode(name, data, Published)
-        except StoreError as error:
-            yield name, str(error)
+def _table_problems(
+    store: Store, state: JournalState, sink: str, manifests: Iterable[Manifest]
+) -> dict[str, str]:
+    """What is wrong with what a sink holds back, has yet to publish, and shows."""
+    from cutwater.sinks.opening import open_sink
+
+    marks = settled(store.list(MARK_PREFIX))
+    files: list[str] = []
+    for manifest in manifests:
+        files += [file.name for file in manifest.held.get(sink, ())]
+        if state.committed[manifest.epoch].index > marks.get(sink, 0):
+            files += manifest.release.get(sink, ())
+    try:
+        found = open_sink(store, sink).problems(sorted(set(files)))
+    except (CutwaterError, OSError) as error:
+        found = [str(error)]
+    return {f"sink '{sink}' ({number})": why for number, why in enumerate(found, 1)}
 
 
 def needed(manifest: Manifest) -> dict[str, str | None]:

@@ -53,6 +53,32 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+# Every control object is a JSON object whose last field is the checksum of all before it: damage is seen when the
+# object is read, whoever reads it. Objects that were written before there were checksums have none.
+
+_FIELD = b',"sum":"'
+_END = b'"}'
+_HEX = frozenset(b"0123456789abcdef")
+
+
+def with_checksum(data: bytes) -> bytes:
+    """A JSON object with its own checksum in it."""
+    return data[:-1] + _FIELD + digest(data).encode() + _END
+
+
+def check(data: bytes) -> None:
+    """Raises `PeerError` if a JSON object is not what its own checksum says."""
+    data = data.rstrip()  # an editor may have ended its line
+    field, checksum, end = data[-74:-66], data[-66:-2], data[-2:]
+    if end != _END:
+        return  # it has none, or is no JSON object any more, as whoever decodes it will see
+    if field == _FIELD:
+        if digest(data[:-74] + b"}").encode() != checksum:
+            raise PeerError("its checksum differs")
+    elif field[-1:] == b'"' and _HEX.issuperset(checksum):
+        raise PeerError("the name of its checksum is damaged")
+
+
 class Codec(Generic[B]):
     """Encodes and decodes the entries of one kind of log."""
 
@@ -62,14 +88,15 @@ class Codec(Generic[B]):
 
     def seal(self, entry: Entry[B]) -> Sealed[B]:
         """The entry with its bytes and their hash."""
-        data = self._encode(entry)
+        data = with_checksum(self._encode(entry))
         return Sealed(entry, data, digest(data))
 
     def open(self, data: bytes) -> Sealed[B]:
         """The entry that these bytes are. Raises `PeerError` if they are none; nothing else happens."""
         try:
+            check(data)
             return Sealed(self._decode(data), data, digest(data))
-        except (msgspec.DecodeError, ValueError, RecursionError) as error:  # ValueError: not UTF-8
+        except (PeerError, ValueError, RecursionError) as error:  # ValueError: not JSON, or not UTF-8
             raise PeerError(f"not a log entry ({error}): {data[:60]!r}") from error
 
 

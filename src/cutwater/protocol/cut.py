@@ -112,7 +112,9 @@ def make_manifest(
             after, upto = report.consumed[producer], reports[producer].batch
             if after < upto:
                 written = columns(topology.stages[producer].schema)
-                in_flight.append(InFlight(producer, name, after, upto, channel.between(after, upto), written))
+                in_flight.append(
+                    InFlight(producer, name, after, upto, channel.between(after, upto), {}, written)
+                )
         since = state.head_cuts.get(name, -1)
         batches = [logs[name].batches[b] for b in range(since + 1, report.batch + 1)]
         for sink in spec.sinks:

@@ -81,11 +81,18 @@ class Delete(msgspec.Struct, frozen=True):
 
 
 class Copy(msgspec.Struct, frozen=True):
-    """Copies an object that never changes; a copy that is there already is fine. Answers `DONE` when it is
-    durable, `None` if there is nothing to copy, or `FAILED`."""
+    """Copies an object that never changes; a copy that is there already is fine. Answers `DONE`, `None` if
+    there is nothing to copy, or `FAILED`. The copy is durable once its `Checksum` was answered."""
 
     source: str
     target: str
+
+
+class Checksum(msgspec.Struct, frozen=True):
+    """Makes objects durable, whoever wrote them. Answers a list of their checksums, `None` for one that is
+    not there; or `FAILED`."""
+
+    names: tuple[str, ...]
 
 
 class Sleep(msgspec.Struct, frozen=True):
@@ -207,7 +214,7 @@ class FindStored(msgspec.Struct, frozen=True):
     generation: int
 
 
-StoreEffect = Create | Read | ReadMany | List | ListMany | Delete | Copy
+StoreEffect = Create | Read | ReadMany | List | ListMany | Delete | Copy | Checksum
 TableEffect = ReadTable | FindTableVersion | PublishTable | RewindTable
 SparkEffect = ListFolders | MakeFolder | StartQuery | ReadPrepared | FindState | FindStored
 Effect = StoreEffect | TableEffect | SparkEffect | Sleep | Wait | Send

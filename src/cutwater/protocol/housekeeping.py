@@ -113,9 +113,11 @@ class Housekeeper:
 
 
 def settled(marks: list[str]) -> dict[str, int]:
-    """Per sink the highest journal index among these marks."""
+    """Per sink the highest journal index among these marks. What is no mark is passed over."""
     highest: dict[str, int] = {}
     for name in marks:
         sink, _, file = name.removeprefix(MARK_PREFIX).rpartition("/")
-        highest[sink] = max(highest.get(sink, 0), int(file.removesuffix(".json")))
+        index = file.removesuffix(".json")
+        if index.isdecimal() and name == mark_name(int(index), sink):
+            highest[sink] = max(highest.get(sink, 0), int(index))
     return highest

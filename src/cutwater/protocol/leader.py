@@ -15,6 +15,7 @@ from enum import Enum
 
 import msgspec
 
+from cutwater.protocol import inflight
 from cutwater.protocol.barrier import Flags
 from cutwater.protocol.chain import digest
 from cutwater.protocol.coordinator import Coordinator
@@ -28,10 +29,10 @@ from cutwater.protocol.coordinator_actions import (
     TurnUnaligned,
 )
 from cutwater.protocol.cut import check_cut, make_manifest, merge_reports
-from cutwater.protocol.effects import Copy, List, Procedure, Send, Wait, insist, put
+from cutwater.protocol.effects import List, Procedure, Send, Wait, insist, put
 from cutwater.protocol.errors import StoreError
 from cutwater.protocol.failures import FailureReason
-from cutwater.protocol.housekeeping import Housekeeper
+from cutwater.protocol.housekeeping import Housekeeper, settled
 from cutwater.protocol.log import AppendPhase, append, follow
 from cutwater.protocol.logs import follow_all
 from cutwater.protocol.member import Member
@@ -41,13 +42,12 @@ from cutwater.protocol.records import (
     Aborted,
     Begun,
     Committed,
-    InFlight,
     JournalBody,
-    Manifest,
     TopologySet,
-    checkpoint_prefix,
     encode,
     manifest_name,
+    mark_name,
+    seal,
 )
 from cutwater.protocol.records import Leader as LeaderEntry
 from cutwater.protocol.requests import Requests, is_steering
@@ -175,6 +175,8 @@ class Leader:
             yield from self._expect_empty_store()
             if view.last > 0:
                 return None
+        elif not (yield from self._expect_whole_journal()):
+            return None
         sealed = view.seal(LeaderEntry(term, self.member.name), self.member.nonce())
         if (yield from append(view, sealed)) is AppendPhase.MINE:
             return term
@@ -194,6 +196,24 @@ class Leader:
                         "Restore it from a copy, or choose an empty store to start afresh"
                     )
                 return
+
+    def _expect_whole_journal(self) -> Procedure[bool]:
+        """A log does not show that its newest entry was lost; what came of that entry does. Raises `StoreError`
+        then: what was committed must not be committed again. `False` if the journal has only grown meanwhile."""
+        view = self.member.journal.view
+        known = view.last
+        marks = settled((yield from insist(List(MARK_PREFIX))))
+        newest = max(marks.values(), default=0)
+        if newest <= known:
+            return True
+        yield from follow(view)
+        if newest > view.last:
+            mark = next(mark_name(newest, sink) for sink, index in marks.items() if index == newest)
+            raise StoreError(
+                f"the journal ends at entry {view.last}, but {mark} is of a later one: the newest entries of the journal "
+                "were lost. Bring them back from a copy of the store"
+            )
+        return False
 
     # --- leading --------------------------------------------------------------------------------------
 
@@ -443,13 +463,14 @@ class Leader:
                 )
             )
         manifest = make_manifest(member.journal.state, begun, reports, logs, previous)
-        if begun.flags & Flags.FULL_SNAPSHOT:
-            try:
-                manifest = yield from self._copy_in_flight(manifest)
-            except StoreError as error:
-                reason = FailureReason.STORE_DAMAGED
-                return (yield from self._abort(term, coordinator, begun.epoch, reason, str(error)))
-        data = encode(manifest)
+        try:
+            if begun.flags & Flags.FULL_SNAPSHOT:
+                manifest = yield from inflight.copied(manifest)
+            manifest = yield from inflight.secured(manifest, previous)
+        except StoreError as error:
+            reason = FailureReason.STORE_DAMAGED
+            return (yield from self._abort(term, coordinator, begun.epoch, reason, str(error)))
+        data = seal(manifest)
         name = manifest_name(begun.epoch, begun.checkpoint_id)
         if not (yield from put(name, data)):
             why = f"{name} holds something else than this leader wrote"
@@ -478,21 +499,3 @@ class Leader:
         logs = [self.member.log(name) for name in sorted(self.member.topology.stages)]
         barriers = [(log, log.state.barriers.get(begun.epoch)) for log in logs]
         return [log for log, at in barriers if at is None or at.checkpoint_id != begun.checkpoint_id]
-
-    def _copy_in_flight(self, manifest: Manifest) -> Procedure[Manifest]:
-        """A full checkpoint stands on its own: what is in flight is copied too. Raises `StoreError` if some
-        of it is gone: it is lost, or this leader's term is long over."""
-        prefix = checkpoint_prefix(manifest.epoch, manifest.checkpoint_id)
-        flights: list[InFlight] = []
-        for flight in manifest.in_flight:
-            batches: dict[int, tuple[str, ...]] = {}
-            for batch, files in flight.batches.items():
-                copies = tuple(
-                    f"{prefix}channels/{flight.producer}/{batch}/{f.rsplit('/')[-1]}" for f in files
-                )
-                for source, target in zip(files, copies, strict=True):
-                    if (yield from insist(Copy(source, target))) is None:
-                        raise StoreError(f"{source}, which {flight.reader} has still to read, is missing")
-                batches[batch] = copies
-            flights.append(msgspec.structs.replace(flight, batches=batches))
-        return msgspec.structs.replace(manifest, in_flight=tuple(flights))

@@ -34,6 +34,7 @@ from cutwater.protocol.effects import (
 )
 from cutwater.protocol.errors import StoreError
 from cutwater.protocol.journal import Journal, timeline
+from cutwater.protocol.log import follow
 from cutwater.protocol.records import (
     MARK_PREFIX,
     Batch,
@@ -44,9 +45,9 @@ from cutwater.protocol.records import (
     StagedFile,
     Topology,
     decode,
-    encode,
     manifest_name,
     mark_name,
+    seal,
 )
 
 
@@ -158,6 +159,13 @@ def begin(sink: str, journal: Journal) -> Procedure[int]:
     known = journal.index
     mark = yield from newest_mark(sink)  # before the look at the table, which is then at least that far
     head: TableHead = yield from insist(ReadTable(sink))
+    if head.transaction > journal.index:
+        yield from follow(journal.view)
+    if head.transaction > journal.index:
+        raise StoreError(
+            f"the journal ends at entry {journal.index}, but the table of sink {sink} has what entry {head.transaction} "
+            "ordered: the newest entries of the journal were lost. Bring them back from a copy of the store"
+        )
     if mark is None:
         mark = Published(0, sink, 0, -1)
     if head.version < mark.version:
@@ -211,7 +219,7 @@ def perform(sink: str, duty: Duty) -> Procedure[None]:
             # Others may have committed to the table right behind us: the head need not be our version.
             version = yield from insist(FindTableVersion(sink, duty.index))
             mark = Published(duty.epoch, sink, duty.index, head.version if version is None else version)
-            yield from put(mark_name(duty.index, sink), encode(mark))
+            yield from put(mark_name(duty.index, sink), seal(mark))
             return
         if (yield from is_settled(sink, duty.index)):
             return  # it had no rows, or the table has forgotten it
@@ -225,7 +233,7 @@ def perform(sink: str, duty: Duty) -> Procedure[None]:
             missing = True
         elif isinstance(effect, PublishTable) and not effect.files:
             mark = Published(duty.epoch, sink, duty.index, head.version)
-            yield from put(mark_name(duty.index, sink), encode(mark))
+            yield from put(mark_name(duty.index, sink), seal(mark))
             return
         elif (yield effect) is FAILED:
             yield Sleep(backoff_ms(attempt))

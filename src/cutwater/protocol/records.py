@@ -10,8 +10,8 @@ from typing import TypeVar
 
 import msgspec
 
-from cutwater.protocol.chain import Codec, digest
-from cutwater.protocol.errors import StoreError
+from cutwater.protocol.chain import Codec, check, digest, with_checksum
+from cutwater.protocol.errors import PeerError, StoreError
 from cutwater.protocol.watermark import UNKNOWN, Watermark
 
 # --- the pipeline ---------------------------------------------------------------------------------
@@ -253,7 +253,8 @@ class Open(msgspec.Struct, frozen=True, tag="OPEN"):
 
 class Prepared(msgspec.Struct, frozen=True):
     """What a batch did, written beside Spark's own files before Spark commits it: its output (and how much
-    that is), and how far each input and native source was then consumed."""
+    that is), and how far each input and native source was then consumed. `checksums`: those of Spark's plan of the
+    batch, by name in its folder."""
 
     batch: int
     files: tuple[str, ...]
@@ -263,6 +264,7 @@ class Prepared(msgspec.Struct, frozen=True):
     watermark: Watermark
     rows: int = 0
     size: int = 0
+    checksums: dict[str, str] = {}
 
 
 class Batch(msgspec.Struct, frozen=True, tag="BATCH"):
@@ -332,15 +334,20 @@ class StageReport(msgspec.Struct, frozen=True):
 
 class InFlight(msgspec.Struct, frozen=True):
     """Batches `after` < b <= `upto` of `producer` that the cut has produced and `reader` not consumed,
-    with their files (none for a batch without rows). They are pinned where they lie; a full checkpoint has copies.
-    `columns` is a digest of the columns that they were written with."""
+    with their files (none for a batch without rows) and these files' checksums. They are pinned where they lie; a
+    full checkpoint has copies. `columns` is a digest of the columns that they were written with."""
 
     producer: str
     reader: str
     after: int
     upto: int
     batches: dict[int, tuple[str, ...]]
+    checksums: dict[str, str] = {}
     columns: str | None = None
+
+    def names(self) -> list[str]:
+        """All its files."""
+        return [name for files in self.batches.values() for name in files]
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -366,8 +373,7 @@ class Manifest(msgspec.Struct, frozen=True):
         for report in self.stages.values():
             names.update(report.state)
         for flight in self.in_flight:
-            for files in flight.batches.values():
-                names.update(dict.fromkeys(files))
+            names.update({name: flight.checksums.get(name) for name in flight.names()})
         for staged in self.held.values():
             names.update(dict.fromkeys(f.name for f in staged))
         return names
@@ -391,15 +397,21 @@ _ENCODE = msgspec.json.Encoder().encode
 
 
 def encode(record: object) -> bytes:
-    """The bytes of a manifest or a mark."""
+    """The bytes of a record that has a checksum elsewhere."""
     return _ENCODE(record)
+
+
+def seal(record: object) -> bytes:
+    """The bytes of a record that is an object of its own, with their checksum."""
+    return with_checksum(_ENCODE(record))
 
 
 def decode(name: str, data: bytes, kind: type[T]) -> T:
     """The record in the object `name`; raises `StoreError` that names the object if it is none."""
     try:
+        check(data)
         return msgspec.json.decode(data, type=kind)
-    except (ValueError, RecursionError) as error:  # msgspec's own errors are ValueErrors
+    except (PeerError, ValueError, RecursionError) as error:  # msgspec's own errors are ValueErrors
         raise StoreError(
             f"{name} is not a readable {kind.__name__.lower()} ({error}); "
             "run `cutwater verify` to see what else is damaged, then restore an older checkpoint"

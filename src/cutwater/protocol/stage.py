@@ -175,6 +175,14 @@ class Stage:
         self.incarnation = sealed.entry.index
         self.member.incarnations[self.name] = self.generation, self.incarnation
         folders = yield from insist(ListFolders(self.name, self.generation))
+        if max(folders, default=0) >= self.incarnation:
+            yield from follow(self.log.view)
+            if self._is_fenced():
+                return False
+            raise StoreError(
+                f"stage {self.name} has a Spark folder of incarnation {max(folders)}, of which its log knows nothing: "
+                "the newest entries of the log were lost. Bring them back from a copy, or restore the newest checkpoint"
+            )
         source = max((i for i in folders if i < self.incarnation), default=None)
         if source is None and self.log.state.last != (report.batch if report is not None else -1):
             raise StoreError(

@@ -16,6 +16,7 @@ from typing import Annotated
 import msgspec
 
 from cutwater.protocol.barrier import Flags
+from cutwater.protocol.chain import check
 from cutwater.protocol.errors import PeerError
 from cutwater.protocol.records import StageReport, Topology
 from cutwater.protocol.watermark import Watermark, WatermarkKind
@@ -154,11 +155,9 @@ def encode(message: Message) -> bytes:
 def decode(data: bytes) -> Message:
     """The message that these bytes are. Raises `PeerError` if they are none."""
     try:
+        check(data)
         return _decoder.decode(data)
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # also: no text, nested too deep
+    except (PeerError, ValueError, RecursionError) as error:  # also: no text, nested too deep
         raise PeerError(
             f"not a message of this version of Cutwater ({error}): {data[:60]!r}; it was ignored."
             " If all members run the same version, look at the one that wrote it."

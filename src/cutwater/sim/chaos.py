@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING
 
+from cutwater.protocol.effects import Procedure
+from cutwater.protocol.journal import Journal
+from cutwater.protocol.log import follow
 from cutwater.protocol.records import mark_name
+from cutwater.protocol.steering import command
 from cutwater.protocol.wire import Reply, Request, RequestKind, encode
 from cutwater.sim.commands import Operator
 from cutwater.sim.faults import TIMES_MS, Faults
@@ -44,8 +49,8 @@ class Chaos:
         for table in world.tables.values():
             table.failing_until_ms = 0
         newest = {p.name: p for p in world.processes}
-        for command in list(world.commands):
-            command.crash()
+        for running in list(world.commands):
+            running.crash()
         for process in list(world.processes):
             process.store_down_until_ms = 0
             if process is not newest[process.name] or world.oracle.ledger.drained:
@@ -220,6 +225,33 @@ class Chaos:
             sink = self.world.rng.choice(marked)
             self.world.fault(f"the table of {sink} forgets its transactions")
             tables[sink].forgotten = len(tables[sink].versions) - 1
+
+    def _power_cut(self) -> None:
+        """All machines go dark, and what was not made durable is gone. Logs may then name batches whose files are
+        no more, so somebody goes back to the newest checkpoint before anything starts again."""
+        world, journal = self.world, Journal()
+        self._perform(follow(journal.view))
+        state = journal.state
+        if state.head is None or state.drained:
+            return
+        world.fault("power cut")
+        for process in list(world.processes):
+            world.stop(process)
+        world.store.lose_power()
+        world.oracle.check_kept()
+        request = Request(RequestKind.RESTORE, self._id(), epoch=state.head)
+        nonces = (f"operator-{request.request_id}-{n}" for n in count())
+        self._perform(command(journal, "operator", lambda: next(nonces), request))
+        world.schedule(world.rng.randint(50, 900), self.start_members)
+
+    def _perform(self, procedure: Procedure[object]) -> None:
+        """Has a procedure done at once, by somebody whom no fault troubles."""
+        answer = None
+        while True:
+            try:
+                answer = self.world.io.answer(procedure.send(answer))
+            except StopIteration:
+                return
 
     # --- users ----------------------------------------------------------------------------------------
 

@@ -46,6 +46,8 @@ class Faults:
     """Somebody runs a command on the store: restores, with or without another graph, names, forgets."""
     table_forgets_every_ms: float = 0.0
     """A table forgets every transaction that it has seen."""
+    power_cut_every_ms: float = 0.0
+    """All machines go dark at once, and what was not made durable is gone."""
     request_every_ms: float = 0.0
     """Somebody asks for a savepoint, a restore, a drain, a cancellation or a checkpoint."""
 
@@ -78,6 +80,7 @@ TIMES_MS = {
     "request_every_ms": 250.0,
     "command_every_ms": 150.0,
     "table_forgets_every_ms": 100.0,
+    "power_cut_every_ms": 900.0,
 }
 
 

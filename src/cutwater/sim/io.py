@@ -43,6 +43,7 @@ class Io:
             fx.ListMany: lambda e: [self.world.store.list(*place) for place in e.places],
             fx.Delete: self._delete,
             fx.Copy: self._copy,
+            fx.Checksum: lambda e: [self.world.store.checksum(name) for name in e.names],
             fx.ReadTable: lambda e: self.world.tables[e.sink].head(),
             fx.FindTableVersion: lambda e: self.world.tables[e.sink].find(e.transaction),
             fx.PublishTable: self._publish,
@@ -106,6 +107,10 @@ class Io:
             return "failed read"
         return "store down" if down else None
 
+    def answer(self, effect: fx.Effect) -> Any:
+        """Applies an effect at once, and answers it."""
+        return self._apply[type(effect)](effect)
+
     def _apply_only(self, effect: fx.Effect) -> None:
         self._apply[type(effect)](effect)
 
@@ -130,7 +135,7 @@ class Io:
         """What a zombie copies may be gone already; what comes of it then, nobody commits."""
         if effect.source not in self.world.store.objects:
             return None
-        self.world.store.create(effect.target, self.world.store.objects[effect.source])
+        self.world.store.create(effect.target, self.world.store.objects[effect.source], synced=False)
         return fx.DONE
 
     def _delete(self, effect: fx.Delete) -> fx.Answer:
@@ -210,8 +215,9 @@ class Io:
             return None
         if effect.copy_to is not None:
             name = f"{effect.copy_to}{effect.batch}"
-            self.world.store.create(name, state)
-        return {name: state.checksum()}
+            self.world.store.create(name, state, synced=False)
+        checksum = self.world.store.checksum(name)
+        return None if checksum is None else {name: checksum}
 
     def _find_stored(self, effect: fx.FindStored) -> tuple[list[Stored], list[Stored]]:
         prefix = f"stages/{effect.stage}/{effect.generation}/"

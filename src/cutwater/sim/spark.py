@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cutwater.protocol import channel
-from cutwater.protocol.chain import digest
 from cutwater.protocol.effects import Procedure, Sleep, Wait
 from cutwater.protocol.records import Offset, Prepared, StagedFile
 from cutwater.protocol.stage import QueryEnd, Stage, StagePhase
@@ -31,11 +30,6 @@ class State:
     taken: dict[Path, int]
     emitted: dict[Path, int]
     watermark: int | None
-
-    def checksum(self) -> str:
-        return digest(
-            repr((sorted(self.taken.items()), sorted(self.emitted.items()), self.watermark)).encode()
-        )
 
 
 class GoneForZombie(Exception):
@@ -235,7 +229,7 @@ class Query:
         prefix = f"stages/{name}/{generation}/data/{self.stage.incarnation}-{batch}-{attempt}"
         files: tuple[str, ...] = ()
         if rows and self.member.topology.readers(name):
-            world.store.create(prefix, (attempt, rows))
+            world.store.create(prefix, (attempt, rows), synced=False)
             files = (prefix,)
         sinks: dict[str, tuple[StagedFile, ...]] = {}
         for sink in self.model.spec.sinks:

@@ -11,6 +11,7 @@ from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass, field
 from typing import Any
 
+from cutwater.protocol.chain import digest
 from cutwater.protocol.effects import TableHead
 from cutwater.sim.topology import Path
 
@@ -19,22 +20,37 @@ Rows = dict[Path, tuple[int, int]]
 
 
 class SimStore:
-    """Objects by name."""
+    """Objects by name. What Spark writes is not durable before somebody asks for that."""
 
     def __init__(self) -> None:
         self.objects: dict[str, Any] = {}
         self._names: list[str] = []
+        self._unsynced: set[str] = set()
 
-    def create(self, name: str, content: Any) -> bool:
+    def create(self, name: str, content: Any, synced: bool = True) -> bool:
         if name in self.objects:
             return False
         self.objects[name] = content
         insort(self._names, name)
+        if not synced:
+            self._unsynced.add(name)
         return True
 
     def delete(self, name: str) -> None:
+        self._unsynced.discard(name)
         if self.objects.pop(name, None) is not None:
             del self._names[bisect_left(self._names, name)]
+
+    def checksum(self, name: str) -> str | None:
+        """Makes an object durable, as the real store does when it is asked for this."""
+        self._unsynced.discard(name)
+        content = self.objects.get(name)
+        return None if content is None else checksum_of(content)
+
+    def lose_power(self) -> None:
+        """What was not made durable is gone."""
+        for name in sorted(self._unsynced):
+            self.delete(name)
 
     def list(self, prefix: str, after: str = "") -> list[str]:
         start = bisect_right(self._names, after) if after > prefix else bisect_left(self._names, prefix)
@@ -44,6 +60,11 @@ class SimStore:
                 break
             found.append(self._names[i])
         return found
+
+
+def checksum_of(content: Any) -> str:
+    """Of modelled rows or state."""
+    return digest(repr(content).encode())
 
 
 @dataclass(slots=True)

@@ -296,7 +296,7 @@ class World:
         if batch >= 0:
             name = self.state_name(stage, generation, incarnation, batch)
             self.store.delete(name)
-            self.store.create(name, state)
+            self.store.create(name, state, synced=False)
 
     def read_data(self, name: str, what: str, reader: tuple[str, int, int]) -> tuple[int, Rows]:
         data: tuple[int, Rows] = self._needed(name, what, reader)

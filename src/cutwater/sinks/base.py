@@ -23,8 +23,8 @@ from pyspark.sql import functions as F
 
 from cutwater.protocol.effects import TableHead
 from cutwater.protocol.errors import StoreError, UserError
-from cutwater.protocol.records import StagedFile
-from cutwater.sinks.footers import read_footers
+from cutwater.protocol.records import StagedFile, decode, seal
+from cutwater.sinks.footers import check_pages, read_footers
 from cutwater.stores import Store, open_store
 
 FOLDER = "_cutwater/"
@@ -126,7 +126,7 @@ class Sink(ABC):
         now = Description(self.kind, url, self.partition_by, self.final_by, since)
         self._since = now.since
         if description(self._store, self.name) != now:
-            self._store.put(_description_name(self.name), msgspec.json.encode(now))
+            self._store.put(_description_name(self.name), seal(now))
 
     def _first_version(self, url: str) -> int:
         """The version from which on what is in the target may be this sink's own."""
@@ -204,6 +204,32 @@ class Sink(ABC):
             if folder is not None:
                 shutil.rmtree(folder, ignore_errors=True)
 
+    def problems(self, staged: Sequence[str]) -> list[str]:
+        """What is wrong with these staged files, and with the files that the target shows now, in words."""
+        found = []
+        for name in staged:
+            try:
+                check_pages(self._files, name)
+            except StoreError as error:
+                found.append(str(error))
+        sizes = self._shown_now()
+        for name, size in sizes.items():
+            there = self._files.size(name)
+            if there is None:
+                found.append(f"{name} is missing, which the target shows")
+            elif size is not None and there != size:
+                found.append(f"{name} has {there} bytes, and the target says {size}")
+            elif size is None:
+                try:
+                    check_pages(self._files, name)
+                except StoreError as error:
+                    found.append(str(error))
+        return found
+
+    def _shown_now(self) -> dict[str, int | None]:
+        """The files that the target shows now, with their sizes where it says so."""
+        return {}
+
     @abstractmethod
     def _shown(self, attempts: Iterable[str]) -> set[str]:
         """Those of the attempts of which some version that can still be read has files."""
@@ -276,11 +302,14 @@ def descriptions(store: Store) -> dict[str, Description]:
 
 def _described(name: str, data: bytes) -> Description:
     try:
-        return msgspec.json.decode(data, type=Description)
-    except ValueError as error:
-        raise StoreError(
-            f"{name} is damaged ({error}); remove it: the next run of the pipeline writes it again"
-        ) from error
+        return decode(name, data, Description)
+    except StoreError as error:
+        raise StoreError(f"{error}. Remove it: the next run of the pipeline writes it again") from error
+
+
+def kind_of(name: str) -> type[Identity] | type[Description]:
+    """What an object below `sinks/` is."""
+    return Description if name.endswith(_DESCRIPTION) else Identity
 
 
 def identity(store: Store, sink: str) -> str:
@@ -288,15 +317,15 @@ def identity(store: Store, sink: str) -> str:
     name = _identity_name(sink)
     store_has = store.read(name)
     if store_has is None:
-        store.create(name, msgspec.json.encode(Identity(uuid4().hex[:12])))
+        store.create(name, seal(Identity(uuid4().hex[:12])))
         store_has = store.read(name)
     if store_has is None:
         raise SinkFailed(f"{name} was created and cannot be read; is the store being removed?")
     try:
-        return msgspec.json.decode(store_has, type=Identity).id
-    except ValueError as error:
+        return decode(name, store_has, Identity).id
+    except StoreError as error:
         raise StoreError(
-            f"{name} is damaged ({error}), so it is not known which transactions in the target of sink "
+            f"{name} is damaged ({error.__cause__}), so it is not known which transactions in the target of sink "
             f"{sink} are its own; bring the object back from a copy of the store"
         ) from error
 

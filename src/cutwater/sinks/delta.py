@@ -346,6 +346,16 @@ class DeltaSink(Sink):
         with self._table_errors():
             return DeltaTable(self._files.url, version=versions[0]) if versions else None
 
+    def _shown_now(self) -> dict[str, int | None]:
+        with self._table_errors():
+            try:
+                adds = DeltaTable(self._files.url).get_add_actions(flatten=True)
+            except TableNotFoundError:
+                return {}
+            return dict(
+                zip(adds.column("path").to_pylist(), adds.column("size_bytes").to_pylist(), strict=True)
+            )
+
     def _shown(self, attempts: Iterable[str]) -> set[str]:
         head = self.head().version
         oldest = head + 1

@@ -40,6 +40,19 @@ def read_footers(store: Store, names: Sequence[str]) -> list[Any]:
         return list(pool.map(lambda name: _read_object(bucket, name), names))
 
 
+def check_pages(store: Store, name: str) -> int:
+    """How many rows a Parquet file has, all of it read. Raises `StoreError` if it is gone or damaged."""
+    path = store.path(name)
+    data = store.read(name) if path is None else b""
+    if data is None or not store.exists(name):
+        raise _gone(name)
+    try:
+        file = pq.ParquetFile(BytesIO(data) if path is None else path, page_checksum_verification=True)
+        return sum(piece.num_rows for piece in file.iter_batches())
+    except Exception as error:  # whatever a reader of damaged bytes raises
+        raise StoreError(f"{name} is damaged ({str(error)[:200]})") from error
+
+
 def _read_object(bucket: Any, name: str) -> Any:
     try:
         size = obstore.head(bucket, name)["size"]

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from cutwater.protocol.effects import TableHead
 from cutwater.protocol.errors import StoreError, UserError
-from cutwater.protocol.records import decode
+from cutwater.protocol.records import decode, seal
 from cutwater.sinks.base import FOLDER, Sink, identity, last_part, refuse_foreign
 from cutwater.sinks.footers import read_footers
 from cutwater.sinks.schemas import misfit, plain
@@ -179,8 +179,11 @@ class ParquetSink(Sink):
             epoch=epoch,
             schema=plain(self.schema) if first else None,
         )
-        created = self._files.create(_name(expected_version + 1), msgspec.json.encode(version))
+        created = self._files.create(_name(expected_version + 1), seal(version))
         return expected_version + 1 if created else None
+
+    def _shown_now(self) -> dict[str, int | None]:
+        return dict.fromkeys(_files_at(self._files, _newest(self._files)))
 
     def _shown(self, attempts: Iterable[str]) -> set[str]:
         head = self.head().version

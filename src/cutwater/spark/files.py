@@ -12,8 +12,15 @@ from typing import Any
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 
+from cutwater.protocol.errors import StoreError
+
 SCHEMA_KEY = "org.apache.spark.sql.parquet.row.metadata"
-OPTIONS = {"mergeSchema": "false", "ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
+OPTIONS = {
+    "mergeSchema": "false",
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+    "parquet.page.verify-checksum.enabled": "true",
+}
 
 
 class Files:
@@ -73,7 +80,12 @@ class Files:
     def columns(self, url: str) -> tuple[list[str], str | None]:
         """The names of a Parquet file's columns, and the schema with which Spark says it wrote them."""
         if url.startswith("file://"):
-            footer = pq.read_metadata(url.removeprefix("file://"))
+            try:
+                footer = pq.read_metadata(url.removeprefix("file://"))
+            except FileNotFoundError:
+                raise
+            except (OSError, ValueError) as error:
+                raise _damaged(url, error) from error
             said = (footer.metadata or {}).get(SCHEMA_KEY.encode())
             return footer.schema.to_arrow_schema().names, said.decode() if said is not None else None
         opened = self._parquet.util.HadoopInputFile.fromPath(self._path(url), self._conf)
@@ -92,6 +104,12 @@ class Files:
             f"{len(gone)} of {len(paths)} files are gone, {gone[0] if gone else paths[0]} among them; `cutwater verify` "
             "says what is damaged, and a checkpoint before it can be restored"
         )
+
+
+def _damaged(url: str, error: Exception) -> StoreError:
+    return StoreError(
+        f"{url} is damaged ({error}); `cutwater verify` says what else is, and a checkpoint before it can be restored"
+    )
 
 
 def scala_object(package: Any, name: str) -> Any:

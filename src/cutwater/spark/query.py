@@ -21,7 +21,8 @@ from pyspark.sql.types import DatetimeType, NumericType, StructType
 from cutwater import failpoints
 from cutwater.folders import write_prepared
 from cutwater.leftovers import label
-from cutwater.offsets import parse_offsets, position_in
+from cutwater.offsets import Offsets, parse_offsets, position_in
+from cutwater.protocol.chain import digest
 from cutwater.protocol.records import Offset, Prepared, StagedFile
 from cutwater.protocol.watermark import NONE, UNKNOWN, Watermark, known
 from cutwater.sinks.base import Sink
@@ -180,7 +181,15 @@ class BatchWriter:
         watermark: Watermark = NONE
         if self.has_watermark:
             watermark = known(planned.watermark_ms) if planned.watermark_ms > 0 else UNKNOWN
-        return Prepared(batch, files, staged, consumed, offsets, watermark, rows, size)
+        checksums = {f"offsets/{spark_batch}": digest(data), **self._source_logs(planned)}
+        return Prepared(batch, files, staged, consumed, offsets, watermark, rows, size, checksums)
+
+    def _source_logs(self, planned: Offsets) -> dict[str, str]:
+        """The checksums of what file sources have written down about the batch."""
+        entries = [(n, planned.log_offset(n)) for n in range(len(planned.native))]
+        names = [f"sources/{n}/{e}{end}" for n, e in entries if e is not None for end in ("", ".compact")]
+        found = self.store.read_many([self.folder + name for name in names])
+        return {name: digest(data) for name, data in zip(names, found, strict=True) if data is not None}
 
 
 def in_short(error: BaseException, lines: int = 30) -> str:

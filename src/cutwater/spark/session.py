@@ -14,7 +14,7 @@ from importlib import resources
 from typing import Any
 
 import pyspark
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
@@ -22,6 +22,9 @@ from pyspark.sql import SparkSession
 from cutwater.protocol.errors import UserError
 
 NEVER = "1000000000"
+_PACKAGES = {"s3a": "org.apache.hadoop:hadoop-aws", "abfss": "org.apache.hadoop:hadoop-azure"}
+"""Where Hadoop's file systems for buckets are, which do not come with Spark."""
+
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 LOCAL_TASKS = 2
@@ -151,9 +154,43 @@ def adopt_session(session: Any) -> None:
         raise UserError(f"spark={session!r} is no SparkSession; leave it out to get one with good defaults")
     for key, value in NEEDED.items():
         session.conf.set(key, value)
+    _tell_s3a(session)
     # With RocksDB state files get names of their own, so that no two attempts can write the same one.
     version = "2" if "RocksDB" in (session.conf.get(PROVIDER) or "") else "1"
     session.conf.set("spark.sql.streaming.stateStore.checkpointFormatVersion", version)
+
+
+def _tell_s3a(session: SparkSession) -> None:
+    """Gives Hadoop's S3A the server that the environment names, as the store itself has it. (Spark itself hands on
+    keys from there.) What the user has set stays."""
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    inner: Any = session.sparkContext
+    conf = inner._jsc.hadoopConfiguration()
+    if endpoint and conf.get("fs.s3a.endpoint", "") in ("", endpoint):
+        conf.set("fs.s3a.endpoint", endpoint)
+        conf.set("fs.s3a.path.style.access", "true")
+    if region and not conf.get("fs.s3a.endpoint.region", ""):
+        conf.set("fs.s3a.endpoint.region", region)
+
+
+def check_reach(session: SparkSession, url: str) -> None:
+    """Raises `UserError` if this session has no file system for such URLs."""
+    scheme = url.partition(":")[0]
+    inner: Any = session.sparkContext
+    hadoop = inner._jvm.org.apache.hadoop
+    try:
+        hadoop.fs.FileSystem.getFileSystemClass(scheme, inner._jsc.hadoopConfiguration())
+    except Py4JJavaError as error:
+        version = hadoop.util.VersionInfo.getVersion()
+        package = _PACKAGES.get(scheme)
+        advice = (
+            f"start with --conf spark.jars.packages={package}:{version}, or put that jar and what it needs on Spark's "
+            "class path"
+            if package
+            else f"put a Hadoop file system for {scheme}:// on Spark's class path"
+        )
+        raise UserError(f"Spark cannot read or write {scheme}:// yet; {advice}") from error
 
 
 def hush(session: SparkSession) -> None:

@@ -120,7 +120,10 @@ class ChannelSource:
 
     def _columns_of(self, url: str) -> dict[str, str]:
         names, said = self._files.columns(url)
-        types = _columns(said) if said is not None else {}
+        try:
+            types = _columns(said) if said is not None else {}
+        except (ValueError, KeyError, TypeError):
+            types = {}  # what is written there is damaged, and is told as other columns
         return {name: types.get(name, "of an unknown type") for name in names}
 
 

@@ -1,0 +1,199 @@
+"""A stopped store with one of everything in it, and what can happen to its objects."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+import cutwater as cw
+from cutwater.cli import app
+from cutwater.commands.loading import load
+from cutwater.protocol.errors import CutwaterError
+from tests.faults.child import last_batch, until
+from tests.spark_helpers import deliver, numbers
+
+DEADLINE_S = 180.0
+EVERY_HOUR = "1h"
+SOURCE = """
+import cutwater as cw
+
+pipeline = cw.Pipeline("damaged")
+
+@pipeline.stage(sinks=[cw.delta("{base}/out/first")])
+def first(spark):
+    reader = spark.readStream.schema("id long, amount double, ts timestamp").option("maxFilesPerTrigger", 1)
+    return reader.parquet("{base}/in").dropDuplicates(["id"])
+
+@pipeline.stage(sinks=[cw.parquet("{base}/out/second")]{lazy})
+def second(first):
+    return first.select("id", "amount")
+"""
+
+KINDS = {
+    "journal": r"journal/.*",
+    "stage log": r"stages/[^/]+/\d+/log/.*",
+    "manifest": r"checkpoints/.*/manifest.json",
+    "copied state": r"checkpoints/.*/state/.*",
+    "rows in flight": r"checkpoints/.*/channels/.*",
+    "mark": r"published/.*",
+    "sink id": r"sinks/.*",
+    "graph": r"graph/.*",
+    "rows": r"stages/[^/]+/\d+/data/.*",
+    "prepared": r"stages/.*/prepared/.*",
+    "offsets": r"stages/.*/offsets/.*",
+    "commits": r"stages/.*/commits/.*",
+    "source log": r"stages/.*/sources/.*",
+    "state": r"stages/.*/state/.*",
+    "folder": r"stages/[^/]+/\d+/spark/\d+/(cutwater/.*|metadata)",
+    "told": r"(status|explain)/.*",
+}
+"""What an object of the store is, by its name."""
+
+DAMAGES = ("flip", "truncate", "empty", "edit", "delete")
+
+
+@dataclass(frozen=True)
+class Damage:
+    kind: str
+    name: str
+    how: str
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.how} {self.name} ({self.kind}, seed {self.seed})"
+
+
+def damaged(data: bytes, how: str, rng: Random) -> bytes | None:
+    """What becomes of an object's bytes; `None` if it is deleted."""
+    match how:
+        case "delete":
+            return None
+        case "empty":
+            return b""
+        case "truncate":
+            return data[: rng.randrange(len(data))] if data else b""
+        case "edit":
+            digits = [m.start() for m in re.finditer(rb"\d", data)]
+            if not digits:
+                return b"something else"
+            place = rng.choice(digits)
+            return data[:place] + str((data[place] - 47) % 10).encode() + data[place + 1 :]
+        case _:
+            place = rng.randrange(len(data)) if data else 0
+            return (
+                data[:place] + bytes([data[place] ^ 1 << rng.randrange(8)]) + data[place + 1 :]
+                if data
+                else b"x"
+            )
+
+
+class Patient:
+    """A pipeline in a folder, stopped in the middle of its work, which can be brought back to that moment."""
+
+    def __init__(self, base: Path, spark: SparkSession) -> None:
+        self.base = base / "live"
+        self.kept = base / "kept"
+        self.spark = spark
+        self.base.mkdir(parents=True)
+        self.count = 0
+        (self.base / "pipe.py").write_text(SOURCE.format(base=self.base, lazy=""))
+        (self.base / "lazy.py").write_text(SOURCE.format(base=self.base, lazy=f', trigger="{EVERY_HOUR}"'))
+        self._fall_ill()
+        shutil.copytree(self.base, self.kept)
+
+    @property
+    def store(self) -> str:
+        return str(self.base / "state")
+
+    def _deliver(self) -> None:
+        deliver(self.base / "in", f"part-{self.count:04d}", numbers(range(self.count, self.count + 20)))
+        self.count += 20
+
+    def _fall_ill(self) -> None:
+        """Drained once, saved, then stopped: rows in flight in a checkpoint and behind it, batches behind it too."""
+        self._deliver()
+        self.run()
+        self._deliver()
+        pipeline = load(str(self.base / "lazy.py"))
+        pipeline.start(self.store, every=EVERY_HOUR, spark=self.spark)
+        until(lambda: last_batch(pipeline, "first") >= 1, "a batch")
+        pipeline.checkpoint(unaligned=True, timeout=DEADLINE_S)
+        pipeline.checkpoint(unaligned=True, full=True, timeout=DEADLINE_S)
+        before = last_batch(pipeline, "first")
+        self._deliver()
+        until(lambda: last_batch(pipeline, "first") > before, "another batch")
+        pipeline.stop()
+
+    def recover(self) -> None:
+        """Brings everything back to how it was when it was stopped."""
+        for folder in ("state", "out"):
+            shutil.rmtree(self.base / folder)
+            shutil.copytree(self.kept / folder, self.base / folder)
+
+    # --- damage ---------------------------------------------------------------------------------------
+
+    def objects(self) -> dict[str, list[str]]:
+        """What there is to be damaged, by kind."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for path in sorted((self.kept / "state").rglob("*")):
+            name = str(path.relative_to(self.kept / "state"))
+            if path.is_file() and not any(part.startswith(".") for part in Path(name).parts):
+                kinds = [kind for kind, form in KINDS.items() if re.fullmatch(form, name)]
+                found[kinds[0] if kinds else "other"].append(f"state/{name}")
+        for path in sorted((self.kept / "out").rglob("*.parquet")):
+            found["table file"].append(str(path.relative_to(self.kept)))
+        return found
+
+    def suffer(self, damage: Damage) -> bool:
+        """Damages one object; whether that changed anything."""
+        path = self.base / damage.name
+        before = path.read_bytes()
+        after = damaged(before, damage.how, Random(damage.seed))
+        path.unlink()
+        if after is not None:
+            path.write_bytes(after)
+        return after != before
+
+    # --- treatment ------------------------------------------------------------------------------------
+
+    def verify(self) -> tuple[bool, str]:
+        """Whether `cutwater verify` says that all is well, and what it says."""
+        shown = CliRunner().invoke(app, ["verify", "--store", self.store, "--tables", "--json"])
+        assert shown.exception is None or isinstance(shown.exception, SystemExit), repr(shown.exception)
+        assert "Traceback" not in shown.output, shown.output
+        return shown.exit_code == 0, shown.output
+
+    def run(self, **options: Any) -> str | None:
+        """Runs to the end of the input; what was said if that was refused in words. Anything else is a failure."""
+        pipeline = load(str(self.base / "pipe.py"))
+        options = {"restarts": 0, "tolerated_failures": 0, "takeover": True, **options}
+        try:
+            pipeline.start(self.store, every=EVERY_HOUR, once=True, spark=self.spark, **options)
+            assert pipeline.wait(DEADLINE_S), "it hangs"
+        except CutwaterError as error:
+            return str(error)
+        finally:
+            pipeline.stop()
+        return None
+
+    def ids(self, table: str) -> list[int]:
+        if table == "first":
+            rows = DeltaTable(str(self.base / "out/first")).to_pyarrow_table()
+        else:
+            rows = pq.ParquetDataset(cw.parquet_files(str(self.base / "out/second"))).read()
+        return sorted(rows.column("id").to_pylist())
+
+    def is_right(self) -> None:
+        """Both tables have every row, once."""
+        for table in ("first", "second"):
+            assert self.ids(table) == list(range(self.count)), f"table {table} is wrong"

@@ -1,0 +1,70 @@
+"""A store that was written before control objects had checksums (`tests/stores/`) opens, and goes on."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from typer.testing import CliRunner
+
+import cutwater as cw
+from cutwater.cli import app
+from cutwater.offline import read_journal
+from cutwater.protocol.records import JOURNAL_PREFIX, mark_name
+from cutwater.stores import open_store
+from tests.spark_helpers import NUMBERS, deliver, numbers
+
+HELD = 20
+"""So many rows are in its table."""
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    with tarfile.open(Path(__file__).parent / "stores" / "before-checksums.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    return tmp_path
+
+
+def ids(base: Path) -> list[int]:
+    rows = pq.ParquetDataset(cw.parquet_files(str(base / "out"))).read()
+    return sorted(rows.column("id").to_pylist())
+
+
+def test_it_has_no_checksums_and_is_whole_all_the_same(old: Path) -> None:
+    store = open_store(str(old / "state"))
+    for prefix in (JOURNAL_PREFIX, "stages/", "published/", "sinks/", "graph/", "checkpoints/"):
+        names = [name for name in store.list(prefix) if name.endswith(".json")]
+        assert names
+        assert not any(b'"sum":' in (store.read(name) or b"") for name in names)
+    shown = CliRunner().invoke(app, ["verify", "--store", str(old / "state")])
+    assert shown.exit_code == 0, shown.output
+    assert cw.tables(str(old / "state")) == {"out": 1}
+
+
+def test_it_goes_on_and_can_be_restored(old: Path, spark: SparkSession) -> None:
+    pipeline = cw.Pipeline("old")
+
+    @pipeline.stage
+    def source(spark: SparkSession) -> DataFrame:
+        return spark.readStream.schema(NUMBERS).parquet(str(old / "in"))
+
+    @pipeline.stage(sinks=[cw.parquet(str(old / "out"))])
+    def kept(source: DataFrame) -> DataFrame:
+        return source.select("id")
+
+    assert ids(old) == list(range(HELD))
+    deliver(old / "in", "part-9", numbers(range(HELD, HELD + 10)))
+    for options in ({}, {"restore": "good"}):
+        pipeline.run(str(old / "state"), spark=spark, once=True, every="1h", **options)
+        assert ids(old) == list(range(HELD + 10))
+    store = open_store(str(old / "state"))
+    state = read_journal(store).state
+    assert state.head is not None
+    written = store.read(mark_name(state.committed[state.head].index, "out"))
+    assert written is not None
+    assert b'"sum":' in written
+    shown = CliRunner().invoke(app, ["verify", "--store", str(old / "state")])
+    assert shown.exit_code == 0, shown.output
