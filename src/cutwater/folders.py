@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -20,6 +20,7 @@ from cutwater import failpoints
 from cutwater.protocol.errors import StoreError
 from cutwater.protocol.records import Prepared, StageReport, decode, encode
 from cutwater.protocol.retention import Stored
+from cutwater.sourcelogs import DEFAULT_INTERVAL
 from cutwater.sparkfolder import BASE, COMPLETE, OPERATOR, Cache, SparkFolder
 from cutwater.statefiles import FOREVER, moved_metadata
 from cutwater.stores import Store
@@ -137,21 +138,23 @@ def make_folder(
     source: int | None,
     report: StageReport | None,
     last: int | None = None,
+    log_interval: int = DEFAULT_INTERVAL,
 ) -> None:
     """Makes an incarnation's folder: from the folder of incarnation `source`, up to the last batch that Spark
     has committed there; or, without one, from the files that `report` names; or empty.
 
     `last` is the last batch in the stage's log, if it is known: nothing is taken over that only earlier
-    batches need. What an earlier try has left behind is removed first.
+    batches need. `log_interval` is Spark's setting, see `sourcelogs.py`. What an earlier try has left behind is
+    removed first.
     """
     prefix = spark_prefix(stage, generation, incarnation)
     if store.exists(prefix + COMPLETE):
         return
     store.delete(store.list(prefix))
     if source is not None:
-        mark = _take_over(store, spark_prefix(stage, generation, source), prefix, last)
+        mark = _take_over(store, spark_prefix(stage, generation, source), prefix, last, log_interval)
     elif report is not None and report.state:
-        mark = _rebuild(store, report, prefix)
+        mark = _rebuild(store, report, prefix, log_interval)
     else:
         batch = report.batch if report is not None else -1
         store.create(prefix + BASE, encode(Base(batch)))
@@ -160,7 +163,7 @@ def make_folder(
     store.create(prefix + COMPLETE, encode(mark))
 
 
-def _take_over(store: Store, origin: str, prefix: str, last: int | None) -> Complete:
+def _take_over(store: Store, origin: str, prefix: str, last: int | None, log_interval: int) -> Complete:
     cache = Cache()
     folder = SparkFolder(store, origin, cache)
     base = _base(store, origin, cache)
@@ -181,29 +184,43 @@ def _take_over(store: Store, origin: str, prefix: str, last: int | None) -> Comp
                 f"files of batch {upto + base + 1} are gone from {origin}; restore the newest checkpoint"
             )
         names |= needed or set()
-    _side_by_side(lambda name: _copy(store, origin + name, prefix, name), sorted(names))
+    gone = _fill(store, prefix, {name: origin + name for name in names}, log_interval)
+    if gone:
+        raise StoreError(
+            f"{gone[0]} is gone, which batch {upto + base + 1} needs; restore the newest checkpoint"
+        )
     return Complete(upto + base + 1, lowest + base + 1)
 
 
-def _rebuild(store: Store, report: StageReport, prefix: str) -> Complete:
+def _rebuild(store: Store, report: StageReport, prefix: str, log_interval: int) -> Complete:
+    gone = _fill(store, prefix, {_name_in_folder(name): name for name in report.state}, log_interval)
+    if gone:
+        raise StoreError(
+            f"{len(gone)} of {len(report.state)} state files of stage {report.stage} at batch {report.batch} "
+            f"are gone: {', '.join(gone[:5])}{' ...' if len(gone) > 5 else ''}; restore another checkpoint"
+        )
+    return Complete(report.batch, report.batch)
+
+
+def _fill(store: Store, prefix: str, files: Mapping[str, str], log_interval: int) -> list[str]:
+    """Copies files of one folder into another one, at `prefix`, by name there, and sees to it that Spark starts with
+    their source logs. Answers those that are gone."""
     gone: list[str] = []
 
     def copy(name: str) -> None:
         try:
-            _copy(store, name, prefix, _name_in_folder(name))
+            _copy(store, files[name], prefix, name)
         except OSError:
-            if store.exists(name):
+            if store.exists(files[name]):
                 raise
-            gone.append(name)
+            gone.append(files[name])
 
-    _side_by_side(copy, sorted(report.state))
-    if gone:
-        raise StoreError(
-            f"{len(gone)} of {len(report.state)} state files of stage {report.stage} at batch {report.batch} "
-            f"are gone: {', '.join(sorted(gone)[:5])}{' ...' if len(gone) > 5 else ''}; restore another "
-            "checkpoint"
-        )
-    return Complete(report.batch, report.batch)
+    origin = next((source.removesuffix(name) for name, source in files.items()), "")
+    replaced, instead = SparkFolder(store, origin, Cache(), files.values()).logs_written_anew(log_interval)
+    _side_by_side(copy, sorted(files.keys() - replaced))
+    for name, data in instead.items():
+        store.create(prefix + name, data)
+    return sorted(gone)
 
 
 def _copy(store: Store, source: str, prefix: str, name: str) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from cutwater.offsets import Commit, Offsets, parse_commit, parse_offsets
+from cutwater.sourcelogs import can_start, needed_entries, needed_to_rewrite, written_anew
 from cutwater.statefiles import (
     FOREVER,
     Place,
@@ -149,20 +150,33 @@ class SparkFolder:
         return names
 
     def _entries(self, source: int, batch: int) -> set[int]:
-        """The entries of a source's own log that a batch needs: for a file source those from the newest
-        compacted one on, and those that the batch itself has read; for another kind of source all."""
+        """The entries of a source's own log that a batch needs: all, if it is no file source."""
         log = self._logs.get(source, {})
         upto = self._read_upto(source, batch)
         if upto is None:
             return set(log)
-        compacted = (entry for entry, name in log.items() if name.endswith(".compact") and entry <= upto)
-        first = max(compacted, default=0)
-        before = self._read_upto(source, batch - 1)
-        return set(range(first if before is None else min(first, before + 1), upto + 1))
+        return needed_entries(log, self._read_upto(source, batch - 1), upto)
 
     def _read_upto(self, source: int, batch: int) -> int | None:
         plan = self._plan(batch)
         return plan.log_offset(source) if plan is not None else None
+
+    def logs_written_anew(self, setting: int) -> tuple[set[str], dict[str, bytes]]:
+        """The files of source logs with which Spark would not start, where its setting for their interval is this,
+        and by name what to put in their place."""
+        instead: dict[str, bytes] = {}
+        replaced: set[str] = set()
+        for source, log in self._logs.items():
+            read = [self._read_upto(source, batch) for batch in self.offsets]
+            if all(upto is None for upto in read) or can_start(log, setting):
+                continue
+            names = [log[entry] for entry in needed_to_rewrite(log) if entry in log]
+            data = self._store.read_many([self.prefix + name for name in names])
+            contents = {name: text for name, text in zip(names, data, strict=True) if text is not None}
+            lowest = min(-1 if upto is None else upto for upto in read)
+            instead |= written_anew(self.prefix, contents, log, lowest, setting)
+            replaced.update(log.values())
+        return replaced, instead
 
     # --- which batches need a file --------------------------------------------------------------------
 
