@@ -53,6 +53,7 @@ class Life:
     cache: Cache = field(default_factory=Cache)
     kept: dict[int, dict[str, str]] = field(default_factory=dict)
     query: Incarnation = field(init=False)
+    has_run: bool = False
 
     def __post_init__(self) -> None:
         make_folder(self.store, self.stage, 1, 1, None, None)
@@ -65,7 +66,11 @@ class Life:
     # --- what happens in it -----------------------------------------------------------------------------
 
     def run(self, batches: int) -> None:
+        """Batches in a folder in which none has run yet: nothing is started twice in one."""
+        if self.has_run:
+            self.restart()
         self.query.run(batches)
+        self.has_run = True
 
     def setting_is(self, setting: int) -> None:
         """The setting of the next start."""
@@ -130,6 +135,7 @@ class Life:
         self.generation, self.incarnation = generation, incarnation
         self.query = self.begin(self.store, generation, incarnation, batch, self.setting)
         self.cache = Cache()
+        self.has_run = False
         self.check()
 
     # --- what is looked at ------------------------------------------------------------------------------

@@ -26,9 +26,10 @@ CLEAN_RESTARTS: list[Step] = [
 """A log of which only the last `.compact` file was taken along ended here, at the second restart."""
 
 OLD_STORE: list[Step] = [
-    ("setting_is", 2), ("run", 4), ("forget_the_compact_file_before_the_last",), ("setting_is", 7), ("restart",),
-    ("run", 3), ("keep", True), ("setting_is", 3), ("run", 2), ("restart",), ("run", 1), ("restore", 0), ("run", 1),
+    ("setting_is", 6), ("run", 9), ("keep", True), ("setting_is", 2), ("restart",), ("run", 2), ("keep",), ("collect",),
+    ("restart",), ("restore", 0), ("run", 2),
 ]  # fmt: skip
+"""One `.compact` file, from which Spark concludes another interval than that of the rest."""
 
 
 def long_script(seed: int, batches: int) -> list[Step]:

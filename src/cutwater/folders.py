@@ -9,6 +9,7 @@ batches from there) and `cutwater/complete` (created last). Batches are those of
 from __future__ import annotations
 
 import re
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ from typing import TypeVar
 import msgspec
 
 from cutwater import failpoints
+from cutwater.leaves import SOURCES, Leaf, refuse_changed
 from cutwater.protocol.errors import StoreError
 from cutwater.protocol.records import Prepared, StageReport, decode, encode
 from cutwater.protocol.retention import Stored
@@ -28,6 +30,7 @@ from cutwater.stores import Store
 __all__ = [
     "Cache",
     "base_of",
+    "claim_sources",
     "committed",
     "find_state",
     "find_stored",
@@ -127,6 +130,24 @@ def committed(
     return record
 
 
+# --- sources ---------------------------------------------------------------------------------------------
+
+
+def claim_sources(
+    store: Store, stage: str, generation: int, incarnation: int, leaves: Sequence[Leaf]
+) -> None:
+    """Says what the plan of a query reads that is about to start in its folder. Raises `SourcesChanged` if the
+    positions in there are of something else."""
+    prefix = spark_prefix(stage, generation, incarnation)
+    folder = SparkFolder(store, prefix, Cache())
+    recorded = folder.recorded_leaves()
+    positions = folder.positions()
+    if positions is not None:
+        refuse_changed(recorded, positions, leaves)
+    if recorded is None:
+        store.create(prefix + SOURCES, msgspec.json.encode(leaves))
+
+
 # --- making folders -----------------------------------------------------------------------------------
 
 
@@ -204,7 +225,7 @@ def _rebuild(store: Store, report: StageReport, prefix: str, log_interval: int) 
 
 def _fill(store: Store, prefix: str, files: Mapping[str, str], log_interval: int) -> list[str]:
     """Copies files of one folder into another one, at `prefix`, by name there, and sees to it that Spark starts with
-    their source logs. Answers those that are gone."""
+    their source logs, and with the batch that is due. Answers those that are gone."""
     gone: list[str] = []
 
     def copy(name: str) -> None:
@@ -216,9 +237,11 @@ def _fill(store: Store, prefix: str, files: Mapping[str, str], log_interval: int
             gone.append(files[name])
 
     origin = next((source.removesuffix(name) for name, source in files.items()), "")
-    replaced, instead = SparkFolder(store, origin, Cache(), files.values()).logs_written_anew(log_interval)
+    folder = SparkFolder(store, origin, Cache(), files.values())
+    replaced, written = folder.logs_written_anew(log_interval)
+    written |= folder.due_plan(int(time.time() * 1000))
     _side_by_side(copy, sorted(files.keys() - replaced))
-    for name, data in instead.items():
+    for name, data in written.items():
         store.create(prefix + name, data)
     return sorted(gone)
 
