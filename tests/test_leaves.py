@@ -142,11 +142,13 @@ def test_logs_are_numbered_as_spark_numbers_them(spark: SparkSession, tmp_path: 
         "join": other,
         "kinds": rate.union(left.select("id")).union(right.select("id")),
     }
+
+    def compute(rows: DataFrame, batch: int) -> None:
+        rows.collect()
+
     for name, frame in plans.items():
         where = tmp_path / "checkpoints" / name
-        query: Any = frame.writeStream.foreachBatch(lambda rows, batch: None).option(
-            "checkpointLocation", str(where)
-        )
+        query: Any = frame.writeStream.foreachBatch(compute).option("checkpointLocation", str(where))
         query.trigger(availableNow=True).start().awaitTermination()
         leaves = read_plan(frame).leaves
         lines = (where / "offsets/0").read_text().split("\n")[2:]
