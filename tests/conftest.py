@@ -14,6 +14,7 @@ STARTS_SPARK = (
     "test_commands",
     "test_examples",
     "test_faults",
+    "test_folder_kit",
     "test_members",
     "test_signals",
     "test_standalone",

@@ -172,11 +172,13 @@ def run(
     generation: int = 1,
     per_batch: int = 1,
     before: Callable[[int], None] | None = None,
+    outputs: Outputs | None = None,
 ) -> Outputs:
     """Runs a query over all files that are there, in its own folder; `per_batch` of them in a batch. `before` is called
-    inside each batch, with its number in the log, before it is prepared. Answers the output per batch."""
+    inside each batch, with its number in the log, before it is prepared. Answers the output per batch, which is in
+    `outputs` also if it fails."""
     build, mode = QUERIES[query]
-    outputs: Outputs = {}
+    outputs = {} if outputs is None else outputs
     cache = Cache()
     base = base_of(store, query, generation, incarnation)
 

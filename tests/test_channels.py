@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
@@ -16,6 +18,7 @@ from pyspark.sql.types import StructType
 import cutwater as cw
 from cutwater.spark.feed import Feed, FeedClosed
 from cutwater.spark.source import ChannelSource
+from cutwater.stores import LocalStore
 from tests.spark_helpers import NUMBERS, deliver, numbers, rows_of
 
 ALL_TYPES = """
@@ -272,3 +275,46 @@ def test_columns_of_another_type_are_an_error(spark: SparkSession, tmp_path: Pat
     source.feed = channel(spark, tmp_path, 1).feed
     with pytest.raises(Exception, match=r"channel 'a' \(id string\), but id bigint"):
         taken(source, tmp_path)
+
+
+def test_the_file_of_a_task_that_was_given_up_is_in_no_batch(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a task makes `_temporary/` again when the job's commit has removed it, and leaves its whole file there."""
+    deliver(tmp_path / "in", "0", numbers(range(40)))
+    left: list[Path] = []
+
+    def leave_behind(folder: Path) -> None:
+        late = folder / "_temporary/0/_temporary/attempt_202601011200000000000000000_0007_m_000000_1"
+        for path in folder.glob("*.parquet"):
+            late.mkdir(parents=True, exist_ok=True)
+            left.append(Path(shutil.copy(path, late)))
+
+    list_files = LocalStore.list
+
+    def listed(store: LocalStore, prefix: str, after: str = "") -> list[str]:
+        name = prefix.rstrip("/").rpartition("/")[2]
+        if re.fullmatch(r"(\d+-)?\d+-\d+-[0-9a-f]{8}", name) and (store.root / prefix).is_dir():
+            leave_behind(store.root / prefix)
+        return list_files(store, prefix, after)
+
+    monkeypatch.setattr(LocalStore, "list", listed)
+    pipeline = cw.Pipeline("late")
+
+    @pipeline.stage
+    def first(spark: SparkSession) -> DataFrame:
+        return spark.readStream.schema(NUMBERS).parquet(str(tmp_path / "in"))
+
+    @pipeline.stage(sinks=[cw.delta(str(tmp_path / "one")), cw.delta(str(tmp_path / "two"))])
+    def second(first: DataFrame) -> DataFrame:
+        return first.select("id")
+
+    @pipeline.stage(sinks=[cw.delta(str(tmp_path / "three"))])
+    def third(first: DataFrame) -> DataFrame:
+        return first.select("id")
+
+    pipeline.run(str(tmp_path / "state"), once=True, spark=spark, tell=lambda line: None)
+    folders = {str(path).partition("/_temporary/")[0].rpartition("/")[0] for path in left}
+    assert len(folders) == 5  # the channels of two stages, and three sinks
+    for table in ("one", "two", "three"):
+        assert rows_of(tmp_path / table, "id") == [(i,) for i in range(40)]

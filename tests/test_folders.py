@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import io
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -41,10 +38,7 @@ from cutwater.protocol.retention import deletable_states
 from cutwater.protocol.watermark import NONE
 from cutwater.statefiles import FOREVER
 from cutwater.stores import Store, open_store
-
-STAGE = "clean"
-OPERATOR = b'v1\n{"operatorInfo":{"operatorId":0,"operatorName":"x"},"stateStoreInfo":[%s]}'
-STORES = b'{"storeName":"default","numColsPrefixKey":0,"numPartitions":2}'
+from tests.modelled_folder import OPERATOR, STAGE, STORES, Query, prepared, snapshot_of
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -54,93 +48,6 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
 def report(batch: int, state: dict[str, str]) -> StageReport:
     return StageReport(STAGE, 1, batch, False, {}, {}, NONE, state)
-
-
-def prepared(batch: int) -> Prepared:
-    return Prepared(batch, (f"data/{batch}",), {}, {}, {}, NONE)
-
-
-@dataclass
-class Query:
-    """Writes what Spark writes: a file source whose log is compacted every third time, an operator with two
-    partitions, and snapshots of the state some time later. Unique names are numbers."""
-
-    store: Store
-    incarnation: int
-    rocksdb: bool = True
-    generation: int = 1
-    batch: int = -1
-    ids: dict[int, list[str]] = field(default_factory=dict)
-
-    @property
-    def prefix(self) -> str:
-        return spark_prefix(STAGE, self.generation, self.incarnation)
-
-    def put(self, name: str, data: bytes = b"") -> None:
-        self.store.put(self.prefix + name, data or name.encode())
-
-    def plan(self) -> None:
-        """Begins the next batch, and comes as far as its state."""
-        self.batch += 1
-        self.put("metadata", b'{"id":"x"}')
-        self.put("state/0/_metadata/metadata", OPERATOR % STORES)
-        self.put("state/0/0/_metadata/schema")
-        compacted = ".compact" if self.batch % 3 == 2 else ""
-        self.put(f"sources/0/{self.batch}{compacted}")
-        self.put(f"offsets/{self.batch}", f'v1\n{{"conf":{{}}}}\n{{"logOffset":{self.batch}}}'.encode())
-        self.ids[self.batch + 1] = []
-        for partition in (0, 1):
-            id = f"{self.incarnation}x{self.batch}x{partition}"
-            self.ids[self.batch + 1].append(id)
-            version = f"{self.batch + 1}_{id}.changelog" if self.rocksdb else f"{self.batch + 1}.delta"
-            self.put(f"state/0/{partition}/{version}")
-            if self.rocksdb:
-                self.put(f"state/0/{partition}/{version}.crc")
-
-    def commit(self) -> None:
-        record = prepared(self.batch + base_of(self.store, STAGE, self.generation, self.incarnation) + 1)
-        write_prepared(self.store, STAGE, self.generation, self.incarnation, record)
-        ids = {"stateUniqueIds": {"0": [[id] for id in self.ids[self.batch + 1]]}} if self.rocksdb else {}
-        self.put(f"commits/{self.batch}", b"v2\n" + msgspec.json.encode(ids))
-
-    def run(self, batches: int = 1) -> Query:
-        for _ in range(batches):
-            self.plan()
-            self.commit()
-        return self
-
-    def snapshot(self, version: int, partition: int, tables: list[str]) -> None:
-        """A snapshot arrives, which lists `tables`."""
-        self.upload(partition, tables)
-        self.finish_snapshot(version, partition, tables)
-
-    def upload(self, partition: int, tables: list[str]) -> None:
-        for table in tables if self.rocksdb else []:
-            self.put(f"state/0/{partition}/SSTs/{table}")
-
-    def finish_snapshot(self, version: int, partition: int, tables: list[str]) -> None:
-        if not self.rocksdb:
-            self.put(f"state/0/{partition}/{version}.snapshot")
-            return
-        name = f"{version}_{self.ids[version][partition]}.zip"
-        self.put(f"state/0/{partition}/{name}", snapshot_of(tables))
-
-    def state(self, batch: int) -> dict[str, str] | None:
-        return find_state(self.store, STAGE, self.generation, self.incarnation, batch, None, Cache())
-
-    def named(self, batch: int) -> set[str]:
-        state = self.state(batch)
-        assert state is not None
-        return {name.removeprefix(self.prefix) for name in state}
-
-
-def snapshot_of(tables: list[str]) -> bytes:
-    """A snapshot as RocksDB's provider packs it."""
-    listed = [{"localFileName": "x", "dfsSstFileName": table, "sizeBytes": 1} for table in tables]
-    data = io.BytesIO()
-    with zipfile.ZipFile(data, "w") as file:
-        file.writestr("metadata", b"v1\n" + msgspec.json.encode({"sstFiles": listed, "numKeys": 1}))
-    return data.getvalue()
 
 
 def new_query(store: Store, rocksdb: bool = True) -> Query:
@@ -369,6 +276,7 @@ def test_a_batch_needs_its_newest_snapshot_and_what_came_after(store: Store) -> 
         "commits/3",
         "commits/4",
         "commits/5",
+        "sources/0/2.compact",
         "sources/0/5.compact",
         "state/0/_metadata/metadata",
         "state/0/0/_metadata/schema",

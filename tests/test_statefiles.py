@@ -17,7 +17,7 @@ from cutwater.protocol.records import Checkpoint, JournalState, StageReport, Sta
 from cutwater.protocol.retention import deletable_states
 from cutwater.protocol.watermark import NONE
 from cutwater.stores import Store, open_store
-from tests.folder_queries import Outputs, check, make_session, run, use_provider, write_input
+from tests.folder_queries import Outputs, Row, check, make_session, run, use_provider, write_input
 
 pytestmark = pytest.mark.slow
 
@@ -194,3 +194,84 @@ def test_a_new_incarnation_goes_on_where_a_killed_process_had_committed(
     outputs = run(spark, store, query, files, 2)
     assert min(outputs) == 5
     check(spark, query, files, {b: [] for b in range(5)} | outputs)
+
+
+class StopHere(Exception):
+    """Ends a query inside a batch."""
+
+
+def run_one_batch(
+    spark: SparkSession, store: Store, query: str, files: Path, incarnation: int, generation: int = 1
+) -> Outputs:
+    """Runs a query that is stopped before its second batch has come to anything."""
+    seen: list[int] = []
+    found: Outputs = {}
+
+    def before(batch: int) -> None:
+        seen.append(batch)
+        if len(seen) > 1:
+            raise StopHere
+
+    try:
+        run(spark, store, query, files, incarnation, generation=generation, before=before, outputs=found)
+    except Exception as error:
+        if StopHere.__name__ not in str(error):
+            raise
+    return {batch: rows for batch, rows in found.items() if batch in seen[:1]}
+
+
+@pytest.mark.parametrize(
+    ("provider", "query"),
+    [
+        ("rocksdb", "window"),
+        *(pytest.param("rocksdb", query, marks=MORE) for query in ("join", "dedup", "running")),
+        *(pytest.param("hdfs", query, marks=MORE) for query in ("window", "plain")),
+    ],
+)
+def test_a_query_that_is_stopped_after_every_batch_gives_what_one_gives_that_runs_through(
+    spark: SparkSession, tmp_path: Path, provider: str, query: str
+) -> None:
+    """What a batch has closed is shown by the next one, which there is without new rows, also after a start."""
+    use_provider(spark, provider)
+    files, store = tmp_path / "in", open_store(str(tmp_path / "store"), create=True)
+    write_input(files, range(4))
+    make_folder(store, query, 1, 1, None, None)
+    wanted = run(spark, store, query, files, 1)
+
+    make_folder(store, query, 2, 1, None, None)
+    outputs: Outputs = {}
+    for incarnation in range(1, 2 * len(wanted) + 2):
+        done = run_one_batch(spark, store, query, files, incarnation, 2)
+        outputs |= done
+        make_folder(store, query, 2, incarnation + 1, incarnation, None, max(outputs))
+        if not done:
+            break
+    assert not done, "there is nothing left to do"
+    assert sorted(outputs) == list(range(len(outputs)))
+    assert every_row(outputs) == every_row(wanted)
+    assert len(every_row(wanted)) > 10
+
+
+def every_row(outputs: Outputs) -> list[Row]:
+    return sorted(row for rows in outputs.values() for row in rows)
+
+
+def test_what_was_closed_before_a_checkpoint_is_shown_after_a_restore_without_new_rows(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    use_provider(spark, "rocksdb")
+    query, files, store = "window", tmp_path / "in", open_store(str(tmp_path / "store"), create=True)
+    write_input(files, range(3))
+    make_folder(store, query, 1, 1, None, None)
+    states: dict[int, dict[str, str]] = {}
+
+    def before(batch: int) -> None:
+        found = find_state(store, query, 1, 1, batch - 1, None, Cache())
+        assert found is not None
+        states[batch - 1] = found
+
+    wanted = run(spark, store, query, files, 1, before=before)
+    last = max(wanted)
+    assert wanted[last], "the last batch shows what the one before has closed"
+    make_folder(store, query, 2, 1, None, report(query, last - 1, states[last - 1]))
+    assert run(spark, store, query, files, 1, generation=2) == {last: wanted[last]}

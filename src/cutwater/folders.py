@@ -9,18 +9,21 @@ batches from there) and `cutwater/complete` (created last). Batches are those of
 from __future__ import annotations
 
 import re
+import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import msgspec
 
 from cutwater import failpoints
+from cutwater.leaves import SOURCES, Leaf, refuse_changed
 from cutwater.offsets import parse_commit
 from cutwater.protocol.errors import StoreError
 from cutwater.protocol.records import Prepared, StageReport, decode, seal
 from cutwater.protocol.retention import Stored
+from cutwater.sourcelogs import DEFAULT_INTERVAL
 from cutwater.sparkfolder import BASE, COMPLETE, OPERATOR, Cache, SparkFolder
 from cutwater.statefiles import FOREVER, moved_metadata, split_name
 from cutwater.stores import Store
@@ -30,6 +33,7 @@ __all__ = [
     "base_of",
     "check_newest",
     "checksums",
+    "claim_sources",
     "committed",
     "find_state",
     "find_stored",
@@ -56,10 +60,12 @@ class Base(msgspec.Struct, frozen=True):
 
 class Complete(msgspec.Struct, frozen=True):
     """The mark of a complete folder: the last batch that was in it when it was made, and the first at which
-    the stage can be cut with what is in it."""
+    the stage can be cut with what is in it. `anew` are files that were not copied but written anew: no
+    checksum from before is theirs."""
 
     batch: int
     lowest: int
+    anew: tuple[str, ...] = ()
 
 
 def spark_prefix(stage: str, generation: int, incarnation: int) -> str:
@@ -129,6 +135,24 @@ def committed(
     return record
 
 
+# --- sources ---------------------------------------------------------------------------------------------
+
+
+def claim_sources(
+    store: Store, stage: str, generation: int, incarnation: int, leaves: Sequence[Leaf]
+) -> None:
+    """Says what the plan of a query reads that is about to start in its folder. Raises `SourcesChanged` if the
+    positions in there are of something else."""
+    prefix = spark_prefix(stage, generation, incarnation)
+    folder = SparkFolder(store, prefix, Cache())
+    recorded = folder.recorded_leaves()
+    positions = folder.positions()
+    if positions is not None:
+        refuse_changed(recorded, positions, leaves)
+    if recorded is None:
+        store.create(prefix + SOURCES, msgspec.json.encode(leaves))
+
+
 # --- making folders -----------------------------------------------------------------------------------
 
 
@@ -140,12 +164,14 @@ def make_folder(
     source: int | None,
     report: StageReport | None,
     last: int | None = None,
+    log_interval: int = DEFAULT_INTERVAL,
 ) -> None:
     """Makes an incarnation's folder: from the folder of incarnation `source`, up to the last batch that Spark
     has committed there; or, without one, from the files that `report` names; or empty.
 
     `last` is the last batch in the stage's log, if it is known: nothing is taken over that only earlier
-    batches need. What an earlier try has left behind is removed first.
+    batches need. `log_interval` is Spark's setting, see `sourcelogs.py`. What an earlier try has left behind is
+    removed first.
     """
     prefix = spark_prefix(stage, generation, incarnation)
     if store.exists(prefix + COMPLETE):
@@ -154,9 +180,14 @@ def make_folder(
     if source is not None:
         origin = spark_prefix(stage, generation, source)
         names, mark = _to_take_over(store, origin, last, report)
-        _side_by_side(lambda name: _copy(store, origin + name, prefix, name), names)
+        gone, anew = _fill(store, prefix, {name: origin + name for name in names}, log_interval)
+        if gone:
+            raise StoreError(
+                f"{gone[0]} is gone, which batch {mark.batch} needs; restore the newest checkpoint"
+            )
+        mark = msgspec.structs.replace(mark, anew=tuple(sorted({*mark.anew, *anew})))
     elif report is not None and report.state:
-        mark = _rebuild(store, report, prefix)
+        mark = _rebuild(store, report, prefix, log_interval)
     else:
         batch = report.batch if report is not None else -1
         store.create(prefix + BASE, seal(Base(batch)))
@@ -187,7 +218,8 @@ def _to_take_over(
     cache = Cache()
     folder = SparkFolder(store, origin, cache)
     base = _base(store, origin, cache)
-    start = _read(store, origin + COMPLETE, Complete).batch - base - 1
+    made = _read(store, origin + COMPLETE, Complete)
+    start = made.batch - base - 1
     upto = folder.last_committed(start)
     if last is not None and upto + base + 1 < last:
         raise StoreError(
@@ -204,8 +236,10 @@ def _to_take_over(
                 f"files of batch {upto + base + 1} are gone from {origin}; restore the newest checkpoint"
             )
         names |= needed or set()
-    _refuse_damaged(store, origin, names, prepared & {upto - 1, *range(max(lowest, 0), upto + 1)}, report)
-    return sorted(names), Complete(upto + base + 1, lowest + base + 1)
+    recorded = prepared & {upto - 1, *range(max(lowest, 0), upto + 1)}
+    _refuse_damaged(store, origin, names - set(made.anew), recorded, report)
+    anew = tuple(name for name in made.anew if name in names)
+    return sorted(names), Complete(upto + base + 1, lowest + base + 1, anew)
 
 
 def _refuse_damaged(
@@ -228,25 +262,39 @@ def _refuse_damaged(
             )
 
 
-def _rebuild(store: Store, report: StageReport, prefix: str) -> Complete:
+def _rebuild(store: Store, report: StageReport, prefix: str, log_interval: int) -> Complete:
+    gone, anew = _fill(store, prefix, {_name_in_folder(name): name for name in report.state}, log_interval)
+    if gone:
+        raise StoreError(
+            f"{len(gone)} of {len(report.state)} state files of stage {report.stage} at batch {report.batch} "
+            f"are gone: {', '.join(gone[:5])}{' ...' if len(gone) > 5 else ''}; restore another checkpoint"
+        )
+    return Complete(report.batch, report.batch, tuple(anew))
+
+
+def _fill(
+    store: Store, prefix: str, files: Mapping[str, str], log_interval: int
+) -> tuple[list[str], list[str]]:
+    """Copies files of one folder into another one, at `prefix`, by name there, and ensures that Spark starts with
+    their source logs, and with the batch that is due. Answers those that are gone, and those written anew."""
     gone: list[str] = []
 
     def copy(name: str) -> None:
         try:
-            _copy(store, name, prefix, _name_in_folder(name))
+            _copy(store, files[name], prefix, name)
         except OSError:
-            if store.exists(name):
+            if store.exists(files[name]):
                 raise
-            gone.append(name)
+            gone.append(files[name])
 
-    _side_by_side(copy, sorted(report.state))
-    if gone:
-        raise StoreError(
-            f"{len(gone)} of {len(report.state)} state files of stage {report.stage} at batch {report.batch} "
-            f"are gone: {', '.join(sorted(gone)[:5])}{' ...' if len(gone) > 5 else ''}; restore another "
-            "checkpoint"
-        )
-    return Complete(report.batch, report.batch)
+    origin = next((source.removesuffix(name) for name, source in files.items()), "")
+    folder = SparkFolder(store, origin, Cache(), files.values())
+    replaced, written = folder.logs_written_anew(log_interval)
+    written |= folder.due_plan(int(time.time() * 1000))
+    _side_by_side(copy, sorted(files.keys() - replaced))
+    for name, data in written.items():
+        store.create(prefix + name, data)
+    return sorted(gone), sorted(written)
 
 
 def _copy(store: Store, source: str, prefix: str, name: str) -> None:

@@ -21,14 +21,15 @@ class Offsets(msgspec.Struct, frozen=True):
     sources: tuple[str | None, ...]
 
     @property
-    def native(self) -> tuple[str | None, ...]:
-        """Those of sources that are no channels. Spark numbers their own logs in this order."""
-        return tuple(text for text in self.sources if text is None or position_in(text) is None)
+    def native(self) -> tuple[int, ...]:
+        """Which of the sources are no channels."""
+        return tuple(
+            leaf for leaf, text in enumerate(self.sources) if text is None or position_in(text) is None
+        )
 
-    def log_offset(self, source: int) -> int | None:
-        """How far a native file source's own log is read; `None` if it is of another kind or has nothing."""
-        native = self.native
-        text = native[source] if source < len(native) else None
+    def log_offset(self, leaf: int) -> int | None:
+        """How far a file source's own log is read; `None` if it is of another kind or has nothing."""
+        text = self.sources[leaf] if leaf < len(self.sources) else None
         try:
             offset = msgspec.json.decode(text) if text is not None else None
         except ValueError:
@@ -81,6 +82,15 @@ def parse_offsets(name: str, data: bytes) -> Offsets:
         )
     except (TypeError, ValueError) as error:
         raise _unreadable(name, error) from error
+
+
+def next_plan(name: str, data: bytes, watermark_ms: int, timestamp_ms: int) -> bytes:
+    """The contents of the next `offsets/<batch>`, for a batch that reads nothing and works with a later watermark."""
+    version, metadata, *sources = _lines(name, data, 2)
+    values = _json(name, metadata or "{}")
+    values["batchWatermarkMs"] = watermark_ms
+    values["batchTimestampMs"] = max(timestamp_ms, values.get("batchTimestampMs", 0))
+    return "\n".join([version, msgspec.json.encode(values).decode(), *sources]).encode()
 
 
 def parse_commit(name: str, data: bytes) -> Commit:

@@ -29,6 +29,7 @@ from cutwater.protocol.wire import Ack, Announcement, Heartbeat, LogGrown, Reply
 from cutwater.shell import Shell
 from cutwater.sinks.base import Sink
 from cutwater.sinks.opening import find_version
+from cutwater.sourcelogs import DEFAULT_INTERVAL, SETTING
 from cutwater.spark.host import StageHost, is_spark_gone, spark_is_gone
 from cutwater.status import Reporter
 from cutwater.stores import LocalStore, Store
@@ -418,8 +419,9 @@ class Runtime:
         stage = self.member.stages.get(effect.stage)
         last = stage.log.state.last if stage is not None else None
         folders.make_folder(
-            self.store, effect.stage, effect.generation, effect.incarnation, effect.source, report, last
-        )
+            self.store, effect.stage, effect.generation, effect.incarnation, effect.source, report, last,
+            max(1, int(self.built.spark.conf.get(SETTING) or DEFAULT_INTERVAL)),
+        )  # fmt: skip
         failpoints.reach("after folder", effect.stage)
         return fx.DONE
 

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from cutwater.offsets import Commit, Offsets, parse_commit, parse_offsets
+from cutwater.leaves import SOURCES, Leaf, parse_leaves
+from cutwater.offsets import Commit, Offsets, next_plan, parse_commit, parse_offsets
+from cutwater.sourcelogs import can_start, needed_entries, needed_to_rewrite, written_anew
 from cutwater.statefiles import (
     FOREVER,
     Place,
@@ -41,6 +43,7 @@ class Cache:
     checksums: dict[str, str] = field(default_factory=dict)
     commits: dict[str, Commit] = field(default_factory=dict)
     offsets: dict[str, Offsets] = field(default_factory=dict)
+    sources: dict[str, tuple[Leaf, ...]] = field(default_factory=dict)
     tables: dict[str, list[str]] = field(default_factory=dict)
     operators: dict[str, list[Place]] = field(default_factory=dict)
     bases: dict[str, int] = field(default_factory=dict)
@@ -127,7 +130,7 @@ class SparkFolder:
             return None
         names = {f"offsets/{batch}", f"offsets/{max(batch - 1, 0)}", f"commits/{batch}", *self._whole}
         names.update(name for name, since in self._schemas.items() if since <= batch)
-        for source in range(len(plan.native)):
+        for source in self._with_log(plan):
             log, entries = self._logs.get(source, {}), self._entries(source, batch)
             if not entries <= log.keys():
                 return None
@@ -149,20 +152,64 @@ class SparkFolder:
         return names
 
     def _entries(self, source: int, batch: int) -> set[int]:
-        """The entries of a source's own log that a batch needs: for a file source those from the newest
-        compacted one on, and those that the batch itself has read; for another kind of source all."""
+        """The entries of a source's own log that a batch needs: all, if it is no file source."""
         log = self._logs.get(source, {})
         upto = self._read_upto(source, batch)
         if upto is None:
             return set(log)
-        compacted = (entry for entry, name in log.items() if name.endswith(".compact") and entry <= upto)
-        first = max(compacted, default=0)
-        before = self._read_upto(source, batch - 1)
-        return set(range(first if before is None else min(first, before + 1), upto + 1))
+        return needed_entries(log, self._read_upto(source, batch - 1), upto)
 
     def _read_upto(self, source: int, batch: int) -> int | None:
         plan = self._plan(batch)
-        return plan.log_offset(source) if plan is not None else None
+        leaf = self._with_log(plan).get(source) if plan is not None else None
+        return plan.log_offset(leaf) if plan is not None and leaf is not None else None
+
+    def _with_log(self, plan: Offsets) -> dict[int, int]:
+        """The native sources, by the number of their log, and the place of each (one of them, if it is read twice) in
+        the plan. Without a record of that each place has a log of its own."""
+        recorded = self.recorded_leaves()
+        if recorded is None:
+            return dict(enumerate(plan.native))
+        return {leaf.log: place for place, leaf in enumerate(recorded) if leaf.log is not None}
+
+    def positions(self) -> tuple[str | None, ...] | None:
+        """The newest positions; `None` if there are none yet."""
+        plan = self._plan(max(self.offsets, default=-1))
+        return plan.sources if plan is not None else None
+
+    def recorded_leaves(self) -> tuple[Leaf, ...] | None:
+        """What the plan reads, if there is a record of it."""
+        return self._known(self._cache.sources, SOURCES, parse_leaves) if SOURCES in self._whole else None
+
+    def logs_written_anew(self, setting: int) -> tuple[set[str], dict[str, bytes]]:
+        """The files of source logs with which Spark would not start, where its setting for their interval is this,
+        and by name what to put in their place."""
+        instead: dict[str, bytes] = {}
+        replaced: set[str] = set()
+        for source, log in self._logs.items():
+            read = [self._read_upto(source, batch) for batch in self.offsets]
+            if all(upto is None for upto in read) or can_start(log, setting):
+                continue
+            names = [log[entry] for entry in needed_to_rewrite(log) if entry in log]
+            data = self._store.read_many([self.prefix + name for name in names])
+            contents = {name: text for name, text in zip(names, data, strict=True) if text is not None}
+            lowest = min(-1 if upto is None else upto for upto in read)
+            instead |= written_anew(self.prefix, contents, log, lowest, setting)
+            replaced.update(log.values())
+        return replaced, instead
+
+    def due_plan(self, now_ms: int) -> dict[str, bytes]:
+        """By name the plan of the batch with which a query has to go on, if there must be one: a batch without new rows,
+        which shows what the last one has closed. Spark runs it by itself, unless it is stopped in between; after a
+        start it waits for new rows first. (A query that reads a channel gets a batch then anyway.)"""
+        last = max(self.commits, default=-1)
+        plan, commit = self._plan(last), self._commit(last)
+        if plan is None or commit is None or len(plan.native) < len(plan.sources):
+            return {}
+        data = self._store.read(f"{self.prefix}offsets/{last}")
+        if data is None or not self._operators or commit.watermark_ms <= plan.watermark_ms:
+            return {}
+        return {f"offsets/{last + 1}": next_plan(f"offsets/{last}", data, commit.watermark_ms, now_ms)}
 
     # --- which batches need a file --------------------------------------------------------------------
 

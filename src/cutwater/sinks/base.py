@@ -177,7 +177,7 @@ class Sink(ABC):
     def staged(self, attempt: str) -> list[StagedFile]:
         """The files with rows that Spark has written for an attempt; durable when this returns."""
         prefix = f"{self._prefix}{attempt}/"
-        names = [n for n in self._files.list(prefix) if _is_data(n.removeprefix(prefix))]
+        names = [n for n in self._files.list(prefix) if is_data(n.removeprefix(prefix))]
         footers = read_footers(self._files, names)
         full = [n for n, footer in zip(names, footers, strict=True) if footer.num_rows > 0]
         sync(self._files, full)
@@ -369,8 +369,10 @@ def _end_of(name: str) -> int | None:
     return None if end is None else int(end)
 
 
-def _is_data(name: str) -> bool:
-    hidden = (part[0] == "." or (part[0] == "_" and "=" not in part) for part in name.split("/"))
+def is_data(name: str) -> bool:
+    """Whether a file, by its name in an attempt's folder, is output of the job. What lies below a hidden folder is
+    not: a task that Spark has given up may leave its file there after the job's commit."""
+    hidden = (part.startswith(".") or (part.startswith("_") and "=" not in part) for part in name.split("/"))
     return name.endswith(".parquet") and not any(hidden)
 
 

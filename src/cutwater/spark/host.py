@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame
 from cutwater import folders
 from cutwater.built import BuiltStage
 from cutwater.durations import seconds
+from cutwater.leaves import SourcesChanged
 from cutwater.protocol import channel
 from cutwater.protocol.barrier import Flags
 from cutwater.protocol.errors import UserError
@@ -122,6 +123,9 @@ class StageHost:
                     processingTime=f"{int(seconds(definition.trigger) * 1000)} milliseconds"
                 )
             try:
+                folders.claim_sources(
+                    runtime.store, self.name, generation, incarnation, self.built.plan.leaves
+                )
                 self.query = writer.start()
             except Exception as error:
                 failure = error
@@ -461,12 +465,13 @@ INCOMPATIBLE = (
     "INVALID_SCHEMA",
     "sources in the checkpoint",
     "VALIDATION_FAILURE",
+    SourcesChanged.__name__,
 )
 
 
 def is_incompatible(error: BaseException) -> bool:
     """Whether Spark refuses to go on from this state with this code, which no retry can help."""
-    return any(word in str(error) for word in INCOMPATIBLE)
+    return isinstance(error, SourcesChanged) or any(word in str(error) for word in INCOMPATIBLE)
 
 
 def kind_of(error: BaseException) -> QueryEnd:

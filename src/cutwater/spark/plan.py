@@ -10,6 +10,8 @@ import msgspec
 from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 
+from cutwater.leaves import PLACES, Leaf
+from cutwater.protocol.chain import digest
 from cutwater.protocol.errors import UserError
 
 WATERMARK_KEY = "spark.watermarkDelayMs"
@@ -34,17 +36,20 @@ class Source(msgspec.Struct, frozen=True):
 
 class Plan(msgspec.Struct, frozen=True):
     """What a stage's plan says of itself. `fan_in_watermark`: the inputs below a watermark that lies above
-    a fan-in of channels."""
+    a fan-in of channels. `leaves`: what it reads, as a checkpoint remembers it."""
 
     sources: tuple[Source, ...]
     has_watermark: bool
     fan_in_watermark: tuple[str, ...] = ()
+    leaves: tuple[Leaf, ...] = ()
 
 
 def read_plan(frame: DataFrame) -> Plan:
     """Looks at the analysed plan of a streaming DataFrame."""
     root = frame._jdf.queryExecution().analyzed()
     sources: list[Source] = []
+    leaves: list[Leaf] = []
+    native: list[Any] = []
     above: tuple[str, ...] = ()
     has_watermark = False
     for node in _nodes(root):
@@ -57,7 +62,8 @@ def read_plan(frame: DataFrame) -> Plan:
         source = _source(node)
         if source is not None:
             sources.append(source)
-    return Plan(tuple(sources), has_watermark, above)
+            leaves.append(_leaf(node, source, native))
+    return Plan(tuple(sources), has_watermark, above, tuple(leaves))
 
 
 def _nodes(node: Any) -> Iterator[Any]:
@@ -83,6 +89,34 @@ def _source(node: Any) -> Source | None:
         paths = data_source.paths()
         options += tuple(("path", paths.apply(i)) for i in range(paths.size()))
     return Source(name.lower(), tuple(sorted(set(options))))
+
+
+def _leaf(node: Any, source: Source, native: list[Any]) -> Leaf:
+    """A leaf, where `native` has those of native sources so far. Spark makes one source, with one log, of leaves that
+    are equal, and numbers the logs as it comes upon them."""
+    if source.input is not None:
+        return Leaf(channel=source.input)
+    log = next((number for number, other in enumerate(native) if other == node), len(native))
+    if log == len(native):
+        native.append(node)
+    told = [f"{key}={_plain_path(value)}" for key, value in source.options if key in PLACES]
+    place = ", ".join(told + _table(node))
+    options = "" if place else digest(repr(source.options).encode())
+    return Leaf(None, source.format, place, options, log)
+
+
+def _table(node: Any) -> list[str]:
+    """The table that a source is of, if it was given by its name."""
+    if node.nodeName() == "StreamingRelationV2":
+        found = node.identifier()
+        return [f"table={found.get().toString()}"] if found.isDefined() else []
+    found = node.dataSource().catalogTable()
+    return [f"table={found.get().identifier().unquotedString()}"] if found.isDefined() else []
+
+
+def _plain_path(value: str) -> str:
+    plain = value.removeprefix("file:")
+    return (f"/{plain.lstrip('/')}" if plain != value else value).rstrip("/")
 
 
 def _options(found: Any) -> tuple[tuple[str, str], ...]:

@@ -25,7 +25,7 @@ from cutwater.offsets import Offsets, parse_offsets, position_in
 from cutwater.protocol.chain import digest
 from cutwater.protocol.records import Offset, Prepared, StagedFile
 from cutwater.protocol.watermark import NONE, UNKNOWN, Watermark, known
-from cutwater.sinks.base import Sink
+from cutwater.sinks.base import Sink, is_data
 from cutwater.sinks.footers import read_footers
 from cutwater.spark.files import Files
 from cutwater.stores import LocalStore, Store
@@ -149,7 +149,7 @@ class BatchWriter:
 
     def _written(self, folder: str) -> tuple[tuple[str, ...], int, int]:
         """The files with rows that Spark has left in a folder, how many rows and how many bytes."""
-        names = [name for name in self.store.list(folder) if name.endswith(".parquet")]
+        names = [name for name in self.store.list(folder) if is_data(name.removeprefix(folder))]
         counts = [int(footer.num_rows) for footer in read_footers(self.store, names)]
         files = tuple(name for name, count in zip(names, counts, strict=True) if count)
         return files, sum(counts), sum(self.store.size(name) or 0 for name in files)

@@ -16,6 +16,8 @@ from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from cutwater.leaves import SourcesChanged
+from cutwater.offsets import position_in
 from cutwater.spark.feed import Feed
 from cutwater.spark.files import Files
 from cutwater.spark.plan import row_schema
@@ -100,7 +102,12 @@ class ChannelSource:
         )
 
     def _position(self, offset: Any) -> int:
-        return int(json.loads(offset.json())["batch"])
+        position = position_in(str(offset.json()))
+        if position is None or position[0] != self.input:
+            raise SourcesChanged(
+                f"stage '{self._stage}' reads channel '{self.input}' where its position is {offset.json()}"
+            )
+        return position[1]
 
     def _refuse_other_columns(self, url: str) -> None:
         """Columns can only change with the code, so with an incarnation: where a look costs a request, one file of
