@@ -158,6 +158,15 @@ def rule_2_a_reader_does_not_look_for_a_snapshot_after_reading(patch: Patch) -> 
     _patch_follow(patch, follow)
 
 
+@bug
+def a_member_that_wakes_up_takes_its_sleep_for_the_leaders_silence(patch: Patch) -> None:
+    def listen(self: Any) -> Any:
+        silent_ms = self.member.now_ms - self._seen_ms
+        yield fx.Wait(max(self.member.config.poll_ms, self._patience_ms - silent_ms))
+
+    patch.setattr(leader.Leader, "_listen", listen)
+
+
 # --- rule 3: every epoch has one fate --------------------------------------------------------------------
 
 

@@ -6,14 +6,16 @@ import pytest
 
 from cutwater.protocol import records as r
 from cutwater.protocol.barrier import Flags
+from cutwater.protocol.coordinator_actions import Action, Begin, Refuse
 from cutwater.protocol.errors import StoreError
+from cutwater.protocol.failures import FailureReason
 from cutwater.protocol.journal import Journal
 from cutwater.protocol.leader import Leader, LeaderConfig, LeaderPhase
 from cutwater.protocol.log import entry_name, follow
 from cutwater.protocol.member import Member, MemberConfig
 from cutwater.protocol.watermark import NONE
 from cutwater.protocol.wire import Ack, Heartbeat, Request, RequestKind, encode
-from cutwater.sim.process import SimWord
+from cutwater.sim.process import Process, SimWord
 from cutwater.sim.world import World
 from tests.builders import (
     CHAIN,
@@ -162,6 +164,76 @@ def test_a_heartbeat_of_a_former_term_does_not_count_as_a_leader() -> None:
     assert leader._seen_ms == 0
     leader.on_heartbeat(Heartbeat("m1", "boot", 3, 9))
     assert leader._seen_ms == 100
+
+
+def sleeping_follower() -> tuple[World, Process]:
+    """A follower that has slept for long, and the heartbeats that it has missed lie unread."""
+    world = running_world()
+    follower = of(world, "m2")
+    assert leader_of(world) is not follower
+    follower.pause()
+    rest(world, 5_000)
+    return world, follower
+
+
+def test_a_follower_that_wakes_up_does_not_unseat_the_leader_whose_heartbeats_it_has_not_read() -> None:
+    world, follower = sleeping_follower()
+    follower.mail = []
+    follower.wake_up()
+    rest(world, 3_000)
+    assert len(entries(world, r.Leader)) == 1
+
+
+def test_a_follower_that_wakes_up_when_nobody_leads_any_more_leads_after_all_its_patience() -> None:
+    world, follower = sleeping_follower()
+    for name in ("m0", "m1"):
+        world.stop(of(world, name))
+    follower.wake_up()
+    rest(world, world.leader_config.timeout_ms)
+    assert follower.leader.phase is LeaderPhase.FOLLOWING
+    until(world, lambda: follower.leader.phase is LeaderPhase.LEADING)
+
+
+def late_follower(late_ms: int) -> int:
+    """A follower that hears nothing and comes round late every time: how long it has waited when it campaigns."""
+    member = Member("m0", "boot", CHAIN, MemberConfig(), SimWord)
+    member.live = True
+    leader = Leader(member, LeaderConfig(timeout_ms=3_000, heartbeat_ms=1_000))
+    actor = leader.run()
+    effect = next(actor)
+    while isinstance(effect, fx.Wait):
+        member.now_ms += effect.ms + late_ms
+        effect = actor.send(None)
+    return member.now_ms
+
+
+def test_a_machine_that_is_late_every_time_still_gets_a_leader() -> None:
+    assert late_follower(late_ms=0) == 3_000
+    assert late_follower(late_ms=900) == 3_800
+    assert late_follower(late_ms=1_500) == 7_000, (
+        "all its patience counts from the first time that it was late"
+    )
+
+
+def test_a_journal_that_grows_has_a_leader_though_its_messages_are_lost() -> None:
+    world = running_world(interval_ms=100)
+    leads = leader_of(world).name
+    world.network.blocked |= {(leads, m) for m in CHAIN.members()}
+    rest(world, 3_000)
+    assert [e.name for e in entries(world, r.Leader)] == [leads]
+
+
+def test_a_leader_whose_term_is_over_does_none_of_what_was_still_to_be_done() -> None:
+    lead = leader_of(running_world()).leader
+    state = lead.member.journal.state
+    term, coordinator = state.term, lead.coordinator
+    assert coordinator is not None
+    state.term += 1
+    actions: list[Action] = [Begin(Flags.NONE), Refuse("r", FailureReason.DRAINING, "")]
+    assert list(lead._perform_all(term, coordinator, actions)) == []
+    with pytest.raises(StopIteration) as stop:
+        next(lead.record(term, lambda index: r.Leader(term, "m0")))
+    assert stop.value.value is False
 
 
 # Requests.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
@@ -12,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import cutwater as cw
+from cutwater import folders
 from tests.spark_helpers import NUMBERS, await_that, deliver, numbers, rows_of
 
 WINDOWS = 9
@@ -96,3 +98,28 @@ def test_a_query_that_somebody_else_stops_is_missed_reported_and_started_again(
     finally:
         pipeline.stop()
     assert sum("has lost its query and is started again in 1 s (1 of 5)" in line for line in told) == 2, told
+
+
+def test_a_drain_waits_until_the_last_batch_that_spark_has_committed_is_in_the_log(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The query has ended with all that was there, and nobody has yet seen its last batch."""
+    is_seen, real = Event(), folders.committed
+    monkeypatch.setattr(folders, "committed", lambda *batch: real(*batch) if is_seen.is_set() else None)
+    deliver(tmp_path / "in", "0", numbers(range(5)))
+    pipeline = cw.Pipeline("late")
+
+    @pipeline.stage(sinks=[cw.delta(str(tmp_path / "out"))])
+    def kept(spark: SparkSession) -> DataFrame:
+        return spark.readStream.schema(NUMBERS).parquet(str(tmp_path / "in")).select("id")
+
+    pipeline.start(str(tmp_path / "state"), every="1h", once=True, spark=spark)
+    try:
+        await_that("a drain is under way", lambda: pipeline.status().state == "draining")
+        assert list((tmp_path / "state").glob("stages/kept/1/spark/*/commits/0"))
+        assert not pipeline.wait(3), "it has come to rest without its last batch"
+        is_seen.set()
+        assert pipeline.wait(90)
+    finally:
+        pipeline.stop()
+    assert rows_of(tmp_path / "out") == [(i,) for i in range(5)]

@@ -3,6 +3,7 @@ has one fate, and a checkpoint is committed soon after the fault has ended."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,9 @@ pytestmark = [pytest.mark.faults, pytest.mark.slow]
 SOON_S = 120.0
 """Within which a checkpoint is committed after a fault has ended: a process that has to start again takes most of
 it, on a machine where three Sparks share two cores."""
+
+SLEEP_S = 8.0
+"""Four times the leader timeout of these members."""
 
 
 @pytest.fixture
@@ -89,6 +93,22 @@ def test_members_paused_for_longer_than_the_leader_timeout(team: Team) -> None:
         team.until("an epoch waits for it", lambda: bool(team.state.open))
         team.resume(follower)
         team.await_commit(2, SOON_S)
+    team.drain()
+
+
+def test_a_follower_that_was_paused_does_not_unseat_the_leader_when_it_wakes_up(team: Team) -> None:
+    team.input.add(2)
+    team.all_up()
+    team.await_commit(2)
+    term, leader = team.state.term, team.leader
+    for follower in (m for m in MEMBERS if m != leader):
+        team.pause(follower)
+        asleep_until = time.monotonic() + SLEEP_S
+        team.input.add(1)
+        team.until("it has slept for long", lambda until=asleep_until: time.monotonic() > until)
+        team.resume(follower)
+        team.await_commit(2, SOON_S)
+        assert (team.state.term, team.leader) == (term, leader)
     team.drain()
 
 

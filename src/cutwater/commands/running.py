@@ -122,7 +122,7 @@ def run(
     ] = None,
     retained: Annotated[int, typer.Option("--retained", min=1, help="How many checkpoints to keep.")] = 3,
     tolerated_failures: Annotated[
-        int, typer.Option("--tolerated-failures", help="Failed checkpoints in a row that do not end the run.")
+        int, typer.Option("--tolerated-failures", help="Checkpoints in a row that may fail by this member.")
     ] = 3,
     restarts: Annotated[int, typer.Option("--restarts", help="Restarts in a row of a query that fails.")] = 5,
     idle_after: Annotated[

@@ -103,6 +103,8 @@ class Leader:
         self._requests = Requests(self, 0)
         self._inbox: dict[tuple[object, ...], Ack | Request] = {}
         self._seen_ms = 0
+        self._seen_index = 0
+        self._overslept = False
         self._round_ms = 0
         members = member.topology.members()
         self._patience_ms = config.timeout_ms * (8 + members.index(member.name)) // 8
@@ -137,9 +139,8 @@ class Leader:
         """The actor: waits while somebody leads, tries to lead when nobody does, leads."""
         self._seen_ms = self.member.now_ms
         while True:
-            silent_ms = self.member.now_ms - self._seen_ms
-            if not self._may_campaign() or silent_ms < self._patience_ms:
-                yield Wait(max(self.member.config.poll_ms, self._patience_ms - silent_ms))
+            if not self._may_campaign() or not self._is_silent():
+                yield from self._listen()
                 continue
             self._step("leader_silent")
             term = yield from self._campaign()
@@ -154,6 +155,26 @@ class Leader:
             self.story = f"term {term} is over: {self.member.journal.state.leader} leads"
             self._step("term_over")
             self._seen_ms = self.member.now_ms
+
+    def _is_silent(self) -> bool:
+        """Whether nobody has shown that it leads, for as long as this member is patient. A journal that grows shows it
+        too: its messages may be lost, or lie unread."""
+        if self.member.journal.index != self._seen_index:
+            self._seen_index, self._seen_ms = self.member.journal.index, self.member.now_ms
+        return self.member.now_ms - self._seen_ms >= self._patience_ms
+
+    def _listen(self) -> Procedure[None]:
+        """Waits for a heartbeat. Silence counts only while this process was listening: one that comes round much later
+        than it asked for has been asleep, and what was said meanwhile lies unread. So it waits once more with
+        all its patience; but not twice in a row, for a busy machine may be late every time."""
+        began_ms = self.member.now_ms
+        left_ms = self._seen_ms + self._patience_ms - began_ms
+        asked_ms = max(1, min(left_ms, self.config.heartbeat_ms)) if left_ms > 0 else self.config.heartbeat_ms
+        yield Wait(asked_ms)
+        slept = self.member.now_ms - began_ms > asked_ms + self.config.heartbeat_ms
+        if slept and not self._overslept:
+            self._seen_ms = self.member.now_ms
+        self._overslept = slept
 
     def _may_campaign(self) -> bool:
         """Not before the member has caught up. After a drain only a process that was started since: a new

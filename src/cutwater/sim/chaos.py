@@ -344,8 +344,10 @@ class Chaos:
         or somebody asks for it, once. The drain may well take longer than a checkpoint may."""
         world = self.world
         if world.rng.random() < 0.5:
-            stage = world.rng.choice(sorted(world.graph.stages))
-            world.slow_until_ms[stage] = world.now_ms + world.rng.randint(500, 4_000)
+            last = [s for s in sorted(world.graph.stages) if not world.graph.readers(s)]
+            world.slow_until_ms[world.rng.choice(last)] = world.now_ms + world.rng.randint(500, 3_000)
+            world.slowness = 200
+            world.faults.query_ends_at_rest = 0.3
         if world.rng.random() < 0.5:
             world.wants_rest = True
             for process in world.processes:

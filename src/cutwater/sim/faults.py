@@ -30,6 +30,8 @@ class Faults:
     stray_ack: float = 0.0
     """An ack of an earlier checkpoint turns up under the current epoch's number."""
     query_failure: float = 0.0
+    query_ends_at_rest: float = 0.0
+    """A query ends while its stage rests for a drain."""
     stale_feed: float = 0.0
 
     crash_every_ms: float = 0.0
@@ -66,6 +68,7 @@ PROBABILITIES = {
     "message_garbled": 0.05,
     "stray_ack": 0.6,
     "query_failure": 0.03,
+    "query_ends_at_rest": 0.5,
     "stale_feed": 0.6,
     "reply_lost": 0.4,
 }

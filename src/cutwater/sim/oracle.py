@@ -15,7 +15,7 @@ from cutwater.protocol.chain import Sealed, follows
 from cutwater.protocol.failures import FailureReason
 from cutwater.protocol.stage import Stage, StagePhase
 from cutwater.protocol.watermark import WatermarkKind
-from cutwater.protocol.wire import Ack, Announcement, Phase, Reply, RequestKind
+from cutwater.protocol.wire import Ack, Announcement, Heartbeat, Phase, Reply, RequestKind
 from cutwater.sim.ledger import Kept, Ledger, StageLedger, is_drain, member_view
 from cutwater.sim.spark import input_progress
 from cutwater.sim.store import checksum_of
@@ -557,6 +557,8 @@ class Oracle:
             self.check_caught_up(process, "acks")
             if message.ok:
                 self.acks.add((message.member, message.epoch, message.checkpoint_id, message.term))
+        elif isinstance(message, Heartbeat):
+            process.beat_ms = self.world.now_ms
         elif isinstance(message, Reply):
             self.replied(message)
         elif isinstance(message, Announcement):
@@ -599,6 +601,22 @@ class Oracle:
             return actions
 
         catch_up.take = take  # type: ignore[method-assign]
+
+    def check_campaign(self, process: Process) -> None:
+        """A process that has been asleep does not take that for the leader's silence."""
+        now_ms, config = self.world.now_ms, process.leader.config
+        slept_ms = process.woke_ms - process.paused_ms
+        awake_ms, before_ms = now_ms - process.woke_ms, now_ms - process.woke_before_ms
+        if (
+            slept_ms <= 2 * config.heartbeat_ms
+            or awake_ms >= config.timeout_ms
+            or before_ms < 5 * config.timeout_ms
+        ):
+            return
+        for leader in self.world.leaders():
+            shows_itself = now_ms - leader.beat_ms <= 2 * config.heartbeat_ms and not leader.paused
+            if leader.member.journal.state.term == self.ledger.term and shows_itself:
+                self.violation(f"{process} wakes up and tries to unseat {leader}, which leads and says so")
 
     def check_give_up(self, process: Process) -> None:
         """A member ends for what failed because of itself, not for what others refused or were late with."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cutwater.protocol import effects as fx
 from cutwater.protocol.errors import GraphChanged, PeerError
 from cutwater.protocol.injector import Counters, Request
-from cutwater.protocol.leader import Leader
+from cutwater.protocol.leader import Leader, LeaderPhase
 from cutwater.protocol.member import Member
 from cutwater.protocol.replay.messages import AskRange, Compacted, EntriesChunk, FetchEntries, HaveRange
 from cutwater.protocol.replay.messages import decode as decode_replay
@@ -84,6 +84,10 @@ class Process:
         self.leaving = False
         self.store_down_until_ms = 0
         self.started_ms = world.now_ms
+        self.paused_ms = self.woke_ms = self.woke_before_ms = -(10**9)
+        """When it last fell asleep, when it woke up, and when it had done so the time before."""
+        self.beat_ms = -(10**9)
+        """When it last showed that it leads."""
         self.skew_ms = world.between(0, 100_000)
         """How far this process's clock is ahead: no two clocks agree."""
         self.backlog: list[tuple[Actor, int, Any]] = []
@@ -145,6 +149,7 @@ class Process:
             self.recorder.answered(asked[0], answer, asked[1])
         actor.waiting = False
         actor.token += 1
+        followed = self.leader.phase is LeaderPhase.FOLLOWING
         send = actor.procedure.send
         try:
             effect: fx.Effect | None = send(answer)
@@ -162,6 +167,8 @@ class Process:
                 QueryEnd.FAILED, "what it needs is gone"
             )
             effect = None
+        if followed and self.leader.phase is LeaderPhase.CAMPAIGNING:
+            self.world.oracle.check_campaign(self)
         if effect is not None:
             self._perform(actor, effect)
         if member.ended:
@@ -265,17 +272,19 @@ class Process:
         self.actors.clear()
 
     def pause(self) -> None:
-        self.paused = True
+        self.paused, self.paused_ms = True, self.world.now_ms
 
     def wake_up(self) -> None:
-        """Goes on where it stopped, with everything that it missed arriving at once."""
+        """Goes on where it stopped. What it has missed arrives soon, but its own timers may well come first."""
         self.paused = False
+        self.woke_ms, self.woke_before_ms = self.world.now_ms, self.woke_ms
         backlog, self.backlog = self.backlog, []
         for actor, token, answer in backlog:
             self.world.schedule(0, self.resume, actor, token, answer)
         mail, self.mail = self.mail, []
+        delay_ms = self.world.between(0, 5)
         for sender, data in mail:
-            self.deliver(sender, data)
+            self.world.schedule(delay_ms, self.deliver, sender, data)
 
     def __str__(self) -> str:
         return f"{self.name}#{self.boot}"

@@ -95,7 +95,7 @@ class Query:
         while True:
             if self.stage.phase is not StagePhase.RUNNING:
                 self.stage.quiet = self.stage.phase is StagePhase.RESTING
-                if self.stage.quiet and rng.random() < self.world.faults.query_failure:
+                if self.stage.quiet and rng.random() < self.world.faults.query_ends_at_rest:
                     self.world.fault(f"query of {self.stage.name} ends at rest")
                     self.stage.query_ended(QueryEnd.STOPPED, "stopped")
                     return

@@ -90,6 +90,8 @@ class World:
         self.folders: dict[tuple[str, int, int], Folder] = {}
         self.attempts: list[Attempt] = []
         self.slow_until_ms: dict[str, int] = {}
+        self.slowness = 40
+        """How many times as long a batch of a slow stage takes."""
         self.broken_until_ms: dict[str, int] = {}
         """Until when every batch of a stage fails, wherever it is run."""
         self.wants_rest = False
@@ -259,7 +261,7 @@ class World:
 
     def batch_ms(self, stage: str) -> int:
         slow = self.slow_until_ms.get(stage, 0) > self.now_ms
-        return self.between(3, self.batch_most_ms) * (40 if slow else 1)
+        return self.between(3, self.batch_most_ms) * (self.slowness if slow else 1)
 
     def new_attempt(self, attempt: Attempt) -> int:
         self.attempts.append(attempt)
