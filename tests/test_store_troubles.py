@@ -80,5 +80,5 @@ def test_a_command_gives_up_on_a_store_that_can_be_read_and_not_written(tmp_path
     open_store(str(tmp_path / "store"), create=True)
     store = ReadOnly(tmp_path / "store")
     journal = Journal()
-    with pytest.raises(StoreError, match="does not answer: .*Read-only file system"):
+    with pytest.raises(StoreError, match=r"does not answer: .*Read-only file system"):
         drive(store, append(journal.view, journal.view.seal(Leader(1, "command"), "n1")))
