@@ -66,6 +66,7 @@ def test_the_store_is_whole(kept: Path) -> None:
     assert well, told
 
 
+@pytest.mark.slow
 def test_what_a_run_or_a_restore_reads_is_seen_to_be_damaged(kept: Path, tmp_path: Path) -> None:
     rng = Random(SEED)
     unseen = []
