@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
+from uuid import uuid4
 
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from deltalake import DeltaTable
@@ -137,8 +138,11 @@ class Patient:
     def recover(self) -> None:
         """Brings everything back to how it was when it was stopped."""
         for folder in ("state", "out"):
-            shutil.rmtree(self.base / folder)
+            # Spark's background work may still write there.
+            (self.base / folder).rename(self.base.with_name(f"gone-{uuid4().hex}"))
             shutil.copytree(self.kept / folder, self.base / folder)
+        for gone in self.base.parent.glob("gone-*"):
+            shutil.rmtree(gone, ignore_errors=True)
 
     # --- damage ---------------------------------------------------------------------------------------
 

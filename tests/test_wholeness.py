@@ -1,0 +1,137 @@
+"""`cutwater verify` over a store that a real run has left, without Spark: whatever is damaged of what a run or a restore
+would read is seen. (`tests/stores/stopped.tar.gz` was stopped with rows in flight, and batches behind its checkpoint.)"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tarfile
+from pathlib import Path
+from random import Random
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from cutwater.cli import app
+from cutwater.folders import list_folders
+from cutwater.offline import manifest_of, read_journal
+from cutwater.protocol.errors import StoreError
+from cutwater.stores import open_store
+from cutwater.wholeness import check_state, crc32c
+from tests.damages import DAMAGES, KINDS, Damage, damaged
+
+SEED = 7
+TIMES = 3
+"""So often each kind of object is damaged in each way."""
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("stopped")
+    with tarfile.open(Path(__file__).parent / "stores" / "stopped.tar.gz") as archive:
+        archive.extractall(folder, filter="data")
+    return folder / "state"
+
+
+def verify(store: Path) -> tuple[bool, str]:
+    shown = CliRunner().invoke(app, ["verify", "--store", str(store), "--json"])
+    assert shown.exception is None or isinstance(shown.exception, SystemExit), repr(shown.exception)
+    return shown.exit_code == 0, shown.output
+
+
+def read_by_a_run(store: Path) -> dict[str, list[str]]:
+    """The objects, by kind, that a run which goes on, or a restore of the newest checkpoint, reads."""
+    opened = open_store(str(store))
+    state = read_journal(opened).state
+    named = set[str]()
+    for checkpoint in state.committed.values():
+        named |= manifest_of(opened, checkpoint).objects().keys()
+    newest = [
+        f"stages/{s}/{state.generation}/spark/{max(list_folders(opened, s, state.generation))}/"
+        for s in (state.topology.stages if state.topology is not None else ())
+    ]
+    always = ("journal", "stage log", "manifest", "sink id", "graph", "mark")
+    found: dict[str, list[str]] = {}
+    for name in opened.list(""):
+        kind = next((kind for kind, form in KINDS.items() if re.fullmatch(form, name)), "other")
+        in_newest = any(name.startswith(prefix + "cutwater/") for prefix in newest)
+        if kind in always or name in named or in_newest:
+            found.setdefault(kind, []).append(name)
+    return found
+
+
+def test_the_store_is_whole(kept: Path) -> None:
+    well, told = verify(kept)
+    assert well, told
+
+
+@pytest.mark.slow
+def test_what_a_run_or_a_restore_reads_is_seen_to_be_damaged(kept: Path, tmp_path: Path) -> None:
+    rng = Random(SEED)
+    unseen = []
+    kinds = read_by_a_run(kept)
+    needed = {"journal", "stage log", "manifest", "mark", "copied state", "rows in flight", "state", "offsets"}
+    assert needed <= kinds.keys()
+    for kind, names in kinds.items():
+        for how in DAMAGES:
+            for name in rng.sample(names, min(TIMES, len(names))):
+                if how == "delete" and kind in ("mark", "graph", "sink id", "stage log", "journal"):
+                    continue  # the newest one of a log cannot be missed; others by what is left of it, see below
+                damage = Damage(kind, name, how, rng.randrange(1 << 30))
+                store = tmp_path / "state"
+                shutil.rmtree(store, ignore_errors=True)
+                shutil.copytree(kept, store)
+                before = (store / name).read_bytes()
+                after = damaged(before, how, Random(damage.seed))
+                (store / name).unlink()
+                if after is not None:
+                    (store / name).write_bytes(after)
+                if after != before and verify(store)[0]:
+                    unseen.append(str(damage))
+    assert unseen == []
+
+
+@pytest.mark.parametrize("kind", ["journal", "stages/first/1/log", "stages/second/1/log"])
+def test_a_log_that_lacks_an_entry_is_seen_unless_nothing_came_of_the_entry(
+    kept: Path, tmp_path: Path, kind: str
+) -> None:
+    names = sorted(path.name for path in (kept / kind).iterdir())
+    for name in names[:-1]:
+        store = tmp_path / name
+        shutil.copytree(kept, store)
+        (store / kind / name).unlink()
+        assert not verify(store)[0], f"{kind}/{name} is not missed"
+    store = tmp_path / "cut"
+    shutil.copytree(kept, store)
+    for name in names[len(names) // 2 :]:
+        (store / kind / name).unlink()
+    assert not verify(store)[0]
+
+
+def test_an_edited_mark_is_seen_where_a_table_version_would_be_told_wrongly(kept: Path, tmp_path: Path) -> None:
+    shutil.copytree(kept, tmp_path / "state")
+    mark = max((tmp_path / "state/published/first").iterdir())
+    mark.write_bytes(mark.read_bytes().replace(b'"version":', b'"version":1'))
+    well, told = verify(tmp_path / "state")
+    assert not well
+    assert str(mark.relative_to(tmp_path / "state")) in told
+    shown = CliRunner().invoke(app, ["tables", "--store", str(tmp_path / "state")])
+    assert shown.exit_code == 1
+    assert "its checksum differs" in shown.stderr
+
+
+def test_the_checksum_is_the_one_that_spark_takes() -> None:
+    assert crc32c(b"123456789") == 0xE3069283
+    assert crc32c(b"") == 0
+
+
+def test_a_state_file_is_held_against_the_checksum_beside_it(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path), create=True)
+    said = {"algorithm": "CRC32C", "value": crc32c(b"rows") - 2**32, "mainFileSize": 4}
+    store.put("a.changelog", b"rows")
+    store.put("a.changelog.crc", msgspec.json.encode(said))
+    check_state(store, ["a.changelog", "a.changelog.crc"])
+    store.put("a.changelog", b"sows")
+    with pytest.raises(StoreError, match=r"a\.changelog is damaged"):
+        check_state(store, ["a.changelog", "a.changelog.crc"])
