@@ -23,6 +23,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
+from cutwater.leftovers import tidy
 from cutwater.protocol import records as r
 from cutwater.protocol.chain import digest
 from cutwater.protocol.effects import TableHead
@@ -582,6 +583,18 @@ def test_what_no_checkpoint_needs_is_trimmed_when_it_is_old(make: Make, table: s
     assert [again.find(t) for t in (199, 200, 260, 350)] == [None, 199, 259, 349]
     assert again.rewind(349, 400, 259) == 350
     assert ids(table) == list(range(1, 261))
+
+
+def test_tidying_up_keeps_what_the_oldest_kept_checkpoint_needs(make: Make, table: str) -> None:
+    sink = make()
+    for transaction in range(1, 206):
+        publish(sink, transaction, [transaction])
+    age(table, days=31)
+    kept: list[r.JournalBody] = [r.Begun(1, 1, 1, 102, 0, "h"), committed(1, 102, cut=200)]  # at 103, whose version is 102
+    state = journal_of(r.Leader(1, "m0"), *[None] * 100, *kept)
+    tidy(sink, "a", state, [manifest(1, 102)])
+    assert versions_in_log(table) == list(range(99, 205))
+    assert sink.find(103) == 102
 
 
 def test_history_of_tables_that_others_made_is_theirs(make: Make, table: str) -> None:
