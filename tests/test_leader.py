@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cutwater.protocol import effects as fx
 from cutwater.protocol import records as r
 from cutwater.protocol.barrier import Flags
 from cutwater.protocol.coordinator_actions import Action, Begin, Refuse

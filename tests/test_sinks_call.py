@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cutwater.protocol.effects import TableHead
 from cutwater.protocol.errors import StoreError, UserError
-from cutwater.sinks import SinkFailed, footers
+from cutwater.sinks import SinkFailed, footers, open_sinks
 from cutwater.sinks.call import REMEMBERED, CallSink, call
 from cutwater.stores import Store
 from tests.sink_helpers import ROWS, publish, stage, store, write_with_spark
@@ -151,6 +151,14 @@ def test_files_are_there_until_nobody_names_them(make: Make, store: Store, calls
     sink.discard(keep=set())
     assert {name.split("/")[2] for name in store.list("staged/note/")} == {"done"}
     assert sink.head() == TableHead(11, 11)
+
+
+def test_what_was_called_is_known_to_whoever_has_only_the_store(store: Store) -> None:
+    sink = call(print, name="note")
+    sink.bind(store, "note", ROWS)
+    assert sink.rewind(-1, 9, -1) == 9
+    opened = open_sinks(store, ["note"])["note"]
+    assert (opened.head(), opened.find(8), opened.find(10)) == (TableHead(9, 9), -1, 9)
 
 
 def test_records_do_not_pile_up(make: Make, store: Store) -> None:

@@ -23,6 +23,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
+from cutwater.leftovers import tidy
 from cutwater.protocol import records as r
 from cutwater.protocol.chain import digest
 from cutwater.protocol.effects import TableHead
@@ -584,6 +585,18 @@ def test_what_no_checkpoint_needs_is_trimmed_when_it_is_old(make: Make, table: s
     assert ids(table) == list(range(1, 261))
 
 
+def test_tidying_up_keeps_what_the_oldest_kept_checkpoint_needs(make: Make, table: str) -> None:
+    sink = make()
+    for transaction in range(1, 206):
+        publish(sink, transaction, [transaction])
+    age(table, days=31)
+    kept: list[r.JournalBody] = [r.Begun(1, 1, 1, 102, 0, "h"), committed(1, 102, cut=200)]  # at 103, whose version is 102
+    state = journal_of(r.Leader(1, "m0"), *[None] * 100, *kept)
+    tidy(sink, "a", state, [manifest(1, 102)])
+    assert versions_in_log(table) == list(range(99, 205))
+    assert sink.find(103) == 102
+
+
 def test_history_of_tables_that_others_made_is_theirs(make: Make, table: str) -> None:
     append(table, 0)
     sink = make()
@@ -660,6 +673,40 @@ def test_who_cannot_go_back_goes_on_under_another_name_and_path(
     settle(other)
     assert ids(str(tmp_path / "other")) == [4]
     assert ids(table) == [1, 2, 3]
+
+
+# --- writers that look first and then write -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("behind", [False, True], ids=["at once", "when others have come behind"])
+def test_a_commit_that_was_overwritten_is_noticed_and_its_rows_come_again(
+    make: Make, table: str, behind: bool
+) -> None:
+    """A log store without conditional puts found version 2 free, and puts its commit there after ours."""
+    sink = make()
+    for transaction in (5, 6):
+        publish(sink, transaction, [transaction])
+    theirs = f"{table}-theirs"
+    shutil.copytree(table, theirs)
+    append(theirs, 100)
+    publish(sink, 7, [7])
+    assert sink.head() == TableHead(2, 7)
+    if behind:
+        append(table, 101)
+        assert sink.head() == TableHead(3, 7)
+    shutil.copy(Path(theirs, "_delta_log", f"{2:020d}.json"), Path(table, "_delta_log"))
+    for data in Path(theirs).glob("*.parquet"):
+        shutil.copy(data, table)
+    with pytest.raises(StoreError, match=r"version 2 of .* overwritten by another writer \(WRITE\).*--force"):
+        sink.publish(sink.head().version, 8, stage(sink, "next", [8]))
+    assert 7 not in ids(table)
+
+    again = make()  # what the error says is done: everything goes back to before it
+    version = again.head().version
+    assert again.find(6) == 1
+    assert again.rewind(version, 9, 1, force=True) == version + 1
+    publish(again, 10, [7])
+    assert ids(table) == [5, 6, 7]
 
 
 # --- whoever has only the store -----------------------------------------------------------------------------

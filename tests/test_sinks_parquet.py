@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from cutwater.protocol.effects import TableHead
 from cutwater.protocol.errors import StoreError, UserError
+from cutwater.sinks import open_sinks
 from cutwater.sinks.parquet import ParquetSink, parquet, parquet_files
 from cutwater.stores import Store, open_store
 from tests.sink_helpers import (
@@ -131,6 +132,32 @@ def test_a_rewind_to_files_that_are_gone_says_so(make: Make, folder: str) -> Non
     with pytest.raises(StoreError, match=r"1 of its files are gone.*part-0\.parquet"):
         sink.rewind(1, 9, 0)
     assert sink.head() == TableHead(1, 6)
+
+
+def test_a_version_whose_files_are_gone_is_not_found(make: Make, folder: str) -> None:
+    sink = make()
+    for transaction in (5, 6, 7):
+        publish(sink, transaction, [transaction])
+    sink.rewind(2, 8, 0)
+    assert [sink.find(t) for t in (4, 5, 6, 7, 8)] == [-1, 0, 1, 2, 3]
+    next(Path(folder, "_cutwater").glob("*/attempt-6/*")).unlink()
+    assert [sink.find(t) for t in (4, 5, 6, 7, 8)] == [-1, 0, None, None, 3]
+    with pytest.raises(StoreError, match="1 of its files are gone"):
+        sink.rewind(3, 9, 1)
+    assert sink.rewind(3, 9, 0) == 4
+
+
+def test_a_sink_is_asked_by_whoever_has_only_the_store(make: Make, store: Store) -> None:
+    sink = make(partition_by="city")
+    publish(sink, 5, [1])
+    opened = open_sinks(store, ["files"])["files"]
+    assert (opened.partition_by, opened.head(), opened.find(4)) == (("city",), TableHead(0, 5), -1)
+
+
+def test_a_sink_keeps_its_name(make: Make, folder: str, store: Store) -> None:
+    make()
+    with pytest.raises(UserError, match="write name='files'"):
+        parquet(folder).bind(store, "renamed", ROWS)
 
 
 def test_a_staged_file_that_is_gone_is_an_error_and_no_version(make: Make, folder: str) -> None:

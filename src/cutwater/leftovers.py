@@ -1,4 +1,5 @@
-"""Staged output that nobody will publish: of attempts that failed, and of timelines that were abandoned.
+"""What may go of a sink's target: staged output that nobody will publish, of attempts that failed and of timelines
+that were abandoned; and history to which nobody will go back.
 
 An attempt is over if it is of a batch up to the newest cut, or of an earlier generation, and no kept checkpoint
 names a file of it, neither to publish nor to hold back. A process that knows an old journal calls fewer over.
@@ -6,9 +7,11 @@ names a file of it, neither to publish nor to hold back. A process that knows an
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from cutwater.protocol.publish import oldest_needed
 from cutwater.protocol.records import JournalState, Manifest
+from cutwater.sinks.base import Sink
 
 LABEL_PARTS = 4
 
@@ -41,3 +44,11 @@ class Needed:
         if generation == self._generation:
             return batch > self._cut
         return generation > self._generation
+
+
+def tidy(sink: Sink, stage: str, state: JournalState, manifests: Sequence[Manifest]) -> None:
+    """Removes what may go of the target of a stage's sink. `manifests` are those of every kept checkpoint."""
+    sink.discard(Needed(state, stage, sink.name, manifests))
+    needed = oldest_needed(state, sink.head().transaction)
+    if needed is not None:
+        sink.trim(needed)

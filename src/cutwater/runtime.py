@@ -15,14 +15,13 @@ import msgspec
 from cutwater import failpoints, folders, recording
 from cutwater.built import Built
 from cutwater.cluster.links import Hint, Links
-from cutwater.leftovers import Needed
+from cutwater.leftovers import tidy
 from cutwater.mailbox import Mailbox
 from cutwater.offline import manifest_of
 from cutwater.protocol import effects as fx
 from cutwater.protocol.errors import CutwaterError, StoreError, UserError
 from cutwater.protocol.leader import Leader, LeaderConfig, LeaderPhase
 from cutwater.protocol.member import Member, MemberConfig
-from cutwater.protocol.publish import oldest_needed
 from cutwater.protocol.records import JournalState, StageReport
 from cutwater.protocol.replay.messages import AskRange, Compacted, EntriesChunk, FetchEntries, HaveRange
 from cutwater.protocol.wire import Ack, Announcement, Heartbeat, LogGrown, Reply, Request
@@ -149,10 +148,7 @@ class Runtime:
             manifests = [manifest_of(self.store, checkpoint) for checkpoint in state.committed.values()]
             for stage in self.hosts.values():
                 for sink in stage.built.definition.sinks:
-                    sink.discard(Needed(state, stage.name, sink.name, manifests))
-                    needed = oldest_needed(state, sink.head().transaction)
-                    if needed is not None:
-                        sink.trim(needed)
+                    tidy(sink, stage.name, state, manifests)
         except (OSError, StoreError) as error:
             self.shell.last_trouble = f"removing staged leftovers: {error}"
 

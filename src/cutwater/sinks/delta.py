@@ -81,6 +81,8 @@ class DeltaSink(Sink):
         self._version = -1
         self._transaction = 0
         self._forgetful = False
+        self._own_version = -1
+        """The newest version that this process has seen to be the sink's own."""
         self._problem: str | None = None
         self._is_ours = False
         self._lock = RLock()
@@ -117,13 +119,28 @@ class DeltaSink(Sink):
         # A version that is gone was cleaned up while we were away, and those after it may be gone as well.
         if self._version < 0 or not self._files.exists(log.commit_name(self._version)):
             self._load()
+        self._check_own()
         while (commit := self._commit_at(self._version + 1)) is not None:
+            if self._app in commit.transactions:
+                self._own_version = commit.version
             if commit.defines:
                 self._load()
             else:
                 self._version = commit.version
                 self._remember(commit.transactions.get(self._app))
         return TableHead(self._version, self._transaction, self._forgetful)
+
+    def _check_own(self) -> None:
+        """A writer that does not create commits with put-if-absent can put its own over ours, and rows are gone that
+        were published. It cannot be kept from that; but it is seen, and said."""
+        commit = self._commit_at(self._own_version) if self._own_version >= 0 else None
+        if commit is not None and self._app not in commit.transactions:
+            raise StoreError(
+                f"sink {self.name}: version {commit.version} of the Delta table {self.path}, which held rows of an "
+                f"epoch, was overwritten by another writer ({commit.operation}), which looks first and then writes "
+                "instead of creating commits with a conditional put. Stop it; then restore a checkpoint from before "
+                "that, with `--force` if what it wrote may go: the rows come again"
+            )
 
     def _remember(self, transaction: int | None) -> None:
         """Takes note of a transaction that the table has had; it may forget it, and we do not."""
@@ -138,7 +155,7 @@ class DeltaSink(Sink):
                 table = DeltaTable(self._files.url)
             except TableNotFoundError:
                 self._version, self._transaction, self._problem = -1, 0, None
-                self._forgetful = self._is_ours = False
+                self._forgetful, self._is_ours, self._own_version = False, False, -1
                 return
             self._version = table.version()
             self._remember(table.transaction_version(self._app))
