@@ -156,27 +156,64 @@ def test_one_that_fails_after_all_is_published_is_told(tmp_path: Path) -> None:
     assert "published everywhere\nafter that failed: member 'zeta' has failed (no space left)" in shown.stdout
 
 
+@contextmanager
+def answered_by_billing(store: Store, then: Callable[[], None]) -> Iterator[None]:
+    """One member runs; it answers the drain, and `then` is done when the answer was taken."""
+
+    def answer() -> None:
+        name = await_that("it is asked", lambda: store.list(REQUESTS))[0]
+        request_id = name.removeprefix(REQUESTS).removesuffix(".json")
+        store.create(f"{REPLIES}{request_id}.json", encode(Reply(request_id, True, 2)))
+        await_that("the answer is taken", lambda: not store.list(REQUESTS) + store.list(REPLIES))
+        then()
+
+    with beating(store, member="billing") as over:
+
+        def answer_and_end() -> None:
+            answer()
+            if then is not stay:
+                over.set()
+
+        thread = Thread(target=answer_and_end)
+        thread.start()
+        yield
+        thread.join()
+
+
+def stay() -> None:
+    """It goes on running."""
+
+
 def test_what_a_member_said_before_the_drain_does_not_count(tmp_path: Path) -> None:
     """It has failed once; the process that took part in the drain has not said so."""
     store = shop(tmp_path, unmarked=("zested",))
     put_status(store, member="zeta", state="failed")
-    with beating(store, member="billing") as over:
 
-        def answer() -> None:
-            name = await_that("it is asked", lambda: store.list(REQUESTS))[0]
-            request_id = name.removeprefix(REQUESTS).removesuffix(".json")
-            store.create(f"{REPLIES}{request_id}.json", encode(Reply(request_id, True, 2)))
-            await_that("the request is removed", lambda: not store.list(REQUESTS))
-            head = read_journal(store).state.committed[2]
-            mark = r.Published(2, "zested", head.index, 7)
-            store.create(r.mark_name(head.index, "zested"), r.encode(mark))
-            over.set()
+    def publish() -> None:
+        head = read_journal(store).state.committed[2]
+        mark = r.Published(2, "zested", head.index, 7)
+        store.create(r.mark_name(head.index, "zested"), r.encode(mark))
 
-        thread = Thread(target=answer)
-        thread.start()
+    with answered_by_billing(store, publish):
         shown = drain(store, "--timeout", "60s")
-        thread.join()
     assert shown.exit_code == 0, shown.output
+
+
+def test_when_nobody_is_left_nobody_will_publish(tmp_path: Path) -> None:
+    store = shop(tmp_path, unmarked=("zested",))
+    put_status(store, member="zeta", state="failed")
+    with answered_by_billing(store, lambda: None):
+        shown = drain(store, "--timeout", "30s")
+    assert shown.exit_code == 1
+    assert "not published in zested: member 'zeta' has failed. Start the pipeline again" in shown.stderr
+
+
+def test_a_member_that_has_not_ended_is_waited_for(tmp_path: Path) -> None:
+    store = shop(tmp_path)
+    with answered_by_billing(store, stay):
+        shown = drain(store, "--timeout", "3s")
+    assert shown.exit_code == 1
+    assert "published everywhere, but not everybody has ended: member 'billing' is running" in shown.stderr
 
 
 def test_one_that_was_killed_is_told_apart_from_one_that_failed(tmp_path: Path) -> None:
