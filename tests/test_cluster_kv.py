@@ -329,3 +329,13 @@ def test_a_member_that_was_paused_is_gone_meanwhile_and_hears_what_it_missed_whe
         sees(kv, "child", "said", b"here")
     sees(a, "child", "echo", b"missed")
     sees(b, "child", "echo", b"missed")
+
+
+def test_a_process_that_never_closes_its_links_ends_all_the_same(
+    net: OverZenoh, child: subprocess.Popen[bytes]
+) -> None:
+    assert child.stdin is not None
+    child.stdin.close()
+    assert child.wait(timeout=30) == 0
+    for kv in net.members:
+        sees_only(kv, "a", "b")

@@ -18,7 +18,7 @@ import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from threading import Event, RLock, Thread
+from threading import Event, RLock, Thread, main_thread
 from typing import Any
 
 import msgspec
@@ -105,7 +105,7 @@ class ZenohKv:
         session.liveliness().declare_subscriber(f"{root}/alive/**", self._on_token, history=True)
         token = f"{root}/alive/{self.name}/{self.boot}/{self._sealer.token(self.name, self.boot)}"
         self._token = session.liveliness().declare_token(token)
-        self._tender = Thread(target=self._tend, name="cutwater-peers", daemon=True)
+        self._tender = Thread(target=self._tend, name="cutwater-peers")
         self._tender.start()
 
     # --- own slots --------------------------------------------------------------------------------------
@@ -337,8 +337,12 @@ class ZenohKv:
                 peer.asked = None
 
     def _tend(self) -> None:
-        """Asks again whoever has not answered, forgets whoever has been gone for long, and says if nobody comes."""
+        """Asks again whoever has not answered, forgets whoever has been gone for long, and says if nobody comes. Ends
+        the session with the main thread: Zenoh's threads would keep the process from ending."""
         while not self._closed.wait(TEND_S):
+            if not main_thread().is_alive():
+                self.close()
+                return
             with self._lock:
                 self._expire()
                 for peer in self._peers.values():
