@@ -115,7 +115,9 @@ class Life:
         self.store.delete(deletable_states(journal, self.stage, self.generation, log, states))
 
     def forget_the_compact_file_before_the_last(self) -> None:
-        """As it was done of old."""
+        """As it was done of old, to the folder in which a query then ran."""
+        if not self.has_run:
+            return
         prefix = f"{self.prefix}sources/0/"
         compact = [n for n in self.store.list(prefix) if n.endswith(".compact")]
         last = max(compact, key=lambda n: int(n.removeprefix(prefix).removesuffix(".compact")), default=None)

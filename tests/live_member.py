@@ -72,10 +72,17 @@ class Members:
         self._boots += 1
         boot = f"boot{self._boots}"
         stages = {
-            s: SimpleNamespace(name=s, definition=SimpleNamespace(inputs=spec.inputs, sinks=()))
+            s: SimpleNamespace(
+                name=s,
+                definition=SimpleNamespace(inputs=spec.inputs, sinks=()),
+                plan=SimpleNamespace(has_watermark=True),
+            )
             for s, spec in self.topology.stages.items()
         }
-        built: Any = SimpleNamespace(name="shop", topology=self.topology, sinks={}, stages=stages)
+        spark = SimpleNamespace(conf={})
+        built: Any = SimpleNamespace(
+            name="shop", topology=self.topology, sinks={}, stages=stages, spark=spark
+        )
         leader = LeaderConfig(timeout_ms, timeout_ms // 3, CoordinatorConfig(interval_ms=3_600_000))
         settings = runtime.Settings(leader, MemberConfig(poll_ms=50))
         links = Links(self._cluster.member(name, boot), self.told.append)

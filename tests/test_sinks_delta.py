@@ -590,7 +590,10 @@ def test_tidying_up_keeps_what_the_oldest_kept_checkpoint_needs(make: Make, tabl
     for transaction in range(1, 206):
         publish(sink, transaction, [transaction])
     age(table, days=31)
-    kept: list[r.JournalBody] = [r.Begun(1, 1, 1, 102, 0, "h"), committed(1, 102, cut=200)]  # at 103, whose version is 102
+    kept: list[r.JournalBody] = [
+        r.Begun(1, 1, 1, 102, 0, "h"),
+        committed(1, 102, cut=200),
+    ]  # at 103: version 102
     state = journal_of(r.Leader(1, "m0"), *[None] * 100, *kept)
     tidy(sink, "a", state, [manifest(1, 102)])
     assert versions_in_log(table) == list(range(99, 205))

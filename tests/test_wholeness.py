@@ -71,7 +71,16 @@ def test_what_a_run_or_a_restore_reads_is_seen_to_be_damaged(kept: Path, tmp_pat
     rng = Random(SEED)
     unseen = []
     kinds = read_by_a_run(kept)
-    needed = {"journal", "stage log", "manifest", "mark", "copied state", "rows in flight", "state", "offsets"}
+    needed = {
+        "journal",
+        "stage log",
+        "manifest",
+        "mark",
+        "copied state",
+        "rows in flight",
+        "state",
+        "offsets",
+    }
     assert needed <= kinds.keys()
     for kind, names in kinds.items():
         for how in DAMAGES:
@@ -109,7 +118,9 @@ def test_a_log_that_lacks_an_entry_is_seen_unless_nothing_came_of_the_entry(
     assert not verify(store)[0]
 
 
-def test_an_edited_mark_is_seen_where_a_table_version_would_be_told_wrongly(kept: Path, tmp_path: Path) -> None:
+def test_an_edited_mark_is_seen_where_a_table_version_would_be_told_wrongly(
+    kept: Path, tmp_path: Path
+) -> None:
     shutil.copytree(kept, tmp_path / "state")
     mark = max((tmp_path / "state/published/first").iterdir())
     mark.write_bytes(mark.read_bytes().replace(b'"version":', b'"version":1'))
