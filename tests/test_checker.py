@@ -18,8 +18,10 @@ from tests.traces import Edit, Object, recorded
 
 pytestmark = pytest.mark.slow
 
-RICH = 745
-"""A schedule with restores, rewinds, several terms, aborted and void epochs, savepoints and compaction."""
+RICH = 740
+"""A schedule with restores, commands, several terms, aborted and void epochs, savepoints and compaction."""
+OTHERS = (748, 717, 780, 2005)
+"""More of them, for what the first one does not have in the form that a plant needs."""
 
 Plant = Callable[[Edit], None]
 PLANTS: list[tuple[str, Plant]] = []
@@ -603,9 +605,20 @@ def an_epoch_without_rows_is_marked_and_the_one_before_it_not_published(edit: Ed
     edit.add(publish["process"], type="create", name=name, hash="mark", answer="created", record=mark)
 
 
+def a_rewind(edit: Edit) -> Object:
+    """One that leaves something in the table, and is followed by something."""
+    return next(
+        line
+        for line in edit.of("rewind")
+        if isinstance(line["answer"], int)
+        and line["to_version"] > 0
+        and publishes(edit, line["sink"])[-1]["transaction"] > line["transaction"]
+    )
+
+
 @breaks("rewind")
 def a_restore_is_passed_over(edit: Edit) -> None:
-    rewind = next(line for line in edit.of("rewind") if isinstance(line["answer"], int))
+    rewind = a_rewind(edit)
     behind = [p for p in publishes(edit, rewind["sink"]) if p["transaction"] > rewind["transaction"]]
     before = [p for p in publishes(edit, rewind["sink"]) if p["transaction"] < rewind["transaction"]]
     edit.drop(rewind)
@@ -620,13 +633,12 @@ def a_table_goes_back_without_a_restore(edit: Edit) -> None:
 
 @breaks("rewind")
 def a_table_goes_back_too_far(edit: Edit) -> None:
-    rewind = next(line for line in edit.of("rewind") if isinstance(line["answer"], int))
-    edit.set(rewind, to_version=0)
+    edit.set(a_rewind(edit), to_version=0)
 
 
 @breaks("rewind")
 def a_table_does_not_go_back_far_enough(edit: Edit) -> None:
-    rewind = next(line for line in edit.of("rewind") if isinstance(line["answer"], int))
+    rewind = a_rewind(edit)
     later = [p for p in publishes(edit, rewind["sink"]) if p["transaction"] > rewind["transaction"]]
     edit.set(rewind, to_version=later[-1]["answer"])
 
@@ -716,10 +728,19 @@ def a_commit_is_announced_with_another_watermark(edit: Edit) -> None:
 # --- all of them -----------------------------------------------------------------------------------------
 
 
+def planted(plant: Plant) -> Edit:
+    """A trace that can be changed in this way, and is."""
+    for seed in (RICH, *OTHERS):
+        edit = Edit(seed)
+        with suppress(StopIteration, IndexError):
+            plant(edit)
+            return edit
+    raise AssertionError(f"no schedule has what {plant.__name__} changes")
+
+
 @pytest.mark.parametrize(("rule", "plant"), PLANTS, ids=[plant.__name__ for _, plant in PLANTS])
 def test_a_broken_rule_is_named_and_shown(rule: str, plant: Plant, tmp_path: Path) -> None:
-    edit = Edit(RICH)
-    plant(edit)
+    edit = planted(plant)
     found = [problem for problem in edit.check(tmp_path).problems if problem.rule == rule]
     assert found, f"{plant.__name__} was not found"
     touched = {(line["process"], line["n"]) for line in edit.touched}

@@ -240,7 +240,7 @@ def test_a_full_disk_ends_the_record_and_not_the_work() -> None:
             raise OSError("no space left")
         written.append(data)
 
-    recorder = rec.Recorder(write, a_member(), lambda: 0)
+    recorder = rec.Recorder.of_member(write, a_member(), lambda: 0)
     watched, _ = rec.watched(recorder, lambda effect: fx.CREATED, lambda send: None)
     assert [watched(fx.Create("a", b"{}")) for _ in range(3)] == [fx.CREATED] * 3
     assert len(written) == 2

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import copy
 import functools
-import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from cutwater.protocol.chain import digest, with_checksum
 from cutwater.sim.checker import Report, check
 from cutwater.sim.world import World
 
@@ -26,6 +26,14 @@ def recorded(seed: int) -> bytes:
     result = World(seed, record=lines.append).run()
     assert result.violation is None
     return b"".join(lines)
+
+
+def _sealed(record: Object) -> str:
+    """Makes a record's own checksum right, if it has one; the hash of all of it."""
+    if record.pop("sum", None) is not None:
+        plain = msgspec.json.encode(record)
+        record["sum"] = msgspec.json.decode(with_checksum(plain))["sum"]
+    return digest(msgspec.json.encode(record))
 
 
 class Edit:
@@ -137,12 +145,12 @@ class Edit:
                     manifest = record["body"]["manifest"]
                     record["body"]["manifest"] = new.get(manifest, manifest)
             old = line["hash"]
-            line["hash"] = hashlib.sha256(msgspec.json.encode(record)).hexdigest()
+            line["hash"] = _sealed(record)
             new.setdefault(old, line["hash"])
             records.setdefault(old, record)
         for message in (line["message"] for line in self.lines if line.get("message")):
             if message.get("entry") is not None:
-                old = hashlib.sha256(msgspec.json.encode(message["entry"])).hexdigest()
+                old = digest(msgspec.json.encode(message["entry"]))
                 message["entry"] = records.get(old, message["entry"])
 
     def renumber(self) -> None:

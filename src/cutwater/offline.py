@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from cutwater import failpoints
+from cutwater import failpoints, recording
 from cutwater.protocol import effects as fx
 from cutwater.protocol.errors import StoreError, UserError
 from cutwater.protocol.journal import Journal
@@ -31,9 +31,21 @@ Find = Callable[[str, int], int | None]
 """Finds the version of a sink's table that carries the highest transaction up to one (`Sink.find`)."""
 
 
-def drive(store: Store, procedure: fx.Procedure[R], find: Find | None = None) -> R:
+def drive(
+    store: Store,
+    procedure: fx.Procedure[R],
+    find: Find | None = None,
+    recorder: recording.Recorder | None = None,
+) -> R:
     """Runs a procedure that needs nothing but the store, and perhaps to `find` a table's version. Raises
     `StoreError` if the store keeps failing."""
+
+    def act(effect: fx.Effect) -> Any:
+        if isinstance(effect, fx.FindTableVersion) and find is not None:
+            return _find(find, effect)
+        return perform(store, effect)
+
+    act_and_record, _ = recording.watched(recorder, act, lambda send: None)
     answer: Any = None
     failures: dict[type, int] = {}  # by kind: a store that can be read need not be one that can be written
     thrown: StoreError | None = None
@@ -45,10 +57,7 @@ def drive(store: Store, procedure: fx.Procedure[R], find: Find | None = None) ->
             result: R = end.value
             return result
         try:
-            if isinstance(effect, fx.FindTableVersion) and find is not None:
-                answer = _find(find, effect)
-            else:
-                answer = perform(store, effect)
+            answer = act_and_record(effect)
             failures.pop(type(effect), None)
         except StoreError as error:
             thrown = error
@@ -142,7 +151,8 @@ def carry_out(store: Store, journal: Journal, request: Request, find: Find) -> R
     """Carries out a restore or a savepoint's name without a member (`steering.command`)."""
     name = f"command-{uuid.uuid4().hex[:8]}"
     nonces = itertools.count(1)
-    return drive(store, command(journal, name, lambda: f"{name}-{next(nonces)}", request), find)
+    procedure = command(journal, name, lambda: f"{name}-{next(nonces)}", request)
+    return drive(store, procedure, find, recording.of_command(name, journal))
 
 
 def _find(find: Find, effect: fx.FindTableVersion) -> int | fx.Answer | None:

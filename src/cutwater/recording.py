@@ -11,7 +11,7 @@ store. Between processes no order is recorded: places in the journal and in stag
 clock.
 
 In the running system this is off unless `CUTWATER_TRACE` names a folder; each process then writes
-`<folder>/<member>-<boot>.jsonl`.
+`<folder>/<process>.jsonl`: a member's is `<member>-<boot>`, a command that steers is one too.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import msgspec
 
 from cutwater.protocol import effects as fx
 from cutwater.protocol.chain import digest
+from cutwater.protocol.journal import Journal
 from cutwater.protocol.member import Member
 from cutwater.protocol.records import CHECKPOINT_PREFIX, JOURNAL_PREFIX, MARK_PREFIX, encode
 from cutwater.protocol.wire import Ack, Announcement
@@ -35,11 +36,12 @@ from cutwater.protocol.wire import Ack, Announcement
 FOLDER_VARIABLE = "CUTWATER_TRACE"
 SUFFIX = ".jsonl"
 NOTHING = msgspec.Raw(b"null")
+NO_MEMBER = {"member": "", "boot": "", "topology": ""}
 Failed = Literal["failed"]
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
-    """What every line says. `process` is the member's name and the process's boot, joined by `-`."""
+    """What every line says. `process` begins the nonces of all that the process appends."""
 
     process: str
     n: int
@@ -48,7 +50,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
 
 
 class Began(Line, frozen=True, kw_only=True, tag="began"):
-    """The process begins. `topology` is the hash of the graph that it was started with."""
+    """The process begins. `topology` is the hash of the graph that it was started with. A command is of no member."""
 
     member: str
     boot: str
@@ -102,6 +104,7 @@ class Rewinding(Line, frozen=True, kw_only=True, tag="rewind"):
     expected_version: int
     transaction: int
     to_version: int
+    force: bool = False
     answer: int | Failed | None
 
 
@@ -185,20 +188,35 @@ def is_record(name: str) -> bool:
 class Recorder:
     """Writes down what one process does. `write` is given whole lines, from any thread, one at a time."""
 
-    def __init__(self, write: Callable[[bytes], object], member: Member, clock_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        write: Callable[[bytes], object],
+        process: str,
+        journal: Journal,
+        clock_ms: Callable[[], int],
+        began: dict[str, str] = NO_MEMBER,
+    ) -> None:
         self._write: Callable[[bytes], object] | None = write
-        self._member = member
-        self._process = f"{member.name}-{member.boot}"
+        self._process = process
+        self._journal = journal
         self._clock_ms = clock_ms
         self._lock = Lock()
         self._n = 0
+        self._add(Began, 0, **began)
+
+    @classmethod
+    def of_member(
+        cls, write: Callable[[bytes], object], member: Member, clock_ms: Callable[[], int]
+    ) -> Recorder:
+        """The recorder of a member's process."""
         topology = digest(encode(member.topology))
-        self._add(Began, 0, member=member.name, boot=member.boot, topology=topology)
+        began = {"member": member.name, "boot": member.boot, "topology": topology}
+        return cls(write, process_of(member), member.journal, clock_ms, began)
 
     @property
     def knows(self) -> int:
         """How far the process knows the journal."""
-        return self._member.journal.index
+        return self._journal.index
 
     def answered(self, effect: fx.Effect, answer: Any, knows: int) -> None:
         """An effect was answered; `knows` is how far the journal was known when it was asked for."""
@@ -294,16 +312,35 @@ def _message(message: Any) -> dict[str, Any]:
     return {"kind": kind, "message": message if isinstance(message, Announcement | Ack) else None}
 
 
+def process_of(member: Member) -> str:
+    """What the process of a member is called."""
+    return f"{member.name}-{member.boot}"
+
+
 def from_environment(member: Member) -> Recorder | None:
-    """The recorder that `CUTWATER_TRACE` asks for; nothing if it does not. Raises `OSError` if the folder
-    cannot be written."""
+    """The recorder of a member that `CUTWATER_TRACE` asks for; nothing if it does not. Raises `OSError` if the
+    folder cannot be written."""
+    write = _file_of(process_of(member))
+    return None if write is None else Recorder.of_member(write, member, _now_ms)
+
+
+def of_command(name: str, journal: Journal) -> Recorder | None:
+    """The same for a command that leads for the length of one request."""
+    write = _file_of(name)
+    return None if write is None else Recorder(write, name, journal, _now_ms)
+
+
+def _file_of(process: str) -> Callable[[bytes], object] | None:
     folder = os.environ.get(FOLDER_VARIABLE)
     if not folder:
         return None
     Path(folder).mkdir(parents=True, exist_ok=True)
     # Without a buffer each line is one write: a process that is killed leaves half a line at most.
-    file = open(Path(folder, f"{quote(member.name, safe='')}-{member.boot}{SUFFIX}"), "ab", buffering=0)  # noqa: SIM115
-    return Recorder(file.write, member, lambda: int(time.monotonic() * 1000))
+    return open(Path(folder, f"{quote(process, safe='')}{SUFFIX}"), "ab", buffering=0).write
+
+
+def _now_ms() -> int:
+    return int(time.monotonic() * 1000)
 
 
 def watched(recorder: Recorder | None, perform: Perform, send: Send) -> tuple[Perform, Send]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import count
 from typing import TYPE_CHECKING
 
 from cutwater.protocol.effects import Procedure
 from cutwater.protocol.journal import Journal
 from cutwater.protocol.log import follow
 from cutwater.protocol.records import mark_name
-from cutwater.protocol.steering import command
 from cutwater.protocol.wire import Reply, Request, RequestKind, encode
-from cutwater.sim.commands import Operator
+from cutwater.sim.commands import Command, Operator
 from cutwater.sim.faults import TIMES_MS, Faults
 
 if TYPE_CHECKING:
@@ -240,8 +238,7 @@ class Chaos:
         world.store.lose_power()
         world.oracle.check_kept()
         request = Request(RequestKind.RESTORE, self._id(), epoch=state.head)
-        nonces = (f"operator-{request.request_id}-{n}" for n in count())
-        self._perform(command(journal, "operator", lambda: next(nonces), request))
+        Command(world, request).run_now()
         world.schedule(world.rng.randint(50, 900), self.start_members)
 
     def _perform(self, procedure: Procedure[object]) -> None:

@@ -13,6 +13,7 @@ from cutwater.protocol.journal import Journal
 from cutwater.protocol.records import SinkSpec, StageSpec, Topology
 from cutwater.protocol.steering import command
 from cutwater.protocol.wire import Reply, Request, RequestKind
+from cutwater.recording import Recorder
 from cutwater.sim.topology import MAX_PATHS, StageModel
 
 if TYPE_CHECKING:
@@ -32,11 +33,29 @@ class Command:
         self.token = 0
         self._answer: Any = None
         self._nonces = 0
-        self._procedure = command(Journal(), self.name, self._nonce, request)
+        self._journal = Journal()
+        self._procedure = command(self._journal, self.name, self._nonce, request)
+        self._recorder: Recorder | None = None
+        if world.record is not None:
+            self._recorder = Recorder(world.record, self.name, self._journal, lambda: world.now_ms)
+        self._asked: tuple[fx.Effect, int] | None = None
 
     def start(self) -> None:
         self.world.trace(None, f"{self}: {self.request.kind.value}")
         self.resume(self, self.token, None)
+
+    def run_now(self) -> None:
+        """Does all of it at once, and no fault comes in between."""
+        answer = None
+        while True:
+            knows = self._journal.index
+            try:
+                effect = self._procedure.send(answer)
+            except StopIteration:
+                return
+            answer = self.world.io.answer(effect)
+            if self._recorder is not None:
+                self._recorder.answered(effect, answer, knows)
 
     def _nonce(self) -> str:
         self._nonces += 1
@@ -52,15 +71,19 @@ class Command:
             self.resume_later(20, actor, answer)
             return
         self.token += 1
+        if self._recorder is not None and self._asked is not None:
+            self._recorder.answered(self._asked[0], answer, self._asked[1])
         try:
             effect = self._procedure.send(answer)
         except StopIteration as end:
             self.crash()
             self._ended(end.value)
             return
+        self._asked = None
         if isinstance(effect, fx.Sleep | fx.Wait):
             self.resume_later(effect.ms, self, None)
         else:
+            self._asked = effect, self._journal.index
             self.world.io.perform(self, self, effect)  # type: ignore[arg-type]
 
     def _ended(self, reply: Reply) -> None:

@@ -51,7 +51,7 @@ class Ledger:
     pinned: tuple[str, ...] = ()
     savepoints: dict[str, int] = field(default_factory=dict)
     aborted: list[tuple[int, r.Aborted]] = field(default_factory=list)
-    """What was aborted since the last commit or restore, with when."""
+    """What was aborted of the checkpoints after the newest that was committed, with when."""
 
     def view(self) -> tuple[object, ...]:
         """What every member must have derived at the same index."""

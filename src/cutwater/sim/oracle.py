@@ -182,7 +182,7 @@ class Oracle:
         ledger.by_index[index] = body
         ledger.head, ledger.watermark, ledger.drained = body.epoch, body.watermark, is_drain(begun)
         ledger.drained_ms = self.world.now_ms
-        ledger.aborted = []
+        ledger.aborted = [(ms, a) for ms, a in ledger.aborted if a.checkpoint_id > body.checkpoint_id]
         if begun.savepoint is not None:
             ledger.savepoints[begun.savepoint] = body.epoch
         self.epochs += 1

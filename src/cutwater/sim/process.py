@@ -98,7 +98,7 @@ class Process:
         self.leader = Leader(self.member, world.leader_config)
         self.recorder: Recorder | None = None
         if world.record is not None:
-            self.recorder = Recorder(world.record, self.member, lambda: world.now_ms + self.skew_ms)
+            self.recorder = Recorder.of_member(world.record, self.member, lambda: world.now_ms + self.skew_ms)
         self.actors: dict[str, Actor] = {}
         self.checked_index = 0
         self.must_know = world.oracle.ledger.last

@@ -101,8 +101,9 @@ def _counts(trace: Trace, history: History, tables: Tables) -> dict[str, int]:
     made = [line for commits in tables.commits.values() for _, line, _ in commits]
     committed = sum(index in history.log.chain for index in history.commits)
     return {
-        "members": len(set(trace.members.values())),
+        "members": len(set(filter(None, trace.members.values()))),
         "processes": len(trace.processes),
+        "commands": sum(not member for member in trace.members.values()),
         "processes that told their end": len(trace.ended),
         "lines": sum(lines.values()),
         "journal entries": len(history.log.chain),

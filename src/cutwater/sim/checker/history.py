@@ -141,10 +141,8 @@ class Reader:
                 self._restore(body)
             case r.Expired():
                 self._expire(body)
-            case r.Savepoint() if body.kept and body.epoch in self._kept:
-                self._savepoints[body.name] = body.epoch
-            case r.Savepoint() if not body.kept:
-                self._savepoints.pop(body.name, None)
+            case r.Savepoint():
+                self._name(body)
             case r.Snapshot():
                 self._compare(body.state)
             case _:
@@ -253,6 +251,14 @@ class Reader:
     def _set_topology(self, hashed: str, topology: r.Topology) -> None:
         self._topology = self.history.topologies[hashed] = topology
 
+    def _name(self, body: r.Savepoint) -> None:
+        """A name that another epoch has stays with that one."""
+        has = self._savepoints.get(body.name)
+        if body.kept and body.epoch in self._kept and has in (None, body.epoch):
+            self._savepoints[body.name] = body.epoch
+        elif not body.kept and has == body.epoch:
+            del self._savepoints[body.name]
+
     # --- restores and expiry ----------------------------------------------------------------------------
 
     def _restore(self, body: r.Restored) -> None:
@@ -265,6 +271,8 @@ class Reader:
         elif target.cuts != body.forks:
             self._wrong("restored", f"it goes back to epoch {body.epoch}, but not to its cut", *target.lines)
         self._void_open()
+        if body.topology is not None:
+            self._set_topology(body.topology_hash, body.topology)
         restore = Restore(
             self._index,
             body.epoch,
