@@ -129,7 +129,7 @@ class Process:
     def _deliver(self, sender: str, message: Heard) -> None:
         match message:
             case Announcement():
-                self._member.on_announcement(message)
+                self._member.on_announcement(sender, message)
             case Heartbeat():
                 self._member.on_heartbeat(message)
                 self._leader.on_heartbeat(message)

@@ -929,6 +929,15 @@ def a_savepoints_name_is_taken_away(patch: Patch) -> None:
 
 
 @bug
+def an_entry_is_taken_from_whoever_announces_it(patch: Patch) -> None:
+    def on_announcement(self: Any, sender: str, announcement: Any) -> None:
+        genuine(self, self.journal.state.leader, announcement)
+
+    genuine = member.Member.on_announcement
+    patch.setattr(member.Member, "on_announcement", on_announcement)
+
+
+@bug
 def what_is_in_flight_is_committed_without_being_made_durable(patch: Patch) -> None:
     def secured(manifest: Any, previous: Any) -> Any:
         return manifest

@@ -28,11 +28,14 @@ def secret_of(given: str) -> str:
     return config.secret
 
 
-def test_a_secret_in_the_command_line_is_refused_with_what_to_do_instead(tmp_path: Path) -> None:
+@pytest.mark.parametrize("peer", [["--peer", *PEER], []])
+def test_a_secret_in_the_command_line_is_refused_with_what_to_do_instead(
+    tmp_path: Path, peer: list[str]
+) -> None:
     history = Written()
     history.checkpoint()
     history.write(tmp_path)
-    words = ["status", "--store", str(tmp_path), "--peer", *PEER, "--secret", SECRET]
+    words = ["status", "--store", str(tmp_path), *peer, "--secret", SECRET]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 1
     said = " ".join(result.output.split())

@@ -42,6 +42,9 @@ def net() -> Iterator[OverZenoh]:
         ({"lease_s": 0.0}, "cannot be"),
         ({"secret": "short"}, "has 5 characters.*openssl rand"),
         ({"secret": "abcabcabcabcabcabcabc"}, "only 3 different characters.*token_urlsafe"),
+        ({"secret": "1234567812345678"}, "it repeats itself, or follows the alphabet or the keyboard"),
+        ({"secret": "passwordpassword1"}, "it repeats itself"),
+        ({"secret": "qwertyuiopasdfgh"}, "the keyboard"),
     ],
 )
 def test_what_cannot_work_or_would_let_strangers_in_is_refused(

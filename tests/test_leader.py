@@ -157,11 +157,12 @@ def test_seed_a03_an_ack_of_anything_else_commits_nothing(epoch_off: int, id_off
     until(world, lambda: world.oracle.epochs == 2)
 
 
-def test_a_heartbeat_of_a_former_term_does_not_count_as_a_leader() -> None:
+@pytest.mark.parametrize(("who", "term"), [("m1", 2), ("m1", 4), ("m2", 3), ("stranger", 3)])
+def test_only_a_heartbeat_of_the_leader_in_its_term_shows_a_leader(who: str, term: int) -> None:
     leader = Leader(Member("m0", "boot", CHAIN, MemberConfig(), SimWord), LeaderConfig())
-    leader.member.journal.state.term = 3
+    leader.member.journal.state.term, leader.member.journal.state.leader = 3, "m1"
     leader.member.now_ms = 100
-    leader.on_heartbeat(Heartbeat("m1", "boot", 2, 9))
+    leader.on_heartbeat(Heartbeat(who, "boot", term, 9))
     assert leader._seen_ms == 0
     leader.on_heartbeat(Heartbeat("m1", "boot", 3, 9))
     assert leader._seen_ms == 100

@@ -218,3 +218,13 @@ def test_who_is_there_is_known_with_its_process(three: tuple[Talker, Talker, Tal
     assert a.links.alive() == {"a": ("1",), "b": ("1",), "c": ("1",)}
     c.links.close()
     sees_only(a.kv, "a", "b")
+
+
+def test_of_a_command_only_hints_are_heard(cluster: Cluster) -> None:
+    member, command = Talker(cluster, "a"), Talker(cluster, "command_x")
+    cluster.meet(member.kv, command.kv)
+    command.links.send(None, announcement(7))
+    command.links.send(None, Heartbeat("command_x", "1", 9, 9))
+    command.links.hint("requests")
+    member.hears("command_x", Hint("requests"))
+    assert [type(message) for _, message in member.heard] == [Hint]

@@ -168,16 +168,16 @@ def test_an_announced_entry_right_behind_what_is_known_is_as_good_as_read() -> N
     sealed = begun_behind(someone)
     arrived = decode(encode(announce(3, sealed.data)))
     assert isinstance(arrived, Announcement)
-    someone.on_announcement(arrived)
+    someone.on_announcement("m0", arrived)
     assert someone.journal.index == 3
     assert someone.journal.view.entries[-1] == sealed, "byte by byte, so that the chain goes on from it"
     assert someone.woken == ["journal"]
     assert someone.journal.state.open.keys() == {1}
-    someone.on_announcement(arrived)
+    someone.on_announcement("m0", arrived)
     assert someone.journal.index == 3, "twice is once"
 
 
-@pytest.mark.parametrize("wrong", ["damaged", "none", "another chain", "later", "not live"])
+@pytest.mark.parametrize("wrong", ["damaged", "none", "another chain", "later", "not live", "not the leader"])
 def test_an_announced_entry_that_does_not_follow_is_looked_for_in_the_store(wrong: str) -> None:
     someone = informed()
     sealed = begun_behind(informed(3) if wrong == "later" else someone)
@@ -192,7 +192,7 @@ def test_an_announced_entry_that_does_not_follow_is_looked_for_in_the_store(wron
             other.journal.view.push(other.journal.view.seal(r.Leader(term, "m1"), f"other {term}"))
         data = begun_behind(other).data
     someone.live = wrong != "not live"
-    someone.on_announcement(announce(index, data))
+    someone.on_announcement("m1" if wrong == "not the leader" else "m0", announce(index, data))
     assert someone.journal.index == 2
     assert someone.woken == ["journal"], "it reads what it has heard of"
     assert someone._heard == index

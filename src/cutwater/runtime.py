@@ -324,7 +324,7 @@ class Runtime:
             self.recorder.received(message)
         match message:
             case Announcement():
-                self.member.on_announcement(message)
+                self.member.on_announcement(sender, message)
             case Heartbeat():
                 self._look_for_twin()
                 self.member.on_heartbeat(message)

@@ -16,6 +16,8 @@ from cutwater.protocol.errors import UserError
 
 MIN_LENGTH = 16
 MIN_VARIETY = 8
+MIN_STEPS = 9
+ROWS = ("abcdefghijklmnopqrstuvwxyz", "0123456789", "qwertyuiop", "asdfghjkl", "zxcvbnm")
 SCRYPT_N, SCRYPT_R, SCRYPT_P = 2**15, 8, 1
 SCRYPT_MEMORY = 64 << 20
 """What OpenSSL may use at most; these parameters need a little more than 32 MiB."""
@@ -41,11 +43,20 @@ def check_secret(secret: str) -> None:
         problem = (
             f"it has only {len(set(secret))} different characters, and should have at least {MIN_VARIETY}"
         )
+    elif len(_steps(secret)) < MIN_STEPS:
+        problem = "it repeats itself, or follows the alphabet or the keyboard"
     if problem:
         raise UserError(
             f"the secret of the members can be guessed: {problem}; make a good one, for example with "
             f"`openssl rand -base64 32` or `{MAKE_ONE}`, and give it to all members"
         )
+
+
+def _steps(secret: str) -> set[str]:
+    """The different pairs of characters in it, without those that come by themselves: 12, yx, as."""
+    plain = secret.lower()
+    pairs = {plain[at : at + 2] for at in range(len(plain) - 1)}
+    return {pair for pair in pairs if not any(pair in row or pair[::-1] in row for row in ROWS)}
 
 
 @lru_cache(maxsize=16)

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from cutwater.cluster.complaints import Complaints
+from cutwater.cluster.config import COMMAND
 from cutwater.kv import ClusterKv
 from cutwater.protocol.errors import PeerError
 from cutwater.protocol.replay import messages as replay
@@ -142,7 +143,7 @@ class Links:
         if kind == "hint":
             self._hear(owner, Hint(rest))
             return
-        if kind == SHOWN:
+        if kind == SHOWN or owner.startswith(COMMAND):  # a command looks on; it has nothing else to say
             return
         try:
             message = decode(value)

@@ -70,6 +70,7 @@ def cluster_config(
     multicast: bool,
 ) -> ClusterConfig | None:
     """What these options say; `None` if nothing of a cluster. Raises `UserError` for what cannot be."""
+    _refuse_shown(secret)
     if not (listen or peer or multicast):
         return None
     from cutwater.cluster.config import ClusterConfig
@@ -82,14 +83,17 @@ def cluster_config(
     return config
 
 
-def _secret(given: str) -> str:
-    """The secret itself. What stands in a command line is shown to everybody on the machine: it is refused."""
+def _refuse_shown(given: str) -> None:
+    """What stands in a command line is shown to everybody on the machine."""
     if given and not given.startswith("@"):
         raise UserError(
             "a secret in a command line can be read by everybody on this machine, in the list of processes: write it to "
             "a file that only you can read and give its name (--secret @FILE), or set CUTWATER_SECRET; if anybody else "
             "uses this machine, make a new secret"
         )
+
+
+def _secret(given: str) -> str:
     where = given or os.environ.get("CUTWATER_SECRET", "")
     return _from_file(where[1:]) if where.startswith("@") else where
 

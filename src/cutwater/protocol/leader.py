@@ -129,8 +129,9 @@ class Leader:
             self.member.wake("lead")
 
     def on_heartbeat(self, heartbeat: Heartbeat) -> None:
-        """The current leader, or a newer one than we know, has shown itself."""
-        if heartbeat.term >= max(1, self.member.journal.state.term):
+        """The leader that the journal names has shown itself. A newer one than we know of is found in the journal."""
+        state = self.member.journal.state
+        if heartbeat.term == state.term and heartbeat.member == state.leader:
             self._seen_ms = self.member.now_ms
 
     # --- following and campaigning ----------------------------------------------------------------------
@@ -364,7 +365,7 @@ class Leader:
             reason,
             NO_ENTRY if is_snapshot else msgspec.Raw(newest.data),
         )
-        self.member.on_announcement(announcement)
+        self.member.on_announcement(self.member.name, announcement)
         yield Send(None, announcement)
 
     # --- the coordinator's actions ----------------------------------------------------------------------

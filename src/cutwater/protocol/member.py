@@ -348,8 +348,12 @@ class Member:
 
     # --- messages -------------------------------------------------------------------------------------
 
-    def on_announcement(self, announcement: Announcement) -> None:
-        """The leader has written something. Its term and journal index decide nothing; the journal does."""
+    def on_announcement(self, sender: str, announcement: Announcement) -> None:
+        """The leader has written something. Its term and journal index decide nothing; the journal does. Of anybody
+        but the leader that the journal names nothing is taken: it is only a reason to look into the store."""
+        if sender != self.journal.state.leader:
+            self._hear(announcement.index)
+            return
         if announcement.phase is Phase.PREPARE and announcement.flags & Flags.UNALIGNED:
             self.unaligned.add(announcement.checkpoint_id)
             self._trigger(announcement.checkpoint_id, announcement.flags)
@@ -384,6 +388,8 @@ class Member:
 
     def on_log_grown(self, grown: LogGrown) -> None:
         """Another member's stage has gone on."""
+        if grown.stage not in self.topology.stages:
+            return
         if grown.generation == self._generation and grown.index > self.log(grown.stage).view.last:
             self._grown.add(grown.stage)
             self.wake("channels")

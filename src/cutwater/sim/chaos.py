@@ -237,7 +237,10 @@ class Chaos:
             world.stop(process)
         world.store.lose_power()
         world.oracle.check_kept()
-        request = Request(RequestKind.RESTORE, self._id(), epoch=state.head)
+        # The head may still have stages that a restore with another graph has dropped.
+        assert state.topology is not None
+        gone = world.oracle.manifests[state.head].stages.keys() - state.topology.stages.keys()
+        request = Request(RequestKind.RESTORE, self._id(), epoch=state.head, drop=tuple(sorted(gone)))
         Command(world, request).run_now()
         world.schedule(world.rng.randint(50, 900), self.start_members)
 
@@ -381,6 +384,12 @@ class Chaos:
             self.world.fault("reply lost")
         else:
             self.unanswered.pop(reply.request_id, None)
+
+    def _stranger(self) -> None:
+        process = self._some_process()
+        if process is not None:
+            self.world.fault("a stranger speaks")
+            self.world.network.speak_as_stranger(process)
 
     def _command(self) -> None:
         """Somebody runs a command on the store, whoever runs; sometimes two do so at once."""

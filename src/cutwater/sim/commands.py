@@ -51,7 +51,9 @@ class Command:
             knows = self._journal.index
             try:
                 effect = self._procedure.send(answer)
-            except StopIteration:
+            except StopIteration as end:
+                if not end.value.ok:
+                    self.world.oracle.violation(f"nobody is in the way, and {self} is refused: {end.value}")
                 return
             answer = self.world.io.answer(effect)
             if self._recorder is not None:

@@ -50,6 +50,8 @@ class Faults:
     """A table forgets every transaction that it has seen."""
     power_cut_every_ms: float = 0.0
     """All machines go dark at once, and what was not made durable is gone."""
+    stranger_every_ms: float = 0.0
+    """Somebody who is no member announces an entry that he made up, or shows himself as a leader."""
     request_every_ms: float = 0.0
     """Somebody asks for a savepoint, a restore, a drain, a cancellation or a checkpoint."""
 
@@ -84,6 +86,7 @@ TIMES_MS = {
     "command_every_ms": 150.0,
     "table_forgets_every_ms": 100.0,
     "power_cut_every_ms": 900.0,
+    "stranger_every_ms": 120.0,
 }
 
 

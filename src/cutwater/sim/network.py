@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from cutwater.protocol import records as r
+from cutwater.protocol.log import LogView, entry_name
 from cutwater.protocol.replay.messages import Message as ReplayMessage
 from cutwater.protocol.replay.messages import encode as encode_replay
-from cutwater.protocol.wire import Ack, Reply, encode
+from cutwater.protocol.wire import Ack, Announcement, Heartbeat, Phase, Reply, encode
 
 if TYPE_CHECKING:
     from cutwater.sim.process import Process
@@ -47,6 +49,23 @@ class Network:
                 self.world.fault("stray ack")
                 return msgspec.structs.replace(old, epoch=ack.epoch)
         return ack
+
+    def speak_as_stranger(self, to: Process) -> None:
+        """Somebody who is let in and is no member says that he leads: in a heartbeat, or in an announcement with
+        an entry that would fit behind the newest one."""
+        world = self.world
+        last = world.oracle.ledger.last
+        term = world.oracle.ledger.term + world.rng.randint(0, 50)
+        message: Any = Heartbeat("stranger", "stranger", term, last)
+        if last and world.rng.random() < 0.5:
+            newest = r.JOURNAL.open(world.store.objects[entry_name(r.JOURNAL_PREFIX, last)])
+            view: LogView[r.JournalBody] = LogView(r.JOURNAL_PREFIX, r.JOURNAL, r.Snapshot, lambda *_: None)
+            view.jump(newest)
+            forged = view.seal(r.Leader(term + 1, "stranger"), "stranger-1")
+            message = Announcement(
+                Phase.PREPARE, 1, last + 1, term, 1, 0, last + 1, entry=msgspec.Raw(forged.data)
+            )
+        world.schedule(world.between(1, 5), to.deliver, "stranger", encode(message))
 
     def _carry(self, sender: str, to: Process, data: bytes) -> None:
         world, faults, rng = self.world, self.world.faults, self.world.rng

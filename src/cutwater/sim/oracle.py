@@ -41,6 +41,7 @@ class Oracle:
         self.replays = 0
         self.manifests: dict[int, r.Manifest] = {}
         self.acks: set[tuple[str, int, int, int]] = set()
+        self.refusals: set[tuple[str, int, int, int]] = set()
         self.emitted: dict[tuple[str, int, int], dict[Path, int]] = {}
         self.taken: dict[tuple[str, int, int], dict[Path, int]] = {}
         self._chain: Sealed[Any] | None = None
@@ -555,8 +556,8 @@ class Oracle:
         """Nothing is announced before it is durable."""
         if isinstance(message, Ack):
             self.check_caught_up(process, "acks")
-            if message.ok:
-                self.acks.add((message.member, message.epoch, message.checkpoint_id, message.term))
+            what = message.member, message.epoch, message.checkpoint_id, message.term
+            (self.acks if message.ok else self.refusals).add(what)
         elif isinstance(message, Heartbeat):
             process.beat_ms = self.world.now_ms
         elif isinstance(message, Reply):
@@ -621,12 +622,15 @@ class Oracle:
     def check_give_up(self, process: Process) -> None:
         """A member ends for what failed because of itself, not for what others refused or were late with."""
         tolerated = process.member.config.tolerated_failures
-        refusal, late = f"{process.name}: ", FailureReason.DEADLINE.value
+        late = FailureReason.DEADLINE.value
         own = [
             a
             for at_ms, a in self.ledger.aborted
             if at_ms >= process.started_ms
-            and (a.detail.startswith(refusal) or (a.reason == late and process.name in a.detail))
+            and (
+                (process.name, a.epoch, a.checkpoint_id, a.term) in self.refusals
+                or (a.reason == late and process.name in a.detail)
+            )
         ]
         if tolerated is None or len(own) <= tolerated:
             self.violation(

@@ -253,7 +253,7 @@ class Process:
             case AskRange() | FetchEntries() | HaveRange() | EntriesChunk() | Compacted():
                 self.member.on_replay(sender, message)
             case Announcement():
-                self.member.on_announcement(message)
+                self.member.on_announcement(sender, message)
             case Heartbeat():
                 self.member.on_heartbeat(message)
                 self.leader.on_heartbeat(message)
