@@ -929,6 +929,21 @@ def a_savepoints_name_is_taken_away(patch: Patch) -> None:
 
 
 @bug
+def a_restore_tells_nobody_whose_request_it_ends(patch: Patch) -> None:
+    def drop_all(self: Any, coordinator: Any) -> Any:
+        self.of_epoch.clear()
+        return
+        yield
+
+    patch.setattr(requests.Requests, "drop_all", drop_all)
+
+
+@bug
+def a_candidate_writes_the_term_that_was_free_when_it_looked(patch: Patch) -> None:
+    patch.setattr(leader.Leader, "_is_next", lambda self, term: True)
+
+
+@bug
 def an_entry_is_taken_from_whoever_announces_it(patch: Patch) -> None:
     def on_announcement(self: Any, sender: str, announcement: Any) -> None:
         genuine(self, self.journal.state.leader, announcement)

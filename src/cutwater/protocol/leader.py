@@ -199,11 +199,17 @@ class Leader:
                 return None
         elif not (yield from self._expect_whole_journal()):
             return None
+        if not self._is_next(term):
+            return None
         sealed = view.seal(LeaderEntry(term, self.member.name), self.member.nonce())
         if (yield from append(view, sealed)) is AppendPhase.MINE:
             return term
         yield from follow(view)
         return None
+
+    def _is_next(self, term: int) -> bool:
+        """Whether a term is still free. Other actors read the same journal: one in which somebody leads by now."""
+        return self.member.journal.state.term == term - 1 and self._may_campaign()
 
     def _expect_empty_store(self) -> Procedure[None]:
         """An empty journal is that of a new pipeline only if the store holds nothing else. Raises

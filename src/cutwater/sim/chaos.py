@@ -20,6 +20,10 @@ RESTORE_AGAIN_MS = 2_000
 """How long a user waits who has asked for a restore and sees that nothing has changed."""
 
 
+ANSWERED_AT_LAST = (RequestKind.CHECKPOINT, RequestKind.SAVEPOINT, RequestKind.FORGET)
+"""What is still asked for when faults stop. The others would change the course that is then looked at."""
+
+
 class Chaos:
     """The faults of one schedule that come by time, and its users."""
 
@@ -27,6 +31,8 @@ class Chaos:
         self.world = world
         self.on = False
         self.unanswered: dict[str, Request] = {}
+        self._delivered: dict[str, set[tuple[Process, int]]] = {}
+        """By request: which processes were given it, and in which term."""
         self.operator = Operator(world)
         self._requests = 0
 
@@ -55,7 +61,9 @@ class Chaos:
                 world.stop(process)
             elif process.paused:
                 process.wake_up()
-        self.unanswered.clear()
+        self.unanswered = {
+            name: request for name, request in self.unanswered.items() if request.kind in ANSWERED_AT_LAST
+        }
         self._heal_stages()
         self.start_members()
 
@@ -265,12 +273,16 @@ class Chaos:
             if rng.random() < 0.4:  # a user who has thought better of it
                 self.world.schedule(rng.randint(5, 150), self._ask_restore)
         elif draw < 0.5:
-            self.ask(Request(RequestKind.SAVEPOINT, self._id(), f"save{self._requests}"))
+            for _ in range(rng.choice([1, 1, 2])):  # two may want the same name
+                self.ask(Request(RequestKind.SAVEPOINT, self._id(), f"save{self._requests // 2}"))
         elif draw < 0.55:
             epoch = rng.choice(sorted(ledger.kept)) if ledger.kept else 1
             self.ask(Request(RequestKind.SAVEPOINT, self._id(), f"named{self._requests}", epoch))
         elif draw < 0.6:
             name = rng.choice(sorted(ledger.savepoints)) if ledger.savepoints else "none"
+            if name in ledger.savepoints and rng.random() < 0.5:  # another user still means to go back to it
+                epoch = ledger.savepoints[name]
+                self.ask(Request(RequestKind.RESTORE, self._id(), name, epoch))
             self.ask(Request(RequestKind.FORGET, self._id(), name))
         elif draw < 0.7:
             self.ask(
@@ -308,8 +320,12 @@ class Chaos:
         kept = sorted(self.world.oracle.ledger.kept)
         if kept:
             epoch = self.world.rng.choice(kept)
+            names = [
+                name for name, named in sorted(self.world.oracle.ledger.savepoints.items()) if named == epoch
+            ]
+            name = names[0] if names and self.world.rng.random() < 0.5 else None
             reset = tuple(s for s in self._expendable(epoch) if self.world.rng.random() < 0.3)
-            self.ask(Request(RequestKind.RESTORE, self._id(), None, epoch, reset=reset))
+            self.ask(Request(RequestKind.RESTORE, self._id(), name, epoch, reset=reset))
 
     def _expendable(self, epoch: int) -> list[str]:
         """The stages whose state at a cut holds no rows: resetting one of them loses nothing, and the
@@ -361,8 +377,8 @@ class Chaos:
         return f"r{self._requests}"
 
     def ask(self, request: Request, withdraws: bool = True) -> None:
-        """A request lies in the store: whoever leads, or believes to, is given it again and again, as long as
-        there is no answer and it is not withdrawn."""
+        """A request lies in the store: whoever leads, or believes to, is given it once in each of its terms, as long
+        as there is no answer and it is not withdrawn."""
         self.world.trace(None, f"asks for {request.kind.value} {request.name or request.epoch or ''}")
         self.unanswered[request.request_id] = self.world.requests[request.request_id] = request
         if withdraws:
@@ -371,17 +387,24 @@ class Chaos:
 
     def _deliver(self, request: Request) -> None:
         if self.unanswered.get(request.request_id) is request:
+            given = self._delivered.setdefault(request.request_id, set())
             for process in self.world.leaders():
-                self.world.schedule(1, process.deliver, "user", encode(request))
+                what = process, process.member.journal.state.term
+                if what not in given and not process.paused:
+                    given.add(what)
+                    self.world.schedule(1, process.deliver, "user", encode(request))
             self.world.schedule(self.world.rng.randint(50, 400), self._deliver, request)
 
     def _withdraw(self, request_id: str) -> None:
-        self.unanswered.pop(request_id, None)
+        """Whoever asked has waited long enough. When nothing goes wrong any more, everybody waits for the answer."""
+        if self.on:
+            self.unanswered.pop(request_id, None)
 
     def on_reply(self, reply: Reply) -> None:
         """A leader has answered; the answer may be lost, and then the request is still there."""
         if self.world.rng.random() < self.world.faults.reply_lost:
             self.world.fault("reply lost")
+            self._delivered.pop(reply.request_id, None)
         else:
             self.unanswered.pop(reply.request_id, None)
 

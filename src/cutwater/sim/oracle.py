@@ -185,6 +185,8 @@ class Oracle:
         ledger.drained_ms = self.world.now_ms
         ledger.aborted = [(ms, a) for ms, a in ledger.aborted if a.checkpoint_id > body.checkpoint_id]
         if begun.savepoint is not None:
+            if begun.savepoint in ledger.savepoints:
+                self.violation(f"savepoint {begun.savepoint} is taken away from its epoch")
             ledger.savepoints[begun.savepoint] = body.epoch
         self.epochs += 1
         for named in manifest.objects():
@@ -275,6 +277,9 @@ class Oracle:
             self.violation(f"restored to epoch {body.epoch}, which is not kept")
         if target.entry.cuts != body.forks:
             self.violation(f"restored to epoch {body.epoch} at other positions than its cut's")
+        asked = self.world.requests.get(body.request)
+        if asked is not None and asked.name is not None and ledger.savepoints.get(asked.name) != body.epoch:
+            self.violation(f"restored to epoch {body.epoch}, which is not savepoint {asked.name} any more")
         ledger.open, ledger.drained, ledger.aborted = {}, False, []
         ledger.floors, ledger.pinned = {}, ()
         ledger.parents[body.generation] = target.entry.generation

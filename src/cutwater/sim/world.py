@@ -197,6 +197,8 @@ class World:
                 self.chaos.start_again()
             if not self.run_until(self.now_ms + PROGRESS_MS, self._progress_since(self.oracle.epochs)):
                 self.oracle.violation(f"no epoch committed within {PROGRESS_MS} ms after faults stopped")
+        if not self.run_until(self.now_ms + PROGRESS_MS, lambda: not self.chaos.unanswered):
+            self.oracle.violation(f"nobody answers {sorted(self.chaos.unanswered)}")
         self._drain()
 
     def _progress_since(self, epochs: int) -> Callable[[], bool]:
