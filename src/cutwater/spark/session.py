@@ -94,12 +94,22 @@ def _launch_apart(name: str, master: str, settings: dict[str, str]) -> None:
     process all the same: it reads a pipe that breaks then.)"""
     if os.name != "posix" or SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
         return
-    # When the JVM dies, every call that was under way logs pages; what has happened is told in a line.
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    hush_py4j()
     conf = SparkConf(loadDefaults=False).setMaster(master).setAppName(f"cutwater {name}")
     conf.setAll(list(settings.items()))
     launch: Any = launch_gateway
     SparkContext._ensure_initialized(gateway=launch(conf, {"process_group": 0}))
+
+
+def hush_py4j() -> None:
+    """When the JVM dies, every call that was under way logs pages, through Py4J's own logger or through the root's;
+    what has happened is told in a line. What others log is left alone."""
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_is_not_of_py4j)
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    return os.path.basename(os.path.dirname(record.pathname)) != "py4j"
 
 
 LAUNCHER = """#!/bin/sh
