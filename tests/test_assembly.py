@@ -17,7 +17,7 @@ from cutwater.assembly import Assembled, GraphPart, assemble, own_stages
 from cutwater.protocol.chain import digest
 from cutwater.protocol.errors import UserError
 from cutwater.protocol.records import SinkSpec, StageSpec, Topology, TopologySet, encode
-from cutwater.restoring import check_topology
+from cutwater.restoring import check_topology, differences
 from cutwater.stores import LocalStore, open_store
 from tests.live_leader import LiveLeader
 
@@ -198,3 +198,14 @@ def test_a_member_that_comes_after_the_others_have_begun_is_told_how_to_join(pla
     later = players.start("b", {"paid": ("orders",)}, {"paid": "paid"}).result(20).topology
     with pytest.raises(UserError, match=r"begun without member 'b', with a.*--restore latest.*--wait-for"):
         check_topology(players.store, later)
+
+
+def test_a_stage_that_gets_its_first_reader_has_no_other_columns_than_before() -> None:
+    def graph(columns: str | None, *readers: str) -> Topology:
+        stages = [StageSpec("s", (), "main", (), columns)]
+        return Topology({s.name: s for s in [*stages, *(StageSpec(n, ("s",), "main") for n in readers)]})
+
+    assert differences(graph(None), graph("x long", "t")) == ["stage 't' is new"]
+    assert differences(graph("x long", "t"), graph(None)) == ["stage 't' is gone"]
+    (said,) = differences(graph("x long", "t"), graph("y long", "t"))
+    assert said == "the columns that stage 's' gives to its readers differ"

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import cutwater as cw
 from cutwater.folders import Cache, claim_sources, find_state, make_folder
-from cutwater.leaves import SOURCES, Leaf, SourcesChanged, parse_leaves, refuse_changed
+from cutwater.leaves import SOURCES, Leaf, SourcesChanged, native_leaf, parse_leaves, refuse_changed
 from cutwater.protocol.errors import StoreError, UserError
 from cutwater.spark.plan import read_plan
 from cutwater.spark.session import adopt_session
@@ -31,7 +31,7 @@ def at(channel: str) -> str:
 def swapped(first: Leaf, second: Leaf) -> list[Leaf]:
     """The plan with its sides exchanged; logs are numbered as they come."""
     return [
-        Leaf(leaf.channel, leaf.format, leaf.place, leaf.options, log)
+        Leaf(leaf.channel, leaf.format, leaf.place, leaf.digests, log)
         for log, leaf in enumerate((second, first))
     ]
 
@@ -76,11 +76,83 @@ def test_sources_that_came_or_went_are_refused() -> None:
         refuse_changed([LEFT, LEFT], [FILES, FILES], [LEFT, Leaf(None, "parquet", "path=/left", log=1)])
 
 
-def test_a_source_of_unknown_place_is_told_apart_from_others_of_its_kind() -> None:
-    slow, fast = Leaf(None, "rate", "", "x", 0), Leaf(None, "rate", "", "y", 1)
-    refuse_changed([slow], [None], [Leaf(None, "rate", "", "other options", 0)])
-    with pytest.raises(SourcesChanged):
+def native(format: str, log: int = 0, **options: str) -> Leaf:
+    named = {name.replace("__", ".").lower(): value for name, value in options.items()}
+    return native_leaf(format, sorted(named.items()), [], log)
+
+
+def kafka(servers: str, log: int = 0, **options: str) -> Leaf:
+    return native("kafka", log, kafka__bootstrap__servers=servers, subscribe="orders", **options)
+
+
+def test_a_source_of_unknown_place_is_told_by_its_options() -> None:
+    one = native("mysource", url="one", numPartitions="2", password="x")
+    refuse_changed([one], ["3"], [native("mysource", url="one", maxFilesPerTrigger="7", password="y")])
+    with pytest.raises(SourcesChanged, match="the source mysource with another url than its position is of"):
+        refuse_changed([one], ["3"], [native("mysource", url="two")])
+    slow, fast = native("rate", rowsPerSecond="1"), native("rate", 1, rowsPerSecond="9")
+    refuse_changed([slow, fast], ["3", "4"], [slow, fast])
+    with pytest.raises(SourcesChanged, match="with another rowspersecond"):
         refuse_changed([slow, fast], ["3", "4"], swapped(slow, fast))
+
+
+def test_two_sources_of_one_place_are_told_apart_by_their_other_options() -> None:
+    a, b = native("json", path="/in", pathGlobFilter="a*"), native("json", 1, path="/in", pathGlobFilter="b*")
+    refuse_changed([a, b], [FILES, FILES], [a, b])
+    with pytest.raises(
+        SourcesChanged, match=r"path=/in\) with another pathglobfilter than its position is of"
+    ):
+        refuse_changed([a, b], [FILES, FILES], swapped(a, b))
+    here, there = kafka("eu:9092"), kafka("us:9092", 1)
+    refuse_changed([here, there], ["{}", "{}"], [here, there])
+    with pytest.raises(SourcesChanged, match=r"another kafka\.bootstrap\.servers"):
+        refuse_changed([here, there], ["{}", "{}"], swapped(here, there))
+
+
+def test_how_fast_two_sources_of_one_place_are_read_matters_only_if_nothing_else_tells_them_apart() -> None:
+    a, b = native("json", path="/in", pathGlobFilter="a*"), native("json", 1, path="/in", pathGlobFilter="b*")
+    faster = native("json", path="/in", pathGlobFilter="a*", maxFilesPerTrigger="9")
+    refuse_changed([a, b], [FILES, FILES], [faster, b])
+    slow = native("json", path="/in", maxFilesPerTrigger="1")
+    fast = native("json", 1, path="/in", maxFilesPerTrigger="9")
+    with pytest.raises(SourcesChanged, match="another maxfilespertrigger"):
+        refuse_changed([slow, fast], [FILES, FILES], swapped(slow, fast))
+
+
+def test_a_source_that_is_alone_in_its_place_may_be_read_otherwise() -> None:
+    refuse_changed([kafka("b1:9092,b2:9092")], ["{}"], [kafka("b3:9092", maxOffsetsPerTrigger="5")])
+    twice = [kafka("b1:9092"), kafka("b1:9092")]
+    refuse_changed(twice, ["{}", "{}"], [kafka("b2:9092"), kafka("b2:9092")])
+    files = native("json", path="file:///in", pathGlobFilter="a*")
+    refuse_changed([files], [FILES], [native("json", path="/in/", pathGlobFilter="*")])
+    with pytest.raises(SourcesChanged, match=r"streamname=s\) with another region"):
+        refuse_changed(
+            [native("kinesis", streamName="s", region="a")],
+            ["{}"],
+            [native("kinesis", streamName="s", region="b")],
+        )
+
+
+def test_a_record_of_old_is_taken_where_it_is_clear() -> None:
+    placeless, file = (
+        '{"format":"mysource","options":"3fa1","log":0}',
+        '{"format":"json","place":"path=/in","log":1}',
+    )
+    old = parse_leaves("x", f"[{placeless},{file}]".encode())
+    refuse_changed(old, ["1", FILES], [native("mysource", url="one"), native("json", 1, path="/in")])
+    two = parse_leaves("x", f"[{file.replace('1', '0')},{file}]".encode())
+    with pytest.raises(SourcesChanged, match=r"more than once.* does not tell which"):
+        refuse_changed(
+            two,
+            [FILES, FILES],
+            [native("json", path="/in"), native("json", 1, path="/in", pathGlobFilter="b")],
+        )
+
+
+def test_secrets_are_not_written_down() -> None:
+    leaf = native("mysource", token="t", kafka__sasl__jaas__config="j", url="https://me:pw@there")
+    assert list(leaf.digests or ()) == ["url"]
+    assert "pw" not in str(leaf)
 
 
 def test_a_record_that_cannot_be_read_is_named() -> None:

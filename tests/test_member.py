@@ -274,13 +274,14 @@ def test_a_restore_heals_a_stage_that_was_given_up() -> None:
     """A new generation is a new start: what failed in the old one says nothing about it."""
     world = running_world()
     epoch = checkpoint(world).epoch
-    of(world, "m1").member.failures["b"] = "bad state"
+    lose_query(of(world, "m1"), "b", QueryEnd.HOPELESS)
     ask(world, RequestKind.CHECKPOINT)
     until(world, lambda: bool(entries(world, r.Aborted)))
     ask(world, RequestKind.RESTORE, epoch=epoch)
     until(world, lambda: bool(entries(world, r.Restored)))
     rest(world)
     assert checkpoint(world).generation == 2
+    assert not of(world, "m1").member.hopeless
 
 
 # Giving up.
@@ -310,11 +311,20 @@ def who_give_up(world: World, ms: int) -> dict[str, str]:
 def test_a_stage_that_is_given_up_ends_its_own_member_and_no_other() -> None:
     world = busy_world(tolerated=2)
     assert leader_of(world).name == "m0"
-    lose_query(of(world, "m1"), "b", QueryEnd.HOPELESS)
+    while lose_query(of(world, "m1"), "b") is not None:
+        pass
     gave_up = who_give_up(world, 3_000)
     assert list(gave_up) == ["m1"]
     assert "3 checkpoints in a row have failed because of this member" in gave_up["m1"]
     assert "the last with member_refused: m1: stage b failed: lost" in gave_up["m1"]
+
+
+def test_a_stage_without_hope_ends_its_member_with_the_first_checkpoint_that_fails() -> None:
+    world = busy_world(tolerated=5)
+    lose_query(of(world, "m1"), "b", QueryEnd.HOPELESS)
+    gave_up = who_give_up(world, 3_000)
+    assert list(gave_up) == ["m1"]
+    assert gave_up["m1"].startswith("gives up: 1 checkpoint")
 
 
 def test_nobody_gives_up_while_a_member_is_away() -> None:

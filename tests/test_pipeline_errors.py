@@ -245,5 +245,10 @@ def test_plans_that_cannot_be_part_of_a_pipeline(spark: SparkSession, tmp_path: 
     check("two columns named 'id' and 'ID'", ({}, clash), (out, reads_clash))
     final = {"sinks": [cw.delta(str(tmp_path / "final"), final_by="ts")]}
     check("has no watermark, so no window ever closes", (final, source))
+
+    def cleaned(spark: SparkSession) -> DataFrame:
+        return spark.readStream.schema(NUMBERS).option("cleanSource", "Delete").parquet(folder)
+
+    check("stage 'cleaned' reads files with cleanSource=Delete", (out, cleaned))
     partitioned = {"sinks": [cw.delta(str(tmp_path / "parts"), partition_by="nope")]}
     check("partitioned by 'nope', which its rows do not have", (partitioned, source))

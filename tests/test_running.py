@@ -42,6 +42,37 @@ def test_a_source_without_a_row_holds_back_no_final_table_of_another_branch(
     assert [row[0] for row in rows_of(tmp_path / "windows", "count")] == [100] * WINDOWS
 
 
+def test_neither_a_drain_nor_once_waits_for_the_trigger_of_a_stage_that_reads_a_channel(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    deliver(tmp_path / "in", "0", numbers(range(5)))
+    pipeline = cw.Pipeline("seldom")
+
+    @pipeline.stage
+    def source(spark: SparkSession) -> DataFrame:
+        return spark.readStream.schema(NUMBERS).parquet(str(tmp_path / "in"))
+
+    @pipeline.stage(trigger="1h", sinks=[cw.delta(str(tmp_path / "out"))])
+    def seldom(source: DataFrame) -> DataFrame:
+        return source
+
+    pipeline.start(str(tmp_path / "state"), every="1h", once=True, spark=spark)
+    assert pipeline.wait(90)
+    pipeline.stop()
+    assert [row[0] for row in rows_of(tmp_path / "out", "id")] == list(range(5))
+
+    def batches() -> int:
+        commits = (tmp_path / "state/stages/seldom").glob("*/spark/*/commits/*")
+        return max(int(commit.name) for commit in commits if commit.name.isdigit())
+
+    before = batches()
+    pipeline.start(str(tmp_path / "state"), every="1h", spark=spark)
+    await_that("the batch with which it begins", lambda: batches() > before)
+    deliver(tmp_path / "in", "1", numbers(range(5, 8)))
+    pipeline.drain(timeout="90s")
+    assert [row[0] for row in rows_of(tmp_path / "out", "id")] == list(range(8))
+
+
 def test_a_drain_that_takes_longer_than_a_checkpoint_may_is_tried_until_once_can_end(
     tmp_path: Path, spark: SparkSession
 ) -> None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 
 import pytest
+from py4j.java_gateway import GatewayClient  # type: ignore[import-untyped]
 
+from cutwater.spark.session import hush_py4j
 from tests.spark_helpers import await_that, deliver, numbers, rows_of
-
-pytestmark = pytest.mark.slow
 
 PIPELINE = """
 from pathlib import Path
@@ -108,6 +112,42 @@ def started() -> Iterator[list[Run]]:
         run.process.wait()
 
 
+@pytest.fixture
+def root_as_it_was() -> Iterator[logging.Logger]:
+    root, py4j = logging.getLogger(), logging.getLogger("py4j")
+    filters, level = root.filters, py4j.level
+    root.filters = []
+    yield root
+    root.filters = filters
+    py4j.setLevel(level)
+
+
+def test_a_connection_that_is_reset_in_a_call_is_not_logged(
+    caplog: pytest.LogCaptureFixture, root_as_it_was: logging.Logger
+) -> None:
+    """As the kernel does to a call that waits for an answer of the JVM, when that is killed."""
+
+    def call_and_reset() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            client = GatewayClient("127.0.0.1", server.getsockname()[1])
+            calls = Thread(target=client.send_command, args=("c\nx\n",))
+            calls.start()
+            connection, _ = server.accept()
+            connection.recv(1)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.close()
+            calls.join()
+
+    call_and_reset()
+    assert "Exception while sending command" in caplog.text
+    caplog.clear()
+    hush_py4j()
+    call_and_reset()
+    root_as_it_was.warning("something else")
+    assert [record.message for record in caplog.records] == ["something else"]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_the_whole_process_group_drains(
     base: Path, started: list[Run], which: signal.Signals
@@ -122,6 +162,7 @@ def test_a_signal_to_the_whole_process_group_drains(
     await_that("its JVM has ended too", lambda: not exists(jvm))
 
 
+@pytest.mark.slow
 def test_a_jvm_that_is_killed_ends_the_run_with_one_clear_line_and_the_next_goes_on(
     base: Path, started: list[Run]
 ) -> None:
@@ -138,6 +179,7 @@ def test_a_jvm_that_is_killed_ends_the_run_with_one_clear_line_and_the_next_goes
     assert shown(base) == list(range(8))
 
 
+@pytest.mark.slow
 def test_the_jvm_does_not_outlive_a_driver_that_is_killed(base: Path, started: list[Run]) -> None:
     run = Run(base)
     started.append(run)

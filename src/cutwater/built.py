@@ -185,6 +185,15 @@ def _check_plan(stage: StageDef, plan: Plan) -> None:
             f"stage '{stage.name}' takes {', '.join(sorted(unread))} as a parameter and does not use it; use it, or "
             "remove the parameter"
         )
+    for source in plan.sources:
+        how = dict(source.options).get("cleansource", "off")
+        if how.lower() != "off":
+            raise UserError(
+                f"stage '{stage.name}' reads files with cleanSource={how}: Spark then removes files as soon as it has "
+                "read them, before an epoch is committed, and a restore could not read them again. Leave the option "
+                "out, and remove files that were read before the oldest checkpoint (`cutwater checkpoints` lists them) "
+                "with a job of your own"
+            )
     if plan.fan_in_watermark and not stage.watermark_above_fan_in:
         inputs = ", ".join(plan.fan_in_watermark)
         raise UserError(

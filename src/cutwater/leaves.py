@@ -6,12 +6,13 @@ Spark knows a position only by its place in that order. So a record of what stoo
 
 from __future__ import annotations
 
-from collections import Counter
+import re
 from collections.abc import Sequence
 
 import msgspec
 
 from cutwater.offsets import position_in
+from cutwater.protocol.chain import digest
 from cutwater.protocol.errors import StoreError
 
 SOURCES = "cutwater/sources.json"
@@ -20,23 +21,56 @@ PLACES = (
     "path", "table", "subscribe", "subscribepattern", "assign", "topic", "topics", "stream", "streamname", "queue",
     "host", "port", "dbtable",
 )  # fmt: skip
-"""The options that say where a source's rows come from, and give no secret away. Others may change."""
+"""The options that say where a source's rows come from, and give no secret away: together they are its place."""
+
+BESIDE_PLACE = frozenset({"url", "uri", "connection.uri", "region", "database", "collection"})
+"""The options that make one place another. (`kafka.bootstrap.servers` and `endpoint` do not: servers move.)"""
+
+PACE = frozenset({
+    "maxfilespertrigger", "maxbytespertrigger", "maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay",
+    "maxrecordsperpartition", "minpartitions", "numpartitions", "latestfirst", "maxfileage", "maxcachedfiles",
+    "discardcachedinputratio", "startingoffsets", "startingoffsetsbytimestamp", "startingtimestamp",
+    "startingoffsetsbytimestampstrategy", "startingversion", "startingposition", "initialposition", "failondataloss",
+    "kafka.group.id", "groupidprefix", "kafkaconsumer.polltimeoutms", "fetchoffset.numretries",
+    "fetchoffset.retryintervalms",
+})  # fmt: skip
+"""The options that say how a source is read, or from where if there is no position yet, and not which rows it has."""
+
+_SECRET = re.compile("password|passwd|secret|token|credential|api.?key|access.?key|jaas|sasl|ssl")
+"""What is found in the names of options that are never written down, and may change."""
 
 
 class Leaf(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A channel, or a native source: its format, its place (empty if no option tells it), a digest of all its options,
-    and the number of its own log in `sources/`. What a plan reads twice has one log."""
+    """A channel, or a native source: its format, its place (empty if no option tells it), its other options by name, each
+    with a digest of its value (`None` in a record of old), and the number of its own log in `sources/`. What a plan
+    reads twice has one log."""
 
     channel: str | None = None
     format: str = ""
     place: str = ""
-    options: str = ""
+    digests: dict[str, str] | None = None
     log: int | None = None
 
     def __str__(self) -> str:
         if self.channel is not None:
             return f"the channel '{self.channel}'"
         return f"the source {self.format}" + (f" ({self.place})" if self.place else "")
+
+
+def native_leaf(format: str, options: Sequence[tuple[str, str]], tables: Sequence[str], log: int) -> Leaf:
+    """The leaf of a native source with these options (names in lower case), given by the name of a table perhaps."""
+    place = [f"{name}={_plain_path(value)}" for name, value in options if name in PLACES]
+    others = {
+        name: digest(value.encode())[:16]
+        for name, value in options
+        if name not in PLACES and not _SECRET.search(name)
+    }
+    return Leaf(None, format, ", ".join([*place, *tables]), others, log)
+
+
+def _plain_path(value: str) -> str:
+    plain = value.removeprefix("file:")
+    return (f"/{plain.lstrip('/')}" if plain != value else value).rstrip("/")
 
 
 class SourcesChanged(Exception):
@@ -63,25 +97,60 @@ def refuse_changed(
             "or taken from a stage that has run"
         )
     for number, (position, leaf) in enumerate(zip(positions, present, strict=True)):
-        found = position_in(position) if position is not None else None
-        before = f"the channel '{found[0]}'" if found is not None else "a source that is no channel"
         if recorded is not None:
-            same, before = _is_same(recorded, present, number), str(recorded[number])
-        else:
-            same = leaf.channel == (found[0] if found is not None else None)
-        if not same:
-            raise SourcesChanged(
-                f"it now reads {leaf} where its position is one of {before} (number {number + 1} of {len(present)} in "
-                "its plan): rows would be skipped, or read twice"
-            )
+            _refuse_other(recorded, present, number)
+            continue
+        found = position_in(position) if position is not None else None
+        if leaf.channel != (found[0] if found is not None else None):
+            before = f"the channel '{found[0]}'" if found is not None else "a source that is no channel"
+            raise _changed(f"{leaf} where its position is one of {before}", number, present)
 
 
-def _is_same(recorded: Sequence[Leaf], present: Sequence[Leaf], number: int) -> bool:
+def _changed(what: str, number: int, present: Sequence[Leaf]) -> SourcesChanged:
+    return SourcesChanged(
+        f"it now reads {what} (number {number + 1} of {len(present)} in its plan): rows would be skipped, or read twice"
+    )
+
+
+def _refuse_other(recorded: Sequence[Leaf], present: Sequence[Leaf], number: int) -> None:
     before, now = recorded[number], present[number]
-    if (before.channel, before.format, before.place) != (now.channel, now.format, now.place):
-        return False
-    if before.channel is not None or before.place:
-        return before.log == now.log
-    # No option says where its rows come from: with others of its kind beside it, all must be as they were.
-    alone = all(Counter(leaf.format for leaf in leaves)[now.format] == 1 for leaves in (recorded, present))
-    return before.log == now.log and (alone or before.options == now.options)
+    if _identity(before) != _identity(now) or before.log != now.log:
+        raise _changed(f"{now} where its position is one of {before}", number, present)
+    if now.channel is not None:
+        return
+    alike = [[leaf for leaf in leaves if _identity(leaf) == _identity(now)] for leaves in (recorded, present)]
+    are_many = any(len({leaf.log for leaf in leaves}) > 1 for leaves in alike)
+    if before.digests is None or now.digests is None:
+        if are_many:
+            raise SourcesChanged(
+                f"it reads {now} more than once, and what is written beside its positions, by an older version, does not "
+                "tell which of them is of which"
+            )
+        return
+    names = {
+        n for n in before.digests.keys() | now.digests.keys() if before.digests.get(n) != now.digests.get(n)
+    }
+    if are_many:
+        # What says which rows there are tells them apart; if it does not, all the rest must be as it was.
+        names -= PACE if all(map(_are_told_apart, alike)) else set()
+    elif now.place:
+        names &= BESIDE_PLACE
+    else:
+        names -= PACE
+    if names:
+        raise _changed(
+            f"{now} with another {' and '.join(sorted(names))} than its position is of", number, present
+        )
+
+
+def _identity(leaf: Leaf) -> tuple[str | None, str, str]:
+    return leaf.channel, leaf.format, leaf.place
+
+
+def _are_told_apart(leaves: Sequence[Leaf]) -> bool:
+    rows = {(leaf.log, _rows(leaf)) for leaf in leaves}
+    return len({which for _, which in rows}) == len(rows)
+
+
+def _rows(leaf: Leaf) -> frozenset[tuple[str, str]]:
+    return frozenset((name, value) for name, value in (leaf.digests or {}).items() if name not in PACE)

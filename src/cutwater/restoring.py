@@ -54,7 +54,9 @@ def differences(before: Topology, after: Topology) -> list[str]:
             )
         if old.member != new.member:
             said.append(f"stage '{name}' moved from member '{old.member}' to '{new.member}'")
-        if old.schema != new.schema:
+        if (
+            None not in (old.schema, new.schema) and old.schema != new.schema
+        ):  # a stage that nobody reads has none
             said.append(f"the columns that stage '{name}' gives to its readers differ")
     return said
 

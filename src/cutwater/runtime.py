@@ -255,7 +255,12 @@ class Runtime:
 
     def _give_up_story(self, why: str) -> str:
         failed = "; ".join(f"stage '{s}' failed: {e}" for s, e in sorted(self.member.failures.items()))
-        return f"too many checkpoints in a row have failed, so the run ends. {failed or why}"
+        many = (
+            "no checkpoint can be taken"
+            if self.member.hopeless
+            else "too many checkpoints in a row have failed"
+        )
+        return f"{many}, so the run ends. {failed or why}"
 
     def _tell_progress(self) -> None:
         """A catch-up that takes long shows how far it is, once a second."""

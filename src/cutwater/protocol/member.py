@@ -71,7 +71,7 @@ class MemberConfig(msgspec.Struct, frozen=True):
     a member reads the store instead of asking around. `replay`: the bounds of a catch-up. `restarts`: how often
     in a row a query that has ended is started again, first after `backoff_ms`, then after twice as long each time.
     `tolerated_failures`: how many checkpoints in a row may fail because of this member before it ends (`None`: any
-    number). Raises `UserError` for values that cannot work."""
+    number; none, if a stage was given up for which there is no hope). Raises `UserError` for values that cannot work."""
 
     poll_ms: int = 200
     resend_ms: int = 500
@@ -146,6 +146,8 @@ class Member:
         self.incarnations: dict[str, tuple[int, int]] = {}
         self.failures: dict[str, str] = {}
         """The stages that were given up, with why; they have another chance in the next generation."""
+        self.hopeless = False
+        """Whether one of them would fail again however often it is tried: this member ends with its next failure."""
         self.tries: dict[str, int] = {}
         """How often in a row the queries of a stage have ended without a batch in between."""
         self.damage: str | None = None
@@ -296,7 +298,7 @@ class Member:
             return
         self.ended += [f"stage {name}" for name in self.stages]
         self._generation = generation
-        self.failures, self.tries, self.damage = {}, {}, None
+        self.failures, self.hopeless, self.tries, self.damage = {}, False, {}, None
         self._logs, self.stages, self.incarnations = {}, {}, {}
         self._grown.clear()
         self.acks, self._captures = {}, {}
@@ -323,6 +325,7 @@ class Member:
         most = self.config.restarts * (PATIENCE if end is QueryEnd.OVERLOADED else 1)
         if end is QueryEnd.HOPELESS or tries > most:
             self.failures[name] = error
+            self.hopeless |= end is QueryEnd.HOPELESS
             self.wake("capture")
             return None
         return min(
@@ -512,7 +515,7 @@ class Member:
                     self._own_failures.append(story)
         self._own_failures = [s for s in self._own_failures if s.checkpoint_id > since]
         tolerated, failed = self.config.tolerated_failures, self._own_failures
-        if tolerated is not None and len(failed) > tolerated:
+        if tolerated is not None and len(failed) > (0 if self.hopeless else tolerated):
             last = f"the last with {failed[-1].reason}: {failed[-1].detail}"
             self.given_up = f"{len(failed)} checkpoints in a row have failed because of this member, {last}"
 

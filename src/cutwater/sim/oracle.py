@@ -625,8 +625,10 @@ class Oracle:
                 self.violation(f"{process} wakes up and tries to unseat {leader}, which leads and says so")
 
     def check_give_up(self, process: Process) -> None:
-        """A member ends for what failed because of itself, not for what others refused or were late with."""
+        """A member ends for what failed because of itself, not for what others refused or were late with; at once if
+        there is no hope for one of its stages."""
         tolerated = process.member.config.tolerated_failures
+        enough = 0 if process.member.hopeless else tolerated
         late = FailureReason.DEADLINE.value
         own = [
             a
@@ -637,7 +639,7 @@ class Oracle:
                 or (a.reason == late and process.name in a.detail)
             )
         ]
-        if tolerated is None or len(own) <= tolerated:
+        if enough is None or tolerated is None or len(own) <= enough:
             self.violation(
                 f"{process} gives up after {len(own)} failures of its own: {process.member.given_up}"
             )

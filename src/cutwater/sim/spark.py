@@ -115,11 +115,15 @@ class Query:
             yield Sleep(self.world.batch_ms(self.stage.name))
             is_broken = self.world.broken_until_ms.get(self.stage.name, 0) > self.world.now_ms
             if is_broken or rng.random() < self.world.faults.query_failure:
-                end = QueryEnd.FAILED if is_broken else rng.choice(ENDS)
+                end = self._broken_end() if is_broken else rng.choice(ENDS)
                 self.world.fault(f"query of {self.stage.name}: {end.value}")
                 self.stage.query_ended(end, end.value)
                 return
             yield from self._execute(planned)
+
+    def _broken_end(self) -> QueryEnd:
+        """Some troubles are such that it is of no use to try again."""
+        return QueryEnd.HOPELESS if self.world.broken_until_ms[self.stage.name] % 3 == 0 else QueryEnd.FAILED
 
     def _is_known(self, planned: Planned) -> bool:
         """Whether this process has read the logs as far as a plan goes that another process made."""

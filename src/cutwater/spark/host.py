@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 REST_WITHIN_S = 3.0
 """How long a drain waits for a source to fall silent by itself."""
 
+QUICK_TRIGGER_S = 0.1
+"""How often a query looks for new rows that is to end soon, with `once` or for a drain, whatever its trigger is."""
+
 STOPPED = (
     "something else than Cutwater has stopped its query: spark.streams, a listener, a notebook's stop button"
 )
@@ -69,6 +72,8 @@ class StageHost:
         self._asks_spark = False
         self._incarnation = 0
         self._available_now = False
+        self._hurries = False
+        """Whether the query has a quick trigger instead of its own, for the sake of a drain."""
         self._resting_since: float | None = None
         self._rest: Thread | None = None
         self._seen: tuple[Any, ...] = ()
@@ -119,9 +124,7 @@ class StageHost:
             if takes_all:
                 writer = writer.trigger(availableNow=True)
             else:
-                writer = writer.trigger(
-                    processingTime=f"{int(seconds(definition.trigger) * 1000)} milliseconds"
-                )
+                writer = writer.trigger(processingTime=f"{int(self._trigger_s() * 1000)} milliseconds")
             try:
                 folders.claim_sources(
                     runtime.store, self.name, generation, incarnation, self.built.plan.leaves
@@ -135,6 +138,10 @@ class StageHost:
             watched = self.query, stage, self._ended, self.writer if takes_all else None
             Thread(target=self._watch, args=watched, daemon=True).start()
             runtime.shell.call(lambda: None)  # the next step fills the feeds
+
+    def _trigger_s(self) -> float:
+        own_s = seconds(self.built.definition.trigger)
+        return min(own_s, QUICK_TRIGGER_S) if self._hurries or self.runtime.settings.once else own_s
 
     def end(self) -> None:
         """Its stage is of a generation that is over: the query must not go on."""
@@ -366,14 +373,18 @@ class StageHost:
             self._resting_since = None
             if stage.quiet:
                 stage.quiet = False
-            if self._available_now or (
+            if (self._available_now or self._hurries) or (
                 self.writer is not None
                 and self.writer.stopping
                 and self.query is not None
                 and not self.finished
             ):
-                self._available_now = False  # the drain came to nothing: go on as before
+                self._available_now = self._hurries = False  # the drain came to nothing: go on as before
                 self.runtime.restart_stage(self.name)
+            return
+        if self._is_too_slow(stage):
+            self._hurries = True
+            self.runtime.restart_stage(self.name)
             return
         if stage.quiet or not self._input_is_done(stage):
             return
@@ -384,6 +395,12 @@ class StageHost:
             self._rest = Thread(target=self._await_rest, args=(self.query, stage), daemon=True)
             self._rest.start()
             self.runtime.shell.later(REST_WITHIN_S, lambda: self._be_done_with(stage))
+
+    def _is_too_slow(self, stage: Stage) -> bool:
+        """Whether the query would not look at its channels for longer than a drain waits. (That of a root takes what
+        is available now.)"""
+        runs = not self._ended.is_set() and not self._in_batch
+        return runs and not self.is_root and not stage.quiet and self._trigger_s() > REST_WITHIN_S
 
     def _input_is_done(self, stage: Stage) -> bool:
         """Whether every input has its barrier of the drain, and nothing is left to read before it."""

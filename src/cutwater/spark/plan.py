@@ -10,8 +10,7 @@ import msgspec
 from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 
-from cutwater.leaves import PLACES, Leaf
-from cutwater.protocol.chain import digest
+from cutwater.leaves import Leaf, native_leaf
 from cutwater.protocol.errors import UserError
 
 WATERMARK_KEY = "spark.watermarkDelayMs"
@@ -99,10 +98,7 @@ def _leaf(node: Any, source: Source, native: list[Any]) -> Leaf:
     log = next((number for number, other in enumerate(native) if other == node), len(native))
     if log == len(native):
         native.append(node)
-    told = [f"{key}={_plain_path(value)}" for key, value in source.options if key in PLACES]
-    place = ", ".join(told + _table(node))
-    options = "" if place else digest(repr(source.options).encode())
-    return Leaf(None, source.format, place, options, log)
+    return native_leaf(source.format, source.options, _table(node), log)
 
 
 def _table(node: Any) -> list[str]:
@@ -112,11 +108,6 @@ def _table(node: Any) -> list[str]:
         return [f"table={found.get().toString()}"] if found.isDefined() else []
     found = node.dataSource().catalogTable()
     return [f"table={found.get().identifier().unquotedString()}"] if found.isDefined() else []
-
-
-def _plain_path(value: str) -> str:
-    plain = value.removeprefix("file:")
-    return (f"/{plain.lstrip('/')}" if plain != value else value).rstrip("/")
 
 
 def _options(found: Any) -> tuple[tuple[str, str], ...]:

@@ -50,16 +50,14 @@ DEFAULTS = {
     "spark.sql.streaming.metricsEnabled": "false",
     "spark.sql.streaming.numRecentProgressUpdates": "5",
     "spark.sql.streaming.stateStore.maintenanceInterval": "15s",
-}
-"""What a session of our own has besides."""
-
-LOCAL_DISK = {
+    # Quicker on a local disk than Spark's own choice, and used wherever the store is. Its rename may overwrite, which
+    # is harmless: no two queries work in one folder (rule 7).
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
-"""What a session of our own has when it works on a local disk (two of one stage are harmless: rule 7)."""
+"""What a session of our own has besides."""
 
 
 def make_session(name: str, master: str | None = None, conf: dict[str, str] | None = None) -> SparkSession:
@@ -71,7 +69,6 @@ def make_session(name: str, master: str | None = None, conf: dict[str, str] | No
         )
     master = master or os.environ.get("SPARK_MASTER") or f"local[{os.cpu_count() or LOCAL_TASKS}]"
     settings = {**NEEDED, **DEFAULTS}
-    settings |= LOCAL_DISK
     if master.startswith("local"):
         _use_quick_python()
         settings["spark.sql.shuffle.partitions"] = str(min(os.cpu_count() or LOCAL_TASKS, 8))
@@ -94,12 +91,22 @@ def _launch_apart(name: str, master: str, settings: dict[str, str]) -> None:
     process all the same: it reads a pipe that breaks then.)"""
     if os.name != "posix" or SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
         return
-    # When the JVM dies, every call that was under way logs pages; what has happened is told in a line.
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    hush_py4j()
     conf = SparkConf(loadDefaults=False).setMaster(master).setAppName(f"cutwater {name}")
     conf.setAll(list(settings.items()))
     launch: Any = launch_gateway
     SparkContext._ensure_initialized(gateway=launch(conf, {"process_group": 0}))
+
+
+def hush_py4j() -> None:
+    """When the JVM dies, every call that was under way logs pages, through Py4J's own logger or through the root's;
+    what has happened is told in a line. What others log is left alone."""
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_is_not_of_py4j)
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    return os.path.basename(os.path.dirname(record.pathname)) != "py4j"
 
 
 LAUNCHER = """#!/bin/sh
