@@ -284,3 +284,56 @@ def test_a_command_that_dies_between_its_two_entries_leaves_everything_as_it_was
 
 def _one(effect: fx.Effect) -> fx.Procedure[object]:
     return (yield effect)
+
+
+ROOT = r.StageSpec("root", (), "main", (r.SinkSpec("u"),))
+MIXED = r.StageSpec("root", ("s",), "main", (r.SinkSpec("u"),))
+
+
+def back(
+    store: LocalStore, spec: r.StageSpec, versions: dict[int, int] | None = None, **more: object
+) -> Reply:
+    """A stage comes that the only checkpoint does not have. `versions`: those of its table, by transaction."""
+
+    def find(sink: str, transaction: int) -> int:
+        known = versions or {} if sink == "u" else {}
+        return max((version for index, version in known.items() if index <= transaction), default=-1)
+
+    graph = r.Topology({**ONE.stages, "root": spec})
+    request = Request(RequestKind.RESTORE, "r1", None, 1, topology=graph, **more)  # type: ignore[arg-type]
+    return carry_out(store, read_journal(store), request, find)
+
+
+@pytest.mark.parametrize(("spec", "native"), [(ROOT, ()), (MIXED, ("root",))])
+def test_a_stage_does_not_come_back_to_read_its_source_into_a_table_that_has_its_rows(
+    store: LocalStore, spec: r.StageSpec, native: tuple[str, ...]
+) -> None:
+    leader = LiveLeader(store, ONE)
+    leader.commit(0)
+    store.create(r.mark_name(1, "u"), r.seal(r.Published(1, "u", 1, 0)))
+    reply = back(store, spec, native=native)
+    assert (reply.ok, reply.reason) == (False, FailureReason.NO_POSITIONS.value)
+    assert "sink 'u' has rows of it already" in reply.detail
+    assert read_journal(store).state.generation == 1
+
+
+def test_a_table_that_has_rows_of_a_stage_is_enough_to_refuse_it(store: LocalStore) -> None:
+    """Whoever published them died before it wrote the mark."""
+    LiveLeader(store, ONE).commit(0)
+    assert back(store, ROOT, {1: 0}).reason == FailureReason.NO_POSITIONS.value
+
+
+def test_a_stage_comes_back_that_reads_only_channels(store: LocalStore) -> None:
+    LiveLeader(store, ONE).commit(0)
+    store.create(r.mark_name(1, "u"), r.seal(r.Published(1, "u", 1, 0)))
+    assert back(store, MIXED).ok
+
+
+def test_a_stage_that_came_after_the_checkpoint_reads_its_source_again_when_its_table_goes_back(
+    store: LocalStore,
+) -> None:
+    leader = LiveLeader(store, ONE)
+    leader.commit(0)
+    later = leader.state.committed[1].index + 3
+    store.create(r.mark_name(later, "u"), r.seal(r.Published(2, "u", later, 0)))
+    assert back(store, ROOT, {later: 0}).ok

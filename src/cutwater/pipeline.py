@@ -189,10 +189,12 @@ class Pipeline:
             bind_sinks(built, where)
             if restore is None:
                 break
+            native = tuple(n for n, stage in built.stages.items() if stage.has_native_source)
             try:
                 restore_before_start(
-                    where, built.topology, str(restore), tuple(drop), tuple(reset), say, force, assembled.base
-                )
+                    where, built.topology, str(restore), tuple(drop), tuple(reset), say, force, assembled.base,
+                    native,
+                )  # fmt: skip
                 break
             except GraphMoved:
                 say("another member has changed the graph meanwhile; putting it together again")

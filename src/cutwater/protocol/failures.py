@@ -150,6 +150,12 @@ class FailureReason(Enum):
         False,
         "Start again: the graph is then put together from what the pipeline is now.",
     )
+    NO_POSITIONS = (
+        "no_positions",
+        False,
+        False,
+        "Nothing was changed. Restore a checkpoint that has the stage, or give its sinks new names (name=) and paths.",
+    )
     ROWS_IN_FLIGHT = (
         "rows_in_flight",
         False,

@@ -135,7 +135,7 @@ class Operator:
         graph, rng = self.world.graph, self.world.rng
         stages = dict(graph.stages)
         drop: tuple[str, ...] = ()
-        leaves = [n for n in sorted(stages) if not graph.readers(n) and stages[n].inputs]
+        leaves = [n for n in sorted(stages) if not graph.readers(n)]
         gone = [n for n, m in self.world.model.stages.items() if n not in stages]
         gone = [n for n in gone if set(self.world.model.stages[n].spec.inputs) <= stages.keys()]
         choice = rng.random()
@@ -158,7 +158,17 @@ class Operator:
         named = set(self.world.oracle.manifests[epoch].stages) - stages.keys() - set(drop)
         topology = Topology({n: stages[n] for n in sorted(stages)})
         drop = tuple(sorted({*drop, *named}))
-        return Request(RequestKind.RESTORE, request_id, None, epoch, drop=drop, topology=topology, base=base)
+        native = tuple(n for n in topology.stages if self.world.model.stages[n].native)
+        return Request(
+            RequestKind.RESTORE,
+            request_id,
+            None,
+            epoch,
+            drop=drop,
+            topology=topology,
+            base=base,
+            native=native,
+        )
 
     def _new_stage(self, stages: dict[str, StageSpec]) -> StageSpec:
         """A stage with a sink that reads one or two of the others; its model is known from now on."""
