@@ -714,6 +714,11 @@ def a_stage_that_comes_back_reads_its_source_into_a_table_that_has_its_rows(patc
 
 
 @bug
+def a_stage_goes_that_others_read(patch: Patch) -> None:
+    patch.setattr(r.Topology, "dangling", lambda self: {})
+
+
+@bug
 def retention_ignores_unpublished_sinks(patch: Patch) -> None:
     patch.setattr(retention, "is_settled", lambda state, index, settled: True)
 

@@ -18,7 +18,8 @@ STATE = "org.apache.spark.sql.execution.streaming.state"
 
 def read(spark: SparkSession, folder: Path) -> DataFrame:
     files: Any = spark.readStream.schema(NUMBERS).option("maxFilesPerTrigger", 1)
-    return files.parquet(str(folder)).select("id")
+    found: DataFrame = files.parquet(str(folder)).select("id")
+    return found
 
 
 def run(pipeline: cw.Pipeline, tmp_path: Path, spark: SparkSession, **more: Any) -> None:

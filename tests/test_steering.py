@@ -140,7 +140,10 @@ def test_stages_that_are_not_there_are_neither_dropped_nor_reset(
 
 def test_a_stage_that_another_reads_is_not_dropped_without_the_code(store: LocalStore) -> None:
     LiveLeader(store, MORE).commit(0)
-    assert "fresh reads it" in ask(store, RequestKind.RESTORE, epoch=1, drop=("s",)).detail
+    assert (
+        "stage 'fresh' of member 'main' reads s"
+        in ask(store, RequestKind.RESTORE, epoch=1, drop=("s",)).detail
+    )
     assert ask(store, RequestKind.RESTORE, epoch=1, drop=("fresh",)).ok
     assert read_journal(store).state.topology == ONE
 
@@ -337,3 +340,22 @@ def test_a_stage_that_came_after_the_checkpoint_reads_its_source_again_when_its_
     later = leader.state.committed[1].index + 3
     store.create(r.mark_name(later, "u"), r.seal(r.Published(2, "u", later, 0)))
     assert back(store, ROOT, {later: 0}).ok
+
+
+@pytest.mark.parametrize("has_code", [True, False])
+def test_a_stage_that_another_members_stage_reads_does_not_go(store: LocalStore, has_code: bool) -> None:
+    reader = r.StageSpec("y", ("s",), "b", (r.SinkSpec("u"),))
+    other = r.StageSpec("z", (), "main", (r.SinkSpec("v"),))
+    leader = LiveLeader(store, r.Topology({**ONE.stages, "y": reader, "z": other}))
+    leader.commit(0)
+    published(store, leader, 1)
+    published(store, leader, 1, "u")
+    graph = r.Topology({"y": reader, "z": other}) if has_code else None
+    reply = ask(store, RequestKind.RESTORE, epoch=1, drop=("s",), topology=graph)
+    assert (reply.ok, reply.reason) == (False, FailureReason.STILL_READ.value)
+    assert "stage 'y' of member 'b' reads s" in reply.detail
+    assert read_journal(store).state.generation == 1
+    # What the advice says works: both go, and the reader comes back with other code.
+    assert ask(store, RequestKind.RESTORE, epoch=1, drop=("s", "y"), request_id="r2").ok
+    back = r.Topology({"y": r.StageSpec("y", ("z",), "b", (r.SinkSpec("u"),)), "z": other})
+    assert ask(store, RequestKind.RESTORE, epoch=1, drop=("s",), topology=back, request_id="r3").ok

@@ -217,20 +217,18 @@ def _target(state: JournalState, request: Request) -> Checkpoint:
 def _graph(state: JournalState, request: Request) -> Topology:
     """The graph from now on: the one that is asked for, or that in force without what is dropped."""
     assert state.topology is not None  # a checkpoint is committed, so there is a graph
-    if request.topology is not None:
-        if request.base is not None and request.base != state.topology_hash:
-            raise Refusal(
-                FailureReason.GRAPH_CHANGED, "somebody else has changed the pipeline's graph meanwhile"
-            )
-        return request.topology
-    for name in request.drop:
-        readers = sorted(set(state.topology.readers(name)) - set(request.drop))
-        if name in state.topology.stages and readers:
-            raise Refusal(
-                FailureReason.NO_SUCH_STAGE,
-                f"--drop {name}: {', '.join(readers)} reads it; change the code, then `cutwater run FILE --restore`",
-            )
-    return Topology({n: s for n, s in state.topology.stages.items() if n not in request.drop})
+    graph = request.topology
+    if graph is None:
+        graph = Topology({n: s for n, s in state.topology.stages.items() if n not in request.drop})
+    elif request.base is not None and request.base != state.topology_hash:
+        raise Refusal(FailureReason.GRAPH_CHANGED, "somebody else has changed the pipeline's graph meanwhile")
+    for reader, gone in graph.dangling().items():
+        member = graph.stages[reader].member
+        raise Refusal(
+            FailureReason.STILL_READ,
+            f"stage '{reader}' of member '{member}' reads {', '.join(gone)}, which the pipeline would no longer have",
+        )
+    return graph
 
 
 def _check_stages(state: JournalState, request: Request, graph: Topology, manifest: Manifest) -> None:

@@ -147,6 +147,9 @@ class Operator:
                 drop = (name,)
             else:
                 stages = dict(graph.stages)
+        elif choice < 0.45 and (needed := [n for n in sorted(stages) if graph.readers(n)]):
+            drop = (rng.choice(needed),)  # by a member that does not know, or care, who reads it
+            del stages[drop[0]]
         elif choice < 0.6 and gone:
             back = rng.choice(gone)
             stages[back] = self.world.model.stages[back].spec
