@@ -52,6 +52,10 @@ def bug(plant: Callable[[Patch], None]) -> Callable[[Patch], None]:
     return plant
 
 
+def _changed(record: Any, **fields: Any) -> Any:
+    return msgspec.structs.replace(record, **fields)
+
+
 def _patch_append(patch: Patch, append: Any) -> None:
     for module in (log, leader, stage, steering):
         patch.setattr(module, "append", append)
@@ -682,12 +686,36 @@ def a_stage_that_is_reset_counts_its_batches_anew(patch: Patch) -> None:
     real = stage.Stage._starting_report
 
     def starting_report(self: Any) -> Any:
-        report = yield from real(self)
-        if report is not None and not report.state:
-            return msgspec.structs.replace(report, batch=-1)
-        return report
+        report, reset = yield from real(self)
+        return _changed(report, batch=-1) if reset else report, reset
 
     patch.setattr(stage.Stage, "_starting_report", starting_report)
+
+
+@bug
+def a_stage_that_is_reset_reads_its_source_from_the_start(patch: Patch) -> None:
+    """Its tables, and its readers, have those rows already."""
+    real = stage.Stage._starting_report
+
+    def starting_report(self: Any) -> Any:
+        report, reset = yield from real(self)
+        return _changed(report, offsets={}) if reset else report, reset
+
+    patch.setattr(stage.Stage, "_starting_report", starting_report)
+
+
+@bug
+def a_stage_that_comes_back_reads_its_source_into_a_table_that_has_its_rows(patch: Patch) -> None:
+    def check(*given: Any) -> Any:
+        return
+        yield
+
+    patch.setattr(steering, "_check_new_readers", check)
+
+
+@bug
+def a_stage_goes_that_others_read(patch: Patch) -> None:
+    patch.setattr(r.Topology, "dangling", lambda self: {})
 
 
 @bug

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 import cutwater as cw
-from cutwater.assembly import Assembled, GraphPart, assemble, own_stages
+from cutwater.assembly import Assembled, GraphPart, WaitEnded, assemble, own_stages
 from cutwater.protocol.chain import digest
 from cutwater.protocol.errors import UserError
 from cutwater.protocol.records import SinkSpec, StageSpec, Topology, TopologySet, encode
@@ -55,6 +55,7 @@ class Players:
     def __init__(self, store: LocalStore) -> None:
         self.store = store
         self.told: dict[str, list[str]] = {}
+        self.ends = False
 
     def start(
         self, member: str, reads: Reads, sinks: dict[str, str] | None = None, expected: tuple[str, ...] = ()
@@ -66,7 +67,9 @@ class Players:
 
         def run() -> None:
             try:
-                found = assemble(self.store, member, builder, reads, expected, where, told.append)
+                found = assemble(
+                    self.store, member, builder, reads, expected, where, told.append, lambda: self.ends
+                )
                 result.set_result(found)
             except BaseException as error:
                 result.set_exception(error)
@@ -164,6 +167,28 @@ def test_what_the_journal_does_not_know_is_not_waited_for_in_silence(players: Pl
     record(players.store, Topology({"orders": StageSpec("orders", (), "a", (SinkSpec("o", False),), None)}))
     players.start("b", {"paid": ("payments",)}, {"paid": "paid"})
     players.until_told("b", "stage 'payments', which 'paid' reads and the pipeline does not have yet")
+
+
+def test_a_member_that_no_longer_has_what_another_reads_is_refused(players: Players) -> None:
+    specs = [
+        StageSpec("orders", (), "a", (), "x long"),
+        StageSpec("other", (), "a", (SinkSpec("o", False),)),
+        StageSpec("paid", ("orders",), "b", (SinkSpec("p", False),)),
+    ]
+    record(players.store, Topology({spec.name: spec for spec in specs}))
+    refused = players.start("a", {"other": ()}, {"other": "o"})
+    with pytest.raises(
+        UserError, match=r"'paid' of member 'b' reads orders, which no member has.*--drop READER"
+    ):
+        refused.result(20)
+
+
+def test_whoever_waits_for_others_can_be_told_to_end(players: Players) -> None:
+    waiting = players.start("a", {"orders": ()}, {"orders": "orders"}, expected=("b",))
+    players.until_told("a", "waiting for member 'b'")
+    players.ends = True
+    with pytest.raises(WaitEnded):
+        waiting.result(20)
 
 
 def stage(pipeline: cw.Pipeline, name: str, **options: Any) -> None:

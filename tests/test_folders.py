@@ -22,7 +22,7 @@ from cutwater.folders import (
     spark_prefix,
     write_prepared,
 )
-from cutwater.offsets import parse_commit, parse_offsets
+from cutwater.offsets import parse_commit, parse_offsets, starting_plan
 from cutwater.protocol.chain import digest
 from cutwater.protocol.errors import StoreError
 from cutwater.protocol.records import (
@@ -123,6 +123,86 @@ def test_a_folder_begun_at_a_later_batch_counts_from_there(store: Store) -> None
     make_folder(store, STAGE, 2, 1, None, report(9, state))
     assert base_of(store, STAGE, 2, 1) == 7
     assert Query(store, 1, generation=2, batch=1).run().named(10) >= {"offsets/2", "offsets/1", "commits/2"}
+
+
+SEED = {"offsets/-2", "offsets/-1", "commits/-1", "cutwater/base.json", "metadata"}
+
+
+def reset_at(store: Store, batch: int, generation: int = 2) -> Query:
+    """A folder without state behind this batch of a query in generation 1."""
+    state = new_query(store).run(batch + 3).state(batch)
+    assert state is not None
+    cut = StageReport(STAGE, 0, batch, False, {"x": 4}, {"0": f'{{"logOffset":{batch}}}'}, NONE, state)
+    make_folder(store, STAGE, generation, 1, None, cut, log_interval=3, reset=True)
+    return Query(store, 1, generation=generation)
+
+
+@pytest.mark.parametrize("batch", [0, 1, 2, 7])
+def test_a_stage_that_is_reset_goes_on_where_its_sources_were_read(store: Store, batch: int) -> None:
+    query = reset_at(store, batch)
+    assert base_of(store, STAGE, 2, 1) == batch
+    found = names(store, 2, 1)
+    logs = {name for name in found if name.startswith("sources/")}
+    assert found == {*SEED, *logs, "cutwater/complete"}
+    assert query.files() == list(range(batch + 1)), "the source knows what it has read"
+    offsets = store.read(f"{query.prefix}offsets/-1")
+    assert offsets is not None
+    assert parse_offsets("offsets/-1", offsets).sources == (f'{{"logOffset":{batch}}}',)
+    query.run(2)
+    assert committed(store, STAGE, 2, 1, batch + 2) == prepared(batch + 2)
+    assert query.files() == list(range(batch + 3))
+
+
+@pytest.mark.parametrize("under_way", [False, True])
+def test_positions_that_a_reset_kept_outlive_starts_and_checkpoints_before_the_first_batch(
+    store: Store, under_way: bool
+) -> None:
+    query = reset_at(store, 3)
+    if under_way:
+        query.plan()  # and does not come to its end
+    state = query.state(3)
+    assert state is not None
+    assert query.named(3) >= SEED
+    assert not [name for name in query.named(3) if name.startswith("state/")]
+    check_newest(store, STAGE, 2, 1, 3, None)
+    make_folder(store, STAGE, 2, 2, 1, None, 3)
+    make_folder(store, STAGE, 3, 1, None, report(3, state))
+    for generation, incarnation in ((2, 2), (3, 1)):
+        assert names(store, generation, incarnation) >= SEED
+        again = Query(store, incarnation, generation=generation)
+        assert again.files() == list(range(4))
+        assert base_of(store, STAGE, generation, incarnation) == 3
+    with_rows = Query(store, 2, generation=2).run(3)
+    assert not with_rows.named(6) & {"offsets/-2", "offsets/-1", "commits/-1"}
+    make_folder(store, STAGE, 2, 3, 2, None, 6)
+    assert Query(store, 3, generation=2).files() == list(range(7))
+
+
+def test_a_stage_that_is_reset_twice_before_its_first_batch_keeps_its_positions(store: Store) -> None:
+    state = reset_at(store, 3).state(3)
+    assert state is not None
+    cut = StageReport(STAGE, 0, 3, False, {}, {"0": "x"}, NONE, state)
+    make_folder(store, STAGE, 3, 1, None, cut, reset=True)
+    assert names(store, 3, 1) >= SEED
+    assert Query(store, 1, generation=3).files() == list(range(4))
+
+
+def test_a_reset_passes_over_what_is_in_flight_in_channels() -> None:
+    plan = parse_offsets(
+        "o", b'v1\n{"batchWatermarkMs":9,"conf":{"a":"b"}}\n{"channel":"x","batch":2}\n-\n{"logOffset":1}'
+    )
+    found = parse_offsets("o", starting_plan(plan, {"x": 4}))
+    assert found.sources == ('{"channel":"x","batch":4}', None, '{"logOffset":1}')
+    assert (found.watermark_ms, found.conf) == (0, {"a": "b"})
+
+
+def test_what_a_reset_kept_may_go_when_a_batch_has_come_after_it(store: Store) -> None:
+    query = reset_at(store, 3).run(3)
+    _, states = find_stored(store, STAGE, 2, 1, Cache())
+    until = {stored.name.removeprefix(query.prefix): (stored.batch, stored.until) for stored in states}
+    assert until["offsets/-2"] == (3, 3)
+    assert until["offsets/-1"] == (3, 4)
+    assert until["commits/-1"] == (3, 4)
 
 
 def test_a_committed_batch_without_its_record_is_an_error(store: Store) -> None:

@@ -262,15 +262,19 @@ def test_a_union_whose_sides_were_exchanged_is_refused_and_goes_on_as_it_was(
     deliver(left, "9", numbers(range(20, 25)))
     for part in range(3):
         deliver(right, f"1{part}", numbers(range(1005 + part * 5, 1010 + part * 5)))
-    with pytest.raises(
-        UserError, match=r"right\) where its position is one of .*left.*--restore REF --reset both"
-    ):
+    refused = r"right\) where its position is one of .*left.*new names and paths.* --restore REF --drop both"
+    with pytest.raises(UserError, match=refused):
         once(pipeline(tmp_path, exchanged), tmp_path, spark)
     once(pipeline(tmp_path, as_it_was), tmp_path, spark)
-    assert rows_of(tmp_path / "out", "id") == [(i,) for i in [*range(25), *range(1000, 1020)]]
-    # What the message advises works: the stage starts afresh at the cut, and reads all again.
-    once(pipeline(tmp_path, exchanged), tmp_path, spark, restore="latest", reset=["both"])
-    assert len(rows_of(tmp_path / "out", "id")) == 90
+    expected = [(i,) for i in [*range(25), *range(1000, 1020)]]
+    assert rows_of(tmp_path / "out", "id") == expected
+    with pytest.raises(UserError, match=refused):  # a reset keeps the positions
+        once(pipeline(tmp_path, exchanged), tmp_path, spark, restore="latest", reset=["both"])
+    # What the message advises works.
+    new = cw.Pipeline("positions")
+    new.stage(name="turned", sinks=[cw.delta(str(tmp_path / "new"))])(exchanged)
+    once(new, tmp_path, spark, restore="latest", drop=["both"])
+    assert rows_of(tmp_path / "out", "id") == rows_of(tmp_path / "new", "id") == expected
 
 
 def test_channels_that_were_exchanged_are_refused(spark: SparkSession, tmp_path: Path) -> None:

@@ -231,16 +231,20 @@ def reports(made: list[fx.MakeFolder]) -> dict[str, r.StageReport]:
     return {effect.stage: effect.report for effect in made}
 
 
-def test_a_root_that_is_reset_starts_behind_its_cut_with_nothing_read() -> None:
+def test_a_root_that_is_reset_starts_without_state_behind_what_it_had_read() -> None:
+    """Its table and its readers have the rows that it had read: it must not read them again."""
     world = running_world()
     target = checkpoint(world)
-    cut = target.stages["a"].batch
-    assert cut >= 0
-    world.slow_until_ms["a"] = LATER_MS  # the simulator takes what it reads again for counted twice
-    made = reports(reset(world, target.epoch, "a"))
-    assert opened(world, "a") == r.Open(1, cut, {}, {}, UNKNOWN)
-    assert made["a"] == r.StageReport("a", 0, cut, False, {}, {}, UNKNOWN, {})
-    assert {name: made[name] for name in "bc"} == {name: target.stages[name] for name in "bc"}
+    cut = target.stages["a"]
+    assert cut.batch >= 0
+    made = reset(world, target.epoch, "a")
+    assert opened(world, "a") == r.Open(1, cut.batch, {}, cut.offsets, UNKNOWN)
+    assert {m.stage: m.reset for m in made} == {"a": True, "b": False, "c": False}
+    found = reports(made)
+    assert found["a"] == r.StageReport("a", 0, cut.batch, False, {}, cut.offsets, UNKNOWN, cut.state)
+    assert {name: found[name] for name in "bc"} == {name: target.stages[name] for name in "bc"}
+    checkpoint(world)
+    drain(world)
 
 
 def test_a_stage_in_the_middle_that_is_reset_goes_on_behind_what_its_reader_has_read() -> None:
@@ -250,8 +254,7 @@ def test_a_stage_in_the_middle_that_is_reset_goes_on_behind_what_its_reader_has_
     cuts = {name: report.batch for name, report in target.stages.items()}
     assert target.stages["c"].consumed == {"b": cuts["b"]}
     made = reports(reset(world, target.epoch, "b"))
-    assert opened(world, "b") == r.Open(1, cuts["b"], {"a": cuts["a"]}, {}, UNKNOWN)
-    assert made["b"].state == {}
+    assert opened(world, "b") == r.Open(1, cuts["b"], {"a": cuts["a"]}, target.stages["b"].offsets, UNKNOWN)
     assert made["c"] == target.stages["c"]
     checkpoint(world)
     first = next(body for body in log_of(world, "b", 2) if isinstance(body, r.Batch))
@@ -306,11 +309,11 @@ def test_each_restore_resets_what_it_names_and_no_more() -> None:
     """The second comes before the first has come to anything, the third goes to what came of the second."""
     world = running_world()
     target = checkpoint(world)
-    first = reports(reset(world, target.epoch, "b"))
-    second = reports(reset(world, target.epoch, "c"))
-    assert [name for name, report in first.items() if not report.state] == ["b"]
-    assert [name for name, report in second.items() if not report.state] == ["c"]
-    assert second["b"] == target.stages["b"]
+    first = list(reset(world, target.epoch, "b"))
+    second = reset(world, target.epoch, "c")
+    assert [made.stage for made in first if made.reset] == ["b"]
+    assert [made.stage for made in second if made.reset] == ["c"]
+    assert reports(second)["b"] == target.stages["b"]
     after = checkpoint(world)
     third = reports(reset(world, after.epoch))
     assert third == after.stages, "what was reset once has a state of its own now"
@@ -342,7 +345,7 @@ def test_a_reset_holds_until_the_generations_first_commit(committed: bool) -> No
         assert effect.report == after.stages["b"]
         assert effect.report.state
     else:
-        assert (effect.report.batch, effect.report.state) == (target.stages["b"].batch, {})
+        assert (effect.report.batch, effect.reset) == (target.stages["b"].batch, True)
 
 
 def test_a_stage_of_a_generation_that_has_expired_meanwhile_does_not_open() -> None:

@@ -140,7 +140,10 @@ def test_stages_that_are_not_there_are_neither_dropped_nor_reset(
 
 def test_a_stage_that_another_reads_is_not_dropped_without_the_code(store: LocalStore) -> None:
     LiveLeader(store, MORE).commit(0)
-    assert "fresh reads it" in ask(store, RequestKind.RESTORE, epoch=1, drop=("s",)).detail
+    assert (
+        "stage 'fresh' of member 'main' reads s"
+        in ask(store, RequestKind.RESTORE, epoch=1, drop=("s",)).detail
+    )
     assert ask(store, RequestKind.RESTORE, epoch=1, drop=("fresh",)).ok
     assert read_journal(store).state.topology == ONE
 
@@ -284,3 +287,75 @@ def test_a_command_that_dies_between_its_two_entries_leaves_everything_as_it_was
 
 def _one(effect: fx.Effect) -> fx.Procedure[object]:
     return (yield effect)
+
+
+ROOT = r.StageSpec("root", (), "main", (r.SinkSpec("u"),))
+MIXED = r.StageSpec("root", ("s",), "main", (r.SinkSpec("u"),))
+
+
+def back(
+    store: LocalStore, spec: r.StageSpec, versions: dict[int, int] | None = None, **more: object
+) -> Reply:
+    """A stage comes that the only checkpoint does not have. `versions`: those of its table, by transaction."""
+
+    def find(sink: str, transaction: int) -> int:
+        known = versions or {} if sink == "u" else {}
+        return max((version for index, version in known.items() if index <= transaction), default=-1)
+
+    graph = r.Topology({**ONE.stages, "root": spec})
+    request = Request(RequestKind.RESTORE, "r1", None, 1, topology=graph, **more)  # type: ignore[arg-type]
+    return carry_out(store, read_journal(store), request, find)
+
+
+@pytest.mark.parametrize(("spec", "native"), [(ROOT, ()), (MIXED, ("root",))])
+def test_a_stage_does_not_come_back_to_read_its_source_into_a_table_that_has_its_rows(
+    store: LocalStore, spec: r.StageSpec, native: tuple[str, ...]
+) -> None:
+    leader = LiveLeader(store, ONE)
+    leader.commit(0)
+    store.create(r.mark_name(1, "u"), r.seal(r.Published(1, "u", 1, 0)))
+    reply = back(store, spec, native=native)
+    assert (reply.ok, reply.reason) == (False, FailureReason.NO_POSITIONS.value)
+    assert "sink 'u' has rows of it already" in reply.detail
+    assert read_journal(store).state.generation == 1
+
+
+def test_a_table_that_has_rows_of_a_stage_is_enough_to_refuse_it(store: LocalStore) -> None:
+    """Whoever published them died before it wrote the mark."""
+    LiveLeader(store, ONE).commit(0)
+    assert back(store, ROOT, {1: 0}).reason == FailureReason.NO_POSITIONS.value
+
+
+def test_a_stage_comes_back_that_reads_only_channels(store: LocalStore) -> None:
+    LiveLeader(store, ONE).commit(0)
+    store.create(r.mark_name(1, "u"), r.seal(r.Published(1, "u", 1, 0)))
+    assert back(store, MIXED).ok
+
+
+def test_a_stage_that_came_after_the_checkpoint_reads_its_source_again_when_its_table_goes_back(
+    store: LocalStore,
+) -> None:
+    leader = LiveLeader(store, ONE)
+    leader.commit(0)
+    later = leader.state.committed[1].index + 3
+    store.create(r.mark_name(later, "u"), r.seal(r.Published(2, "u", later, 0)))
+    assert back(store, ROOT, {later: 0}).ok
+
+
+@pytest.mark.parametrize("has_code", [True, False])
+def test_a_stage_that_another_members_stage_reads_does_not_go(store: LocalStore, has_code: bool) -> None:
+    reader = r.StageSpec("y", ("s",), "b", (r.SinkSpec("u"),))
+    other = r.StageSpec("z", (), "main", (r.SinkSpec("v"),))
+    leader = LiveLeader(store, r.Topology({**ONE.stages, "y": reader, "z": other}))
+    leader.commit(0)
+    published(store, leader, 1)
+    published(store, leader, 1, "u")
+    graph = r.Topology({"y": reader, "z": other}) if has_code else None
+    reply = ask(store, RequestKind.RESTORE, epoch=1, drop=("s",), topology=graph)
+    assert (reply.ok, reply.reason) == (False, FailureReason.STILL_READ.value)
+    assert "stage 'y' of member 'b' reads s" in reply.detail
+    assert read_journal(store).state.generation == 1
+    # What the advice says works: both go, and the reader comes back with other code.
+    assert ask(store, RequestKind.RESTORE, epoch=1, drop=("s", "y"), request_id="r2").ok
+    back = r.Topology({"y": r.StageSpec("y", ("z",), "b", (r.SinkSpec("u"),)), "z": other})
+    assert ask(store, RequestKind.RESTORE, epoch=1, drop=("s",), topology=back, request_id="r3").ok

@@ -18,11 +18,16 @@ from cutwater.built import Builder, whole
 from cutwater.graph import NAME, StageDef, goes_nowhere
 from cutwater.offline import read_journal
 from cutwater.protocol.errors import StoreError, UserError
+from cutwater.protocol.failures import FailureReason
 from cutwater.protocol.records import StageSpec, Topology, decode, seal
 from cutwater.status import ALONE
 from cutwater.stores import LocalStore, Store
 
 PREFIX = "graph/"
+
+
+class WaitEnded(Exception):
+    """Whoever waited for other members is to end."""
 
 
 class GraphPart(msgspec.Struct, frozen=True):
@@ -83,10 +88,12 @@ def assemble(
     expected: Collection[str],
     listen: tuple[str, ...],
     tell: Callable[[str], None],
+    is_leaving: Callable[[], bool] = lambda: False,
 ) -> Assembled:
     """Builds this member's stages and gives the whole graph, when every part of it is there. `expected` are
     the members without which it does not begin. Also gives where the others can be reached: who has lost the
-    others finds them again by that. Raises `UserError` if the parts do not fit together."""
+    others finds them again by that. Raises `UserError` if the parts do not fit together, `WaitEnded` if it
+    `is_leaving` before all are there."""
     part = GraphPart(member, uuid.uuid4().hex[:8], 0, reads, {}, listen)
     looks = _Looks(store, member)
     told = ""
@@ -118,6 +125,8 @@ def assemble(
         if line != told:
             told = line
             tell(line)
+        if is_leaving():
+            raise WaitEnded(line)
         time.sleep(0.25 if isinstance(store, LocalStore) else 2.0)
 
 
@@ -230,6 +239,12 @@ def _refuse_circles(reads: Mapping[str, tuple[str, ...]]) -> None:
 
 def check_whole(topology: Topology) -> None:
     """Raises `UserError` for a graph that is no pipeline: what no member could see alone."""
+    for reader, gone in topology.dangling().items():
+        member = topology.stages[reader].member
+        raise UserError(
+            f"stage '{reader}' of member '{member}' reads {', '.join(gone)}, which no member has. "
+            f"{FailureReason.STILL_READ.advice}"
+        )
     sinks: dict[str, str] = {}
     for spec in topology.stages.values():
         if not spec.sinks and not topology.readers(spec.name):

@@ -3,7 +3,8 @@
 Every start of a stage's query has a folder of its own, `stages/<stage>/<generation>/spark/<incarnation>/`.
 Beside what Spark writes there lie `prepared/<batch>.json` (what a batch did, written before Spark commits
 it), `cutwater/base.json` (a folder that was begun without state at the log's batch `base` numbers its
-batches from there) and `cutwater/complete` (created last). Batches are those of the stage's log here.
+batches from there; how far its sources had been read is in it all the same, see `sparkfolder.py`) and
+`cutwater/complete` (created last). Batches are those of the stage's log here.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ _IN_PLACE = re.compile(r"stages/[^/]+/\d+/spark/\d+/(.+)")
 _COPIED = re.compile(r"checkpoints/[^/]+/state/[^/]+/(.+)")
 _ATTEMPT = re.compile(r"(\d+)-(\d+)-[^/]*/.+")
 _SIDE_BY_SIDE = 16
+IDENTITY = ("metadata", SOURCES)
+"""The files that say which query it is, and what it reads."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -165,9 +168,11 @@ def make_folder(
     report: StageReport | None,
     last: int | None = None,
     log_interval: int = DEFAULT_INTERVAL,
+    reset: bool = False,
 ) -> None:
     """Makes an incarnation's folder: from the folder of incarnation `source`, up to the last batch that Spark
-    has committed there; or, without one, from the files that `report` names; or empty.
+    has committed there; or, without one, from the files that `report` names; or empty. With `reset` nothing is taken
+    over of these files but how far the stage's own sources were read.
 
     `last` is the last batch in the stage's log, if it is known: nothing is taken over that only earlier
     batches need. `log_interval` is Spark's setting, see `sourcelogs.py`. What an earlier try has left behind is
@@ -186,12 +191,14 @@ def make_folder(
                 f"{gone[0]} is gone, which batch {mark.batch} needs; restore the newest checkpoint"
             )
         mark = msgspec.structs.replace(mark, anew=tuple(sorted({*mark.anew, *anew})))
-    elif report is not None and report.state:
+    elif report is not None and report.state and not reset:
         mark = _rebuild(store, report, prefix, log_interval)
     else:
         batch = report.batch if report is not None else -1
-        store.create(prefix + BASE, seal(Base(batch)))
         mark = Complete(batch, batch)
+        if report is not None and report.offsets:
+            mark = _rebuild(store, report, prefix, log_interval, reset=True)
+        store.create(prefix + BASE, seal(Base(batch)))
     failpoints.reach("during folder", stage)
     store.create(prefix + COMPLETE, seal(mark))
 
@@ -229,7 +236,7 @@ def _to_take_over(
     prepared = {batch for batch in folder.prepared if batch <= upto}
     lowest = last - base - 1 if last is not None else min(prepared, default=upto + 1) - 1
     names = {BASE, *(f"prepared/{batch}.json" for batch in prepared if batch > lowest)}
-    for batch in range(max(lowest, 0), upto + 1):
+    for batch in range(max(lowest, folder.first), upto + 1):
         needed = folder.needed(batch)
         if needed is None and batch == upto:
             raise StoreError(
@@ -262,8 +269,11 @@ def _refuse_damaged(
             )
 
 
-def _rebuild(store: Store, report: StageReport, prefix: str, log_interval: int) -> Complete:
-    gone, anew = _fill(store, prefix, {_name_in_folder(name): name for name in report.state}, log_interval)
+def _rebuild(
+    store: Store, report: StageReport, prefix: str, log_interval: int, reset: bool = False
+) -> Complete:
+    files = {_name_in_folder(name): name for name in report.state}
+    gone, anew = _fill(store, prefix, files, log_interval, report.consumed if reset else None)
     if gone:
         raise StoreError(
             f"{len(gone)} of {len(report.state)} state files of stage {report.stage} at batch {report.batch} "
@@ -273,10 +283,15 @@ def _rebuild(store: Store, report: StageReport, prefix: str, log_interval: int) 
 
 
 def _fill(
-    store: Store, prefix: str, files: Mapping[str, str], log_interval: int
+    store: Store,
+    prefix: str,
+    files: Mapping[str, str],
+    log_interval: int,
+    consumed: Mapping[str, int] | None = None,
 ) -> tuple[list[str], list[str]]:
     """Copies files of one folder into another one, at `prefix`, by name there, and ensures that Spark starts with
-    their source logs, and with the batch that is due. Answers those that are gone, and those written anew."""
+    their source logs, and with the batch that is due. With `consumed`, the positions on channels, only the sources'
+    files are copied, and Spark starts without state. Answers files that are gone, and those written anew."""
     gone: list[str] = []
 
     def copy(name: str) -> None:
@@ -290,7 +305,11 @@ def _fill(
     origin = next((source.removesuffix(name) for name, source in files.items()), "")
     folder = SparkFolder(store, origin, Cache(), files.values())
     replaced, written = folder.logs_written_anew(log_interval)
-    written |= folder.due_plan(int(time.time() * 1000))
+    if consumed is None:
+        written |= folder.due_plan(int(time.time() * 1000))
+    else:
+        written |= folder.first_plan(consumed)
+        replaced |= {name for name in files if not (name in IDENTITY or name.startswith("sources/"))}
     _side_by_side(copy, sorted(files.keys() - replaced))
     for name, data in written.items():
         store.create(prefix + name, data)
@@ -336,9 +355,10 @@ def find_state(
     if some are gone. With `copy_to` they are copied below that prefix, and the copies are answered."""
     prefix = spark_prefix(stage, generation, incarnation)
     number = batch - _base(store, prefix, cache) - 1
-    if number < 0:
+    folder = SparkFolder(store, prefix, cache)
+    if number < folder.first:
         return {}
-    needed = SparkFolder(store, prefix, cache).needed(number)
+    needed = folder.needed(number)
     if needed is None:
         return None
     names = sorted(needed)

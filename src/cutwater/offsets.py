@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -9,6 +10,8 @@ import msgspec
 from cutwater.protocol.errors import StoreError
 
 _NO_OFFSET = "-"
+STARTED = b'v1\n{"nextBatchWatermarkMs":0}'
+"""The contents of `commits/<batch>` for one that did nothing."""
 
 
 class Offsets(msgspec.Struct, frozen=True):
@@ -91,6 +94,19 @@ def next_plan(name: str, data: bytes, watermark_ms: int, timestamp_ms: int) -> b
     values["batchWatermarkMs"] = watermark_ms
     values["batchTimestampMs"] = max(timestamp_ms, values.get("batchTimestampMs", 0))
     return "\n".join([version, msgspec.json.encode(values).decode(), *sources]).encode()
+
+
+def starting_plan(plan: Offsets, consumed: Mapping[str, int]) -> bytes:
+    """The contents of an `offsets/<batch>` with the positions of `plan`, on channels those that `consumed` has, and
+    with its settings, which say how state is kept; but without its watermark."""
+    metadata = {"batchWatermarkMs": 0, "batchTimestampMs": plan.timestamp_ms, "conf": plan.conf}
+    lines = ["v1", msgspec.json.encode(metadata).decode()]
+    for text in plan.sources:
+        found = position_in(text) if text is not None else None
+        if found is not None and found[0] in consumed:
+            text = msgspec.json.encode({"channel": found[0], "batch": consumed[found[0]]}).decode()
+        lines.append(_NO_OFFSET if text is None else text)
+    return "\n".join(lines).encode()
 
 
 def parse_commit(name: str, data: bytes) -> Commit:

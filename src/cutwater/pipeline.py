@@ -12,7 +12,7 @@ from typing import Any, overload
 import msgspec
 from pyspark.sql import SparkSession
 
-from cutwater.assembly import assemble, own_stages
+from cutwater.assembly import WaitEnded, assemble, own_stages
 from cutwater.built import Builder, bind_sinks
 from cutwater.claim import claim
 from cutwater.cluster.config import ClusterConfig
@@ -57,6 +57,7 @@ class Pipeline:
         self.stages: dict[str, StageDef] = {}
         self._runtime: Runtime | None = None
         self._own_session: SparkSession | None = None
+        self._is_leaving: Callable[[], bool] = lambda: False
 
     # --- stages ---------------------------------------------------------------------------------------
 
@@ -183,16 +184,18 @@ class Pipeline:
             raise UserError("drop and reset say what a restore does with stages; give restore= too")
 
         while True:
-            assembled = assemble(where, name, builder, reads, expected, listen, say)
+            assembled = assemble(where, name, builder, reads, expected, listen, say, self._is_leaving)
             built = builder.finish(assembled.topology)
             check_reach(built.spark, where.spark_url("any"))
             bind_sinks(built, where)
             if restore is None:
                 break
+            native = tuple(n for n, stage in built.stages.items() if stage.has_native_source)
             try:
                 restore_before_start(
-                    where, built.topology, str(restore), tuple(drop), tuple(reset), say, force, assembled.base
-                )
+                    where, built.topology, str(restore), tuple(drop), tuple(reset), say, force, assembled.base,
+                    native,
+                )  # fmt: skip
                 break
             except GraphMoved:
                 say("another member has changed the graph meanwhile; putting it together again")
@@ -256,6 +259,7 @@ class Pipeline:
         if current_thread() is main_thread():
             for which in (signal.SIGINT, signal.SIGTERM):
                 before[which] = signal.signal(which, lambda n, _: signals.append(n))
+        self._is_leaving = lambda: bool(signals)
         seen = 0
         try:
             while not runtime.wait(0.2) or self._starts_again(runtime, tell):
@@ -274,7 +278,11 @@ class Pipeline:
                         "draining: every stage comes to rest, then a last checkpoint (again to stop at once)"
                     )
                     runtime.come_to_rest()
+        except WaitEnded:
+            tell(f"member '{runtime.member.name}' leaves, before it has become a part of the new graph")
+            return False
         finally:
+            self._is_leaving = lambda: False
             for number, handler in before.items():
                 signal.signal(number, handler)
             self.stop()
@@ -308,11 +316,10 @@ class Pipeline:
     def stop(self) -> None:
         """Ends at once. What was not committed will be done again by the next start."""
         runtime, self._runtime = self._runtime, None
-        if runtime is None:
-            return
-        if not runtime.drained and self._own_session is not None:
-            hush(self._own_session)
-        runtime.stop()
+        if runtime is not None:
+            if not runtime.drained and self._own_session is not None:
+                hush(self._own_session)
+            runtime.stop()
         if self._own_session is not None:
             end_session(self._own_session)
             self._own_session = None

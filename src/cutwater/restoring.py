@@ -36,7 +36,7 @@ def check_topology(store: Store, topology: Topology) -> None:
     raise UserError(
         f"the pipeline in {store.url} is not the one in this code: {changes}. To go on with the changed code from the "
         "newest checkpoint, start with --restore latest (start(restore='latest')); add --drop STAGE for a stage that "
-        "is gone, --reset STAGE for one that has to start without its state"
+        "is gone, --reset STAGE for one that has to start at that checkpoint without its state"
     )
 
 
@@ -70,16 +70,18 @@ def restore_before_start(
     tell: Callable[[str], None],
     force: bool = False,
     base: str | None = None,
+    native: tuple[str, ...] = (),
 ) -> int:
     """Starts a new generation at a checkpoint, while no member runs or against the one that does; its
     epoch. `topology` is the graph from now on, if it may have changed, and `base` the hash of the one that it
-    was made from. Nothing is written unless the checkpoint is whole. Raises `UserError` if it is refused."""
+    was made from; the stages in `native` read sources of their own.
+    Nothing is written unless the checkpoint is whole. Raises `UserError` if it is refused."""
     journal = read_journal(store)
     target = whole_checkpoint(store, journal.state, ref, tell)
     name = ref if ref in journal.state.savepoints else None
     request = Request(
         RequestKind.RESTORE, new_id(), name, target.epoch, reset=reset, drop=drop, force=force, topology=topology,
-        base=base,
+        base=base, native=native,
     )  # fmt: skip
     reply = carry_out(store, journal, request, finder(store))
     if reply.reason == FailureReason.GRAPH_CHANGED.value:
@@ -89,7 +91,8 @@ def restore_before_start(
     tell(f"restored epoch {epoch}: generation {journal.state.generation} begins there")
     stages = journal.state.topology.stages.keys() if journal.state.topology is not None else set()
     for stage in sorted(stages - target.cuts.keys()):
-        tell(f"stage '{stage}' is new and starts at the cut of epoch {epoch}")
+        own = ", and with its own sources from their start" if stage in native else ""
+        tell(f"stage '{stage}' is new and starts at the cut of epoch {epoch}{own}")
     return epoch
 
 

@@ -421,7 +421,7 @@ class Runtime:
         last = stage.log.state.last if stage is not None else None
         folders.make_folder(
             self.store, effect.stage, effect.generation, effect.incarnation, effect.source, report, last,
-            max(1, int(self.built.spark.conf.get(SETTING) or DEFAULT_INTERVAL)),
+            max(1, int(self.built.spark.conf.get(SETTING) or DEFAULT_INTERVAL)), effect.reset,
         )  # fmt: skip
         failpoints.reach("after folder", effect.stage)
         return fx.DONE

@@ -1,18 +1,24 @@
 """One Spark checkpoint folder in the store: what it holds, and which batches need which of its files.
 
 Batches are Spark's own numbers in here. A batch *needs* the files from which a query goes on after it.
+
+A query that starts without state, and behind positions that its sources have reached, begins with batch 0: only that
+one works with empty state, whatever keeps it. So these positions are those of a batch -1 (`first_plan`), which Spark
+takes for the last one that it committed. (Batch 0 itself it would run again from the sources' beginning; but no
+folder is ever made with a batch that was not committed.)
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from cutwater.leaves import SOURCES, Leaf, parse_leaves
-from cutwater.offsets import Commit, Offsets, next_plan, parse_commit, parse_offsets
+from cutwater.offsets import STARTED, Commit, Offsets, next_plan, parse_commit, parse_offsets, starting_plan
+from cutwater.protocol.errors import StoreError
 from cutwater.sourcelogs import can_start, needed_entries, needed_to_rewrite, written_anew
 from cutwater.statefiles import (
     FOREVER,
@@ -29,7 +35,7 @@ from cutwater.stores import Store
 BASE = "cutwater/base.json"
 COMPLETE = "cutwater/complete"
 OPERATOR = re.compile(r"state/(\d+)/_metadata/(?:metadata|v2/(\d+))")
-_BATCH = re.compile(r"(offsets|commits|prepared)/(\d+)(?:\.json)?")
+_BATCH = re.compile(r"(offsets|commits|prepared)/(-?\d+)(?:\.json)?")
 _SOURCE_LOG = re.compile(r"sources/(\d+)/(\d+)(?:\.compact)?")
 _SCHEMA = re.compile(r"state/\d+/_stateSchema/.+/(\d+)_[^/]+")
 
@@ -126,15 +132,19 @@ class SparkFolder:
         """The files that a batch needs; `None` if some are gone. A table that a snapshot lists is named
         whether it is there or not."""
         plan = self._plan(batch)
-        if plan is None or max(batch - 1, 0) not in self.offsets or batch not in self.commits:
+        before = batch - 1 if batch else 0
+        if plan is None or before not in self.offsets or batch not in self.commits:
             return None
-        names = {f"offsets/{batch}", f"offsets/{max(batch - 1, 0)}", f"commits/{batch}", *self._whole}
+        names = {f"offsets/{batch}", f"offsets/{before}", f"commits/{batch}"}
+        names.update(name for name in self._whole if batch >= 0 or not name.startswith("state/"))
         names.update(name for name, since in self._schemas.items() if since <= batch)
         for source in self._with_log(plan):
             log, entries = self._logs.get(source, {}), self._entries(source, batch)
             if not entries <= log.keys():
                 return None
             names.update(log[entry] for entry in entries)
+        if batch < 0:
+            return names  # what state there is belongs to batches that come after
         places = set(self._stores)
         for versions in self._operators.values():
             newest = max((version for version in versions if version <= batch), default=None)
@@ -180,6 +190,23 @@ class SparkFolder:
     def recorded_leaves(self) -> tuple[Leaf, ...] | None:
         """What the plan reads, if there is a record of it."""
         return self._known(self._cache.sources, SOURCES, parse_leaves) if SOURCES in self._whole else None
+
+    @property
+    def first(self) -> int:
+        """The first batch after which a query can go on with what is in here."""
+        return -1 if -1 in self.commits else 0
+
+    def first_plan(self, consumed: Mapping[str, int]) -> dict[str, bytes]:
+        """By name what has a query start without state where this folder's last batch has left the sources, and at
+        these positions on channels."""
+        last = max(self.commits, default=-1)
+        plan = self._plan(last)
+        if plan is None:
+            raise StoreError(
+                f"the positions of batch {last} are gone from {self.prefix}; restore another checkpoint"
+            )
+        lines = starting_plan(plan, consumed)
+        return {"offsets/-2": lines, "offsets/-1": lines, "commits/-1": STARTED}
 
     def logs_written_anew(self, setting: int) -> tuple[set[str], dict[str, bytes]]:
         """The files of source logs with which Spark would not start, where its setting for their interval is this,

@@ -167,14 +167,16 @@ class ListFolders(msgspec.Struct, frozen=True):
 
 class MakeFolder(msgspec.Struct, frozen=True):
     """Makes an incarnation's own Spark folder: from `source`'s, up to the last batch that Spark committed
-    there and with its prepared records; or, without one, from what `report` names; or empty. Answers
-    `DONE` when it is complete, or `FAILED`."""
+    there and with its prepared records; or, without one, from what `report` names; or empty. With `reset`
+    nothing of what `report` names is taken over but how far the stage's own sources were read. Answers `DONE` when
+    it is complete, or `FAILED`."""
 
     stage: str
     generation: int
     incarnation: int
     source: int | None
     report: Any
+    reset: bool = False
 
 
 class StartQuery(msgspec.Struct, frozen=True):

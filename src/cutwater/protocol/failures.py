@@ -144,11 +144,24 @@ class FailureReason(Enum):
         False,
         "Name every stage that is meant to go with --drop, or bring it back into the code.",
     )
+    STILL_READ = (
+        "still_read",
+        False,
+        False,
+        "Nothing was changed. Keep the stage in the code; or let its reader go too, with `cutwater restore REF --drop"
+        " STAGE --drop READER`, and bring that back with changed code, with `cutwater run FILE --restore latest`.",
+    )
     GRAPH_CHANGED = (
         "graph_changed",
         False,
         False,
         "Start again: the graph is then put together from what the pipeline is now.",
+    )
+    NO_POSITIONS = (
+        "no_positions",
+        False,
+        False,
+        "Nothing was changed. Restore a checkpoint that has the stage, or give its sinks new names (name=) and paths.",
     )
     ROWS_IN_FLIGHT = (
         "rows_in_flight",

@@ -52,6 +52,11 @@ class Topology(msgspec.Struct, frozen=True):
         """The stages that read this one's channel, sorted by name."""
         return tuple(sorted(s.name for s in self.stages.values() if stage in s.inputs))
 
+    def dangling(self) -> dict[str, tuple[str, ...]]:
+        """The stages that read others which are not there, by name, and those others."""
+        missing = {n: tuple(i for i in s.inputs if i not in self.stages) for n, s in self.stages.items()}
+        return {name: inputs for name, inputs in sorted(missing.items()) if inputs}
+
     def sinks(self) -> dict[str, str]:
         """The stage of each sink, by sink name."""
         return {k.name: s.name for s in self.stages.values() for k in s.sinks}

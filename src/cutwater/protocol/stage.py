@@ -164,7 +164,7 @@ class Stage:
         if before is not None and before != (self.generation, self.log.state.incarnation):
             self._step("fenced")  # not by our own last incarnation: another process has taken over
             return False
-        report = yield from self._starting_report()
+        report, reset = yield from self._starting_report()
         if self.member.journal.state.generation != self.generation:
             return False  # what was read is the next generation's start, not ours
         while True:
@@ -190,28 +190,31 @@ class Stage:
                 f"{self.log.state.last} that the newest checkpoint does not have: starting without them "
                 "would lose rows. Restore the newest checkpoint"
             )
-        yield from insist(MakeFolder(self.name, self.generation, self.incarnation, source, report))
+        yield from insist(MakeFolder(self.name, self.generation, self.incarnation, source, report, reset))
         if self._is_fenced():
             return False
         self._step("opened")
         yield from insist(StartQuery(self.name, self.generation, self.incarnation))
         return True
 
-    def _starting_report(self) -> Procedure[StageReport | None]:
-        """What a generation starts from: this stage's share of the newest checkpoint, if there is one. A
-        stage that is new to the pipeline, or that the restore resets, starts at the cut, without state."""
+    def _starting_report(self) -> Procedure[tuple[StageReport | None, bool]]:
+        """What a generation starts from: this stage's share of the newest checkpoint, if there is one; and whether
+        without its state. A stage that is new to the pipeline, or that the restore resets, starts at the cut: behind
+        what its inputs have made, and behind what it has read of its own sources, which its tables show."""
         manifest = yield from self.member.head_manifest()
         if manifest is None:
-            return None
+            return None, False
         report = manifest.stages.get(self.name)
         ours = self.member.journal.state.generations.get(self.generation)  # gone, if it expired meanwhile
         forked = manifest.generation != self.generation
         reset = forked and ours is not None and self.name in ours.reset
         if report is not None and not reset:
-            return report
+            return report, False
         cuts = {s: manifest.stages[s].batch if s in manifest.stages else -1 for s in self.spec.inputs}
-        batch = report.batch if report is not None else -1
-        return StageReport(self.name, 0, batch, False, cuts, {}, UNKNOWN, {})
+        if report is None:
+            return StageReport(self.name, 0, -1, False, cuts, {}, UNKNOWN, {}), True
+        kept = report.offsets, UNKNOWN, report.state
+        return StageReport(self.name, 0, report.batch, False, cuts, *kept), True
 
     def _open_entry(self, report: StageReport | None) -> Open:
         place = self.log.view.last + 1

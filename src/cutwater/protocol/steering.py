@@ -14,7 +14,7 @@ from typing import Protocol
 
 from cutwater.protocol.chain import digest
 from cutwater.protocol.effects import (
-    FAILED,
+    Answer,
     FindTableVersion,
     List,
     Procedure,
@@ -180,6 +180,7 @@ def _restored(writer: Writer, request: Request) -> Procedure[Restored]:
     _check_stages(state, request, graph, manifest)
     _check_in_flight(state, graph, manifest)
     yield from _check_tables(state, request, target, graph, manifest)
+    yield from _check_new_readers(request, target, graph, manifest)
     changed = digest(encode(graph)) != state.topology_hash
     return Restored(
         writer.term,
@@ -216,20 +217,18 @@ def _target(state: JournalState, request: Request) -> Checkpoint:
 def _graph(state: JournalState, request: Request) -> Topology:
     """The graph from now on: the one that is asked for, or that in force without what is dropped."""
     assert state.topology is not None  # a checkpoint is committed, so there is a graph
-    if request.topology is not None:
-        if request.base is not None and request.base != state.topology_hash:
-            raise Refusal(
-                FailureReason.GRAPH_CHANGED, "somebody else has changed the pipeline's graph meanwhile"
-            )
-        return request.topology
-    for name in request.drop:
-        readers = sorted(set(state.topology.readers(name)) - set(request.drop))
-        if name in state.topology.stages and readers:
-            raise Refusal(
-                FailureReason.NO_SUCH_STAGE,
-                f"--drop {name}: {', '.join(readers)} reads it; change the code, then `cutwater run FILE --restore`",
-            )
-    return Topology({n: s for n, s in state.topology.stages.items() if n not in request.drop})
+    graph = request.topology
+    if graph is None:
+        graph = Topology({n: s for n, s in state.topology.stages.items() if n not in request.drop})
+    elif request.base is not None and request.base != state.topology_hash:
+        raise Refusal(FailureReason.GRAPH_CHANGED, "somebody else has changed the pipeline's graph meanwhile")
+    for reader, gone in graph.dangling().items():
+        member = graph.stages[reader].member
+        raise Refusal(
+            FailureReason.STILL_READ,
+            f"stage '{reader}' of member '{member}' reads {', '.join(gone)}, which the pipeline would no longer have",
+        )
+    return graph
 
 
 def _check_stages(state: JournalState, request: Request, graph: Topology, manifest: Manifest) -> None:
@@ -308,16 +307,44 @@ def _check_tables(
             raise Refusal(FailureReason.TABLE_HISTORY_GONE, str(error)) from error
 
 
+def _check_new_readers(
+    request: Request, target: Checkpoint, graph: Topology, manifest: Manifest
+) -> Procedure[None]:
+    """A stage that the checkpoint does not have reads sources of its own from their start, so its tables must be
+    without rows at that checkpoint. If they have some, the stage was dropped and comes back."""
+    marks: list[str] = yield from insist(List(MARK_PREFIX))
+    for name, spec in graph.stages.items():
+        if name in manifest.stages or (spec.inputs and name not in request.native):
+            continue
+        for sink in (sink.name for sink in spec.sinks):
+            first = f"{MARK_PREFIX}{sink}/"
+            known = any(first <= mark <= mark_name(target.index, sink) for mark in marks)
+            if not known:
+                begun = yield from _find(target, sink, target.index)
+                known = begun != (yield from _find(target, sink, 0))
+            if known:
+                raise Refusal(
+                    FailureReason.NO_POSITIONS,
+                    f"epoch {target.epoch} does not have stage '{name}', so nobody knows how far it had read its "
+                    f"sources: it would read them from the start, and sink '{sink}' has rows of it already, which would "
+                    "be there twice",
+                )
+
+
 def _check_history(target: Checkpoint, sink: str) -> Procedure[None]:
+    version = yield from _find(target, sink, target.index)
+    if version is None:
+        raise Refusal(
+            FailureReason.TABLE_HISTORY_GONE,
+            f"the table of sink '{sink}' cannot go back to epoch {target.epoch}: its history was removed",
+        )
+
+
+def _find(target: Checkpoint, sink: str, transaction: int) -> Procedure[int | None]:
     for attempt in range(TABLE_TRIES):
-        version = yield FindTableVersion(sink, target.index)
-        if version is None:
-            raise Refusal(
-                FailureReason.TABLE_HISTORY_GONE,
-                f"the table of sink '{sink}' cannot go back to epoch {target.epoch}: its history was removed",
-            )
-        if version is not FAILED:
-            return
+        version: int | Answer | None = yield FindTableVersion(sink, transaction)
+        if not isinstance(version, Answer):
+            return version
         yield Sleep(backoff_ms(attempt))
     raise Refusal(
         FailureReason.TABLE_UNAVAILABLE,

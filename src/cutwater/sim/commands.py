@@ -137,7 +137,7 @@ class Operator:
         graph, rng = self.world.graph, self.world.rng
         stages = dict(graph.stages)
         drop: tuple[str, ...] = ()
-        leaves = [n for n in sorted(stages) if not graph.readers(n) and stages[n].inputs]
+        leaves = [n for n in sorted(stages) if not graph.readers(n)]
         gone = [n for n, m in self.world.model.stages.items() if n not in stages]
         gone = [n for n in gone if set(self.world.model.stages[n].spec.inputs) <= stages.keys()]
         choice = rng.random()
@@ -149,6 +149,9 @@ class Operator:
                 drop = (name,)
             else:
                 stages = dict(graph.stages)
+        elif choice < 0.45 and (needed := [n for n in sorted(stages) if graph.readers(n)]):
+            drop = (rng.choice(needed),)  # by a member that does not know, or care, who reads it
+            del stages[drop[0]]
         elif choice < 0.6 and gone:
             back = rng.choice(gone)
             stages[back] = self.world.model.stages[back].spec
@@ -160,7 +163,17 @@ class Operator:
         named = set(self.world.oracle.manifests[epoch].stages) - stages.keys() - set(drop)
         topology = Topology({n: stages[n] for n in sorted(stages)})
         drop = tuple(sorted({*drop, *named}))
-        return Request(RequestKind.RESTORE, request_id, None, epoch, drop=drop, topology=topology, base=base)
+        native = tuple(n for n in topology.stages if self.world.model.stages[n].native)
+        return Request(
+            RequestKind.RESTORE,
+            request_id,
+            None,
+            epoch,
+            drop=drop,
+            topology=topology,
+            base=base,
+            native=native,
+        )
 
     def _new_stage(self, stages: dict[str, StageSpec]) -> StageSpec:
         """A stage with a sink that reads one or two of the others; its model is known from now on."""

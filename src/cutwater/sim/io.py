@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from cutwater.protocol import effects as fx
 from cutwater.protocol.retention import Stored
-from cutwater.sim.spark import GoneForZombie, copy_folder, folder_from_report
+from cutwater.sim.spark import START, GoneForZombie, copy_folder, folder_from_report
 from cutwater.sim.store import RowsOverlap, TableVersion, extend
 
 if TYPE_CHECKING:
@@ -163,9 +163,9 @@ class Io:
         table = self.world.tables[effect.sink]
         if table.head().version != effect.expected_version:
             return None
-        shown = self.world.oracle.birth(effect.sink, effect.transaction)
-        if shown is None:
-            shown = table.versions[effect.to_version].shown
+        # What a stage passes over that begins at the cut counts as shown: later rows continue it.
+        passed = self.world.oracle.birth(effect.sink, effect.transaction) or {}
+        shown = {**table.versions[effect.to_version].shown, **passed}
         table.versions.append(TableVersion(effect.transaction, shown))
         self.world.oracle.rewound(effect.sink, effect.transaction, shown)
         return table.head().version
@@ -194,7 +194,7 @@ class Io:
                 return
         else:
             folder = folder_from_report(effect.report, world.model.stages[effect.stage].spec.inputs)
-            state = world.state_of_report(effect.stage, effect.report)
+            state = START if effect.reset else world.state_of_report(effect.stage, effect.report)
         world.folders[key] = folder
         world.put_state(*key, folder.last, state)
         world.schedule(world.between(1, 10), self._finish_folder, process, actor, token, effect)

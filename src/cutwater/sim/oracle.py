@@ -305,6 +305,9 @@ class Oracle:
             self.violation(
                 f"stages {sorted(gone)} went with the restore of {body.request}, which names others"
             )
+        for stage, spec in topology.stages.items():
+            if not set(spec.inputs) <= topology.stages.keys():
+                self.violation(f"{stage} reads {spec.inputs}, and not all of them are in the graph")
 
     def _bear_stages(self, body: r.Restored) -> None:
         """A stage that the checkpoint does not have starts at its cut: what its inputs had made is behind it."""

@@ -155,15 +155,17 @@ class Query:
         yield Sleep(self.world.trigger_ms[self.stage.name])
 
     def _from_the_cut(self) -> State:
-        """A query that a restore has reset or added: what its inputs had made by the cut is behind it, for
-        ever. At a pipeline's first start that is nothing."""
+        """A query that a restore has reset or added: what its inputs had made by the cut, and what it had read of its
+        own source, is behind it, for ever. At a pipeline's first start that is nothing."""
         made = self.world.oracle.emitted_by
-        position = self.folder.position.consumed
+        position = self.folder.position
         passed = {
-            path: made(name, self.stage.generation, position[name]).get(before, 0)
+            path: made(name, self.stage.generation, position.consumed[name]).get(before, 0)
             for name, pairs in self.model.paths.items()
             for before, path in pairs
         }
+        if self.model.native:
+            passed[self.stage.name] = position.source
         return State(passed, passed, None)
 
     # --- planning -------------------------------------------------------------------------------------

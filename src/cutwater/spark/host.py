@@ -241,10 +241,7 @@ class StageHost:
         self.error = STOPPED if error is None else reason_of(error)
         end = QueryEnd.STOPPED if error is None else kind_of(error)
         if end is QueryEnd.HOPELESS:
-            self.error += (
-                f". The code of stage '{self.name}' has changed beyond what its state allows: bring the old code "
-                f"back, or go back to a checkpoint with --restore REF --reset {self.name}, which drops its state"
-            )
+            self.error += f". {self._way_out(error)}"
         after_ms = stage.query_ended(end, self.error)
         if after_ms is None:
             runtime.tell(f"stage '{self.name}' is given up after {self.restarts} tries: {self.error}")
@@ -252,6 +249,19 @@ class StageHost:
         runtime.tell(
             f"stage '{self.name}' {'has lost its query' if error is None else 'failed'} and is started again in "
             f"{after_ms / 1000:g} s ({self.restarts} of {runtime.settings.member.restarts}): {self.error}"
+        )
+
+    def _way_out(self, error: BaseException | None) -> str:
+        """What helps against code that has changed beyond use. A reset keeps the positions on native sources: without
+        them they would be read from the start, into tables that have their rows."""
+        if is_about_sources(error) and self.built.has_native_source:
+            return (
+                f"Bring the old code back; or give the stage and its sinks new names and paths, and start with --restore "
+                f"REF --drop {self.name}: the new stage reads its sources from the start, into new tables"
+            )
+        return (
+            f"The code of stage '{self.name}' has changed beyond what its state allows: bring the old code back, or go "
+            f"back to a checkpoint with --restore REF --reset {self.name}, which drops its state"
         )
 
     @property
@@ -476,19 +486,18 @@ def _was_asked(error: BaseException) -> bool:
     return any(asked.__name__ in str(error) for asked in (StopAsked, FeedClosed))
 
 
-INCOMPATIBLE = (
-    "NOT_COMPATIBLE",
-    "INCOMPATIBLE",
-    "INVALID_SCHEMA",
-    "sources in the checkpoint",
-    "VALIDATION_FAILURE",
-    SourcesChanged.__name__,
-)
+INCOMPATIBLE = ("NOT_COMPATIBLE", "INCOMPATIBLE", "INVALID_SCHEMA", "VALIDATION_FAILURE")
+OTHER_SOURCES = ("sources in the checkpoint", SourcesChanged.__name__)
 
 
 def is_incompatible(error: BaseException) -> bool:
     """Whether Spark refuses to go on from this state with this code, which no retry can help."""
-    return isinstance(error, SourcesChanged) or any(word in str(error) for word in INCOMPATIBLE)
+    return is_about_sources(error) or any(word in str(error) for word in INCOMPATIBLE)
+
+
+def is_about_sources(error: BaseException | None) -> bool:
+    """Whether the code reads something else than its positions are of."""
+    return isinstance(error, SourcesChanged) or any(word in str(error) for word in OTHER_SOURCES)
 
 
 def kind_of(error: BaseException) -> QueryEnd:
