@@ -165,9 +165,8 @@ class NextRun:
                 "the log were lost"
             )
         prefix = folders.spark_prefix(stage, generation, max(known))
-        names = folders.check_newest(store, stage, generation, max(known), log.last, report)
-        vouched = report.state if report is not None else {}
-        check_state(store, [prefix + name for name in names if prefix + name not in vouched])
+        unvouched = folders.check_newest(store, stage, generation, max(known), log.last, report, log.commit)
+        check_state(store, [prefix + name for name in unvouched])
         self._look_at_plan(prefix, stage, max(known))
 
     def _look_at_plan(self, prefix: str, stage: str, incarnation: int) -> None:

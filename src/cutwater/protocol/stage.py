@@ -267,6 +267,7 @@ class Stage:
             prepared.watermark,
             prepared.rows,
             prepared.size,
+            prepared.commit,
         )
 
     # --- cuts ---------------------------------------------------------------------------------------
