@@ -430,7 +430,7 @@ def test_a_folder_that_was_never_finished_goes(store: Store) -> None:
     make_folder(store, STAGE, 1, 4, 3, None, 3)  # by a process that is about to take over
     store.put(f"{spark_prefix(STAGE, 1, 5)}offsets/0", b"and by yet another one")
     _, states = find_stored(store, STAGE, 1, 3, Cache())
-    gone = deletable_states(JournalState(), STAGE, 1, StageState(3, 3), states)
+    gone = deletable_states(JournalState(), STAGE, 1, StageState(3, 3), states, named=())
     here = {name for number in (1, 2) for name in store.list(spark_prefix(STAGE, 1, number))}
     assert {name for name in gone if name.split("/")[4] != "3"} == here
     assert not set(gone) & set(Query(store, 3).state(3) or {})
@@ -715,3 +715,21 @@ def test_batches_vouch_for_the_logs_of_file_sources_beside_channels(store: Store
     assert sorted(known) == [
         "offsets/5", "offsets/6", "sources/0/2.compact", "sources/0/5.compact", "sources/0/6"
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["commits/0", "offsets/0", "cutwater/base.json", "cutwater/complete"])
+def test_a_damaged_folder_that_nobody_starts_from_does_not_end_a_run(store: Store, name: str) -> None:
+    query = new_query(store).run(3)
+    make_folder(store, STAGE, 1, 2, 1, None, 2)
+    query.put(name, b"v1\n{")
+    _, states = find_stored(store, STAGE, 1, 2, Cache())
+    assert {stored.incarnation for stored in states} == {2}
+
+
+def test_a_folder_without_its_mark_is_of_unknown_batches(store: Store) -> None:
+    query = new_query(store).run(3)
+    make_folder(store, STAGE, 1, 2, 1, None, 2)
+    store.delete([f"{query.prefix}cutwater/complete"])
+    _, states = find_stored(store, STAGE, 1, 2, Cache())
+    assert {stored.unknown for stored in states if stored.incarnation == 1} == {True}
+    assert {stored.unknown for stored in states if stored.incarnation == 2} == {False}

@@ -157,6 +157,20 @@ def test_what_a_run_or_a_restore_reads_is_seen_to_be_damaged(kept: Path, tmp_pat
     assert unseen == []
 
 
+def test_a_folder_that_checkpoints_need_is_missed_its_mark(kept: Path, tmp_path: Path) -> None:
+    store = tmp_path / "state"
+    shutil.copytree(kept, store)
+    opened = open_store(str(store))
+    state = read_journal(opened).state
+    epoch = min(state.committed)
+    named = manifest_of(opened, state.committed[epoch]).stages["first"].state
+    mark = f"{min(named).split('spark/')[0]}spark/{min(named).split('spark/')[1].split('/')[0]}/cutwater/complete"
+    (store / mark).unlink()
+    well, told = verify(store)
+    assert not well
+    assert mark in told
+
+
 @pytest.mark.parametrize("kind", ["journal", "stages/first/1/log", "stages/second/1/log"])
 def test_a_log_that_lacks_an_entry_is_seen_unless_nothing_came_of_the_entry(
     kept: Path, tmp_path: Path, kind: str

@@ -436,16 +436,18 @@ def find_stored(
 def _stored(store: Store, prefix: str, files: list[str], last: int, cache: Cache) -> list[Stored]:
     incarnation = int(prefix.split("/")[-2])
     begun, complete = store.read_many([prefix + BASE, prefix + COMPLETE])
-    if begun is None or complete is None:  # whoever was making or deleting it did not come to the end
-        return [Stored(name, incarnation, -1, -1) for name in files] if incarnation < last else []
+    if begun is None or complete is None:
+        return (
+            [Stored(name, incarnation, -1, -1, unknown=True) for name in files] if incarnation < last else []
+        )
     try:
         base = decode(prefix + BASE, begun, Base).base
         lowest = decode(prefix + COMPLETE, complete, Complete).lowest
+        spans = SparkFolder(store, prefix, cache, files).spans(live=incarnation == last)
     except StoreError:
         if incarnation < last:
             return []  # nobody will start from it: that it cannot be cleaned up must not end a run
         raise
-    spans = SparkFolder(store, prefix, cache, files).spans(live=incarnation == last)
     states = []
     for name, (first, until) in spans.items():
         end = until + base + 1 if until < FOREVER else FOREVER
