@@ -169,8 +169,8 @@ def _plain(name: str) -> str:
     return _ID.sub("*", name)
 
 
-def modelled(stage: str, *, stateful: bool, rocksdb: bool) -> Begin:
-    """Queries that only write what Spark would."""
+def modelled(stage: str, *, stateful: bool, rocksdb: bool, vouches: bool = True) -> Begin:
+    """Queries that only write what Spark would, with or without checksums in the records of batches."""
     ids: dict[int, list[str]] = {}
 
     def begin(store: Store, generation: int, incarnation: int, batch: int, setting: int) -> Query:
@@ -184,6 +184,7 @@ def modelled(stage: str, *, stateful: bool, rocksdb: bool) -> Begin:
             setting=setting,
             stage=stage,
             stateful=stateful,
+            vouches=vouches,
         )
 
     return begin

@@ -9,14 +9,19 @@ from dataclasses import dataclass, field
 import msgspec
 
 from cutwater.folders import Cache, base_of, find_state, spark_prefix, write_prepared
+from cutwater.leaves import Leaf
 from cutwater.protocol.records import Prepared
 from cutwater.protocol.watermark import NONE
+from cutwater.sparkfolder import Voucher
 from cutwater.stores import Store
 
 STAGE = "clean"
 INTERVAL = 3
 OPERATOR = b'v1\n{"operatorInfo":{"operatorId":0,"operatorName":"x"},"stateStoreInfo":[%s]}'
 STORES = b'{"storeName":"default","numColsPrefixKey":0,"numPartitions":2}'
+
+
+SOURCE = Leaf(None, "parquet", "path=/in", log=0)
 
 
 def prepared(batch: int) -> Prepared:
@@ -91,7 +96,9 @@ class Query:
     setting: int = INTERVAL
     stage: str = STAGE
     stateful: bool = True
+    vouches: bool = False
     _log: SourceLog | None = None
+    _voucher: Voucher | None = None
 
     @property
     def prefix(self) -> str:
@@ -132,6 +139,10 @@ class Query:
 
     def commit(self) -> None:
         record = prepared(self.batch + base_of(self.store, self.stage, self.generation, self.incarnation) + 1)
+        if self.vouches:
+            self._voucher = self._voucher or Voucher(self.store, self.prefix, [SOURCE])
+            plan = self.store.read(f"{self.prefix}offsets/{self.batch}") or b""
+            record = msgspec.structs.replace(record, checksums=self._voucher.checksums(self.batch, plan))
         write_prepared(self.store, self.stage, self.generation, self.incarnation, record)
         has_ids = self.rocksdb and self.stateful
         ids = {"stateUniqueIds": {"0": [[id] for id in self.ids[self.batch + 1]]}} if has_ids else {}

@@ -786,8 +786,20 @@ def state_of_an_undecided_cut_is_deleted(patch: Patch) -> None:
     patch.setattr(
         stage,
         "deletable_states",
-        lambda state, name, generation, logged, found: [f.name for f in found if f.batch < logged.last],
+        lambda state, name, generation, logged, found, named: [
+            f.name for f in found if f.batch < logged.last and not f.unknown
+        ],
     )
+
+
+@bug
+def what_lies_in_a_folder_without_a_mark_is_deleted(patch: Patch) -> None:
+    real = retention.deletable_states
+
+    def deletable_states(state: Any, name: str, generation: int, logged: Any, found: Any, named: Any) -> Any:
+        return real(state, name, generation, logged, found, ())
+
+    patch.setattr(stage, "deletable_states", deletable_states)
 
 
 @bug

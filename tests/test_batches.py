@@ -32,7 +32,7 @@ def store(tmp_path: Path) -> Store:
 def writer(store: Store, rows: DataFrame, sinks: Sequence[Sink], has_readers: bool) -> BatchWriter:
     for sink in sinks:
         sink.bind(store, sink.name, rows.schema.json())
-    return BatchWriter(store, "s", 1, 1, -1, rows.schema, sinks, has_readers, False, lambda batch: None)
+    return BatchWriter(store, "s", 1, 1, -1, rows.schema, (), sinks, has_readers, False, lambda batch: None)
 
 
 def drawn(folder: Path, names: Sequence[str]) -> list[str]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cutwater.folders import (
     Cache,
+    _to_take_over,
     base_of,
     check_newest,
     committed,
@@ -22,6 +25,7 @@ from cutwater.folders import (
     spark_prefix,
     write_prepared,
 )
+from cutwater.leaves import Leaf
 from cutwater.offsets import parse_commit, parse_offsets, starting_plan
 from cutwater.protocol.chain import digest
 from cutwater.protocol.errors import StoreError
@@ -36,7 +40,8 @@ from cutwater.protocol.records import (
 )
 from cutwater.protocol.retention import deletable_states
 from cutwater.protocol.watermark import NONE
-from cutwater.statefiles import FOREVER
+from cutwater.sparkfolder import Voucher
+from cutwater.statefiles import FOREVER, split_name
 from cutwater.stores import Store, open_store
 from tests.modelled_folder import OPERATOR, STAGE, STORES, Query, prepared, snapshot_of
 
@@ -59,6 +64,14 @@ def spans(store: Store, cache: Cache | None = None, last: int = 1) -> dict[str, 
     """What may be deleted when, by name."""
     _, states = find_stored(store, STAGE, 1, last, cache or Cache())
     return {stored.name: (stored.batch, stored.until) for stored in states}
+
+
+def prepared_again(
+    store: Store, stage: str, generation: int, incarnation: int, batch: int
+) -> Prepared | None:
+    """The record of a committed batch, as it was written."""
+    found = committed(store, stage, generation, incarnation, batch)
+    return msgspec.structs.replace(found, commit="") if found is not None else None
 
 
 def names(store: Store, generation: int, incarnation: int) -> set[str]:
@@ -104,7 +117,7 @@ def test_a_batch_is_committed_when_spark_says_so(store: Store) -> None:
     query = new_query(store).run(2)
     query.plan()
     write_prepared(store, STAGE, 1, 1, prepared(2))
-    assert committed(store, STAGE, 1, 1, 1) == prepared(1)
+    assert prepared_again(store, STAGE, 1, 1, 1) == prepared(1)
     assert committed(store, STAGE, 1, 1, 2) is None
 
 
@@ -114,7 +127,7 @@ def test_a_folder_begun_at_a_later_batch_counts_from_there(store: Store) -> None
     query = Query(store, 1)
     assert query.state(7) == {}
     query.run(2)
-    assert committed(store, STAGE, 1, 1, 9) == prepared(9)
+    assert prepared_again(store, STAGE, 1, 1, 9) == prepared(9)
     assert committed(store, STAGE, 1, 1, 7) is None
     make_folder(store, STAGE, 1, 2, 1, None, 9)
     assert base_of(store, STAGE, 1, 2) == 7
@@ -258,16 +271,16 @@ def test_a_folder_takes_over_what_was_committed_and_nothing_later(store: Store, 
 def test_batches_that_are_not_in_the_log_yet_come_along(store: Store) -> None:
     new_query(store).run(5)
     make_folder(store, STAGE, 1, 2, 1, None, 2)
-    assert [committed(store, STAGE, 1, 2, b) for b in (3, 4, 5)] == [prepared(3), prepared(4), None]
+    assert [prepared_again(store, STAGE, 1, 2, b) for b in (3, 4, 5)] == [prepared(3), prepared(4), None]
     again = Query(store, 2)
     found = spans(store, last=2)
     for batch in (2, 4):  # it can be cut before they are logged
         assert max(found[again.prefix + name][0] for name in again.named(batch)) <= batch
     assert found[f"{again.prefix}metadata"] == (2, FOREVER)
     make_folder(store, STAGE, 1, 3, 2, None, 3)  # again before all of them are logged
-    assert committed(store, STAGE, 1, 3, 4) == prepared(4)
+    assert prepared_again(store, STAGE, 1, 3, 4) == prepared(4)
     make_folder(store, STAGE, 1, 4, 2, None)  # by one who does not know the log
-    assert [committed(store, STAGE, 1, 4, b) for b in (3, 4)] == [prepared(3), prepared(4)]
+    assert [prepared_again(store, STAGE, 1, 4, b) for b in (3, 4)] == [prepared(3), prepared(4)]
 
 
 def test_a_folder_that_nothing_ran_in_is_taken_over(store: Store) -> None:
@@ -291,7 +304,7 @@ def test_a_folder_left_half_made_is_made_afresh(store: Store) -> None:
     assert store.read(f"{prefix}offsets/2") == store.read(f"{spark_prefix(STAGE, 1, 1)}offsets/2")
     Query(store, 2, batch=2).run()
     make_folder(store, STAGE, 1, 2, 1, None, 2)  # it is complete: nothing happens
-    assert committed(store, STAGE, 1, 2, 3) == prepared(3)
+    assert prepared_again(store, STAGE, 1, 2, 3) == prepared(3)
 
 
 def test_a_source_that_has_lost_what_the_log_has_is_refused(store: Store) -> None:
@@ -497,7 +510,7 @@ def test_a_folder_that_was_never_finished_goes(store: Store) -> None:
     make_folder(store, STAGE, 1, 4, 3, None, 3)  # by a process that is about to take over
     store.put(f"{spark_prefix(STAGE, 1, 5)}offsets/0", b"and by yet another one")
     _, states = find_stored(store, STAGE, 1, 3, Cache())
-    gone = deletable_states(JournalState(), STAGE, 1, StageState(3, 3), states)
+    gone = deletable_states(JournalState(), STAGE, 1, StageState(3, 3), states, named=())
     here = {name for number in (1, 2) for name in store.list(spark_prefix(STAGE, 1, number))}
     assert {name for name in gone if name.split("/")[4] != "3"} == here
     assert not set(gone) & set(Query(store, 3).state(3) or {})
@@ -523,7 +536,9 @@ class History:
     uploading: dict[int, tuple[Query, int, list[str]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.query = new_query(self.store, self.rocksdb).run()
+        self.query = new_query(self.store, self.rocksdb)
+        self.query.vouches = True
+        self.query.run()
 
     def capture(self, begin: bool) -> None:
         """A checkpoint, and whatever happens between its listing and its commit."""
@@ -562,7 +577,12 @@ class History:
         before = self.query
         make_folder(self.store, STAGE, 1, before.incarnation + 1, before.incarnation, None, before.batch)
         self.query = Query(
-            self.store, before.incarnation + 1, self.rocksdb, batch=before.batch, ids=dict(before.ids)
+            self.store,
+            before.incarnation + 1,
+            self.rocksdb,
+            batch=before.batch,
+            ids=dict(before.ids),
+            vouches=True,
         )
         self.cache = Cache()
 
@@ -592,6 +612,12 @@ class History:
         for state in [*wanted, self.under_way[1] if self.under_way else {}]:
             assert {name: self.store.checksum(name) for name in state} == state
         assert self.query.state(self.query.batch) is not None
+        names, known, _ = _to_take_over(self.store, self.query.prefix, self.query.batch, None)
+        unvouched = {name for name in names if split_name(name) is None} - known.keys()
+        assert {name.partition("/")[0] for name in unvouched} <= {
+            "commits",
+            "prepared",
+        }  # read when taken over
 
 
 STEPS: st.SearchStrategy[Step] = st.one_of(
@@ -661,12 +687,129 @@ def test_a_folder_with_a_damaged_plan_is_not_taken_over(store: Store, name: str,
     assert list_folders(store, STAGE, 1) == [1]
 
 
-def test_what_a_checkpoint_says_of_a_folder_holds_too(store: Store) -> None:
+def test_what_a_checkpoint_or_the_log_says_of_a_folder_holds_too(store: Store) -> None:
     folder = planned_folder(store)
     state = find_state(store, STAGE, 1, 1, 0, None, Cache())
     assert state is not None
     check_newest(store, STAGE, 1, 1, 0, report(0, state))
+    said = committed(store, STAGE, 1, 1, 0)
+    assert said is not None
+    check_newest(store, STAGE, 1, 1, 0, None, said.commit)
     store.put(f"{folder}commits/0", b'v1\n{"nextBatchWatermarkMs":7}')
     check_newest(store, STAGE, 1, 1, 0, None)
     with pytest.raises(StoreError, match=r"commits/0 is damaged \(its checksum differs\)"):
+        check_newest(store, STAGE, 1, 1, 0, None, said.commit)
+    with pytest.raises(StoreError, match=r"commits/0 is damaged \(its checksum differs\)"):
+        make_folder(store, STAGE, 1, 2, 1, None, 0, commit=said.commit)
+    with pytest.raises(StoreError, match=r"commits/0 is damaged \(its checksum differs\)"):
         make_folder(store, STAGE, 1, 2, 1, report(0, state), 0)
+
+
+def refused(store: Store, incarnation: int, last: int) -> bool:
+    """Whether neither `verify` nor the next run takes the folder for whole."""
+    verdicts = []
+    for look in (
+        lambda: check_newest(store, STAGE, 1, incarnation, last, None),
+        lambda: make_folder(store, STAGE, 1, incarnation + 1, incarnation, None, last),
+    ):
+        try:
+            look()
+            verdicts.append(False)
+        except StoreError:
+            verdicts.append(True)
+    store.delete(store.list(spark_prefix(STAGE, 1, incarnation + 1)))
+    assert len(set(verdicts)) == 1
+    return verdicts[0]
+
+
+def damages(store: Store, incarnation: int, last: int, kinds: str) -> list[str]:
+    """The files below these folders of an incarnation's that can be changed or deleted without being missed."""
+    prefix = spark_prefix(STAGE, 1, incarnation)
+    unseen = []
+    for name in store.list(prefix):
+        file = name.removeprefix(prefix)
+        data = store.read(name)
+        if not re.fullmatch(kinds, file) or data is None:
+            continue
+        for harm in (b"", data[:-1], data.replace(b"in/1", b"in/9").replace(b":", b" :"), None):
+            if harm == data:
+                continue
+            store.delete([name])
+            if harm is not None:
+                store.put(name, harm)
+            if not refused(store, incarnation, last):
+                unseen.append(f"{file}: {harm!r}")
+            store.put(name, data)
+    return unseen
+
+
+SMALL = r"offsets/.*|commits/.*|sources/.*|metadata|cutwater/.*\.json|state/.*_metadata/.*"
+
+
+def test_a_new_incarnation_is_vouched_for_before_its_first_checkpoint(store: Store) -> None:
+    new_query(store).run(5)
+    make_folder(store, STAGE, 1, 2, 1, None, 4)
+    assert damages(store, 2, 4, SMALL) == []
+    again = Query(store, 2, batch=4, vouches=True)
+    again.run()
+    needed = "|".join(re.escape(name) for name in again.named(5) if re.fullmatch(SMALL, name))
+    unseen = damages(store, 2, 5, rf"(?!commits/5)(?:{needed})")
+    assert unseen == ["sources/0/2.compact: None"]  # 5.compact has all of it: the log is written anew
+
+
+def test_a_restored_folder_is_vouched_for_before_its_first_checkpoint(store: Store) -> None:
+    state = new_query(store).run(5).state(4)
+    assert state is not None
+    make_folder(store, STAGE, 1, 2, None, report(4, state))
+    assert damages(store, 2, 4, SMALL) == []
+
+
+def test_a_checkpoint_that_is_damaged_after_the_restore_is_not_taken(store: Store) -> None:
+    query = new_query(store).run(5)
+    state = query.state(4)
+    assert state is not None
+    query.put("sources/0/4", b'v1\n{"path":"file:///in/9","timestamp":0,"batchId":4}')
+    with pytest.raises(StoreError, match=r"sources/0/4 is damaged"):
+        make_folder(store, STAGE, 2, 1, None, report(4, state))
+    assert list_folders(store, STAGE, 2) == []
+
+
+def test_source_logs_that_are_written_anew_are_vouched_for(store: Store) -> None:
+    new_query(store).run(5)
+    make_folder(store, STAGE, 1, 2, 1, None, 4, log_interval=2)
+    store.delete(store.list(spark_prefix(STAGE, 1, 1)))
+    assert any(name.startswith("sources/0/") for name in names(store, 1, 2))
+    assert damages(store, 2, 4, SMALL) == []
+
+
+def test_batches_vouch_for_the_logs_of_file_sources_beside_channels(store: Store) -> None:
+    channel, files = '{"channel":"a","batch":3,"incarnation":1}', '{"logOffset":%d}'
+    voucher = Voucher(store, "f/", [Leaf("a"), Leaf(None, "parquet", "/in", log=0)])
+    known = {}
+    for entry, name in enumerate(["0", "1", "2.compact", "3", "4", "5.compact", "6"]):
+        store.put(f"f/sources/0/{name}", b"v1\n%d" % entry)
+        plan = f"v1\n{{}}\n{channel}\n{files % entry}".encode()
+        known = voucher.checksums(entry, plan)
+        assert known[f"sources/0/{name}"] == digest(b"v1\n%d" % entry)
+        assert known[f"offsets/{entry}"] == digest(plan)
+    assert sorted(known) == [
+        "offsets/5", "offsets/6", "sources/0/2.compact", "sources/0/5.compact", "sources/0/6"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["commits/0", "offsets/0", "cutwater/base.json", "cutwater/complete"])
+def test_a_damaged_folder_that_nobody_starts_from_does_not_end_a_run(store: Store, name: str) -> None:
+    query = new_query(store).run(3)
+    make_folder(store, STAGE, 1, 2, 1, None, 2)
+    query.put(name, b"v1\n{")
+    _, states = find_stored(store, STAGE, 1, 2, Cache())
+    assert {stored.incarnation for stored in states} == {2}
+
+
+def test_a_folder_without_its_mark_is_of_unknown_batches(store: Store) -> None:
+    query = new_query(store).run(3)
+    make_folder(store, STAGE, 1, 2, 1, None, 2)
+    store.delete([f"{query.prefix}cutwater/complete"])
+    _, states = find_stored(store, STAGE, 1, 2, Cache())
+    assert {stored.unknown for stored in states if stored.incarnation == 1} == {True}
+    assert {stored.unknown for stored in states if stored.incarnation == 2} == {False}

@@ -284,6 +284,17 @@ def test_checkpoints_of_another_generation_do_not_keep_state_of_this_one() -> No
     assert deletable_states(play.state, "a", 1, without, found) == []
 
 
+def test_what_nobody_knows_the_batches_of_goes_only_if_no_kept_manifest_names_it() -> None:
+    play = play_with(2)
+    play.batch("a")
+    found = [Stored(name, 1, -1, -1, unknown=True) for name in ("named", "not named")]
+    assert deletable_states(play.state, "a", 1, play.stages["a"], found, {"named"}) == ["not named"]
+    assert deletable_states(play.state, "a", 1, play.stages["a"], found, None) == []
+    play.begin()
+    play.cut("a")  # which may name it when it commits
+    assert deletable_states(play.state, "a", 1, play.stages["a"], found, {"named"}) == []
+
+
 def everything(play: Play, name: str) -> tuple[list[Stored], list[Stored]]:
     """Two attempts at every batch of a stage and at the next two, and all states."""
     batches = range(play.stages[name].last + 3)

@@ -18,8 +18,8 @@ from tests.folder_kit import Life, modelled
 from tests.modelled_folder import STAGE, CannotStart, Query, SourceLog
 
 
-def life(setting: int = 10) -> Life:
-    begin = modelled(STAGE, stateful=False, rocksdb=False)
+def life(setting: int = 10, vouches: bool = True) -> Life:
+    begin = modelled(STAGE, stateful=False, rocksdb=False, vouches=vouches)
     return Life(open_store("memory://"), STAGE, begin, setting)
 
 
@@ -93,7 +93,7 @@ def test_a_batch_that_is_not_logged_yet_can_be_cut_in_a_log_that_was_written_ane
 
 
 def test_a_log_that_cannot_be_written_anew_is_named() -> None:
-    it = life(setting=50)
+    it = life(setting=50, vouches=False)
     it.run(12)
     it.store.put(f"{it.prefix}sources/0/3", b"v1\nnonsense")
     with pytest.raises(
@@ -107,7 +107,7 @@ def test_a_log_that_cannot_be_written_anew_is_named() -> None:
 
 def test_other_sources_logs_are_left_as_they_are() -> None:
     """Kafka and the rate source write one entry, and never another."""
-    it = life(setting=50)
+    it = life(setting=50, vouches=False)
     it.run(12)
     it.store.put(f"{it.prefix}sources/0/0", b"v1\nwhatever")
     for batch in range(12):

@@ -14,9 +14,13 @@ import pytest
 from typer.testing import CliRunner
 
 from cutwater.cli import app
-from cutwater.folders import list_folders
-from cutwater.offline import manifest_of, read_journal
+from cutwater.folders import list_folders, make_folder
+from cutwater.offline import drive, manifest_of, read_journal
 from cutwater.protocol.errors import StoreError
+from cutwater.protocol.log import AppendPhase, append, follow
+from cutwater.protocol.records import Open
+from cutwater.protocol.stagelog import StageLog
+from cutwater.protocol.watermark import UNKNOWN
 from cutwater.stores import open_store
 from cutwater.wholeness import check_state, crc32c
 from tests.damages import DAMAGES, KINDS, Damage, damaged
@@ -61,9 +65,61 @@ def read_by_a_run(store: Path) -> dict[str, list[str]]:
     return found
 
 
-def test_the_store_is_whole(kept: Path) -> None:
-    well, told = verify(kept)
-    assert well, told
+@pytest.fixture(scope="module")
+def started_again(kept: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same store, after a run that was stopped before its first checkpoint."""
+    folder = tmp_path_factory.mktemp("again") / "state"
+    shutil.copytree(kept, folder)
+    store = open_store(str(folder))
+    state = read_journal(store).state
+    assert state.head is not None
+    reports = manifest_of(store, state.committed[state.head]).stages
+    for stage in reports:
+        log = StageLog(stage, state.generation)
+        drive(store, follow(log.view))
+        before, place = max(list_folders(store, stage, state.generation)), log.view.last + 1
+        opened = log.view.seal(Open(place, -1, {}, {}, UNKNOWN), "again")
+        assert drive(store, append(log.view, opened)) is AppendPhase.MINE
+        make_folder(
+            store,
+            stage,
+            state.generation,
+            place,
+            before,
+            reports[stage],
+            log.state.last,
+            commit=log.state.commit,
+        )
+    return folder
+
+
+def test_the_store_is_whole(kept: Path, started_again: Path) -> None:
+    for store in (kept, started_again):
+        well, told = verify(store)
+        assert well, told
+
+
+@pytest.mark.slow
+def test_whatever_is_damaged_of_a_new_incarnation_is_seen_before_its_first_checkpoint(
+    started_again: Path,
+) -> None:
+    rng = Random(SEED)
+    store = open_store(str(started_again))
+    unseen = []
+    for stage in ("first", "second"):
+        newest = started_again / f"stages/{stage}/1/spark/{max(list_folders(store, stage, 1))}"
+        for path in sorted(path for path in newest.rglob("*") if path.is_file()):
+            before = path.read_bytes()
+            for how in DAMAGES:
+                after = damaged(before, how, rng)
+                path.unlink()
+                if after is not None:
+                    path.write_bytes(after)
+                if after != before and verify(started_again)[0]:
+                    unseen.append(f"{how} {path.relative_to(started_again)}")
+                path.write_bytes(before)
+    # Without its mark there is the folder before it, which has the same batches.
+    assert [line for line in unseen if not re.fullmatch(r"delete .*/cutwater/complete", line)] == []
 
 
 @pytest.mark.slow
@@ -99,6 +155,20 @@ def test_what_a_run_or_a_restore_reads_is_seen_to_be_damaged(kept: Path, tmp_pat
                 if after != before and verify(store)[0]:
                     unseen.append(str(damage))
     assert unseen == []
+
+
+def test_a_folder_that_checkpoints_need_is_missed_its_mark(kept: Path, tmp_path: Path) -> None:
+    store = tmp_path / "state"
+    shutil.copytree(kept, store)
+    opened = open_store(str(store))
+    state = read_journal(opened).state
+    epoch = min(state.committed)
+    named = manifest_of(opened, state.committed[epoch]).stages["first"].state
+    mark = f"{min(named).split('spark/')[0]}spark/{min(named).split('spark/')[1].split('/')[0]}/cutwater/complete"
+    (store / mark).unlink()
+    well, told = verify(store)
+    assert not well
+    assert mark in told
 
 
 @pytest.mark.parametrize("kind", ["journal", "stages/first/1/log", "stages/second/1/log"])

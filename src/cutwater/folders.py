@@ -21,13 +21,14 @@ import msgspec
 from cutwater import failpoints
 from cutwater.leaves import SOURCES, Leaf, refuse_changed
 from cutwater.offsets import parse_commit
+from cutwater.protocol.chain import digest
 from cutwater.protocol.errors import StoreError
 from cutwater.protocol.records import Prepared, StageReport, decode, seal
 from cutwater.protocol.retention import Stored
 from cutwater.sourcelogs import DEFAULT_INTERVAL
-from cutwater.sparkfolder import BASE, COMPLETE, OPERATOR, Cache, SparkFolder
+from cutwater.sparkfolder import BASE, COMPLETE, OPERATOR, Cache, SparkFolder, is_lasting
 from cutwater.statefiles import FOREVER, moved_metadata, split_name
-from cutwater.stores import Store
+from cutwater.stores import Store, StoreUnavailable
 
 __all__ = [
     "Cache",
@@ -63,12 +64,12 @@ class Base(msgspec.Struct, frozen=True):
 
 class Complete(msgspec.Struct, frozen=True):
     """The mark of a complete folder: the last batch that was in it when it was made, and the first at which
-    the stage can be cut with what is in it. `anew` are files that were not copied but written anew: no
-    checksum from before is theirs."""
+    the stage can be cut with what is in it. `checksums` vouches for what it was made of, by name: for each file that
+    was copied or written anew, except state files of which nobody knew the checksum."""
 
     batch: int
     lowest: int
-    anew: tuple[str, ...] = ()
+    checksums: dict[str, str] = {}
 
 
 def spark_prefix(stage: str, generation: int, incarnation: int) -> str:
@@ -123,7 +124,8 @@ def committed(
     """The prepared record of a batch that the log does not have yet, if Spark has committed the batch."""
     prefix = spark_prefix(stage, generation, incarnation)
     number = batch - base_of(store, stage, generation, incarnation, cache) - 1
-    if number < 0 or not store.exists(f"{prefix}commits/{number}"):
+    commit = store.read(f"{prefix}commits/{number}") if number >= 0 else None
+    if commit is None:
         return None
     name = f"{prefix}prepared/{number}.json"
     data = store.read(name)
@@ -135,7 +137,7 @@ def committed(
             f"Spark has committed batch {batch} of stage {stage}, and the record of what it did, {name}, "
             f"is {'gone' if record is None else f'of batch {record.batch}'}; restore the newest checkpoint"
         )
-    return record
+    return msgspec.structs.replace(record, commit=digest(commit))
 
 
 # --- sources ---------------------------------------------------------------------------------------------
@@ -168,15 +170,16 @@ def make_folder(
     report: StageReport | None,
     last: int | None = None,
     log_interval: int = DEFAULT_INTERVAL,
+    commit: str = "",
     reset: bool = False,
 ) -> None:
     """Makes an incarnation's folder: from the folder of incarnation `source`, up to the last batch that Spark
     has committed there; or, without one, from the files that `report` names; or empty. With `reset` nothing is taken
     over of these files but how far the stage's own sources were read.
 
-    `last` is the last batch in the stage's log, if it is known: nothing is taken over that only earlier
-    batches need. `log_interval` is Spark's setting, see `sourcelogs.py`. What an earlier try has left behind is
-    removed first.
+    `last` is the last batch in the stage's log, if it is known, and `commit` the checksum of Spark's commit of it:
+    nothing is taken over that only earlier batches need. `log_interval` is Spark's setting, see `sourcelogs.py`.
+    What an earlier try has left behind is removed first.
     """
     prefix = spark_prefix(stage, generation, incarnation)
     if store.exists(prefix + COMPLETE):
@@ -184,48 +187,79 @@ def make_folder(
     store.delete(store.list(prefix))
     if source is not None:
         origin = spark_prefix(stage, generation, source)
-        names, mark = _to_take_over(store, origin, last, report)
-        gone, anew = _fill(store, prefix, {name: origin + name for name in names}, log_interval)
+        names, known, mark = _to_take_over(store, origin, last, report, commit)
+        gone, there = _fill(store, prefix, {name: origin + name for name in names}, log_interval)
         if gone:
             raise StoreError(
                 f"{gone[0]} is gone, which batch {mark.batch} needs; restore the newest checkpoint"
             )
-        mark = msgspec.structs.replace(mark, anew=tuple(sorted({*mark.anew, *anew})))
     elif report is not None and report.state and not reset:
-        mark = _rebuild(store, report, prefix, log_interval)
+        known = {_name_in_folder(name): checksum for name, checksum in report.state.items()}
+        mark = Complete(report.batch, report.batch)
+        there = _rebuild(store, report, prefix, log_interval)
     else:
         batch = report.batch if report is not None else -1
-        mark = Complete(batch, batch)
+        known, mark, there = {}, Complete(batch, batch), {BASE}
         if report is not None and report.offsets:
-            mark = _rebuild(store, report, prefix, log_interval, reset=True)
+            there |= _rebuild(store, report, prefix, log_interval, reset=True)
         store.create(prefix + BASE, seal(Base(batch)))
+    vouched = _vouched(store, prefix, there, known)
     failpoints.reach("during folder", stage)
-    store.create(prefix + COMPLETE, seal(mark))
+    store.create(prefix + COMPLETE, seal(msgspec.structs.replace(mark, checksums=vouched)))
+
+
+def _vouched(store: Store, prefix: str, names: Iterable[str], known: Mapping[str, str]) -> dict[str, str]:
+    """The checksums of the files of a new folder, which are durable then. State, which may be large, is not read for
+    it: what is known of it still holds, and Spark has checksums of its own."""
+    names = list(names)
+    small = sorted(name for name in names if _is_small(name))
+    vouched = {name: known[name] for name in names if not _is_small(name) and name in known}
+    for name, found in zip(small, checksums(store, [prefix + name for name in small]), strict=True):
+        if found is None:
+            raise StoreUnavailable(f"{prefix}{name} was just written, and is gone")
+        vouched[name] = found
+    return dict(sorted(vouched.items()))
+
+
+def _is_small(name: str) -> bool:
+    """Whether a file in a Spark folder is small enough to be read at every start: all but state is."""
+    return split_name(name) is None or name.endswith(".crc")
 
 
 def check_newest(
-    store: Store, stage: str, generation: int, incarnation: int, last: int, report: StageReport | None
+    store: Store,
+    stage: str,
+    generation: int,
+    incarnation: int,
+    last: int,
+    report: StageReport | None,
+    commit: str = "",
 ) -> list[str]:
-    """The names in this incarnation's folder that the next one would take over. Raises `StoreError` if it could
-    not."""
+    """The names in this incarnation's folder that the next one would take over, and for which nobody but Spark
+    vouches. Raises `StoreError` if it could not take them over."""
     origin = spark_prefix(stage, generation, incarnation)
-    names, _ = _to_take_over(store, origin, last, report)
+    names, known, _ = _to_take_over(store, origin, last, report, commit)
     for name, found in zip(
         names, _side_by_side(store.exists, [origin + name for name in names]), strict=True
     ):
         if not found:
             raise StoreError(f"{origin}{name} is gone; restore the newest checkpoint")
-    return names
+    of_checkpoint = report.state if report is not None else {}
+    state = [name for name in names if split_name(name) is not None and origin + name not in of_checkpoint]
+    _refuse_damaged(store, {origin + name: known[name] for name in state if name in known})
+    return [name for name in state if name not in known or name.endswith(".crc")]
 
 
 def _to_take_over(
-    store: Store, origin: str, last: int | None, report: StageReport | None
-) -> tuple[list[str], Complete]:
-    """The files of a folder that its successor needs, and the successor's mark."""
+    store: Store, origin: str, last: int | None, report: StageReport | None, commit: str = ""
+) -> tuple[list[str], dict[str, str], Complete]:
+    """The files of a folder that its successor needs, the checksums that are known of them, and the successor's
+    mark."""
     cache = Cache()
-    folder = SparkFolder(store, origin, cache)
-    base = _base(store, origin, cache)
     made = _read(store, origin + COMPLETE, Complete)
+    lasting = (origin + name for name in made.checksums if is_lasting(name))
+    folder = SparkFolder(store, origin, cache, {*store.list(origin), *lasting})
+    base = _base(store, origin, cache)
     start = made.batch - base - 1
     upto = folder.last_committed(start)
     if last is not None and upto + base + 1 < last:
@@ -243,43 +277,46 @@ def _to_take_over(
                 f"files of batch {upto + base + 1} are gone from {origin}; restore the newest checkpoint"
             )
         names |= needed or set()
-    recorded = prepared & {upto - 1, *range(max(lowest, 0), upto + 1)}
-    _refuse_damaged(store, origin, names - set(made.anew), recorded, report)
-    anew = tuple(name for name in made.anew if name in names)
-    return sorted(names), Complete(upto + base + 1, lowest + base + 1, anew)
-
-
-def _refuse_damaged(
-    store: Store, origin: str, names: set[str], prepared: set[int], report: StageReport | None
-) -> None:
-    """Raises `StoreError` if one of Spark's small files is not what a checkpoint or a batch's record says. (State
-    has checksums of Spark's own, which it looks at.)"""
     known = {n.removeprefix(origin): c for n, c in report.state.items()} if report is not None else {}
-    for batch in prepared:
+    for batch in sorted(prepared & set(range(max(lowest, 0), upto + 1))):
         known |= _read(store, f"{origin}prepared/{batch}.json", Prepared).checksums
+    if last is not None and commit:
+        known[f"commits/{last - base - 1}"] = commit
+    known |= made.checksums  # last: what was written anew here is not what a record from before says
     for name in names:
         if name.startswith("commits/"):
             parse_commit(origin + name, store.read(origin + name) or b"")
-    asked = sorted(name for name in names & known.keys() if split_name(name) is None)
-    for name, found in zip(asked, checksums(store, [origin + name for name in asked]), strict=True):
+    names |= {name for name in made.checksums if name.endswith(".crc") and name.removesuffix(".crc") in names}
+    small = [name for name in names if _is_small(name) and name in known]
+    _refuse_damaged(store, {origin + name: known[name] for name in small})
+    return sorted(names), known, Complete(upto + base + 1, lowest + base + 1)
+
+
+def _refuse_damaged(store: Store, known: Mapping[str, str]) -> None:
+    """Raises `StoreError` if one of these files has not the checksum that is known of it."""
+    names = sorted(known)
+    for name, found in zip(names, checksums(store, names), strict=True):
         if found != known[name]:
             raise StoreError(
-                f"{origin}{name} is {'gone' if found is None else 'damaged (its checksum differs)'}; restore the newest "
+                f"{name} is {'gone' if found is None else 'damaged (its checksum differs)'}; restore the newest "
                 "checkpoint that `cutwater verify` finds whole"
             )
 
 
 def _rebuild(
     store: Store, report: StageReport, prefix: str, log_interval: int, reset: bool = False
-) -> Complete:
+) -> set[str]:
+    """Makes a folder of the files that `report` names; answers what is in it."""
     files = {_name_in_folder(name): name for name in report.state}
-    gone, anew = _fill(store, prefix, files, log_interval, report.consumed if reset else None)
+    gone, there = _fill(store, prefix, files, log_interval, report.consumed if reset else None)
     if gone:
         raise StoreError(
             f"{len(gone)} of {len(report.state)} state files of stage {report.stage} at batch {report.batch} "
             f"are gone: {', '.join(gone[:5])}{' ...' if len(gone) > 5 else ''}; restore another checkpoint"
         )
-    return Complete(report.batch, report.batch, tuple(anew))
+    small = [source for name, source in files.items() if _is_small(name)]
+    _refuse_damaged(store, {source: report.state[source] for source in small})
+    return there
 
 
 def _fill(
@@ -288,10 +325,10 @@ def _fill(
     files: Mapping[str, str],
     log_interval: int,
     consumed: Mapping[str, int] | None = None,
-) -> tuple[list[str], list[str]]:
+) -> tuple[list[str], set[str]]:
     """Copies files of one folder into another one, at `prefix`, by name there, and ensures that Spark starts with
     their source logs, and with the batch that is due. With `consumed`, the positions on channels, only the sources'
-    files are copied, and Spark starts without state. Answers files that are gone, and those written anew."""
+    files are copied, and Spark starts without state. Answers files that are gone, and what is there now."""
     gone: list[str] = []
 
     def copy(name: str) -> None:
@@ -310,10 +347,11 @@ def _fill(
     else:
         written |= folder.first_plan(consumed)
         replaced |= {name for name in files if not (name in IDENTITY or name.startswith("sources/"))}
-    _side_by_side(copy, sorted(files.keys() - replaced))
+    copied = files.keys() - replaced
+    _side_by_side(copy, sorted(copied))
     for name, data in written.items():
         store.create(prefix + name, data)
-    return sorted(gone), sorted(written)
+    return sorted(gone), {*copied, *written}
 
 
 def _copy(store: Store, source: str, prefix: str, name: str) -> None:
@@ -417,16 +455,18 @@ def find_stored(
 def _stored(store: Store, prefix: str, files: list[str], last: int, cache: Cache) -> list[Stored]:
     incarnation = int(prefix.split("/")[-2])
     begun, complete = store.read_many([prefix + BASE, prefix + COMPLETE])
-    if begun is None or complete is None:  # whoever was making or deleting it did not come to the end
-        return [Stored(name, incarnation, -1, -1) for name in files] if incarnation < last else []
+    if begun is None or complete is None:
+        return (
+            [Stored(name, incarnation, -1, -1, unknown=True) for name in files] if incarnation < last else []
+        )
     try:
         base = decode(prefix + BASE, begun, Base).base
         lowest = decode(prefix + COMPLETE, complete, Complete).lowest
+        spans = SparkFolder(store, prefix, cache, files).spans(live=incarnation == last)
     except StoreError:
         if incarnation < last:
             return []  # nobody will start from it: that it cannot be cleaned up must not end a run
         raise
-    spans = SparkFolder(store, prefix, cache, files).spans(live=incarnation == last)
     states = []
     for name, (first, until) in spans.items():
         end = until + base + 1 if until < FOREVER else FOREVER

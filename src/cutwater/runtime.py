@@ -418,10 +418,12 @@ class Runtime:
         failpoints.reach("before folder", effect.stage)
         report: StageReport | None = effect.report
         stage = self.member.stages.get(effect.stage)
-        last = stage.log.state.last if stage is not None else None
+        log = stage.log.state if stage is not None else None
         folders.make_folder(
-            self.store, effect.stage, effect.generation, effect.incarnation, effect.source, report, last,
-            max(1, int(self.built.spark.conf.get(SETTING) or DEFAULT_INTERVAL)), effect.reset,
+            self.store, effect.stage, effect.generation, effect.incarnation, effect.source, report,
+            log.last if log is not None else None,
+            max(1, int(self.built.spark.conf.get(SETTING) or DEFAULT_INTERVAL)),
+            log.commit if log is not None else "", effect.reset,
         )  # fmt: skip
         failpoints.reach("after folder", effect.stage)
         return fx.DONE

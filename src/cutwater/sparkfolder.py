@@ -18,8 +18,9 @@ from typing import TypeVar
 
 from cutwater.leaves import SOURCES, Leaf, parse_leaves
 from cutwater.offsets import STARTED, Commit, Offsets, next_plan, parse_commit, parse_offsets, starting_plan
+from cutwater.protocol.chain import digest
 from cutwater.protocol.errors import StoreError
-from cutwater.sourcelogs import can_start, needed_entries, needed_to_rewrite, written_anew
+from cutwater.sourcelogs import COMPACT, can_start, needed_entries, needed_to_rewrite, written_anew
 from cutwater.statefiles import (
     FOREVER,
     Place,
@@ -54,6 +55,66 @@ class Cache:
     operators: dict[str, list[Place]] = field(default_factory=dict)
     bases: dict[str, int] = field(default_factory=dict)
     seen: dict[str, int] = field(default_factory=dict)
+
+
+def is_lasting(name: str) -> bool:
+    """Whether a file in a folder is of no batch: every batch after it needs it."""
+    of_batch = _BATCH.fullmatch(name) or _SOURCE_LOG.fullmatch(name) or split_name(name)
+    return not of_batch and name != COMPLETE
+
+
+class Voucher:
+    """Takes the checksums that the records of one incarnation's batches carry: of what Spark has written since the
+    folder was made, and a query needs that goes on after the batch. (For what was there before, the folder's mark
+    vouches; for state, Spark.) Each record has all of them, because those of earlier batches may be gone."""
+
+    def __init__(self, store: Store, prefix: str, leaves: Iterable[Leaf]) -> None:
+        self._store = store
+        self._prefix = prefix
+        self._places = {leaf.log: place for place, leaf in enumerate(leaves) if leaf.log is not None}
+        self._logs: dict[int, dict[int, str]] = {log: {} for log in self._places}
+        self._lasting: dict[str, str] | None = None
+        self._before: tuple[str, bytes] | None = None
+        self._known: dict[str, str] = {}
+
+    def checksums(self, batch: int, data: bytes) -> dict[str, str]:
+        """By name in the folder, where `data` is the plan of the batch."""
+        if self._lasting is None:
+            names = (name.removeprefix(self._prefix) for name in self._store.list(self._prefix))
+            self._lasting = self._read([name for name in names if is_lasting(name)])
+            before = self._store.read(f"{self._prefix}offsets/{batch - 1}") if batch > 0 else None
+            self._before = (f"offsets/{batch - 1}", before) if before is not None else None
+        name = f"offsets/{batch}"
+        plans = dict([self._before] if self._before is not None else [])
+        entries = self._log_entries(parse_offsets(name, data))
+        self._before = name, data
+        plans[name] = data
+        return {**self._lasting, **entries, **{name: digest(plan) for name, plan in plans.items()}}
+
+    def _log_entries(self, plan: Offsets) -> dict[str, str]:
+        before = parse_offsets(*self._before) if self._before is not None else None
+        needed: dict[str, str] = {}
+        for number, place in self._places.items():
+            upto, after = plan.log_offset(place), before.log_offset(place) if before is not None else None
+            if upto is None:  # no file source: it has written where it began, and never anything else
+                begun = f"sources/{number}/0"
+                self._known |= self._read([begun]) if begun not in self._known else {}
+                needed |= {begun: self._known[begun]} if begun in self._known else {}
+                continue
+            new = range(0 if after is None else after + 1, upto + 1)
+            found = self._read([f"sources/{number}/{e}{end}" for e in new for end in ("", COMPACT)])
+            self._known |= found
+            log = self._logs[number]
+            log.update({int(name.split("/")[2].removesuffix(COMPACT)): name for name in found})
+            kept = needed_entries(log, after, upto)
+            for entry in log.keys() - kept:
+                self._known.pop(log.pop(entry))
+            needed |= {name: self._known[name] for name in log.values()}
+        return needed
+
+    def _read(self, names: list[str]) -> dict[str, str]:
+        found = self._store.read_many([self._prefix + name for name in names])
+        return {name: digest(data) for name, data in zip(names, found, strict=True) if data is not None}
 
 
 class SparkFolder:

@@ -208,11 +208,30 @@ def moved_metadata(name: str, data: bytes, url: str) -> bytes:
     return version + b"\n" + msgspec.json.encode(metadata)
 
 
+class _Operator(msgspec.Struct):
+    operator: int = msgspec.field(name="operatorId")
+
+
+class _StoreInfo(msgspec.Struct):
+    name: str = msgspec.field(name="storeName")
+    partitions: int = msgspec.field(name="numPartitions")
+    schemas: list[str] | None = msgspec.field(name="stateSchemaFilePaths", default=None)
+
+
+class _Metadata(msgspec.Struct):
+    """What must be in an operator's metadata; there is more."""
+
+    operator: _Operator = msgspec.field(name="operatorInfo")
+    stores: list[_StoreInfo] = msgspec.field(name="stateStoreInfo")
+
+
 def _metadata(name: str, data: bytes) -> tuple[bytes, dict[str, Any]]:
     try:
         version, text = data.split(b"\n", 1)
-        return version, msgspec.json.decode(text, type=dict[str, Any])
-    except ValueError as error:
+        values = msgspec.json.decode(text, type=dict[str, Any])
+        msgspec.convert(values, _Metadata)
+        return version, values
+    except ValueError as error:  # msgspec's own are ValueErrors
         raise StoreError(
             f"the operator metadata {name} cannot be read ({error}); restore the newest checkpoint"
         ) from error

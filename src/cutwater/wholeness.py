@@ -7,6 +7,7 @@ would look at it, and nothing is changed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
@@ -31,13 +32,16 @@ from cutwater.protocol.records import (
     decode,
     mark_name,
 )
+from cutwater.protocol.retention import named_objects
 from cutwater.protocol.stagelog import StageLog
 from cutwater.sinks.footers import check_pages
-from cutwater.sparkfolder import Cache
+from cutwater.sparkfolder import BASE, COMPLETE, Cache
 from cutwater.stores import Store
 
 Problems = dict[str, str]
 """By what is damaged, why."""
+
+_SPARK_FOLDER = re.compile(r"stages/[^/]+/\d+/spark/\d+/")
 
 
 def journal_problems(store: Store, journal: Journal) -> Problems:
@@ -87,6 +91,19 @@ def mark_problems(store: Store, state: JournalState) -> Problems:
                     f"is missing: sink '{sink}' has gone past epoch {checkpoint.epoch}, which is kept"
                 )
     return wrong
+
+
+def folder_problems(store: Store, manifests: Iterable[Manifest]) -> Problems:
+    """The marks that Spark folders lack in which files of kept checkpoints lie. Such a folder is not cleaned up as long
+    as one of them is kept."""
+    found = (match for name in named_objects(manifests) if (match := _SPARK_FOLDER.match(name)))
+    marks = sorted({match[0] + mark for match in found for mark in (BASE, COMPLETE)})
+    return {
+        name: "is missing: nothing of its folder is deleted before the checkpoints expire that need it, and a run that "
+        "would go on from the folder goes on from the one before it, or is refused"
+        for name, data in zip(marks, store.read_many(marks), strict=True)
+        if data is None
+    }
 
 
 def graph_problems(store: Store, kinds: Mapping[str, Callable[[str], type]]) -> Problems:
@@ -165,9 +182,8 @@ class NextRun:
                 "the log were lost"
             )
         prefix = folders.spark_prefix(stage, generation, max(known))
-        names = folders.check_newest(store, stage, generation, max(known), log.last, report)
-        vouched = report.state if report is not None else {}
-        check_state(store, [prefix + name for name in names if prefix + name not in vouched])
+        unvouched = folders.check_newest(store, stage, generation, max(known), log.last, report, log.commit)
+        check_state(store, [prefix + name for name in unvouched])
         self._look_at_plan(prefix, stage, max(known))
 
     def _look_at_plan(self, prefix: str, stage: str, incarnation: int) -> None:

@@ -37,7 +37,7 @@ def verify(
     and show."""
     from cutwater.assembly import GraphPart  # which need Spark's library
     from cutwater.sinks.base import kind_of
-    from cutwater.wholeness import NextRun, graph_problems, journal_problems, mark_problems
+    from cutwater.wholeness import NextRun, folder_problems, graph_problems, journal_problems, mark_problems
 
     where = open_store(store)
     with waiting("reading the journal and the logs", as_json) as tell:
@@ -62,6 +62,7 @@ def verify(
                 manifests[checkpoint.epoch] = manifest_of(where, checkpoint)
             except StoreError as error:
                 problems[checkpoint.epoch].append(str(error))
+        damage |= folder_problems(where, manifests.values())
         wrong = check_objects(where, manifests.values(), tell)
         damage |= NextRun(where, state, _newest(where, state, manifests)).look(tell)
         if tables and state.topology is not None:

@@ -258,8 +258,8 @@ class Open(msgspec.Struct, frozen=True, tag="OPEN"):
 
 class Prepared(msgspec.Struct, frozen=True):
     """What a batch did, written beside Spark's own files before Spark commits it: its output (and how much
-    that is), and how far each input and native source was then consumed. `checksums`: those of Spark's plan of the
-    batch, by name in its folder."""
+    that is), and how far each input and native source was then consumed. `checksums`: those of what Spark has written
+    before, by name in its folder; `commit`, which only who reads the record back can know, that of Spark's commit."""
 
     batch: int
     files: tuple[str, ...]
@@ -270,10 +270,12 @@ class Prepared(msgspec.Struct, frozen=True):
     rows: int = 0
     size: int = 0
     checksums: dict[str, str] = {}
+    commit: str = ""
 
 
 class Batch(msgspec.Struct, frozen=True, tag="BATCH"):
-    """A batch that Spark has committed; from this entry on it can be seen."""
+    """A batch that Spark has committed; from this entry on it can be seen. `commit` is the checksum of Spark's file
+    that says so, for which nothing else vouches before the next checkpoint."""
 
     incarnation: int
     batch: int
@@ -284,6 +286,7 @@ class Batch(msgspec.Struct, frozen=True, tag="BATCH"):
     watermark: Watermark
     rows: int = 0
     size: int = 0
+    commit: str = ""
 
 
 class BarrierAt(msgspec.Struct, frozen=True, tag="BARRIER"):
@@ -308,6 +311,7 @@ class StageState(msgspec.Struct):
     consumed: dict[str, int] = {}
     offsets: dict[str, Offset] = {}
     watermark: Watermark = UNKNOWN
+    commit: str = ""
     batches: dict[int, Batch] = {}
     barriers: dict[int, BarrierAt] = {}
 

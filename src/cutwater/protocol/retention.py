@@ -7,7 +7,7 @@ journal before anything is deleted, and nothing is deleted that a kept manifest 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
@@ -92,12 +92,15 @@ def named_objects(manifests: Iterable[Manifest]) -> set[str]:
 
 class Stored(msgspec.Struct, frozen=True):
     """An object below a stage's folder: output of an attempt at a batch, or a file of a batch's state. A
-    state file that later batches share (a delta, a table that was not rewritten) is needed up to `until`."""
+    state file that later batches share (a delta, a table that was not rewritten) is needed up to `until`.
+    `unknown`: which batches need it cannot be told, because its folder has no mark: whoever was making or
+    deleting the folder did not come to the end, or the mark was lost."""
 
     name: str
     incarnation: int
     batch: int
     until: int | None = None
+    unknown: bool = False
 
 
 def deletable_data(state: JournalState, stage: str, log: StageState, found: Iterable[Stored]) -> list[str]:
@@ -118,16 +121,27 @@ def deletable_data(state: JournalState, stage: str, log: StageState, found: Iter
 
 
 def deletable_states(
-    state: JournalState, stage: str, generation: int, log: StageState, found: Iterable[Stored]
+    state: JournalState,
+    stage: str,
+    generation: int,
+    log: StageState,
+    found: Iterable[Stored],
+    named: Collection[str] | None = None,
 ) -> list[str]:
     """The state files of a stage, of those `found`, that no checkpoint and no restart can need: only of
     batches before the last, at none of which a kept checkpoint or a barrier that may yet commit was cut.
-    An old knowledge of the journal keeps more, never less."""
+    An old knowledge of the journal keeps more, never less. Of files of unknown batches only those go that no
+    kept manifest names; `named` is what these name, `None` if that is not known."""
     kept = [c.cuts for c in state.committed.values() if c.generation == generation]
     needed = {cuts[stage] for cuts in kept if stage in cuts} | {log.last}
+    undecided = any(fate(state, epoch) in (Fate.OPEN, Fate.UNKNOWN) for epoch in log.barriers)
     needed.update(b.batch for e, b in log.barriers.items() if fate(state, e) is not Fate.OVER)
     gone: list[str] = []
     for file in found:
+        if file.unknown:
+            if named is not None and not undecided and file.name not in named:
+                gone.append(file.name)
+            continue
         until = file.batch if file.until is None else file.until
         if until < log.last and not any(file.batch <= batch <= until for batch in needed):
             gone.append(file.name)

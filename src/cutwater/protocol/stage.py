@@ -34,6 +34,7 @@ from cutwater.protocol.errors import StoreError
 from cutwater.protocol.injector import PollHandle
 from cutwater.protocol.journal import Fate, fate
 from cutwater.protocol.log import AppendPhase, append, compact, follow
+from cutwater.protocol.publish import read_manifest
 from cutwater.protocol.records import (
     BarrierAt,
     Batch,
@@ -270,6 +271,7 @@ class Stage:
             prepared.watermark,
             prepared.rows,
             prepared.size,
+            prepared.commit,
         )
 
     # --- cuts ---------------------------------------------------------------------------------------
@@ -381,8 +383,12 @@ class Stage:
         if answer is FAILED or self._is_fenced():
             return
         data, states = answer
+        named = (yield from self._named()) if any(file.unknown for file in states) else None
+        state = self.member.journal.state
+        if self._is_fenced() or state.generation != self.generation:
+            return
         gone = deletable_data(state, self.name, self.log.state, data)
-        gone += deletable_states(state, self.name, self.generation, self.log.state, states)
+        gone += deletable_states(state, self.name, self.generation, self.log.state, states, named)
         if self.generation > 1:
             names = yield from insist(List(f"stages/{self.name}/"))
             gone += [
@@ -392,6 +398,20 @@ class Stage:
             ]
         if gone:
             yield from insist(Delete(tuple(gone)))
+
+    def _named(self) -> Procedure[set[str] | None]:
+        """What the manifests of all kept checkpoints name; `None` if that cannot be known."""
+        kept = dict(self.member.journal.state.committed)
+        names: set[str] = set()
+        for checkpoint in kept.values():
+            try:
+                manifest = yield from read_manifest(checkpoint)
+            except StoreError:  # damaged: it may still be mended
+                return None
+            if manifest is None:
+                return None
+            names.update(manifest.objects())
+        return names if kept.keys() == self.member.journal.state.committed.keys() else None
 
     def _compact(self) -> Procedure[None]:
         """Compacts the log when it has grown by so many entries, or by as many as it keeps batches: then

@@ -51,6 +51,7 @@ def apply(state: StageState, body: StageBody, index: int) -> None:
         case Batch():
             state.batches[body.batch] = body
             state.last = body.batch
+            state.commit = body.commit
             _stand_at(state, body)
         case BarrierAt():
             state.barriers[body.epoch] = body
@@ -71,6 +72,7 @@ def trimmed(state: StageState, floor: int, epochs: Container[int]) -> StageState
         consumed=state.consumed,
         offsets=state.offsets,
         watermark=state.watermark,
+        commit=state.commit,
         batches={b: v for b, v in state.batches.items() if b > floor or b == state.last},
         barriers={e: v for e, v in state.barriers.items() if e in epochs},
     )

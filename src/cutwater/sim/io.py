@@ -223,7 +223,15 @@ class Io:
         prefix = f"stages/{effect.stage}/{effect.generation}/"
         data = [_data(name) for name in self.world.store.list(f"{prefix}data/")]
         states = [_state(name) for name in self.world.store.list(f"{prefix}spark/")]
-        return data, states
+        newest = max((state.incarnation for state in states), default=0)
+        return data, [_unmarked(state) if state.incarnation < newest else state for state in states]
+
+
+def _unmarked(state: Stored) -> Stored:
+    """Some folders have lost the mark that says which batches need their files."""
+    if state.incarnation % 2:
+        return state
+    return Stored(state.name, state.incarnation, -1, -1, unknown=True)
 
 
 def _data(name: str) -> Stored:

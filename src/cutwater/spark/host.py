@@ -107,7 +107,7 @@ class StageHost:
             self.writer = BatchWriter(
                 runtime.store, self.name, generation, incarnation,
                 folders.base_of(runtime.store, self.name, generation, incarnation), self.built.schema,
-                definition.sinks, self.built.has_readers, self.built.plan.has_watermark,
+                self.built.plan.leaves, definition.sinks, self.built.has_readers, self.built.plan.has_watermark,
                 self._on_prepared,
             )  # fmt: skip
             self.finished = False

@@ -20,14 +20,15 @@ from pyspark.sql.types import DatetimeType, NumericType, StructType
 
 from cutwater import failpoints
 from cutwater.folders import write_prepared
+from cutwater.leaves import Leaf
 from cutwater.leftovers import label
-from cutwater.offsets import Offsets, parse_offsets, position_in
-from cutwater.protocol.chain import digest
+from cutwater.offsets import parse_offsets, position_in
 from cutwater.protocol.records import Offset, Prepared, StagedFile
 from cutwater.protocol.watermark import NONE, UNKNOWN, Watermark, known
 from cutwater.sinks.base import Sink, is_data
 from cutwater.sinks.footers import read_footers
 from cutwater.spark.files import Files
+from cutwater.sparkfolder import Voucher
 from cutwater.stores import LocalStore, Store
 
 
@@ -50,6 +51,7 @@ class BatchWriter:
         incarnation: int,
         base: int,
         schema: StructType,
+        leaves: Sequence[Leaf],
         sinks: Sequence[Sink],
         has_readers: bool,
         has_watermark: bool,
@@ -68,6 +70,7 @@ class BatchWriter:
         self.on_prepared = on_prepared
         self.stopping = False
         self._reader: Files | None = None
+        self._voucher = Voucher(store, self.folder, leaves)
 
     @property
     def folder(self) -> str:
@@ -181,15 +184,8 @@ class BatchWriter:
         watermark: Watermark = NONE
         if self.has_watermark:
             watermark = known(planned.watermark_ms) if planned.watermark_ms > 0 else UNKNOWN
-        checksums = {f"offsets/{spark_batch}": digest(data), **self._source_logs(planned)}
+        checksums = self._voucher.checksums(spark_batch, data)
         return Prepared(batch, files, staged, consumed, offsets, watermark, rows, size, checksums)
-
-    def _source_logs(self, planned: Offsets) -> dict[str, str]:
-        """The checksums of what file sources have written down about the batch."""
-        entries = [(n, planned.log_offset(n)) for n in range(len(planned.native))]
-        names = [f"sources/{n}/{e}{end}" for n, e in entries if e is not None for end in ("", ".compact")]
-        found = self.store.read_many([self.folder + name for name in names])
-        return {name: digest(data) for name, data in zip(names, found, strict=True) if data is not None}
 
 
 def in_short(error: BaseException, lines: int = 30) -> str:
