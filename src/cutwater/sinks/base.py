@@ -21,8 +21,8 @@ import msgspec
 from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F
 
-from cutwater.protocol.effects import TableHead
-from cutwater.protocol.errors import StoreError, UserError
+from cutwater.protocol.effects import TableHead, TableHistory
+from cutwater.protocol.errors import StoreError, UserError, listed
 from cutwater.protocol.records import StagedFile, decode, seal
 from cutwater.sinks.footers import check_pages, read_footers
 from cutwater.stores import Store, open_store
@@ -246,6 +246,11 @@ class Sink(ABC):
         all are later (-1: there was none); `None` exactly if `rewind` cannot go back to it, because the target's
         history does not go back that far or files of that version are gone."""
 
+    def history(self, transaction: int) -> TableHistory | None:
+        """What the target's log says of the version that `find` finds; `None` if it does not go back that far, or if the
+        target keeps none."""
+        return None
+
     def trim(self, transaction: int) -> None:  # noqa: B027 - most targets keep no history that has to be trimmed
         """Forgets history of the target that is older than what `find` needs for this transaction."""
 
@@ -333,10 +338,10 @@ def identity(store: Store, sink: str) -> str:
 def refuse_foreign(sink: str, done: Sequence[str], force: bool) -> None:
     """Raises `UserError` if a rewind would undo what others have done, unless it is to be forced."""
     if done and not force:
-        shown = "; ".join(done[:5]) + (f"; and {len(done) - 5} more" if len(done) > 5 else "")
         raise UserError(
-            f"sink {sink} cannot go back without undoing what others did to it since: {shown}. "
-            "Restore with `--force` to undo that too, or keep it somewhere else first"
+            f"sink {sink} cannot go back without undoing what others did to it since: {listed(done)}. Save what has to "
+            "stay, and restore with `--force` to undo it; or give the sink another name and path and restore with "
+            f"`--drop {sink}`: the new table begins at the checkpoint"
         )
 
 

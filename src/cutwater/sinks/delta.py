@@ -18,7 +18,7 @@ import msgspec
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolError, TableNotFoundError
 
-from cutwater.protocol.effects import TableHead
+from cutwater.protocol.effects import TableHead, TableHistory
 from cutwater.protocol.errors import StoreError, UserError
 from cutwater.sinks import delta_log as log
 from cutwater.sinks.base import (
@@ -38,6 +38,8 @@ from cutwater.stores import Store, open_store
 CHECKPOINT_EVERY = 100
 HISTORY_MS = 30 * 24 * 3_600_000
 _SIDE_BY_SIDE = 16
+MANY = 1 << 62
+"""How many files a commit added of which nobody knows."""
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 """A rewind removes nothing of the log, whatever the table's properties say."""
 
@@ -307,6 +309,19 @@ class DeltaSink(Sink):
     def find(self, transaction: int) -> int | None:
         version = self._find_version(transaction)
         return version if version is not None and self._can_go_back(version) else None
+
+    def history(self, transaction: int) -> TableHistory | None:
+        version = self._find_version(transaction)
+        if version is None:
+            return None
+        commit = self._commit_at(version)
+        if commit is not None:
+            own, files = commit.transactions.get(self._app, 0), len(commit.added)
+        else:  # it is known by a checkpoint of the log
+            with self._table_errors():
+                own = DeltaTable(self._files.url, version=version).transaction_version(self._app) or 0
+            files = MANY
+        return TableHistory(own, files, tuple(self._foreign(version, self._version)))
 
     def trim(self, transaction: int) -> None:
         """Only for tables that we made: of others' history others dispose. What is younger than Delta's own default
