@@ -25,7 +25,6 @@ from cutwater.sinks.base import (
     FOLDER,
     Sink,
     SinkFailed,
-    identity,
     last_part,
     partition_values,
     refuse_foreign,
@@ -91,8 +90,8 @@ class DeltaSink(Sink):
         self._published: set[str] = set()
         self._looked_up_to = -1
 
-    def bind(self, store: Store, sink_name: str, schema_json: str) -> None:
-        super().bind(store, sink_name, schema_json)
+    def bind(self, store: Store, sink_name: str, schema_json: str, register: bool = True) -> None:
+        super().bind(store, sink_name, schema_json, register)
         unfit = unfit_for_delta(self.schema) or unfit_to_partition(self.schema, self.partition_by)
         if unfit is not None:
             raise UserError(f"sink {self.name}: {unfit}")
@@ -107,7 +106,7 @@ class DeltaSink(Sink):
                 return -1
 
     def _place(self, create: bool) -> tuple[Store, str]:
-        own = identity(self._store, self.name)
+        own = self._own_id()
         self._app = f"cutwater/{self.name}/{own}"
         return open_store(self.path, create=create), f"{FOLDER}{own}/"
 

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from cutwater.protocol.effects import TableHead, TableHistory
 from cutwater.protocol.errors import StoreError, UserError
 from cutwater.protocol.records import decode, seal
-from cutwater.sinks.base import FOLDER, Sink, identity, last_part, refuse_foreign
+from cutwater.sinks.base import FOLDER, Sink, last_part, refuse_foreign
 from cutwater.sinks.footers import read_footers
 from cutwater.sinks.schemas import misfit, plain
 from cutwater.stores import Store, open_store
@@ -75,13 +75,13 @@ class ParquetSink(Sink):
         self._published: set[str] = set()
         self._looked_up_to = -1
 
-    def bind(self, store: Store, sink_name: str, schema_json: str) -> None:
-        super().bind(store, sink_name, schema_json)
+    def bind(self, store: Store, sink_name: str, schema_json: str, register: bool = True) -> None:
+        super().bind(store, sink_name, schema_json, register)
         if self.head().version >= 0:
             self._check_fit()
 
     def _place(self, create: bool) -> tuple[Store, str]:
-        own = identity(self._store, self.name)
+        own = self._own_id()
         self._app = f"cutwater/{self.name}/{own}"
         return open_store(self.path, create=create), f"{FOLDER}{own}/"
 
