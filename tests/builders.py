@@ -360,6 +360,8 @@ class Desk:
                 return fx.TableHead(len(versions) - 1, versions[-1].transaction, forgetful)
             case fx.FindTableVersion():
                 return self._find(effect.sink, effect.transaction)
+            case fx.ReadTableHistory():
+                return self._history(effect.sink, effect.transaction)
             case fx.PublishTable():
                 return self._extend(effect.sink, effect.expected_version, effect.transaction, effect.files)
             case fx.RewindTable():
@@ -374,6 +376,15 @@ class Desk:
         known = [*enumerate(self.tables[sink])][self.oldest[sink] :]
         found = [(-v.transaction, number) for number, v in known if v.transaction <= transaction]
         return min(found)[1] if found else None
+
+    def _history(self, sink: str, transaction: int) -> fx.TableHistory | None:
+        found = self._find(sink, transaction)
+        if found is None or (self.oldest[sink] and found == self.oldest[sink]):
+            return None
+        then, now = self.tables[sink][found], self.tables[sink][found:]
+        files = len(then.files) - (len(self.tables[sink][found - 1].files) if found else 0)
+        foreign = [str(n) for n in range(1, len(now)) if now[n].transaction == now[n - 1].transaction]
+        return fx.TableHistory(then.transaction, max(files, 0), tuple(foreign))
 
     def _extend(self, sink: str, expected: int, transaction: int, files: tuple[str, ...]) -> int | None:
         return self._replace(sink, expected, transaction, (*self.tables[sink][-1].files, *files))
@@ -455,7 +466,7 @@ def checkpoint(world: World, kind: RequestKind = RequestKind.CHECKPOINT, **what:
     rest(world)
     before = world.oracle.epochs
     ask(world, kind, **what)
-    until(world, lambda: world.oracle.epochs == before + 1 and world.oracle.all_settled())
+    until(world, lambda: world.oracle.epochs > before and world.oracle.all_settled())
     head = world.oracle.ledger.head
     assert head is not None
     return world.oracle.manifests[head]

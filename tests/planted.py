@@ -960,6 +960,15 @@ def an_epoch_that_no_table_has_is_restored(patch: Patch) -> None:
 
 
 @bug
+def what_others_did_to_a_table_is_undone_without_a_word(patch: Patch) -> None:
+    def check(*_: Any) -> Any:
+        return None
+        yield
+
+    patch.setattr(steering, "_check_history", check)
+
+
+@bug
 def a_savepoints_name_is_taken_away(patch: Patch) -> None:
     patch.setattr(steering, "may_name", lambda state, body: True)
     patch.setattr(journal, "may_name", lambda state, body: True)

@@ -85,6 +85,8 @@ def drive(store: Store, sink: Sink, procedure: fx.Procedure[T]) -> T:
                 answer = sink.head()
             case fx.FindTableVersion():
                 answer = sink.find(effect.transaction)
+            case fx.ReadTableHistory():
+                answer = sink.history(effect.transaction)
             case fx.PublishTable():
                 answer = sink.publish(effect.expected_version, effect.transaction, effect.files, epoch=1)
             case fx.RewindTable():

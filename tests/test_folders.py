@@ -162,7 +162,9 @@ def test_a_stage_that_is_reset_goes_on_where_its_sources_were_read(store: Store,
     assert offsets is not None
     assert parse_offsets("offsets/-1", offsets).sources == (f'{{"logOffset":{batch}}}',)
     query.run(2)
-    assert committed(store, STAGE, 2, 1, batch + 2) == prepared(batch + 2)
+    found_batch = committed(store, STAGE, 2, 1, batch + 2)
+    assert found_batch is not None
+    assert msgspec.structs.replace(found_batch, commit="") == prepared(batch + 2)
     assert query.files() == list(range(batch + 3))
 
 

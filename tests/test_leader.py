@@ -629,6 +629,22 @@ def test_a_mark_of_an_entry_that_came_meanwhile_is_no_loss() -> None:
     assert leader.member.journal.state.leader == "m1"
 
 
+def test_a_term_that_the_journal_has_seen_while_the_marks_were_read_is_not_used_again() -> None:
+    """Another actor of the same process follows the journal meanwhile."""
+    leader, desk = campaigner(3, mark=None)
+    view = leader.member.journal.view
+
+    def the_journal_grows(effect: fx.Effect) -> None:
+        if isinstance(effect, fx.List) and effect.prefix == r.MARK_PREFIX:
+            sealed = view.seal(r.Leader(4, "m1"), "other")
+            desk.objects[entry_name(r.JOURNAL_PREFIX, 4)] = sealed.data
+            view.push(sealed)
+
+    desk.before = the_journal_grows
+    assert desk.run(leader._campaign()) is None
+    assert (view.last, leader.member.journal.state.leader) == (4, "m1")
+
+
 def test_a_table_that_is_ahead_of_the_journal_gets_no_rows() -> None:
     leader, desk = campaigner(3, mark=None)
     desk.tables["out"].append(Version(7, ("rows",)))

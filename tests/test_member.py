@@ -438,7 +438,7 @@ def test_seed_a11_what_was_committed_and_not_published_is_published_at_start() -
     world.start("m2")
     until(world, world.oracle.all_settled, ms=500)
     assert world.tables["out"].head().transaction == index
-    assert mark_of(world, 2) == r.Published(2, "out", index, 1)
+    assert mark_of(world, 2) == r.Published(2, "out", index, 1, index, mark_of(world, 2).files)
 
 
 def test_seed_a13_recovery_publishes_a_decided_epoch_before_anything_else() -> None:

@@ -23,7 +23,7 @@ from cutwater.protocol.publish import (
     read_manifest,
     stranded,
 )
-from tests.builders import Desk, batch, begun, committed, journal_of, manifest
+from tests.builders import Desk, Version, batch, begun, committed, journal_of, manifest
 
 LEADER = r.Leader(1, "m0")
 
@@ -171,7 +171,7 @@ def test_publishing_is_one_table_commit_and_a_mark() -> None:
     desk.run(perform("out", permit(desk, 1, "f", "g")))
     assert desk.shown("out") == ("f", "g")
     assert commits(desk) == [3]
-    assert mark(desk, 3) == r.Published(1, "out", 3, 1)
+    assert mark(desk, 3) == r.Published(1, "out", 3, 1, 3, 2)
 
 
 def test_an_epoch_without_rows_for_the_sink_is_a_mark_and_no_table_commit() -> None:
@@ -182,7 +182,7 @@ def test_an_epoch_without_rows_for_the_sink_is_a_mark_and_no_table_commit() -> N
     desk.run(perform("out", permit(desk, 2, "f")))
     desk.run(perform("out", permit(desk, 3)))
     assert commits(desk) == [5]
-    assert mark(desk, 7) == r.Published(3, "out", 7, 1)
+    assert mark(desk, 7) == r.Published(3, "out", 7, 1, 5)
 
 
 def test_rewinding_brings_the_rows_back_under_the_restores_own_index() -> None:
@@ -192,7 +192,7 @@ def test_rewinding_brings_the_rows_back_under_the_restores_own_index() -> None:
     desk.run(perform("out", RewindOrder(1, 6, 3)))
     assert desk.shown("out") == ("f",)
     assert commits(desk) == [3, 5, 6]
-    assert mark(desk, 6) == r.Published(1, "out", 6, 3)
+    assert mark(desk, 6) == r.Published(1, "out", 6, 3, 6)
 
 
 @pytest.mark.parametrize("ever", [True, False], ids=["after rows", "before any rows"])
@@ -388,7 +388,8 @@ def test_a_rewind_is_forced_if_its_own_restore_was(force: bool) -> None:
 
 
 def forget(desk: Desk) -> None:
-    """The table forgets all transactions that it has seen."""
+    """The table forgets all transactions that it has seen, and its log goes back no further than that."""
+    desk.oldest["out"] = len(desk.tables["out"]) - 1
     desk.tables["out"] = [msgspec.structs.replace(v, transaction=0) for v in desk.tables["out"]]
 
 
@@ -477,6 +478,48 @@ def test_a_table_that_was_replaced_is_not_taken_for_the_one_that_is_marked() -> 
         desk.run(begin("out", journal))
 
 
+OVERWRITTEN = {
+    "another's commit": Version(3, ("f1", "f2", "foreign")),
+    "none of the files": Version(5, ("f1",)),
+    "one file less": Version(5, ("f1", "f2")),
+}
+
+
+@pytest.mark.parametrize("version", OVERWRITTEN.values(), ids=OVERWRITTEN.keys())
+@pytest.mark.parametrize("empty", [False, True], ids=["the newest mark", "behind it an epoch without rows"])
+def test_a_commit_that_was_overwritten_is_noticed_by_the_next_process(version: Version, empty: bool) -> None:
+    desk, journal = Desk("out"), known_journal(LEADER, *epochs(1, 2, 3))
+    desk.run(perform("out", permit(desk, 1, "f1")))
+    desk.run(perform("out", permit(desk, 2, "f2", "f3")))
+    if empty:
+        desk.run(perform("out", permit(desk, 3)))
+    assert desk.run(begin("out", journal)) == (7 if empty else 5)
+    desk.tables["out"][2] = version
+    if empty and version.transaction == 5:
+        return  # only the mark of that epoch tells how many files it had
+    with pytest.raises(StoreError, match=r"version 2 of the table of sink out no longer has.*--force"):
+        desk.run(begin("out", journal))
+
+
+def test_the_advice_for_a_commit_that_was_overwritten_works() -> None:
+    desk = Desk("out")
+    desk.run(perform("out", permit(desk, 1, "f1")))
+    desk.run(perform("out", permit(desk, 2, "f2")))
+    desk.tables["out"][2] = Version(3, ("f1", "foreign"))
+    restored = known_journal(LEADER, *epochs(1, 2), r.Restored(1, 2, 1, {"a": 0}))
+    assert desk.run(begin("out", restored)) == 5
+    desk.run(perform("out", *duties(restored.state, 5)))
+    assert (desk.shown("out"), desk.run(begin("out", restored))) == (("f1",), 6)
+
+
+def test_a_table_whose_log_was_cleaned_up_is_not_suspected() -> None:
+    desk, journal = Desk("out"), known_journal(LEADER, *epochs(1, 2))
+    desk.run(perform("out", permit(desk, 1, "f1")))
+    desk.foreign_commit("out", "theirs")
+    desk.oldest["out"] = 2
+    assert desk.run(begin("out", journal)) == 3
+
+
 def test_a_mark_that_retention_takes_while_it_is_read_leaves_a_newer_one() -> None:
     desk = Desk("out")
     desk.run(perform("out", permit(desk, 1, "f")))
@@ -488,7 +531,7 @@ def test_a_mark_that_retention_takes_while_it_is_read_leaves_a_newer_one() -> No
             del desk.objects[r.mark_name(3, "out")]
 
     desk.before = the_other_goes_on
-    assert desk.run(newest_mark("out")) == r.Published(2, "out", 5, 2)
+    assert desk.run(newest_mark("out")) == r.Published(2, "out", 5, 2, 5, 1)
 
 
 def test_a_manifest_that_retention_took_means_that_the_table_has_gone_on() -> None:

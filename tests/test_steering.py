@@ -219,6 +219,80 @@ def test_a_table_that_does_not_answer_refuses_the_restore(store: LocalStore) -> 
     assert asked == ["t"] * steering.TABLE_TRIES
 
 
+def test_what_others_did_to_a_table_is_not_undone_unless_that_is_meant(store: LocalStore) -> None:
+    """It is asked before the restore stands: afterwards the pipeline could go neither on nor back."""
+    leader = LiveLeader(store, ONE)
+    leader.commit(0)
+    published(store, leader, 1)
+
+    def history(sink: str, transaction: int) -> fx.TableHistory:
+        return fx.TableHistory(transaction, 1, ("version 7 (WRITE)",))
+
+    for force in (False, True):
+        request = Request(RequestKind.RESTORE, f"r{force}", epoch=1, force=force)
+        reply = carry_out(store, read_journal(store), request, lambda *_: 0, history)
+        assert (reply.ok, read_journal(store).state.generation) == (force, 1 + force)
+        assert force or (reply.reason, "version 7 (WRITE)" in reply.detail) == ("table_changed", True)
+
+
+def test_what_others_did_before_an_epoch_comes_to_the_table_stays(store: LocalStore) -> None:
+    """The sink publishes the epoch first, on top of it, and goes back to that."""
+    leader = LiveLeader(store, ONE)
+    leader.commit(0)
+    published(store, leader, 1)
+    before = leader.state.committed[1].index
+    leader.commit(1, {"t": ("f",)})
+    others = ("version 7 (WRITE)",)
+    request = Request(RequestKind.RESTORE, "r", epoch=2)
+    there = fx.TableHistory(leader.state.committed[2].index, 1, others)
+    assert carry_out(store, read_journal(store), request, lambda *_: 0, lambda *_: there).reason == (
+        "table_changed"
+    )
+    not_yet = fx.TableHistory(before, 1, others)
+    assert carry_out(store, read_journal(store), request, lambda *_: 0, lambda *_: not_yet).ok
+
+
+def test_a_table_that_lost_what_the_mark_of_the_checkpoint_names_refuses_the_restore(
+    store: LocalStore,
+) -> None:
+    leader = LiveLeader(store, ONE)
+    leader.commit(0)
+    index = leader.state.committed[1].index
+    store.create(r.mark_name(index, "t"), r.seal(r.Published(1, "t", index, 1, index, 1)))
+    request = Request(RequestKind.RESTORE, "r", epoch=1, force=True)
+    reply = carry_out(store, read_journal(store), request, lambda *_: 0, lambda *_: fx.TableHistory(0))
+    assert (reply.reason, "overwritten" in reply.detail) == ("table_history_gone", True)
+
+
+def test_a_sink_that_is_newer_than_the_checkpoint_is_asked_too(store: LocalStore) -> None:
+    """It goes back as well: to before its first row."""
+    leader = LiveLeader(store, ONE)
+    leader.commit(0)
+    assert ask(store, RequestKind.RESTORE, epoch=1, topology=MORE, request_id="a").ok
+    request = Request(RequestKind.RESTORE, "b", epoch=1)
+    reply = carry_out(store, read_journal(store), request, lambda sink, _: None if sink == "u" else 0)
+    assert (reply.reason, "sink 'u'" in reply.detail) == ("table_history_gone", True)
+    assert read_journal(store).state.generation == 2
+
+
+def test_tables_that_are_slow_do_not_cost_a_command_the_lead(store: LocalStore) -> None:
+    """Whoever led before takes over again soon: in the term nothing is asked that takes its time."""
+    leader = LiveLeader(store, ONE)
+    leader.commit(0)
+    terms = []
+
+    def slow(sink: str, transaction: int) -> int:
+        state = read_journal(store).state
+        terms.append(state.term)
+        if state.term != leader.term:
+            leader.campaign()
+        return 0
+
+    request = Request(RequestKind.RESTORE, "r", epoch=1)
+    assert carry_out(store, read_journal(store), request, slow).ok
+    assert terms == [leader.term]
+
+
 def test_a_request_is_done_once_however_often_it_is_heard(store: LocalStore) -> None:
     LiveLeader(store, ONE).commit(0)
     for _ in range(3):

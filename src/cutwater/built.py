@@ -135,7 +135,8 @@ def whole(specs: Mapping[str, StageSpec]) -> Topology:
 
 
 def bind_sinks(built: Built, store: Store) -> None:
-    """Tells each sink for whom it works and what rows it gets. Raises `UserError` if it cannot take them."""
+    """Tells each sink for whom it works and what rows it gets. Raises `UserError` if it cannot take them. Nothing is
+    written before the start is accepted (`register_sinks`)."""
     for stage in built.stages.values():
         for sink in stage.definition.sinks:
             if sink.final_by is not None and not stage.plan.has_watermark:
@@ -143,8 +144,14 @@ def bind_sinks(built: Built, store: Store) -> None:
                     f"sink '{sink.name}' shows rows when their window is closed (final_by={sink.final_by!r}), but "
                     f"stage '{stage.name}' has no watermark, so no window ever closes: add withWatermark()"
                 )
-            sink.bind(store, sink.name, stage.schema.json())
+            sink.bind(store, sink.name, stage.schema.json(), register=False)
             sink.attach(built.spark)
+
+
+def register_sinks(built: Built) -> None:
+    """Has the store know the sinks: from now on they may write."""
+    for sink in built.sinks.values():
+        sink.register()
 
 
 def _channel(stage: StageDef, producer: StageSpec, spark: SparkSession) -> ChannelSource:

@@ -30,19 +30,25 @@ PATIENCE = 20
 Find = Callable[[str, int], int | None]
 """Finds the version of a sink's table that carries the highest transaction up to one (`Sink.find`)."""
 
+History = Callable[[str, int], fx.TableHistory | None]
+"""What a sink's table says of that version (`Sink.history`)."""
+
 
 def drive(
     store: Store,
     procedure: fx.Procedure[R],
     find: Find | None = None,
     recorder: recording.Recorder | None = None,
+    history: History | None = None,
 ) -> R:
-    """Runs a procedure that needs nothing but the store, and perhaps to `find` a table's version. Raises
-    `StoreError` if the store keeps failing."""
+    """Runs a procedure that needs nothing but the store, and perhaps to `find` a table's version and its `history`.
+    Raises `StoreError` if the store keeps failing."""
 
     def act(effect: fx.Effect) -> Any:
         if isinstance(effect, fx.FindTableVersion) and find is not None:
-            return _find(find, effect)
+            return _ask(find, effect)
+        if isinstance(effect, fx.ReadTableHistory):
+            return None if history is None else _ask(history, effect)
         return perform(store, effect)
 
     act_and_record, _ = recording.watched(recorder, act, lambda send: None)
@@ -147,17 +153,19 @@ def missing_objects(store: Store, manifest: Manifest, *, checksums: bool) -> lis
         return [problem for problem in pool.map(wrong_with, needed) if problem is not None]
 
 
-def carry_out(store: Store, journal: Journal, request: Request, find: Find) -> Reply:
+def carry_out(
+    store: Store, journal: Journal, request: Request, find: Find, history: History | None = None
+) -> Reply:
     """Carries out a restore or a savepoint's name without a member (`steering.command`)."""
     name = f"command-{uuid.uuid4().hex[:8]}"
     nonces = itertools.count(1)
     procedure = command(journal, name, lambda: f"{name}-{next(nonces)}", request)
-    return drive(store, procedure, find, recording.of_command(name, journal))
+    return drive(store, procedure, find, recording.of_command(name, journal), history)
 
 
-def _find(find: Find, effect: fx.FindTableVersion) -> int | fx.Answer | None:
+def _ask(question: Callable[[str, int], Any], effect: fx.FindTableVersion | fx.ReadTableHistory) -> Any:
     """A table that cannot be asked is not the store's fault: whoever asked decides what that means."""
     try:
-        return find(effect.sink, effect.transaction)
+        return question(effect.sink, effect.transaction)
     except OSError:
         return fx.FAILED

@@ -13,7 +13,7 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from cutwater.assembly import WaitEnded, assemble, own_stages
-from cutwater.built import Builder, bind_sinks
+from cutwater.built import Builder, bind_sinks, register_sinks
 from cutwater.claim import claim
 from cutwater.cluster.config import ClusterConfig
 from cutwater.cluster.opening import open_links
@@ -200,6 +200,7 @@ class Pipeline:
             except GraphMoved:
                 say("another member has changed the graph meanwhile; putting it together again")
         check_topology(where, built.topology)
+        register_sinks(built)
         endpoints = assembled.endpoints
         silence = LEADER_ALONE_MS
         if len(built.topology.members()) > 1:

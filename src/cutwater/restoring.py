@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cutwater.mailbox import answered, new_id
-from cutwater.offline import Find, carry_out, manifest_of, missing_objects, read_journal, resolve
+from cutwater.offline import Find, History, carry_out, manifest_of, missing_objects, read_journal, resolve
 from cutwater.protocol.chain import digest
+from cutwater.protocol.effects import TableHistory
 from cutwater.protocol.errors import StoreError, UserError
 from cutwater.protocol.failures import FailureReason
 from cutwater.protocol.journal import timeline
@@ -83,7 +84,7 @@ def restore_before_start(
         RequestKind.RESTORE, new_id(), name, target.epoch, reset=reset, drop=drop, force=force, topology=topology,
         base=base, native=native,
     )  # fmt: skip
-    reply = carry_out(store, journal, request, finder(store))
+    reply = carry_out(store, journal, request, finder(store), historian(store))
     if reply.reason == FailureReason.GRAPH_CHANGED.value:
         raise GraphMoved(f"{reply.detail}. {FailureReason.GRAPH_CHANGED.advice}")
     epoch = answered(reply, RequestKind.RESTORE)
@@ -138,3 +139,14 @@ def finder(store: Store) -> Find:
         return find_version(store, sink, transaction)
 
     return find
+
+
+def historian(store: Store) -> History:
+    """Asks them what was done to them, likewise."""
+
+    def history(sink: str, transaction: int) -> TableHistory | None:
+        from cutwater.sinks.opening import read_history
+
+        return read_history(store, sink, transaction)
+
+    return history

@@ -27,7 +27,7 @@ from cutwater.protocol.replay.messages import AskRange, Compacted, EntriesChunk,
 from cutwater.protocol.wire import Ack, Announcement, Heartbeat, LogGrown, Reply, Request
 from cutwater.shell import Shell
 from cutwater.sinks.base import Sink
-from cutwater.sinks.opening import find_version
+from cutwater.sinks.opening import find_version, read_history
 from cutwater.sourcelogs import DEFAULT_INTERVAL, SETTING
 from cutwater.spark.host import StageHost, is_spark_gone, spark_is_gone
 from cutwater.status import Reporter
@@ -101,6 +101,7 @@ class Runtime:
             fx.Checksum: lambda e: folders.checksums(store, e.names),
             fx.ReadTable: lambda e: self.sinks[e.sink].head(),
             fx.FindTableVersion: self._find_version,
+            fx.ReadTableHistory: self._read_history,
             fx.PublishTable: self._publish,
             fx.RewindTable: self._rewind,
             fx.ListFolders: lambda e: folders.list_folders(store, e.stage, e.generation),
@@ -404,6 +405,11 @@ class Runtime:
         if effect.sink in self.sinks:
             return self.sinks[effect.sink].find(effect.transaction)
         return find_version(self.store, effect.sink, effect.transaction)
+
+    def _read_history(self, effect: fx.ReadTableHistory) -> fx.TableHistory | None:
+        if effect.sink in self.sinks:
+            return self.sinks[effect.sink].history(effect.transaction)
+        return read_history(self.store, effect.sink, effect.transaction)
 
     def _rewind(self, effect: fx.RewindTable) -> int | None:
         sink = self.sinks[effect.sink]

@@ -36,7 +36,7 @@ def verify(
     is in the channels, and every object of the kept checkpoints. With --tables, also what the sinks have staged
     and show."""
     from cutwater.assembly import GraphPart  # which need Spark's library
-    from cutwater.sinks.base import kind_of
+    from cutwater.sinks.base import kind_of, record_problems
     from cutwater.wholeness import NextRun, folder_problems, graph_problems, journal_problems, mark_problems
 
     where = open_store(store)
@@ -49,6 +49,7 @@ def verify(
         state = journal.state
         damage = journal_problems(where, journal) | mark_problems(where, state)
         damage |= graph_problems(where, {"graph/": lambda _: GraphPart, "sinks/": kind_of})
+        damage |= record_problems(where, state.topology.sinks() if state.topology is not None else ())
         wanted = (
             [resolve(state, ref)]
             if ref is not None

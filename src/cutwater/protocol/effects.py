@@ -137,6 +137,23 @@ class FindTableVersion(msgspec.Struct, frozen=True):
     transaction: int
 
 
+class TableHistory(msgspec.Struct, frozen=True):
+    """What a table's log says of one of its versions: Cutwater's transaction in it (0: none yet), how many files the
+    commit of that transaction added, and what others did to the table since then, in words."""
+
+    transaction: int
+    files: int = 0
+    foreign: tuple[str, ...] = ()
+
+
+class ReadTableHistory(msgspec.Struct, frozen=True):
+    """Answers the `TableHistory` of the version that `FindTableVersion` answers, `None` if the table's log does not go
+    back that far, or `FAILED`."""
+
+    sink: str
+    transaction: int
+
+
 class PublishTable(msgspec.Struct, frozen=True):
     """Adds files in one table commit. Answers the new version, `None` if the table has moved on from
     `expected_version`, or `FAILED`."""
@@ -217,7 +234,7 @@ class FindStored(msgspec.Struct, frozen=True):
 
 
 StoreEffect = Create | Read | ReadMany | List | ListMany | Delete | Copy | Checksum
-TableEffect = ReadTable | FindTableVersion | PublishTable | RewindTable
+TableEffect = ReadTable | FindTableVersion | ReadTableHistory | PublishTable | RewindTable
 SparkEffect = ListFolders | MakeFolder | StartQuery | ReadPrepared | FindState | FindStored
 Effect = StoreEffect | TableEffect | SparkEffect | Sleep | Wait | Send
 Procedure = Generator[Effect, Any, R]

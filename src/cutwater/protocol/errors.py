@@ -1,5 +1,17 @@
 """Errors, split by whose fault it is. Each says what happened, to what, and what to do next."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+LISTED = 5
+
+
+def listed(things: Sequence[str]) -> str:
+    """The first of them, and how many more there are."""
+    more = f"; and {len(things) - LISTED} more" if len(things) > LISTED else ""
+    return "; ".join(things[:LISTED]) + more
+
 
 class CutwaterError(Exception):
     """The base of every error that Cutwater raises on purpose."""

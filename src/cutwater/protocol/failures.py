@@ -188,6 +188,13 @@ class FailureReason(Enum):
         False,
         "Nothing was changed. Restore a newer checkpoint, which the table can still go back to.",
     )
+    TABLE_CHANGED = (
+        "table_changed",
+        False,
+        False,
+        "Nothing was changed. Restore a checkpoint from after what they did; or save what has to stay, and undo the rest"
+        " with --force (force=True).",
+    )
     TABLE_UNAVAILABLE = (
         "table_unavailable",
         False,
@@ -198,5 +205,6 @@ class FailureReason(Enum):
         "not_leader",
         False,
         False,
-        "Ask again: the request reached a member that does not lead, or no longer leads.",
+        "Ask again: whoever was asked does not lead, or no longer leads. If a command loses the lead each time, have the"
+        " running pipeline do it (without --takeover), or stop that first.",
     )

@@ -25,9 +25,11 @@ from cutwater.protocol.effects import (
     PublishTable,
     Read,
     ReadTable,
+    ReadTableHistory,
     RewindTable,
     Sleep,
     TableHead,
+    TableHistory,
     backoff_ms,
     insist,
     put,
@@ -174,6 +176,7 @@ def begin(sink: str, journal: Journal) -> Procedure[int]:
             f"{mark.epoch} was in it: it was removed or replaced. Bring it back; or give the sink another name "
             f"and path and start with `--restore latest --drop {sink}`: the new table begins at that checkpoint"
         )
+    yield from _check_own(sink, journal.state, mark)
     unclear = [d for d in duties(journal.state, mark.index) if d.index <= known] if head.forgetful else []
     if unclear:
         raise StoreError(
@@ -183,6 +186,24 @@ def begin(sink: str, journal: Journal) -> Procedure[int]:
             f"`--restore latest --drop {sink}`: the new table begins at that checkpoint"
         )
     return max(head.transaction - 1, mark.index)  # the last thing in the table may still lack its mark
+
+
+def _check_own(sink: str, state: JournalState, mark: Published) -> Procedure[None]:
+    """Raises `StoreError` if the table's log no longer has the sink's newest commit, of which the mark tells. It does not
+    matter if the table is about to go back to before that; and a log that was cleaned up says nothing."""
+    back = any(isinstance(d, RewindOrder) and d.transaction < mark.index for d in duties(state, mark.index))
+    if mark.transaction == 0 or back:
+        return
+    history: TableHistory | None = yield from insist(ReadTableHistory(sink, mark.transaction))
+    if history is None or (history.transaction == mark.transaction and history.files >= mark.files):
+        return
+    raise StoreError(
+        f"version {mark.version} of the table of sink {sink} no longer has what the sink put there up to epoch "
+        f"{mark.epoch}: another writer has put its own commit in that place (one that looks first and then writes, "
+        "instead of creating commits with a conditional put), or the table was replaced. Bring it back. Or stop that "
+        "writer and restore a checkpoint from before that, with `--force` if what it wrote may go: the rows come again. "
+        f"Or give the sink another name and path and start with `--restore latest --drop {sink}`"
+    )
 
 
 def newest_mark(sink: str) -> Procedure[Published | None]:
@@ -210,6 +231,7 @@ def perform(sink: str, duty: Duty) -> Procedure[None]:
     asked *after* the table: who has done it since then has moved the table on from that version.
     """
     attempt = 0
+    files: int | None = None
     missing = False
     while True:
         head: TableHead = yield from insist(ReadTable(sink))
@@ -218,7 +240,10 @@ def perform(sink: str, duty: Duty) -> Procedure[None]:
         if head.transaction == duty.index:
             # Others may have committed to the table right behind us: the head need not be our version.
             version = yield from insist(FindTableVersion(sink, duty.index))
-            mark = Published(duty.epoch, sink, duty.index, head.version if version is None else version)
+            found = head.version if version is None else version
+            if files is None:  # it was in the table before we came
+                files = yield from _count_files(sink, duty)
+            mark = Published(duty.epoch, sink, duty.index, found, duty.index, files)
             yield from put(mark_name(duty.index, sink), seal(mark))
             return
         if (yield from is_settled(sink, duty.index)):
@@ -232,12 +257,20 @@ def perform(sink: str, duty: Duty) -> Procedure[None]:
                 )
             missing = True
         elif isinstance(effect, PublishTable) and not effect.files:
-            mark = Published(duty.epoch, sink, duty.index, head.version)
+            mark = Published(duty.epoch, sink, duty.index, head.version, head.transaction)
             yield from put(mark_name(duty.index, sink), seal(mark))
             return
-        elif (yield effect) is FAILED:
-            yield Sleep(backoff_ms(attempt))
-            attempt += 1
+        else:
+            files = len(effect.files) if isinstance(effect, PublishTable) else 0
+            if (yield effect) is FAILED:
+                yield Sleep(backoff_ms(attempt))
+                attempt += 1
+
+
+def _count_files(sink: str, duty: Duty) -> Procedure[int]:
+    """How many files a duty adds to a table; 0 if nobody knows any more."""
+    manifest = (yield from read_manifest(duty.checkpoint)) if isinstance(duty, CommitPermit) else None
+    return len(manifest.release.get(sink, ())) if manifest is not None else 0
 
 
 def _table_commit(sink: str, duty: Duty, head: TableHead) -> Procedure[Effect | None]:

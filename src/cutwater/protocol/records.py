@@ -390,12 +390,16 @@ class Manifest(msgspec.Struct, frozen=True):
 
 class Published(msgspec.Struct, frozen=True):
     """The mark that an epoch is in a sink (or the sink back at it): the table version that it became.
-    `index` is the place of the COMMITTED (or RESTORED) entry that ordered it."""
+    `index` is the place of the COMMITTED (or RESTORED) entry that ordered it. `transaction` is the sink's own in that
+    version: `index`, or an earlier one if the epoch had no rows; `files` is how many it published. Both are 0 in
+    marks from before they were kept."""
 
     epoch: int
     sink: str
     index: int
     version: int
+    transaction: int = 0
+    files: int = 0
 
 
 JOURNAL: Codec[JournalBody] = Codec(JournalBody)

@@ -11,7 +11,7 @@ from cutwater.protocol.effects import Procedure, Send
 from cutwater.protocol.failures import FailureReason
 from cutwater.protocol.journal import Journal
 from cutwater.protocol.records import JournalBody
-from cutwater.protocol.steering import answer, name_taken, steer
+from cutwater.protocol.steering import Tables, answer, name_taken, steer
 from cutwater.protocol.wire import Reply, Request, RequestKind
 
 if TYPE_CHECKING:
@@ -35,6 +35,11 @@ class Requests:
     @property
     def journal(self) -> Journal:
         return self._leader.member.journal
+
+    @property
+    def tables(self) -> Tables:
+        """None has been asked before: a leader has time."""
+        return Tables()
 
     def record(self, make: Callable[[int], JournalBody]) -> Procedure[bool]:
         """Appends an entry in this term (`steering.Writer`)."""

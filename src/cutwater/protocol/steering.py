@@ -10,19 +10,23 @@ it was written. The entry carries the request's id, so a request is done once, h
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Protocol
+from typing import Any, Protocol
 
 from cutwater.protocol.chain import digest
 from cutwater.protocol.effects import (
-    Answer,
+    FAILED,
     FindTableVersion,
     List,
     Procedure,
+    Read,
+    ReadTableHistory,
     Sleep,
+    TableEffect,
+    TableHistory,
     backoff_ms,
     insist,
 )
-from cutwater.protocol.errors import StoreError
+from cutwater.protocol.errors import StoreError, listed
 from cutwater.protocol.failures import FailureReason
 from cutwater.protocol.housekeeping import settled
 from cutwater.protocol.journal import Journal, may_name, timeline
@@ -35,10 +39,12 @@ from cutwater.protocol.records import (
     JournalState,
     Leader,
     Manifest,
+    Published,
     Restored,
     Savepoint,
     Topology,
     columns,
+    decode,
     encode,
     mark_name,
 )
@@ -51,6 +57,45 @@ LEAD_TRIES = 10
 """How often a command takes the lead again after somebody has taken it away in the middle of its request."""
 
 
+class Refusal(Exception):
+    """A request cannot be carried out, and nothing was written. Never leaves this file."""
+
+    def __init__(self, reason: FailureReason, detail: str) -> None:
+        self.reason, self.detail = reason, detail
+
+
+class Tables:
+    """Asks tables, and asks each of them the same only once."""
+
+    def __init__(self) -> None:
+        self._known: dict[TableEffect, Any] = {}
+
+    def ask(self, effect: FindTableVersion | ReadTableHistory) -> Procedure[Any]:
+        """The answer; raises `StoreError` if there cannot be one, and `Refusal` if the table does not answer."""
+        if effect not in self._known:
+            self._known[effect] = yield from self._insist(effect)
+        answer = self._known[effect]
+        if isinstance(answer, StoreError):
+            raise answer
+        if answer is FAILED:
+            raise Refusal(
+                FailureReason.TABLE_UNAVAILABLE,
+                f"the table of sink '{effect.sink}' did not answer whether it can go back",
+            )
+        return answer
+
+    def _insist(self, effect: TableEffect) -> Procedure[Any]:
+        for attempt in range(TABLE_TRIES):
+            try:
+                answer = yield effect
+            except StoreError as error:
+                return error
+            if answer is not FAILED:
+                return answer
+            yield Sleep(backoff_ms(attempt))
+        return FAILED
+
+
 class Writer(Protocol):
     """Whoever leads, in one term."""
 
@@ -60,16 +105,14 @@ class Writer(Protocol):
     @property
     def term(self) -> int: ...
 
+    @property
+    def tables(self) -> Tables:
+        """What tables have answered already."""
+        ...
+
     def record(self, make: Callable[[int], JournalBody]) -> Procedure[bool]:
         """Appends what `make` gives for the next place; `False` if the term is over."""
         ...
-
-
-class Refusal(Exception):
-    """A request cannot be carried out, and nothing was written. Never leaves this file."""
-
-    def __init__(self, reason: FailureReason, detail: str) -> None:
-        self.reason, self.detail = reason, detail
 
 
 def steer(writer: Writer, request: Request, coming: Collection[str] = ()) -> Procedure[Reply | None]:
@@ -91,6 +134,19 @@ def steer(writer: Writer, request: Request, coming: Collection[str] = ()) -> Pro
     return answer(writer.journal.state, request)
 
 
+def refusal(journal: Journal, request: Request) -> Procedure[Reply | None]:
+    """Why a restore would be refused now, `None` if it would not. Nothing is written."""
+    return (yield from _refused(_Command(journal, journal.state.term, str), request))
+
+
+def _refused(writer: Writer, request: Request) -> Procedure[Reply | None]:
+    try:
+        yield from _restored(writer, request)
+    except Refusal as refused:
+        return Reply(request.request_id, False, None, refused.reason.value, refused.detail)
+    return None
+
+
 def answer(state: JournalState, request: Request) -> Reply | None:
     """The answer to a request that the journal says was carried out; `None` if it was not, or so long ago
     that the journal has forgotten it."""
@@ -101,13 +157,20 @@ def answer(state: JournalState, request: Request) -> Reply | None:
 
 def command(journal: Journal, name: str, nonce: Callable[[], str], request: Request) -> Procedure[Reply]:
     """Carries out one request without a member: leads, under `name`, for the length of it. Whoever led
-    before finds its term over, reads why, and leads again."""
+    before finds its term over, reads why, and leads again.
+
+    That comes quickly, and tables may be slow; so they are asked before the lead is taken. What they answered holds
+    for the few moments until the entry stands as well as an answer from within the term would: they know nothing of
+    terms. Everything else is read and decided again by the one who leads.
+    """
     for attempt in range(LEAD_TRIES):
         yield from follow(journal.view)
         known = answer(journal.state, request)
         if known is not None:
             return known
         lead = _Command(journal, journal.state.term + 1, nonce)
+        if request.kind is RequestKind.RESTORE:
+            yield from _refused(lead, request)  # what that says may rest on what changes until it leads
         entry = Leader(lead.term, name, resumes=False)
         if (yield from append(journal.view, journal.view.seal(entry, nonce()))) is AppendPhase.MINE:
             reply = yield from steer(lead, request)
@@ -124,6 +187,7 @@ class _Command:
     def __init__(self, journal: Journal, term: int, nonce: Callable[[], str]) -> None:
         self.journal = journal
         self.term = term
+        self.tables = Tables()
         self._nonce = nonce
 
     def record(self, make: Callable[[int], JournalBody]) -> Procedure[bool]:
@@ -179,8 +243,8 @@ def _restored(writer: Writer, request: Request) -> Procedure[Restored]:
         raise Refusal(FailureReason.STORE_DAMAGED, f"the manifest of epoch {target.epoch} is missing")
     _check_stages(state, request, graph, manifest)
     _check_in_flight(state, graph, manifest)
-    yield from _check_tables(state, request, target, graph, manifest)
-    yield from _check_new_readers(request, target, graph, manifest)
+    yield from _check_tables(state, request, target, graph, manifest, writer.tables)
+    yield from _check_new_readers(request, target, graph, manifest, writer.tables)
     changed = digest(encode(graph)) != state.topology_hash
     return Restored(
         writer.term,
@@ -282,33 +346,48 @@ def _check_in_flight(state: JournalState, graph: Topology, manifest: Manifest) -
 
 
 def _check_tables(
-    state: JournalState, request: Request, target: Checkpoint, graph: Topology, manifest: Manifest
+    state: JournalState,
+    request: Request,
+    target: Checkpoint,
+    graph: Topology,
+    manifest: Manifest,
+    tables: Tables,
 ) -> Procedure[None]:
-    """Each sink that the checkpoint knows can go back to it, and one that is gone leaves nothing behind. A sink
-    that is in force will have published the epoch by then, if the present grew out of it; of any other epoch
-    it has only what it had published."""
+    """Each sink can go back to the checkpoint, also one that came later (to before its first row), and one that is
+    gone leaves nothing behind. A sink that is in force will have published the epoch by then, if the present grew
+    out of it; of any other epoch it has only what it had published."""
     assert state.topology is not None
     marks: list[str] = yield from insist(List(MARK_PREFIX))
     lost = stranded(manifest, target, state.topology, graph, settled(marks), request.drop)
     if lost:
         raise Refusal(FailureReason.SINK_GONE, "; ".join(lost))
     on_timeline = target in timeline(state)
-    for sink in sorted(graph.sinks().keys() & manifest.release.keys()):
+    for sink in sorted(graph.sinks()):
         will_publish = on_timeline and sink in state.topology.sinks()
-        if not will_publish and mark_name(target.index, sink) not in marks:
+        is_marked = mark_name(target.index, sink) in marks
+        if sink in manifest.release and not will_publish and not is_marked:
             raise Refusal(
                 FailureReason.NOT_PUBLISHED,
                 f"epoch {target.epoch} was abandoned before sink '{sink}' had published it, so that table has no "
                 "version to go back to",
             )
         try:
-            yield from _check_history(target, sink)
+            history = yield from _check_history(target, sink, is_marked, tables)
+            if history is None or not history.foreign or request.force:
+                continue
+            if will_publish and (yield from _has_yet_to_publish(state, target, sink, history, marks)):
+                continue  # on top of what others did, which stays
         except StoreError as error:
             raise Refusal(FailureReason.TABLE_HISTORY_GONE, str(error)) from error
+        raise Refusal(
+            FailureReason.TABLE_CHANGED,
+            f"the table of sink '{sink}' cannot go back to epoch {target.epoch} without undoing what others did to it "
+            f"since: {listed(history.foreign)}",
+        )
 
 
 def _check_new_readers(
-    request: Request, target: Checkpoint, graph: Topology, manifest: Manifest
+    request: Request, target: Checkpoint, graph: Topology, manifest: Manifest, tables: Tables
 ) -> Procedure[None]:
     """A stage that the checkpoint does not have reads sources of its own from their start, so its tables must be
     without rows at that checkpoint. If they have some, the stage was dropped and comes back."""
@@ -320,8 +399,8 @@ def _check_new_readers(
             first = f"{MARK_PREFIX}{sink}/"
             known = any(first <= mark <= mark_name(target.index, sink) for mark in marks)
             if not known:
-                begun = yield from _find(target, sink, target.index)
-                known = begun != (yield from _find(target, sink, 0))
+                begun = yield from tables.ask(FindTableVersion(sink, target.index))
+                known = begun != (yield from tables.ask(FindTableVersion(sink, 0)))
             if known:
                 raise Refusal(
                     FailureReason.NO_POSITIONS,
@@ -331,22 +410,34 @@ def _check_new_readers(
                 )
 
 
-def _check_history(target: Checkpoint, sink: str) -> Procedure[None]:
-    version = yield from _find(target, sink, target.index)
-    if version is None:
+def _check_history(
+    target: Checkpoint, sink: str, is_marked: bool, tables: Tables
+) -> Procedure[TableHistory | None]:
+    """What the table says of the version to go back to; raises `Refusal` if it cannot go back."""
+    gone = f"the table of sink '{sink}' cannot go back to epoch {target.epoch}: "
+    if (yield from tables.ask(FindTableVersion(sink, target.index))) is None:
+        raise Refusal(FailureReason.TABLE_HISTORY_GONE, f"{gone}its history was removed")
+    history: TableHistory | None = yield from tables.ask(ReadTableHistory(sink, target.index))
+    name = mark_name(target.index, sink)
+    data = (yield from insist(Read(name))) if is_marked else None
+    mark = decode(name, data, Published) if data is not None else None
+    if mark is not None and history is not None and mark.transaction not in (0, history.transaction):
         raise Refusal(
             FailureReason.TABLE_HISTORY_GONE,
-            f"the table of sink '{sink}' cannot go back to epoch {target.epoch}: its history was removed",
+            f"{gone}what the sink had put there up to then is no longer in the table's log. It was overwritten by "
+            "another writer, or the table was replaced",
         )
+    return history
 
 
-def _find(target: Checkpoint, sink: str, transaction: int) -> Procedure[int | None]:
-    for attempt in range(TABLE_TRIES):
-        version: int | Answer | None = yield FindTableVersion(sink, transaction)
-        if not isinstance(version, Answer):
-            return version
-        yield Sleep(backoff_ms(attempt))
-    raise Refusal(
-        FailureReason.TABLE_UNAVAILABLE,
-        f"the table of sink '{sink}' did not answer whether it can go back to epoch {target.epoch}",
-    )
+def _has_yet_to_publish(
+    state: JournalState, target: Checkpoint, sink: str, history: TableHistory, marks: Collection[str]
+) -> Procedure[bool]:
+    """Whether rows of an epoch up to the target are not in the table yet: they come before it goes back."""
+    for checkpoint in timeline(state):
+        is_marked = mark_name(checkpoint.index, sink) in marks
+        if history.transaction < checkpoint.index <= target.index and not is_marked:
+            manifest = yield from read_manifest(checkpoint)
+            if manifest is not None and manifest.release.get(sink):
+                return True
+    return False

@@ -11,6 +11,7 @@ from cutwater.protocol.records import mark_name
 from cutwater.protocol.wire import Reply, Request, RequestKind, encode
 from cutwater.sim.commands import Command, Operator
 from cutwater.sim.faults import TIMES_MS, Faults
+from cutwater.sim.store import TableVersion
 
 if TYPE_CHECKING:
     from cutwater.sim.process import Process
@@ -232,6 +233,14 @@ class Chaos:
             self.world.fault(f"the table of {sink} forgets its transactions")
             tables[sink].forgotten = len(tables[sink].versions) - 1
 
+    def _others_write(self) -> None:
+        """Somebody else commits to a table. What Cutwater shows in it stays as it was, and so does its transaction."""
+        sink = self.world.rng.choice(sorted(self.world.tables))
+        newest = self.world.tables[sink].versions[-1]
+        self.world.fault(f"others write to the table of {sink}")
+        mine = TableVersion(newest.transaction, newest.shown, foreign_ms=self.world.now_ms)
+        self.world.tables[sink].versions.append(mine)
+
     def _power_cut(self) -> None:
         """All machines go dark, and what was not made durable is gone. Logs may then name batches whose files are
         no more, so somebody goes back to the newest checkpoint before anything starts again."""
@@ -248,7 +257,8 @@ class Chaos:
         # The head may still have stages that a restore with another graph has dropped.
         assert state.topology is not None
         gone = world.oracle.manifests[state.head].stages.keys() - state.topology.stages.keys()
-        request = Request(RequestKind.RESTORE, self._id(), epoch=state.head, drop=tuple(sorted(gone)))
+        drop = tuple(sorted(gone))
+        request = Request(RequestKind.RESTORE, self._id(), epoch=state.head, drop=drop, force=True)
         Command(world, request).run_now()
         world.schedule(world.rng.randint(50, 900), self.start_members)
 
@@ -325,7 +335,8 @@ class Chaos:
             ]
             name = names[0] if names and self.world.rng.random() < 0.5 else None
             reset = tuple(s for s in self._expendable(epoch) if self.world.rng.random() < 0.3)
-            self.ask(Request(RequestKind.RESTORE, self._id(), name, epoch, reset=reset))
+            force = self.world.rng.random() < 0.5
+            self.ask(Request(RequestKind.RESTORE, self._id(), name, epoch, reset=reset, force=force))
 
     def _expendable(self, epoch: int) -> list[str]:
         """The stages whose state at a cut holds no rows: resetting one of them loses nothing, and the

@@ -129,7 +129,7 @@ class Operator:
             name = rng.choice(sorted(ledger.savepoints)) if ledger.savepoints else "none"
             return Request(RequestKind.FORGET, request_id, name)
         if choice < 0.6:
-            return Request(RequestKind.RESTORE, request_id, None, epoch)
+            return Request(RequestKind.RESTORE, request_id, None, epoch, force=rng.random() < 0.5)
         return self._with_another_graph(request_id, epoch)
 
     def _with_another_graph(self, request_id: str, epoch: int) -> Request:

@@ -48,6 +48,8 @@ class Faults:
     """Somebody runs a command on the store: restores, with or without another graph, names, forgets."""
     table_forgets_every_ms: float = 0.0
     """A table forgets every transaction that it has seen."""
+    others_write_every_ms: float = 0.0
+    """Somebody else commits to a table."""
     power_cut_every_ms: float = 0.0
     """All machines go dark at once, and what was not made durable is gone."""
     stranger_every_ms: float = 0.0
@@ -87,6 +89,7 @@ TIMES_MS = {
     "table_forgets_every_ms": 100.0,
     "power_cut_every_ms": 900.0,
     "stranger_every_ms": 120.0,
+    "others_write_every_ms": 200.0,
 }
 
 

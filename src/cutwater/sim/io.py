@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cutwater.sim.world import World
 
 WRITES = {fx.Create, fx.Delete, fx.Copy, fx.PublishTable, fx.RewindTable}
-TABLES = {fx.ReadTable, fx.FindTableVersion, fx.PublishTable, fx.RewindTable}
+TABLES = {fx.ReadTable, fx.FindTableVersion, fx.ReadTableHistory, fx.PublishTable, fx.RewindTable}
 LATEST_MS = 1_500
 """How long after its failure was reported a write may still happen."""
 
@@ -46,6 +46,7 @@ class Io:
             fx.Checksum: lambda e: [self.world.store.checksum(name) for name in e.names],
             fx.ReadTable: lambda e: self.world.tables[e.sink].head(),
             fx.FindTableVersion: lambda e: self.world.tables[e.sink].find(e.transaction),
+            fx.ReadTableHistory: lambda e: self.world.tables[e.sink].history(e.transaction),
             fx.PublishTable: self._publish,
             fx.RewindTable: self._rewind,
             fx.ListFolders: self._list_folders,
@@ -118,6 +119,8 @@ class Io:
         answer = self._apply[type(effect)](effect)
         if actor.token != token or not process.alive:
             return
+        if isinstance(effect, fx.ReadTableHistory):
+            self.world.oracle.looked_back(process.name, effect)
         if self.world.rng.random() < 0.3:
             process.resume_later(self.world.between(1, 5), actor, answer)
         else:

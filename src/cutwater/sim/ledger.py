@@ -27,6 +27,7 @@ class Ledger:
     last: int = 0
     snapshot: int = 0
     term: int = 0
+    leader: str = ""
     topology: r.Topology | None = None
     topology_hash: str = ""
     requests: dict[str, int | None] = field(default_factory=dict)

@@ -12,6 +12,7 @@ import msgspec
 
 from cutwater.protocol import records as r
 from cutwater.protocol.chain import Sealed, follows
+from cutwater.protocol.effects import ReadTableHistory
 from cutwater.protocol.failures import FailureReason
 from cutwater.protocol.stage import Stage, StagePhase
 from cutwater.protocol.watermark import WatermarkKind
@@ -48,6 +49,7 @@ class Oracle:
         self._stage_chains: dict[tuple[str, int], Sealed[Any]] = {}
         self._named: dict[str, set[int]] = {}
         self._stopped: list[Stage] = []
+        self._looked_back_ms: dict[tuple[str, str, int], int] = {}
 
     def violation(self, what: str) -> NoReturn:
         raise Violation(f"at {self.world.now_ms} ms: {what}")
@@ -90,6 +92,7 @@ class Oracle:
             resumes = ledger.drained and body.resumes
             if resumes and self.world.last_start_ms.get(body.name, -1) < ledger.drained_ms:
                 self.violation(f"{body.name} sets a drained pipeline going, and nobody has started it again")
+            ledger.leader = body.name
             ledger.term, ledger.open, ledger.drained = body.term, {}, ledger.drained and not body.resumes
             return
         if body.term != ledger.term:
@@ -280,6 +283,7 @@ class Oracle:
         asked = self.world.requests.get(body.request)
         if asked is not None and asked.name is not None and ledger.savepoints.get(asked.name) != body.epoch:
             self.violation(f"restored to epoch {body.epoch}, which is not savepoint {asked.name} any more")
+        self._check_others(body, target)
         ledger.open, ledger.drained, ledger.aborted = {}, False, []
         ledger.floors, ledger.pinned = {}, ()
         ledger.parents[body.generation] = target.entry.generation
@@ -295,6 +299,22 @@ class Oracle:
             self._check_dropped(body, body.topology)
             ledger.topology, ledger.topology_hash = body.topology, body.topology_hash
         self._bear_stages(body)
+
+    def looked_back(self, process: str, effect: ReadTableHistory) -> None:
+        """A process has learnt what others did to a table."""
+        self._looked_back_ms[process, effect.sink, effect.transaction] = self.world.now_ms
+
+    def _check_others(self, body: r.Restored, target: Kept) -> None:
+        """What others did to a table is not undone unless somebody said so; that is known before the restore stands,
+        except for what they did at the same time."""
+        for sink, table in self.world.tables.items():
+            known_ms = self._looked_back_ms.get((self.ledger.leader, sink, target.index), self.world.now_ms)
+            is_marked = r.mark_name(target.index, sink) in self.world.store.objects
+            version = table.find(target.index)
+            if sink not in self.world.graph.sinks() or not is_marked or version is None or body.force:
+                continue
+            if any(ms < known_ms for ms in table.foreign(version)):
+                self.violation(f"the restore of epoch {body.epoch} undoes what others did to {sink}")
 
     def _check_dropped(self, body: r.Restored, topology: r.Topology) -> None:
         """No stage goes unless somebody said so."""

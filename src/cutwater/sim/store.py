@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cutwater.protocol.chain import digest
-from cutwater.protocol.effects import TableHead
+from cutwater.protocol.effects import TableHead, TableHistory
 from cutwater.sim.topology import Path
 
 Rows = dict[Path, tuple[int, int]]
@@ -69,10 +69,12 @@ def checksum_of(content: Any) -> str:
 
 @dataclass(slots=True)
 class TableVersion:
-    """One version of a table: up to which event of each path it shows, and who made it."""
+    """One version of a table: up to which event of each path it shows, and who made it. What others do leaves both as
+    they were; `foreign_ms` is when they did it."""
 
     transaction: int
     shown: dict[Path, int]
+    foreign_ms: int | None = None
 
 
 @dataclass(slots=True)
@@ -94,10 +96,23 @@ class SimTable:
         return self.versions[-1].transaction
 
     def find(self, transaction: int) -> int | None:
-        for number in range(len(self.versions) - 1, -1, -1):
-            if self.versions[number].transaction <= transaction:
-                return number
-        return None
+        found = [v.transaction for v in self.versions if v.transaction <= transaction]
+        return self._first(found[-1]) if found else None
+
+    def _first(self, transaction: int) -> int:
+        """The version that this transaction became; what others did comes behind it."""
+        return bisect_left(self.versions, transaction, key=lambda version: version.transaction)
+
+    def foreign(self, after: int) -> list[int]:
+        """When others did something to the table after that version."""
+        return [v.foreign_ms for v in self.versions[after + 1 :] if v.foreign_ms is not None]
+
+    def history(self, transaction: int) -> TableHistory | None:
+        version = self.find(transaction)
+        if version is None:
+            return None
+        done = tuple(f"something at {ms} ms" for ms in self.foreign(version))
+        return TableHistory(self.versions[version].transaction, 1 << 62, done)
 
 
 class RowsOverlap(Exception):

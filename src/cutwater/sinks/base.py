@@ -21,9 +21,9 @@ import msgspec
 from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F
 
-from cutwater.protocol.effects import TableHead
-from cutwater.protocol.errors import StoreError, UserError
-from cutwater.protocol.records import StagedFile, decode, seal
+from cutwater.protocol.effects import TableHead, TableHistory
+from cutwater.protocol.errors import StoreError, UserError, listed
+from cutwater.protocol.records import MARK_PREFIX, StagedFile, decode, seal
 from cutwater.sinks.footers import check_pages, read_footers
 from cutwater.stores import Store, open_store
 
@@ -43,9 +43,11 @@ class SinkFailed(OSError):
 
 class Identity(msgspec.Struct, frozen=True):
     """Which store a sink belongs to. A transaction's version is a place in that store's journal and means
-    nothing beside another's, so two stores that write to one table must not share a transaction."""
+    nothing beside another's, so two stores that write to one table must not share a transaction. `sink` is empty in
+    records from before they held it."""
 
     id: str
+    sink: str = ""
 
 
 class Description(msgspec.Struct, frozen=True):
@@ -57,6 +59,7 @@ class Description(msgspec.Struct, frozen=True):
     partition_by: tuple[str, ...] = ()
     final_by: str | None = None
     since: int = -1
+    sink: str = ""
 
 
 class Sink(ABC):
@@ -83,6 +86,8 @@ class Sink(ABC):
         self.partition_by = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
         self._schema: dict[str, Any] | None = None
         self._since = -1
+        self._new_id = uuid4().hex[:12]
+        """Its id, if the store knows none yet."""
 
     def open(self, store: Store, sink_name: str) -> None:
         """Opens the target of a sink that the store knows, to ask it (`head`, `find`) and not to write to it. Raises
@@ -93,8 +98,10 @@ class Sink(ABC):
         self._since = known.since if known is not None else -1
         self._files, self._prefix = self._place(create=False)
 
-    def bind(self, store: Store, sink_name: str, schema_json: str) -> None:
-        """Says for which store and name this sink works, and what its rows look like (a Spark schema)."""
+    def bind(self, store: Store, sink_name: str, schema_json: str, register: bool = True) -> None:
+        """Says for which store and name this sink works, and what its rows look like (a Spark schema). Raises `UserError`
+        if it cannot take them, or not to this place. Without `register`, which is then to be called before anything
+        is written, the store is left as it is."""
         self.name = sink_name
         self._store = store
         self._schema = msgspec.json.decode(schema_json)
@@ -105,8 +112,22 @@ class Sink(ABC):
                     f"sink {self.name} is partitioned by {column!r}, which its rows do not have; "
                     f"they have {', '.join(sorted(columns))}"
                 )
-        self._describe()
+        self._description = self._describe()
+        self._since = self._description.since
         self._files, self._prefix = self._place(create=True)
+        self._refuse_another_place()
+        if register:
+            self.register()
+
+    def register(self) -> None:
+        """Tells the store what this sink is, and then gives it an id there, without which it can write nothing: so
+        whatever was in the target when it was bound is not its own."""
+        if description(self._store, self.name) != self._description:
+            self._store.put(_description_name(self.name), seal(self._description))
+        if self.path is not None:
+            if identity(self._store, self.name) is None:
+                self._store.create(_identity_name(self.name), seal(Identity(self._new_id, self.name)))
+            self._files, self._prefix = self._place(create=True)  # another process may have been faster
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -114,19 +135,14 @@ class Sink(ABC):
         assert self._schema is not None
         return self._schema
 
-    def _describe(self) -> None:
-        """Tells the store what this sink is. Comes before the sink has an id there, without which it can write
-        nothing: so whatever is in the target by then is not its own."""
+    def _describe(self) -> Description:
+        """What this sink is."""
         if self.path is None:
-            url, since = None, -1
-        else:
-            url = open_store(self.path, create=True).url
-            self._refuse_other_names(url)
-            since = self._first_version(url)
-        now = Description(self.kind, url, self.partition_by, self.final_by, since)
-        self._since = now.since
-        if description(self._store, self.name) != now:
-            self._store.put(_description_name(self.name), seal(now))
+            return Description(self.kind, None, self.partition_by, self.final_by, -1, self.name)
+        url = open_store(self.path, create=True).url
+        self._refuse_other_names(url)
+        since = self._first_version(url)
+        return Description(self.kind, url, self.partition_by, self.final_by, since, self.name)
 
     def _first_version(self, url: str) -> int:
         """The version from which on what is in the target may be this sink's own."""
@@ -148,6 +164,25 @@ class Sink(ABC):
                     f"sink {self.name} writes to {self.path}, where the rows of sink {name} of the same pipeline are; "
                     f"a sink keeps its name: write name={name!r}, or give it a path of its own"
                 )
+
+    def _refuse_another_place(self) -> None:
+        """What a sink has published goes back, and what it holds is shown, where it lies: it cannot go on elsewhere.
+        A target that was moved has its files and its transactions in the new place."""
+        known = description(self._store, self.name)
+        url = self._description.url
+        if known is None or known.url in (None, url) or not has_marks(self._store, self.name):
+            return
+        if not self._files.list(self._prefix) and self.head().transaction == 0:
+            raise UserError(
+                f"sink {self.name} is to write to {url}, and its rows are at {known.url}: a sink keeps its place. Give "
+                "it that path again; or give it another name as well (name=...) and start with "
+                f"`--restore latest --drop {self.name}`: the new target begins at that checkpoint. If the target was "
+                f"moved, move all of it, {FOLDER} too"
+            )
+
+    def _own_id(self) -> str:
+        """Its id in the store; one that it will get, if the store knows none."""
+        return identity(self._store, self.name) or self._new_id
 
     def attach(self, spark: SparkSession) -> None:  # noqa: B027 - most sinks need no session
         """Gives the session to sinks that publish with Spark."""
@@ -246,6 +281,11 @@ class Sink(ABC):
         all are later (-1: there was none); `None` exactly if `rewind` cannot go back to it, because the target's
         history does not go back that far or files of that version are gone."""
 
+    def history(self, transaction: int) -> TableHistory | None:
+        """What the target's log says of the version that `find` finds; `None` if it does not go back that far, or if the
+        target keeps none."""
+        return None
+
     def trim(self, transaction: int) -> None:  # noqa: B027 - most targets keep no history that has to be trimmed
         """Forgets history of the target that is older than what `find` needs for this transaction."""
 
@@ -301,10 +341,14 @@ def descriptions(store: Store) -> dict[str, Description]:
 
 
 def _described(name: str, data: bytes) -> Description:
+    again = "Remove it: the next run of the pipeline writes it again"
     try:
-        return decode(name, data, Description)
+        found = decode(name, data, Description)
     except StoreError as error:
-        raise StoreError(f"{error}. Remove it: the next run of the pipeline writes it again") from error
+        raise StoreError(f"{error}. {again}") from error
+    if found.sink and _description_name(found.sink) != name:
+        raise StoreError(f"{name} says that it is of sink {found.sink}. {again}")
+    return found
 
 
 def kind_of(name: str) -> type[Identity] | type[Description]:
@@ -312,31 +356,60 @@ def kind_of(name: str) -> type[Identity] | type[Description]:
     return Description if name.endswith(_DESCRIPTION) else Identity
 
 
-def identity(store: Store, sink: str) -> str:
-    """The id of a sink in this store, made when it is first asked for."""
+def has_marks(store: Store, sink: str) -> bool:
+    """Whether a sink has published anything."""
+    return bool(store.list(f"{MARK_PREFIX}{sink}/"))
+
+
+def identity(store: Store, sink: str) -> str | None:
+    """The id of a sink in this store, `None` if it has none yet. Raises `StoreError` if it was lost or is not its own."""
     name = _identity_name(sink)
-    store_has = store.read(name)
-    if store_has is None:
-        store.create(name, seal(Identity(uuid4().hex[:12])))
-        store_has = store.read(name)
-    if store_has is None:
-        raise SinkFailed(f"{name} was created and cannot be read; is the store being removed?")
-    try:
-        return decode(name, store_has, Identity).id
-    except StoreError as error:
-        raise StoreError(
-            f"{name} is damaged ({error.__cause__}), so it is not known which transactions in the target of sink "
-            f"{sink} are its own; bring the object back from a copy of the store"
-        ) from error
+    data = store.read(name)
+    if data is None:
+        if not has_marks(store, sink):
+            return None
+        problem = "is gone"
+    else:
+        try:
+            found = decode(name, data, Identity)
+        except StoreError as error:
+            problem = f"is damaged ({error.__cause__})"
+        else:
+            if found.sink in ("", sink):
+                return found.id
+            problem = f"says that it is of sink {found.sink}"
+    raise StoreError(
+        f"{name} {problem}, so it is not known which transactions in the target of sink {sink} are its own; bring the "
+        "object back from a copy of the store. Or give the sink another name and path and start with "
+        f"`--restore latest --drop {sink}`: the new target begins at that checkpoint"
+    )
+
+
+def record_problems(store: Store, sinks: Iterable[str]) -> dict[str, str]:
+    """What is wrong with what the store knows of its sinks, by object."""
+    wrong = {}
+    for sink in sinks:
+        calls = bool(store.list(f"staged/{sink}/"))
+        try:
+            known = description(store, sink)
+            calls = known.kind == "call" if known is not None else calls
+        except StoreError as error:
+            wrong[_description_name(sink)] = str(error)
+        try:
+            if not calls:
+                identity(store, sink)
+        except StoreError as error:
+            wrong[_identity_name(sink)] = str(error)
+    return wrong
 
 
 def refuse_foreign(sink: str, done: Sequence[str], force: bool) -> None:
     """Raises `UserError` if a rewind would undo what others have done, unless it is to be forced."""
     if done and not force:
-        shown = "; ".join(done[:5]) + (f"; and {len(done) - 5} more" if len(done) > 5 else "")
         raise UserError(
-            f"sink {sink} cannot go back without undoing what others did to it since: {shown}. "
-            "Restore with `--force` to undo that too, or keep it somewhere else first"
+            f"sink {sink} cannot go back without undoing what others did to it since: {listed(done)}. Save what has to "
+            "stay, and restore with `--force` to undo it; or give the sink another name and path and restore with "
+            f"`--drop {sink}`: the new table begins at the checkpoint"
         )
 
 

@@ -18,14 +18,13 @@ import msgspec
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolError, TableNotFoundError
 
-from cutwater.protocol.effects import TableHead
+from cutwater.protocol.effects import TableHead, TableHistory
 from cutwater.protocol.errors import StoreError, UserError
 from cutwater.sinks import delta_log as log
 from cutwater.sinks.base import (
     FOLDER,
     Sink,
     SinkFailed,
-    identity,
     last_part,
     partition_values,
     refuse_foreign,
@@ -38,6 +37,8 @@ from cutwater.stores import Store, open_store
 CHECKPOINT_EVERY = 100
 HISTORY_MS = 30 * 24 * 3_600_000
 _SIDE_BY_SIDE = 16
+MANY = 1 << 62
+"""How many files a commit added of which nobody knows."""
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 """A rewind removes nothing of the log, whatever the table's properties say."""
 
@@ -89,8 +90,8 @@ class DeltaSink(Sink):
         self._published: set[str] = set()
         self._looked_up_to = -1
 
-    def bind(self, store: Store, sink_name: str, schema_json: str) -> None:
-        super().bind(store, sink_name, schema_json)
+    def bind(self, store: Store, sink_name: str, schema_json: str, register: bool = True) -> None:
+        super().bind(store, sink_name, schema_json, register)
         unfit = unfit_for_delta(self.schema) or unfit_to_partition(self.schema, self.partition_by)
         if unfit is not None:
             raise UserError(f"sink {self.name}: {unfit}")
@@ -105,7 +106,7 @@ class DeltaSink(Sink):
                 return -1
 
     def _place(self, create: bool) -> tuple[Store, str]:
-        own = identity(self._store, self.name)
+        own = self._own_id()
         self._app = f"cutwater/{self.name}/{own}"
         return open_store(self.path, create=create), f"{FOLDER}{own}/"
 
@@ -307,6 +308,19 @@ class DeltaSink(Sink):
     def find(self, transaction: int) -> int | None:
         version = self._find_version(transaction)
         return version if version is not None and self._can_go_back(version) else None
+
+    def history(self, transaction: int) -> TableHistory | None:
+        version = self._find_version(transaction)
+        if version is None:
+            return None
+        commit = self._commit_at(version)
+        if commit is not None:
+            own, files = commit.transactions.get(self._app, 0), len(commit.added)
+        else:  # it is known by a checkpoint of the log
+            with self._table_errors():
+                own = DeltaTable(self._files.url, version=version).transaction_version(self._app) or 0
+            files = MANY
+        return TableHistory(own, files, tuple(self._foreign(version, self._version)))
 
     def trim(self, transaction: int) -> None:
         """Only for tables that we made: of others' history others dispose. What is younger than Delta's own default

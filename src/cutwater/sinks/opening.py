@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from pyspark.sql import DataFrame
 
+from cutwater.protocol.effects import TableHistory
 from cutwater.protocol.errors import StoreError
 from cutwater.sinks.base import Description, Sink, description
 from cutwater.sinks.call import call
@@ -42,6 +43,13 @@ def find_version(store: Store, sink: str, transaction: int) -> int | None:
     if description(store, sink) is None:
         return 0
     return open_sink(store, sink).find(transaction)
+
+
+def read_history(store: Store, sink: str, transaction: int) -> TableHistory | None:
+    """What a sink's table says of the version that `find_version` finds (`Sink.history`)."""
+    if description(store, sink) is None:
+        return None
+    return open_sink(store, sink).history(transaction)
 
 
 def _make(name: str, known: Description) -> Sink:

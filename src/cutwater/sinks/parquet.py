@@ -14,10 +14,10 @@ import msgspec
 from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql import functions as F
 
-from cutwater.protocol.effects import TableHead
+from cutwater.protocol.effects import TableHead, TableHistory
 from cutwater.protocol.errors import StoreError, UserError
 from cutwater.protocol.records import decode, seal
-from cutwater.sinks.base import FOLDER, Sink, identity, last_part, refuse_foreign
+from cutwater.sinks.base import FOLDER, Sink, last_part, refuse_foreign
 from cutwater.sinks.footers import read_footers
 from cutwater.sinks.schemas import misfit, plain
 from cutwater.stores import Store, open_store
@@ -75,13 +75,13 @@ class ParquetSink(Sink):
         self._published: set[str] = set()
         self._looked_up_to = -1
 
-    def bind(self, store: Store, sink_name: str, schema_json: str) -> None:
-        super().bind(store, sink_name, schema_json)
+    def bind(self, store: Store, sink_name: str, schema_json: str, register: bool = True) -> None:
+        super().bind(store, sink_name, schema_json, register)
         if self.head().version >= 0:
             self._check_fit()
 
     def _place(self, create: bool) -> tuple[Store, str]:
-        own = identity(self._store, self.name)
+        own = self._own_id()
         self._app = f"cutwater/{self.name}/{own}"
         return open_store(self.path, create=create), f"{FOLDER}{own}/"
 
@@ -130,6 +130,20 @@ class ParquetSink(Sink):
         own = self._transaction_at(found) if found >= 0 else 0
         return bisect_left(versions, own, key=self._transaction_at) if own > 0 else found
 
+    def history(self, transaction: int) -> TableHistory | None:
+        number = self._find_version(transaction)
+        foreign = tuple(self._foreign(number, self.head().version))
+        if number < 0:
+            return TableHistory(0, 0, foreign)
+        version = _read(self._files, number)
+        return TableHistory(version.transactions.get(self._app, 0), len(version.files), foreign)
+
+    def _foreign(self, after: int, upto: int) -> list[str]:
+        """What others did in the versions after `after`."""
+        names = [_name(number) for number in range(after + 1, upto + 1)]
+        found = zip(names, _read_many(self._files, names), strict=True)
+        return [f"{name} (by {v.writer})" for name, v in found if v.writer != self._app]
+
     def _gone_at(self, version: int) -> set[str]:
         """The files of an older version that are no longer there."""
         if version == self.head().version:
@@ -153,10 +167,7 @@ class ParquetSink(Sink):
     ) -> int | None:
         if not self._is_next(expected_version, transaction):
             return None
-        names = [_name(number) for number in range(to_version + 1, expected_version + 1)]
-        found = zip(names, _read_many(self._files, names), strict=True)
-        foreign = [f"{name} (by {v.writer})" for name, v in found if v.writer != self._app]
-        refuse_foreign(self.name, foreign, force)
+        refuse_foreign(self.name, self._foreign(to_version, expected_version), force)
         files = _files_at(self._files, to_version)
         gone = self._gone_at(to_version)
         if gone:
