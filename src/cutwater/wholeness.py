@@ -50,9 +50,9 @@ def journal_problems(store: Store, journal: Journal) -> Problems:
     marks = {name: found[1] for name in store.list(MARK_PREFIX) if (found := mark_of(name))}
     later = {name: index for name, index in marks.items() if index > journal.index}
     for name in store.list(CHECKPOINT_PREFIX):
-        found = checkpoint_of(name)
-        if found is not None and found[1] > journal.index:
-            later[name] = found[1]
+        of = checkpoint_of(name)
+        if of is not None and of[1] > journal.index:
+            later[name] = of[1]
     for name in store.list("stages/"):
         generation = of_generation(name)
         if generation is not None and generation > journal.state.generation:
@@ -101,15 +101,16 @@ def folder_problems(store: Store, manifests: Iterable[Manifest]) -> Problems:
     }
 
 
-def graph_problems(store: Store, kinds: Mapping[str, Callable[[str], type]]) -> Problems:
-    """The objects below these prefixes that cannot be read; what each is, its name says."""
+def graph_problems(store: Store, kinds: Mapping[str, Callable[[str], type | None]]) -> Problems:
+    """The objects below these prefixes that cannot be read; what each is, its name says. Others are none of ours."""
     wrong: Problems = {}
     for prefix, kind_of in kinds.items():
         names = store.list(prefix)
         for name, data in zip(names, store.read_many(names), strict=True):
             try:
-                if data is not None:
-                    decode(name, data, kind_of(name))
+                kind = kind_of(name)
+                if data is not None and kind is not None:
+                    decode(name, data, kind)
             except StoreError as error:
                 wrong[name] = str(error)
     return wrong
