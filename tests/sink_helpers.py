@@ -93,6 +93,9 @@ def drive(store: Store, sink: Sink, procedure: fx.Procedure[T]) -> T:
                 answer = sink.rewind(
                     effect.expected_version, effect.transaction, effect.to_version, effect.force
                 )
+            case fx.Delete():
+                store.delete(effect.names)
+                answer = fx.DONE
             case _:
                 answer = perform(store, effect)
 

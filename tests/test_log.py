@@ -21,6 +21,7 @@ from cutwater.protocol.log import (
     follow,
     trim,
 )
+from cutwater.protocol.logs import follow_all
 from tests.driver import (
     Choose,
     Crashed,
@@ -545,13 +546,6 @@ def test_an_entry_that_does_not_follow_is_an_error_and_changes_nothing() -> None
     assert process.view.last == 1
 
 
-def test_a_foreign_object_among_the_entries_is_an_error_that_names_it() -> None:
-    store, _ = written("a")
-    store.objects[f"{PREFIX}notes.txt"] = b"hello"
-    with pytest.raises(StoreError, match=r"log/notes\.txt"):
-        drive(follow(Process().view), store)
-
-
 def test_another_procedure_may_advance_the_same_view_at_any_moment() -> None:
     def play(moment: int) -> bool:
         store, _ = written("a", "b", "c")
@@ -657,3 +651,21 @@ def test_names_sort_as_indexes_do() -> None:
     indexes = [1, 9, 10, 99, 100, 10**11]
     names = [name(i) for i in indexes]
     assert names == sorted(names)
+
+
+def test_what_is_no_entry_is_passed_over_and_stays() -> None:
+    store, process = Store(), Process()
+    for stray in ("README", "000000000001.json.bak", "-", "zz.json"):
+        store.objects[PREFIX + stray] = b"hello"
+    drive(process.say("a"), store)
+    drive(process.compact(), store)
+    one, other = Process(), Process()
+    drive(follow(one.view), store)
+    drive(follow_all([other.view]), store)
+    assert one.texts == other.texts == ["a"]
+    assert {n.removeprefix(PREFIX) for n in store.objects} >= {
+        "README",
+        "000000000001.json.bak",
+        "-",
+        "zz.json",
+    }

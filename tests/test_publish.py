@@ -531,7 +531,40 @@ def test_a_mark_that_retention_takes_while_it_is_read_leaves_a_newer_one() -> No
             del desk.objects[r.mark_name(3, "out")]
 
     desk.before = the_other_goes_on
-    assert desk.run(newest_mark("out")) == r.Published(2, "out", 5, 2, 5, 1)
+    assert desk.run(newest_mark("out")) == (5, r.Published(2, "out", 5, 2, 5, 1))
+
+
+@pytest.mark.parametrize("files", [("g",), ()], ids=["with rows", "without rows"])
+@pytest.mark.parametrize("harm", [b"", b"{", None], ids=["emptied", "cut off", "that of another epoch"])
+def test_a_newest_mark_that_is_damaged_is_written_anew(files: tuple[str, ...], harm: bytes | None) -> None:
+    desk, journal = Desk("out"), known_journal(LEADER, *epochs(1, 2))
+    desk.run(perform("out", permit(desk, 1, "f")))
+    desk.run(perform("out", permit(desk, 2, *files)))
+    whole = r.decode("mark", desk.objects[r.mark_name(5, "out")], r.Published)
+    desk.objects[r.mark_name(5, "out")] = desk.objects[r.mark_name(3, "out")] if harm is None else harm
+    assert desk.run(begin("out", journal)) == 5
+    told = r.decode("mark", desk.objects[r.mark_name(5, "out")], r.Published)
+    assert (told.epoch, told.sink, told.index, told.version) == (whole.epoch, "out", 5, whole.version)
+    assert desk.shown("out") == ("f", *files)
+
+
+def test_a_damaged_mark_of_a_table_that_forgets_still_says_that_its_epoch_is_published() -> None:
+    desk, journal = Desk("out"), known_journal(LEADER, *epochs(1))
+    desk.run(perform("out", permit(desk, 1, "f")))
+    desk.objects[r.mark_name(3, "out")] = b""
+    forget(desk)
+    desk.forgetful.add("out")
+    assert desk.run(begin("out", journal)) == 3
+    desk.run(perform("out", permit(desk, 1, "f")))
+    assert desk.shown("out") == ("f",)
+
+
+def test_what_is_no_mark_settles_nothing() -> None:
+    desk, journal = Desk("out"), known_journal(LEADER, *epochs(1))
+    desk.objects["published/out/README"] = b"hello"
+    assert desk.run(begin("out", journal)) == 0
+    desk.run(perform("out", permit(desk, 1, "f")))
+    assert desk.shown("out") == ("f",)
 
 
 def test_a_manifest_that_retention_took_means_that_the_table_has_gone_on() -> None:

@@ -267,3 +267,11 @@ def test_what_spark_wrote_is_read_by_spark_duckdb_and_arrow(
     assert found.columns == ["id", "window", "kind"]
     assert found.project("id, kind").fetchall() == [(0, "a/b=c %"), (1, None), (2, "a/b=c %")]
     assert sorted(ids(folder)) == [0, 1, 2]
+
+
+def test_what_is_no_version_is_passed_over(make: Make, folder: str) -> None:
+    publish(make(), 5, [1])
+    Path(folder, "_cutwater/versions/README").write_text("hello")
+    assert make().head() == TableHead(0, 5)
+    assert publish(make(), 6, [2]) == 1
+    assert ids(folder) == [1, 2]

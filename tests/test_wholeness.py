@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cutwater.cli import app
-from cutwater.folders import list_folders, make_folder
+from cutwater.folders import Cache, find_stored, list_folders, make_folder
 from cutwater.offline import drive, manifest_of, read_journal
 from cutwater.protocol.errors import StoreError
 from cutwater.protocol.log import AppendPhase, append, follow
@@ -97,6 +97,26 @@ def test_the_store_is_whole(kept: Path, started_again: Path) -> None:
     for store in (kept, started_again):
         well, told = verify(store)
         assert well, told
+
+
+def test_what_is_none_of_ours_is_passed_over(kept: Path, tmp_path: Path) -> None:
+    store = tmp_path / "state"
+    shutil.copytree(kept, store)
+    newest = f"stages/first/1/spark/{max(list_folders(open_store(str(kept)), 'first', 1))}"
+    for folder in (
+        "stages", "stages/first", "stages/first/x/y", "stages/first/1", "stages/first/1/log", "stages/first/1/spark",
+        newest, "stages/first/1/spark/x/cutwater", "stages/first/1/data", "published", "published/first", "journal",
+        "sinks", "sinks/first", "graph", "checkpoints", "requests", "replies", "status", "explain",
+    ):  # fmt: skip
+        (store / folder).mkdir(parents=True, exist_ok=True)
+        (store / folder / "README").write_text("hello")
+    well, told = verify(store)
+    assert well, told
+    opened = open_store(str(store))
+    find_stored(opened, "first", 1, 100, Cache())
+    for args in (["tables"], ["status"], ["checkpoints"], ["gc", "--dry-run"], ["explain", "1"]):
+        shown = CliRunner().invoke(app, [*args, "--store", str(store)])
+        assert shown.exception is None or isinstance(shown.exception, SystemExit), (args, shown.exception)
 
 
 @pytest.mark.slow

@@ -130,6 +130,11 @@ def assemble(
         time.sleep(0.25 if isinstance(store, LocalStore) else 2.0)
 
 
+def part_kind(name: str) -> type[GraphPart] | None:
+    """What an object below `graph/` is; `None` if it is none of ours."""
+    return GraphPart if name.endswith(".json") else None
+
+
 class _Looks:
     """What the others have put into the store, and who of them does so now."""
 
@@ -140,7 +145,7 @@ class _Looks:
         self.live: set[str] = set()
 
     def look(self) -> dict[str, GraphPart]:
-        names = [n for n in self._store.list(PREFIX) if n != self._own]
+        names = [n for n in self._store.list(PREFIX) if n != self._own and part_kind(n) is not None]
         parts: dict[str, GraphPart] = {}
         for name, data in zip(names, self._store.read_many(names), strict=True):
             try:

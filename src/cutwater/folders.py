@@ -81,7 +81,7 @@ def list_folders(store: Store, stage: str, generation: int) -> list[int]:
     """The incarnations whose folder is complete."""
     prefix = f"stages/{stage}/{generation}/spark/"
     names = (name.removeprefix(prefix).partition("/") for name in store.list(prefix))
-    return sorted(int(incarnation) for incarnation, _, rest in names if rest == COMPLETE)
+    return sorted(int(number) for number, _, rest in names if rest == COMPLETE and number.isdecimal())
 
 
 def base_of(store: Store, stage: str, generation: int, incarnation: int, cache: Cache | None = None) -> int:
@@ -441,7 +441,9 @@ def find_stored(
     names = store.list(f"{prefix}spark/")
     folders: dict[int, list[str]] = defaultdict(list)
     for name in names:
-        folders[int(name.removeprefix(f"{prefix}spark/").partition("/")[0])].append(name)
+        number, inside, _ = name.removeprefix(f"{prefix}spark/").partition("/")
+        if inside and number.isdecimal():
+            folders[int(number)].append(name)
     states: list[Stored] = []
     for incarnation, files in folders.items():
         if incarnation <= last_incarnation:

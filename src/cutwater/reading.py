@@ -14,8 +14,7 @@ from cutwater.protocol.records import (
     MARK_PREFIX,
     Checkpoint,
     JournalState,
-    Published,
-    decode,
+    decode_mark,
     mark_name,
 )
 from cutwater.stores import Store, open_store
@@ -49,7 +48,7 @@ def versions_of(store: Store, checkpoint: Checkpoint, sinks: list[str]) -> dict[
     names = [mark_name(checkpoint.index, sink) for sink in sinks]
     found = store.read_many(names)
     return {
-        sink: decode(name, data, Published).version if data is not None else None
+        sink: decode_mark(name, data).version if data is not None else None
         for sink, name, data in zip(sinks, names, found, strict=True)
     }
 

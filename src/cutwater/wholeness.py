@@ -25,14 +25,15 @@ from cutwater.protocol.records import (
     Batch,
     JournalState,
     Manifest,
-    Published,
     StageState,
     Topology,
     checkpoint_of,
     decode,
+    decode_mark,
     mark_name,
+    mark_of,
 )
-from cutwater.protocol.retention import named_objects
+from cutwater.protocol.retention import named_objects, of_generation
 from cutwater.protocol.stagelog import StageLog
 from cutwater.sinks.footers import check_pages
 from cutwater.sparkfolder import BASE, COMPLETE, Cache
@@ -46,14 +47,15 @@ _SPARK_FOLDER = re.compile(r"stages/[^/]+/\d+/spark/\d+/")
 
 def journal_problems(store: Store, journal: Journal) -> Problems:
     """What is in the store and later than the journal's end: then its newest entries were lost."""
-    later = {name: index for name in store.list(MARK_PREFIX) if (index := _index_of(name)) > journal.index}
+    marks = {name: found[1] for name in store.list(MARK_PREFIX) if (found := mark_of(name))}
+    later = {name: index for name, index in marks.items() if index > journal.index}
     for name in store.list(CHECKPOINT_PREFIX):
-        found = checkpoint_of(name)
-        if found is not None and found[1] > journal.index:
-            later[name] = found[1]
+        of = checkpoint_of(name)
+        if of is not None and of[1] > journal.index:
+            later[name] = of[1]
     for name in store.list("stages/"):
-        generation = name.split("/")[2]
-        if generation.isdecimal() and int(generation) > journal.state.generation:
+        generation = of_generation(name)
+        if generation is not None and generation > journal.state.generation:
             return {
                 "journal": f"{name} is of a generation that the journal does not know: its newest entries were lost"
             }
@@ -65,25 +67,18 @@ def journal_problems(store: Store, journal: Journal) -> Problems:
     }
 
 
-def _index_of(mark: str) -> int:
-    index = mark.rpartition("/")[2].removesuffix(".json")
-    return int(index) if index.isdecimal() else 0
-
-
 def mark_problems(store: Store, state: JournalState) -> Problems:
     """The marks that cannot be read or say something else than their name or the journal does."""
-    names = store.list(MARK_PREFIX)
+    names = [name for name in store.list(MARK_PREFIX) if mark_of(name)]
     wrong: Problems = {}
     for name, data in zip(names, store.read_many(names), strict=True):
         try:
-            mark = decode(name, data, Published) if data is not None else None
+            if data is not None:
+                decode_mark(name, data)
         except StoreError as error:
             wrong[name] = str(error)
-            continue
-        if mark is not None and mark_name(mark.index, mark.sink) != name:
-            wrong[name] = f"it says that it is {mark_name(mark.index, mark.sink)}"
     for sink in state.topology.sinks() if state.topology is not None else ():
-        indexes = [_index_of(n) for n in names if n.startswith(f"{MARK_PREFIX}{sink}/")]
+        indexes = [found[1] for name in names if (found := mark_of(name)) and found[0] == sink]
         for checkpoint in timeline(state):
             name = mark_name(checkpoint.index, sink)
             if name not in names and min(indexes, default=0) < checkpoint.index < max(indexes, default=0):
@@ -106,15 +101,16 @@ def folder_problems(store: Store, manifests: Iterable[Manifest]) -> Problems:
     }
 
 
-def graph_problems(store: Store, kinds: Mapping[str, Callable[[str], type]]) -> Problems:
-    """The objects below these prefixes that cannot be read; what each is, its name says."""
+def graph_problems(store: Store, kinds: Mapping[str, Callable[[str], type | None]]) -> Problems:
+    """The objects below these prefixes that cannot be read; what each is, its name says. Others are none of ours."""
     wrong: Problems = {}
     for prefix, kind_of in kinds.items():
         names = store.list(prefix)
         for name, data in zip(names, store.read_many(names), strict=True):
             try:
-                if data is not None:
-                    decode(name, data, kind_of(name))
+                kind = kind_of(name)
+                if data is not None and kind is not None:
+                    decode(name, data, kind)
             except StoreError as error:
                 wrong[name] = str(error)
     return wrong

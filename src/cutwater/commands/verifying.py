@@ -35,7 +35,7 @@ def verify(
     """Checks all that a run or a restore will read: the journal, the logs, the marks, Spark's newest folders, what
     is in the channels, and every object of the kept checkpoints. With --tables, also what the sinks have staged
     and show."""
-    from cutwater.assembly import GraphPart  # which need Spark's library
+    from cutwater.assembly import part_kind  # which need Spark's library
     from cutwater.sinks.base import kind_of, record_problems
     from cutwater.wholeness import NextRun, folder_problems, graph_problems, journal_problems, mark_problems
 
@@ -48,7 +48,7 @@ def verify(
             raise typer.Exit(1) from None
         state = journal.state
         damage = journal_problems(where, journal) | mark_problems(where, state)
-        damage |= graph_problems(where, {"graph/": lambda _: GraphPart, "sinks/": kind_of})
+        damage |= graph_problems(where, {"graph/": part_kind, "sinks/": kind_of})
         damage |= record_problems(where, state.topology.sinks() if state.topology is not None else ())
         wanted = (
             [resolve(state, ref)]

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from cutwater.protocol.effects import FAILED, List, Procedure, Read, ReadMany, Send, Wait, insist
+from cutwater.protocol.effects import FAILED, Procedure, Read, ReadMany, Send, Wait, insist
 from cutwater.protocol.journal import Journal
-from cutwater.protocol.log import MAX_READ, entry_name, follow, newest_snapshot
+from cutwater.protocol.log import MAX_READ, entries_after, entry_name, follow, newest_snapshot
 from cutwater.protocol.records import JOURNAL, JournalBody
 from cutwater.protocol.replay import ReplaySession
 from cutwater.protocol.replay.messages import (
@@ -74,7 +74,7 @@ class CatchUp:
         """The highest entry in the store; a snapshot that covers what comes next here is taken at once."""
         view = self.journal.view
         while True:
-            names = yield from insist(List(view.prefix, entry_name(view.prefix, view.last)))
+            names = yield from entries_after(view, view.last)
             if not names:
                 return None
             data = yield from insist(Read(names[-1]))

@@ -20,6 +20,7 @@ from cutwater.protocol.records import (
     Manifest,
     Snapshot,
     mark_name,
+    mark_of,
 )
 from cutwater.protocol.retention import expire, is_leftover, named_objects
 
@@ -66,7 +67,7 @@ class Housekeeper:
         yield from self._sweep()
         kept = {mark_name(c.index, sink) for c in state.committed.values() for sink in highest}
         kept |= {mark_name(index, sink) for sink, index in highest.items()}
-        stale = tuple(name for name in marks if name not in kept)
+        stale = tuple(name for name in marks if mark_of(name) and name not in kept)
         if stale:
             yield from insist(Delete(stale))
 
@@ -116,8 +117,7 @@ def settled(marks: list[str]) -> dict[str, int]:
     """Per sink the highest journal index among these marks. What is no mark is passed over."""
     highest: dict[str, int] = {}
     for name in marks:
-        sink, _, file = name.removeprefix(MARK_PREFIX).rpartition("/")
-        index = file.removesuffix(".json")
-        if index.isdecimal() and name == mark_name(int(index), sink):
-            highest[sink] = max(highest.get(sink, 0), int(index))
+        if found := mark_of(name):
+            sink, index = found
+            highest[sink] = max(highest.get(sink, 0), index)
     return highest

@@ -83,6 +83,12 @@ def entry_name(prefix: str, index: int) -> str:
     return f"{prefix}{index:012d}.json"
 
 
+def is_entry(prefix: str, name: str) -> bool:
+    """Whether an object below `prefix` is an entry, by its name. What else lies there is none of ours."""
+    index = name.removeprefix(prefix).removesuffix(".json")
+    return index.isdecimal() and name == entry_name(prefix, int(index))
+
+
 class LogView(Generic[B]):
     """What one process knows of one log: its entries from the newest snapshot it has seen, in order.
 
@@ -190,7 +196,7 @@ def append(view: LogView[B], sealed: Sealed[B]) -> Procedure[AppendPhase]:
 def newest_snapshot(view: LogView[B], index: int) -> Procedure[int]:
     """The place of the newest SNAPSHOT as the highest entry beyond `index` tells it; 0 if there is none."""
     while True:
-        names = yield from insist(List(view.prefix, entry_name(view.prefix, index)))
+        names = yield from entries_after(view, index)
         if not names:
             return 0
         data = yield from insist(Read(names[-1]))
@@ -212,11 +218,11 @@ def follow(view: LogView[B], heard: int = 0) -> Procedure[int]:
             names = [entry_name(view.prefix, i) for i in range(start + 1, min(heard, start + MAX_READ) + 1)]
             heard = 0
         else:
-            names = yield from insist(List(view.prefix, entry_name(view.prefix, start)))
+            names = yield from entries_after(view, start)
         if not names:
             return view.last - before
         fresh = yield from read_on(view, start, names)
-        names = yield from insist(List(view.prefix, entry_name(view.prefix, start)))
+        names = yield from entries_after(view, start)
         if fresh and names and names[-1] == entry_name(view.prefix, fresh[-1].entry.index):
             highest = fresh[-1]
         else:
@@ -242,6 +248,12 @@ def follow(view: LogView[B], heard: int = 0) -> Procedure[int]:
                 view.push(sealed)
             if highest.entry.index == view.last:
                 return view.last - before
+
+
+def entries_after(view: LogView[B], index: int) -> Procedure[list[str]]:
+    """The names of the entries behind `index` that the store has, sorted."""
+    names = yield from insist(List(view.prefix, entry_name(view.prefix, index)))
+    return [name for name in names if is_entry(view.prefix, name)]
 
 
 def next_names(view: LogView[B], start: int, names: list[str]) -> list[str]:
@@ -293,4 +305,4 @@ def trim(view: LogView[B]) -> Procedure[None]:
     """Deletes every entry below the newest SNAPSHOT."""
     keep = entry_name(view.prefix, view.snapshot)
     names = yield from insist(List(view.prefix))
-    yield from insist(Delete(tuple(name for name in names if name < keep)))
+    yield from insist(Delete(tuple(n for n in names if n < keep and is_entry(view.prefix, n))))

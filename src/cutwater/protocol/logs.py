@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from cutwater.protocol.effects import ListMany, Procedure, ReadMany, insist
-from cutwater.protocol.log import LogView, entry_name, follow, next_names, open_all
+from cutwater.protocol.log import LogView, entry_name, follow, is_entry, next_names, open_all
 
 B = TypeVar("B")
 
@@ -18,7 +18,7 @@ def follow_all(views: Sequence[LogView[B]]) -> Procedure[None]:
     if not views:
         return
     starts = [view.last for view in views]
-    listed = yield from insist(_list(views, starts))
+    listed = yield from _list(views, starts)
     grown = [
         (view, start, next_names(view, start, names))
         for view, start, names in zip(views, starts, listed, strict=True)
@@ -27,7 +27,7 @@ def follow_all(views: Sequence[LogView[B]]) -> Procedure[None]:
     if not grown:
         return
     found = yield from insist(ReadMany(tuple(name for _, _, names in grown for name in names)))
-    again = yield from insist(_list([view for view, _, _ in grown], [start for _, start, _ in grown]))
+    again = yield from _list([view for view, _, _ in grown], [start for _, start, _ in grown])
     read = 0
     for (view, start, names), highest in zip(grown, again, strict=True):
         fresh = open_all(view, names, found[read : read + len(names)])
@@ -41,6 +41,12 @@ def follow_all(views: Sequence[LogView[B]]) -> Procedure[None]:
             view.push(sealed)
 
 
-def _list(views: Sequence[LogView[B]], starts: Sequence[int]) -> ListMany:
-    places = zip(views, starts, strict=True)
-    return ListMany(tuple((view.prefix, entry_name(view.prefix, start)) for view, start in places))
+def _list(views: Sequence[LogView[B]], starts: Sequence[int]) -> Procedure[list[list[str]]]:
+    places = (
+        (view.prefix, entry_name(view.prefix, start)) for view, start in zip(views, starts, strict=True)
+    )
+    listed = yield from insist(ListMany(tuple(places)))
+    return [
+        [name for name in names if is_entry(view.prefix, name)]
+        for view, names in zip(views, listed, strict=True)
+    ]

@@ -12,12 +12,14 @@ what one of them says is published is never published again.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 
 import msgspec
 
 from cutwater.protocol.chain import digest
 from cutwater.protocol.effects import (
     FAILED,
+    Delete,
     Effect,
     FindTableVersion,
     List,
@@ -47,8 +49,10 @@ from cutwater.protocol.records import (
     StagedFile,
     Topology,
     decode,
+    decode_mark,
     manifest_name,
     mark_name,
+    mark_of,
     seal,
 )
 
@@ -159,7 +163,9 @@ def begin(sink: str, journal: Journal) -> Procedure[int]:
     has forgotten us and nobody can say whether an epoch without a mark is in it.
     """
     known = journal.index
-    mark = yield from newest_mark(sink)  # before the look at the table, which is then at least that far
+    newest, mark = yield from newest_mark(
+        sink
+    )  # before the look at the table, which is then at least that far
     head: TableHead = yield from insist(ReadTable(sink))
     if head.transaction > journal.index:
         yield from follow(journal.view)
@@ -168,16 +174,15 @@ def begin(sink: str, journal: Journal) -> Procedure[int]:
             f"the journal ends at entry {journal.index}, but the table of sink {sink} has what entry {head.transaction} "
             "ordered: the newest entries of the journal were lost. Bring them back from a copy of the store"
         )
-    if mark is None:
-        mark = Published(0, sink, 0, -1)
-    if head.version < mark.version:
+    if mark is not None and head.version < mark.version:
         raise StoreError(
             f"the table of sink {sink} is at version {head.version}, and was at version {mark.version} when epoch "
             f"{mark.epoch} was in it: it was removed or replaced. Bring it back; or give the sink another name "
             f"and path and start with `--restore latest --drop {sink}`: the new table begins at that checkpoint"
         )
-    yield from _check_own(sink, journal.state, mark)
-    unclear = [d for d in duties(journal.state, mark.index) if d.index <= known] if head.forgetful else []
+    if mark is not None:
+        yield from _check_own(sink, journal.state, mark)
+    unclear = [d for d in duties(journal.state, newest) if d.index <= known] if head.forgetful else []
     if unclear:
         raise StoreError(
             f"nobody can say whether epoch {unclear[0].epoch} is in the table of sink {sink}: it has no mark, and the "
@@ -185,7 +190,9 @@ def begin(sink: str, journal: Journal) -> Procedure[int]:
             f"that held them. Look into the table; then give the sink another name and path and start with "
             f"`--restore latest --drop {sink}`: the new table begins at that checkpoint"
         )
-    return max(head.transaction - 1, mark.index)  # the last thing in the table may still lack its mark
+    if newest > (mark.index if mark is not None else 0) and not head.forgetful:
+        yield from _mark_anew(sink, newest, journal.state)
+    return max(head.transaction - 1, newest)  # the last thing in the table may still lack its mark
 
 
 def _check_own(sink: str, state: JournalState, mark: Published) -> Procedure[None]:
@@ -206,21 +213,43 @@ def _check_own(sink: str, state: JournalState, mark: Published) -> Procedure[Non
     )
 
 
-def newest_mark(sink: str) -> Procedure[Published | None]:
-    """The mark of the last thing that was done in a sink, `None` if nothing was. All before it is settled."""
+def newest_mark(sink: str) -> Procedure[tuple[int, Published | None]]:
+    """The journal index of the last thing that was done in a sink, 0 if nothing was: all up to it is settled. And the
+    newest mark that can be read. (That a mark is there says that its entry is settled, whatever is in it.)"""
     while True:
-        names: list[str] = yield from insist(List(f"{MARK_PREFIX}{sink}/"))
-        if not names:
-            return None
-        data = yield from insist(Read(names[-1]))
-        if data is not None:  # else there is a newer one by now, and retention took this one
-            return decode(names[-1], data, Published)
+        names = [name for name in (yield from insist(List(f"{MARK_PREFIX}{sink}/"))) if mark_of(name)]
+        for name in reversed(names):
+            data = yield from insist(Read(name))
+            if data is None and name == names[-1]:
+                break  # there is a newer one by now, and retention took this one
+            with suppress(StoreError):
+                return _index(names[-1]), decode_mark(name, data or b"")
+        else:
+            return _index(names[-1]) if names else 0, None
+
+
+def _index(name: str) -> int:
+    found = mark_of(name)
+    assert found is not None
+    return found[1]
+
+
+def _mark_anew(sink: str, index: int, state: JournalState) -> Procedure[None]:
+    """Replaces a mark that cannot be read by what the table says. Should we die in between, the mark is missing: then
+    the table's transaction tells what is done, and the duty writes it."""
+    epochs = {c.index: c.epoch for c in state.committed.values()}
+    epochs |= {g.index: g.epoch for g in state.generations.values() if g.epoch is not None}
+    version = yield from insist(FindTableVersion(sink, index))
+    if index not in epochs or version is None:
+        return
+    yield from insist(Delete((mark_name(index, sink),)))
+    yield from put(mark_name(index, sink), seal(Published(epochs[index], sink, index, version)))
 
 
 def is_settled(sink: str, index: int) -> Procedure[bool]:
     """Whether a mark says that a sink has done what the journal ordered at `index`, or gone beyond it."""
     names = yield from insist(List(f"{MARK_PREFIX}{sink}/", mark_name(index - 1, sink)))
-    return bool(names)
+    return any(mark_of(name) for name in names)
 
 
 def perform(sink: str, duty: Duty) -> Procedure[None]:

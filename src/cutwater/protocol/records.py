@@ -465,3 +465,26 @@ MARK_PREFIX = "published/"
 
 def mark_name(index: int, sink: str) -> str:
     return f"{MARK_PREFIX}{sink}/{index:012d}.json"
+
+
+def mark_of(name: str) -> tuple[str, int] | None:
+    """The sink and the journal index that a mark is of, by its name; `None` if it is no name of a mark."""
+    sink, _, file = name.removeprefix(MARK_PREFIX).rpartition("/")
+    index = file.removesuffix(".json")
+    is_mark = index.isdecimal() and name == mark_name(int(index), sink)
+    return (sink, int(index)) if is_mark else None
+
+
+def decode_mark(name: str, data: bytes) -> Published:
+    """The mark in the object `name`; raises `StoreError` if it is none, or that of another entry or sink."""
+    try:
+        check(data)
+        mark = msgspec.json.decode(data, type=Published)
+        if mark_name(mark.index, mark.sink) != name:
+            raise ValueError(f"it says that it is {mark_name(mark.index, mark.sink)}")
+    except (PeerError, ValueError, RecursionError) as error:
+        raise StoreError(
+            f"the mark {name} cannot be read ({error}): its table is not touched, and which of its versions belongs to "
+            "the epoch is not known. If it is the newest mark of its sink, the next run writes it anew"
+        ) from error
+    return mark

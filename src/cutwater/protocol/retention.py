@@ -77,9 +77,9 @@ def stage_floors(state: JournalState, head: Manifest) -> dict[str, int]:
 
 
 def of_generation(name: str) -> int | None:
-    """The generation to which an object below `stages/` belongs."""
+    """The generation to which an object below `stages/` belongs; `None` if it is none of ours."""
     parts = name.split("/", 3)
-    return int(parts[2]) if len(parts) == 4 and parts[0] == "stages" else None
+    return int(parts[2]) if len(parts) == 4 and parts[0] == "stages" and parts[2].isdecimal() else None
 
 
 def named_objects(manifests: Iterable[Manifest]) -> set[str]:

@@ -351,9 +351,11 @@ def _described(name: str, data: bytes) -> Description:
     return found
 
 
-def kind_of(name: str) -> type[Identity] | type[Description]:
-    """What an object below `sinks/` is."""
-    return Description if name.endswith(_DESCRIPTION) else Identity
+def kind_of(name: str) -> type[Identity] | type[Description] | None:
+    """What an object below `sinks/` is; `None` if it is none of ours."""
+    if name.endswith(_DESCRIPTION):
+        return Description
+    return Identity if re.fullmatch(rf"{_SINKS}[^/]+\.json", name) else None
 
 
 def has_marks(store: Store, sink: str) -> bool:

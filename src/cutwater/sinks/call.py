@@ -63,8 +63,8 @@ class CallSink(Sink):
         return TableHead(done[-1], done[-1]) if done else TableHead(-1, 0)
 
     def _transactions(self) -> list[int]:
-        names = self._files.list(self._done)
-        return [int(name.removeprefix(self._done).removesuffix(".json")) for name in names]
+        names = (name.removeprefix(self._done).removesuffix(".json") for name in self._files.list(self._done))
+        return [int(name) for name in names if name.isdecimal()]
 
     def find(self, transaction: int) -> int | None:
         return max((done for done in self._transactions() if done <= transaction), default=-1)
@@ -101,7 +101,7 @@ class CallSink(Sink):
 
     def _mark(self, transaction: int, epoch: int | None) -> int:
         self._files.create(f"{self._done}{transaction:012d}.json", msgspec.json.encode(Done(epoch)))
-        self._files.delete(self._files.list(self._done)[:-REMEMBERED])
+        self._files.delete([f"{self._done}{done:012d}.json" for done in self._transactions()[:-REMEMBERED]])
         return transaction
 
     def _shown(self, attempts: Iterable[str]) -> set[str]:

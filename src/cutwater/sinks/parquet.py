@@ -211,8 +211,8 @@ def _name(number: int) -> str:
 
 
 def _newest(store: Store) -> int:
-    names = store.list(VERSIONS)
-    return int(names[-1].removeprefix(VERSIONS).removesuffix(".json")) if names else -1
+    found = (name.removeprefix(VERSIONS).removesuffix(".json") for name in store.list(VERSIONS))
+    return max((int(number) for number in found if number.isdecimal()), default=-1)
 
 
 def _read(store: Store, number: int) -> Version:
