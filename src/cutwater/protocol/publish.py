@@ -170,13 +170,7 @@ def begin(sink: str, journal: Journal) -> Procedure[int]:
         )
     if mark is None:
         mark = Published(0, sink, 0, -1)
-    if head.version < mark.version:
-        raise StoreError(
-            f"the table of sink {sink} is at version {head.version}, and was at version {mark.version} when epoch "
-            f"{mark.epoch} was in it: it was removed or replaced. Bring it back; or give the sink another name "
-            f"and path and start with `--restore latest --drop {sink}`: the new table begins at that checkpoint"
-        )
-    yield from _check_own(sink, journal.state, mark)
+    yield from _check_own(sink, journal.state, head, mark)
     unclear = [d for d in duties(journal.state, mark.index) if d.index <= known] if head.forgetful else []
     if unclear:
         raise StoreError(
@@ -188,11 +182,20 @@ def begin(sink: str, journal: Journal) -> Procedure[int]:
     return max(head.transaction - 1, mark.index)  # the last thing in the table may still lack its mark
 
 
-def _check_own(sink: str, state: JournalState, mark: Published) -> Procedure[None]:
-    """Raises `StoreError` if the table's log no longer has the sink's newest commit, of which the mark tells. It does not
-    matter if the table is about to go back to before that; and a log that was cleaned up says nothing."""
+def _check_own(sink: str, state: JournalState, head: TableHead, mark: Published) -> Procedure[None]:
+    """Raises `StoreError` if the table no longer has the sink's newest commit, of which the mark tells. It does not
+    matter if the table is about to go back to before that, to where it was found whole before the restore stood; and
+    a log that was cleaned up says nothing."""
     back = any(isinstance(d, RewindOrder) and d.transaction < mark.index for d in duties(state, mark.index))
-    if mark.transaction == 0 or back:
+    if mark.transaction > 0 and back:
+        return
+    if head.version < mark.version:
+        raise StoreError(
+            f"the table of sink {sink} is at version {head.version}, and was at version {mark.version} when epoch "
+            f"{mark.epoch} was in it: it was removed or replaced. Bring it back; or give the sink another name "
+            f"and path and start with `--restore latest --drop {sink}`: the new table begins at that checkpoint"
+        )
+    if mark.transaction == 0:
         return
     history: TableHistory | None = yield from insist(ReadTableHistory(sink, mark.transaction))
     if history is None or (history.transaction == mark.transaction and history.files >= mark.files):

@@ -383,9 +383,8 @@ class DeltaSink(Sink):
                 adds = DeltaTable(self._files.url).get_add_actions(flatten=True)
             except TableNotFoundError:
                 return {}
-            return dict(
-                zip(adds.column("path").to_pylist(), adds.column("size_bytes").to_pylist(), strict=True)
-            )
+            sizes = zip(adds.column("path").to_pylist(), adds.column("size_bytes").to_pylist(), strict=True)
+            return {unquote(path): size for path, size in sizes if not _is_elsewhere(path)}
 
     def _shown(self, attempts: Iterable[str]) -> set[str]:
         head = self.head().version
