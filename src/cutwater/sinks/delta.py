@@ -313,8 +313,10 @@ class DeltaSink(Sink):
         version = self._find_version(transaction)
         if version is None:
             return None
-        commit = self._commit_at(version)
-        if commit is not None:
+        commit = self._commit_at(version) if version >= 0 else None
+        if version < 0:
+            own = files = 0
+        elif commit is not None:
             own, files = commit.transactions.get(self._app, 0), len(commit.added)
         else:  # it is known by a checkpoint of the log
             with self._table_errors():
