@@ -26,7 +26,7 @@ from pyspark.sql import SparkSession
 from cutwater.leftovers import tidy
 from cutwater.protocol import records as r
 from cutwater.protocol.chain import digest
-from cutwater.protocol.effects import TableHead
+from cutwater.protocol.effects import TableHead, TableHistory
 from cutwater.protocol.errors import StoreError, UserError
 from cutwater.protocol.publish import duties, perform
 from cutwater.sinks import open_sinks
@@ -215,6 +215,19 @@ def test_a_rewind_does_not_undo_what_others_did(make: Make, table: str) -> None:
     assert sink.rewind(2, 9, 2) == 3  # nothing of theirs lies behind that
     assert make().rewind(3, 10, 0, force=True) == 4
     assert ids(table) == [1]
+
+
+def test_a_table_tells_what_became_of_it_since_any_of_its_versions(make: Make, table: str) -> None:
+    sink = make()
+    assert sink.history(4) == TableHistory(0)
+    publish(sink, 5, [1])
+    publish(sink, 7, [2])
+    assert (sink.history(4), sink.history(6), sink.history(9)) == (
+        TableHistory(0), TableHistory(5, 1), TableHistory(7, 1),
+    )  # fmt: skip
+    write_deltalake(table, DeltaTable(table).to_pyarrow_table(), mode="append")
+    assert sink.history(4) == TableHistory(0, 0, ("version 2 (WRITE)",))
+    assert make().history(7) == TableHistory(7, 1, ("version 2 (WRITE)",))
 
 
 def test_what_changed_no_rows_is_in_nobodys_way(make: Make, table: str) -> None:

@@ -40,15 +40,18 @@ def drive(
     find: Find | None = None,
     recorder: recording.Recorder | None = None,
     history: History | None = None,
+    head: Callable[[], fx.TableHead] | None = None,
 ) -> R:
-    """Runs a procedure that needs nothing but the store, and perhaps to `find` a table's version and its `history`.
-    Raises `StoreError` if the store keeps failing."""
+    """Runs a procedure that needs nothing but the store, and perhaps to `find` a table's version, its `history` and its
+    `head`. Raises `StoreError` if the store keeps failing."""
 
     def act(effect: fx.Effect) -> Any:
         if isinstance(effect, fx.FindTableVersion) and find is not None:
             return _ask(find, effect)
         if isinstance(effect, fx.ReadTableHistory):
             return None if history is None else _ask(history, effect)
+        if isinstance(effect, fx.ReadTable) and head is not None:
+            return head()
         return perform(store, effect)
 
     act_and_record, _ = recording.watched(recorder, act, lambda send: None)

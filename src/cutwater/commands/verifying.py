@@ -11,10 +11,16 @@ import typer
 from rich.text import Text
 
 from cutwater.commands.output import AsJson, StoreUrl, command, plural, show, waiting
-from cutwater.offline import manifest_of, read_journal, resolve
+from cutwater.offline import drive, manifest_of, read_journal, resolve
 from cutwater.protocol.errors import CutwaterError, StoreError
+from cutwater.protocol.failures import FailureReason
 from cutwater.protocol.housekeeping import settled
+from cutwater.protocol.journal import Journal
+from cutwater.protocol.publish import begin
 from cutwater.protocol.records import MARK_PREFIX, JournalState, Manifest
+from cutwater.protocol.steering import refusal
+from cutwater.protocol.wire import Request, RequestKind
+from cutwater.restoring import finder, historian
 from cutwater.stores import Store, open_store
 
 SIDE_BY_SIDE = 8
@@ -28,7 +34,11 @@ def verify(
     ] = None,
     store: StoreUrl = "./state",
     tables: Annotated[
-        bool, typer.Option("--tables", help="Also the sinks: what they have staged, hold back and show.")
+        bool,
+        typer.Option(
+            "--tables",
+            help="Also the sinks: what they stage, hold back and show, and whether they go back.",
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -69,7 +79,10 @@ def verify(
         if tables and state.topology is not None:
             for sink in sorted(state.topology.sinks()):
                 tell(f"checking the table of sink {sink}")
-                damage |= _table_problems(where, state, sink, manifests.values())
+                damage |= _table_problems(where, journal, sink, manifests.values())
+            for epoch, manifest in manifests.items():
+                tell(f"asking the tables whether they can go back to epoch {epoch}")
+                problems[epoch] += _refusals(where, journal, manifest)
     for epoch, manifest in manifests.items():
         problems[epoch] += [wrong[name] for name in sorted(needed(manifest)) if name in wrong]
     document = {
@@ -92,23 +105,41 @@ def _newest(store: Store, state: JournalState, known: dict[int, Manifest]) -> Ma
     return None
 
 
+def _refusals(store: Store, journal: Journal, manifest: Manifest) -> list[str]:
+    """Why a restore would be refused because of a table; what others did to it is no damage. Stages and sinks that the
+    graph no longer has would be dropped."""
+    graph = journal.state.topology
+    assert graph is not None
+    gone = (manifest.stages.keys() - graph.stages.keys()) | (manifest.release.keys() - graph.sinks().keys())
+    request = Request(
+        RequestKind.RESTORE, "verify", None, manifest.epoch, drop=tuple(sorted(gone)), force=True
+    )
+    reply = drive(store, refusal(journal, request), finder(store), history=historian(store))
+    reasons = (FailureReason.TABLE_HISTORY_GONE.value, FailureReason.TABLE_UNAVAILABLE.value)
+    return [reply.detail] if reply is not None and reply.reason in reasons else []
+
+
 def _table_problems(
-    store: Store, state: JournalState, sink: str, manifests: Iterable[Manifest]
+    store: Store, journal: Journal, sink: str, manifests: Iterable[Manifest]
 ) -> dict[str, str]:
-    """What is wrong with what a sink holds back, has yet to publish, and shows."""
+    """What is wrong with what a sink holds back, has yet to publish, and shows, and whether it is what the marks say."""
     from cutwater.sinks.opening import open_sink
 
+    state = journal.state
     marks = settled(store.list(MARK_PREFIX))
     files: list[str] = []
+    found: list[str] = []
     for manifest in manifests:
         files += [file.name for file in manifest.held.get(sink, ())]
         if state.committed[manifest.epoch].index > marks.get(sink, 0):
             files += manifest.release.get(sink, ())
     try:
-        found = open_sink(store, sink).problems(sorted(set(files)))
+        opened = open_sink(store, sink)
+        found = opened.problems(sorted(set(files)))
+        drive(store, begin(sink, journal), history=historian(store), head=opened.head)
     except (CutwaterError, OSError) as error:
-        found = [str(error)]
-    return {f"sink '{sink}' ({number})": why for number, why in enumerate(found, 1)}
+        found = [*found, str(error)]
+    return {f"sink '{sink}' ({number})": why for number, why in enumerate(dict.fromkeys(found), 1)}
 
 
 def needed(manifest: Manifest) -> dict[str, str | None]:

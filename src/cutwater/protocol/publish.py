@@ -174,14 +174,8 @@ def begin(sink: str, journal: Journal) -> Procedure[int]:
             f"the journal ends at entry {journal.index}, but the table of sink {sink} has what entry {head.transaction} "
             "ordered: the newest entries of the journal were lost. Bring them back from a copy of the store"
         )
-    if mark is not None and head.version < mark.version:
-        raise StoreError(
-            f"the table of sink {sink} is at version {head.version}, and was at version {mark.version} when epoch "
-            f"{mark.epoch} was in it: it was removed or replaced. Bring it back; or give the sink another name "
-            f"and path and start with `--restore latest --drop {sink}`: the new table begins at that checkpoint"
-        )
     if mark is not None:
-        yield from _check_own(sink, journal.state, mark)
+        yield from _check_own(sink, journal.state, head, mark)
     unclear = [d for d in duties(journal.state, newest) if d.index <= known] if head.forgetful else []
     if unclear:
         raise StoreError(
@@ -195,11 +189,20 @@ def begin(sink: str, journal: Journal) -> Procedure[int]:
     return max(head.transaction - 1, newest)  # the last thing in the table may still lack its mark
 
 
-def _check_own(sink: str, state: JournalState, mark: Published) -> Procedure[None]:
-    """Raises `StoreError` if the table's log no longer has the sink's newest commit, of which the mark tells. It does not
-    matter if the table is about to go back to before that; and a log that was cleaned up says nothing."""
+def _check_own(sink: str, state: JournalState, head: TableHead, mark: Published) -> Procedure[None]:
+    """Raises `StoreError` if the table no longer has the sink's newest commit, of which the mark tells. It does not
+    matter if the table is about to go back to before that, to where it was found whole before the restore stood; and
+    a log that was cleaned up says nothing."""
     back = any(isinstance(d, RewindOrder) and d.transaction < mark.index for d in duties(state, mark.index))
-    if mark.transaction == 0 or back:
+    if mark.transaction > 0 and back:
+        return
+    if head.version < mark.version:
+        raise StoreError(
+            f"the table of sink {sink} is at version {head.version}, and was at version {mark.version} when epoch "
+            f"{mark.epoch} was in it: it was removed or replaced. Bring it back; or give the sink another name "
+            f"and path and start with `--restore latest --drop {sink}`: the new table begins at that checkpoint"
+        )
+    if mark.transaction == 0:
         return
     history: TableHistory | None = yield from insist(ReadTableHistory(sink, mark.transaction))
     if history is None or (history.transaction == mark.transaction and history.files >= mark.files):

@@ -307,11 +307,12 @@ class Oracle:
     def _check_others(self, body: r.Restored, target: Kept) -> None:
         """What others did to a table is not undone unless somebody said so; that is known before the restore stands,
         except for what they did at the same time."""
+        sinks = (body.topology or self.world.graph).sinks()
         for sink, table in self.world.tables.items():
             known_ms = self._looked_back_ms.get((self.ledger.leader, sink, target.index), self.world.now_ms)
             is_marked = r.mark_name(target.index, sink) in self.world.store.objects
             version = table.find(target.index)
-            if sink not in self.world.graph.sinks() or not is_marked or version is None or body.force:
+            if sink not in sinks or not is_marked or version is None or body.force:
                 continue
             if any(ms < known_ms for ms in table.foreign(version)):
                 self.violation(f"the restore of epoch {body.epoch} undoes what others did to {sink}")

@@ -254,7 +254,7 @@ class Sink(ABC):
                 found.append(f"{name} is missing, which the target shows")
             elif size is not None and there != size:
                 found.append(f"{name} has {there} bytes, and the target says {size}")
-            elif size is None:
+            else:
                 try:
                     check_pages(self._files, name)
                 except StoreError as error:

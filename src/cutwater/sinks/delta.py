@@ -313,8 +313,10 @@ class DeltaSink(Sink):
         version = self._find_version(transaction)
         if version is None:
             return None
-        commit = self._commit_at(version)
-        if commit is not None:
+        commit = self._commit_at(version) if version >= 0 else None
+        if version < 0:
+            own = files = 0
+        elif commit is not None:
             own, files = commit.transactions.get(self._app, 0), len(commit.added)
         else:  # it is known by a checkpoint of the log
             with self._table_errors():
@@ -383,9 +385,8 @@ class DeltaSink(Sink):
                 adds = DeltaTable(self._files.url).get_add_actions(flatten=True)
             except TableNotFoundError:
                 return {}
-            return dict(
-                zip(adds.column("path").to_pylist(), adds.column("size_bytes").to_pylist(), strict=True)
-            )
+            sizes = zip(adds.column("path").to_pylist(), adds.column("size_bytes").to_pylist(), strict=True)
+            return {unquote(path): size for path, size in sizes if not _is_elsewhere(path)}
 
     def _shown(self, attempts: Iterable[str]) -> set[str]:
         head = self.head().version

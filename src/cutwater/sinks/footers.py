@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import obstore
 import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from obstore.exceptions import BaseError
 from obstore.store import from_url
@@ -41,16 +42,54 @@ def read_footers(store: Store, names: Sequence[str]) -> list[Any]:
 
 
 def check_pages(store: Store, name: str) -> int:
-    """How many rows a Parquet file has, all of it read. Raises `StoreError` if it is gone or damaged."""
+    """How many rows a Parquet file has, all of it read. Raises `StoreError` if it is gone or damaged, or if its
+    statistics, by which readers pass over rows, do not fit the values."""
     path = store.path(name)
     data = store.read(name) if path is None else b""
     if data is None or not store.exists(name):
         raise _gone(name)
     try:
         file = pq.ParquetFile(BytesIO(data) if path is None else path, page_checksum_verification=True)
-        return sum(piece.num_rows for piece in file.iter_batches())
+        rows = 0
+        wrong: str | None = None
+        for number in range(file.num_row_groups):
+            group = file.read_row_group(number)
+            rows += group.num_rows
+            wrong = wrong or _wrong_statistics(group, file.metadata.row_group(number))
     except Exception as error:  # whatever a reader of damaged bytes raises
         raise StoreError(f"{name} is damaged ({str(error)[:200]})") from error
+    if wrong is not None:
+        raise StoreError(f"{name} is damaged (its statistics do not fit the values of {wrong})")
+    return rows
+
+
+def _wrong_statistics(group: Any, footer: Any) -> str | None:
+    """A column whose statistics would make a reader pass over rows that are there; `None` if there is none. Bounds may
+    be wider than the values, and may be left out."""
+    for place, path, kind in _columns(group.schema):
+        said = footer.column(place).statistics
+        if said is None:
+            continue
+        values = group.column(path[0])
+        for name in path[1:]:
+            values = pc.struct_field(values, name)
+        if said.has_null_count and said.null_count != values.null_count:
+            return ".".join(path)
+        if said.has_min_max and _is_ordered(kind) and values.null_count < len(values):
+            lowest, highest = pc.min_max(values).values()
+            if not _encloses(said, lowest, highest, kind):
+                return ".".join(path)
+    return None
+
+
+def _encloses(said: Any, lowest: Any, highest: Any, kind: Any) -> bool:
+    try:
+        low, high = lowest.as_py(), highest.as_py()
+        if pa.types.is_floating(kind) and not (low == low and high == high):  # there is nothing but NaN
+            return True
+        return bool(said.min <= low and high <= said.max)
+    except (TypeError, ValueError, OverflowError):  # what Python does not have, such as a date far away
+        return True
 
 
 def _read_object(bucket: Any, name: str) -> Any:

@@ -29,7 +29,8 @@ LIST_ALL_EVERY = 100
 
 class Version(msgspec.Struct, frozen=True, omit_defaults=True):
     """One version. `transactions`: the latest of every sink that has written here; `writer`: whose version
-    this is; `complete`: it lists all files, and not just those that it adds."""
+    this is; `complete`: it lists all files, and not just those that it adds; `number`: its own, `None` in versions from
+    before they held it."""
 
     writer: str
     transactions: dict[str, int]
@@ -37,6 +38,7 @@ class Version(msgspec.Struct, frozen=True, omit_defaults=True):
     complete: bool = False
     epoch: int | None = None
     schema: Any = None
+    number: int | None = None
 
 
 def parquet(
@@ -189,9 +191,17 @@ class ParquetSink(Sink):
             complete=complete,
             epoch=epoch,
             schema=plain(self.schema) if first else None,
+            number=expected_version + 1,
         )
         created = self._files.create(_name(expected_version + 1), seal(version))
         return expected_version + 1 if created else None
+
+    def problems(self, staged: Sequence[str]) -> list[str]:
+        try:
+            _read_many(self._files, [_name(number) for number in range(_newest(self._files) + 1)])
+        except StoreError as error:
+            return [str(error)]
+        return super().problems(staged)
 
     def _shown_now(self) -> dict[str, int | None]:
         return dict.fromkeys(_files_at(self._files, _newest(self._files)))
@@ -211,8 +221,8 @@ def _name(number: int) -> str:
 
 
 def _newest(store: Store) -> int:
-    found = (name.removeprefix(VERSIONS).removesuffix(".json") for name in store.list(VERSIONS))
-    return max((int(number) for number in found if number.isdecimal()), default=-1)
+    numbers = (name.removeprefix(VERSIONS).removesuffix(".json") for name in store.list(VERSIONS))
+    return max((int(number) for number in numbers if number.isdecimal()), default=-1)
 
 
 def _read(store: Store, number: int) -> Version:
@@ -224,7 +234,13 @@ def _read_many(store: Store, names: list[str]) -> list[Version]:
     for name, data in zip(names, store.read_many(names), strict=True):
         if data is None:
             raise StoreError(f"{name} is gone from {store.url}; bring it back from a copy")
-        found.append(decode(name, data, Version))
+        version = decode(name, data, Version)
+        if version.number is not None and _name(version.number) != name:
+            raise StoreError(
+                f"{name} in {store.url} is version {version.number}, copied to another place; bring the right one back "
+                "from a copy. If there never was one, remove it"
+            )
+        found.append(version)
     return found
 
 
