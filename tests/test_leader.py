@@ -628,6 +628,22 @@ def test_a_mark_of_an_entry_that_came_meanwhile_is_no_loss() -> None:
     assert leader.member.journal.state.leader == "m1"
 
 
+def test_a_term_that_others_in_the_process_have_read_of_meanwhile_is_not_used_again() -> None:
+    """While the marks are listed the journal's actor reads the next LEADER entry: the view has moved on."""
+    leader, desk = campaigner(3, mark=3)
+    view = leader.member.journal.view
+
+    def move_on(effect: fx.Effect) -> None:
+        if effect == fx.List(r.MARK_PREFIX):
+            sealed = view.seal(r.Leader(4, "m1"), "other")
+            desk.objects[entry_name(r.JOURNAL_PREFIX, 4)] = sealed.data
+            view.push(sealed)
+
+    desk.before = move_on
+    assert desk.run(leader._campaign()) is None
+    assert entry_name(r.JOURNAL_PREFIX, 5) not in desk.objects
+
+
 def test_a_table_that_is_ahead_of_the_journal_gets_no_rows() -> None:
     leader, desk = campaigner(3, mark=None)
     desk.tables["out"].append(Version(7, ("rows",)))

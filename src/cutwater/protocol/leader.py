@@ -198,6 +198,8 @@ class Leader:
                 return None
         elif not (yield from self._expect_whole_journal()):
             return None
+        if self.member.journal.state.term != before:
+            return None  # others in this process have read on meanwhile, and somebody leads
         sealed = view.seal(LeaderEntry(term, self.member.name), self.member.nonce())
         if (yield from append(view, sealed)) is AppendPhase.MINE:
             return term
