@@ -131,6 +131,43 @@ def test_a_query_that_somebody_else_stops_is_missed_reported_and_started_again(
     assert sum("has lost its query and is started again in 1 s (1 of 5)" in line for line in told) == 2, told
 
 
+def test_a_query_that_somebody_stops_between_two_batches_has_not_taken_all(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    """Nothing is under way then, and no error tells of it; most of the input is still unread."""
+    for part in range(12):
+        deliver(tmp_path / "in", f"{part:02}", numbers([part]))
+    told: list[str] = []
+    pipeline = cw.Pipeline("between")
+
+    @pipeline.stage(sinks=[cw.delta(str(tmp_path / "out"))])
+    def copied(spark: SparkSession) -> DataFrame:
+        files = spark.readStream.schema(NUMBERS).option("maxFilesPerTrigger", 1)
+        return files.parquet(str(tmp_path / "in")).select("id")
+
+    @pipeline.stage(sinks=[cw.delta(str(tmp_path / "ticks"))])
+    def ticks(spark: SparkSession) -> DataFrame:
+        return spark.readStream.format("rate").load()  # which knows no available now: one batch is all
+
+    def is_between() -> bool:
+        found = [tmp_path.glob(f"state/stages/copied/1/spark/*/{kind}/*") for kind in ("offsets", "commits")]
+        planned, committed = ({path.name for path in paths if path.name.isdigit()} for paths in found)
+        return planned == committed and "2" in committed
+
+    pipeline.start(str(tmp_path / "state"), every="1h", once=True, spark=spark, tell=told.append)
+    try:
+        (query,) = await_that(
+            "its query", lambda: [q for q in spark.streams.active if q.name == "between.copied"]
+        )
+        await_that("a moment between two batches", is_between)
+        query.stop()
+        assert pipeline.wait(120)
+    finally:
+        pipeline.stop()
+    assert rows_of(tmp_path / "out") == [(i,) for i in range(12)]
+    assert not any("'ticks' has lost its query" in line for line in told), told
+
+
 def test_a_drain_waits_until_the_last_batch_that_spark_has_committed_is_in_the_log(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

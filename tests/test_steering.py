@@ -433,3 +433,17 @@ def test_a_stage_that_another_members_stage_reads_does_not_go(store: LocalStore,
     assert ask(store, RequestKind.RESTORE, epoch=1, drop=("s", "y"), request_id="r2").ok
     back = r.Topology({"y": r.StageSpec("y", ("z",), "b", (r.SinkSpec("u"),)), "z": other})
     assert ask(store, RequestKind.RESTORE, epoch=1, drop=("s",), topology=back, request_id="r3").ok
+
+
+def test_a_stage_that_was_dropped_need_not_be_named_again_for_the_same_checkpoint(store: LocalStore) -> None:
+    leader = LiveLeader(store, MORE)
+    leader.commit(0)
+    leader.commit(1)
+    for epoch in (1, 2):  # and nothing to u, whose rows go with its stage
+        published(store, leader, epoch)
+    assert ask(store, RequestKind.RESTORE, epoch=2, request_id="a").ok
+    assert ask(store, RequestKind.RESTORE, epoch=2, topology=ONE, request_id="b").reason == "stage_gone"
+    assert ask(store, RequestKind.RESTORE, epoch=2, drop=("fresh",), request_id="c").ok
+    assert ask(store, RequestKind.RESTORE, epoch=2, request_id="d").ok
+    assert ask(store, RequestKind.RESTORE, epoch=2, topology=ONE, request_id="e").ok
+    assert ask(store, RequestKind.RESTORE, epoch=1, request_id="f").reason == "stage_gone"

@@ -300,7 +300,7 @@ def _check_stages(state: JournalState, request: Request, graph: Topology, manife
     assert state.topology is not None
     stages = manifest.stages.keys() | state.topology.stages.keys()
     known = stages | manifest.release.keys() | state.topology.sinks().keys()
-    gone = sorted(stages - graph.stages.keys() - set(request.drop))
+    gone = sorted(stages - graph.stages.keys() - set(request.drop) - _named_before(state, manifest))
     if gone:
         raise Refusal(
             FailureReason.STAGE_GONE,
@@ -324,6 +324,17 @@ def _check_stages(state: JournalState, request: Request, graph: Topology, manife
                 FailureReason.NO_SUCH_STAGE,
                 f"--reset {name}: there is no such stage; there are {', '.join(sorted(graph.stages))}",
             )
+
+
+def _named_before(state: JournalState, manifest: Manifest) -> set[str]:
+    """The stages and sinks that the checkpoint has and the graph in force has not, if the present began at that very
+    checkpoint and nothing was committed since: whoever asked for that has named them."""
+    assert state.topology is not None
+    if not state.head == manifest.epoch == state.generations[state.generation].epoch:
+        return set()
+    return manifest.stages.keys() - state.topology.stages.keys() | (
+        manifest.release.keys() - state.topology.sinks().keys()
+    )
 
 
 def _check_in_flight(state: JournalState, graph: Topology, manifest: Manifest) -> None:
@@ -358,7 +369,8 @@ def _check_tables(
     out of it; of any other epoch it has only what it had published."""
     assert state.topology is not None
     marks: list[str] = yield from insist(List(MARK_PREFIX))
-    lost = stranded(manifest, target, state.topology, graph, settled(marks), request.drop)
+    dropped = {*request.drop, *_named_before(state, manifest)}
+    lost = stranded(manifest, target, state.topology, graph, settled(marks), dropped)
     if lost:
         raise Refusal(FailureReason.SINK_GONE, "; ".join(lost))
     on_timeline = target in timeline(state)

@@ -179,18 +179,28 @@ class StageHost:
     def _watch(self, query: Any, stage: Stage, ended: Event, takes_all: BatchWriter | None) -> None:
         """Waits for the end of a query; `takes_all` is the writer of one that ends when it has taken everything."""
         error: BaseException | None = None
+        finished = False
         try:
-            query.awaitTermination()
+            try:
+                query.awaitTermination()
+            finally:
+                ended.set()
+            finished = takes_all is not None and self._has_taken_all(query, takes_all)
         except Exception as raised:
             error = raised
-        ended.set()
-        finished = error is None and takes_all is not None and self._has_taken_all(takes_all)
         self.runtime.shell.call(lambda: self._on_end(stage, error, finished))
 
-    def _has_taken_all(self, writer: BatchWriter) -> bool:
-        """Whether a query has ended behind its last batch. One that is stopped leaves the batch that it was at."""
+    def _has_taken_all(self, query: Any, writer: BatchWriter) -> bool:
+        """Whether a query has ended because everything is taken. Spark ends it when a look at the sources has found
+        nothing more, and remembers that; one that somebody stops has not looked, even if it was between two batches. A
+        source that cannot say what is available now is read in one batch, and not looked at again."""
+        execution = query._jsq.streamingQuery()
+        if execution.noNewData():
+            return True
+        if type_of(execution.triggerExecutor()) != "SingleBatchExecutor" or writer.last is None:
+            return False
         planned, committed = (self._numbers(writer, kind) for kind in ("offsets", "commits"))
-        return max(planned, default=-1) <= max(committed, default=-1)
+        return writer.last in committed and max(planned) <= writer.last
 
     def _run_batch(self, stage: Stage, writer: BatchWriter, frame: DataFrame, spark_batch: int) -> None:
         """A micro-batch, in a thread of Spark's. However long it takes, the stage is not idle meanwhile."""
@@ -480,6 +490,11 @@ class StageHost:
             return
         self._available_now = True
         self.runtime.restart_stage(self.name)
+
+
+def type_of(java: Any) -> str:
+    """The name of a Java object's class, without its package."""
+    return str(java.getClass().getSimpleName())
 
 
 def _was_asked(error: BaseException) -> bool:

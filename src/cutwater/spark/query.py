@@ -69,6 +69,8 @@ class BatchWriter:
         self.has_watermark = has_watermark
         self.on_prepared = on_prepared
         self.stopping = False
+        self.last: int | None = None
+        """The last batch of this incarnation that was prepared, by Spark's count."""
         self._reader: Files | None = None
         self._voucher = Voucher(store, self.folder, leaves)
 
@@ -95,6 +97,7 @@ class BatchWriter:
         failpoints.reach("before prepared", self.stage)
         write_prepared(self.store, self.stage, self.generation, self.incarnation, prepared)
         failpoints.reach("after prepared", self.stage)
+        self.last = spark_batch
         self.on_prepared(batch)
 
     # --- output ---------------------------------------------------------------------------------------
