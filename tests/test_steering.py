@@ -255,9 +255,12 @@ def test_a_command_that_always_loses_the_lead_says_so(
         return (yield from real(writer, request))
 
     monkeypatch.setattr(steering, "steer", steer)
+    before = read_journal(store).index
     reply = ask(store, RequestKind.RESTORE, epoch=1)
     assert (reply.ok, reply.reason) == (False, FailureReason.NOT_LEADER.value)
-    assert read_journal(store).state.generation == 1
+    now = read_journal(store)
+    assert now.state.generation == 1
+    assert now.index == before + 2 * steering.LEAD_TRIES, "it wrote something after its term was over"
 
 
 def test_a_command_that_dies_between_its_two_entries_leaves_everything_as_it_was(store: LocalStore) -> None:

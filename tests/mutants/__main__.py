@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tests.mutants.making import Mutant, mutants_of
 from tests.mutants.running import Runner, Verdict
-from tests.mutants.selecting import modules
+from tests.mutants.selecting import files_of, modules
 
 TREE = Path(__file__).resolve().parents[2]
 SOURCES = TREE / "src" / "cutwater"
@@ -29,7 +29,7 @@ EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 def main() -> int:
     wanted = _arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    made = [m for name in wanted.module or modules() for path in _files(name) for m in _mutants(path)]
+    made = [m for name in wanted.module or modules() for path in files_of(TREE, name) for m in _mutants(path)]
     reasons = _reasons()
     excluded = [m for m in made if _reason(m, reasons) is not None]
     candidates = [m for m in made if _reason(m, reasons) is None]
@@ -83,10 +83,6 @@ def _report(verdicts: dict[Mutant, Verdict], excluded: Counter[str]) -> None:
 
 def _shown(mutant: Mutant) -> str:
     return f"{mutant.module}:{mutant.line}  {mutant.before}  ->  {mutant.after}"
-
-
-def _files(name: str) -> list[Path]:
-    return sorted((SOURCES / name).rglob("*.py")) if name.endswith("/") else [SOURCES / name]
 
 
 def _mutants(path: Path) -> list[Mutant]:

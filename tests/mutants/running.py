@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from tests.mutants.child import Known, run_tests
 from tests.mutants.making import Mutant
-from tests.mutants.selecting import FAST, WITH_SPARK, tests_of
+from tests.mutants.selecting import FAST, WITH_SPARK, files_of, tests_of
 
 HEAVY = (
     "deltalake", "duckdb", "hypothesis", "msgspec", "obstore", "pandas", "pyarrow.dataset", "pyarrow.parquet",
@@ -216,8 +216,10 @@ class Runner:
             time.sleep(0.02)
 
     def _hash(self, file: str) -> str:
+        """Of a test file and the modules that it is to guard."""
         digest = hashlib.sha256(file.encode())
-        sources = sorted((self._tree / "src").rglob("*.py"))
+        guarded = {name for table in (FAST, WITH_SPARK) for name, files in table.items() if file in files}
+        sources = [path for name in sorted(guarded) for path in files_of(self._tree, name)]
         for place in [self._tree / file, *sources]:
             digest.update(place.read_bytes())
         return digest.hexdigest()[:24]

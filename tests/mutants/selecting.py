@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 STORES = "tests/test_stores.py", "tests/test_stores_s3.py", "tests/test_store_troubles.py"
 SINKS = "tests/test_sinks_delta.py", "tests/test_sinks_parquet.py", "tests/test_sinks_call.py"
 FOLDERS = (
@@ -15,6 +17,7 @@ COMMANDS = (
     "tests/test_steering.py", "tests/test_cluster_options.py", "tests/test_old_store.py",
     "tests/test_wholeness.py",
 )  # fmt: skip
+HOSTING = ("tests/test_hosting.py",)
 QUERIES = "tests/test_batches.py", "tests/test_channels.py", "tests/test_leaves.py"
 RUNS = "tests/test_running.py", "tests/test_sinks_call.py"
 
@@ -30,11 +33,11 @@ FAST: dict[str, tuple[str, ...]] = {
     "presence.py": ("tests/test_presence.py", "tests/test_draining.py"),
     "reading.py": ("tests/test_cli.py", "tests/test_wholeness.py"),
     "restoring.py": ("tests/test_steering.py", "tests/test_cli.py", "tests/test_assembly.py"),
-    "runtime.py": ("tests/test_mailbox.py", "tests/test_draining.py"),
+    "runtime.py": (*HOSTING, "tests/test_mailbox.py", "tests/test_draining.py"),
     "sinks/": SINKS,
     "sourcelogs.py": FOLDERS,
     "sparkfolder.py": (*FOLDERS, "tests/test_stores_s3.py"),
-    "spark/": QUERIES,
+    "spark/": (*HOSTING, *QUERIES),
     "statefiles.py": (*FOLDERS, "tests/test_statefiles.py"),
     "stores.py": STORES,
     "wholeness.py": ("tests/test_wholeness.py", "tests/test_cli.py"),
@@ -62,3 +65,9 @@ def tests_of(module: str, table: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
 def modules() -> list[str]:
     """The modules and folders that are mutated."""
     return list(FAST)
+
+
+def files_of(tree: Path, name: str) -> list[Path]:
+    """The files of a module or a folder of modules."""
+    place = tree / "src" / "cutwater" / name
+    return sorted(place.rglob("*.py")) if name.endswith("/") else [place]

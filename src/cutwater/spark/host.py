@@ -316,7 +316,7 @@ class StageHost:
         for name in self.built.definition.inputs:
             producer = self.runtime.member.log(name).state
             try:
-                if self._channel(name).unread(stage.log.state.consumed[name], producer.last):
+                if self._channel(name).unread(stage.log.state.consumed.get(name, -1), producer.last):
                     return True
             except channel.BatchUnknown:
                 return True
