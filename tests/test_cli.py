@@ -435,3 +435,40 @@ def test_gc_leaves_a_running_pipeline_alone(folder: Path) -> None:
     assert shown.exit_code == 1
     assert "cleans up by itself" in shown.stderr
     assert store.exists(left)
+
+
+def test_a_name_is_not_given_and_taken_away_at_once(folder: Path) -> None:
+    shown = call("savepoint", "before-deploy", "--forget", "--epoch", "1", "--store", folder)
+    assert shown.exit_code == 1
+    assert "use one of them" in shown.stderr
+    assert read_journal(open_store(str(folder))).state.savepoints == {"before-deploy": 2}
+
+
+def test_a_restore_without_a_running_pipeline_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cutwater.sinks.opening.find_version", lambda *_: 0)
+    found = document("restore", "2", "--store", folder)
+    assert (found["epoch"], found["running"]) == (2, False)
+    assert found["news"] == [
+        "restored epoch 2: generation 2 begins there",
+        "the next run starts there, and takes the tables back",
+    ]
+
+
+def test_a_checkpoint_whose_manifest_is_gone_is_called_damaged(folder: Path) -> None:
+    store = open_store(str(folder))
+    checkpoint = read_journal(store).state.committed[1]
+    store.delete([r.manifest_name(1, checkpoint.checkpoint_id)])
+    flags = {c["epoch"]: c["flags"] for c in document("checkpoints", "--store", folder)["checkpoints"]}
+    assert "damaged" in flags[1]
+    assert "damaged" not in flags[2] + flags[3]
+
+
+def test_a_command_that_is_interrupted_says_so_and_ends_with_130(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cutwater.commands.looking.read_journal", interrupt)
+    shown = call("tables", "--store", folder)
+    assert (shown.exit_code, shown.stderr) == (130, "error: interrupted\n")

@@ -22,7 +22,7 @@ from cutwater.folders import (
     spark_prefix,
     write_prepared,
 )
-from cutwater.offsets import parse_commit, parse_offsets
+from cutwater.offsets import Offsets, next_plan, parse_commit, parse_offsets
 from cutwater.protocol.chain import digest
 from cutwater.protocol.errors import StoreError
 from cutwater.protocol.records import (
@@ -590,3 +590,15 @@ def test_what_a_checkpoint_says_of_a_folder_holds_too(store: Store) -> None:
     check_newest(store, STAGE, 1, 1, 0, None)
     with pytest.raises(StoreError, match=r"commits/0 is damaged \(its checksum differs\)"):
         make_folder(store, STAGE, 1, 2, 1, report(0, state), 0)
+
+
+def test_the_next_plan_reads_nothing_more_and_works_with_the_later_watermark() -> None:
+    data = b'v1\n{"batchWatermarkMs":5,"batchTimestampMs":100,"conf":{"a":"b"}}\n{"logOffset":3}\n-'
+    plan = parse_offsets("x", next_plan("x", data, 70, 90))
+    assert plan == Offsets(70, 100, {"a": "b"}, ('{"logOffset":3}', None))
+    assert parse_offsets("x", next_plan("x", data, 70, 200)).timestamp_ms == 200
+
+
+def test_sources_that_have_given_nothing_yet_are_native() -> None:
+    channel = '{"channel":"a","batch":3,"incarnation":1}'
+    assert Offsets(0, 0, {}, (None, channel, '{"logOffset":3}')).native == (0, 2)

@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from datetime import date, datetime
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,8 @@ from cutwater.protocol.publish import duties, perform
 from cutwater.sinks import open_sinks
 from cutwater.sinks.delta import DeltaSink, delta
 from cutwater.sinks.delta_log import FORGETS_AFTER
-from cutwater.sinks.footers import statistics
+from cutwater.sinks.footers import INDEXED_COLUMNS, check_pages, statistics
+from cutwater.sinks.schemas import misfit
 from cutwater.stores import Store, open_store
 from tests.builders import committed, journal_of, manifest
 from tests.sink_helpers import (
@@ -988,3 +990,112 @@ def test_final_by_must_be_a_timestamp(make: Make, spark: SparkSession) -> None:
 def test_a_batch_without_rows_stages_nothing(make: Make, spark: SparkSession) -> None:
     rows = spark.range(1).where("id > 5")
     assert write_with_spark(make(rows.schema.json()), "a", rows) == []
+
+
+# --- files and columns, without Spark ---------------------------------------------------------------------------
+
+
+def test_what_is_said_of_a_file_covers_dates_times_and_structs_and_not_lists() -> None:
+    at = datetime(2024, 1, 2, 3, 4, 5, 123456)
+    rows = pa.table(
+        {
+            "list": [[1, 2], [3]],
+            "pair": pa.array([{"n": 1, "m": {"x": "b"}}, {"n": None, "m": {"x": "a"}}]),
+            "map": pa.array([[("k", 1)], []], pa.map_(pa.string(), pa.int64())),
+            "day": [date(2024, 1, 2), date(1900, 1, 2)],
+            "local": [at, at],
+            "at": pa.array([at, at], pa.timestamp("us", "UTC")),
+            "yes": [True, False],
+            "bytes": [b"a", b"b"],
+        }
+    )
+    data = BytesIO()
+    pq.write_table(rows, data)
+    stats = json.loads(statistics(pq.read_metadata(data)))
+    assert stats["minValues"] == {
+        "pair": {"n": 1, "m": {"x": "a"}},
+        "day": "1900-01-02",
+        "local": "2024-01-02T03:04:05.123456",
+        "at": "2024-01-02T03:04:05.123456Z",
+    }
+    assert stats["maxValues"]["pair"] == {"n": 1, "m": {"x": "b"}}
+    assert stats["maxValues"]["day"] == "2024-01-02"
+    assert stats["nullCount"] == {
+        "pair": {"n": 1, "m": {"x": 0}}, "day": 0, "local": 0, "at": 0, "yes": 0, "bytes": 0,
+    }  # fmt: skip
+
+
+def test_only_the_first_columns_are_described() -> None:
+    data = BytesIO()
+    pq.write_table(pa.table({f"c{n}": [n] for n in range(INDEXED_COLUMNS + 1)}), data)
+    stats = json.loads(statistics(pq.read_metadata(data)))
+    assert list(stats["nullCount"]) == [f"c{n}" for n in range(INDEXED_COLUMNS)]
+
+
+@pytest.mark.parametrize("kind", ["local", "memory"])
+def test_a_file_is_read_to_its_end_to_be_called_whole(tmp_path: Path, kind: str) -> None:
+    store = open_store(str(tmp_path / "files") if kind == "local" else "memory://", create=True)
+    data = BytesIO()
+    pq.write_table(pa.table({"id": list(range(1000))}), data, write_page_checksum=True)
+    store.put("a.parquet", data.getvalue())
+    assert check_pages(store, "a.parquet") == 1000
+    broken = bytearray(data.getvalue())
+    broken[len(broken) // 3] ^= 1
+    store.put("a.parquet", bytes(broken))
+    with pytest.raises(StoreError, match=r"a\.parquet is damaged"):
+        check_pages(store, "a.parquet")
+    with pytest.raises(StoreError, match=r"b\.parquet is gone"):
+        check_pages(store, "b.parquet")
+
+
+LIST = {"type": "array", "elementType": "long", "containsNull": False}
+MAP = {"type": "map", "keyType": "string", "valueType": "long", "valueContainsNull": False}
+
+
+@pytest.mark.parametrize(
+    ("table", "rows", "why"),
+    [
+        (LIST, LIST, None),
+        (LIST, LIST | {"containsNull": True}, "c has nulls in it, and the table allows none there"),
+        (LIST | {"containsNull": True}, LIST, None),
+        (LIST, LIST | {"elementType": "string"}, "c.element is string, and long in the table"),
+        (MAP, MAP, None),
+        (MAP, MAP | {"valueContainsNull": True}, "c has nulls in it, and the table allows none there"),
+        (MAP, MAP | {"keyType": "long"}, "c.key is long, and string in the table"),
+        (MAP, MAP | {"valueType": "date"}, "c.value is date, and long in the table"),
+        (LIST, MAP, "c is map, and array in the table"),
+        ("long", LIST, "c is array, and long in the table"),
+    ],
+)
+def test_rows_fit_a_table_down_to_what_is_in_lists_and_maps(table: Any, rows: Any, why: str | None) -> None:
+    assert misfit(table, rows, "c") == why
+
+
+def test_a_column_that_must_have_a_value_must_be_given_one() -> None:
+    def struct(nullable: bool, *names: str) -> Any:
+        fields = [{"name": n, "type": "long", "nullable": nullable, "metadata": {}} for n in names]
+        return {"type": "struct", "fields": fields}
+
+    assert misfit(struct(False, "a", "b"), struct(False, "a")) == (
+        "the table's column b must have a value, and the rows do not have it"
+    )
+    assert misfit(struct(True, "a", "b"), struct(True, "a")) is None
+    assert (
+        misfit(struct(False, "a"), struct(True, "a"), "x")
+        == "x.a can be null, and the table allows no nulls there"
+    )
+    assert misfit(struct(True, "a"), struct(False, "a")) is None
+
+
+def test_a_table_with_local_times_asks_for_readers_that_know_them(make: Make, table: str) -> None:
+    sink = make(schema(id="long", city="string", local="timestamp_ntz"))
+    assert publish(sink, 1, [1]) == 0
+    protocol = DeltaTable(table).protocol()
+    assert (protocol.min_reader_version, protocol.min_writer_version) == (3, 7)
+    assert protocol.reader_features == protocol.writer_features == ["timestampNtz"]
+
+
+def test_a_plain_table_asks_for_nothing_special(make: Make, table: str) -> None:
+    publish(make(), 1, [1])
+    protocol = DeltaTable(table).protocol()
+    assert (protocol.min_reader_version, protocol.min_writer_version) == (1, 2)

@@ -11,11 +11,14 @@ from cutwater.offline import carry_out, drive, read_journal
 from cutwater.protocol import effects as fx
 from cutwater.protocol import records as r
 from cutwater.protocol import steering
+from cutwater.protocol.errors import UserError
 from cutwater.protocol.failures import FailureReason
 from cutwater.protocol.journal import KEPT_ANSWERS, Journal
 from cutwater.protocol.log import append
 from cutwater.protocol.wire import Reply, Request, RequestKind
+from cutwater.restoring import check_topology, differences
 from cutwater.stores import LocalStore, open_store
+from tests.builders import pipeline, stage
 from tests.live_leader import LiveLeader
 
 ONE = r.Topology({"s": r.StageSpec("s", (), "main", (r.SinkSpec("t"),))})
@@ -287,3 +290,35 @@ def test_a_command_that_dies_between_its_two_entries_leaves_everything_as_it_was
 
 def _one(effect: fx.Effect) -> fx.Procedure[object]:
     return (yield effect)
+
+
+# --- another graph without a restore ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        (pipeline(stage("s"), stage("t", "s"), stage("u", "s")), ["stage 'u' is new"]),
+        (pipeline(stage("s")), ["stage 't' is gone"]),
+        (pipeline(stage("s"), stage("t")), ["stage 't' reads [] and read ['s']"]),
+        (
+            pipeline(stage("s"), stage("t", "s", sinks=[r.SinkSpec("x")])),
+            ["the sinks of stage 't' are ['x'], not []"],
+        ),
+        (pipeline(stage("s"), stage("t", "s", "m9")), ["stage 't' moved from member 'm0' to 'm9'"]),
+        (
+            pipeline(r.StageSpec("s", (), "m0", (), "{}"), stage("t", "s")),
+            ["the columns that stage 's' gives to its readers differ"],
+        ),
+        (pipeline(stage("s"), stage("t", "s")), []),
+    ],
+)
+def test_what_differs_between_two_graphs_is_told(now: r.Topology, said: list[str]) -> None:
+    assert differences(pipeline(stage("s"), stage("t", "s")), now) == said
+
+
+def test_a_store_of_another_graph_is_refused_with_what_differs(store: LocalStore) -> None:
+    LiveLeader(store, ONE).commit(0)
+    check_topology(store, ONE)
+    with pytest.raises(UserError, match="is not the one in this code: stage 'new' is new; stage 's' is gone"):
+        check_topology(store, pipeline(stage("new", member="main")))

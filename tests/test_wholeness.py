@@ -16,10 +16,16 @@ from typer.testing import CliRunner
 from cutwater.cli import app
 from cutwater.folders import list_folders
 from cutwater.offline import manifest_of, read_journal
+from cutwater.protocol import records as r
 from cutwater.protocol.errors import StoreError
-from cutwater.stores import open_store
-from cutwater.wholeness import check_state, crc32c
+from cutwater.protocol.records import seal
+from cutwater.sinks import parquet
+from cutwater.sinks.base import Description, Identity, kind_of
+from cutwater.stores import Store, open_store
+from cutwater.wholeness import check_state, crc32c, graph_problems, mark_problems
 from tests.damages import DAMAGES, KINDS, Damage, damaged
+from tests.sink_helpers import ROWS, stage
+from tests.written import Written
 
 SEED = 7
 TIMES = 3
@@ -146,3 +152,69 @@ def test_a_state_file_is_held_against_the_checksum_beside_it(tmp_path: Path) -> 
     store.put("a.changelog", b"sows")
     with pytest.raises(StoreError, match=r"a\.changelog is damaged"):
         check_state(store, ["a.changelog", "a.changelog.crc"])
+
+
+# --- marks, names and tables ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Store:
+    """Three checkpoints, published everywhere."""
+    play = Written()
+    for _ in range(3):
+        play.checkpoint()
+    return play.write(tmp_path / "state")
+
+
+def test_a_mark_that_says_that_it_is_another_is_seen(written: Store) -> None:
+    state = read_journal(written).state
+    first, second, _ = sorted(written.list(r.MARK_PREFIX))
+    assert mark_problems(written, state) == {}
+    data = written.read(second)
+    assert data is not None
+    written.put(first, data)
+    assert mark_problems(written, state) == {first: f"it says that it is {second}"}
+    written.put(first, b"x")
+    assert list(mark_problems(written, state)) == [first]
+
+
+def test_a_mark_that_is_gone_between_others_is_seen_and_one_at_the_end_is_not_there_yet(
+    written: Store,
+) -> None:
+    state = read_journal(written).state
+    first, second, third = sorted(written.list(r.MARK_PREFIX))
+    written.delete([third])
+    assert mark_problems(written, state) == {}
+    written.put(third, b"x")
+    written.delete([second])
+    assert "is missing: sink 'out' has gone past epoch 2" in mark_problems(written, state)[second]
+    written.delete([first])
+    assert first not in mark_problems(written, state), "nobody knows that it was there"
+
+
+def test_a_damaged_description_of_a_sink_is_seen(written: Store) -> None:
+    name = "sinks/out/description.json"
+    kinds = {"sinks/": kind_of}
+    written.put(name, seal(Description("delta", None, (), None, -1)))
+    written.put("sinks/out.json", seal(Identity("abc")))
+    assert graph_problems(written, kinds) == {}
+    written.put(name, b"{}")
+    assert list(graph_problems(written, kinds)) == [name]
+
+
+def test_tables_are_looked_at_when_that_is_asked_for(tmp_path: Path, written: Store) -> None:
+    sink = parquet(str(tmp_path / "out"))
+    sink.bind(written, "out", ROWS)
+    files = stage(sink, "1-1-0-a", [1, 2, 3])
+    assert sink.publish(-1, 1, files) == 0
+    words = ["verify", "--store", str(tmp_path / "state"), "--json"]
+    plain, thorough = (CliRunner().invoke(app, [*words, *more]) for more in ([], ["--tables"]))
+    assert (plain.exit_code, thorough.exit_code) == (0, 0), thorough.output
+    shown = tmp_path / "out" / files[0]
+    shown.write_bytes(shown.read_bytes()[:-20])
+    assert CliRunner().invoke(app, words).exit_code == 0
+    found = CliRunner().invoke(app, [*words, "--tables"])
+    assert found.exit_code == 1
+    assert f"{files[0]} is damaged" in found.output
+    shown.unlink()
+    assert f"{files[0]} is missing" in CliRunner().invoke(app, [*words, "--tables"]).output

@@ -47,7 +47,7 @@ FAST: dict[str, tuple[str, ...]] = {
 WITH_SPARK: dict[str, tuple[str, ...]] = {
     "leaves.py": ("tests/test_leaves.py",),
     "runtime.py": RUNS,
-    "sinks/call.py": ("tests/test_sinks_call.py",),
+    "sinks/": SINKS,
     "spark/": (*QUERIES, *RUNS, "tests/test_pipeline_errors.py"),
     "statefiles.py": ("tests/test_statefiles.py",),
 }
