@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,16 @@ from typer.testing import CliRunner, Result
 import cutwater
 from cutwater import presence
 from cutwater.cli import app
+from cutwater.commands.looking import watermark_words
+from cutwater.commands.output import size
 from cutwater.identity import ProcessId, this_process
 from cutwater.offline import read_journal
 from cutwater.protocol import records as r
 from cutwater.protocol.barrier import Flags
 from cutwater.protocol.log import entry_name
+from cutwater.protocol.watermark import Watermark, WatermarkKind
 from cutwater.stores import open_store
+from cutwater.times import explain_name
 from tests.builders import DIAMOND
 from tests.written import Written, beating, put_status
 
@@ -472,3 +477,107 @@ def test_a_command_that_is_interrupted_says_so_and_ends_with_130(
     monkeypatch.setattr("cutwater.commands.looking.read_journal", interrupt)
     shown = call("tables", "--store", folder)
     assert (shown.exit_code, shown.stderr) == (130, "error: interrupted\n")
+
+
+# --- what is printed, whole -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("utc")
+def test_explain_draws_when_what_happened(folder: Path) -> None:
+    shown = call("explain", "2", "--store", folder).stdout
+    assert [line.rstrip() for line in shown.splitlines()[:10]] == [
+        "epoch 2  committed in 12 s, begun 2026-01-01 00:00:00  (full)",
+        "",
+        "              at",
+        "a          1.0 s  ━━······················  cut at batch 1",
+        "b          2.0 s  ··━━····················  cut at batch 1, 1.0 s after a",
+        "c           12 s  ····━━━━━━━━━━━━━━━━━━━·  cut at batch 1, 10 s after b",
+        "captured    12 s  ·······················━",
+        "manifest    12 s  ·······················━",
+        "committed   12 s  ·······················━",
+        "in out      12 s  ·······················━  published",
+    ]
+    assert shown.splitlines()[11].startswith("hint: most of the time stage 'c' worked off the rows")
+    steps = document("explain", "2", "--store", folder)["steps"]
+    assert [(s["from_s"], s["to_s"]) for s in steps] == [
+        (0.0, 1.0), (1.0, 2.0), (2.0, 12.0), (12.0, 12.1), (12.1, 12.2), (12.2, 12.3), (12.3, 12.5),
+    ]  # fmt: skip
+
+
+def test_explain_without_notes_says_that_there_are_none(folder: Path) -> None:
+    open_store(str(folder)).delete([explain_name(2)])
+    text = call("explain", "2", "--store", folder).stdout
+    assert "when what happened was not noted, or the notes are gone" in text
+    assert "not noted" not in call("explain", "4", "--store", folder).stdout, "it was aborted, and says why"
+
+
+@pytest.mark.usefixtures("utc")
+def test_show_tells_all_of_a_checkpoint(folder: Path) -> None:
+    shown = call("show", "2", "--store", folder).stdout
+    assert [line.rstrip() for line in shown.splitlines()] == [
+        "epoch 2  full  savepoint 'before-deploy'",
+        "committed 2026-01-01 00:00:12, generation 1, checkpoint id 5, watermark -",
+        "",
+        "stage  batch  cut      reads up to  watermark  files  state",
+        "a          1  aligned  -            none           1   26 B",
+        "b          1  aligned  a 1          none           1   26 B",
+        "c          1  aligned  b 1          none           1   26 B",
+        "",
+        "table      out: version 102",
+    ]
+    found = document("show", "2", "--store", folder)
+    assert (found["state_files"], found["state_bytes"], found["problem"]) == (3, 78, None)
+    assert found["stages"]["b"]["consumed"] == {"a": 1}
+    assert (found["in_flight"], found["held"]) == ([], {})
+
+
+@pytest.mark.usefixtures("utc")
+def test_checkpoints_are_listed_one_by_one(folder: Path) -> None:
+    shown = call("checkpoints", "--store", folder).stdout
+    assert [line.rstrip() for line in shown.splitlines()] == [
+        "epoch  savepoint      committed            took  gen  how      watermark  state  published",
+        "    1  -              2026-01-01 00:00:12  12 s    1  aligned  -           78 B  everywhere",
+        "    2  before-deploy  2026-01-01 00:00:12  12 s    1  full     -           78 B  everywhere",
+        "    3  -              2026-01-01 00:00:12  12 s    1  aligned  -           78 B  everywhere",
+    ]
+
+
+def test_verify_says_what_it_has_looked_at(folder: Path) -> None:
+    assert call("verify", "--store", folder).stdout.splitlines() == [
+        "journal whole; 3 stage logs of generation 1 read",
+        "epoch 1  can be restored  3 objects checked",
+        "epoch 2 (savepoint 'before-deploy')  can be restored  3 objects checked",
+        "epoch 3  can be restored  3 objects checked",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [(None, "-"), (0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (99_900, "99.9 kB"), (100_000, "100 kB"),
+     (5 * 10**6, "5.0 MB"), (10**9, "1.0 GB"), (2 * 10**12, "2.0 TB")],
+)  # fmt: skip
+def test_a_size_is_told_in_the_unit_that_one_reads_best(count: int | None, said: str) -> None:
+    assert size(count) == said
+
+
+@pytest.mark.parametrize(
+    ("mark", "said"),
+    [
+        (Watermark(WatermarkKind.NONE), "none"),
+        (Watermark(WatermarkKind.UNKNOWN), "no event yet"),
+        (Watermark(WatermarkKind.KNOWN, 1_767_225_600_000), "2026-01-01 00:00:00"),
+        (Watermark(WatermarkKind.IDLE, 1_767_225_600_000), "2026-01-01 00:00:00 (idle)"),
+    ],
+)
+@pytest.mark.usefixtures("utc")
+def test_a_watermark_is_told_in_words(mark: Watermark, said: str) -> None:
+    assert watermark_words(mark) == said

@@ -31,6 +31,7 @@ from cutwater.protocol.effects import TableHead
 from cutwater.protocol.errors import StoreError, UserError
 from cutwater.protocol.publish import duties, perform
 from cutwater.sinks import open_sinks
+from cutwater.sinks.base import is_data
 from cutwater.sinks.delta import DeltaSink, delta
 from cutwater.sinks.delta_log import FORGETS_AFTER
 from cutwater.sinks.footers import INDEXED_COLUMNS, check_pages, statistics
@@ -1099,3 +1100,22 @@ def test_a_plain_table_asks_for_nothing_special(make: Make, table: str) -> None:
     publish(make(), 1, [1])
     protocol = DeltaTable(table).protocol()
     assert (protocol.min_reader_version, protocol.min_writer_version) == (1, 2)
+
+
+def test_a_rewind_to_before_the_table_empties_one_with_a_single_version(make: Make, table: str) -> None:
+    sink = make()
+    assert publish(sink, 1, [1, 2]) == 0
+    assert sink.rewind(0, 2, -1) == 1
+    assert ids(table) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        ("part-0.parquet", True), ("city=a/part-0.parquet", True), ("_city=a/part-0.parquet", True),
+        ("part-0.txt", False), ("_temporary/0/part-0.parquet", False), (".hidden/part-0.parquet", False),
+        (".part-0.parquet", False), ("_part-0.parquet", False), ("city=a/_temporary/part-0.parquet", False),
+    ],
+)  # fmt: skip
+def test_only_what_a_job_has_committed_is_data(name: str, counts: bool) -> None:
+    assert is_data(name) is counts
