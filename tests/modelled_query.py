@@ -29,6 +29,8 @@ class Numbers:
         self.available = available
         self.grows = False
         """Whether every look finds one more."""
+        self.step = 0
+        """How many a batch takes at most, if not all."""
 
     def look(self) -> int:
         self.available += self.grows
@@ -223,6 +225,8 @@ class Query:
             )
         assert self._frame.source is not None
         found = self._frame.source.look() if limit is None else limit
+        if self._frame.source.step:
+            found = min(found, (json.loads(before) if before is not None else 0) + self._frame.source.step)
         return json.dumps(found) if found else before
 
     def _rows(self, before: str | None, after: str) -> pa.Table:

@@ -20,11 +20,13 @@ from cutwater.graph import StageDef
 from cutwater.kv import MemoryCluster
 from cutwater.leaves import Leaf
 from cutwater.mailbox import new_id
+from cutwater.protocol import effects as fx
 from cutwater.protocol.coordinator_actions import CoordinatorConfig
 from cutwater.protocol.errors import UserError
 from cutwater.protocol.leader import LeaderConfig
 from cutwater.protocol.member import MemberConfig
 from cutwater.protocol.records import SinkSpec, StageSpec, Topology
+from cutwater.protocol.stage import QueryEnd
 from cutwater.protocol.wire import Reply, Request, RequestKind
 from cutwater.runtime import Runtime
 from cutwater.sinks import parquet, parquet_files
@@ -50,6 +52,7 @@ class Running:
         self.source = Frame(self.store, self.numbers, None)
         self.channel = SimpleNamespace(name="source", feed=Feed("source", -1))
         self.copied = Frame(self.store, None, self.channel)
+        self.leaves = (Leaf(format="numbers", log=0),)
         self._boots = 0
         self.up: Runtime | None = None
 
@@ -60,7 +63,7 @@ class Running:
         sink = parquet(str(self.table))
         sink.bind(self.store, "out", SCHEMA.json())
         stages = {
-            "source": self._built("source", self.source, (), (Leaf(format="numbers", log=0),), {}),
+            "source": self._built("source", self.source, (), self.leaves, {}),
             "copied": self._built(
                 "copied", self.copied, ("source",), (Leaf(channel="source"),), {"source": self.channel}, sink
             ),
@@ -412,3 +415,148 @@ def void(_: object) -> None: ...
 
 def _idle(made: Runtime) -> set[str]:
     return {name for name, stage in made.member.stages.items() if stage.idle}
+
+
+# --- what else may happen ---------------------------------------------------------------------------------------
+
+
+def test_a_query_that_is_stopped_in_a_later_batch_has_not_taken_everything(shop: Running) -> None:
+    """It ends without an error, as one does that has."""
+    shop.numbers.available, shop.numbers.step = 6, 2
+    stopped = Event()
+
+    def stop() -> None:
+        query = newest(shop.source)
+        if not stopped.is_set() and query._last("commits") == 0:
+            stopped.set()
+            query._stopped.set()
+            raise ValueError("it is stopped")
+
+    shop.source.before_commit = stop
+    made = shop.start(once=True, every_ms=3_600_000)
+    assert made.wait(60)
+    assert stopped.is_set()
+    assert shop.shown() == list(range(6))
+
+
+def test_a_run_without_spark_from_the_start_says_so(shop: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: str) -> None:
+        raise Py4JNetworkError("Error while sending or receiving")
+
+    monkeypatch.setattr(SPARK.sparkContext, "setLocalProperty", refuse)
+    made = shop.start()
+    assert made.wait(30)
+    assert isinstance(made.failure, UserError)
+    assert "Spark has gone away under this run" in str(made.failure)
+
+
+def test_a_plan_that_reads_something_else_than_its_positions_is_given_up(shop: Running) -> None:
+    shop.start()
+    shop.await_shown(3)
+    shop.stop()
+    shop.leaves = (Leaf(format="others", log=0),)
+    shop.start()
+    told = await_that(
+        "it is given up", lambda: [t for t in shop.told if "stage 'source' is given up" in t], 30
+    )
+    assert "it now reads the source others where its position is one of the source numbers" in told[0]
+    assert "--restore REF --reset source" in told[0]
+
+
+def test_staged_leftovers_are_removed_and_what_is_shown_stays(
+    shop: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "DISCARD_FIRST_S", 0.2)
+    monkeypatch.setattr(runtime, "DISCARD_EVERY_S", 0.2)
+    shop.start()
+    shop.await_shown(3)
+    (attempt,) = {Path(file).parent for file in parquet_files(str(shop.table))}
+    over = attempt.with_name(f"1-1-0-{'0' * 8}")
+    over.mkdir()
+    (over / "part-0.parquet").write_bytes(b"x")
+    to_come = attempt.with_name(f"1-1-999-{'0' * 8}")
+    to_come.mkdir()
+    (to_come / "part-0.parquet").write_bytes(b"x")
+    shop.numbers.available = 5
+    await_that("what is over is removed", lambda: not over.exists(), 30)
+    shop.await_shown(5)
+    assert to_come.exists()
+    later = attempt.with_name(f"1-1-0-{'1' * 8}")
+    later.mkdir()
+    (later / "part-0.parquet").write_bytes(b"x")
+    await_that("and again the next time", lambda: not later.exists(), 30)
+
+
+def test_a_second_process_of_a_member_is_told_of_once(shop: Running) -> None:
+    made = shop.start()
+    shop.await_shown(3)
+    made.links.alive = lambda: {"main": ("boot1", "boot9")}  # type: ignore[assignment, method-assign]
+    for _ in range(2):
+        made.shell.call(made._look_for_twin)
+    told = await_that("it is told", lambda: [t for t in shop.told if "member 'main' runs 2 times" in t], 30)
+    made.shell.call(lambda: shop.told.append("over"))
+    await_that("both looks", lambda: "over" in shop.told, 30)
+    assert len([t for t in shop.told if "runs 2 times" in t]) == len(told) == 1
+
+
+def test_an_object_that_is_not_there_cannot_be_copied(shop: Running) -> None:
+    made = shop.start()
+    shop.store.create("a/1", b"x")
+    assert made._perform(fx.Copy("a/1", "b/1")) is fx.DONE
+    assert shop.store.read("b/1") == b"x"
+    assert made._perform(fx.Copy("a/2", "b/2")) is None
+
+
+def test_all_of_many_objects_are_deleted(shop: Running) -> None:
+    made = shop.start()
+    for number in range(3):
+        shop.store.create(f"a/{number}", b"x")
+    made._perform(fx.Delete(tuple(f"a/{number}" for number in range(3))))
+    assert shop.store.list("a/") == []
+
+
+def test_trouble_with_the_store_is_told_and_not_too_often(shop: Running) -> None:
+    made = shop.start()
+    shop.await_shown(3)
+
+    def trouble() -> None:
+        made.shell.last_trouble = f"no disk {len(shop.told)}"
+
+    for _ in range(2):
+        made.shell.call(trouble)
+        await_that("a step", lambda: "no disk" in made.shell.last_trouble, 30)
+    told = await_that("it is told", lambda: [t for t in shop.told if "is tried again: no disk" in t], 30)
+    assert len(told) == 1
+
+
+def test_a_member_polls_a_folder_often_and_a_bucket_seldom(tmp_path: Path) -> None:
+    bucket, folder = open_store("memory://", create=True), open_store(str(tmp_path), create=True)
+    assert runtime.member_config(folder, True, 3, 5) == MemberConfig(
+        poll_ms=200, restarts=3, tolerated_failures=5
+    )
+    assert runtime.member_config(folder, False, 3, 5).poll_ms == 1_000
+    assert runtime.member_config(bucket, True, 3, 5).poll_ms == 2_000
+    assert runtime.member_config(bucket, False, 3, 5).poll_ms == 2_000
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (
+            "x terminated with exception: a.b.C: no\n at z\nCaused by: java.io.IOException: full",
+            "java.io.IOException: full",
+        ),
+        ("Traceback\n  File x\nValueError: bad row\n\nCaused by: a.Java: y", "ValueError: bad row"),
+        ("x\nBatchFailed: KeyError: 'id'\nPy4JError: z", "KeyError: 'id'"),
+        ("something", "something"),
+        ("", "RuntimeError"),
+    ],
+)
+def test_of_what_spark_says_the_users_own_error_is_told(said: str, reason: str) -> None:
+    assert host.reason_of(RuntimeError(said)) == reason
+
+
+def test_a_worker_that_was_slow_to_start_is_overload_and_no_fault() -> None:
+    assert host.kind_of(RuntimeError("Python worker failed to connect back.")) is QueryEnd.OVERLOADED
+    assert host.kind_of(RuntimeError("INCOMPATIBLE")) is QueryEnd.HOPELESS
+    assert host.kind_of(RuntimeError("x")) is QueryEnd.FAILED
