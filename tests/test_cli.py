@@ -20,7 +20,7 @@ import cutwater
 from cutwater import presence
 from cutwater.cli import app
 from cutwater.commands.looking import watermark_words
-from cutwater.commands.output import size
+from cutwater.commands.output import local, size
 from cutwater.identity import ProcessId, this_process
 from cutwater.offline import read_journal
 from cutwater.protocol import records as r
@@ -581,3 +581,10 @@ def test_a_size_is_told_in_the_unit_that_one_reads_best(count: int | None, said:
 @pytest.mark.usefixtures("utc")
 def test_a_watermark_is_told_in_words(mark: Watermark, said: str) -> None:
     assert watermark_words(mark) == said
+
+
+def test_a_moment_of_today_is_told_without_its_date() -> None:
+    now = time.time()
+    assert local(now) == time.strftime("%H:%M:%S", time.localtime(now))
+    assert local(now - 2 * 86_400) == time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now - 2 * 86_400))
+    assert local(None) == "-"

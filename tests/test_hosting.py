@@ -3,6 +3,7 @@ but Spark, whose queries are modelled."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
@@ -27,7 +28,7 @@ from cutwater.protocol.leader import LeaderConfig
 from cutwater.protocol.member import MemberConfig
 from cutwater.protocol.records import SinkSpec, StageSpec, Topology
 from cutwater.protocol.stage import QueryEnd
-from cutwater.protocol.wire import Reply, Request, RequestKind
+from cutwater.protocol.wire import Heartbeat, Reply, Request, RequestKind
 from cutwater.runtime import Runtime
 from cutwater.sinks import parquet, parquet_files
 from cutwater.spark import host
@@ -490,9 +491,9 @@ def test_staged_leftovers_are_removed_and_what_is_shown_stays(
 def test_a_second_process_of_a_member_is_told_of_once(shop: Running) -> None:
     made = shop.start()
     shop.await_shown(3)
-    made.links.alive = lambda: {"main": ("boot1", "boot9")}  # type: ignore[assignment, method-assign]
+    made.links.alive = lambda: {"main": ("boot1", "boot9")}  # type: ignore[method-assign]
     for _ in range(2):
-        made.shell.call(made._look_for_twin)
+        made._on_message("other", Heartbeat("other", "boot1", 0, 0))
     told = await_that("it is told", lambda: [t for t in shop.told if "member 'main' runs 2 times" in t], 30)
     made.shell.call(lambda: shop.told.append("over"))
     await_that("both looks", lambda: "over" in shop.told, 30)
@@ -560,3 +561,49 @@ def test_a_worker_that_was_slow_to_start_is_overload_and_no_fault() -> None:
     assert host.kind_of(RuntimeError("Python worker failed to connect back.")) is QueryEnd.OVERLOADED
     assert host.kind_of(RuntimeError("INCOMPATIBLE")) is QueryEnd.HOPELESS
     assert host.kind_of(RuntimeError("x")) is QueryEnd.FAILED
+
+
+def test_a_stage_becomes_idle_while_checkpoints_go_on(shop: Running) -> None:
+    made = shop.start(every_ms=100, idle_after_s=1.0)
+    shop.await_shown(3)
+    await_that("both are idle", lambda: len(_idle(made)) == 2, 30)
+
+
+def test_a_host_that_was_closed_starts_nothing_more(shop: Running) -> None:
+    made = shop.start()
+    shop.await_shown(3)
+    hosting, stage = made.hosts["source"], made.member.stages["source"]
+    shop.stop()
+    hosting.start(1, stage.incarnation)
+    assert len(shop.source.queries) == 1
+
+
+def test_who_creates_an_object_second_is_told_so(shop: Running) -> None:
+    made = shop.start()
+    assert made._perform(fx.Create("a/1", b"x")) is fx.CREATED
+    assert made._perform(fx.Create("a/1", b"y")) is fx.EXISTS
+    assert shop.store.read("a/1") == b"x"
+
+
+def test_every_version_of_a_table_names_its_epoch(shop: Running) -> None:
+    made = shop.start(every_ms=3_600_000)
+    await_that("rows to cut behind", lambda: _has_rows(shop), 30)
+    epochs = [shop.ask(RequestKind.CHECKPOINT).epoch]
+    shop.await_shown(3)
+    shop.numbers.available = 6
+    await_that("further rows", lambda: _has_read(shop, 6), 30)
+    epochs.append(shop.ask(RequestKind.CHECKPOINT).epoch)
+    shop.await_shown(6)
+    found = [
+        made.sinks["out"]._files.read(name) for name in made.sinks["out"]._files.list("_cutwater/versions/")
+    ]
+    assert [json.loads(data or b"")["epoch"] for data in found] == epochs
+
+
+def test_it_is_told_when_a_sink_cannot_go_back(shop: Running) -> None:
+    made = shop.start()
+    for can, version, told in ((False, 5, 1), (True, 5, 1), (False, None, 1)):
+        sink = SimpleNamespace(name="out", rewinds=can, rewind=lambda *_, version=version: version)
+        made.sinks = {"out": sink}  # type: ignore[dict-item]
+        assert made._perform(fx.RewindTable("out", 1, 2, 3, False)) == version
+        assert sum("sink 'out' cannot go back" in line for line in shop.told) == told

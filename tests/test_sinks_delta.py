@@ -11,10 +11,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from datetime import date, datetime
 from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import duckdb
@@ -22,6 +24,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
 from pyspark.sql import SparkSession
 
 from cutwater.leftovers import tidy
@@ -30,7 +33,7 @@ from cutwater.protocol.chain import digest
 from cutwater.protocol.effects import TableHead
 from cutwater.protocol.errors import StoreError, UserError
 from cutwater.protocol.publish import duties, perform
-from cutwater.sinks import open_sinks
+from cutwater.sinks import SinkFailed, open_sinks
 from cutwater.sinks.base import is_data
 from cutwater.sinks.delta import DeltaSink, delta
 from cutwater.sinks.delta_log import FORGETS_AFTER
@@ -1119,3 +1122,49 @@ def test_a_rewind_to_before_the_table_empties_one_with_a_single_version(make: Ma
 )  # fmt: skip
 def test_only_what_a_job_has_committed_is_data(name: str, counts: bool) -> None:
     assert is_data(name) is counts
+
+
+def test_bounds_are_told_only_if_every_part_of_a_file_has_them() -> None:
+    def part(**what: Any) -> Any:
+        return SimpleNamespace(**({"has_null_count": True, "null_count": 0, "num_values": 1} | what))
+
+    parts = [part(has_min_max=True, min=5, max=6), part(has_min_max=False)]
+    footer = SimpleNamespace(
+        num_rows=2,
+        num_row_groups=2,
+        row_group=lambda group: SimpleNamespace(column=lambda _: SimpleNamespace(statistics=parts[group])),
+        schema=SimpleNamespace(to_arrow_schema=lambda: pa.schema([("id", pa.int64())])),
+    )
+    assert json.loads(statistics(footer)) == {
+        "numRecords": 2, "minValues": {}, "maxValues": {}, "nullCount": {"id": 0},
+    }  # fmt: skip
+    parts[1] = part(has_min_max=True, min=1, max=2)
+    assert json.loads(statistics(footer))["minValues"] == {"id": 1}
+    parts[0] = part(has_null_count=False)
+    assert json.loads(statistics(footer))["nullCount"] == {}
+
+
+def test_staged_windows_are_known_by_their_folders(make: Make, table: str) -> None:
+    sink = make(final_by="at")
+    for folder in ("__cutwater_end=60000", "__cutwater_end=__HIVE_DEFAULT_PARTITION__"):
+        place = Path(sink.staging("a").removeprefix("file://"), folder)
+        place.mkdir(parents=True)
+        pq.write_table(pa.table({"id": [1]}), place / "part-0.parquet")
+        pq.write_table(pa.table({"id": []}), place / "part-1.parquet")
+    assert [file.end for file in sink.staged("a")] == [60_000, None]
+    assert sink.measure(sink.staged("a"))[0] == 2
+
+
+def test_a_table_that_cannot_be_read_is_an_error_of_the_sink(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = make()
+    publish(sink, 1, [1])
+    publish(sink, 2, [2])
+
+    def fail(*_: object, **__: object) -> None:
+        raise DeltaError("no such luck")
+
+    monkeypatch.setattr(sys.modules[DeltaSink.__module__], "DeltaTable", fail)
+    with pytest.raises(SinkFailed, match="no such luck"):
+        sink.rewind(1, 3, 0)

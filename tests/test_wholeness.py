@@ -22,7 +22,7 @@ from cutwater.protocol.records import seal
 from cutwater.sinks import parquet
 from cutwater.sinks.base import Description, Identity, kind_of
 from cutwater.stores import Store, open_store
-from cutwater.wholeness import check_state, crc32c, graph_problems, mark_problems
+from cutwater.wholeness import check_state, crc32c, graph_problems, journal_problems, mark_problems
 from tests.damages import DAMAGES, KINDS, Damage, damaged
 from tests.sink_helpers import ROWS, stage
 from tests.written import Written
@@ -218,3 +218,15 @@ def test_tables_are_looked_at_when_that_is_asked_for(tmp_path: Path, written: St
     assert f"{files[0]} is damaged" in found.output
     shown.unlink()
     assert f"{files[0]} is missing" in CliRunner().invoke(app, [*words, "--tables"]).output
+
+
+def test_what_is_later_than_the_journals_end_is_seen(written: Store) -> None:
+    journal = read_journal(written)
+    assert journal.state.committed[3].index == journal.index
+    assert journal_problems(written, journal) == {}
+    written.put(f"{r.CHECKPOINT_PREFIX}notes", b"")
+    assert journal_problems(written, journal) == {}
+    last = max(written.list("journal/"))
+    written.delete([last])
+    (why,) = journal_problems(written, read_journal(written)).values()
+    assert f"is of entry {journal.index}, and the journal ends at {journal.index - 1}" in why
