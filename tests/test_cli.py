@@ -19,6 +19,7 @@ from typer.testing import CliRunner, Result
 import cutwater
 from cutwater import presence
 from cutwater.cli import app
+from cutwater.commands.explaining import watermark_hints
 from cutwater.commands.looking import watermark_words
 from cutwater.commands.output import local, size
 from cutwater.identity import ProcessId, this_process
@@ -29,7 +30,7 @@ from cutwater.protocol.log import entry_name
 from cutwater.protocol.watermark import Watermark, WatermarkKind
 from cutwater.stores import open_store
 from cutwater.times import explain_name
-from tests.builders import DIAMOND
+from tests.builders import DIAMOND, manifest
 from tests.written import Written, beating, put_status
 
 WHO_AM_I = (
@@ -588,3 +589,16 @@ def test_a_moment_of_today_is_told_without_its_date() -> None:
     assert local(now) == time.strftime("%H:%M:%S", time.localtime(now))
     assert local(now - 2 * 86_400) == time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now - 2 * 86_400))
     assert local(None) == "-"
+
+
+def test_explain_names_who_holds_the_watermark_back() -> None:
+    marks = {
+        "known": Watermark(WatermarkKind.KNOWN, 5), "none": Watermark(WatermarkKind.NONE),
+        "late": Watermark(WatermarkKind.UNKNOWN), "resting": Watermark(WatermarkKind.IDLE, 7),
+    }  # fmt: skip
+    found = manifest(1, 1, [r.StageReport(n, 1, 0, False, {}, {}, mark, {}) for n, mark in marks.items()])
+    unknown, idle = watermark_hints(found)
+    assert unknown.startswith("no event time seen yet by late: ")
+    assert idle == "idle, and holding back no watermark: resting"
+    drained = msgspec.structs.replace(found, flags=int(Flags.DRAIN))
+    assert watermark_hints(drained) == [unknown]

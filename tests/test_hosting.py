@@ -4,6 +4,7 @@ but Spark, whose queries are modelled."""
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
@@ -142,9 +143,11 @@ def test_every_row_comes_through_once(shop: Running) -> None:
 
 
 def test_a_member_that_is_stopped_goes_on_where_it_was(shop: Running) -> None:
+    before = _threads()
     shop.start()
     shop.await_shown(3)
     shop.stop()
+    await_that("all its threads have ended", lambda: not (_threads() - before), 30)
     assert not any(query.is_active for query in shop.source.queries + shop.copied.queries)
     shop.numbers.available = 7
     shop.start()
@@ -248,6 +251,10 @@ def test_a_restore_takes_the_table_back_and_the_queries_go_on_from_there(shop: R
     await_that("the rows come again", lambda: _last(shop, "source") >= 1, 30)
     assert shop.ask(RequestKind.CHECKPOINT).ok
     shop.await_shown(8)
+
+
+def _threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("cutwater")}
 
 
 def _last(shop: Running, stage: str) -> int:
@@ -491,6 +498,7 @@ def test_staged_leftovers_are_removed_and_what_is_shown_stays(
 def test_a_second_process_of_a_member_is_told_of_once(shop: Running) -> None:
     made = shop.start()
     shop.await_shown(3)
+    made._on_message("other", Heartbeat("other", "boot1", 0, 0))
     made.links.alive = lambda: {"main": ("boot1", "boot9")}  # type: ignore[method-assign]
     for _ in range(2):
         made._on_message("other", Heartbeat("other", "boot1", 0, 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -267,3 +268,14 @@ def test_what_spark_wrote_is_read_by_spark_duckdb_and_arrow(
     assert found.columns == ["id", "window", "kind"]
     assert found.project("id, kind").fetchall() == [(0, "a/b=c %"), (1, None), (2, "a/b=c %")]
     assert sorted(ids(folder)) == [0, 1, 2]
+
+
+def test_every_so_often_a_version_lists_all_files(
+    make: Make, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[ParquetSink.__module__], "LIST_ALL_EVERY", 3)
+    sink = make()
+    for number in range(8):
+        assert sink.publish(number - 1, number + 1, stage(sink, f"a{number}", [number])) == number
+        assert ids(folder) == list(range(number + 1))
+    assert [ids(folder, version) for version in (2, 3, 4, 6)] == [list(range(n + 1)) for n in (2, 3, 4, 6)]

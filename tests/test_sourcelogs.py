@@ -122,3 +122,4 @@ def test_what_spark_concludes_from_one_compact_file() -> None:
     assert can_start(log, 5)  # 6
     assert not can_start({**log, 14: "14", 15: "15", 16: "16", 17: "17"}, 5)
     assert can_start({**log, 14: "14", 15: "15", 16: "16", 17: "17"}, 12)
+    assert can_start({**log, 14: "14", 15: "15", 16: "16", 17: "17"}, 6)  # 12

@@ -95,15 +95,15 @@ def _reasons() -> list[dict[str, str]]:
 
 
 def _reason(mutant: Mutant, reasons: list[dict[str, str]]) -> str | None:
-    """Why a mutant does not matter, if an entry names it: by its function, or by its line and what that becomes."""
+    """Why a mutant does not matter, if an entry fits it."""
+    seen = {
+        "file": mutant.module,
+        "function": mutant.function,
+        "line": mutant.before,
+        "becomes": mutant.after,
+    }
     for entry in reasons:
-        if entry["file"] != mutant.module:
-            continue
-        if "function" in entry:
-            is_it = entry["function"] == mutant.function
-        else:
-            is_it = entry["line"] == mutant.before and entry.get("becomes", mutant.after) == mutant.after
-        if is_it:
+        if all(entry.get(key, value) == value for key, value in seen.items()):
             return entry["reason"]
     return None
 
