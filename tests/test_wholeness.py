@@ -15,14 +15,24 @@ from typer.testing import CliRunner
 
 from cutwater.cli import app
 from cutwater.folders import list_folders
-from cutwater.offline import manifest_of, read_journal
+from cutwater.offline import drive, manifest_of, read_journal
 from cutwater.protocol import records as r
 from cutwater.protocol.errors import StoreError
+from cutwater.protocol.log import follow
 from cutwater.protocol.records import seal
+from cutwater.protocol.stagelog import StageLog
 from cutwater.sinks import parquet
 from cutwater.sinks.base import Description, Identity, kind_of
 from cutwater.stores import Store, open_store
-from cutwater.wholeness import check_state, crc32c, graph_problems, journal_problems, mark_problems
+from cutwater.wholeness import (
+    NextRun,
+    check_rows,
+    check_state,
+    crc32c,
+    graph_problems,
+    journal_problems,
+    mark_problems,
+)
 from tests.damages import DAMAGES, KINDS, Damage, damaged
 from tests.sink_helpers import ROWS, stage
 from tests.written import Written
@@ -230,3 +240,73 @@ def test_what_is_later_than_the_journals_end_is_seen(written: Store) -> None:
     written.delete([last])
     (why,) = journal_problems(written, read_journal(written)).values()
     assert f"is of entry {journal.index}, and the journal ends at {journal.index - 1}" in why
+
+
+# --- what the next run would read, one thing at a time --------------------------------------------------------------
+
+
+def problems_of(store: Path) -> dict[str, str]:
+    opened = open_store(str(store))
+    state = read_journal(opened).state
+    newest = manifest_of(opened, state.committed[state.head]) if state.head is not None else None
+    return NextRun(opened, state, newest).look(lambda line: None)
+
+
+@pytest.fixture
+def stopped(kept: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(kept, tmp_path / "state"))
+
+
+def newest_folder(store: Path, name: str) -> Path:
+    return max((store / f"stages/{name}/1/spark").iterdir(), key=lambda path: int(path.name))
+
+
+def test_a_store_that_was_stopped_is_whole(stopped: Path) -> None:
+    assert problems_of(stopped) == {}
+
+
+def test_spark_folders_that_are_gone_are_missed_if_they_have_more_than_the_checkpoint(stopped: Path) -> None:
+    for name in ("first", "second"):
+        shutil.rmtree(stopped / f"stages/{name}/1/spark")
+    found = problems_of(stopped)
+    assert (
+        found["stage 'first'"] == "the Spark folders of stage first are gone; restore the newest checkpoint"
+    )
+    assert "stage 'second'" not in found, "it goes on from the checkpoint"
+
+
+def test_a_folder_that_the_log_does_not_know_is_seen_beside_those_that_it_knows(stopped: Path) -> None:
+    newest = newest_folder(stopped, "first")
+    shutil.copytree(newest, newest.with_name(str(int(newest.name) + 7)))
+    why = problems_of(stopped)["stage 'first'"]
+    assert why.startswith(
+        f"it has a Spark folder of incarnation {int(newest.name) + 7}, and its log knows {newest.name}"
+    )
+
+
+def test_a_log_that_is_empty_is_missed(stopped: Path) -> None:
+    shutil.rmtree(stopped / "stages/first/1/log")
+    found = problems_of(stopped)
+    assert found["stage 'first'"] == "the log of stage first is empty, and it has run: its entries were lost"
+    assert "channel 'first' → 'second'" in found
+
+
+def test_a_plan_that_spark_has_lost_is_missed(stopped: Path) -> None:
+    newest = newest_folder(stopped, "second")
+    last = max((newest / "offsets").iterdir(), key=lambda path: int(path.name) if path.name.isdigit() else -1)
+    last.unlink()
+    assert "end at batch 1, and the stage's log has batch 2" in problems_of(stopped)["stage 'second'"]
+
+
+def test_rows_that_are_still_to_be_read_are_missed_and_counted(stopped: Path) -> None:
+    opened = open_store(str(stopped))
+    log = StageLog("first", 1)
+    drive(opened, follow(log.view))
+    batch = log.state.batches[log.state.last]
+    check_rows(opened, batch.files, batch)
+    for change in ({"rows": batch.rows + 1}, {"size": batch.size - 1}):
+        with pytest.raises(StoreError, match="and the log says"):
+            check_rows(opened, batch.files, msgspec.structs.replace(batch, **change))
+    check_rows(opened, batch.files, None)
+    (stopped / batch.files[0]).unlink()
+    assert "is gone" in problems_of(stopped)["channel 'first' → 'second'"]

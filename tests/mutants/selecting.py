@@ -50,8 +50,9 @@ WITH_SPARK: dict[str, tuple[str, ...]] = {
     "sinks/": SINKS,
     "spark/": (*QUERIES, *RUNS, "tests/test_pipeline_errors.py"),
     "statefiles.py": ("tests/test_statefiles.py",),
+    "wholeness.py": ("tests/test_wholeness.py",),
 }
-"""The same for those of which only real Spark shows whether they are right."""
+"""The same for those of which only tests with Spark, or that take long, show whether they are right."""
 
 
 def tests_of(module: str, table: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
