@@ -45,8 +45,11 @@ def main() -> int:
     print(f"{count} of {len(candidates)} mutants, and {len(excluded)} that do not matter", flush=True)
     with tempfile.TemporaryDirectory(prefix="mutants-", ignore_cleanup_errors=True) as temp:
         runner = Runner(TREE, Path(temp), wanted.jobs, wanted.spark)
-        runner.learn({m.module for m in sample}, lambda line: print(f"  {line}", flush=True))
-        verdicts = _judge(runner, sample)
+        try:
+            runner.learn({m.module for m in sample}, lambda line: print(f"  {line}", flush=True))
+            verdicts = _judge(runner, sample)
+        finally:
+            runner.close()
     _report(verdicts, Counter(m.module for m in excluded))
     return 0
 

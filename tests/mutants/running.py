@@ -93,13 +93,26 @@ class Copy:
         late = time.monotonic() > self._deadline
         if pid == 0 and not late:
             return None
-        with suppress(ProcessLookupError):
-            os.killpg(self._pid, signal.SIGKILL)  # and with it what its tests have started
         if pid == 0:
-            os.waitpid(self._pid, 0)
+            self.end()
+            return -1
+        self._clear_away()
+        return os.waitstatus_to_exitcode(status)
+
+    def end(self) -> None:
+        """Ends the process, if there is one."""
+        if self.job is not None:
+            self._clear_away()
+            with suppress(ChildProcessError):
+                os.waitpid(self._pid, 0)
+
+    def _clear_away(self) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(self._pid, signal.SIGKILL)  # what its tests have started
         self._undo()
         self.job = None
-        return -1 if pid == 0 else os.waitstatus_to_exitcode(status)
 
     def _write(self, file: Path, text: str) -> None:
         file.write_text(text)
@@ -119,7 +132,7 @@ class Runner:
         for name in HEAVY:
             with suppress(ImportError):
                 importlib.import_module(name)
-        self._copies = [Copy(tree, temp / f"copy-{n}") for n in range(jobs)]
+        self._all_copies = self._copies = [Copy(tree, temp / f"copy-{n}") for n in range(jobs)]
 
     def learn(self, modules: set[str], tell: Callable[[str], None]) -> None:
         """Runs the tests of some modules as they are."""
@@ -128,7 +141,7 @@ class Runner:
             wanted |= {(f, SLOW) for m in modules for f in tests_of(m, WITH_SPARK)}
         cache = self._tree / ".mutants"
         cache.mkdir(exist_ok=True)
-        jobs: dict[Job, tuple[str, str]] = {}
+        jobs: dict[Job, tuple[str, str, Path]] = {}
         for file, marks in sorted(wanted):
             if not (self._tree / file).exists():
                 continue
@@ -136,9 +149,9 @@ class Runner:
             if place.exists():
                 self._known[file, marks] = Known(*json.loads(place.read_text()))
             else:
-                jobs[Job((file,), marks, None, 1800.0, trace=place)] = file, marks
+                jobs[Job((file,), marks, None, 1800.0, trace=self._temp / place.name)] = file, marks, place
         for job, code in self._run(iter(list(jobs))):
-            file, marks = jobs[job]
+            file, marks, place = jobs[job]
             if job.trace is None or not job.trace.exists():
                 raise SystemExit(
                     f"{file} cannot be run without any mutant (exit {code}): see `pytest {file}`"
@@ -147,8 +160,8 @@ class Runner:
             tell(f"{file} ({marks.partition(' and ')[0]}): {len(known.seconds)} tests")
             for test in known.failed:
                 tell(f"  left out, it fails without any mutant: {test}")
-            if known.failed:
-                job.trace.unlink()
+            if not known.failed:
+                shutil.copy(job.trace, place)
 
     def judge(self, mutants: list[Mutant]) -> Iterator[tuple[Mutant, Verdict]]:
         """A verdict for each mutant, as they become known: by the quick tests, and if need be by those with Spark."""
@@ -197,6 +210,11 @@ class Runner:
                 if not mutant.function or any(line in mutant.lines for line in ran):
                     chosen[test] = seconds
         return chosen
+
+    def close(self) -> None:
+        """Ends the processes that are still under way."""
+        for copy in self._all_copies:
+            copy.end()
 
     def _run(self, jobs: Iterator[Job]) -> Iterator[tuple[Job, int]]:
         """Keeps all copies busy, and gives each job with its exit code when it has ended."""
