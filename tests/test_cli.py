@@ -28,9 +28,12 @@ from cutwater.protocol import records as r
 from cutwater.protocol.barrier import Flags
 from cutwater.protocol.log import entry_name
 from cutwater.protocol.watermark import Watermark, WatermarkKind
+from cutwater.sinks import parquet
+from cutwater.sinks.opening import open_sink
 from cutwater.stores import open_store
 from cutwater.times import explain_name
 from tests.builders import DIAMOND, manifest
+from tests.sink_helpers import ROWS
 from tests.written import Written, beating, put_status
 
 WHO_AM_I = (
@@ -602,3 +605,24 @@ def test_explain_names_who_holds_the_watermark_back() -> None:
     assert idle == "idle, and holding back no watermark: resting"
     drained = msgspec.structs.replace(found, flags=int(Flags.DRAIN))
     assert watermark_hints(drained) == [unknown]
+
+
+def test_status_gives_programs_the_watermarks_of_stages_as_moments(folder: Path) -> None:
+    with beating(open_store(str(folder))):
+        (member,) = document("status", "--store", folder)["members"]
+    assert [stage["watermark"] for stage in member["stages"]] == [None, "2026-01-01T00:00:00.000+00:00", None]
+
+
+def test_a_store_without_a_checkpoint_says_so(tmp_path: Path) -> None:
+    Written().write(tmp_path / "state")
+    assert (
+        call("checkpoints", "--store", tmp_path / "state").stdout == "no checkpoint has been committed yet\n"
+    )
+    assert document("checkpoints", "--store", tmp_path / "state")["checkpoints"] == []
+    assert "no checkpoint has been committed yet" in call("verify", "--store", tmp_path / "state").stdout
+
+
+def test_a_sink_that_is_opened_by_name_has_that_name(tmp_path: Path, folder: Path) -> None:
+    store = open_store(str(folder))
+    parquet(str(tmp_path / "rows")).bind(store, "out", ROWS)
+    assert open_sink(store, "out").name == "out"

@@ -602,3 +602,14 @@ def test_the_next_plan_reads_nothing_more_and_works_with_the_later_watermark() -
 def test_sources_that_have_given_nothing_yet_are_native() -> None:
     channel = '{"channel":"a","batch":3,"incarnation":1}'
     assert Offsets(0, 0, {}, (None, channel, '{"logOffset":3}')).native == (0, 2)
+
+
+@pytest.mark.parametrize("rocksdb", [True, False], ids=["rocksdb", "files"])
+def test_every_file_of_a_folder_can_be_given_up_some_day(store: Store, rocksdb: bool) -> None:
+    """What was in no span would stay for ever."""
+    make_folder(store, STAGE, 1, 1, None, None)
+    query = Query(store, 1, rocksdb=rocksdb).run(4)
+    query.snapshot(2, 0, ["a.sst"])
+    query.run(2)
+    _, states = find_stored(store, STAGE, 1, 1, Cache())
+    assert sorted(state.name for state in states) == store.list(query.prefix)

@@ -123,3 +123,13 @@ def test_what_spark_concludes_from_one_compact_file() -> None:
     assert not can_start({**log, 14: "14", 15: "15", 16: "16", 17: "17"}, 5)
     assert can_start({**log, 14: "14", 15: "15", 16: "16", 17: "17"}, 12)
     assert can_start({**log, 14: "14", 15: "15", 16: "16", 17: "17"}, 6)  # 12
+
+
+def test_a_log_of_another_version_is_not_written_anew() -> None:
+    it = life(setting=50)
+    it.run(12)
+    data = it.store.read(f"{it.prefix}sources/0/3")
+    assert data is not None
+    it.store.put(f"{it.prefix}sources/0/3", data.replace(b"v1", b"v9", 1))
+    with pytest.raises(StoreError, match=r"sources/0/3 cannot be read \(it is of version b'v9'\)"):
+        make_folder(it.store, STAGE, 1, 2, 1, None, 11, 4)

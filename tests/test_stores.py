@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -573,3 +574,24 @@ def test_a_bucket_that_goes_while_an_object_is_read_is_noticed(monkeypatch: pyte
     monkeypatch.setattr("cutwater.stores.obstore.get_range", gone)
     with pytest.raises(StoreUnavailable):
         store.checksum("a")
+
+
+def test_a_full_disk_is_no_reason_to_copy_instead_of_linking(
+    local: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local.create("a", b"x")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(os, "link", full)
+    with pytest.raises(OSError, match="no space left"):
+        local.copy("a", "b")
+    assert not local.exists("b")
+
+
+def test_a_copy_to_where_something_is_leaves_that_there(local: LocalStore) -> None:
+    local.create("a", b"x")
+    local.create("b", b"y")
+    local.copy("a", "b")
+    assert local.read("b") == b"y"

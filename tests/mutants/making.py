@@ -27,6 +27,8 @@ COMPARISONS = {
     ast.In: ("in", ("not in",)),
     ast.NotIn: ("not in", ("in",)),
 }
+PLAIN = {"strict", "daemon", "soft_wrap", "markup", "highlight", "ignore_errors"}
+"""Arguments that only state what holds anyway, or how something looks."""
 OPPOSITES = {"min": "max", "max": "min", "any": "all", "all": "any"}
 
 
@@ -208,6 +210,8 @@ def _parts(statement: ast.stmt) -> Iterator[ast.AST]:
     while queue:
         node = queue.pop()
         if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Call) and _is_speech(node)):
+            continue
+        if isinstance(node, ast.keyword) and node.arg in PLAIN:
             continue
         yield node
         queue += list(ast.iter_child_nodes(node))

@@ -102,13 +102,12 @@ class Copy:
     def end(self) -> None:
         """Ends the process, if there is one."""
         if self.job is not None:
+            os.kill(self._pid, signal.SIGKILL)
             self._clear_away()
             with suppress(ChildProcessError):
                 os.waitpid(self._pid, 0)
 
     def _clear_away(self) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(self._pid, signal.SIGKILL)
         with suppress(ProcessLookupError):
             os.killpg(self._pid, signal.SIGKILL)  # what its tests have started
         self._undo()
