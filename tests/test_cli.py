@@ -511,7 +511,9 @@ def test_explain_draws_when_what_happened(folder: Path) -> None:
         "in out      12 s  ·······················━  published",
     ]
     assert shown.splitlines()[11].startswith("hint: most of the time stage 'c' worked off the rows")
-    steps = document("explain", "2", "--store", folder)["steps"]
+    found = document("explain", "2", "--store", folder)
+    assert [hint.partition(" worked")[0] for hint in found["hints"]] == ["most of the time stage 'c'"]
+    steps = found["steps"]
     assert [(s["from_s"], s["to_s"]) for s in steps] == [
         (0.0, 1.0), (1.0, 2.0), (2.0, 12.0), (12.0, 12.1), (12.1, 12.2), (12.2, 12.3), (12.3, 12.5),
     ]  # fmt: skip

@@ -106,6 +106,12 @@ def test_a_file_that_cannot_be_used_is_explained_by_its_own_line(
         load(written(tmp_path, text))
 
 
+@pytest.mark.usefixtures("clean_path")
+def test_ctrl_c_while_a_file_is_loaded_is_no_error_of_the_file(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        load(written(tmp_path, "raise KeyboardInterrupt"))
+
+
 def test_a_run_of_a_file_that_is_not_there_is_an_error() -> None:
     shown = call("run", "nowhere.py")
     assert shown.exit_code == 1

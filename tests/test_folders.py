@@ -613,3 +613,19 @@ def test_every_file_of_a_folder_can_be_given_up_some_day(store: Store, rocksdb: 
     query.run(2)
     _, states = find_stored(store, STAGE, 1, 1, Cache())
     assert sorted(state.name for state in states) == store.list(query.prefix)
+
+
+def test_a_store_that_fails_while_a_folder_is_made_is_not_taken_for_a_file_that_is_gone(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_folder(store, STAGE, 1, 1, None, None)
+    Query(store, 1).run(2)
+
+    def fail(*_: object) -> None:
+        raise OSError("the store does not answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("cutwater.folders._copy", fail)
+        with pytest.raises(OSError, match="does not answer"):
+            make_folder(store, STAGE, 1, 2, 1, None, 1)
+    make_folder(store, STAGE, 1, 2, 1, None, 1)

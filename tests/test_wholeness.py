@@ -8,15 +8,19 @@ import shutil
 import tarfile
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
 from typer.testing import CliRunner
 
 from cutwater.cli import app
+from cutwater.commands.verifying import check_objects, needed
 from cutwater.folders import list_folders
 from cutwater.offline import drive, manifest_of, read_journal
 from cutwater.protocol import records as r
+from cutwater.protocol.chain import digest
 from cutwater.protocol.errors import StoreError
 from cutwater.protocol.log import follow
 from cutwater.protocol.records import seal
@@ -33,6 +37,7 @@ from cutwater.wholeness import (
     journal_problems,
     mark_problems,
 )
+from tests.builders import manifest
 from tests.damages import DAMAGES, KINDS, Damage, damaged
 from tests.sink_helpers import ROWS, stage
 from tests.written import Written
@@ -310,3 +315,23 @@ def test_rows_that_are_still_to_be_read_are_missed_and_counted(stopped: Path) ->
     check_rows(opened, batch.files, None)
     (stopped / batch.files[0]).unlink()
     assert "is gone" in problems_of(stopped)["channel 'first' → 'second'"]
+
+
+def test_objects_are_looked_at_with_and_without_a_checksum(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "state"), create=True)
+    named: Any = SimpleNamespace(held={}, objects=lambda: {"plain": None, "summed": digest(b"x")})
+    gone = {"plain": "plain is missing", "summed": "summed is missing"}
+    assert check_objects(store, [named], lambda line: None) == gone
+    store.put("plain", b"anything")
+    store.put("summed", b"x")
+    assert check_objects(store, [named], lambda line: None) == {}
+    store.put("summed", b"y")
+    found = check_objects(store, [named], lambda line: None)
+    assert found == {"summed": "summed is damaged (its checksum differs)"}
+
+
+def test_what_a_sink_holds_is_looked_at_with_its_table(tmp_path: Path) -> None:
+    """It lies there, and not in the store."""
+    held = r.StagedFile("somewhere/part-0.parquet", 5)
+    found = manifest(1, 1, release={"out": ("a.parquet",)}, held={"out": (held,)})
+    assert held.name not in needed(found)
