@@ -36,6 +36,7 @@ from cutwater.protocol.publish import duties, perform
 from cutwater.sinks import SinkFailed, open_sinks
 from cutwater.sinks.base import is_data
 from cutwater.sinks.delta import DeltaSink, delta
+from cutwater.sinks.delta import _is_elsewhere as is_elsewhere
 from cutwater.sinks.delta_log import FORGETS_AFTER
 from cutwater.sinks.footers import INDEXED_COLUMNS, check_pages, statistics
 from cutwater.sinks.schemas import misfit
@@ -1168,3 +1169,11 @@ def test_a_table_that_cannot_be_read_is_an_error_of_the_sink(
     monkeypatch.setattr(sys.modules[DeltaSink.__module__], "DeltaTable", fail)
     with pytest.raises(SinkFailed, match="no such luck"):
         sink.rewind(1, 3, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "elsewhere"),
+    [("s3://other/a.parquet", True), ("/other/a.parquet", True), ("a/b.parquet", False)],
+)
+def test_files_of_a_shallow_clone_lie_elsewhere(name: str, elsewhere: bool) -> None:
+    assert is_elsewhere(name) is elsewhere
