@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 import cutwater
 from cutwater import presence
 from cutwater.cli import app
-from cutwater.commands.explaining import watermark_hints
+from cutwater.commands.explaining import timeline_of, watermark_hints
 from cutwater.commands.looking import watermark_words
 from cutwater.commands.output import local, size
 from cutwater.identity import ProcessId, this_process
@@ -31,8 +31,8 @@ from cutwater.protocol.watermark import Watermark, WatermarkKind
 from cutwater.sinks import parquet
 from cutwater.sinks.opening import open_sink
 from cutwater.stores import open_store
-from cutwater.times import explain_name
-from tests.builders import DIAMOND, manifest
+from cutwater.times import EpochTimes, StageTime, explain_name
+from tests.builders import DIAMOND, manifest, pipeline, stage
 from tests.sink_helpers import ROWS
 from tests.written import Written, beating, put_status
 
@@ -628,3 +628,13 @@ def test_a_sink_that_is_opened_by_name_has_that_name(tmp_path: Path, folder: Pat
     store = open_store(str(folder))
     parquet(str(tmp_path / "rows")).bind(store, "out", ROWS)
     assert open_sink(store, "out").name == "out"
+
+
+def test_stages_that_were_cut_at_once_are_told_with_their_inputs_first() -> None:
+    stages = {name: StageTime(1.0, 0, False) for name in "dcba"}
+    stages["a"] = StageTime(3.0, 0, False)
+    times = EpochTimes(1, 1, 0.0, 0, stages=stages, committed_s=8.0)
+    graph = pipeline(stage("d"), stage("b", "d"), stage("c"), stage("a", "b c"))
+    assert [step[:3] for step in timeline_of(times, graph)] == [
+        ("c", 0.0, 1.0), ("d", 0.0, 1.0), ("b", 1.0, 1.0), ("a", 1.0, 3.0), ("committed", 3.0, 8.0),
+    ]  # fmt: skip

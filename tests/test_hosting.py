@@ -615,3 +615,13 @@ def test_it_is_told_when_a_sink_cannot_go_back(shop: Running) -> None:
         made.sinks = {"out": sink}  # type: ignore[dict-item]
         assert made._perform(fx.RewindTable("out", 1, 2, 3, False)) == version
         assert sum("sink 'out' cannot go back" in line for line in shop.told) == told
+
+
+def test_a_leader_asks_the_tables_of_its_own_sinks_and_of_those_of_others(
+    shop: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = shop.start()
+    made.sinks = {"own": SimpleNamespace(find=lambda transaction: transaction + 1)}  # type: ignore[dict-item]
+    monkeypatch.setattr(runtime, "find_version", lambda store, sink, transaction: (sink, transaction))
+    assert made._perform(fx.FindTableVersion("own", 5)) == 6
+    assert made._perform(fx.FindTableVersion("theirs", 5)) == ("theirs", 5)

@@ -34,7 +34,7 @@ from cutwater.protocol.effects import TableHead
 from cutwater.protocol.errors import StoreError, UserError
 from cutwater.protocol.publish import duties, perform
 from cutwater.sinks import SinkFailed, open_sinks
-from cutwater.sinks.base import is_data
+from cutwater.sinks.base import is_data, partition_values
 from cutwater.sinks.delta import DeltaSink, delta
 from cutwater.sinks.delta import _is_elsewhere as is_elsewhere
 from cutwater.sinks.delta_log import FORGETS_AFTER
@@ -1177,3 +1177,9 @@ def test_a_table_that_cannot_be_read_is_an_error_of_the_sink(
 )
 def test_files_of_a_shallow_clone_lie_elsewhere(name: str, elsewhere: bool) -> None:
     assert is_elsewhere(name) is elsewhere
+
+
+def test_partition_values_are_read_from_folders_that_name_a_column() -> None:
+    name = "1-1-0-a/city/day=2024%2D01/kind=__HIVE_DEFAULT_PARTITION__/other=x/part=0.parquet"
+    found = partition_values(name, ["city", "day", "kind", "part"])
+    assert found == {"day": "2024-01", "kind": None}

@@ -133,3 +133,20 @@ def test_a_log_of_another_version_is_not_written_anew() -> None:
     it.store.put(f"{it.prefix}sources/0/3", data.replace(b"v1", b"v9", 1))
     with pytest.raises(StoreError, match=r"sources/0/3 cannot be read \(it is of version b'v9'\)"):
         make_folder(it.store, STAGE, 1, 2, 1, None, 11, 4)
+
+
+@pytest.mark.parametrize(
+    ("last", "entries"),
+    [
+        (11, ["3.compact", "7.compact", "8", "9", "10", "11.compact"]),
+        (1, ["0", "1", "2", "3.compact", "4", "5", "6", "7.compact", "8", "9", "10", "11.compact"]),
+    ],
+)
+def test_a_log_is_written_anew_from_where_it_is_needed_and_no_further_back(
+    last: int, entries: list[str]
+) -> None:
+    it = life(setting=50)
+    it.run(12)
+    make_folder(it.store, STAGE, 1, 2, 1, None, last, 4)
+    prefix = f"stages/{STAGE}/1/spark/2/sources/0/"
+    assert {name.removeprefix(prefix) for name in it.store.list(prefix)} == set(entries)
