@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import pytest
 
 Lines = dict[str, list[int]]
+STARTS_SPARK_S = 240
+"""Whichever test comes first starts Spark, which takes long on a busy machine."""
 
 
 class Known(NamedTuple):
@@ -38,7 +40,8 @@ class Selection:
         chosen = self._chosen
         items[:] = sorted((i for i in items if i.nodeid in chosen), key=lambda i: chosen[i.nodeid])
         for item in items:
-            item.add_marker(pytest.mark.timeout(30 + 6 * chosen[item.nodeid], method="thread"))
+            patience_s = STARTS_SPARK_S if item.get_closest_marker("slow") is not None else 30
+            item.add_marker(pytest.mark.timeout(patience_s + 6 * chosen[item.nodeid], method="thread"))
 
 
 class Tracer:

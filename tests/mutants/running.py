@@ -16,7 +16,7 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.mutants.child import Known, run_tests
+from tests.mutants.child import STARTS_SPARK_S, Known, run_tests
 from tests.mutants.making import Mutant
 from tests.mutants.selecting import FAST, WITH_SPARK, files_of, tests_of
 
@@ -27,6 +27,8 @@ HEAVY = (
 """Imported once, before the forks."""
 COPIED = "src", "tests", "examples", "bench", "pyproject.toml", "README.md", "ARCHITECTURE.md", "Makefile"
 NOT_SLOW = "not slow and not faults and not s3 and not damage"
+TIMED_OUT = "+ Timeout +"
+"""What pytest-timeout prints when a test takes too long."""
 SLOW = "slow and not faults and not s3 and not damage"
 
 
@@ -97,7 +99,8 @@ class Copy:
             self.end()
             return -1
         self._clear_away()
-        return os.waitstatus_to_exitcode(status)
+        is_stuck = TIMED_OUT in (self.folder / "output.txt").read_text(errors="replace")
+        return -1 if is_stuck else os.waitstatus_to_exitcode(status)
 
     def end(self) -> None:
         """Ends the process, if there is one."""
@@ -186,16 +189,25 @@ class Runner:
             chosen = self._chosen(mutant, files, marks)
             if chosen:
                 named = tuple(sorted({name.partition("::")[0] for name in chosen}))
-                limit_s = 60 + 6 * sum(chosen.values()) + 60 * (marks == SLOW)
+                limit_s = 60 + 6 * sum(chosen.values()) + STARTS_SPARK_S * (marks == SLOW)
                 ready.append(Job(named, marks, chosen, limit_s, mutant))
             else:
                 yield mutant, Verdict.UNREACHED
+        self._check_unchanged(ready[:1])
         for job, code in self._run(iter(ready)):
             assert job.mutant is not None
             yield (
                 job.mutant,
                 Verdict.SURVIVED if code == 0 else Verdict.HUNG if code == -1 else Verdict.CAUGHT,
             )
+
+    def _check_unchanged(self, jobs: list[Job]) -> None:
+        """Raises `SystemExit` if tests fail without a change: then no verdict means anything."""
+        for job, code in self._run(job._replace(mutant=None) for job in jobs):
+            if code != 0:
+                raise SystemExit(
+                    f"tests that are to judge fail without any mutant (exit {code}): {job.files}"
+                )
 
     def _chosen(self, mutant: Mutant, files: tuple[str, ...], marks: str) -> dict[str, float]:
         """The tests that run a mutant's lines, with their seconds; all of the files for what an import does."""
