@@ -2,7 +2,7 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: demo demo-cluster test test-fast test-faults test-s3 test-damage lint docs bench sim tools java clean
+.PHONY: demo demo-cluster test test-fast test-faults test-s3 test-damage mutants lint docs bench sim tools java clean
 
 demo: .venv/ready java
 	@$(BIN)/cutwater demo
@@ -27,6 +27,13 @@ test-faults: .venv/ready java
 # Hundreds of damaged stores: each is seen by verify or does no harm.
 test-damage: .venv/ready java
 	$(BIN)/pytest -m damage
+
+# Breaks the runtime in small ways, one at a time, and lists the breaks that no test notices. A sample; for more, or for
+# one module: python -m tests.mutants --help
+MUTANTS ?= --count 300
+
+mutants: .venv/ready java
+	$(BIN)/python -m tests.mutants --spark $(MUTANTS)
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -167,6 +167,7 @@ def test_max_rows_takes_whole_batches_and_at_least_one() -> None:
     batches = [(b, [f"p{b}"], 100) for b in range(10)]
     assert fed(*batches, limit=9, max_rows=250).next_position(None) == 1
     assert fed(*batches, limit=9, max_rows=50).next_position(3) == 4
+    assert fed(*batches, limit=9, max_rows=200).next_position(None) == 1
 
 
 def test_what_is_available_now_does_not_grow() -> None:
@@ -211,6 +212,7 @@ def test_what_the_log_has_behind_it_is_forgotten() -> None:
     feed.forget(2)
     assert feed.next_position(2) == 4
     assert feed.files(2, 4) == ["p3", "p4"]
+    assert feed.next_position(1) == 1, "it is not known any more"
 
 
 # --- the source, on Spark -------------------------------------------------------------------------------

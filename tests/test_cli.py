@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,21 @@ from typer.testing import CliRunner, Result
 import cutwater
 from cutwater import presence
 from cutwater.cli import app
+from cutwater.commands.explaining import timeline_of, watermark_hints
+from cutwater.commands.looking import watermark_words
+from cutwater.commands.output import local, size
 from cutwater.identity import ProcessId, this_process
 from cutwater.offline import read_journal
 from cutwater.protocol import records as r
 from cutwater.protocol.barrier import Flags
 from cutwater.protocol.log import entry_name
+from cutwater.protocol.watermark import Watermark, WatermarkKind
+from cutwater.sinks import parquet
+from cutwater.sinks.opening import open_sink
 from cutwater.stores import open_store
-from tests.builders import DIAMOND
+from cutwater.times import EpochTimes, StageTime, explain_name
+from tests.builders import DIAMOND, manifest, pipeline, stage
+from tests.sink_helpers import ROWS
 from tests.written import Written, beating, put_status
 
 WHO_AM_I = (
@@ -435,3 +444,197 @@ def test_gc_leaves_a_running_pipeline_alone(folder: Path) -> None:
     assert shown.exit_code == 1
     assert "cleans up by itself" in shown.stderr
     assert store.exists(left)
+
+
+def test_a_name_is_not_given_and_taken_away_at_once(folder: Path) -> None:
+    shown = call("savepoint", "before-deploy", "--forget", "--epoch", "1", "--store", folder)
+    assert shown.exit_code == 1
+    assert "use one of them" in shown.stderr
+    assert read_journal(open_store(str(folder))).state.savepoints == {"before-deploy": 2}
+
+
+def test_a_restore_without_a_running_pipeline_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cutwater.sinks.opening.find_version", lambda *_: 0)
+    found = document("restore", "2", "--store", folder)
+    assert (found["epoch"], found["running"]) == (2, False)
+    assert found["news"] == [
+        "restored epoch 2: generation 2 begins there",
+        "the next run starts there, and takes the tables back",
+    ]
+
+
+def test_a_checkpoint_whose_manifest_is_gone_is_called_damaged(folder: Path) -> None:
+    store = open_store(str(folder))
+    checkpoint = read_journal(store).state.committed[1]
+    store.delete([r.manifest_name(1, checkpoint.checkpoint_id)])
+    flags = {c["epoch"]: c["flags"] for c in document("checkpoints", "--store", folder)["checkpoints"]}
+    assert "damaged" in flags[1]
+    assert "damaged" not in flags[2] + flags[3]
+
+
+def test_a_command_that_is_interrupted_says_so_and_ends_with_130(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cutwater.commands.looking.read_journal", interrupt)
+    shown = call("tables", "--store", folder)
+    assert (shown.exit_code, shown.stderr) == (130, "error: interrupted\n")
+
+
+# --- what is printed, whole -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("utc")
+def test_explain_draws_when_what_happened(folder: Path) -> None:
+    shown = call("explain", "2", "--store", folder).stdout
+    assert [line.rstrip() for line in shown.splitlines()[:10]] == [
+        "epoch 2  committed in 12 s, begun 2026-01-01 00:00:00  (full)",
+        "",
+        "              at",
+        "a          1.0 s  ━━······················  cut at batch 1",
+        "b          2.0 s  ··━━····················  cut at batch 1, 1.0 s after a",
+        "c           12 s  ····━━━━━━━━━━━━━━━━━━━·  cut at batch 1, 10 s after b",
+        "captured    12 s  ·······················━",
+        "manifest    12 s  ·······················━",
+        "committed   12 s  ·······················━",
+        "in out      12 s  ·······················━  published",
+    ]
+    assert shown.splitlines()[11].startswith("hint: most of the time stage 'c' worked off the rows")
+    found = document("explain", "2", "--store", folder)
+    assert [hint.partition(" worked")[0] for hint in found["hints"]] == ["most of the time stage 'c'"]
+    steps = found["steps"]
+    assert [(s["from_s"], s["to_s"]) for s in steps] == [
+        (0.0, 1.0), (1.0, 2.0), (2.0, 12.0), (12.0, 12.1), (12.1, 12.2), (12.2, 12.3), (12.3, 12.5),
+    ]  # fmt: skip
+
+
+def test_explain_without_notes_says_that_there_are_none(folder: Path) -> None:
+    open_store(str(folder)).delete([explain_name(2)])
+    text = call("explain", "2", "--store", folder).stdout
+    assert "when what happened was not noted, or the notes are gone" in text
+    assert "not noted" not in call("explain", "4", "--store", folder).stdout, "it was aborted, and says why"
+
+
+@pytest.mark.usefixtures("utc")
+def test_show_tells_all_of_a_checkpoint(folder: Path) -> None:
+    shown = call("show", "2", "--store", folder).stdout
+    assert [line.rstrip() for line in shown.splitlines()] == [
+        "epoch 2  full  savepoint 'before-deploy'",
+        "committed 2026-01-01 00:00:12, generation 1, checkpoint id 5, watermark -",
+        "",
+        "stage  batch  cut      reads up to  watermark  files  state",
+        "a          1  aligned  -            none           1   26 B",
+        "b          1  aligned  a 1          none           1   26 B",
+        "c          1  aligned  b 1          none           1   26 B",
+        "",
+        "table      out: version 102",
+    ]
+    found = document("show", "2", "--store", folder)
+    assert (found["state_files"], found["state_bytes"], found["problem"]) == (3, 78, None)
+    assert found["stages"]["b"]["consumed"] == {"a": 1}
+    assert (found["in_flight"], found["held"]) == ([], {})
+
+
+@pytest.mark.usefixtures("utc")
+def test_checkpoints_are_listed_one_by_one(folder: Path) -> None:
+    shown = call("checkpoints", "--store", folder).stdout
+    assert [line.rstrip() for line in shown.splitlines()] == [
+        "epoch  savepoint      committed            took  gen  how      watermark  state  published",
+        "    1  -              2026-01-01 00:00:12  12 s    1  aligned  -           78 B  everywhere",
+        "    2  before-deploy  2026-01-01 00:00:12  12 s    1  full     -           78 B  everywhere",
+        "    3  -              2026-01-01 00:00:12  12 s    1  aligned  -           78 B  everywhere",
+    ]
+
+
+def test_verify_says_what_it_has_looked_at(folder: Path) -> None:
+    assert call("verify", "--store", folder).stdout.splitlines() == [
+        "journal whole; 3 stage logs of generation 1 read",
+        "epoch 1  can be restored  3 objects checked",
+        "epoch 2 (savepoint 'before-deploy')  can be restored  3 objects checked",
+        "epoch 3  can be restored  3 objects checked",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [(None, "-"), (0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (99_900, "99.9 kB"), (100_000, "100 kB"),
+     (5 * 10**6, "5.0 MB"), (10**9, "1.0 GB"), (2 * 10**12, "2.0 TB")],
+)  # fmt: skip
+def test_a_size_is_told_in_the_unit_that_one_reads_best(count: int | None, said: str) -> None:
+    assert size(count) == said
+
+
+@pytest.mark.parametrize(
+    ("mark", "said"),
+    [
+        (Watermark(WatermarkKind.NONE), "none"),
+        (Watermark(WatermarkKind.UNKNOWN), "no event yet"),
+        (Watermark(WatermarkKind.KNOWN, 1_767_225_600_000), "2026-01-01 00:00:00"),
+        (Watermark(WatermarkKind.IDLE, 1_767_225_600_000), "2026-01-01 00:00:00 (idle)"),
+    ],
+)
+@pytest.mark.usefixtures("utc")
+def test_a_watermark_is_told_in_words(mark: Watermark, said: str) -> None:
+    assert watermark_words(mark) == said
+
+
+def test_a_moment_of_today_is_told_without_its_date() -> None:
+    now = time.time()
+    assert local(now) == time.strftime("%H:%M:%S", time.localtime(now))
+    assert local(now - 2 * 86_400) == time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now - 2 * 86_400))
+    assert local(None) == "-"
+
+
+def test_explain_names_who_holds_the_watermark_back() -> None:
+    marks = {
+        "known": Watermark(WatermarkKind.KNOWN, 5), "none": Watermark(WatermarkKind.NONE),
+        "late": Watermark(WatermarkKind.UNKNOWN), "resting": Watermark(WatermarkKind.IDLE, 7),
+    }  # fmt: skip
+    found = manifest(1, 1, [r.StageReport(n, 1, 0, False, {}, {}, mark, {}) for n, mark in marks.items()])
+    unknown, idle = watermark_hints(found)
+    assert unknown.startswith("no event time seen yet by late: ")
+    assert idle == "idle, and holding back no watermark: resting"
+    drained = msgspec.structs.replace(found, flags=int(Flags.DRAIN))
+    assert watermark_hints(drained) == [unknown]
+
+
+def test_status_gives_programs_the_watermarks_of_stages_as_moments(folder: Path) -> None:
+    with beating(open_store(str(folder))):
+        (member,) = document("status", "--store", folder)["members"]
+    assert [stage["watermark"] for stage in member["stages"]] == [None, "2026-01-01T00:00:00.000+00:00", None]
+
+
+def test_a_store_without_a_checkpoint_says_so(tmp_path: Path) -> None:
+    Written().write(tmp_path / "state")
+    assert (
+        call("checkpoints", "--store", tmp_path / "state").stdout == "no checkpoint has been committed yet\n"
+    )
+    assert document("checkpoints", "--store", tmp_path / "state")["checkpoints"] == []
+    assert "no checkpoint has been committed yet" in call("verify", "--store", tmp_path / "state").stdout
+
+
+def test_a_sink_that_is_opened_by_name_has_that_name(tmp_path: Path, folder: Path) -> None:
+    store = open_store(str(folder))
+    parquet(str(tmp_path / "rows")).bind(store, "out", ROWS)
+    assert open_sink(store, "out").name == "out"
+
+
+def test_stages_that_were_cut_at_once_are_told_with_their_inputs_first() -> None:
+    stages = {name: StageTime(1.0, 0, False) for name in "dcba"}
+    stages["a"] = StageTime(3.0, 0, False)
+    times = EpochTimes(1, 1, 0.0, 0, stages=stages, committed_s=8.0)
+    graph = pipeline(stage("d"), stage("b", "d"), stage("c"), stage("a", "b c"))
+    assert [step[:3] for step in timeline_of(times, graph)] == [
+        ("c", 0.0, 1.0), ("d", 0.0, 1.0), ("b", 1.0, 1.0), ("a", 1.0, 3.0), ("committed", 3.0, 8.0),
+    ]  # fmt: skip

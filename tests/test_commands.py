@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,7 +29,8 @@ from cutwater.protocol.errors import UserError
 from cutwater.protocol.failures import FailureReason
 from cutwater.protocol.wire import Reply, Request, RequestKind, encode
 from cutwater.status import Status
-from cutwater.stores import Store
+from cutwater.stores import Store, open_store
+from tests.live_member import members
 from tests.spark_helpers import await_that, deliver, numbers, rows_of
 from tests.written import Written, beating, put_status
 
@@ -102,6 +104,12 @@ def test_a_file_that_cannot_be_used_is_explained_by_its_own_line(
 ) -> None:
     with pytest.raises(UserError, match=said):
         load(written(tmp_path, text))
+
+
+@pytest.mark.usefixtures("clean_path")
+def test_ctrl_c_while_a_file_is_loaded_is_no_error_of_the_file(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        load(written(tmp_path, "raise KeyboardInterrupt"))
 
 
 def test_a_run_of_a_file_that_is_not_there_is_an_error() -> None:
@@ -400,3 +408,102 @@ def test_ctrl_c_drains_and_a_second_one_stops_at_once(sums: Path) -> None:
     for text in (output(sums), (sums / "err.log").read_text()):
         assert "Traceback" not in text
         assert "\tat org.apache" not in text
+
+
+# --- running, without Spark -------------------------------------------------------------------------------------
+
+
+class Pretended:
+    """A pipeline that does what it is told, and says what it was given."""
+
+    name = "shop"
+
+    def __init__(self, outcome: bool | BaseException) -> None:
+        self.outcome = outcome
+        self.given: dict[str, Any] = {}
+        self.stopped = False
+
+    def start(self, store: str, **given: Any) -> None:
+        self.given = given | {"store": store}
+        given["tell"]("it begins")
+
+    def stay(self, tell: Callable[[str], None], tick: Callable[[], None] | None) -> bool:
+        for _ in range(2):
+            if tick is not None:
+                tick()
+        if isinstance(self.outcome, BaseException):
+            raise self.outcome
+        return self.outcome
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    def status(self) -> Any:
+        return SimpleNamespace(epoch=4, epoch_s=0.5, epoch_at=0.0)
+
+
+def run_pretended(
+    monkeypatch: pytest.MonkeyPatch, outcome: bool | BaseException, *options: str
+) -> tuple[Result, Pretended]:
+    made = Pretended(outcome)
+    monkeypatch.setattr("cutwater.commands.loading.load", lambda _: made)
+    return call("run", "x.py", *options), made
+
+
+def test_a_run_that_was_drained_ends_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown, made = run_pretended(monkeypatch, True, "--store", "s", "--conf", "a=b", "--drop", "c")
+    assert shown.exit_code == 0
+    assert [line.split(" ", 1)[1] for line in shown.stdout.splitlines()] == [
+        "starting Spark, then the stages", "it begins", "drained",
+    ]  # fmt: skip
+    assert made.given["store"] == "s"
+    assert made.given["conf"] == {"a": "b"}
+    assert (made.given["drop"], made.given["reset"], made.given["once"]) == (["c"], (), False)
+    assert not made.stopped
+
+
+def test_a_run_that_was_stopped_at_once_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown, _ = run_pretended(monkeypatch, False)
+    assert shown.exit_code == 130
+    assert shown.stdout.endswith("stopped\n")
+
+
+def test_a_run_that_fails_says_why_and_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown, _ = run_pretended(monkeypatch, UserError("no luck"))
+    assert (shown.exit_code, shown.stderr) == (1, "error: no luck\n")
+
+
+def test_a_run_that_is_interrupted_stops_its_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown, made = run_pretended(monkeypatch, KeyboardInterrupt())
+    assert shown.exit_code == 130
+    assert made.stopped
+
+
+def test_a_run_tells_programs_of_each_checkpoint_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown, _ = run_pretended(monkeypatch, True, "--json")
+    events = [json.loads(line) for line in shown.stdout.splitlines()]
+    assert [e["event"] for e in events] == ["starting", "news", "committed", "ended"]
+    assert (events[2]["epoch"], events[2]["took_s"], events[3]["state"]) == (4, 0.5, "drained")
+    failed, _ = run_pretended(monkeypatch, UserError("no luck"), "--json")
+    ended, error = (json.loads(line) for line in failed.stdout.splitlines()[-2:])
+    assert (ended["state"], error) == ("failed", {"error": "no luck"})
+
+
+def test_who_listens_for_others_must_have_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUTWATER_SECRET", "a secret that is long enough for all")
+    shown, made = run_pretended(monkeypatch, True, "--listen", "tcp/127.0.0.1:0")
+    assert shown.exit_code == 1
+    assert "give it a name with --member NAME" in shown.stderr
+    assert made.given == {}
+
+
+def test_a_checkpoint_that_is_under_way_can_be_called_off(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "state"), create=True)
+    with members(store) as up:
+        made = up.start("main")
+        await_that("it leads", lambda: made.leader.coordinator is not None, 30)
+        made.hosts["s"].attend = lambda stage: None  # type: ignore[method-assign]
+        made.come_to_rest()
+        await_that("a drain is under way", lambda: made.member.journal.state.open, 30)
+        shown = call("cancel", "--store", store.url, "--json")
+    assert json.loads(shown.stdout) == {"cancelled": True}

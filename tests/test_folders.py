@@ -26,7 +26,7 @@ from cutwater.folders import (
     write_prepared,
 )
 from cutwater.leaves import Leaf
-from cutwater.offsets import parse_commit, parse_offsets, starting_plan
+from cutwater.offsets import Offsets, next_plan, parse_commit, parse_offsets, starting_plan
 from cutwater.protocol.chain import digest
 from cutwater.protocol.errors import StoreError
 from cutwater.protocol.records import (
@@ -815,3 +815,42 @@ def test_a_folder_without_its_mark_is_of_unknown_batches(store: Store) -> None:
     _, states = find_stored(store, STAGE, 1, 2, Cache())
     assert {stored.unknown for stored in states if stored.incarnation == 1} == {True}
     assert {stored.unknown for stored in states if stored.incarnation == 2} == {False}
+
+
+def test_the_next_plan_reads_nothing_more_and_works_with_the_later_watermark() -> None:
+    data = b'v1\n{"batchWatermarkMs":5,"batchTimestampMs":100,"conf":{"a":"b"}}\n{"logOffset":3}\n-'
+    plan = parse_offsets("x", next_plan("x", data, 70, 90))
+    assert plan == Offsets(70, 100, {"a": "b"}, ('{"logOffset":3}', None))
+    assert parse_offsets("x", next_plan("x", data, 70, 200)).timestamp_ms == 200
+
+
+def test_sources_that_have_given_nothing_yet_are_native() -> None:
+    channel = '{"channel":"a","batch":3,"incarnation":1}'
+    assert Offsets(0, 0, {}, (None, channel, '{"logOffset":3}')).native == (0, 2)
+
+
+@pytest.mark.parametrize("rocksdb", [True, False], ids=["rocksdb", "files"])
+def test_every_file_of_a_folder_can_be_given_up_some_day(store: Store, rocksdb: bool) -> None:
+    """What was in no span would stay for ever."""
+    make_folder(store, STAGE, 1, 1, None, None)
+    query = Query(store, 1, rocksdb=rocksdb).run(4)
+    query.snapshot(2, 0, ["a.sst"])
+    query.run(2)
+    _, states = find_stored(store, STAGE, 1, 1, Cache())
+    assert sorted(state.name for state in states) == store.list(query.prefix)
+
+
+def test_a_store_that_fails_while_a_folder_is_made_is_not_taken_for_a_file_that_is_gone(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_folder(store, STAGE, 1, 1, None, None)
+    Query(store, 1).run(2)
+
+    def fail(*_: object) -> None:
+        raise OSError("the store does not answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("cutwater.folders._copy", fail)
+        with pytest.raises(OSError, match="does not answer"):
+            make_folder(store, STAGE, 1, 2, 1, None, 1)
+    make_folder(store, STAGE, 1, 2, 1, None, 1)

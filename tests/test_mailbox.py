@@ -15,6 +15,7 @@ from cutwater.mailbox import REPLIES, REQUESTS, Unanswered, ask_through, underst
 from cutwater.offline import drive, read_journal
 from cutwater.protocol import records as r
 from cutwater.protocol.errors import UserError
+from cutwater.protocol.failures import FailureReason
 from cutwater.protocol.leader import LeaderPhase
 from cutwater.protocol.log import append
 from cutwater.protocol.wire import Reply, Request, RequestKind, encode
@@ -423,3 +424,28 @@ def test_whoever_is_interrupted_withdraws_the_question(store: Troubled) -> None:
     with pytest.raises(KeyboardInterrupt):
         ask_through(store, Request(RequestKind.CHECKPOINT, "aaa"), 30, interrupt)
     assert store.list(REQUESTS) == []
+
+
+# --- what an answer means -----------------------------------------------------------------------------------
+
+
+def test_a_refusal_says_why_and_what_to_do() -> None:
+    assert mailbox.answered(Reply("x", True, 7), RequestKind.RESTORE) == 7
+    reason = FailureReason.NAME_TAKEN
+    with pytest.raises(UserError) as refused:
+        mailbox.answered(Reply("x", False, None, reason.value, "it is taken."), RequestKind.SAVEPOINT)
+    assert str(refused.value) == f"savepoint failed: it is taken. {reason.advice}".strip()
+    with pytest.raises(UserError) as refused:
+        mailbox.answered(Reply("x", False), RequestKind.CANCEL)
+    assert str(refused.value) == "cancel failed: no reason was given."
+
+
+@pytest.mark.parametrize("name", ["latest", "12", "a b", "1a", ""])
+def test_a_savepoint_cannot_have_a_name_that_means_something_else(name: str) -> None:
+    with pytest.raises(UserError, match="cannot name a savepoint"):
+        mailbox.check_savepoint_name(name)
+
+
+@pytest.mark.parametrize("name", ["a", "before-deploy", "v1.2", "a_1"])
+def test_a_savepoint_can_have_an_ordinary_name(name: str) -> None:
+    mailbox.check_savepoint_name(name)

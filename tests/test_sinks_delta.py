@@ -11,9 +11,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable
+from datetime import date, datetime
 from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import duckdb
@@ -21,6 +24,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
 from pyspark.sql import SparkSession
 
 from cutwater.leftovers import tidy
@@ -29,10 +33,13 @@ from cutwater.protocol.chain import digest
 from cutwater.protocol.effects import TableHead, TableHistory
 from cutwater.protocol.errors import StoreError, UserError
 from cutwater.protocol.publish import duties, perform
-from cutwater.sinks import open_sinks
+from cutwater.sinks import SinkFailed, open_sinks
+from cutwater.sinks.base import is_data, partition_values
 from cutwater.sinks.delta import DeltaSink, delta
+from cutwater.sinks.delta import _is_elsewhere as is_elsewhere
 from cutwater.sinks.delta_log import FORGETS_AFTER
-from cutwater.sinks.footers import statistics
+from cutwater.sinks.footers import INDEXED_COLUMNS, check_pages, statistics
+from cutwater.sinks.schemas import misfit
 from cutwater.stores import Store, open_store
 from tests.builders import committed, journal_of, manifest
 from tests.sink_helpers import (
@@ -1001,3 +1008,191 @@ def test_final_by_must_be_a_timestamp(make: Make, spark: SparkSession) -> None:
 def test_a_batch_without_rows_stages_nothing(make: Make, spark: SparkSession) -> None:
     rows = spark.range(1).where("id > 5")
     assert write_with_spark(make(rows.schema.json()), "a", rows) == []
+
+
+# --- files and columns, without Spark ---------------------------------------------------------------------------
+
+
+def test_what_is_said_of_a_file_covers_dates_times_and_structs_and_not_lists() -> None:
+    at = datetime(2024, 1, 2, 3, 4, 5, 123456)
+    rows = pa.table(
+        {
+            "list": [[1, 2], [3]],
+            "pair": pa.array([{"n": 1, "m": {"x": "b"}}, {"n": None, "m": {"x": "a"}}]),
+            "map": pa.array([[("k", 1)], []], pa.map_(pa.string(), pa.int64())),
+            "day": [date(2024, 1, 2), date(1900, 1, 2)],
+            "local": [at, at],
+            "at": pa.array([at, at], pa.timestamp("us", "UTC")),
+            "yes": [True, False],
+            "bytes": [b"a", b"b"],
+        }
+    )
+    data = BytesIO()
+    pq.write_table(rows, data)
+    stats = json.loads(statistics(pq.read_metadata(data)))
+    assert stats["minValues"] == {
+        "pair": {"n": 1, "m": {"x": "a"}},
+        "day": "1900-01-02",
+        "local": "2024-01-02T03:04:05.123456",
+        "at": "2024-01-02T03:04:05.123456Z",
+    }
+    assert stats["maxValues"]["pair"] == {"n": 1, "m": {"x": "b"}}
+    assert stats["maxValues"]["day"] == "2024-01-02"
+    assert stats["nullCount"] == {
+        "pair": {"n": 1, "m": {"x": 0}}, "day": 0, "local": 0, "at": 0, "yes": 0, "bytes": 0,
+    }  # fmt: skip
+
+
+def test_only_the_first_columns_are_described() -> None:
+    data = BytesIO()
+    pq.write_table(pa.table({f"c{n}": [n] for n in range(INDEXED_COLUMNS + 1)}), data)
+    stats = json.loads(statistics(pq.read_metadata(data)))
+    assert list(stats["nullCount"]) == [f"c{n}" for n in range(INDEXED_COLUMNS)]
+
+
+@pytest.mark.parametrize("kind", ["local", "memory"])
+def test_a_file_is_read_to_its_end_to_be_called_whole(tmp_path: Path, kind: str) -> None:
+    store = open_store(str(tmp_path / "files") if kind == "local" else "memory://", create=True)
+    data = BytesIO()
+    pq.write_table(pa.table({"id": list(range(1000))}), data, write_page_checksum=True)
+    store.put("a.parquet", data.getvalue())
+    assert check_pages(store, "a.parquet") == 1000
+    broken = bytearray(data.getvalue())
+    broken[len(broken) // 3] ^= 1
+    store.put("a.parquet", bytes(broken))
+    with pytest.raises(StoreError, match=r"a\.parquet is damaged"):
+        check_pages(store, "a.parquet")
+    with pytest.raises(StoreError, match=r"b\.parquet is gone"):
+        check_pages(store, "b.parquet")
+
+
+LIST = {"type": "array", "elementType": "long", "containsNull": False}
+MAP = {"type": "map", "keyType": "string", "valueType": "long", "valueContainsNull": False}
+
+
+@pytest.mark.parametrize(
+    ("table", "rows", "why"),
+    [
+        (LIST, LIST, None),
+        (LIST, LIST | {"containsNull": True}, "c has nulls in it, and the table allows none there"),
+        (LIST | {"containsNull": True}, LIST, None),
+        (LIST, LIST | {"elementType": "string"}, "c.element is string, and long in the table"),
+        (MAP, MAP, None),
+        (MAP, MAP | {"valueContainsNull": True}, "c has nulls in it, and the table allows none there"),
+        (MAP, MAP | {"keyType": "long"}, "c.key is long, and string in the table"),
+        (MAP, MAP | {"valueType": "date"}, "c.value is date, and long in the table"),
+        (LIST, MAP, "c is map, and array in the table"),
+        ("long", LIST, "c is array, and long in the table"),
+    ],
+)
+def test_rows_fit_a_table_down_to_what_is_in_lists_and_maps(table: Any, rows: Any, why: str | None) -> None:
+    assert misfit(table, rows, "c") == why
+
+
+def test_a_column_that_must_have_a_value_must_be_given_one() -> None:
+    def struct(nullable: bool, *names: str) -> Any:
+        fields = [{"name": n, "type": "long", "nullable": nullable, "metadata": {}} for n in names]
+        return {"type": "struct", "fields": fields}
+
+    assert misfit(struct(False, "a", "b"), struct(False, "a")) == (
+        "the table's column b must have a value, and the rows do not have it"
+    )
+    assert misfit(struct(True, "a", "b"), struct(True, "a")) is None
+    assert (
+        misfit(struct(False, "a"), struct(True, "a"), "x")
+        == "x.a can be null, and the table allows no nulls there"
+    )
+    assert misfit(struct(True, "a"), struct(False, "a")) is None
+
+
+def test_a_table_with_local_times_asks_for_readers_that_know_them(make: Make, table: str) -> None:
+    sink = make(schema(id="long", city="string", local="timestamp_ntz"))
+    assert publish(sink, 1, [1]) == 0
+    protocol = DeltaTable(table).protocol()
+    assert (protocol.min_reader_version, protocol.min_writer_version) == (3, 7)
+    assert protocol.reader_features == protocol.writer_features == ["timestampNtz"]
+
+
+def test_a_plain_table_asks_for_nothing_special(make: Make, table: str) -> None:
+    publish(make(), 1, [1])
+    protocol = DeltaTable(table).protocol()
+    assert (protocol.min_reader_version, protocol.min_writer_version) == (1, 2)
+
+
+def test_a_rewind_to_before_the_table_empties_one_with_a_single_version(make: Make, table: str) -> None:
+    sink = make()
+    assert publish(sink, 1, [1, 2]) == 0
+    assert sink.rewind(0, 2, -1) == 1
+    assert ids(table) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        ("part-0.parquet", True), ("city=a/part-0.parquet", True), ("_city=a/part-0.parquet", True),
+        ("part-0.txt", False), ("_temporary/0/part-0.parquet", False), (".hidden/part-0.parquet", False),
+        (".part-0.parquet", False), ("_part-0.parquet", False), ("city=a/_temporary/part-0.parquet", False),
+    ],
+)  # fmt: skip
+def test_only_what_a_job_has_committed_is_data(name: str, counts: bool) -> None:
+    assert is_data(name) is counts
+
+
+def test_bounds_are_told_only_if_every_part_of_a_file_has_them() -> None:
+    def part(**what: Any) -> Any:
+        return SimpleNamespace(**({"has_null_count": True, "null_count": 0, "num_values": 1} | what))
+
+    parts = [part(has_min_max=True, min=5, max=6), part(has_min_max=False)]
+    footer = SimpleNamespace(
+        num_rows=2,
+        num_row_groups=2,
+        row_group=lambda group: SimpleNamespace(column=lambda _: SimpleNamespace(statistics=parts[group])),
+        schema=SimpleNamespace(to_arrow_schema=lambda: pa.schema([("id", pa.int64())])),
+    )
+    assert json.loads(statistics(footer)) == {
+        "numRecords": 2, "minValues": {}, "maxValues": {}, "nullCount": {"id": 0},
+    }  # fmt: skip
+    parts[1] = part(has_min_max=True, min=1, max=2)
+    assert json.loads(statistics(footer))["minValues"] == {"id": 1}
+    parts[0] = part(has_null_count=False)
+    assert json.loads(statistics(footer))["nullCount"] == {}
+
+
+def test_staged_windows_are_known_by_their_folders(make: Make, table: str) -> None:
+    sink = make(final_by="at")
+    for folder in ("__cutwater_end=60000", "__cutwater_end=__HIVE_DEFAULT_PARTITION__"):
+        place = Path(sink.staging("a").removeprefix("file://"), folder)
+        place.mkdir(parents=True)
+        pq.write_table(pa.table({"id": [1]}), place / "part-0.parquet")
+        pq.write_table(pa.table({"id": []}), place / "part-1.parquet")
+    assert [file.end for file in sink.staged("a")] == [60_000, None]
+    assert sink.measure(sink.staged("a"))[0] == 2
+
+
+def test_a_table_that_cannot_be_read_is_an_error_of_the_sink(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = make()
+    publish(sink, 1, [1])
+    publish(sink, 2, [2])
+
+    def fail(*_: object, **__: object) -> None:
+        raise DeltaError("no such luck")
+
+    monkeypatch.setattr(sys.modules[DeltaSink.__module__], "DeltaTable", fail)
+    with pytest.raises(SinkFailed, match="no such luck"):
+        sink.rewind(1, 3, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "elsewhere"),
+    [("s3://other/a.parquet", True), ("/other/a.parquet", True), ("a/b.parquet", False)],
+)
+def test_files_of_a_shallow_clone_lie_elsewhere(name: str, elsewhere: bool) -> None:
+    assert is_elsewhere(name) is elsewhere
+
+
+def test_partition_values_are_read_from_folders_that_name_a_column() -> None:
+    name = "1-1-0-a/city/day=2024%2D01/kind=__HIVE_DEFAULT_PARTITION__/other=x/part=0.parquet"
+    found = partition_values(name, ["city", "day", "kind", "part"])
+    assert found == {"day": "2024-01", "kind": None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from pyspark.sql import SparkSession
 from cutwater.protocol.effects import TableHead
 from cutwater.protocol.errors import StoreError, UserError
 from cutwater.sinks import open_sinks
-from cutwater.sinks.parquet import ParquetSink, parquet, parquet_files
+from cutwater.sinks.parquet import LIST_ALL_EVERY, ParquetSink, parquet, parquet_files
 from cutwater.stores import Store, open_store
 from tests.sink_helpers import (
     ROWS,
@@ -275,3 +276,18 @@ def test_what_is_no_version_is_passed_over(make: Make, folder: str) -> None:
     assert make().head() == TableHead(0, 5)
     assert publish(make(), 6, [2]) == 1
     assert ids(folder) == [1, 2]
+
+
+def test_every_so_often_a_version_lists_all_files(
+    make: Make, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[ParquetSink.__module__], "LIST_ALL_EVERY", 3)
+    sink = make()
+    for number in range(8):
+        assert sink.publish(number - 1, number + 1, stage(sink, f"a{number}", [number])) == number
+        assert ids(folder) == list(range(number + 1))
+    assert [ids(folder, version) for version in (2, 3, 4, 6)] == [list(range(n + 1)) for n in (2, 3, 4, 6)]
+
+
+def test_every_hundredth_version_lists_all_files_in_tables_that_are_there_already() -> None:
+    assert LIST_ALL_EVERY == 100, "readers rely on it: another number cannot read what older versions wrote"

@@ -122,3 +122,31 @@ def test_what_spark_concludes_from_one_compact_file() -> None:
     assert can_start(log, 5)  # 6
     assert not can_start({**log, 14: "14", 15: "15", 16: "16", 17: "17"}, 5)
     assert can_start({**log, 14: "14", 15: "15", 16: "16", 17: "17"}, 12)
+    assert can_start({**log, 14: "14", 15: "15", 16: "16", 17: "17"}, 6)  # 12
+
+
+def test_a_log_of_another_version_is_not_written_anew() -> None:
+    it = life(setting=50)
+    it.run(12)
+    data = it.store.read(f"{it.prefix}sources/0/3")
+    assert data is not None
+    it.store.put(f"{it.prefix}sources/0/3", data.replace(b"v1", b"v9", 1))
+    with pytest.raises(StoreError, match=r"sources/0/3 cannot be read \(it is of version b'v9'\)"):
+        make_folder(it.store, STAGE, 1, 2, 1, None, 11, 4)
+
+
+@pytest.mark.parametrize(
+    ("last", "entries"),
+    [
+        (11, ["3.compact", "7.compact", "8", "9", "10", "11.compact"]),
+        (1, ["0", "1", "2", "3.compact", "4", "5", "6", "7.compact", "8", "9", "10", "11.compact"]),
+    ],
+)
+def test_a_log_is_written_anew_from_where_it_is_needed_and_no_further_back(
+    last: int, entries: list[str]
+) -> None:
+    it = life(setting=50)
+    it.run(12)
+    make_folder(it.store, STAGE, 1, 2, 1, None, last, 4)
+    prefix = f"stages/{STAGE}/1/spark/2/sources/0/"
+    assert {name.removeprefix(prefix) for name in it.store.list(prefix)} == set(entries)

@@ -11,11 +11,14 @@ from cutwater.offline import carry_out, drive, read_journal
 from cutwater.protocol import effects as fx
 from cutwater.protocol import records as r
 from cutwater.protocol import steering
+from cutwater.protocol.errors import UserError
 from cutwater.protocol.failures import FailureReason
 from cutwater.protocol.journal import KEPT_ANSWERS, Journal
 from cutwater.protocol.log import append
 from cutwater.protocol.wire import Reply, Request, RequestKind
+from cutwater.restoring import check_topology, differences
 from cutwater.stores import LocalStore, open_store
+from tests.builders import pipeline, stage
 from tests.live_leader import LiveLeader
 
 ONE = r.Topology({"s": r.StageSpec("s", (), "main", (r.SinkSpec("t"),))})
@@ -332,9 +335,12 @@ def test_a_command_that_always_loses_the_lead_says_so(
         return (yield from real(writer, request))
 
     monkeypatch.setattr(steering, "steer", steer)
+    before = read_journal(store).index
     reply = ask(store, RequestKind.RESTORE, epoch=1)
     assert (reply.ok, reply.reason) == (False, FailureReason.NOT_LEADER.value)
-    assert read_journal(store).state.generation == 1
+    now = read_journal(store)
+    assert now.state.generation == 1
+    assert now.index == before + 2 * steering.LEAD_TRIES, "it wrote something after its term was over"
 
 
 def test_a_command_that_dies_between_its_two_entries_leaves_everything_as_it_was(store: LocalStore) -> None:
@@ -447,3 +453,35 @@ def test_a_stage_that_was_dropped_need_not_be_named_again_for_the_same_checkpoin
     assert ask(store, RequestKind.RESTORE, epoch=2, request_id="d").ok
     assert ask(store, RequestKind.RESTORE, epoch=2, topology=ONE, request_id="e").ok
     assert ask(store, RequestKind.RESTORE, epoch=1, request_id="f").reason == "stage_gone"
+
+
+# --- another graph without a restore ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        (pipeline(stage("s"), stage("t", "s"), stage("u", "s")), ["stage 'u' is new"]),
+        (pipeline(stage("s")), ["stage 't' is gone"]),
+        (pipeline(stage("s"), stage("t")), ["stage 't' reads [] and read ['s']"]),
+        (
+            pipeline(stage("s"), stage("t", "s", sinks=[r.SinkSpec("x")])),
+            ["the sinks of stage 't' are ['x'], not []"],
+        ),
+        (pipeline(stage("s"), stage("t", "s", "m9")), ["stage 't' moved from member 'm0' to 'm9'"]),
+        (
+            pipeline(r.StageSpec("s", (), "m0", (), "{}"), stage("t", "s")),
+            ["the columns that stage 's' gives to its readers differ"],
+        ),
+        (pipeline(stage("s"), stage("t", "s")), []),
+    ],
+)
+def test_what_differs_between_two_graphs_is_told(now: r.Topology, said: list[str]) -> None:
+    assert differences(pipeline(stage("s"), stage("t", "s")), now) == said
+
+
+def test_a_store_of_another_graph_is_refused_with_what_differs(store: LocalStore) -> None:
+    LiveLeader(store, ONE).commit(0)
+    check_topology(store, ONE)
+    with pytest.raises(UserError, match="is not the one in this code: stage 'new' is new; stage 's' is gone"):
+        check_topology(store, pipeline(stage("new", member="main")))

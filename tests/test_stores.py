@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -545,3 +546,52 @@ def test_an_azure_container_needs_its_account(monkeypatch: pytest.MonkeyPatch) -
 def test_a_removed_store_can_be_made_again(local: LocalStore) -> None:
     shutil.rmtree(local.root)
     assert open_store(f"{local.root}", create=True).create("a", b"x")
+
+
+@pytest.mark.parametrize("ask", ["read", "size", "exists", "checksum"])
+def test_a_bucket_that_is_gone_is_not_an_object_that_is_not_there(
+    ask: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store("memory://", create=True)
+    store.put("a", b"x")
+
+    def gone(*_: object, **__: object) -> None:
+        raise FileNotFoundError("<Code>NoSuchBucket</Code><Message>it was removed</Message>")
+
+    for name in ("get", "get_range", "head"):
+        monkeypatch.setattr(f"cutwater.stores.obstore.{name}", gone)
+    with pytest.raises(StoreUnavailable, match="the bucket is gone: it was removed"):
+        getattr(store, ask)("a")
+
+
+def test_a_bucket_that_goes_while_an_object_is_read_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store("memory://", create=True)
+    store.put("a", b"x")
+
+    def gone(*_: object, **__: object) -> None:
+        raise FileNotFoundError("NoSuchBucket")
+
+    monkeypatch.setattr("cutwater.stores.obstore.get_range", gone)
+    with pytest.raises(StoreUnavailable):
+        store.checksum("a")
+
+
+def test_a_full_disk_is_no_reason_to_copy_instead_of_linking(
+    local: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local.create("a", b"x")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(os, "link", full)
+    with pytest.raises(OSError, match="no space left"):
+        local.copy("a", "b")
+    assert not local.exists("b")
+
+
+def test_a_copy_to_where_something_is_leaves_that_there(local: LocalStore) -> None:
+    local.create("a", b"x")
+    local.create("b", b"y")
+    local.copy("a", "b")
+    assert local.read("b") == b"y"

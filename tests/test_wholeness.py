@@ -8,22 +8,40 @@ import shutil
 import tarfile
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
 from typer.testing import CliRunner
 
 from cutwater.cli import app
+from cutwater.commands.verifying import check_objects, needed
 from cutwater.folders import Cache, find_stored, list_folders, make_folder
 from cutwater.offline import drive, manifest_of, read_journal
+from cutwater.protocol import records as r
+from cutwater.protocol.chain import digest
 from cutwater.protocol.errors import StoreError
 from cutwater.protocol.log import AppendPhase, append, follow
-from cutwater.protocol.records import Open
+from cutwater.protocol.records import Open, seal
 from cutwater.protocol.stagelog import StageLog
 from cutwater.protocol.watermark import UNKNOWN
-from cutwater.stores import open_store
-from cutwater.wholeness import check_state, crc32c
+from cutwater.sinks import parquet
+from cutwater.sinks.base import Description, Identity, kind_of
+from cutwater.stores import Store, open_store
+from cutwater.wholeness import (
+    NextRun,
+    check_rows,
+    check_state,
+    crc32c,
+    graph_problems,
+    journal_problems,
+    mark_problems,
+)
+from tests.builders import manifest
 from tests.damages import DAMAGES, KINDS, Damage, damaged
+from tests.sink_helpers import ROWS, stage
+from tests.written import Written
 
 SEED = 7
 TIMES = 3
@@ -74,8 +92,8 @@ def started_again(kept: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     state = read_journal(store).state
     assert state.head is not None
     reports = manifest_of(store, state.committed[state.head]).stages
-    for stage in reports:
-        log = StageLog(stage, state.generation)
+    for reported in reports:
+        log = StageLog(reported, state.generation)
         drive(store, follow(log.view))
         before, place = max(list_folders(store, stage, state.generation)), log.view.last + 1
         opened = log.view.seal(Open(place, -1, {}, {}, UNKNOWN), "again")
@@ -126,8 +144,8 @@ def test_whatever_is_damaged_of_a_new_incarnation_is_seen_before_its_first_check
     rng = Random(SEED)
     store = open_store(str(started_again))
     unseen = []
-    for stage in ("first", "second"):
-        newest = started_again / f"stages/{stage}/1/spark/{max(list_folders(store, stage, 1))}"
+    for name in ("first", "second"):
+        newest = started_again / f"stages/{name}/1/spark/{max(list_folders(store, name, 1))}"
         for path in sorted(path for path in newest.rglob("*") if path.is_file()):
             before = path.read_bytes()
             for how in DAMAGES:
@@ -236,3 +254,171 @@ def test_a_state_file_is_held_against_the_checksum_beside_it(tmp_path: Path) -> 
     store.put("a.changelog", b"sows")
     with pytest.raises(StoreError, match=r"a\.changelog is damaged"):
         check_state(store, ["a.changelog", "a.changelog.crc"])
+
+
+# --- marks, names and tables ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Store:
+    """Three checkpoints, published everywhere."""
+    play = Written()
+    for _ in range(3):
+        play.checkpoint()
+    return play.write(tmp_path / "state")
+
+
+def test_a_mark_that_says_that_it_is_another_is_seen(written: Store) -> None:
+    state = read_journal(written).state
+    first, second, _ = sorted(written.list(r.MARK_PREFIX))
+    assert mark_problems(written, state) == {}
+    data = written.read(second)
+    assert data is not None
+    written.put(first, data)
+    assert mark_problems(written, state) == {first: f"it says that it is {second}"}
+    written.put(first, b"x")
+    assert list(mark_problems(written, state)) == [first]
+
+
+def test_a_mark_that_is_gone_between_others_is_seen_and_one_at_the_end_is_not_there_yet(
+    written: Store,
+) -> None:
+    state = read_journal(written).state
+    first, second, third = sorted(written.list(r.MARK_PREFIX))
+    written.delete([third])
+    assert mark_problems(written, state) == {}
+    written.put(third, b"x")
+    written.delete([second])
+    assert "is missing: sink 'out' has gone past epoch 2" in mark_problems(written, state)[second]
+    written.delete([first])
+    assert first not in mark_problems(written, state), "nobody knows that it was there"
+
+
+def test_a_damaged_description_of_a_sink_is_seen(written: Store) -> None:
+    name = "sinks/out/description.json"
+    kinds = {"sinks/": kind_of}
+    written.put(name, seal(Description("delta", None, (), None, -1)))
+    written.put("sinks/out.json", seal(Identity("abc")))
+    assert graph_problems(written, kinds) == {}
+    written.put(name, b"{}")
+    assert list(graph_problems(written, kinds)) == [name]
+
+
+def test_tables_are_looked_at_when_that_is_asked_for(tmp_path: Path, written: Store) -> None:
+    sink = parquet(str(tmp_path / "out"))
+    sink.bind(written, "out", ROWS)
+    files = stage(sink, "1-1-0-a", [1, 2, 3])
+    assert sink.publish(-1, 1, files) == 0
+    words = ["verify", "--store", str(tmp_path / "state"), "--json"]
+    plain, thorough = (CliRunner().invoke(app, [*words, *more]) for more in ([], ["--tables"]))
+    assert (plain.exit_code, thorough.exit_code) == (0, 0), thorough.output
+    shown = tmp_path / "out" / files[0]
+    shown.write_bytes(shown.read_bytes()[:-20])
+    assert CliRunner().invoke(app, words).exit_code == 0
+    found = CliRunner().invoke(app, [*words, "--tables"])
+    assert found.exit_code == 1
+    assert f"{files[0]} is damaged" in found.output
+    shown.unlink()
+    assert f"{files[0]} is missing" in CliRunner().invoke(app, [*words, "--tables"]).output
+
+
+def test_what_is_later_than_the_journals_end_is_seen(written: Store) -> None:
+    journal = read_journal(written)
+    assert journal.state.committed[3].index == journal.index
+    assert journal_problems(written, journal) == {}
+    written.put(f"{r.CHECKPOINT_PREFIX}notes", b"")
+    assert journal_problems(written, journal) == {}
+    last = max(written.list("journal/"))
+    written.delete([last])
+    (why,) = journal_problems(written, read_journal(written)).values()
+    assert f"is of entry {journal.index}, and the journal ends at {journal.index - 1}" in why
+
+
+# --- what the next run would read, one thing at a time --------------------------------------------------------------
+
+
+def problems_of(store: Path) -> dict[str, str]:
+    opened = open_store(str(store))
+    state = read_journal(opened).state
+    newest = manifest_of(opened, state.committed[state.head]) if state.head is not None else None
+    return NextRun(opened, state, newest).look(lambda line: None)
+
+
+@pytest.fixture
+def stopped(kept: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(kept, tmp_path / "state"))
+
+
+def newest_folder(store: Path, name: str) -> Path:
+    return max((store / f"stages/{name}/1/spark").iterdir(), key=lambda path: int(path.name))
+
+
+def test_a_store_that_was_stopped_is_whole(stopped: Path) -> None:
+    assert problems_of(stopped) == {}
+
+
+def test_spark_folders_that_are_gone_are_missed_if_they_have_more_than_the_checkpoint(stopped: Path) -> None:
+    for name in ("first", "second"):
+        shutil.rmtree(stopped / f"stages/{name}/1/spark")
+    found = problems_of(stopped)
+    assert (
+        found["stage 'first'"] == "the Spark folders of stage first are gone; restore the newest checkpoint"
+    )
+    assert "stage 'second'" not in found, "it goes on from the checkpoint"
+
+
+def test_a_folder_that_the_log_does_not_know_is_seen_beside_those_that_it_knows(stopped: Path) -> None:
+    newest = newest_folder(stopped, "first")
+    shutil.copytree(newest, newest.with_name(str(int(newest.name) + 7)))
+    why = problems_of(stopped)["stage 'first'"]
+    assert why.startswith(
+        f"it has a Spark folder of incarnation {int(newest.name) + 7}, and its log knows {newest.name}"
+    )
+
+
+def test_a_log_that_is_empty_is_missed(stopped: Path) -> None:
+    shutil.rmtree(stopped / "stages/first/1/log")
+    found = problems_of(stopped)
+    assert found["stage 'first'"] == "the log of stage first is empty, and it has run: its entries were lost"
+    assert "channel 'first' → 'second'" in found
+
+
+def test_a_plan_that_spark_has_lost_is_missed(stopped: Path) -> None:
+    newest = newest_folder(stopped, "second")
+    last = max((newest / "offsets").iterdir(), key=lambda path: int(path.name) if path.name.isdigit() else -1)
+    last.unlink()
+    assert "end at batch 1, and the stage's log has batch 2" in problems_of(stopped)["stage 'second'"]
+
+
+def test_rows_that_are_still_to_be_read_are_missed_and_counted(stopped: Path) -> None:
+    opened = open_store(str(stopped))
+    log = StageLog("first", 1)
+    drive(opened, follow(log.view))
+    batch = log.state.batches[log.state.last]
+    check_rows(opened, batch.files, batch)
+    for change in ({"rows": batch.rows + 1}, {"size": batch.size - 1}):
+        with pytest.raises(StoreError, match="and the log says"):
+            check_rows(opened, batch.files, msgspec.structs.replace(batch, **change))
+    check_rows(opened, batch.files, None)
+    (stopped / batch.files[0]).unlink()
+    assert "is gone" in problems_of(stopped)["channel 'first' → 'second'"]
+
+
+def test_objects_are_looked_at_with_and_without_a_checksum(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "state"), create=True)
+    named: Any = SimpleNamespace(held={}, objects=lambda: {"plain": None, "summed": digest(b"x")})
+    gone = {"plain": "plain is missing", "summed": "summed is missing"}
+    assert check_objects(store, [named], lambda line: None) == gone
+    store.put("plain", b"anything")
+    store.put("summed", b"x")
+    assert check_objects(store, [named], lambda line: None) == {}
+    store.put("summed", b"y")
+    found = check_objects(store, [named], lambda line: None)
+    assert found == {"summed": "summed is damaged (its checksum differs)"}
+
+
+def test_what_a_sink_holds_is_looked_at_with_its_table(tmp_path: Path) -> None:
+    """It lies there, and not in the store."""
+    held = r.StagedFile("somewhere/part-0.parquet", 5)
+    found = manifest(1, 1, release={"out": ("a.parquet",)}, held={"out": (held,)})
+    assert held.name not in needed(found)

@@ -95,7 +95,7 @@ def _interval(compacted: list[int], setting: int) -> int:
     if len(compacted) > 1:
         return compacted[-1] - compacted[-2]
     count = compacted[-1] + 1
-    if count <= setting or setting >= count // 2:
+    if setting >= count // 2:
         return count
     return next(number for number in range(setting, count + 1) if count % number == 0)
 

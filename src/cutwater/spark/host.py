@@ -74,7 +74,6 @@ class StageHost:
         self._available_now = False
         self._hurries = False
         """Whether the query has a quick trigger instead of its own, for the sake of a drain."""
-        self._resting_since: float | None = None
         self._rest: Thread | None = None
         self._seen: tuple[Any, ...] = ()
         self._idle_due = 0.0
@@ -343,7 +342,7 @@ class StageHost:
         for name in self.built.definition.inputs:
             producer = self.runtime.member.log(name).state
             try:
-                if self._channel(name).unread(stage.log.state.consumed[name], producer.last):
+                if self._channel(name).unread(stage.log.state.consumed.get(name, -1), producer.last):
                     return True
             except channel.BatchUnknown:
                 return True
@@ -390,7 +389,6 @@ class StageHost:
             drains = (begun.flags & Flags.DRAIN for begun in self.runtime.member.journal.state.open.values())
             if any(drains):
                 return  # this incarnation has not heard of the drain yet
-            self._resting_since = None
             if stage.quiet:
                 stage.quiet = False
             if (self._available_now or self._hurries) or (
@@ -411,7 +409,6 @@ class StageHost:
         if self.finished:
             self._be_quiet_when_logged(stage)
         elif self._rest is None or not self._rest.is_alive():
-            self._resting_since = self._resting_since or time.monotonic()
             self._rest = Thread(target=self._await_rest, args=(self.query, stage), daemon=True)
             self._rest.start()
             self.runtime.shell.later(REST_WITHIN_S, lambda: self._be_done_with(stage))

@@ -1,0 +1,122 @@
+"""What a forked process does: run chosen tests in a copy of the tree. It has pytest and the heavy libraries already."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+import pytest
+
+Lines = dict[str, list[int]]
+STARTS_SPARK_S = 240
+"""Whichever test comes first starts Spark, which takes long on a busy machine."""
+
+
+class Known(NamedTuple):
+    """What the tests of a file did without a mutant: their seconds, which lines of which module each ran, and those
+    that failed, which can catch nothing."""
+
+    seconds: dict[str, float]
+    lines: dict[str, Lines]
+    failed: list[str]
+
+
+class Selection:
+    """Leaves the chosen tests, the quickest first, each with a time limit."""
+
+    def __init__(self, chosen: dict[str, float] | None) -> None:
+        self._chosen = chosen
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        if self._chosen is None:
+            return
+        chosen = self._chosen
+        items[:] = sorted((i for i in items if i.nodeid in chosen), key=lambda i: chosen[i.nodeid])
+        for item in items:
+            patience_s = STARTS_SPARK_S if item.get_closest_marker("slow") is not None else 30
+            item.add_marker(pytest.mark.timeout(patience_s + 6 * chosen[item.nodeid], method="thread"))
+
+
+class Tracer:
+    """Writes down which lines of the product each test runs."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = f"{root}/src/cutwater/"
+        self._lines: set[tuple[str, int]] = set()
+        self.known = Known({}, {}, [])
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        self._lines = set()
+        threading.settrace(self._call)
+        sys.settrace(self._call)
+        try:
+            return (yield)
+        finally:
+            sys.settrace(None)
+            threading.settrace(None)
+            lines: Lines = {}
+            for file, line in self._lines:
+                lines.setdefault(file.removeprefix(self._root), []).append(line)
+            self.known.lines[item.nodeid] = lines
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.known.failed.append(report.nodeid)
+        self.known.seconds[report.nodeid] = self.known.seconds.get(report.nodeid, 0.0) + report.duration
+
+    def _call(self, frame: FrameType, event: str, arg: Any) -> Callable[..., Any] | None:
+        return self._line if frame.f_code.co_filename.startswith(self._root) else None
+
+    def _line(self, frame: FrameType, event: str, arg: Any) -> Callable[..., Any]:
+        self._lines.add((frame.f_code.co_filename, frame.f_lineno))
+        return self._line
+
+
+def run_tests(
+    root: Path, files: tuple[str, ...], marks: str, chosen: dict[str, float] | None, trace: Path | None
+) -> int:
+    """Runs tests of the tree at `root` and returns pytest's exit code. Only for a process that ends then."""
+    os.setsid()
+    os.chdir(root)
+    output = os.open(root / "output.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    for name in [n for n in sys.modules if n == "tests" or n.startswith("tests.")]:
+        del sys.modules[name]
+    paths = [str(root / "src"), str(root)]
+    sys.path[:] = [*paths, *(p for p in sys.path if p and not (Path(p) / "cutwater").is_dir())]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    sys.dont_write_bytecode = trace is None
+    tracer = Tracer(root)
+    plugins: list[object] = [Selection(chosen)]
+    if trace is not None:
+        plugins.append(tracer)
+    end = ["-x"] if trace is None else []
+    there = [file for file in files if (root / file).exists()]
+    code = pytest.main(
+        [
+            "-q",
+            *end,
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:randomly",
+            "-m",
+            marks,
+            f"--basetemp={root}/temp",
+            *there,
+        ],
+        plugins,
+    )
+    if trace is not None:
+        trace.write_text(json.dumps(tracer.known))
+    return int(code)

@@ -1,0 +1,79 @@
+"""The mutation tool makes the breaks that it should, and none of what nobody could notice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+
+from tests.mutants.making import mutants_of
+
+
+def changes(tmp_path: Path, source: str) -> list[tuple[str, str]]:
+    place = tmp_path / "m.py"
+    place.write_text(dedent(source))
+    return [(m.before, m.after) for m in mutants_of("m.py", place)]
+
+
+def test_a_condition_is_turned_around_and_moved_by_one(tmp_path: Path) -> None:
+    found = changes(
+        tmp_path,
+        """
+        def f(a, b):
+            if a < 5 and not b:
+                return a
+        """,
+    )
+    line = "if a < 5 and not b:"
+    after = [new for old, new in found if old == line]
+    assert sorted(after) == [
+        "if a < 5 and b:",
+        "if a < 5 or not b:",
+        "if a < 6 and not b:",
+        "if a <= 5 and not b:",
+        "if a >= 5 and not b:",
+        "if not (a < 5 and not b):",
+    ]
+    assert ("return a", "return None") in found
+
+
+def test_statements_are_removed(tmp_path: Path) -> None:
+    found = changes(
+        tmp_path,
+        """
+        def f(self, file):
+            self.done = file.x
+            os.fsync(file)
+            raise ValueError(f"{file} < 1")
+        """,
+    )
+    assert found == [
+        ("self.done = file.x", "pass"),
+        ("os.fsync(file)", "pass"),
+        ('raise ValueError(f"{file} < 1")', "pass"),
+    ]
+
+
+def test_what_only_speaks_to_people_stays_as_it_is(tmp_path: Path) -> None:
+    source = '''
+        """Returns 1 < 2."""
+        from typing import TYPE_CHECKING
+
+        if TYPE_CHECKING:
+            import x
+
+        def f(self, n: int = None) -> "not int":
+            """Not 1."""
+            assert n == 1
+            self.tell(f"{n + 1} and 1", 1 < 2)
+        '''
+    assert changes(tmp_path, source) == []
+
+
+def test_a_mutant_is_the_module_with_one_place_changed(tmp_path: Path) -> None:
+    place = tmp_path / "m.py"
+    source = "def f(a):\n    # größer\n    return 'ä' if a == 1 else a\n"
+    place.write_text(source)
+    made = [m.apply(source) for m in mutants_of("m.py", place)]
+    assert source.replace("==", "!=") in made
+    assert source.replace("1", "2") in made
+    assert source not in made
