@@ -128,10 +128,24 @@ class Query:
         self._stopped = threading.Event()
         self._ended = threading.Event()
         self._triggered = threading.Condition()
+        self._found_nothing = False
+        """Whether the last look found nothing to do."""
         self._idle = 0
         """How many triggers have found nothing to do."""
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
+
+    @property
+    def _jsq(self) -> Any:
+        """What Spark knows of its own look for new data, and how it is triggered."""
+        executor = SimpleNamespace(
+            getClass=lambda: SimpleNamespace(getSimpleName=lambda: "MultiBatchExecutor")
+        )
+        return SimpleNamespace(
+            streamingQuery=lambda: SimpleNamespace(
+                noNewData=lambda: self._found_nothing, triggerExecutor=lambda: executor
+            )
+        )
 
     # --- what a host asks -------------------------------------------------------------------------------
 
@@ -170,8 +184,10 @@ class Query:
                 if self.fails_with is not None:
                     raise self.fails_with
                 self._frame.before_trigger()
+                self._found_nothing = False
                 if self._trigger(limit):
                     continue
+                self._found_nothing = True
                 if self._takes_all:
                     return
                 self.status = {"message": WAITING, "isTriggerActive": False}

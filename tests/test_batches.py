@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from cutwater.folders import make_folder
+from cutwater.leaves import Leaf
 from cutwater.protocol.chain import digest
 from cutwater.protocol.records import Prepared, StageReport, decode
 from cutwater.protocol.watermark import NONE, UNKNOWN, Watermark, known
@@ -92,14 +93,21 @@ PLAN = b'v1\n{"batchWatermarkMs":%d,"batchTimestampMs":0,"conf":{}}\n%s'
 class Batch:
     """A writer of batches, and what it is told and leaves."""
 
-    def __init__(self, store: Store, *sinks: Sink, has_readers: bool, has_watermark: bool = False) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *sinks: Sink,
+        has_readers: bool,
+        has_watermark: bool = False,
+        leaves: Sequence[Leaf] = (),
+    ) -> None:
         self.store = store
         for sink in sinks:
             sink.bind(store, sink.name, ID.json())
         self.done: list[int] = []
         make_folder(store, "s", 2, 3, None, StageReport("s", 2, 9, False, {}, {}, NONE, {}))
         self.writer = BatchWriter(
-            store, "s", 2, 3, 9, ID, (), sinks, has_readers, has_watermark, self.done.append
+            store, "s", 2, 3, 9, ID, leaves, sinks, has_readers, has_watermark, self.done.append
         )
 
     def run(self, *ids: int, plan: bytes = PLAN % (0, b"5"), number: int = 4) -> Prepared:
@@ -124,7 +132,8 @@ def test_a_batch_is_prepared_with_its_files_rows_and_positions(store: Store) -> 
     assert found.size == store.size(file)
     assert (found.consumed, found.offsets, found.sinks) == ({"c": 6}, {"1": "7"}, {})
     assert found.watermark == NONE
-    assert found.checksums == {"offsets/4": digest(plan)}
+    assert found.checksums.keys() == {"offsets/4", "cutwater/base.json"}
+    assert found.checksums["offsets/4"] == digest(plan)
 
 
 @pytest.mark.parametrize(("ms", "mark"), [(0, UNKNOWN), (70, known(70))])
@@ -134,10 +143,10 @@ def test_the_watermark_is_that_with_which_the_batch_works(store: Store, ms: int,
 
 
 def test_the_log_of_a_file_source_is_part_of_the_batch(store: Store) -> None:
-    batch = Batch(store, has_readers=True)
+    batch = Batch(store, has_readers=True, leaves=[Leaf(None, "parquet", "/in", log=0)])
     store.put(f"{batch.writer.folder}sources/0/8.compact", b"log")
     found = batch.run(1, plan=PLAN % (0, b'{"logOffset":8}'))
-    assert found.checksums.keys() == {"offsets/4", "sources/0/8.compact"}
+    assert found.checksums.keys() == {"offsets/4", "cutwater/base.json", "sources/0/8.compact"}
     assert found.checksums["sources/0/8.compact"] == digest(b"log")
 
 

@@ -468,7 +468,7 @@ def test_a_plan_that_reads_something_else_than_its_positions_is_given_up(shop: R
         "it is given up", lambda: [t for t in shop.told if "stage 'source' is given up" in t], 30
     )
     assert "it now reads the source others where its position is one of the source numbers" in told[0]
-    assert "--restore REF --reset source" in told[0]
+    assert "--restore REF --drop source" in told[0]
 
 
 def test_staged_leftovers_are_removed_and_what_is_shown_stays(

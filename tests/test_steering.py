@@ -471,7 +471,7 @@ def test_a_stage_that_was_dropped_need_not_be_named_again_for_the_same_checkpoin
         (pipeline(stage("s"), stage("t", "s", "m9")), ["stage 't' moved from member 'm0' to 'm9'"]),
         (
             pipeline(r.StageSpec("s", (), "m0", (), "{}"), stage("t", "s")),
-            ["the columns that stage 's' gives to its readers differ"],
+            [],  # it has got its first reader, or lost its last
         ),
         (pipeline(stage("s"), stage("t", "s")), []),
     ],

@@ -13,11 +13,13 @@ from typing import Any
 
 import msgspec
 
+from cutwater.folders import Base, Complete
 from cutwater.offline import drive
 from cutwater.protocol import records as r
 from cutwater.protocol.journal import Journal
 from cutwater.protocol.log import append
 from cutwater.protocol.stagelog import StageLog
+from cutwater.sinks.base import Identity
 from cutwater.status import StageStatus, Status
 from cutwater.stores import LocalStore, Store, open_store
 from cutwater.times import EpochTimes, StageTime, explain_name
@@ -69,7 +71,16 @@ class Written(Play):
                     mark = r.Published(epoch, sink, checkpoint.index, epoch + 100)
                     store.create(r.mark_name(checkpoint.index, sink), r.encode(mark))
             store.put(explain_name(epoch), msgspec.json.encode(self.times(epoch)))
+        for sink in self.topology.sinks():
+            store.create(f"sinks/{sink}.json", r.seal(Identity("written", sink)))
+        for folder_name in {f"{name.rpartition('/spark/')[0]}/spark/1/" for name in self._state_files()}:
+            store.create(f"{folder_name}cutwater/base.json", r.seal(Base(-1)))
+            store.create(f"{folder_name}cutwater/complete", r.seal(Complete(-1, -1)))
         return store
+
+    def _state_files(self) -> set[str]:
+        reports = (report for manifest in self.manifests.values() for report in manifest.stages.values())
+        return {name for report in reports for name in report.state if "/spark/1/" in name}
 
     def times(self, epoch: int) -> EpochTimes:
         """An epoch in which each stage is cut a second after the one before; the last takes ten."""
