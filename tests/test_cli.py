@@ -194,7 +194,7 @@ def test_one_checkpoint_is_shown_stage_by_stage(tmp_path: Path) -> None:
     assert found["stages"]["b"] == {
         "batch": 0, "unaligned": True, "consumed": {"a": 0}, "offsets": {},
         "watermark": {"kind": "none", "at": None}, "state_files": 1,
-        "state_bytes": len("stages/b/1/spark/1/state/0"),
+        "state_bytes": len("stages/b/1/files/1/state/0"),
     }  # fmt: skip
     flights = {(f["from"], f["to"]): f for f in found["in_flight"]}
     assert len(flights["a", "b"]["files"]) == 1
@@ -311,12 +311,12 @@ def test_a_whole_store_verifies(folder: Path) -> None:
 
 
 def test_damage_is_found_and_blamed_on_the_checkpoints_that_need_it(folder: Path) -> None:
-    (folder / "stages/b/1/spark/1/state/1").write_bytes(b"bad")
-    (folder / "stages/c/1/spark/1/state/2").unlink()
+    (folder / "stages/b/1/files/1/state/1").write_bytes(b"bad")
+    (folder / "stages/c/1/files/1/state/2").unlink()
     found = document("verify", "--store", folder, code=1)["checkpoints"]
     assert found["1"] == {"restorable": True, "problems": []}
-    assert found["2"]["problems"] == ["stages/b/1/spark/1/state/1 is damaged (its checksum differs)"]
-    assert found["3"]["problems"] == ["stages/c/1/spark/1/state/2 is missing"]
+    assert found["2"]["problems"] == ["stages/b/1/files/1/state/1 is damaged (its checksum differs)"]
+    assert found["3"]["problems"] == ["stages/c/1/files/1/state/2 is missing"]
     assert call("verify", "1", "--store", folder).exit_code == 0
     assert call("verify", "2", "--store", folder).exit_code == 1
 
@@ -372,10 +372,10 @@ def test_a_restore_without_a_run_takes_effect_with_the_next(folder: Path) -> Non
 
 
 def test_a_damaged_checkpoint_is_not_restored(folder: Path) -> None:
-    (folder / "stages/b/1/spark/1/state/1").unlink()
+    (folder / "stages/b/1/files/1/state/1").unlink()
     shown = call("restore", "2", "--store", folder)
     assert shown.exit_code == 1
-    assert "stages/b/1/spark/1/state/1 is missing" in shown.stderr
+    assert "stages/b/1/files/1/state/1 is missing" in shown.stderr
     assert read_journal(open_store(str(folder))).state.generation == 1
 
 

@@ -50,8 +50,8 @@ SCENARIOS = {
         checkpoint
         crash m0           -> m2 leads in term 2
         start m0
-        start m1           -> epoch 3 committed; out shows 3
-        drain              -> epoch 4 committed; epochs 1 expired; out shows 4
+        start m1           -> epoch 3 committed; epoch 4 committed; epochs 1 expired; out shows 3, shows 4
+        drain              -> epoch 5 committed; epochs 3 expired; out shows 5
     """,
     "a member that is away aborts epochs and nothing else": """
         start all          -> m0 leads in term 1; epoch 1 committed; out marks 1

@@ -305,11 +305,16 @@ def test_a_damaged_description_of_a_sink_is_seen(written: Store) -> None:
     assert list(graph_problems(written, kinds)) == [name]
 
 
-def test_tables_are_looked_at_when_that_is_asked_for(tmp_path: Path, written: Store) -> None:
+def test_tables_are_looked_at_when_that_is_asked_for(tmp_path: Path) -> None:
+    play = Written()
+    play.checkpoint()
     sink = parquet(str(tmp_path / "out"))
-    sink.bind(written, "out", ROWS)
+    store, index = play.write(tmp_path / "state", unmarked=(1,)), play.state.committed[1].index
+    sink.bind(store, "out", ROWS)
+    sink.register()
     files = stage(sink, "1-1-0-a", [1, 2, 3])
-    assert sink.publish(-1, 1, files) == 0
+    assert sink.publish(-1, index, files) == 0
+    store.create(r.mark_name(index, "out"), seal(r.Published(1, "out", index, 0)))
     words = ["verify", "--store", str(tmp_path / "state"), "--json"]
     plain, thorough = (CliRunner().invoke(app, [*words, *more]) for more in ([], ["--tables"]))
     assert (plain.exit_code, thorough.exit_code) == (0, 0), thorough.output

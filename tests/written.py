@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 
-from cutwater.folders import Base, Complete
 from cutwater.offline import drive
 from cutwater.protocol import records as r
 from cutwater.protocol.journal import Journal
@@ -29,7 +28,7 @@ BEGUN_AT = 1_767_225_600.0
 
 
 class Written(Play):
-    """A history whose state files hold their own name, with the checksum of that."""
+    """A history whose state files hold their own name, with the checksum of that. They lie in no Spark folder."""
 
     def __init__(self, topology: r.Topology = CHAIN) -> None:
         super().__init__(topology)
@@ -37,7 +36,7 @@ class Written(Play):
     def reports(self) -> dict[str, r.StageReport]:
         return {
             name: msgspec.structs.replace(
-                report, state={file: hashlib.sha256(file.encode()).hexdigest() for file in report.state}
+                report, state={file: _sha256(file) for file in _moved(report.state)}
             )
             for name, report in super().reports().items()
         }
@@ -73,14 +72,7 @@ class Written(Play):
             store.put(explain_name(epoch), msgspec.json.encode(self.times(epoch)))
         for sink in self.topology.sinks():
             store.create(f"sinks/{sink}.json", r.seal(Identity("written", sink)))
-        for folder_name in {f"{name.rpartition('/spark/')[0]}/spark/1/" for name in self._state_files()}:
-            store.create(f"{folder_name}cutwater/base.json", r.seal(Base(-1)))
-            store.create(f"{folder_name}cutwater/complete", r.seal(Complete(-1, -1)))
         return store
-
-    def _state_files(self) -> set[str]:
-        reports = (report for manifest in self.manifests.values() for report in manifest.stages.values())
-        return {name for report in reports for name in report.state if "/spark/1/" in name}
 
     def times(self, epoch: int) -> EpochTimes:
         """An epoch in which each stage is cut a second after the one before; the last takes ten."""
@@ -98,6 +90,14 @@ class Written(Play):
             committed_s=12.3,
             published_s=dict.fromkeys(self.topology.sinks(), 12.5),
         )
+
+
+def _sha256(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()
+
+
+def _moved(names: Iterable[str]) -> list[str]:
+    return [name.replace("/spark/", "/files/") for name in names]
 
 
 def put_status(store: Store, *, clock_s: float = 0.0, **what: Any) -> Status:
