@@ -733,3 +733,14 @@ def test_a_folder_without_its_mark_is_of_unknown_batches(store: Store) -> None:
     _, states = find_stored(store, STAGE, 1, 2, Cache())
     assert {stored.unknown for stored in states if stored.incarnation == 1} == {True}
     assert {stored.unknown for stored in states if stored.incarnation == 2} == {False}
+
+
+def test_the_mark_of_another_folder_is_not_taken(store: Store) -> None:
+    query = new_query(store).run(3)
+    make_folder(store, STAGE, 1, 2, 1, None, 2)
+    other = spark_prefix(STAGE, 1, 2)
+    marks = [store.read(f"{prefix}cutwater/complete") for prefix in (query.prefix, other)]
+    for prefix, mark in zip((other, query.prefix), marks, strict=True):
+        store.put(f"{prefix}cutwater/complete", mark or b"")
+    assert refused(store, 2, 2)
+    assert find_stored(store, STAGE, 1, 3, Cache())[1] == []
