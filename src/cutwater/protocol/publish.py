@@ -12,7 +12,6 @@ what one of them says is published is never published again.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
 
 import msgspec
 
@@ -200,8 +199,10 @@ def newest_mark(sink: str) -> Procedure[tuple[int, Published | None]]:
             data = yield from insist(Read(name))
             if data is None and name == names[-1]:
                 break  # there is a newer one by now, and retention took this one
-            with suppress(StoreError):
+            try:
                 return _index(names[-1]), decode_mark(name, data or b"")
+            except StoreError:
+                continue
         else:
             return _index(names[-1]) if names else 0, None
 
