@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -19,7 +20,9 @@ from typer.testing import CliRunner
 import cutwater as cw
 from cutwater.cli import app
 from cutwater.commands.loading import load
+from cutwater.folders import list_folders
 from cutwater.protocol.errors import CutwaterError
+from cutwater.stores import open_store
 from tests.faults.child import last_batch, until
 from tests.spark_helpers import deliver, numbers
 
@@ -62,16 +65,50 @@ KINDS = {
 
 DAMAGES = ("flip", "truncate", "empty", "edit", "delete")
 
+MIX_UPS = ("swap", "older")
+"""Two objects of a kind change places; an object is replaced by an older one of its kind."""
+
 
 @dataclass(frozen=True)
 class Damage:
+    """`again`: it happens to the store that was started again and has no checkpoint since."""
+
     kind: str
     name: str
     how: str
     seed: int
+    again: bool = False
 
     def __str__(self) -> str:
-        return f"{self.how} {self.name} ({self.kind}, seed {self.seed})"
+        store = ", started again" if self.again else ""
+        return f"{self.how} {self.name} ({self.kind}{store}, seed {self.seed})"
+
+
+def suffer(root: Path, damage: Damage, names: Sequence[str]) -> bool:
+    """Damages one object below `root`, where `names` are those of its kind; whether that changed anything."""
+    rng = Random(damage.seed)
+    path = root / damage.name
+    before = path.read_bytes()
+    if damage.how not in MIX_UPS:
+        after = damaged(before, damage.how, rng)
+        path.unlink()
+        if after is not None:
+            path.write_bytes(after)
+        return after != before
+    others = [n for n in names if n != damage.name and Path(n).suffix == path.suffix]
+    if damage.how == "older":
+        folder = Path(damage.name).parent
+        others = [n for n in others if n < damage.name and Path(n).parent == folder]
+    if not others:
+        return False
+    other = root / rng.choice(others)
+    instead = other.read_bytes()
+    path.unlink()
+    path.write_bytes(instead)
+    if damage.how == "swap":
+        other.unlink()
+        other.write_bytes(before)
+    return instead != before
 
 
 def damaged(data: bytes, how: str, rng: Random) -> bytes | None:
@@ -111,6 +148,9 @@ class Patient:
         (self.base / "lazy.py").write_text(SOURCE.format(base=self.base, lazy=f', trigger="{EVERY_HOUR}"'))
         self._fall_ill()
         shutil.copytree(self.base, self.kept)
+        self.again = base / "again"
+        self._start_again()
+        shutil.copytree(self.base, self.again)
 
     @property
     def store(self) -> str:
@@ -135,38 +175,42 @@ class Patient:
         until(lambda: last_batch(pipeline, "first") > before, "another batch")
         pipeline.stop()
 
-    def recover(self) -> None:
-        """Brings everything back to how it was when it was stopped."""
+    def _start_again(self) -> None:
+        """Started, and stopped before a checkpoint: the newest folders are named by none."""
+        store = open_store(self.store)
+        before = {stage: max(list_folders(store, stage, 1)) for stage in ("first", "second")}
+        pipeline = load(str(self.base / "lazy.py"))
+        pipeline.start(self.store, every=EVERY_HOUR, spark=self.spark)
+        until(lambda: all(max(list_folders(store, s, 1)) > before[s] for s in before), "new folders")
+        pipeline.stop()
+
+    def recover(self, again: bool = False) -> None:
+        """Brings everything back to how it was when it was stopped, the first or the second time."""
         for folder in ("state", "out"):
             # Spark's background work may still write there.
             (self.base / folder).rename(self.base.with_name(f"gone-{uuid4().hex}"))
-            shutil.copytree(self.kept / folder, self.base / folder)
+            shutil.copytree((self.again if again else self.kept) / folder, self.base / folder)
         for gone in self.base.parent.glob("gone-*"):
             shutil.rmtree(gone, ignore_errors=True)
 
     # --- damage ---------------------------------------------------------------------------------------
 
-    def objects(self) -> dict[str, list[str]]:
+    def objects(self, again: bool = False) -> dict[str, list[str]]:
         """What there is to be damaged, by kind."""
         found: dict[str, list[str]] = defaultdict(list)
-        for path in sorted((self.kept / "state").rglob("*")):
-            name = str(path.relative_to(self.kept / "state"))
+        kept = self.again if again else self.kept
+        for path in sorted((kept / "state").rglob("*")):
+            name = str(path.relative_to(kept / "state"))
             if path.is_file() and not any(part.startswith(".") for part in Path(name).parts):
                 kinds = [kind for kind, form in KINDS.items() if re.fullmatch(form, name)]
                 found[kinds[0] if kinds else "other"].append(f"state/{name}")
-        for path in sorted((self.kept / "out").rglob("*.parquet")):
-            found["table file"].append(str(path.relative_to(self.kept)))
+        for path in sorted((kept / "out").rglob("*.parquet")):
+            found["table file"].append(str(path.relative_to(kept)))
         return found
 
     def suffer(self, damage: Damage) -> bool:
         """Damages one object; whether that changed anything."""
-        path = self.base / damage.name
-        before = path.read_bytes()
-        after = damaged(before, damage.how, Random(damage.seed))
-        path.unlink()
-        if after is not None:
-            path.write_bytes(after)
-        return after != before
+        return suffer(self.base, damage, self.objects(damage.again)[damage.kind])
 
     # --- treatment ------------------------------------------------------------------------------------
 

@@ -854,3 +854,14 @@ def test_a_store_that_fails_while_a_folder_is_made_is_not_taken_for_a_file_that_
         with pytest.raises(OSError, match="does not answer"):
             make_folder(store, STAGE, 1, 2, 1, None, 1)
     make_folder(store, STAGE, 1, 2, 1, None, 1)
+
+
+def test_the_mark_of_another_folder_is_not_taken(store: Store) -> None:
+    query = new_query(store).run(3)
+    make_folder(store, STAGE, 1, 2, 1, None, 2)
+    other = spark_prefix(STAGE, 1, 2)
+    marks = [store.read(f"{prefix}cutwater/complete") for prefix in (query.prefix, other)]
+    for prefix, mark in zip((other, query.prefix), marks, strict=True):
+        store.put(f"{prefix}cutwater/complete", mark or b"")
+    assert refused(store, 2, 2)
+    assert find_stored(store, STAGE, 1, 3, Cache())[1] == []

@@ -33,6 +33,8 @@ class Troubled(LocalStore):
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self.fails: dict[str, int] = {}
+        self.refused: set[str] = set()
+        """What can neither be read nor written nor removed."""
         self.failed = 0
         self.early: list[str] = []
         """Requests that were removed before their answer was there."""
@@ -52,7 +54,13 @@ class Troubled(LocalStore):
                 self.early.append(name)
             super().delete([name])
 
+    def read(self, name: str) -> bytes | None:
+        self._trouble("read", name)
+        return super().read(name)
+
     def _trouble(self, what: str, name: str) -> None:
+        if name in self.refused:
+            raise PermissionError(13, "denied", name)
         kind = f"{what} {name.split('/')[0]}"
         if self.fails.get(kind):
             self.fails[kind] -= 1
@@ -176,6 +184,19 @@ def test_a_new_leader_takes_up_what_lies_there(store: Troubled) -> None:
         assert reply_of(store, "aaa").ok
         assert not reply_of(store, "bbb").ok
     assert "good" in read_journal(store).state.savepoints
+
+
+@pytest.mark.parametrize("place", [REQUESTS, REPLIES])
+def test_one_request_that_nobody_can_read_or_answer_keeps_no_other_waiting(
+    store: Troubled, place: str
+) -> None:
+    put_request(store, RequestKind.CHECKPOINT, "aaaaaaaaaaaa")
+    store.refused.add(f"{place}aaaaaaaaaaaa.json")
+    with members(store) as up:
+        leading(up)
+        for request_id in ("bbbbbbbbbbbb", "cccccccccccc"):
+            put_request(store, RequestKind.CHECKPOINT, request_id)
+            assert reply_of(store, request_id).request_id == request_id
 
 
 def test_a_request_that_was_answered_by_a_leader_that_died_is_removed_and_not_done_again(

@@ -39,7 +39,7 @@ from cutwater.wholeness import (
     mark_problems,
 )
 from tests.builders import manifest
-from tests.damages import DAMAGES, KINDS, Damage, damaged
+from tests.damages import DAMAGES, KINDS, MIX_UPS, Damage, damaged, suffer
 from tests.sink_helpers import ROWS, stage
 from tests.written import Written
 
@@ -177,7 +177,7 @@ def test_what_a_run_or_a_restore_reads_is_seen_to_be_damaged(kept: Path, tmp_pat
     }
     assert needed <= kinds.keys()
     for kind, names in kinds.items():
-        for how in DAMAGES:
+        for how in DAMAGES + MIX_UPS:
             for name in rng.sample(names, min(TIMES, len(names))):
                 if how == "delete" and kind in ("mark", "graph", "sink id", "stage log", "journal"):
                     continue  # the newest one of a log cannot be missed; others by what is left of it, see below
@@ -185,12 +185,9 @@ def test_what_a_run_or_a_restore_reads_is_seen_to_be_damaged(kept: Path, tmp_pat
                 store = tmp_path / "state"
                 shutil.rmtree(store, ignore_errors=True)
                 shutil.copytree(kept, store)
-                before = (store / name).read_bytes()
-                after = damaged(before, how, Random(damage.seed))
-                (store / name).unlink()
-                if after is not None:
-                    (store / name).write_bytes(after)
-                if after != before and verify(store)[0]:
+                if kind in ("folder", "sink id") and how in MIX_UPS:
+                    continue  # the archive is from before the marks of folders and sinks said whose they are
+                if suffer(store, damage, names) and verify(store)[0]:
                     unseen.append(str(damage))
     assert unseen == []
 

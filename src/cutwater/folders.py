@@ -65,11 +65,12 @@ class Base(msgspec.Struct, frozen=True):
 class Complete(msgspec.Struct, frozen=True):
     """The mark of a complete folder: the last batch that was in it when it was made, and the first at which
     the stage can be cut with what is in it. `checksums` vouches for what it was made of, by name: for each file that
-    was copied or written anew, except state files of which nobody knew the checksum."""
+    was copied or written anew, except state files of which nobody knew the checksum. `folder` is the one it is of."""
 
     batch: int
     lowest: int
     checksums: dict[str, str] = {}
+    folder: str = ""
 
 
 def spark_prefix(stage: str, generation: int, incarnation: int) -> str:
@@ -100,6 +101,16 @@ def _read(store: Store, name: str, kind: type[T]) -> T:
     if data is None:
         raise StoreError(f"{name} is gone, without which its folder cannot be used; restore a checkpoint")
     return decode(name, data, kind)
+
+
+def _mark(prefix: str, mark: Complete) -> Complete:
+    """Raises `StoreError` if a mark is not that of the folder in which it lies."""
+    if mark.folder not in ("", prefix):  # there was a time when marks did not say so
+        raise StoreError(
+            f"{prefix}{COMPLETE} is the mark of {mark.folder}: objects of the store were mixed up; restore the newest "
+            "checkpoint that `cutwater verify` finds whole"
+        )
+    return mark
 
 
 # --- batches ----------------------------------------------------------------------------------------
@@ -205,7 +216,7 @@ def make_folder(
         store.create(prefix + BASE, seal(Base(batch)))
     vouched = _vouched(store, prefix, there, known)
     failpoints.reach("during folder", stage)
-    store.create(prefix + COMPLETE, seal(msgspec.structs.replace(mark, checksums=vouched)))
+    store.create(prefix + COMPLETE, seal(msgspec.structs.replace(mark, checksums=vouched, folder=prefix)))
 
 
 def _vouched(store: Store, prefix: str, names: Iterable[str], known: Mapping[str, str]) -> dict[str, str]:
@@ -256,7 +267,7 @@ def _to_take_over(
     """The files of a folder that its successor needs, the checksums that are known of them, and the successor's
     mark."""
     cache = Cache()
-    made = _read(store, origin + COMPLETE, Complete)
+    made = _mark(origin, _read(store, origin + COMPLETE, Complete))
     lasting = (origin + name for name in made.checksums if is_lasting(name))
     folder = SparkFolder(store, origin, cache, {*store.list(origin), *lasting})
     base = _base(store, origin, cache)
@@ -463,7 +474,7 @@ def _stored(store: Store, prefix: str, files: list[str], last: int, cache: Cache
         )
     try:
         base = decode(prefix + BASE, begun, Base).base
-        lowest = decode(prefix + COMPLETE, complete, Complete).lowest
+        lowest = _mark(prefix, decode(prefix + COMPLETE, complete, Complete)).lowest
         spans = SparkFolder(store, prefix, cache, files).spans(live=incarnation == last)
     except StoreError:
         if incarnation < last:

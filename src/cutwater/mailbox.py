@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from enum import Enum
 from functools import partial
 from threading import Event, Thread
@@ -36,6 +36,8 @@ AGAIN_S = 0.25
 LAST_ERRANDS_S = 10.0
 """For how long a member that ends goes on trying to write its last answers."""
 SWEEP_EVERY_S = 30.0
+REMEMBERED_LINES = 100
+"""So many lines are not told again."""
 KEEP_REPLIES_S = 900.0
 KEEP_REPLIES = 1_000
 """How long, and how many, answers are kept that nobody fetches; by the clock of whoever leads, from when it saw them."""
@@ -53,8 +55,8 @@ class Unanswered(Enum):
 
 
 class Mailbox:
-    """Takes requests in and hands answers out. What it does with the store is done by one thread, in order; what
-    fails there is done again."""
+    """Takes requests in and hands answers out. What it does with the store is done by one thread; what fails there is
+    done again, and keeps nothing else waiting."""
 
     def __init__(self, runtime: Runtime, clock: Callable[[], float] = time.monotonic) -> None:
         self._runtime = runtime
@@ -73,7 +75,7 @@ class Mailbox:
         self._replies: dict[str, float] = {}
         """The answers that lie in the store, and since when they have been seen there."""
         self._next_sweep = 0.0
-        self._told = ""
+        self._told: set[str] = set()
         self._stopped = Event()
         self._look = Event()
         self._thread = Thread(target=self._watch, name="cutwater-mailbox", daemon=True)
@@ -216,41 +218,50 @@ class Mailbox:
             self._replies.clear()
 
     def _guarded(self, task: Callable[[], None]) -> None:
-        try:
+        with self._guard():
             task()
+
+    @contextmanager
+    def _guard(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             self._runtime.shell.last_trouble = f"requests and answers: {error}"
         except Exception as error:
             self._tell(f"requests and answers: {type(error).__name__}: {error}; it is tried again")
 
     def _tell(self, line: str) -> None:
-        if line != self._told:
-            self._told = line
+        if line not in self._told:
+            self._told = {*self._told, line} if len(self._told) < REMEMBERED_LINES else {line}
             with suppress(Exception):  # whoever is told may be gone, and this thread must not end with it
                 self._runtime.tell(line)
 
     def _run_errands(self) -> None:
         for what, errand in list(self._errands.items()):
-            errand()
-            if self._errands.get(what) is errand:
-                del self._errands[what]
+            self._guarded(partial(self._run_errand, what, errand))
+
+    def _run_errand(self, what: tuple[str, str], errand: Callable[[], None]) -> None:
+        errand()
+        if self._errands.get(what) is errand:
+            del self._errands[what]
 
     def _fetch_answers(self) -> None:
         for request_id in list(self._forwarded):
-            name = _reply_name(request_id)
-            data = self._store.read(name)
-            if data is None:
-                continue
-            reply = understood(data, Reply)
-            if reply is None:
-                self._tell(f"the answer {name} cannot be read, so it is removed: {data[:60]!r}")
-                why = "its answer cannot be read; it may have been done: see `cutwater checkpoints`"
-                reply = Reply(request_id, False, None, None, why)
-            self._forwarded.discard(request_id)
-            self._errands["remove", request_id] = partial(
-                self._store.delete, [_request_name(request_id), name]
-            )
-            self._runtime.shell.call(partial(self.on_reply, reply))
+            self._guarded(partial(self._fetch_answer, request_id))
+
+    def _fetch_answer(self, request_id: str) -> None:
+        name = _reply_name(request_id)
+        data = self._store.read(name)
+        if data is None:
+            return
+        reply = understood(data, Reply)
+        if reply is None:
+            self._tell(f"the answer {name} cannot be read, so it is removed: {data[:60]!r}")
+            why = "its answer cannot be read; it may have been done: see `cutwater checkpoints`"
+            reply = Reply(request_id, False, None, None, why)
+        self._forwarded.discard(request_id)
+        self._errands["remove", request_id] = partial(self._store.delete, [_request_name(request_id), name])
+        self._runtime.shell.call(partial(self.on_reply, reply))
 
     def _take_all(self) -> None:
         """Takes up what lies in the store and is not known yet."""
@@ -259,9 +270,20 @@ class Mailbox:
         if not fresh:
             return
         answered = set(self._store.list(REPLIES))
-        for name, data in zip(fresh, self._store.read_many(fresh), strict=True):
+        for name, data in zip(fresh, self._read_each(fresh), strict=True):
             if data is not None:
-                self._take(name, data, answered)
+                self._guarded(partial(self._take, name, data, answered))
+
+    def _read_each(self, names: list[str]) -> list[bytes | None]:
+        """What can be read of these objects. One that cannot be keeps none of the others."""
+        found: list[bytes | None] = []
+        with suppress(OSError):
+            return list(self._store.read_many(names))
+        for name in names:
+            found.append(None)
+            with self._guard():
+                found[-1] = self._store.read(name)
+        return found
 
     def _take(self, name: str, data: bytes, answered: set[str]) -> None:
         request_id = _id_of(name)
@@ -296,7 +318,11 @@ class Mailbox:
         by_age = sorted(self._replies, key=lambda name: self._replies[name])
         surplus = max(0, len(by_age) - KEEP_REPLIES)
         old = [n for at, n in enumerate(by_age) if at < surplus or now - self._replies[n] >= KEEP_REPLIES_S]
-        self._store.delete(old)
+        try:
+            self._store.delete(old)
+        except OSError:
+            for name in old:
+                self._guarded(partial(self._store.delete, [name]))
 
 
 def new_id() -> str:

@@ -89,16 +89,19 @@ def mark_problems(store: Store, state: JournalState) -> Problems:
 
 
 def folder_problems(store: Store, manifests: Iterable[Manifest]) -> Problems:
-    """The marks that Spark folders lack in which files of kept checkpoints lie. Such a folder is not cleaned up as long
-    as one of them is kept."""
-    found = (match for name in named_objects(manifests) if (match := _SPARK_FOLDER.match(name)))
-    marks = sorted({match[0] + mark for match in found for mark in (BASE, COMPLETE)})
-    return {
-        name: "is missing: nothing of its folder is deleted before the checkpoints expire that need it, and a run that "
-        "would go on from the folder goes on from the one before it, or is refused"
-        for name, data in zip(marks, store.read_many(marks), strict=True)
-        if data is None
-    }
+    """The marks that are gone from Spark folders in which files of kept checkpoints lie. Such a folder is not cleaned
+    up as long as one of them is kept."""
+    folders = sorted({match[0] for name in named_objects(manifests) if (match := _SPARK_FOLDER.match(name))})
+    wrong: Problems = {}
+    for folder in folders:
+        names = [folder + BASE, folder + COMPLETE]
+        found = [store.exists(name) for name in names]
+        if any(found) and not all(found):
+            wrong[names[found.index(False)]] = (
+                "is missing: nothing of its folder is deleted before the checkpoints expire that need it, and no run "
+                "goes on from it"
+            )
+    return wrong
 
 
 def graph_problems(store: Store, kinds: Mapping[str, Callable[[str], type | None]]) -> Problems:
