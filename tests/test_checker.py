@@ -18,9 +18,9 @@ from tests.traces import Edit, Object, recorded
 
 pytestmark = pytest.mark.slow
 
-RICH = 740
+RICH = 3110
 """A schedule with restores, commands, several terms, aborted and void epochs, savepoints and compaction."""
-OTHERS = (748, 717, 780, 2005)
+OTHERS = (3137, 4045)
 """More of them, for what the first one does not have in the form that a plant needs."""
 
 Plant = Callable[[Edit], None]

@@ -133,7 +133,10 @@ class Sent(Line, frozen=True, kw_only=True, tag="sent"):
 
 
 class Received(Line, frozen=True, kw_only=True, tag="received"):
+    """A message of another process; `sender` is the name that it goes by."""
+
     kind: str
+    sender: str = ""
     message: Announcement | Ack | None = None
 
 
@@ -253,9 +256,9 @@ class Recorder:
         """A message is about to leave."""
         self._add(Sent, self.knows, to=effect.to, **_message(effect.message))
 
-    def received(self, message: Any) -> None:
+    def received(self, sender: str, message: Any) -> None:
         """A message has come from another process."""
-        self._add(Received, self.knows, **_message(message))
+        self._add(Received, self.knows, sender=sender, **_message(message))
 
     def ended(self, why: str) -> None:
         """The process ends."""

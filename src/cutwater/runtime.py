@@ -327,7 +327,7 @@ class Runtime:
             self.mailbox.look()
             return
         if self.recorder is not None:
-            self.recorder.received(message)
+            self.recorder.received(sender, message)
         match message:
             case Announcement():
                 self.member.on_announcement(sender, message)

@@ -248,7 +248,7 @@ class Process:
         except PeerError:
             return
         if self.recorder is not None:
-            self.recorder.received(message)
+            self.recorder.received(sender, message)
         match message:
             case AskRange() | FetchEntries() | HaveRange() | EntriesChunk() | Compacted():
                 self.member.on_replay(sender, message)

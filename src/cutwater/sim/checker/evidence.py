@@ -108,12 +108,16 @@ class Trace:
 def load(path: Path, findings: Findings) -> Trace:
     """Reads a trace: a file, or the files of a folder. Raises `OSError` if there is none."""
     trace = Trace()
+    found: list[At] = []
     for file in rec.files_of(path):
         for number, line in rec.read(file):
             if line is None:
                 findings.wrong("trace", f"line {number} of {file.name} cannot be read")
             else:
-                _add(trace, At(file.name, line), findings)
+                found.append(At(file.name, line))
+    trace.members = {at.line.process: at.line.member for at in found if isinstance(at.line, rec.Began)}
+    for at in found:
+        _add(trace, at, findings)
     if not trace.processes and not findings.problems:
         raise OSError(f"{path} holds no trace")
     return trace
@@ -129,17 +133,22 @@ def _add(trace: Trace, at: At, findings: Findings) -> None:
         findings.wrong("trace", f"the record of {line.process} does not begin with its beginning", at)
     lines.append(at)
     match line:
-        case rec.Began():
-            trace.members[line.process] = line.member
         case rec.Ended():
             trace.ended.add(line.process)
         case rec.Creation() | rec.Reading() if line.hash is not None and line.record != rec.NOTHING:
             _add_record(trace, at, line.name, bytes(line.record), line.hash, findings)
-        case rec.Received() if isinstance(line.message, Announcement) and line.message.entry != rec.NOTHING:
+        case rec.Received() if isinstance(line.message, Announcement) and _is_evidence(trace, line):
             name, data = entry_name(r.JOURNAL_PREFIX, line.message.index), bytes(line.message.entry)
             _add_record(trace, at, name, data, digest(data), findings)
         case _:
             pass
+
+
+def _is_evidence(trace: Trace, line: rec.Received) -> bool:
+    """Whether an announced entry stands in the journal: what a member announces does, what a stranger says need not."""
+    if not isinstance(line.message, Announcement) or line.message.entry == rec.NOTHING:
+        return False
+    return line.sender in ("", *trace.members.values())
 
 
 def _add_record(trace: Trace, at: At, name: str, data: bytes, hashed: str, findings: Findings) -> None:

@@ -41,7 +41,7 @@ class Walk:
         """Those that this process knows to stand in the logs, by stage and checkpoint."""
         self._acks: dict[tuple[str, int, int, int], list[tuple[Ack, At]]] = defaultdict(list)
         self._transactions: dict[str, set[int]] = defaultdict(set)
-        """Per sink those that this process has made, or has seen in the table."""
+        """Per sink those that this process has made, or has seen in the table or by their marks."""
         self._lost: set[tuple[str, int]] = set()
         self._hears = False
         """Whether this process's record has received messages at all."""
@@ -97,6 +97,8 @@ class Walk:
             self._entries.setdefault((type(body), body.epoch, body.checkpoint_id), (body, at))
         elif isinstance(record, Entry) and isinstance(record.body, r.BarrierAt | r.StageSnapshot):
             self._know_barriers(name.split("/")[1], record.body)
+        elif isinstance(record, r.Published):  # a mark is evidence too: a table may forget
+            self._transactions[record.sink].add(record.index)
 
     def _know_barriers(self, stage: str, body: r.BarrierAt | r.StageSnapshot) -> None:
         barriers = body.state.barriers.values() if isinstance(body, r.StageSnapshot) else [body]

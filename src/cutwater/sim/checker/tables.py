@@ -37,9 +37,12 @@ class Tables:
         return self._made.get((sink, transaction))
 
     def transaction(self, sink: str, version: int) -> int | None:
-        """The transaction that a version carries, if that is known."""
+        """The transaction that a version carries, if that is known. A table that has forgotten it, or that others have
+        written to since, still has what was made before."""
         head = self.heads[sink].get(version)
-        return head[0] if head is not None else None
+        if head is None:
+            return None
+        return head[0] or max((c[1].transaction for c in self.commits[sink] if c[0] <= version), default=0)
 
 
 def check_tables(trace: Trace, history: History, tables: Tables, steps: Steps, findings: Findings) -> None:
@@ -149,7 +152,7 @@ def _check_rewind(history: History, tables: Tables, line: rec.Rewinding, at: At,
     own = tables.transaction(line.sink, line.to_version)
     following = tables.transaction(line.sink, line.to_version + 1)
     too_new = own is not None and own > restore.target
-    too_old = following is not None and own != following <= restore.target
+    too_old = own is not None and following is not None and own != following <= restore.target
     if restore.target and (too_new or too_old):
         what = (
             f"sink {line.sink} goes back to version {line.to_version} for epoch {restore.epoch}, "
