@@ -341,16 +341,16 @@ class Stage:
             unaligned=unaligned,
             consumed=state.consumed,
             offsets=state.offsets,
-            watermark=self._watermark(),
+            watermark=self._watermark(bool(begun.flags & DRAIN)),
         )
 
-    def _watermark(self) -> Watermark:
+    def _watermark(self, drains: bool) -> Watermark:
         """Spark's watermark at the last batch; a stage that has nothing to do holds nobody back. Only its time
         is taken from the log: what the stage was when that was written, idle perhaps, it need not be now."""
         if self.name in self.member.timeless:
             return NONE
         reached_ms = self.log.state.watermark.ms
-        if self.idle or (self.draining and self.quiet):
+        if self.idle or (self.quiet and (self.draining or drains)):
             return idle(reached_ms)
         return UNKNOWN if reached_ms is None else known(reached_ms)
 
