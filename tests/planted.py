@@ -552,8 +552,8 @@ def a_stage_without_event_time_holds_back_the_watermark(patch: Patch) -> None:
     """Until its first batch it says "unknown", as one that has event time."""
     real = stage.Stage._watermark
 
-    def watermark_of(self: Any) -> Any:
-        return watermark.UNKNOWN if self.log.state.last < 0 and not self.idle else real(self)
+    def watermark_of(self: Any, drains: bool) -> Any:
+        return watermark.UNKNOWN if self.log.state.last < 0 and not self.idle else real(self, drains)
 
     patch.setattr(stage.Stage, "_watermark", watermark_of)
 
@@ -562,8 +562,8 @@ def a_stage_without_event_time_holds_back_the_watermark(patch: Patch) -> None:
 def a_source_that_never_had_a_row_holds_back_the_watermark(patch: Patch) -> None:
     real = stage.Stage._watermark
 
-    def watermark_of(self: Any) -> Any:
-        mark = real(self)
+    def watermark_of(self: Any, drains: bool) -> Any:
+        mark = real(self, drains)
         return watermark.UNKNOWN if mark == watermark.idle() else mark
 
     patch.setattr(stage.Stage, "_watermark", watermark_of)
@@ -573,9 +573,9 @@ def a_source_that_never_had_a_row_holds_back_the_watermark(patch: Patch) -> None
 def a_stage_that_was_idle_at_a_checkpoint_is_idle_after_its_restore(patch: Patch) -> None:
     real = stage.Stage._watermark
 
-    def watermark_of(self: Any) -> Any:
+    def watermark_of(self: Any, drains: bool) -> Any:
         logged = self.log.state.watermark
-        return logged if logged.kind is WatermarkKind.IDLE else real(self)
+        return logged if logged.kind is WatermarkKind.IDLE else real(self, drains)
 
     patch.setattr(stage.Stage, "_watermark", watermark_of)
 
