@@ -335,15 +335,18 @@ def rule_8_a_table_is_not_asked_what_it_has(patch: Patch) -> None:
 
 @bug
 def rule_8_a_zombies_older_transaction_is_not_refused(patch: Patch) -> None:
+    """Neither by the table's transaction nor by the marks."""
     real = publish.perform
 
     def perform(sink: str, duty: Any) -> Any:
         procedure = real(sink, duty)
-        effect = next(procedure)
+        effect, is_older = next(procedure), False
         while True:
             answer = yield effect
             if isinstance(answer, fx.TableHead) and answer.transaction > duty.index:
-                answer = fx.TableHead(answer.version, 0)
+                answer, is_older = fx.TableHead(answer.version, 0), True
+            elif is_older and isinstance(effect, fx.List):
+                answer = []
             try:
                 effect = procedure.send(answer)
             except StopIteration:
