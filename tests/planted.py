@@ -708,15 +708,6 @@ def a_stage_that_is_reset_reads_its_source_from_the_start(patch: Patch) -> None:
 
 
 @bug
-def a_stage_that_comes_back_reads_its_source_into_a_table_that_has_its_rows(patch: Patch) -> None:
-    def check(*given: Any) -> Any:
-        return
-        yield
-
-    patch.setattr(steering, "_check_new_readers", check)
-
-
-@bug
 def a_stage_goes_that_others_read(patch: Patch) -> None:
     patch.setattr(r.Topology, "dangling", lambda self: {})
 
