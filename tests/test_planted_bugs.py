@@ -10,6 +10,9 @@ from tests.planted import BUGS
 SCHEDULES = 3_000
 """Within so many schedules a planted bug must be found; most are within the first hundred."""
 
+FIRST = {"rule_8_a_zombies_older_transaction_is_not_refused": 954}
+"""Schedules that find what few others do, tried first to save minutes."""
+
 
 def test_at_least_twenty_bugs_are_planted_and_every_rule_is_among_them() -> None:
     assert len(BUGS) >= 20
@@ -21,4 +24,5 @@ def test_at_least_twenty_bugs_are_planted_and_every_rule_is_among_them() -> None
 @pytest.mark.parametrize("name", BUGS)
 def test_the_simulator_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     BUGS[name](monkeypatch)
-    assert any(World(seed).run().violation for seed in range(SCHEDULES)), f"{name} was not found"
+    seeds = (FIRST.get(name, 0), *range(SCHEDULES))
+    assert any(World(seed).run().violation for seed in seeds), f"{name} was not found"

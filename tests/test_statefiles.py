@@ -249,7 +249,7 @@ def test_a_query_that_is_stopped_after_every_batch_gives_what_one_gives_that_run
     assert not done, "there is nothing left to do"
     assert sorted(outputs) == list(range(len(outputs)))
     assert every_row(outputs) == every_row(wanted)
-    assert len(every_row(wanted)) > 10
+    assert len(every_row(wanted)) >= 7  # a window of every key at least
 
 
 def every_row(outputs: Outputs) -> list[Row]:
