@@ -230,6 +230,7 @@ def test_status_shows_a_running_pipeline(folder: Path) -> None:
     assert found["members"][0]["stages"][1]["watermark"] == "2026-01-01T00:00:00.000+00:00"
 
 
+@pytest.mark.slow
 def test_status_says_when_a_process_ended_or_is_gone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(presence, "STUCK_S", 2.5)
     store = open_store(str(folder))

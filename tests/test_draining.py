@@ -208,6 +208,7 @@ def test_when_nobody_is_left_nobody_will_publish(tmp_path: Path) -> None:
     assert "not published in zested: member 'zeta' has failed. Start the pipeline again" in shown.stderr
 
 
+@pytest.mark.slow
 def test_a_member_that_has_not_ended_is_waited_for(tmp_path: Path) -> None:
     store = shop(tmp_path)
     with answered_by_billing(store, stay):
@@ -267,6 +268,7 @@ def test_a_pipeline_that_is_set_going_again_is_told(tmp_path: Path) -> None:
     assert "'supervised' has set the pipeline going again" in shown.stderr
 
 
+@pytest.mark.slow
 def test_a_drain_that_takes_too_long_says_what_is_missing(tmp_path: Path) -> None:
     store = shop(tmp_path, unmarked=("billed",))
     with beating(store, member="billing"), two_running(store, lambda: None):

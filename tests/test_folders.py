@@ -634,6 +634,7 @@ STEPS: st.SearchStrategy[Step] = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.booleans(), st.lists(STEPS, min_size=5, max_size=40))
 def test_retention_never_takes_what_a_kept_checkpoint_names(rocksdb: bool, steps: list[Step]) -> None:

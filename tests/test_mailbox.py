@@ -186,6 +186,7 @@ def test_a_new_leader_takes_up_what_lies_there(store: Troubled) -> None:
     assert "good" in read_journal(store).state.savepoints
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", [REQUESTS, REPLIES])
 def test_one_request_that_nobody_can_read_or_answer_keeps_no_other_waiting(
     store: Troubled, place: str

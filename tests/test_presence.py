@@ -64,6 +64,7 @@ def test_a_member_that_reports_is_seen_whatever_its_clock_says(store: Store, ske
             claim(store, "chain", "main", False, print)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("skew_s", [0.0, -3600.0, 3600.0])
 def test_a_member_that_was_killed_elsewhere_is_not_seen_however_fresh_its_status(
     store: Store, skew_s: float
@@ -130,6 +131,7 @@ def test_damaged_statuses_are_no_statuses(store: Store) -> None:
     assert read_status(store) == []
 
 
+@pytest.mark.slow
 def test_looking_for_long_is_shown(store: Store) -> None:
     put_status(store)
     shown = CliRunner().invoke(app, ["gc", "--store", store.url])
@@ -256,6 +258,7 @@ def test_a_proc_that_shows_another_namespace_proves_nothing(
     assert said.stdout == f"{found}\n"
 
 
+@pytest.mark.slow
 @needs_proc
 def test_a_paused_process_is_waited_for_longer(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(presence, "STUCK_S", 3.0)

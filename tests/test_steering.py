@@ -323,6 +323,7 @@ def test_a_command_does_not_set_a_drained_pipeline_going(store: LocalStore) -> N
     assert (drained, read_journal(store).state.drained) == (True, True)
 
 
+@pytest.mark.slow
 def test_a_command_that_always_loses_the_lead_says_so(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

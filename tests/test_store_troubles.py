@@ -72,6 +72,7 @@ def test_a_store_that_fails_while_a_query_starts_commits_and_comes_to_rest(
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_command_gives_up_on_a_store_that_can_be_read_and_not_written(tmp_path: Path) -> None:
     class ReadOnly(LocalStore):
         def create(self, name: str, data: bytes) -> bool:
