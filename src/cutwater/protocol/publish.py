@@ -162,9 +162,8 @@ def begin(sink: str, journal: Journal) -> Procedure[int]:
     has forgotten us and nobody can say whether an epoch without a mark is in it.
     """
     known = journal.index
-    newest, mark = yield from newest_mark(
-        sink
-    )  # before the look at the table, which is then at least that far
+    # The marks before the table, which is then at least as far.
+    newest, mark = yield from newest_mark(sink)
     head: TableHead = yield from insist(ReadTable(sink))
     if head.transaction > journal.index:
         yield from follow(journal.view)
