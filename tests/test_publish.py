@@ -548,6 +548,18 @@ def test_a_newest_mark_that_is_damaged_is_written_anew(files: tuple[str, ...], h
     assert desk.shown("out") == ("f", *files)
 
 
+@pytest.mark.parametrize("files", [("g",), ()], ids=["with rows", "without rows"])
+def test_a_crash_while_a_mark_is_written_anew_leaves_it_to_the_duty(files: tuple[str, ...]) -> None:
+    desk, journal = Desk("out"), known_journal(LEADER, *epochs(1, 2))
+    desk.run(perform("out", permit(desk, 1, "f")))
+    desk.run(perform("out", permit(desk, 2, *files)))
+    del desk.objects[r.mark_name(5, "out")]  # as far as the deletion
+    assert desk.run(begin("out", journal)) < 5
+    desk.run(perform("out", permit(desk, 2, *files)))
+    assert r.mark_name(5, "out") in desk.objects
+    assert desk.shown("out") == ("f", *files)
+
+
 def test_a_damaged_mark_of_a_table_that_forgets_still_says_that_its_epoch_is_published() -> None:
     desk, journal = Desk("out"), known_journal(LEADER, *epochs(1))
     desk.run(perform("out", permit(desk, 1, "f")))
