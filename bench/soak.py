@@ -1,8 +1,10 @@
 """Three members of one pipeline, and things that happen to them at random, for a while.
 
 Real processes with a Spark each are killed, paused for longer than the leader timeout, cut off from each other and
-from the store, one or several at a time, while input keeps coming; then all is drained, every table is compared with
-what a batch job makes of the same input, and what the members wrote down is checked against the rules.
+from the store, one or several at a time, while input keeps coming and `cutwater` commands are fired at the pipeline:
+checkpoints, savepoints, restores, names that are forgotten, cancellations, garbage collection, verification. Then all is
+drained, every table is compared with what a batch job makes of the same input, and what members and commands wrote
+down is checked against the rules.
 
     python -m bench.soak --minutes 30 [--seed 1] [--folder DIR]
 """
@@ -11,7 +13,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
+import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -19,12 +24,40 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.cluster.team import MEMBERS, SHOP, Team
+from tests.faults.runner import ROOT
 
 from cutwater.sim.checker import check
 
 RECOVERS_S = 240.0
 """Within which a checkpoint must be committed when a fault is over: three Sparks may have to start on this machine."""
 FILES_AT_MOST = 600
+ANSWERS_S = 180.0
+"""How long a command waits for its answer."""
+NAMES = ("first", "second", "third")
+"""The savepoints: few, so that commands meet."""
+
+
+class Command:
+    """A `cutwater` command in a process of its own."""
+
+    def __init__(self, team: Team, *words: str) -> None:
+        self.words = words
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "cutwater", *words, "--store", str(team.base / "store")],
+            cwd=ROOT,
+            env={**os.environ, "CUTWATER_TRACE": str(team.base / "trace")},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def end(self) -> tuple[int, str]:
+        """Its exit code and what it printed. Whatever happens to the pipeline, it answers or says why not."""
+        said, _ = self.process.communicate(timeout=ANSWERS_S + 60)
+        shown = f"`cutwater {' '.join(self.words)}` ended with {self.process.returncode}:\n{said}"
+        assert "Traceback" not in said, shown
+        assert self.process.returncode == 0 or "error" in said or self.words[0] == "verify", shown
+        return self.process.returncode, said
 
 
 class Soak:
@@ -48,16 +81,51 @@ class Soak:
         while time.monotonic() < end:
             if team.input.files < FILES_AT_MOST:
                 team.input.add(self.random.randrange(1, 4))
+            commands = self.commands()
             fault = self.random.choice(faults)
             self.say(f"{fault.__name__.replace('_', ' ')}; {team.leader} leads, epoch {team.state.head}")
             fault()
             self.counts["faults"] += 1
             self.recoveries.append(team.await_commit(1, RECOVERS_S))
+            self.await_ends(commands)
         self.say("draining")
         team.drain()
 
     def say(self, text: str) -> None:
         print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
+
+    # --- commands ---------------------------------------------------------------------------------------
+
+    def commands(self) -> list[Command]:
+        """Fires none, one or two commands at the pipeline, and does not wait for them."""
+        wait = ("--timeout", f"{ANSWERS_S:g}s")
+        name = self.random.choice(NAMES)
+        kept = [*NAMES, "latest", "latest", *map(str, self.team.state.committed)]
+        choices: list[tuple[str, ...]] = [
+            ("checkpoint", *wait), ("checkpoint", "--full", *wait), ("checkpoint", "--unaligned", *wait),
+            ("savepoint", name, *wait), ("savepoint", name, *wait), ("savepoint", name, "--epoch", "latest", *wait),
+            ("savepoint", name, "--forget", *wait), ("cancel", *wait), ("gc",), ("verify",), ("status",),
+            ("restore", self.random.choice(kept), *wait), ("restore", self.random.choice(kept), *wait),
+            ("restore", self.random.choice(kept), "--takeover", *wait),
+        ]  # fmt: skip
+        chosen = self.random.sample(choices, self.random.choice((0, 1, 1, 2)))
+        for words in chosen:
+            self.say(f"cutwater {' '.join(words)}")
+        return [Command(self.team, *words) for words in chosen]
+
+    def await_ends(self, commands: list[Command]) -> None:
+        """Every command ends, and a savepoint that was promised is there."""
+        for command in commands:
+            code, said = command.end()
+            kind = command.words[0]
+            self.counts[f"{kind} done" if code == 0 else f"{kind} refused"] += 1
+            self.say(f"  {kind}: {said.strip().splitlines()[-1][:160] if said.strip() else 'done'}")
+        takes = [c for c in commands if c.words[0] == "savepoint" and "--forget" not in c.words]
+        others = [c for c in commands if "--forget" in c.words]
+        if takes and not others and takes[0].process.returncode == 0:
+            assert takes[0].words[1] in self.team.state.savepoints, (
+                f"{takes[0].words} was promised and is not there"
+            )
 
     # --- faults -----------------------------------------------------------------------------------------
 
