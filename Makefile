@@ -41,7 +41,7 @@ lint: .venv/ready
 	$(BIN)/mypy
 
 docs: .venv/ready
-	$(BIN)/python -m cutwater.diagrams --write ARCHITECTURE.md
+	$(BIN)/python -m tests.support.diagrams --write ARCHITECTURE.md
 
 bench: .venv/ready
 	$(BIN)/python -m bench.poll

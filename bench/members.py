@@ -24,16 +24,16 @@ from bench.ports import free_endpoints
 from cutwater.cluster.config import ClusterConfig
 from cutwater.cluster.links import Heard, Links
 from cutwater.cluster.zenoh_kv import ZenohKv
-from cutwater.protocol import effects as fx
-from cutwater.protocol.coordinator_actions import CoordinatorConfig
-from cutwater.protocol.leader import Leader, LeaderConfig
-from cutwater.protocol.member import Member, MemberConfig
-from cutwater.protocol.records import StageSpec, Topology
+from cutwater.protocol.base import effects as fx
+from cutwater.protocol.base.records import StageSpec, Topology
+from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, LogGrown, Phase, Reply
+from cutwater.protocol.leader.coordinator_actions import CoordinatorConfig
+from cutwater.protocol.leader.leader import Leader, LeaderConfig
+from cutwater.protocol.member.member import Member, MemberConfig
 from cutwater.protocol.replay.messages import Message as ReplayMessage
-from cutwater.protocol.wire import Ack, Announcement, Heartbeat, LogGrown, Phase, Reply
-from cutwater.shell import Shell
-from cutwater.stores import LocalStore
-from cutwater.words import LocalWord
+from cutwater.runtime.shell import Shell
+from cutwater.runtime.words import LocalWord
+from cutwater.store.stores import LocalStore
 
 TIMEOUT_MS = 2_000
 POLL_MS = 1_000

@@ -12,8 +12,8 @@ from pathlib import Path
 from statistics import median
 from timeit import Timer
 
-from cutwater.protocol.injector import BarrierInjector, Word
-from cutwater.words import LocalWord, MappedWord
+from cutwater.protocol.member.injector import BarrierInjector, Word
+from cutwater.runtime.words import LocalWord, MappedWord
 
 ROUNDS = 41
 CALLS = 50_000

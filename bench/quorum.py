@@ -19,13 +19,13 @@ from itertools import islice
 from pathlib import Path
 
 from bench.members import running
-from cutwater.protocol.coordinator import Coordinator
-from cutwater.protocol.coordinator_actions import CoordinatorConfig, Decide
-from cutwater.protocol.quorum import Quorum, Reached
-from cutwater.protocol.records import Offset, StageReport
-from cutwater.protocol.watermark import known
-from cutwater.protocol.wire import Ack, decode, encode
-from cutwater.stores import LocalStore
+from cutwater.protocol.base.records import Offset, StageReport
+from cutwater.protocol.base.watermark import known
+from cutwater.protocol.base.wire import Ack, decode, encode
+from cutwater.protocol.leader.coordinator import Coordinator
+from cutwater.protocol.leader.coordinator_actions import CoordinatorConfig, Decide
+from cutwater.protocol.leader.quorum import Quorum, Reached
+from cutwater.store.stores import LocalStore
 
 MEMBERS = 1_000
 ROUNDS = 40

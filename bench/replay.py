@@ -24,7 +24,7 @@ import msgspec
 
 from bench import replay_net
 from bench.replay_log import CODEC, Body, make_log
-from cutwater.protocol.chain import Sealed, follows
+from cutwater.protocol.base.chain import Sealed, follows
 from cutwater.protocol.replay import ReplaySession
 from cutwater.protocol.replay.messages import (
     Action,

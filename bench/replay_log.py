@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from cutwater.protocol.chain import GENESIS, Codec, Entry
+from cutwater.protocol.base.chain import GENESIS, Codec, Entry
 
 
 class Body(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ from bench.replay_log import CODEC, Body
 from cutwater.cluster.config import ClusterConfig
 from cutwater.cluster.links import Heard, Links
 from cutwater.cluster.zenoh_kv import ZenohKv
-from cutwater.protocol.chain import Entry
+from cutwater.protocol.base.chain import Entry
 from cutwater.protocol.replay import ReplaySession
 from cutwater.protocol.replay.messages import (
     Action,

@@ -17,11 +17,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from cutwater import folders
-from cutwater.offline import missing_objects
-from cutwater.protocol.records import Manifest, StageReport
-from cutwater.protocol.watermark import UNKNOWN
-from cutwater.stores import open_store
+from cutwater.protocol.base.records import Manifest, StageReport
+from cutwater.protocol.base.watermark import UNKNOWN
+from cutwater.spark.checkpoint import incarnations as folders
+from cutwater.store.at_rest import missing_objects
+from cutwater.store.stores import open_store
 
 FILES = 64
 

@@ -22,9 +22,9 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 import cutwater as cw
-from cutwater.offline import manifest_of, read_journal
 from cutwater.spark.session import make_session
-from cutwater.stores import LocalStore, open_store
+from cutwater.store.at_rest import manifest_of, read_journal
+from cutwater.store.stores import LocalStore, open_store
 
 CONTROL = ("journal/", "checkpoints/", "published/")
 

@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.cluster.team import MEMBERS, SHOP, Team
+from tests.faults.cluster.team import MEMBERS, SHOP, Team
 from tests.faults.runner import ROOT
 
 from cutwater.sim.checker import check

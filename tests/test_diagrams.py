@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cutwater import diagrams
-from cutwater.protocol.errors import UserError
+from cutwater.protocol.base.errors import UserError
+from tests.support import diagrams
 
 PAGE = Path(__file__).parent.parent / "ARCHITECTURE.md"
 STATE = r"(?:\[\*\]|[a-z_]+)"
@@ -19,7 +19,7 @@ STEP = re.compile(rf"    {STATE} --> {STATE}(?:: [a-z_ ]+)?")
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """In a process of its own: tables that other tests define are not the protocol's."""
-    command = [sys.executable, "-m", "cutwater.diagrams", *map(str, arguments)]
+    command = [sys.executable, "-m", "tests.support.diagrams", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import obstore
 import pytest
 
-from cutwater.offline import read_journal
-from cutwater.stores import open_store
+from cutwater.store.at_rest import read_journal
+from cutwater.store.stores import open_store
 from tests.faults.inputs import MATCHED, ORDERS, PAID_REVENUE, PAYMENTS
 from tests.faults.runner import Bench
-from tests.s3_server import TOOLS, S3Server, find_server, s3_server
+from tests.support.s3_server import TOOLS, S3Server, find_server, s3_server
 
 JARS = sorted((TOOLS.parent / "jars").glob("*.jar"))
 

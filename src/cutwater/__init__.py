@@ -2,14 +2,14 @@
 
 from typing import TYPE_CHECKING, Any
 
-from cutwater.protocol.errors import PeerError, StoreError, UserError
+from cutwater.protocol.base.errors import PeerError, StoreError, UserError
 
 if TYPE_CHECKING:
+    from cutwater.api.pipeline import Pipeline
+    from cutwater.api.tables import tables
     from cutwater.cluster.config import ClusterConfig
-    from cutwater.pipeline import Pipeline
-    from cutwater.reading import tables
-    from cutwater.sinks.call import call
-    from cutwater.sinks.delta import delta
+    from cutwater.sinks.delta.sink import delta
+    from cutwater.sinks.foreach_epoch import call
     from cutwater.sinks.parquet import parquet, parquet_files
 
 __all__ = [
@@ -27,12 +27,12 @@ __all__ = [
 
 _PLACES = {
     "ClusterConfig": "cutwater.cluster.config",
-    "Pipeline": "cutwater.pipeline",
-    "call": "cutwater.sinks.call",
-    "delta": "cutwater.sinks.delta",
+    "Pipeline": "cutwater.api.pipeline",
+    "call": "cutwater.sinks.foreach_epoch",
+    "delta": "cutwater.sinks.delta.sink",
     "parquet": "cutwater.sinks.parquet",
     "parquet_files": "cutwater.sinks.parquet",
-    "tables": "cutwater.reading",
+    "tables": "cutwater.api.tables",
 }
 
 

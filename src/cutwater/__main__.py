@@ -1,5 +1,5 @@
 """`python -m cutwater` is the `cutwater` command."""
 
-from cutwater.cli import main
+from cutwater.cli.main import main
 
 main()

@@ -6,9 +6,9 @@ from collections import defaultdict
 
 import msgspec
 
-from cutwater.offline import read_journal
-from cutwater.protocol.records import Published
-from cutwater.stores import open_store
+from cutwater.protocol.base.records import Published
+from cutwater.store.at_rest import read_journal
+from cutwater.store.stores import open_store
 from tests.faults.inputs import BIG, MATCHED, ORDERS, PAYMENTS, ROWS, SMALL, TIMES, windows
 from tests.faults.runner import Bench, difference
 

@@ -18,8 +18,8 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from cutwater import parquet_files
-from cutwater.offline import read_journal
-from cutwater.stores import open_store
+from cutwater.store.at_rest import read_journal
+from cutwater.store.stores import open_store
 from tests.faults.inputs import FINAL_WATERMARK, Input, Rows
 
 ROOT = Path(__file__).parents[2]

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from cutwater.offline import manifest_of, read_journal, resolve
-from cutwater.protocol.errors import StoreError
-from cutwater.restoring import restore_before_start
-from cutwater.stores import open_store
+from cutwater.protocol.base.errors import StoreError
+from cutwater.runtime.restore import restore_before_start
+from cutwater.store.at_rest import manifest_of, read_journal, resolve
+from cutwater.store.stores import open_store
 from tests.faults.inputs import MATCHED, ORDERS, PAID_REVENUE, PAYMENTS, closed_windows
 from tests.faults.runner import Bench
 

@@ -4,53 +4,66 @@ from __future__ import annotations
 
 from pathlib import Path
 
-STORES = "tests/test_stores.py", "tests/test_stores_s3.py", "tests/test_store_troubles.py"
-SINKS = "tests/test_sinks_delta.py", "tests/test_sinks_parquet.py", "tests/test_sinks_call.py"
+STORES = "tests/store/test_stores.py", "tests/store/test_stores_s3.py", "tests/store/test_store_troubles.py"
+SINKS = "tests/sinks/test_delta.py", "tests/sinks/test_parquet.py", "tests/sinks/test_foreach_epoch.py"
 FOLDERS = (
-    "tests/test_folders.py",
-    "tests/test_sourcelogs.py",
-    "tests/test_leaves.py",
-    "tests/test_wholeness.py",
+    "tests/spark/checkpoint/test_incarnations.py",
+    "tests/spark/checkpoint/test_source_logs.py",
+    "tests/spark/test_leaves.py",
+    "tests/inspection/test_wholeness.py",
 )
 COMMANDS = (
-    "tests/test_cli.py", "tests/test_commands.py", "tests/test_presence.py", "tests/test_draining.py",
-    "tests/test_steering.py", "tests/test_cluster_options.py", "tests/test_old_store.py",
-    "tests/test_wholeness.py",
+    "tests/cli/test_looking.py", "tests/cli/test_commands.py", "tests/store/test_presence.py", "tests/cli/test_drain.py",
+    "tests/protocol/leader/test_steering.py", "tests/cli/test_cluster_options.py", "tests/store/test_old_store.py",
+    "tests/inspection/test_wholeness.py",
 )  # fmt: skip
-HOSTING = ("tests/test_hosting.py",)
-QUERIES = "tests/test_batches.py", "tests/test_channels.py", "tests/test_leaves.py"
-RUNS = "tests/test_running.py", "tests/test_sinks_call.py"
+HOSTING = ("tests/spark/test_host.py",)
+QUERIES = (
+    "tests/spark/test_micro_batch.py",
+    "tests/spark/test_channel_source.py",
+    "tests/spark/test_leaves.py",
+)
+RUNS = "tests/api/test_running.py", "tests/sinks/test_foreach_epoch.py"
 
 FAST: dict[str, tuple[str, ...]] = {
-    "assembly.py": ("tests/test_assembly.py",),
-    "claim.py": ("tests/test_presence.py",),
-    "commands/": COMMANDS,
-    "folders.py": FOLDERS,
-    "leaves.py": FOLDERS,
-    "mailbox.py": ("tests/test_mailbox.py", "tests/test_draining.py"),
-    "offline.py": ("tests/test_steering.py", "tests/test_cli.py", *STORES[2:], "tests/test_inflight.py"),
-    "offsets.py": FOLDERS,
-    "presence.py": ("tests/test_presence.py", "tests/test_draining.py"),
-    "reading.py": ("tests/test_cli.py", "tests/test_wholeness.py"),
-    "restoring.py": ("tests/test_steering.py", "tests/test_cli.py", "tests/test_assembly.py"),
-    "runtime.py": (*HOSTING, "tests/test_mailbox.py", "tests/test_draining.py"),
+    "plan/assemble.py": ("tests/plan/test_assemble.py",),
+    "runtime/second_process.py": ("tests/store/test_presence.py",),
+    "cli/": COMMANDS,
+    "spark/checkpoint/incarnations.py": FOLDERS,
+    "spark/leaves.py": FOLDERS,
+    "runtime/mailbox.py": ("tests/runtime/test_mailbox.py", "tests/cli/test_drain.py"),
+    "store/at_rest.py": (
+        "tests/protocol/leader/test_steering.py",
+        "tests/cli/test_looking.py",
+        *STORES[2:],
+        "tests/protocol/leader/test_in_flight.py",
+    ),
+    "spark/checkpoint/offsets.py": FOLDERS,
+    "store/presence.py": ("tests/store/test_presence.py", "tests/cli/test_drain.py"),
+    "api/tables.py": ("tests/cli/test_looking.py", "tests/inspection/test_wholeness.py"),
+    "runtime/restore.py": (
+        "tests/protocol/leader/test_steering.py",
+        "tests/cli/test_looking.py",
+        "tests/plan/test_assemble.py",
+    ),
+    "runtime/runtime.py": (*HOSTING, "tests/runtime/test_mailbox.py", "tests/cli/test_drain.py"),
     "sinks/": SINKS,
-    "sourcelogs.py": FOLDERS,
-    "sparkfolder.py": (*FOLDERS, "tests/test_stores_s3.py"),
+    "spark/checkpoint/source_logs.py": FOLDERS,
+    "spark/checkpoint/folder.py": (*FOLDERS, "tests/store/test_stores_s3.py"),
     "spark/": (*HOSTING, *QUERIES),
-    "statefiles.py": (*FOLDERS, "tests/test_statefiles.py"),
-    "stores.py": STORES,
-    "wholeness.py": ("tests/test_wholeness.py", "tests/test_cli.py"),
+    "spark/checkpoint/state_files.py": (*FOLDERS, "tests/spark/checkpoint/test_state_files.py"),
+    "store/stores.py": STORES,
+    "inspection/wholeness.py": ("tests/inspection/test_wholeness.py", "tests/cli/test_looking.py"),
 }
 """Per module, or folder of modules, the tests without Spark."""
 
 WITH_SPARK: dict[str, tuple[str, ...]] = {
-    "leaves.py": ("tests/test_leaves.py",),
-    "runtime.py": RUNS,
+    "spark/leaves.py": ("tests/spark/test_leaves.py",),
+    "runtime/runtime.py": RUNS,
     "sinks/": SINKS,
-    "spark/": (*QUERIES, *RUNS, "tests/test_pipeline_errors.py"),
-    "statefiles.py": ("tests/test_statefiles.py",),
-    "wholeness.py": ("tests/test_wholeness.py",),
+    "spark/": (*QUERIES, *RUNS, "tests/api/test_pipeline_errors.py"),
+    "spark/checkpoint/state_files.py": ("tests/spark/checkpoint/test_state_files.py",),
+    "inspection/wholeness.py": ("tests/inspection/test_wholeness.py",),
 }
 """The same for those of which only tests with Spark, or that take long, show whether they are right."""
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cutwater.cluster.keys import check_secret, derive
-from cutwater.protocol.errors import UserError
+from cutwater.protocol.base.errors import UserError
 
 if TYPE_CHECKING:
     from cutwater.cluster.identity import Identity

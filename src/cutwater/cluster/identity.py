@@ -33,7 +33,7 @@ from cryptography.x509.verification import (
 )
 
 from cutwater.cluster.config import COMMAND
-from cutwater.protocol.errors import UserError
+from cutwater.protocol.base.errors import UserError
 
 MAX_CREDENTIALS = 2_000
 MAX_CHAIN = 8

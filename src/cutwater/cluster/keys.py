@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import msgspec
 
-from cutwater.protocol.errors import UserError
+from cutwater.protocol.base.errors import UserError
 
 MIN_LENGTH = 16
 MIN_VARIETY = 8

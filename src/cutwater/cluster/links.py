@@ -17,10 +17,9 @@ import msgspec
 
 from cutwater.cluster.complaints import Complaints
 from cutwater.cluster.config import COMMAND
-from cutwater.kv import ClusterKv
-from cutwater.protocol.errors import PeerError
-from cutwater.protocol.replay import messages as replay
-from cutwater.protocol.wire import (
+from cutwater.cluster.kv import ClusterKv
+from cutwater.protocol.base.errors import PeerError
+from cutwater.protocol.base.wire import (
     Ack,
     Announcement,
     Heartbeat,
@@ -31,6 +30,7 @@ from cutwater.protocol.wire import (
     decode,
     encode,
 )
+from cutwater.protocol.replay import messages as replay
 
 KEEP = {Announcement: 8, Ack: 2}
 """How many of this member's stay in its slots; one checkpoint is under way at a time, and acks can be large."""

@@ -17,15 +17,15 @@ import msgspec
 from cutwater.cluster.config import COMMAND, ClusterConfig
 from cutwater.cluster.links import Links
 from cutwater.cluster.zenoh_kv import ZenohKv
-from cutwater.offline import perform
-from cutwater.protocol import effects as fx
-from cutwater.protocol.catchup import CatchUp
-from cutwater.protocol.errors import UserError
-from cutwater.protocol.journal import Journal
+from cutwater.protocol.base import effects as fx
+from cutwater.protocol.base.errors import UserError
+from cutwater.protocol.base.wire import Heartbeat
+from cutwater.protocol.member.catchup import CatchUp
+from cutwater.protocol.member.journal import Journal
 from cutwater.protocol.replay.messages import ReplayConfig
-from cutwater.protocol.wire import Heartbeat
-from cutwater.status import Status
-from cutwater.stores import Store
+from cutwater.store.at_rest import perform
+from cutwater.store.status import Status
+from cutwater.store.stores import Store
 
 JOIN_S = 10.0
 SMALL_GAP = 8

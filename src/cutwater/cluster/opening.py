@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cutwater.cluster.config import COMMAND, ClusterConfig
+from cutwater.cluster.kv import MemoryCluster
 from cutwater.cluster.links import Links
-from cutwater.kv import MemoryCluster
-from cutwater.protocol.errors import UserError
+from cutwater.protocol.base.errors import UserError
 
 
 def open_links(

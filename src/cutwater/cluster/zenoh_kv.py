@@ -27,10 +27,10 @@ import zenoh
 from cutwater.cluster.complaints import Complaints
 from cutwater.cluster.config import MAX_PEERS, MAX_VALUE_BYTES, ClusterConfig, check_name
 from cutwater.cluster.keys import derive
+from cutwater.cluster.kv import OnChange, OnMail, Process
 from cutwater.cluster.mail import Outbox
 from cutwater.cluster.peers import Peer, Snapshot, Waiting
 from cutwater.cluster.seal import MAX_ENVELOPE_BYTES, Highest, Opened, Sealer
-from cutwater.kv import OnChange, OnMail, Process
 
 ASK_TIMEOUT_S = 2.0
 TEND_S = 0.25

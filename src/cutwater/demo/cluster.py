@@ -19,13 +19,13 @@ from rich.console import Console
 
 from cutwater.demo.goods import FILES, deliver
 from cutwater.demo.telling import Demo, matched_rows
-from cutwater.durations import readable
-from cutwater.mailbox import new_id
-from cutwater.offline import read_journal
-from cutwater.protocol.errors import UserError
-from cutwater.protocol.records import JournalState
-from cutwater.protocol.wire import Request, RequestKind
-from cutwater.stores import open_store
+from cutwater.protocol.base.durations import readable
+from cutwater.protocol.base.errors import UserError
+from cutwater.protocol.base.records import JournalState
+from cutwater.protocol.base.wire import Request, RequestKind
+from cutwater.runtime.mailbox import new_id
+from cutwater.store.at_rest import read_journal
+from cutwater.store.stores import open_store
 
 MEMBERS = {"till": "orders", "bank": "payments", "books": "matched, revenue"}
 LIMIT = 1_000_000_000

@@ -12,15 +12,15 @@ import sys
 import time
 from importlib import resources
 
+from cutwater.api.tables import tables
 from cutwater.demo.goods import FILES, deliver
 from cutwater.demo.telling import DEADLINE_S, Demo, matched_rows
-from cutwater.durations import readable
-from cutwater.mailbox import new_id
-from cutwater.offline import read_journal
-from cutwater.protocol.errors import UserError
-from cutwater.protocol.wire import Request, RequestKind
-from cutwater.reading import tables
-from cutwater.stores import open_store
+from cutwater.protocol.base.durations import readable
+from cutwater.protocol.base.errors import UserError
+from cutwater.protocol.base.wire import Request, RequestKind
+from cutwater.runtime.mailbox import new_id
+from cutwater.store.at_rest import read_journal
+from cutwater.store.stores import open_store
 
 FIXED_LIMIT = 900_000
 PAID_PER_FILE = 900

@@ -16,14 +16,14 @@ from rich.console import Console
 from rich.rule import Rule
 from rich.table import Table
 
+from cutwater.api.tables import tables
 from cutwater.demo.goods import batch_result, table_rows
-from cutwater.mailbox import Unanswered, answered, ask_through
-from cutwater.offline import read_journal
-from cutwater.protocol.errors import UserError
-from cutwater.protocol.records import JournalState
-from cutwater.protocol.wire import Request
-from cutwater.reading import tables
-from cutwater.stores import open_store
+from cutwater.protocol.base.errors import UserError
+from cutwater.protocol.base.records import JournalState
+from cutwater.protocol.base.wire import Request
+from cutwater.runtime.mailbox import Unanswered, answered, ask_through
+from cutwater.store.at_rest import read_journal
+from cutwater.store.stores import open_store
 
 DEADLINE_S = 180.0
 

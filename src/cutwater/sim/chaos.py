@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cutwater.protocol.effects import Procedure
-from cutwater.protocol.journal import Journal
-from cutwater.protocol.log import follow
-from cutwater.protocol.records import mark_name
-from cutwater.protocol.wire import Reply, Request, RequestKind, encode
+from cutwater.protocol.base.effects import Procedure
+from cutwater.protocol.base.log import follow
+from cutwater.protocol.base.records import mark_name
+from cutwater.protocol.base.wire import Reply, Request, RequestKind, encode
+from cutwater.protocol.member.journal import Journal
 from cutwater.sim.commands import Command, Operator
 from cutwater.sim.faults import TIMES_MS, Faults
 from cutwater.sim.store import TableVersion

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cutwater.protocol import effects as fx
-from cutwater.protocol.journal import Journal
-from cutwater.protocol.records import SinkSpec, StageSpec, Topology
-from cutwater.protocol.steering import command
-from cutwater.protocol.wire import Reply, Request, RequestKind
-from cutwater.recording import Recorder
+from cutwater.protocol.base import effects as fx
+from cutwater.protocol.base.records import SinkSpec, StageSpec, Topology
+from cutwater.protocol.base.wire import Reply, Request, RequestKind
+from cutwater.protocol.leader.steering import command
+from cutwater.protocol.member.journal import Journal
 from cutwater.sim.topology import MAX_PATHS, StageModel
+from cutwater.store.recording import Recorder
 
 if TYPE_CHECKING:
     from cutwater.sim.world import World

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cutwater.protocol import effects as fx
-from cutwater.protocol.retention import Stored
+from cutwater.protocol.base import effects as fx
+from cutwater.protocol.member.retention import Stored
 from cutwater.sim.spark import START, GoneForZombie, copy_folder, folder_from_report
 from cutwater.sim.store import RowsOverlap, TableVersion, extend
 

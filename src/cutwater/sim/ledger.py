@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from cutwater.protocol import records as r
-from cutwater.protocol.barrier import Flags
+from cutwater.protocol.base import records as r
+from cutwater.protocol.base.barrier import Flags
 
 
 @dataclass(slots=True)

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cutwater.protocol import records as r
-from cutwater.protocol.log import LogView, entry_name
+from cutwater.protocol.base import records as r
+from cutwater.protocol.base.log import LogView, entry_name
+from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, Phase, Reply, encode
 from cutwater.protocol.replay.messages import Message as ReplayMessage
 from cutwater.protocol.replay.messages import encode as encode_replay
-from cutwater.protocol.wire import Ack, Announcement, Heartbeat, Phase, Reply, encode
 
 if TYPE_CHECKING:
     from cutwater.sim.process import Process

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
-from cutwater.protocol import records as r
-from cutwater.protocol.chain import Sealed, follows
-from cutwater.protocol.effects import ReadTableHistory
-from cutwater.protocol.failures import FailureReason
-from cutwater.protocol.stage import Stage, StagePhase
-from cutwater.protocol.watermark import WatermarkKind
-from cutwater.protocol.wire import Ack, Announcement, Heartbeat, Phase, Reply, RequestKind
+from cutwater.protocol.base import records as r
+from cutwater.protocol.base.chain import Sealed, follows
+from cutwater.protocol.base.effects import ReadTableHistory
+from cutwater.protocol.base.failures import FailureReason
+from cutwater.protocol.base.watermark import WatermarkKind
+from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, Phase, Reply, RequestKind
+from cutwater.protocol.member.stage import Stage, StagePhase
 from cutwater.sim.ledger import Kept, Ledger, StageLedger, is_drain, member_view
 from cutwater.sim.spark import input_progress
 from cutwater.sim.store import checksum_of

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cutwater.protocol import effects as fx
-from cutwater.protocol.errors import GraphChanged, PeerError
-from cutwater.protocol.injector import Counters, Request
-from cutwater.protocol.leader import Leader, LeaderPhase
-from cutwater.protocol.member import Member
+from cutwater.protocol.base import effects as fx
+from cutwater.protocol.base.errors import GraphChanged, PeerError
+from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, LogGrown, decode
+from cutwater.protocol.base.wire import Request as WireRequest
+from cutwater.protocol.leader.leader import Leader, LeaderPhase
+from cutwater.protocol.member.injector import Counters, Request
+from cutwater.protocol.member.member import Member
+from cutwater.protocol.member.stage import QueryEnd, Stage, StagePhase
 from cutwater.protocol.replay.messages import AskRange, Compacted, EntriesChunk, FetchEntries, HaveRange
 from cutwater.protocol.replay.messages import decode as decode_replay
-from cutwater.protocol.stage import QueryEnd, Stage, StagePhase
-from cutwater.protocol.wire import Ack, Announcement, Heartbeat, LogGrown, decode
-from cutwater.protocol.wire import Request as WireRequest
-from cutwater.recording import Recorder
 from cutwater.sim.spark import GoneForZombie, Query
+from cutwater.store.recording import Recorder
 
 if TYPE_CHECKING:
     from cutwater.sim.world import World

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from cutwater.protocol import channel
-from cutwater.protocol.effects import Procedure, Sleep, Wait
-from cutwater.protocol.records import Offset, Prepared, StagedFile
-from cutwater.protocol.stage import QueryEnd, Stage, StagePhase
-from cutwater.protocol.watermark import NONE, UNKNOWN, Watermark, known
+from cutwater.protocol.base.effects import Procedure, Sleep, Wait
+from cutwater.protocol.base.records import Offset, Prepared, StagedFile
+from cutwater.protocol.base.watermark import NONE, UNKNOWN, Watermark, known
+from cutwater.protocol.member import channel
+from cutwater.protocol.member.stage import QueryEnd, Stage, StagePhase
 from cutwater.sim.store import Rows, extend
 from cutwater.sim.topology import WINDOW, Path, StageModel
 

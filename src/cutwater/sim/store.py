@@ -11,8 +11,8 @@ from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass, field
 from typing import Any
 
-from cutwater.protocol.chain import digest
-from cutwater.protocol.effects import TableHead, TableHistory
+from cutwater.protocol.base.chain import digest
+from cutwater.protocol.base.effects import TableHead, TableHistory
 from cutwater.sim.topology import Path
 
 Rows = dict[Path, tuple[int, int]]

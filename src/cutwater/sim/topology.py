@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
-from cutwater.protocol.records import SinkSpec, StageSpec, Topology
+from cutwater.protocol.base.records import SinkSpec, StageSpec, Topology
 
 WINDOW = 8
 """Events per window: event n of every root happens at time n, so a window's end is a multiple of this."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cutwater.protocol.leader import LeaderPhase
-from cutwater.protocol.stage import StagePhase
+from cutwater.protocol.leader.leader import LeaderPhase
+from cutwater.protocol.member.stage import StagePhase
 
 if TYPE_CHECKING:
     from cutwater.sim.process import Process

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from cutwater.protocol.coordinator_actions import CoordinatorConfig
-from cutwater.protocol.effects import ReadPrepared
-from cutwater.protocol.leader import LeaderConfig, LeaderPhase
-from cutwater.protocol.member import MemberConfig
-from cutwater.protocol.records import Prepared, Topology
+from cutwater.protocol.base.effects import ReadPrepared
+from cutwater.protocol.base.records import Prepared, Topology
+from cutwater.protocol.base.wire import Request
+from cutwater.protocol.leader.coordinator_actions import CoordinatorConfig
+from cutwater.protocol.leader.leader import LeaderConfig, LeaderPhase
+from cutwater.protocol.member.member import MemberConfig
 from cutwater.protocol.replay.messages import ReplayConfig
-from cutwater.protocol.wire import Request
 from cutwater.sim import faults as fault_plan
 from cutwater.sim import topology
 from cutwater.sim.chaos import Chaos
@@ -58,7 +58,7 @@ class Result:
 
 class World:
     """Everything that one seed makes. `tracer` is told what happens, for people; `record` is given what each
-    process does and sees, in the form of `cutwater.recording`."""
+    process does and sees, in the form of `cutwater.store.recording`."""
 
     def __init__(
         self,

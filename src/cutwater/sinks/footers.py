@@ -18,8 +18,8 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from obstore.exceptions import BaseError
 from obstore.store import from_url
 
-from cutwater.protocol.errors import StoreError
-from cutwater.stores import Store, StoreUnavailable
+from cutwater.protocol.base.errors import StoreError
+from cutwater.store.stores import Store, StoreUnavailable
 
 INDEXED_COLUMNS = 32
 LONGEST_TEXT = 32

@@ -14,13 +14,13 @@ import msgspec
 from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql import functions as F
 
-from cutwater.protocol.effects import TableHead, TableHistory
-from cutwater.protocol.errors import StoreError, UserError
-from cutwater.protocol.records import decode, seal
-from cutwater.sinks.base import FOLDER, Sink, last_part, refuse_foreign
+from cutwater.protocol.base.effects import TableHead, TableHistory
+from cutwater.protocol.base.errors import StoreError, UserError
+from cutwater.protocol.base.records import decode, seal
+from cutwater.sinks.contract import FOLDER, Sink, last_part, refuse_foreign
 from cutwater.sinks.footers import read_footers
 from cutwater.sinks.schemas import misfit, plain
-from cutwater.stores import Store, open_store
+from cutwater.store.stores import Store, open_store
 
 VERSIONS = f"{FOLDER}versions/"
 LIST_ALL_EVERY = 100

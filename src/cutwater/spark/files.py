@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 
-from cutwater.protocol.errors import StoreError
+from cutwater.protocol.base.errors import StoreError
 
 SCHEMA_KEY = "org.apache.spark.sql.parquet.row.metadata"
 OPTIONS = {

@@ -18,20 +18,20 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame
 
-from cutwater import folders
-from cutwater.built import BuiltStage
-from cutwater.durations import seconds
-from cutwater.leaves import SourcesChanged
-from cutwater.protocol import channel
-from cutwater.protocol.barrier import Flags
-from cutwater.protocol.errors import UserError
-from cutwater.protocol.journal import Fate, fate
-from cutwater.protocol.stage import QueryEnd, Stage, StagePhase
+from cutwater.plan.build import BuiltStage
+from cutwater.protocol.base.barrier import Flags
+from cutwater.protocol.base.durations import seconds
+from cutwater.protocol.base.errors import UserError
+from cutwater.protocol.member import channel
+from cutwater.protocol.member.journal import Fate, fate
+from cutwater.protocol.member.stage import QueryEnd, Stage, StagePhase
+from cutwater.spark.checkpoint import incarnations as folders
 from cutwater.spark.feed import Feed, FeedClosed
-from cutwater.spark.query import BatchWriter, StopAsked
+from cutwater.spark.leaves import SourcesChanged
+from cutwater.spark.micro_batch import BatchWriter, StopAsked
 
 if TYPE_CHECKING:
-    from cutwater.runtime import Runtime
+    from cutwater.runtime.runtime import Runtime
 
 REST_WITHIN_S = 3.0
 """How long a drain waits for a source to fall silent by itself."""

@@ -10,8 +10,8 @@ import msgspec
 from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 
-from cutwater.leaves import Leaf, native_leaf
-from cutwater.protocol.errors import UserError
+from cutwater.protocol.base.errors import UserError
+from cutwater.spark.leaves import Leaf, native_leaf
 
 WATERMARK_KEY = "spark.watermarkDelayMs"
 GENERATED = {"rate", "rate-micro-batch", "socket", "memory"}

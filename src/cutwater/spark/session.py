@@ -19,7 +19,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from cutwater.protocol.errors import UserError
+from cutwater.protocol.base.errors import UserError
 
 NEVER = "1000000000"
 _PACKAGES = {"s3a": "org.apache.hadoop:hadoop-aws", "abfss": "org.apache.hadoop:hadoop-azure"}

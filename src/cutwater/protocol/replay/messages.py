@@ -12,9 +12,9 @@ from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 
-from cutwater.protocol.chain import Sealed
-from cutwater.protocol.errors import CutwaterError, PeerError, UserError
-from cutwater.protocol.tables import Table
+from cutwater.protocol.base.chain import Sealed
+from cutwater.protocol.base.errors import CutwaterError, PeerError, UserError
+from cutwater.protocol.base.transitions import Table
 
 B = TypeVar("B")
 Count = Annotated[int, msgspec.Meta(ge=0)]

@@ -11,8 +11,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
-from cutwater.protocol.chain import Codec, Sealed
-from cutwater.protocol.errors import PeerError, StoreError
+from cutwater.protocol.base.chain import Codec, Sealed
+from cutwater.protocol.base.errors import PeerError, StoreError
 from cutwater.protocol.replay.messages import Anchor, ReplayConfig
 
 B = TypeVar("B")

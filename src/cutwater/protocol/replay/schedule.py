@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from cutwater.protocol.errors import StoreError
+from cutwater.protocol.base.errors import StoreError
 from cutwater.protocol.replay.messages import Action, Ask, ReplayConfig
 from cutwater.protocol.replay.pieces import Pieces, Span
 from cutwater.protocol.replay.sources import Source, Sources

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
-from cutwater.protocol.chain import GENESIS, Codec, Sealed
-from cutwater.protocol.errors import CutwaterError, PeerError, StoreError
+from cutwater.protocol.base.chain import GENESIS, Codec, Sealed
+from cutwater.protocol.base.errors import CutwaterError, PeerError, StoreError
 from cutwater.protocol.replay.messages import (
     REPLAY,
     Action,

@@ -1,6 +1,6 @@
 """The checker: whether a recorded run, simulated or real, kept the rules.
 
-It reads what processes wrote down about themselves (`cutwater.recording`) and judges it with its own reading
+It reads what processes wrote down about themselves (`cutwater.store.recording`) and judges it with its own reading
 of the design; of the protocol's code it uses the formats and nothing that decides. What was not recorded, be
 it that a process was killed in the middle of a line or that it was not watched at all, is counted and never
 held against anybody.
@@ -12,9 +12,8 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from cutwater import recording as rec
-from cutwater.protocol import records as r
-from cutwater.protocol.wire import Ack, Announcement
+from cutwater.protocol.base import records as r
+from cutwater.protocol.base.wire import Ack, Announcement
 from cutwater.sim.checker.chains import join
 from cutwater.sim.checker.commits import check_commits
 from cutwater.sim.checker.deletions import check_deletions
@@ -23,6 +22,7 @@ from cutwater.sim.checker.history import History, Reader
 from cutwater.sim.checker.processes import check_processes
 from cutwater.sim.checker.stages import read_stages
 from cutwater.sim.checker.tables import Steps, Tables, check_tables
+from cutwater.store import recording as rec
 
 RULES = {
     "trace": "the trace is whole: every process's lines are there, and every record is what its hash says",

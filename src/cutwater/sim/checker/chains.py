@@ -7,9 +7,9 @@ emptied the place: a write that was long under way, or a sleeper's; it means not
 
 from __future__ import annotations
 
-from cutwater import recording as rec
-from cutwater.protocol.chain import GENESIS
+from cutwater.protocol.base.chain import GENESIS
 from cutwater.sim.checker.evidence import At, Findings, Log, Trace, Variant
+from cutwater.store import recording as rec
 
 
 def join(trace: Trace, log: Log, findings: Findings, abandoned: bool = False) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cutwater.protocol import records as r
+from cutwater.protocol.base import records as r
 from cutwater.sim.checker.evidence import At, Findings, Trace
 from cutwater.sim.checker.history import Commit, History
 from cutwater.sim.checker.stages import Barriers

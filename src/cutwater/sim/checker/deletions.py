@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from cutwater import recording as rec
-from cutwater.protocol import records as r
+from cutwater.protocol.base import records as r
 from cutwater.sim.checker.evidence import At, Findings, Trace, log_of, place_of
 from cutwater.sim.checker.history import Commit, History
+from cutwater.store import recording as rec
 
 
 def check_deletions(trace: Trace, history: History, findings: Findings) -> None:

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cutwater import recording as rec
-from cutwater.protocol import records as r
-from cutwater.protocol.chain import Codec, Entry, digest
-from cutwater.protocol.errors import PeerError, StoreError
-from cutwater.protocol.log import entry_name
-from cutwater.protocol.wire import Announcement
+from cutwater.protocol.base import records as r
+from cutwater.protocol.base.chain import Codec, Entry, digest
+from cutwater.protocol.base.errors import PeerError, StoreError
+from cutwater.protocol.base.log import entry_name
+from cutwater.protocol.base.wire import Announcement
+from cutwater.store import recording as rec
 
 
 @dataclass(frozen=True, slots=True)

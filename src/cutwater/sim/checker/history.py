@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from cutwater.protocol import records as r
+from cutwater.protocol.base import records as r
 from cutwater.sim.checker.evidence import At, Findings, Log, Variant
 
 

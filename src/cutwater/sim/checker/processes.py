@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from cutwater import recording as rec
-from cutwater.protocol import records as r
-from cutwater.protocol.chain import Entry
-from cutwater.protocol.wire import Ack, Announcement, Phase
+from cutwater.protocol.base import records as r
+from cutwater.protocol.base.chain import Entry
+from cutwater.protocol.base.wire import Ack, Announcement, Phase
 from cutwater.sim.checker.evidence import At, Findings, Trace
 from cutwater.sim.checker.history import History
 from cutwater.sim.checker.tables import Steps, Tables
+from cutwater.store import recording as rec
 
 ENTRIES = {Phase.PREPARE: r.Begun, Phase.COMMIT: r.Committed, Phase.ABORT: r.Aborted}
 """What has to be in the journal before it is announced."""

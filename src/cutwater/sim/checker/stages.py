@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from cutwater.protocol import records as r
+from cutwater.protocol.base import records as r
 from cutwater.sim.checker.evidence import At, Findings, Log, Trace, Variant
 from cutwater.sim.checker.history import History
 

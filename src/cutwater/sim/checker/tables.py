@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from itertools import pairwise
 
-from cutwater import recording as rec
 from cutwater.sim.checker.evidence import At, Findings, Trace
 from cutwater.sim.checker.history import History
+from cutwater.store import recording as rec
 
 Commits = rec.Publishing | rec.Rewinding
 

@@ -1,0 +1,73 @@
+"""Which table versions belong together, for readers that look at more than one table.
+
+Tables of a pipeline are published one after the other. Who joins them reads each at the version that the same
+epoch became, by time travel.
+"""
+
+from __future__ import annotations
+
+from cutwater.protocol.base.errors import UserError
+from cutwater.protocol.base.records import (
+    MARK_PREFIX,
+    Checkpoint,
+    JournalState,
+    decode_mark,
+    mark_name,
+)
+from cutwater.protocol.leader.housekeeping import settled
+from cutwater.protocol.member.journal import timeline
+from cutwater.store.at_rest import read_journal, resolve
+from cutwater.store.stores import Store, open_store
+
+
+def tables(store: str, epoch: int | None = None) -> dict[str, int]:
+    """The version of each table (by its sink's name) at an epoch: by default the newest that is published
+    everywhere. A table that has been given no rows yet is at -1. Raises `UserError` if there is no such
+    epoch, or if a sink has no version for it."""
+    where = open_store(store)
+    return versions_at(where, read_journal(where).state, epoch)[1]
+
+
+def versions_at(store: Store, state: JournalState, epoch: int | None = None) -> tuple[int, dict[str, int]]:
+    """The epoch, and the versions that belong to it."""
+    marks = store.list(MARK_PREFIX)
+    sinks = sinks_of(state)
+    if epoch is None:
+        whole = [c for c in timeline(state) if all(mark_name(c.index, s) in marks for s in sinks)]
+        if not whole:
+            raise UserError(f"no epoch of {store.url} is published in every table yet")
+        checkpoint = whole[-1]
+    else:
+        checkpoint = resolve(state, str(epoch))
+        _refuse_unmarked(checkpoint, sinks, marks)
+    return checkpoint.epoch, {s: v for s, v in versions_of(store, checkpoint, sinks).items() if v is not None}
+
+
+def versions_of(store: Store, checkpoint: Checkpoint, sinks: list[str]) -> dict[str, int | None]:
+    """Per sink the version that its mark of this checkpoint names, `None` if there is no mark."""
+    names = [mark_name(checkpoint.index, sink) for sink in sinks]
+    found = store.read_many(names)
+    return {
+        sink: decode_mark(name, data).version if data is not None else None
+        for sink, name, data in zip(sinks, names, found, strict=True)
+    }
+
+
+def sinks_of(state: JournalState) -> list[str]:
+    return sorted(state.topology.sinks()) if state.topology is not None else []
+
+
+def _refuse_unmarked(checkpoint: Checkpoint, sinks: list[str], marks: list[str]) -> None:
+    highest = settled(marks)
+    for sink in sinks:
+        if mark_name(checkpoint.index, sink) in marks:
+            continue
+        if highest.get(sink, 0) > checkpoint.index:
+            raise UserError(
+                f"sink '{sink}' has gone past epoch {checkpoint.epoch} and holds no mark of it: it was "
+                "abandoned by a restore before it was published, or its mark is gone; choose another epoch"
+            )
+        raise UserError(
+            f"sink '{sink}' has not published epoch {checkpoint.epoch} yet: wait until it has (`cutwater "
+            "status`), or leave the epoch out to get the newest that is published everywhere"
+        )

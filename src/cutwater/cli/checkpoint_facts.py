@@ -1,0 +1,111 @@
+"""What is known of a store's checkpoints, put together from journal, manifests, marks and times."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+
+from cutwater.api.tables import sinks_of, versions_of
+from cutwater.cli.output import iso, iso_ms
+from cutwater.protocol.base.barrier import Flags
+from cutwater.protocol.base.errors import StoreError
+from cutwater.protocol.base.records import Checkpoint, JournalState, Manifest
+from cutwater.protocol.member.journal import timeline
+from cutwater.runtime.timings import EpochTimes, read_times
+from cutwater.store.at_rest import manifest_of
+from cutwater.store.stores import Store
+
+SIDE_BY_SIDE = 16
+WORDS = {Flags.FULL_SNAPSHOT: "full", Flags.DRAIN: "drain", Flags.UNALIGNED: "unaligned"}
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """A kept checkpoint. `problem` says why there is no manifest; `state_bytes` is what its state files take,
+    `None` if some are missing; `published` has the table version per sink, `None` where there is none."""
+
+    checkpoint: Checkpoint
+    manifest: Manifest | None
+    problem: str
+    times: EpochTimes | None
+    savepoints: tuple[str, ...]
+    abandoned: bool
+    state_files: int
+    state_bytes: int | None
+    published: dict[str, int | None]
+
+    @property
+    def committed_at(self) -> float | None:
+        return self.times.begun_at + (self.times.committed_s or 0.0) if self.times is not None else None
+
+    @property
+    def took_s(self) -> float | None:
+        return self.times.committed_s if self.times is not None else None
+
+    def words(self) -> list[str]:
+        """How it was taken, and what has become of it."""
+        flags = Flags(self.checkpoint.flags)
+        said = [word for flag, word in WORDS.items() if flags & flag]
+        cut = self.manifest is not None and any(s.unaligned for s in self.manifest.stages.values())
+        if cut and "unaligned" not in said:
+            said.append("unaligned")
+        if self.abandoned:
+            said.append("abandoned")
+        if self.manifest is None:
+            said.append("damaged")
+        return said
+
+    def document(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "epoch": self.checkpoint.epoch,
+            "checkpoint_id": self.checkpoint.checkpoint_id,
+            "savepoints": self.savepoints,
+            "committed_at": iso(self.committed_at),
+            "took_s": self.took_s,
+            "generation": self.checkpoint.generation,
+            "flags": self.words(),
+            "watermark": iso_ms(self.checkpoint.watermark),
+            "state_files": self.state_files,
+            "state_bytes": self.state_bytes,
+            "published": self.published,
+            "problem": self.problem or None,
+        }
+
+
+def kept_checkpoints(store: Store, state: JournalState) -> list[Kept]:
+    """All that are kept, oldest first."""
+    return [kept(store, state, c) for c in sorted(state.committed.values(), key=lambda c: c.index)]
+
+
+def kept(store: Store, state: JournalState, checkpoint: Checkpoint) -> Kept:
+    """One of them."""
+    manifest, problem = None, ""
+    try:
+        manifest = manifest_of(store, checkpoint)
+    except StoreError as error:
+        problem = str(error)
+    names = state_files(manifest) if manifest is not None else []
+    sizes = sizes_of(store, names)
+    return Kept(
+        checkpoint=checkpoint,
+        manifest=manifest,
+        problem=problem,
+        times=read_times(store, checkpoint.epoch),
+        savepoints=tuple(sorted(n for n, e in state.savepoints.items() if e == checkpoint.epoch)),
+        abandoned=checkpoint not in timeline(state),
+        state_files=len(names),
+        state_bytes=None if None in sizes or manifest is None else sum(s or 0 for s in sizes),
+        published=versions_of(store, checkpoint, sinks_of(state)),
+    )
+
+
+def state_files(manifest: Manifest) -> list[str]:
+    return sorted({name for report in manifest.stages.values() for name in report.state})
+
+
+def sizes_of(store: Store, names: list[str]) -> list[int | None]:
+    """The size of each object, `None` for those that are missing."""
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        return list(pool.map(store.size, names))

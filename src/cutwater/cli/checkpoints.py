@@ -1,0 +1,182 @@
+"""Commands that look at checkpoints: `checkpoints`, `show`, `tables`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from cutwater.api.tables import versions_at
+from cutwater.cli.checkpoint_facts import Kept, kept, kept_checkpoints, sizes_of
+from cutwater.cli.output import (
+    AsJson,
+    StoreUrl,
+    command,
+    iso_ms,
+    local,
+    local_ms,
+    plural,
+    show,
+    size,
+    table,
+)
+from cutwater.protocol.base.durations import readable
+from cutwater.protocol.base.records import StageReport
+from cutwater.protocol.base.watermark import Watermark, WatermarkKind
+from cutwater.store.at_rest import read_journal, resolve
+from cutwater.store.stores import open_store
+
+Ref = Annotated[str, typer.Argument(help="An epoch, a savepoint's name, or latest.")]
+
+
+@command
+def checkpoints(store: StoreUrl = "./state", as_json: AsJson = False) -> None:
+    """Lists the checkpoints that are kept."""
+    where = open_store(store)
+    state = read_journal(where).state
+    found = kept_checkpoints(where, state)
+    shown = table(
+        "epoch", "savepoint", "committed", "took", "gen", "how", "watermark", "state", "published",
+        right=("epoch", "took", "gen", "state"),
+    )  # fmt: skip
+    for one in found:
+        shown.add_row(
+            str(one.checkpoint.epoch),
+            ", ".join(one.savepoints) or "-",
+            local(one.committed_at),
+            readable(one.took_s) if one.took_s is not None else "-",
+            str(one.checkpoint.generation),
+            ", ".join(one.words()) or "aligned",
+            local_ms(one.checkpoint.watermark),
+            size(one.state_bytes),
+            _published(one),
+            style="dim" if one.abandoned else None,
+        )
+    document = {"store": where.url, "generation": state.generation, "head": state.head}
+    document["checkpoints"] = [one.document() for one in found]
+    if found:
+        show(as_json, document, shown)
+    else:
+        show(as_json, document, "no checkpoint has been committed yet")
+
+
+def _published(one: Kept) -> str:
+    missing = [sink for sink, version in one.published.items() if version is None]
+    if not one.published:
+        return "no sinks"
+    return f"not in {', '.join(missing)}" if missing else "everywhere"
+
+
+@command
+def show_checkpoint(ref: Ref, store: StoreUrl = "./state", as_json: AsJson = False) -> None:
+    """Shows one checkpoint: where each stage stood, what was under way, which table versions belong to it."""
+    where = open_store(store)
+    state = read_journal(where).state
+    one = kept(where, state, resolve(state, ref))
+    document: dict[str, Any] = one.document()
+    heading = Text.assemble(
+        (f"epoch {one.checkpoint.epoch}", "bold"), f"  {', '.join(one.words()) or 'aligned'}"
+    )
+    for name in one.savepoints:
+        heading.append(f"  savepoint '{name}'")
+    facts = Text(
+        f"committed {local(one.committed_at)}, generation {one.checkpoint.generation}, checkpoint id "
+        f"{one.checkpoint.checkpoint_id}, watermark {local_ms(one.checkpoint.watermark)}"
+    )
+    if one.manifest is None:
+        show(as_json, document, heading, facts, Text(one.problem, style="red"))
+        raise typer.Exit(1)
+    stages = table("stage", "batch", "cut", "reads up to", "watermark", "files", "state",
+                   right=("batch", "files", "state"))  # fmt: skip
+    document["stages"] = {}
+    for name, report in sorted(one.manifest.stages.items()):
+        sizes = sizes_of(where, sorted(report.state))
+        held = None if None in sizes else sum(s or 0 for s in sizes)
+        document["stages"][name] = {
+            "batch": report.batch,
+            "unaligned": report.unaligned,
+            "consumed": report.consumed,
+            "offsets": report.offsets,
+            "watermark": {"kind": report.watermark.kind.value, "at": iso_ms(report.watermark.ms)},
+            "state_files": len(report.state),
+            "state_bytes": held,
+        }
+        stages.add_row(
+            name, str(report.batch), "unaligned" if report.unaligned else "aligned", _positions(report),
+            watermark_words(report.watermark), f"{len(report.state):,}", size(held) if report.state else "-",
+        )  # fmt: skip
+    lines: list[Any] = []
+    document["in_flight"] = []
+    for flight in one.manifest.in_flight:
+        files = [f for files in flight.batches.values() for f in files]
+        document["in_flight"].append(
+            {
+                "from": flight.producer,
+                "to": flight.reader,
+                "after": flight.after,
+                "upto": flight.upto,
+                "files": files,
+            }
+        )
+        if not files:
+            continue
+        lines.append(
+            f"in flight  {flight.producer} → {flight.reader}: batches {flight.after + 1} to {flight.upto}, "
+            f"{plural(len(files), 'file')}"
+        )
+    document["held"] = {s: [f.name for f in files] for s, files in one.manifest.held.items()}
+    lines += [
+        f"held       {sink}: {plural(len(files), 'file')} of windows that were not closed"
+        for sink, files in sorted(one.manifest.held.items())
+        if files
+    ]
+    lines += [f"table      {sink}: {version_words(version)}" for sink, version in one.published.items()]
+    show(as_json, document, heading, facts, "", stages, "", *(Text(line) for line in lines))
+
+
+def _positions(report: StageReport) -> str:
+    inputs = [f"{name} {batch}" for name, batch in sorted(report.consumed.items())]
+    sources = [_offset(offset) for _, offset in sorted(report.offsets.items())]
+    return ", ".join(inputs + sources) or "-"
+
+
+def _offset(offset: int | str) -> str:
+    text = str(offset)
+    return f"source at {text if len(text) <= 40 else text[:37] + '...'}"
+
+
+def watermark_words(mark: Watermark) -> str:
+    """A stage's watermark as one reads it."""
+    if mark.kind is WatermarkKind.NONE:
+        return "none"
+    if mark.kind is WatermarkKind.UNKNOWN:
+        return "no event yet"
+    return local_ms(mark.ms) + (" (idle)" if mark.kind is WatermarkKind.IDLE else "")
+
+
+def version_words(version: int | None) -> str:
+    """A table's version as one reads it; a table that has been given no rows yet has none."""
+    if version is None:
+        return "not published"
+    return f"version {version}" if version >= 0 else "no rows yet"
+
+
+@command
+def tables(
+    store: StoreUrl = "./state",
+    epoch: Annotated[
+        int | None,
+        typer.Option("--epoch", help="Of this epoch; by default the newest that is published everywhere."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Names the table versions that belong together, to be read by time travel."""
+    where = open_store(store)
+    state = read_journal(where).state
+    found, versions = versions_at(where, state, epoch)
+    shown = table("table", "version", right=("version",))
+    for sink, version in versions.items():
+        shown.add_row(sink, version_words(version).removeprefix("version "))
+    text = shown if versions else "the pipeline has no sinks"
+    show(as_json, {"store": where.url, "epoch": found, "tables": versions}, f"epoch {found}", text)

@@ -1,0 +1,115 @@
+"""The options by which a member joins its cluster."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cutwater.protocol.base.errors import UserError
+
+if TYPE_CHECKING:
+    from cutwater.cluster.config import ClusterConfig
+
+PANEL = "Several members"
+MAX_SECRET = 4_096
+Listen = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--listen", metavar="tcp/HOST:PORT", help="Where other members reach this one.", rich_help_panel=PANEL
+    ),
+]
+Peer = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--peer",
+        metavar="tcp/HOST:PORT",
+        help="A member that it knows; one leads to all.",
+        rich_help_panel=PANEL,
+    ),
+]
+Secret = Annotated[
+    str,
+    typer.Option(
+        "--secret", metavar="@FILE", rich_help_panel=PANEL,
+        help="A file with the secret, the same for all members; or the variable CUTWATER_SECRET has it (or @FILE).",
+    ),
+]  # fmt: skip
+
+
+def _file(name: str, help: str) -> Any:
+    """The option for one of the files of TLS."""
+    envvar = f"CUTWATER_TLS_{name.upper()}"
+    return typer.Option(f"--tls-{name}", envvar=envvar, metavar="FILE", help=help, rich_help_panel=PANEL)
+
+
+TlsCa = Annotated[str | None, _file("ca", "TLS: the authority.")]
+TlsCert = Annotated[str | None, _file("cert", "TLS: its certificate.")]
+TlsKey = Annotated[str | None, _file("key", "TLS: the key to it.")]
+Multicast = Annotated[
+    bool,
+    typer.Option("--multicast", help="Also look for members in the local network.", rich_help_panel=PANEL),
+]
+
+
+def peer_config(peer: list[str] | None, secret: str) -> ClusterConfig | None:
+    """The same for a command that only looks in: certificates are taken from the environment."""
+    ca, cert, key = (os.environ.get(f"CUTWATER_TLS_{name}") for name in ("CA", "CERT", "KEY"))
+    return cluster_config(None, peer, secret, ca, cert, key, multicast=False)
+
+
+def cluster_config(
+    listen: list[str] | None,
+    peer: list[str] | None,
+    secret: str,
+    tls_ca: str | None,
+    tls_cert: str | None,
+    tls_key: str | None,
+    multicast: bool,
+) -> ClusterConfig | None:
+    """What these options say; `None` if nothing of a cluster. Raises `UserError` for what cannot be."""
+    _refuse_shown(secret)
+    if not (listen or peer or multicast):
+        return None
+    from cutwater.cluster.config import ClusterConfig
+
+    config = ClusterConfig(
+        listen=tuple(listen or ()), peers=tuple(peer or ()), secret=_secret(secret), tls_ca=tls_ca, tls_cert=tls_cert,
+        tls_key=tls_key, multicast=multicast,
+    )  # fmt: skip
+    config.check()
+    return config
+
+
+def _refuse_shown(given: str) -> None:
+    """What stands in a command line is shown to everybody on the machine."""
+    if given and not given.startswith("@"):
+        raise UserError(
+            "a secret in a command line can be read by everybody on this machine, in the list of processes: write it to "
+            "a file that only you can read and give its name (--secret @FILE), or set CUTWATER_SECRET; if anybody else "
+            "uses this machine, make a new secret"
+        )
+
+
+def _secret(given: str) -> str:
+    where = given or os.environ.get("CUTWATER_SECRET", "")
+    return _from_file(where[1:]) if where.startswith("@") else where
+
+
+def _from_file(name: str) -> str:
+    try:
+        with open(name) as file:
+            mode = os.fstat(file.fileno()).st_mode
+            secret = file.read(MAX_SECRET).strip()
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not a text"
+        raise UserError(f"the file {name} for the secret cannot be read: {why}") from error
+    if not secret:
+        raise UserError(f"the file {name} for the secret is empty")
+    if mode & (stat.S_IRGRP | stat.S_IROTH):
+        typer.echo(
+            f"warning: others than its owner can read the secret in {name}: chmod 600 {name}", err=True
+        )
+    return secret

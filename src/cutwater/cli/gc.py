@@ -1,0 +1,97 @@
+"""`cutwater gc`: what retention would remove, and what lies in the store that nothing names any more.
+
+A running pipeline cleans up by itself. This removes what one left behind that was killed in the middle, and
+only what the journal says is over: folders of expired generations and of epochs that are not kept.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cutwater.cli.ask import running
+from cutwater.cli.checkpoint_facts import sizes_of
+from cutwater.cli.output import AsJson, StoreUrl, command, plural, show, size, table, waiting
+from cutwater.protocol.base.errors import StoreError, UserError
+from cutwater.protocol.base.records import CHECKPOINT_PREFIX, MARK_PREFIX, JournalState, Manifest
+from cutwater.protocol.leader.housekeeping import settled
+from cutwater.protocol.member.retention import expire, is_leftover, named_objects, of_generation
+from cutwater.store.at_rest import manifest_of, read_journal
+from cutwater.store.stores import Store, open_store
+
+
+@command
+def gc(
+    store: StoreUrl = "./state",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+    retained: Annotated[
+        int, typer.Option("--retained", min=1, help="How many checkpoints the pipeline is run with to keep.")
+    ] = 3,
+    as_json: AsJson = False,
+) -> None:
+    """Removes what is safely nobody's; with --dry-run also shows what retention will remove in time."""
+    where = open_store(store)
+    there = running(where, as_json) if not dry_run else None
+    if there is not None:
+        raise UserError(
+            f"the pipeline runs (process {there.pid} on {there.host}) and cleans up by itself; see what "
+            "there is with --dry-run, or drain it first"
+        )
+    with waiting("looking at what is there", as_json):
+        state = read_journal(where).state
+        manifests = _manifests(where, state)
+        left = leftovers(where, state, manifests)
+        due = expire(state, retained, settled(where.list(MARK_PREFIX)), manifests)
+        epochs = due.epochs if due is not None else ()
+        later = _only_of(manifests, epochs)
+        groups = {
+            "of epochs that are over": [n for n in left if n.startswith(CHECKPOINT_PREFIX)],
+            "of generations that are expired": [n for n in left if not n.startswith(CHECKPOINT_PREFIX)],
+        }
+        sizes = {what: sum(s or 0 for s in sizes_of(where, names)) for what, names in groups.items()}
+        later_size = sum(s or 0 for s in sizes_of(where, later))
+        if not dry_run:
+            where.delete(left)
+    shown = table("what", "objects", "size", right=("objects", "size"))
+    for what, names in groups.items():
+        shown.add_row(what, f"{len(names):,}", size(sizes[what]))
+    document = {
+        "dry_run": dry_run,
+        "leftovers": {w: {"objects": len(n), "bytes": sizes[w]} for w, n in groups.items()},
+        "retention": {"epochs": epochs, "objects": len(later), "bytes": later_size},
+    }
+    verb = "would be removed" if dry_run else "removed"
+    retention = "retention has nothing to expire"
+    if epochs:
+        retention = (
+            f"retention will expire {plural(len(epochs), 'checkpoint')} ({', '.join(map(str, epochs))}) at "
+            f"the next commit of a run: {plural(len(later), 'object')}, {size(later_size)}"
+        )
+    show(as_json, document, f"{plural(len(left), 'object')} {verb}", shown, retention)
+
+
+def leftovers(store: Store, state: JournalState, manifests: dict[int, Manifest]) -> list[str]:
+    """The objects that the journal says are over and that no kept checkpoint names."""
+    named = named_objects(manifests.values())
+    found = [n for n in store.list(CHECKPOINT_PREFIX) if is_leftover(state, n)]
+    for name in store.list("stages/"):
+        generation = of_generation(name)
+        if generation is not None and generation < state.generation and generation not in state.generations:
+            found.append(name)
+    return [name for name in found if name not in named]
+
+
+def _manifests(store: Store, state: JournalState) -> dict[int, Manifest]:
+    """Those of all kept checkpoints. Raises `StoreError` if one cannot be read: who knows what it names."""
+    try:
+        return {epoch: manifest_of(store, checkpoint) for epoch, checkpoint in state.committed.items()}
+    except StoreError as error:
+        raise StoreError(f"nothing is removed while a kept checkpoint cannot be read: {error}") from error
+
+
+def _only_of(manifests: dict[int, Manifest], epochs: tuple[int, ...]) -> list[str]:
+    """The state files and in-flight files that only these epochs name."""
+    going = named_objects(m for e, m in manifests.items() if e in epochs)
+    staying = named_objects(m for e, m in manifests.items() if e not in epochs)
+    return sorted(n for n in going - staying if n.startswith(("stages/", CHECKPOINT_PREFIX)))

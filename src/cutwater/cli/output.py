@@ -1,0 +1,168 @@
+"""How commands speak: text for people, one JSON document for programs, errors on stderr."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+import typer
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from cutwater.cli.nearby import meant_instead
+from cutwater.protocol.base.errors import CutwaterError
+
+WIDE = 140
+"""Columns where no terminal says how many there are."""
+
+SHORT_S = 1.0
+"""For how long a command may do something without showing that it does."""
+
+StoreUrl = Annotated[
+    str,
+    typer.Option("--store", "-s", envvar="CUTWATER_STORE", help="The pipeline's store: a folder or a URL."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+Timeout = Annotated[str, typer.Option("--timeout", help="How long to wait for the answer.")]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def console(*, stderr: bool = False) -> Console:
+    """The console of now: what stdout is may change, and with it the width."""
+    made = Console(stderr=stderr, highlight=False)
+    if not made.is_terminal:
+        made = Console(stderr=stderr, highlight=False, width=WIDE)
+    return made
+
+
+def show(as_json: bool, document: Any, *text: RenderableType) -> None:
+    """Prints the one or the other."""
+    if as_json:
+        sys.stdout.write(msgspec.json.encode(document).decode() + "\n")
+        sys.stdout.flush()
+        return
+    screen = console()
+    for part in text:
+        screen.print(part, soft_wrap=not screen.is_terminal and isinstance(part, str | Text))
+
+
+def command(function: F) -> F:
+    """Makes a function a command: errors become `error: ...` (with --json an object) and exit code 1."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **options: Any) -> Any:
+        as_json = bool(options.get("as_json"))
+        try:
+            return function(*args, **options)
+        except BrokenPipeError:
+            raise  # nobody reads on: an end without words
+        except (CutwaterError, OSError) as error:
+            message = str(error) or type(error).__name__
+            fail(message + meant_instead(str(options.get("store", "")), message), as_json)
+        except KeyboardInterrupt as interrupt:
+            fail(str(interrupt) or "interrupted", as_json, code=130)
+
+    return run  # type: ignore[return-value]
+
+
+def fail(message: str, as_json: bool, code: int = 1) -> None:
+    """Says what went wrong, and ends the command."""
+    if as_json:
+        sys.stdout.write(msgspec.json.encode({"error": message}).decode() + "\n")
+    else:
+        screen = console(stderr=True)
+        screen.print("error: ", style="bold red", end="")
+        screen.print(message, markup=False, soft_wrap=True)
+    raise typer.Exit(code)
+
+
+@contextmanager
+def waiting(what: str, as_json: bool) -> Iterator[Callable[[str], None]]:
+    """Long work shows that it goes on: a spinner on a terminal, a line elsewhere. Yields what changes the
+    words."""
+    screen = console(stderr=True)
+    if as_json:
+        yield lambda text: None
+    elif screen.is_terminal:
+        with screen.status(what, spinner="dots") as spinner:
+            yield lambda text: spinner.update(text)
+    else:
+        screen.print(f"{what} ...", markup=False, soft_wrap=True)
+        yield lambda text: None
+
+
+@contextmanager
+def patiently(what: str, as_json: bool) -> Iterator[Callable[[], None]]:
+    """For work that is usually short: shows that it goes on only when it takes long. Yields what has to be called
+    now and then meanwhile."""
+    began = time.monotonic()
+    with ExitStack() as shown:
+        is_shown = False
+
+        def tick() -> None:
+            nonlocal is_shown
+            if not is_shown and time.monotonic() - began >= SHORT_S:
+                is_shown = True
+                shown.enter_context(waiting(what, as_json))
+
+        yield tick
+
+
+def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
+    """A plain table; the columns named in `right` hold numbers."""
+    gap = 2 if console().width >= 100 else 1
+    made = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
+    for name in columns:
+        justify: Literal["left", "right"] = "right" if name in right else "left"
+        made.add_column(name, justify=justify, no_wrap=name in right, overflow="fold")
+    return made
+
+
+# --- how things are written ---------------------------------------------------------------------------
+
+
+def iso(at_s: float | None) -> str | None:
+    """A moment for programs."""
+    return None if at_s is None else datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds")
+
+
+def iso_ms(at_ms: int | None) -> str | None:
+    return None if at_ms is None else iso(at_ms / 1000)
+
+
+def local(at_s: float | None) -> str:
+    """A moment for people, in local time; of today only the time of day."""
+    if at_s is None:
+        return "-"
+    moment = time.localtime(at_s)
+    today = moment[:3] == time.localtime()[:3]
+    return time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M:%S", moment)
+
+
+def local_ms(at_ms: int | None) -> str:
+    return local(None if at_ms is None else at_ms / 1000)
+
+
+def size(count: int | None) -> str:
+    """Bytes as one reads them."""
+    if count is None:
+        return "-"
+    value = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"
+
+
+def plural(count: int, thing: str) -> str:
+    """`1 file`, `2 files`."""
+    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}{'es' if thing.endswith('ch') else 's'}"

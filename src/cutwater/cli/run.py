@@ -1,0 +1,251 @@
+"""`cutwater run`: a pipeline in this process, with a live view on a terminal and plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from threading import Thread
+from typing import Annotated, Any, Protocol
+
+import msgspec
+import typer
+
+from cutwater.cli.cluster_options import (
+    PANEL,
+    Listen,
+    Multicast,
+    Peer,
+    Secret,
+    TlsCa,
+    TlsCert,
+    TlsKey,
+    cluster_config,
+)
+from cutwater.cli.output import StoreUrl, command, console, fail, iso
+from cutwater.cli.spark_output import hearing
+from cutwater.protocol.base.errors import CutwaterError, UserError
+from cutwater.store.status import Status
+
+STOPPED_AT_ONCE = 130
+
+
+class Teller(Protocol):
+    """Who shows what happens."""
+
+    def start(self) -> None: ...
+
+    def tell(self, line: str) -> None: ...
+
+    def close(self, state: str | None = None) -> None: ...
+
+
+class Lines:
+    """A line for everything that happens."""
+
+    def start(self) -> None:
+        self.tell("starting Spark, then the stages")
+
+    def tell(self, line: str) -> None:
+        print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
+
+    def close(self, state: str | None = None) -> None:
+        if state is not None:
+            self.tell(state)
+
+
+class Events:
+    """A JSON object for everything that happens, and one for every checkpoint."""
+
+    def __init__(self, status: Callable[[], Status | None]) -> None:
+        self._status = status
+        self._epoch: int | None = None
+
+    def start(self) -> None:
+        self._put("starting")
+
+    def tell(self, line: str) -> None:
+        self._put("news", text=line)
+
+    def tick(self) -> None:
+        status = self._status()
+        if status is not None and status.epoch != self._epoch and status.epoch_s is not None:
+            self._epoch = status.epoch
+            at = iso(status.epoch_at)
+            self._put("committed", epoch=status.epoch, committed_at=at, took_s=status.epoch_s)
+
+    def close(self, state: str | None = None) -> None:
+        self._put("ended", state=state or "failed")
+
+    def _put(self, event: str, **what: Any) -> None:
+        sys.stdout.write(
+            msgspec.json.encode({"at": iso(time.time()), "event": event, **what}).decode() + "\n"
+        )
+        sys.stdout.flush()
+
+
+@command
+def run(
+    target: Annotated[
+        str, typer.Argument(metavar="FILE[:NAME]", help="The pipeline's file, and its variable there.")
+    ],
+    store: StoreUrl = "./state",
+    every: Annotated[str, typer.Option("--every", help="From one checkpoint to the next.")] = "10s",
+    once: Annotated[bool, typer.Option("--once", help="Process what is there now, publish it, end.")] = False,
+    restore: Annotated[
+        str | None, typer.Option("--restore", metavar="REF", help="Go back to a checkpoint first.")
+    ] = None,
+    drop: Annotated[
+        list[str] | None,
+        typer.Option("--drop", metavar="STAGE", help="With --restore: a stage that the code no longer has."),
+    ] = None,
+    reset: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--reset", metavar="STAGE", help="With --restore: a stage that starts without its state."
+        ),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="With --restore: also undo what others did to the tables since.")
+    ] = False,
+    takeover: Annotated[
+        bool, typer.Option("--takeover", help="Do not wait for another process that seems to run it.")
+    ] = False,
+    unaligned: Annotated[
+        bool, typer.Option("--unaligned", help="Checkpoints do not wait for rows in channels.")
+    ] = False,
+    timeout: Annotated[
+        str, typer.Option("--timeout", help="A checkpoint that takes longer is aborted.")
+    ] = "10m",
+    alignment_timeout: Annotated[
+        str | None, typer.Option("--alignment-timeout", help="One that takes longer is turned unaligned.")
+    ] = None,
+    retained: Annotated[int, typer.Option("--retained", min=1, help="How many checkpoints to keep.")] = 3,
+    tolerated_failures: Annotated[
+        int, typer.Option("--tolerated-failures", help="Checkpoints in a row that may fail by this member.")
+    ] = 3,
+    restarts: Annotated[int, typer.Option("--restarts", help="Restarts in a row of a query that fails.")] = 5,
+    idle_after: Annotated[
+        str, typer.Option("--idle-after", help="Silence after which a stage holds back no watermark.")
+    ] = "10s",
+    master: Annotated[
+        str | None, typer.Option("--master", help="Spark's master, for example local[4].")
+    ] = None,
+    conf: Annotated[
+        list[str] | None,
+        typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting; may be repeated."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object per line.")] = False,
+    member: Annotated[
+        str | None,
+        typer.Option(
+            "--member", metavar="NAME", help="This process is one of several.", rich_help_panel=PANEL
+        ),
+    ] = None,
+    wait_for: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--wait-for",
+            metavar="NAME",
+            help="A member without which it does not begin.",
+            rich_help_panel=PANEL,
+        ),
+    ] = None,
+    listen: Listen = None,
+    peer: Peer = None,
+    secret: Secret = "",
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    multicast: Multicast = False,
+    leader_timeout: Annotated[
+        str,
+        typer.Option("--leader-timeout", help="Silence after which another leads.", rich_help_panel=PANEL),
+    ] = "3s",
+) -> None:
+    """Runs a pipeline, or one member of it, until it is drained: by Ctrl-C (twice stops at once), `cutwater
+    drain`, or --once. Ctrl-C ends one member of several at once, and the others wait for it."""
+    from cutwater.cli.load import load
+
+    settings = _settings(conf or [])
+    cluster = cluster_config(listen, peer, secret, tls_ca, tls_cert, tls_key, multicast)
+    if cluster is not None and member is None:
+        raise UserError(
+            "--listen and --peer are for one member of several: give it a name with --member NAME"
+        )
+    pipeline = load(target)
+
+    def start(tell: Callable[[str], None]) -> None:
+        pipeline.start(
+            store, every=every, once=once, restore=restore, drop=drop or (), reset=reset or (), force=force,
+            takeover=takeover, unaligned=unaligned, timeout=timeout, alignment_timeout=alignment_timeout,
+            retained=retained, tolerated_failures=tolerated_failures, restarts=restarts,
+            idle_after=idle_after, master=master, conf=settings, tell=tell, member=member,
+            wait_for=wait_for or (), cluster=cluster, leader_timeout=leader_timeout,
+        )  # fmt: skip
+
+    def status() -> Status | None:
+        try:
+            return pipeline.status()
+        except UserError:
+            return None
+
+    teller, tick = _teller(as_json, store, pipeline.name, status)
+    teller.start()
+    try:
+        with hearing(teller.tell):
+            _beside(lambda: start(teller.tell))
+            drained = pipeline.stay(teller.tell, tick)
+    except (CutwaterError, OSError) as error:
+        teller.close()
+        fail(str(error), as_json)
+    except BaseException:
+        teller.close()
+        pipeline.stop()
+        raise
+    teller.close("drained" if drained else "stopped")
+    if not drained:
+        raise typer.Exit(STOPPED_AT_ONCE)
+
+
+def _beside(work: Callable[[], None]) -> None:
+    """Does something in a thread of its own and waits: a Spark session that is made in the main thread takes
+    Ctrl-C for itself, calls Spark from within the call that it interrupts, and pages of errors come of that."""
+    failed: list[BaseException] = []
+
+    def do() -> None:
+        try:
+            work()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = Thread(target=do, name="cutwater-start", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.2)
+    if failed:
+        raise failed[0]
+
+
+def _teller(
+    as_json: bool, store: str, name: str, status: Callable[[], Status | None]
+) -> tuple[Teller, Callable[[], None] | None]:
+    if as_json:
+        events = Events(status)
+        return events, events.tick
+    screen = console()
+    if screen.is_terminal:
+        from cutwater.cli.live import LiveView
+
+        return LiveView(screen, store, name, status), None
+    return Lines(), None
+
+
+def _settings(pairs: list[str]) -> dict[str, str]:
+    found = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise UserError(f"--conf {pair}: write KEY=VALUE, for example spark.driver.memory=4g")
+        found[key] = value
+    return found

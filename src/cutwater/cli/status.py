@@ -1,0 +1,177 @@
+"""`cutwater status`: what runs on a store, and what its journal says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from rich.text import Text
+
+from cutwater.api.tables import sinks_of
+from cutwater.cli.ask import LOOKING
+from cutwater.cli.cluster_options import Peer, Secret, peer_config
+from cutwater.cli.live import view
+from cutwater.cli.output import (
+    AsJson,
+    StoreUrl,
+    command,
+    console,
+    iso,
+    iso_ms,
+    local,
+    local_ms,
+    patiently,
+    show,
+    waiting,
+)
+from cutwater.cluster.config import ClusterConfig
+from cutwater.protocol.base.durations import readable
+from cutwater.protocol.base.errors import UserError
+from cutwater.protocol.base.records import MARK_PREFIX, JournalState
+from cutwater.protocol.leader.housekeeping import settled
+from cutwater.store.at_rest import read_journal
+from cutwater.store.presence import Presence, Seen, Watch, silence_s
+from cutwater.store.process_identity import exists
+from cutwater.store.status import ALONE, Status, read_status
+from cutwater.store.stores import Store, open_store
+
+
+@command
+def status(
+    store: StoreUrl = "./state",
+    as_json: AsJson = False,
+    peer: Peer = None,
+    secret: Secret = "",
+) -> None:
+    """Shows whether the pipeline runs, how its stages are doing, and what is committed and published. With --peer
+    the members are asked themselves, and the journal is learned from them."""
+    where = open_store(store)
+    cluster = peer_config(peer, secret)
+    if cluster is not None:
+        state, members = _ask_members(where, cluster, as_json)
+    else:
+        with patiently(LOOKING, as_json) as tick:
+            members = Watch(where).settle(tick)
+        state = read_journal(where, must_exist=not members).state
+    document: dict[str, Any] = {
+        "store": where.url,
+        "running": any(m.presence is Presence.RUNNING for m in members),
+        "members": [_member(m) for m in members],
+        "journal": _journal(where, state),
+    }
+    text: list[Any] = []
+    for seen in members:
+        member = seen.status
+        if seen.presence is Presence.RUNNING:
+            by = Text(f"process {member.pid} on {member.host}, since {local(member.started_at)}", style="dim")
+            # As of its last report, by its own clock: that of this machine may differ.
+            text += [view(member, where.url, member.updated_at, [], console().width), by, ""]
+        else:
+            text += [_gone(seen), ""]
+    if not members:
+        text += [f"no pipeline has run on {where.url} yet", ""]
+    text += [Text(line) for line in _journal_lines(document["journal"], state.watermark)]
+    show(as_json, document, *text)
+
+
+def _ask_members(store: Store, cluster: ClusterConfig, as_json: bool) -> tuple[JournalState, list[Seen]]:
+    from cutwater.cluster.observer import Observer
+
+    last = read_status(store)
+    if not last:
+        raise UserError(f"no pipeline has run on {store.url} yet, so its members cannot be asked")
+    with waiting("asking the members", as_json) as say, Observer(cluster, last[0].pipeline, say) as observer:
+        state = observer.read_journal(store).state
+        there = observer.members()
+        now = {s.member: s for s in observer.statuses()}
+    told = {s.member: s for s in last} | now
+    found = [
+        Seen(s, Presence.RUNNING if name in there and not s.is_over else _absent(s), name in now)
+        for name, s in told.items()
+    ]
+    return state, found
+
+
+def _absent(member: Status) -> Presence:
+    return Presence.ENDED if member.is_over else Presence.SILENT
+
+
+def _member(seen: Seen) -> dict[str, Any]:
+    member = seen.status
+    found: dict[str, Any] = msgspec.to_builtins(member)
+    for field in ("started_at", "updated_at", "epoch_at", "open_since"):
+        found[field] = iso(found[field])
+    found["watermark"] = iso_ms(member.watermark)
+    for stage in found["stages"]:
+        stage["watermark"] = iso_ms(stage["watermark"])
+    return found | {"alive": seen.presence is Presence.RUNNING, "presence": seen.presence.value}
+
+
+def _gone(seen: Seen) -> Text:
+    member = seen.status
+    who = f"process {member.pid} on {member.host}"
+    at = f"at {local(member.updated_at)} by its clock"
+    text = Text.assemble((member.pipeline, "bold"))
+    if member.member != ALONE:
+        text.append(f", member '{member.member}'")
+    text.append(" does not run: ")
+    if member.is_over:
+        why = f": {member.trouble}" if member.state == "failed" and member.trouble else ""
+        return text.append(f"{member.state} {at} ({who}){why}")
+    if seen.presence is Presence.ENDED:
+        return text.append(
+            f"{who} was {member.state} when it last gave a sign, {at}, and is gone; start it again, and it goes on "
+            "where it was",
+            style="yellow",
+        )
+    if exists(member.process):
+        return text.append(
+            f"{who} is there, but has given no sign for {readable(silence_s(member))} (the last one {at}): it is paused "
+            "or stuck; let it go on, or end it and start it again",
+            style="yellow",
+        )
+    return text.append(
+        f"{who} was {member.state} when it last gave a sign, {at}, gave none for {readable(silence_s(member))} now, and "
+        "seems to be gone; start it again, and it goes on where it was",
+        style="yellow",
+    )
+
+
+def _journal(store: Store, state: JournalState) -> dict[str, Any]:
+    marks = settled(store.list(MARK_PREFIX))
+    head = state.committed.get(state.head) if state.head is not None else None
+    late = [s for s in sinks_of(state) if head is not None and marks.get(s, 0) < head.index]
+    return {
+        "generation": state.generation,
+        "restored_to": state.generations[state.generation].epoch
+        if state.generation in state.generations
+        else None,
+        "term": state.term,
+        "leader": state.leader,
+        "head": state.head,
+        "open": sorted(state.open),
+        "kept": sorted(state.committed),
+        "savepoints": state.savepoints,
+        "watermark": iso_ms(state.watermark),
+        "drained": state.drained,
+        "unpublished": late,
+    }
+
+
+def _journal_lines(journal: dict[str, Any], watermark: int | None) -> list[str]:
+    kept, names = journal["kept"], journal["savepoints"]
+    lines = [f"checkpoints  {', '.join(map(str, kept)) or 'none yet'}"]
+    if names:
+        lines.append("savepoints   " + ", ".join(f"{n} (epoch {e})" for n, e in sorted(names.items())))
+    line = f"timeline     generation {journal['generation']}"
+    if journal["restored_to"] is not None:
+        line += f", restored from epoch {journal['restored_to']}"
+    lines.append(line + (", drained" if journal["drained"] else ""))
+    if watermark is not None:
+        lines.append(f"watermark    {local_ms(watermark)}")
+    if journal["head"] is not None:
+        late = ", ".join(journal["unpublished"])
+        lines.append(
+            f"published    epoch {journal['head']} " + (f"not yet in {late}" if late else "everywhere")
+        )
+    return lines

@@ -1,0 +1,207 @@
+"""`cutwater verify`: whether everything that a restore would need is there and whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from cutwater.cli.output import AsJson, StoreUrl, command, plural, show, waiting
+from cutwater.protocol.base.errors import CutwaterError, StoreError
+from cutwater.protocol.base.failures import FailureReason
+from cutwater.protocol.base.records import MARK_PREFIX, JournalState, Manifest
+from cutwater.protocol.base.wire import Request, RequestKind
+from cutwater.protocol.leader.housekeeping import settled
+from cutwater.protocol.leader.steering import refusal
+from cutwater.protocol.member.journal import Journal
+from cutwater.protocol.member.publish import begin
+from cutwater.runtime.restore import finder, historian
+from cutwater.store.at_rest import drive, manifest_of, read_journal, resolve
+from cutwater.store.stores import Store, open_store
+
+SIDE_BY_SIDE = 8
+SHOWN = 5
+
+
+@command
+def verify(
+    ref: Annotated[
+        str | None, typer.Argument(help="Only this checkpoint: an epoch, a savepoint's name, or latest.")
+    ] = None,
+    store: StoreUrl = "./state",
+    tables: Annotated[
+        bool,
+        typer.Option(
+            "--tables",
+            help="Also the sinks: what they stage, hold back and show, and whether they go back.",
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Checks all that a run or a restore will read: the journal, the logs, the marks, Spark's newest folders, what
+    is in the channels, and every object of the kept checkpoints. With --tables, also what the sinks have staged
+    and show."""
+    from cutwater.inspection.wholeness import (
+        NextRun,
+        folder_problems,
+        graph_problems,
+        journal_problems,
+        mark_problems,
+    )
+    from cutwater.plan.assemble import part_kind  # which need Spark's library
+    from cutwater.sinks.contract import kind_of, record_problems
+
+    where = open_store(store)
+    with waiting("reading the journal and the logs", as_json) as tell:
+        try:
+            journal = read_journal(where)
+        except StoreError as error:
+            show(as_json, {"damaged": True, "journal": str(error)}, Text(f"journal  {error}", style="red"))
+            raise typer.Exit(1) from None
+        state = journal.state
+        damage = journal_problems(where, journal) | mark_problems(where, state)
+        damage |= graph_problems(where, {"graph/": part_kind, "sinks/": kind_of})
+        damage |= record_problems(where, state.topology.sinks() if state.topology is not None else ())
+        wanted = (
+            [resolve(state, ref)]
+            if ref is not None
+            else sorted(state.committed.values(), key=lambda c: c.index)
+        )
+        manifests: dict[int, Manifest] = {}
+        problems: dict[int, list[str]] = {}
+        for checkpoint in wanted:
+            problems[checkpoint.epoch] = []
+            try:
+                manifests[checkpoint.epoch] = manifest_of(where, checkpoint)
+            except StoreError as error:
+                problems[checkpoint.epoch].append(str(error))
+        damage |= folder_problems(where, manifests.values())
+        wrong = check_objects(where, manifests.values(), tell)
+        damage |= NextRun(where, state, _newest(where, state, manifests)).look(tell)
+        if tables and state.topology is not None:
+            for sink in sorted(state.topology.sinks()):
+                tell(f"checking the table of sink {sink}")
+                damage |= _table_problems(where, journal, sink, manifests.values())
+            for epoch, manifest in manifests.items():
+                tell(f"asking the tables whether they can go back to epoch {epoch}")
+                problems[epoch] += _refusals(where, journal, manifest)
+    for epoch, manifest in manifests.items():
+        problems[epoch] += [wrong[name] for name in sorted(needed(manifest)) if name in wrong]
+    document = {
+        "damaged": bool(damage) or any(problems.values()),
+        "journal": "whole",
+        "damage": damage,
+        "checkpoints": {str(e): {"restorable": not p, "problems": p} for e, p in problems.items()},
+    }
+    show(as_json, document, *_text(state, damage, problems, manifests))
+    if document["damaged"]:
+        raise typer.Exit(1)
+
+
+def _newest(store: Store, state: JournalState, known: dict[int, Manifest]) -> Manifest | None:
+    """The manifest that a run would start from; one that is damaged is told elsewhere."""
+    if state.head is None or state.head in known:
+        return known.get(state.head or 0)
+    with suppress(StoreError):
+        return manifest_of(store, state.committed[state.head])
+    return None
+
+
+def _refusals(store: Store, journal: Journal, manifest: Manifest) -> list[str]:
+    """Why a restore would be refused because of a table; what others did to it is no damage. Stages and sinks that the
+    graph no longer has would be dropped."""
+    graph = journal.state.topology
+    assert graph is not None
+    gone = (manifest.stages.keys() - graph.stages.keys()) | (manifest.release.keys() - graph.sinks().keys())
+    request = Request(
+        RequestKind.RESTORE, "verify", None, manifest.epoch, drop=tuple(sorted(gone)), force=True
+    )
+    reply = drive(store, refusal(journal, request), finder(store), history=historian(store))
+    reasons = (FailureReason.TABLE_HISTORY_GONE.value, FailureReason.TABLE_UNAVAILABLE.value)
+    return [reply.detail] if reply is not None and reply.reason in reasons else []
+
+
+def _table_problems(
+    store: Store, journal: Journal, sink: str, manifests: Iterable[Manifest]
+) -> dict[str, str]:
+    """What is wrong with what a sink holds back, has yet to publish, and shows, and whether it is what the marks say."""
+    from cutwater.sinks.registry import open_sink
+
+    state = journal.state
+    marks = settled(store.list(MARK_PREFIX))
+    files: list[str] = []
+    found: list[str] = []
+    for manifest in manifests:
+        files += [file.name for file in manifest.held.get(sink, ())]
+        if state.committed[manifest.epoch].index > marks.get(sink, 0):
+            files += manifest.release.get(sink, ())
+    try:
+        opened = open_sink(store, sink)
+        found = opened.problems(sorted(set(files)))
+        drive(store, begin(sink, journal), history=historian(store), head=opened.head)
+    except (CutwaterError, OSError) as error:
+        found = [*found, str(error)]
+    return {f"sink '{sink}' ({number})": why for number, why in enumerate(dict.fromkeys(found), 1)}
+
+
+def needed(manifest: Manifest) -> dict[str, str | None]:
+    """What a restore needs of the store, with checksums. What is held lies with its table, and not here."""
+    held = {file.name for files in manifest.held.values() for file in files}
+    return {name: checksum for name, checksum in manifest.objects().items() if name not in held}
+
+
+def check_objects(store: Store, manifests: Iterable[Manifest], tell: Callable[[str], None]) -> dict[str, str]:
+    """What is wrong with the objects that these manifests name, each looked at once."""
+    names: dict[str, str | None] = {}
+    for manifest in manifests:
+        names |= needed(manifest)
+    wrong: dict[str, str] = {}
+
+    def check(item: tuple[str, str | None]) -> str:
+        name, checksum = item
+        if checksum is None:
+            return "" if store.exists(name) else "is missing"
+        found = store.checksum(name)
+        return (
+            "is missing"
+            if found is None
+            else ""
+            if found == checksum
+            else "is damaged (its checksum differs)"
+        )
+
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        for done, (name, why) in enumerate(zip(names, pool.map(check, names.items()), strict=True), 1):
+            tell(f"checking objects: {done:,} of {len(names):,}")
+            if why:
+                wrong[name] = f"{name} {why}"
+    return wrong
+
+
+def _text(
+    state: JournalState,
+    damage: dict[str, str],
+    problems: dict[int, list[str]],
+    manifests: dict[int, Manifest],
+) -> list[Any]:
+    stages = len(state.topology.stages) if state.topology is not None else 0
+    lines: list[Any] = [f"journal whole; {plural(stages, 'stage log')} of generation {state.generation} read"]
+    lines += [Text(f"{what}: {why}", style="red") for what, why in damage.items()]
+    for epoch, found in problems.items():
+        names = [n for n, e in state.savepoints.items() if e == epoch]
+        label = f"epoch {epoch}" + "".join(f" (savepoint '{n}')" for n in names)
+        if not found:
+            count = plural(len(needed(manifests[epoch])), "object")
+            lines.append(Text.assemble(f"{label}  ", ("can be restored", "green"), f"  {count} checked"))
+            continue
+        lines.append(Text.assemble(f"{label}  ", ("cannot be restored", "red")))
+        lines += [Text(f"    {why}") for why in found[:SHOWN]]
+        if len(found) > SHOWN:
+            lines.append(f"    and {len(found) - SHOWN} more (--json lists them all)")
+    if not problems:
+        lines.append("no checkpoint has been committed yet")
+    return lines

@@ -1,0 +1,231 @@
+"""A pipeline whose stage functions have been called: plans, schemas, the topology for the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from cutwater.plan.graph import StageDef, in_order
+from cutwater.protocol.base.errors import UserError
+from cutwater.protocol.base.records import SinkSpec, StageSpec, Topology
+from cutwater.sinks.contract import Sink
+from cutwater.spark.channel_source import ChannelSource
+from cutwater.spark.plan import Plan, channel_schema, read_plan, row_schema
+from cutwater.store.status import ALONE
+from cutwater.store.stores import Store
+
+
+class BuiltStage(msgspec.Struct, frozen=True):
+    """One stage, ready to be started. `channels`: what its query reads each input with."""
+
+    definition: StageDef
+    frame: DataFrame
+    plan: Plan
+    schema: StructType
+    channels: dict[str, ChannelSource]
+    has_readers: bool
+
+    @property
+    def name(self) -> str:
+        return self.definition.name
+
+    @property
+    def has_native_source(self) -> bool:
+        return any(source.input is None for source in self.plan.sources)
+
+
+class Built(msgspec.Struct, frozen=True):
+    """All of it."""
+
+    name: str
+    spark: SparkSession
+    stages: Mapping[str, BuiltStage]
+    topology: Topology
+    sinks: dict[str, Sink]
+
+
+class Builder:
+    """Calls the stage functions of one member, each as soon as the columns of what it reads are known.
+
+    Raises `UserError`, which names the stage and the way out, for every plan that cannot be part of a
+    pipeline. `elsewhere`: whether stages may be read that are not among these.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        stages: dict[str, StageDef],
+        spark: SparkSession,
+        elsewhere: bool = False,
+    ) -> None:
+        self.name = name
+        self.specs: dict[str, StageSpec] = {}
+        self._spark = spark
+        self._ordered = in_order(stages, elsewhere)
+        self._called: dict[str, tuple[DataFrame, Plan, dict[str, ChannelSource]]] = {}
+
+    def advance(self, others: Mapping[str, StageSpec]) -> bool:
+        """Calls what can be called, given the stages that others have; whether there was any."""
+        before = len(self.specs)
+        for stage in self._ordered:
+            specs = {**others, **self.specs}
+            if stage.name not in self.specs and all(i in specs for i in stage.inputs):
+                self._call(stage, specs)
+        _refuse_shared_sources([(s, self._called[s.name][1]) for s in self._ordered if s.name in self.specs])
+        return len(self.specs) > before
+
+    @property
+    def waits_for(self) -> dict[str, str]:
+        """The stages of others that are missing, and who reads them here."""
+        own = {stage.name for stage in self._ordered}
+        left = [stage for stage in self._ordered if stage.name not in self.specs]
+        return {i: stage.name for stage in left for i in stage.inputs if i not in own}
+
+    @property
+    def is_done(self) -> bool:
+        return len(self.specs) == len(self._ordered)
+
+    def _call(self, stage: StageDef, specs: Mapping[str, StageSpec]) -> None:
+        channels = {i: _channel(stage, specs[i], self._spark) for i in stage.inputs}
+        frame = _call(stage, self._spark, channels)
+        plan = read_plan(frame)
+        _check_plan(stage, plan)
+        sinks = tuple(SinkSpec(sink.name, sink.final_by is not None) for sink in stage.sinks)
+        schema, refused = None, ""
+        try:
+            schema = channel_schema(stage.name, frame.schema)
+        except UserError as error:
+            refused = str(error)
+        if refused and any(stage.name in other.inputs for other in self._ordered):
+            raise UserError(refused)
+        self._called[stage.name] = frame, plan, channels
+        self.specs[stage.name] = StageSpec(stage.name, stage.inputs, stage.member or ALONE, sinks, schema)
+
+    def finish(self, topology: Topology) -> Built:
+        """The stages, ready to be started as part of this graph."""
+        built = {}
+        for stage in self._ordered:
+            frame, plan, channels = self._called[stage.name]
+            has_readers = bool(topology.readers(stage.name))
+            built[stage.name] = BuiltStage(
+                stage, frame, plan, row_schema(frame.schema), channels, has_readers
+            )
+        sinks = {sink.name: sink for stage in self._ordered for sink in stage.sinks}
+        return Built(self.name, self._spark, built, topology, sinks)
+
+
+def build(name: str, stages: dict[str, StageDef], spark: SparkSession) -> Built:
+    """The pipeline of one member that needs nobody else."""
+    builder = Builder(name, stages, spark)
+    builder.advance({})
+    return builder.finish(whole(builder.specs))
+
+
+def whole(specs: Mapping[str, StageSpec]) -> Topology:
+    """The graph of all these stages. Only a stage that is read has columns in it: what else changes in a
+    stage is its own affair."""
+    read = {i for spec in specs.values() for i in spec.inputs}
+    return Topology(
+        {n: specs[n] if n in read else msgspec.structs.replace(specs[n], schema=None) for n in sorted(specs)}
+    )
+
+
+def bind_sinks(built: Built, store: Store) -> None:
+    """Tells each sink for whom it works and what rows it gets. Raises `UserError` if it cannot take them. Nothing is
+    written before the start is accepted (`register_sinks`)."""
+    for stage in built.stages.values():
+        for sink in stage.definition.sinks:
+            if sink.final_by is not None and not stage.plan.has_watermark:
+                raise UserError(
+                    f"sink '{sink.name}' shows rows when their window is closed (final_by={sink.final_by!r}), but "
+                    f"stage '{stage.name}' has no watermark, so no window ever closes: add withWatermark()"
+                )
+            sink.bind(store, sink.name, stage.schema.json(), register=False)
+            sink.attach(built.spark)
+
+
+def register_sinks(built: Built) -> None:
+    """Has the store know the sinks: from now on they may write."""
+    for sink in built.sinks.values():
+        sink.register()
+
+
+def _channel(stage: StageDef, producer: StageSpec, spark: SparkSession) -> ChannelSource:
+    if producer.schema is None:
+        raise UserError(
+            f"stage '{stage.name}' reads '{producer.name}' of member '{producer.member}', which has a column that a "
+            "channel cannot carry; that member's own run says which"
+        )
+    return ChannelSource(spark, stage.name, producer.name, producer.schema)
+
+
+def _call(stage: StageDef, spark: SparkSession, channels: Mapping[str, ChannelSource]) -> DataFrame:
+    arguments: dict[str, Any] = {"spark": spark} if stage.wants_spark else {}
+    arguments |= {name: channel.frame() for name, channel in channels.items()}
+    try:
+        frame = stage.function(**arguments)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(
+            f"stage '{stage.name}': its function raised {type(error).__name__}: {_first_lines(str(error))}"
+        ) from error
+    if not isinstance(frame, DataFrame):
+        got = "nothing (is a return missing?)" if frame is None else f"a {type(frame).__name__}"
+        raise UserError(f"stage '{stage.name}' must return a streaming DataFrame, and returned {got}")
+    if not frame.isStreaming:
+        raise UserError(
+            f"stage '{stage.name}' returned a batch DataFrame: read its source with spark.readStream, or read another "
+            "stage by naming it as a parameter"
+        )
+    return frame
+
+
+def _check_plan(stage: StageDef, plan: Plan) -> None:
+    unread = set(stage.inputs) - {s.input for s in plan.sources if s.input is not None}
+    if unread:
+        raise UserError(
+            f"stage '{stage.name}' takes {', '.join(sorted(unread))} as a parameter and does not use it; use it, or "
+            "remove the parameter"
+        )
+    for source in plan.sources:
+        how = dict(source.options).get("cleansource", "off")
+        if how.lower() != "off":
+            raise UserError(
+                f"stage '{stage.name}' reads files with cleanSource={how}: Spark then removes files as soon as it has "
+                "read them, before an epoch is committed, and a restore could not read them again. Leave the option "
+                "out, and remove files that were read before the oldest checkpoint (`cutwater checkpoints` lists them) "
+                "with a job of your own"
+            )
+    if plan.fan_in_watermark and not stage.watermark_above_fan_in:
+        inputs = ", ".join(plan.fan_in_watermark)
+        raise UserError(
+            f"stage '{stage.name}' has withWatermark() above a fan-in of {inputs}: an input that falls behind the other "
+            "would lose rows as late. Put withWatermark() on each input before they are joined or united, for example "
+            f"{plan.fan_in_watermark[0]}.withWatermark(...); or accept that with "
+            "@pipeline.stage(watermark_above_fan_in=True)"
+        )
+
+
+def _refuse_shared_sources(called: Iterable[tuple[StageDef, Plan]]) -> None:
+    seen: dict[Any, str] = {}
+    for stage, plan in called:
+        for source in plan.sources:
+            if source.is_shareable:
+                continue
+            other = seen.setdefault(source, stage.name)
+            if other != stage.name and not stage.same_source:
+                raise UserError(
+                    f"stages '{other}' and '{stage.name}' both read the source {source}, each at its own pace, so their "
+                    "tables would not show the same rows of it. Read it in one stage and let both name that stage as a "
+                    "parameter; or accept it with @pipeline.stage(same_source=True)"
+                )
+
+
+def _first_lines(text: str, count: int = 3) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return " ".join(lines[:count])

@@ -1,0 +1,163 @@
+"""The graph of a pipeline, from the signatures of its stage functions."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from cutwater.protocol.base.durations import seconds
+from cutwater.protocol.base.errors import UserError
+from cutwater.sinks.contract import Sink
+
+SPARK = "spark"
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+MODES = ("append", "update", "complete")
+
+
+class StageDef(msgspec.Struct, frozen=True):
+    """One stage as the user wrote it: the function, the stages that it reads, its options."""
+
+    name: str
+    function: Callable[..., Any]
+    inputs: tuple[str, ...]
+    wants_spark: bool
+    sinks: tuple[Sink, ...]
+    output_mode: str
+    trigger: str
+    max_rows: int
+    watermark_above_fan_in: bool
+    same_source: bool
+    member: str | None
+
+
+def define(
+    function: Callable[..., Any],
+    *,
+    name: str | None,
+    sinks: Sequence[Sink],
+    output_mode: str,
+    trigger: str,
+    max_rows: int,
+    watermark_above_fan_in: bool,
+    same_source: bool,
+    member: str | None,
+) -> StageDef:
+    """Reads a stage function's signature. Raises `UserError` for what cannot be a stage."""
+    name = name or function.__name__
+    if not NAME.fullmatch(name):
+        raise UserError(f"'{name}' cannot name a stage: use letters, digits and underscores; give name=")
+    if name == SPARK:
+        raise UserError(
+            f"a stage cannot be named '{SPARK}': that is the parameter for the session; give name="
+        )
+    inputs: list[str] = []
+    wants_spark = False
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise UserError(
+                f"stage '{name}' takes *{parameter.name}: every parameter must name a stage, or be '{SPARK}'"
+            )
+        if parameter.name == SPARK:
+            wants_spark = True
+        elif parameter.default is parameter.empty:
+            inputs.append(parameter.name)
+    if output_mode not in MODES:
+        raise UserError(f"stage '{name}': output_mode is '{output_mode}'; give one of {', '.join(MODES)}")
+    for sink in sinks:
+        if not isinstance(sink, Sink):
+            raise UserError(
+                f"stage '{name}': {sink!r} is no sink; give cutwater.delta(path), cutwater.parquet(path) or "
+                "cutwater.call(function)"
+            )
+        if output_mode != "append" and sink.appends_only:
+            raise UserError(
+                f"stage '{name}' has output_mode '{output_mode}', and {sink.name} can only be appended to: its "
+                "rows would be there many times. Use append mode with a watermark, or cutwater.call(function)"
+            )
+    seconds(trigger, f"stage '{name}': trigger")
+    if max_rows < 0:
+        raise UserError(f"stage '{name}': max_rows is {max_rows}; give 0 (no limit) or more")
+    return StageDef(
+        name, function, tuple(inputs), wants_spark, tuple(sinks), output_mode, trigger, max_rows,
+        watermark_above_fan_in, same_source, member,
+    )  # fmt: skip
+
+
+def in_order(stages: dict[str, StageDef], elsewhere: bool = False) -> list[StageDef]:
+    """The stages, each after those that it reads; with `elsewhere` they may read, and be read by, stages of
+    other members. Raises `UserError` if they form no pipeline."""
+    if not stages:
+        raise UserError("the pipeline has no stages: write functions below @pipeline.stage")
+    for stage in stages.values():
+        for name in stage.inputs:
+            if name not in stages and not elsewhere:
+                known = ", ".join(s for s in stages if s != stage.name)
+                raise UserError(
+                    f"stage '{stage.name}' reads '{name}', and there is no such stage (there are: {known or 'none'}); "
+                    f"its parameters name the stages that it reads, or '{SPARK}'"
+                )
+    read = {name for stage in stages.values() for name in stage.inputs}
+    for stage in stages.values():
+        if stage.name not in read and not stage.sinks and not elsewhere:
+            raise UserError(goes_nowhere(stage.name))
+        if stage.name in read and stage.output_mode != "append":
+            raise UserError(
+                f"stage '{stage.name}' has output_mode '{stage.output_mode}' and is read by other stages; a channel "
+                "carries each row once: use append mode with a watermark, or give the result to a sink"
+            )
+    _refuse_clashing_sinks(stages)
+    return _sorted(stages)
+
+
+def goes_nowhere(stage: str) -> str:
+    return (
+        f"stage '{stage}' is read by no other stage and has no sink, so its output would go nowhere: give it "
+        "sinks=[cutwater.delta(path)], or remove it"
+    )
+
+
+def _refuse_clashing_sinks(stages: dict[str, StageDef]) -> None:
+    seen: dict[str, str] = {}
+    places: dict[str, str] = {}
+    for stage in stages.values():
+        for sink in stage.sinks:
+            if sink.name in seen:
+                raise UserError(
+                    f"two sinks are named '{sink.name}' (stages '{seen[sink.name]}' and '{stage.name}'); "
+                    "give one of them another name="
+                )
+            seen[sink.name] = stage.name
+            place = sink.path.rstrip("/") if sink.path is not None else None
+            if place is not None and place in places:
+                raise UserError(
+                    f"stages '{places[place]}' and '{stage.name}' both write to {place}; a table has one writer: "
+                    "union() them in a stage of their own, or give each a table"
+                )
+            if place is not None:
+                places[place] = stage.name
+
+
+def _sorted(stages: dict[str, StageDef]) -> list[StageDef]:
+    done: dict[str, StageDef] = {}
+    path: list[str] = []
+
+    def visit(name: str) -> None:
+        if name in done:
+            return
+        if name in path:
+            cycle = " → ".join([*path[path.index(name) :], name])
+            raise UserError(f"the stages {cycle} read each other in a circle; a pipeline has none")
+        path.append(name)
+        for before in stages[name].inputs:
+            if before in stages:
+                visit(before)
+        path.pop()
+        done[name] = stages[name]
+
+    for name in stages:
+        visit(name)
+    return list(done.values())

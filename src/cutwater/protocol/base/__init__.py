@@ -1,0 +1,1 @@
+"""What member and leader share: effects, logs, records, messages, errors."""

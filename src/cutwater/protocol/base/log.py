@@ -1,0 +1,308 @@
+"""Appending to a log, following it, and compacting it: the same three procedures for every log.
+
+Theory of operation. A log is objects named by index, each created by put-if-absent. Whoever creates
+index i has decided what stands there. Three things make that less simple than it sounds.
+
+*An error is not an answer.* A write that failed may have happened, or may happen later. So a writer
+reads the place back and compares bytes (they hold a nonce); while the place is empty it puts the *same*
+bytes there again. It never moves on before it knows whose entry stands there.
+
+*Compaction must not reopen a place.* When a SNAPSHOT stands at K, places below K are deleted, and a
+writer that slept, or a write that was under way all the time, can then create index N < K once more.
+Every entry names the newest snapshot at or before it, so whoever touches N, writer or *reader*, looks
+at the highest entry after N: if its snapshot lies beyond N, what stands at N means nothing.
+(The reader needs this as much as the writer: a late write at N has a correct `prev` for a reader that
+stopped at N - 1, and no writer may be left to take it back.)
+
+*Two writers.* The loser learns who won by reading the place, and its view now has that entry. What it
+does about that is its own rule (a former leader stops; a fenced incarnation stops).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Generic, TypeVar
+
+from cutwater.protocol.base.chain import GENESIS, Codec, Entry, Sealed, follows
+from cutwater.protocol.base.effects import (
+    CREATED,
+    FAILED,
+    Create,
+    Delete,
+    List,
+    Procedure,
+    Read,
+    ReadMany,
+    Sleep,
+    backoff_ms,
+    insist,
+)
+from cutwater.protocol.base.errors import PeerError, StoreError
+from cutwater.protocol.base.transitions import Table
+
+B = TypeVar("B")
+
+MEND = "run `cutwater verify` to see what else is, then restore the store from a copy"
+"""What to do about a damaged log."""
+
+MAX_READ = 500
+"""Entries that are asked for at once."""
+
+
+class AppendPhase(Enum):
+    PUTTING = "putting"
+    READING = "reading_back"
+    LOOKING = "looking"
+    OTHERS = "looking_at_anothers"
+    MINE = "mine"
+    TAKEN = "taken"
+    VOID = "void"
+
+
+APPEND = Table(
+    "append",
+    "Appending one entry to a log",
+    AppendPhase.PUTTING,
+    {
+        (AppendPhase.PUTTING, "created"): AppendPhase.LOOKING,
+        (AppendPhase.PUTTING, "exists_or_error"): AppendPhase.READING,
+        (AppendPhase.READING, "nothing_there"): AppendPhase.PUTTING,
+        (AppendPhase.READING, "own_bytes"): AppendPhase.LOOKING,
+        (AppendPhase.READING, "other_bytes"): AppendPhase.OTHERS,
+        (AppendPhase.LOOKING, "no_newer_snapshot"): AppendPhase.MINE,
+        (AppendPhase.LOOKING, "newer_snapshot"): AppendPhase.VOID,
+        (AppendPhase.OTHERS, "no_newer_snapshot"): AppendPhase.TAKEN,
+        (AppendPhase.OTHERS, "newer_snapshot"): AppendPhase.VOID,
+    },
+)
+
+
+def entry_name(prefix: str, index: int) -> str:
+    """The name of the object that holds entry `index`; names sort as indexes do."""
+    return f"{prefix}{index:012d}.json"
+
+
+def is_entry(prefix: str, name: str) -> bool:
+    """Whether an object below `prefix` is an entry, by its name. What else lies there is none of ours."""
+    index = name.removeprefix(prefix).removesuffix(".json")
+    return index.isdecimal() and name == entry_name(prefix, int(index))
+
+
+class LogView(Generic[B]):
+    """What one process knows of one log: its entries from the newest snapshot it has seen, in order.
+
+    `on_entry(sealed, jumped)` is called for each entry as it becomes known; `jumped` says that the entries
+    before it are not known, so what was derived from them must be replaced (it is a SNAPSHOT then).
+    """
+
+    def __init__(
+        self,
+        prefix: str,
+        codec: Codec[B],
+        snapshot_type: type,
+        on_entry: Callable[[Sealed[B], bool], None],
+    ) -> None:
+        self.prefix = prefix
+        self.codec = codec
+        self.snapshot_type = snapshot_type
+        self.on_entry = on_entry
+        self.entries: list[Sealed[B]] = []
+        self.last = 0
+        """The index of the last entry known, 0 if none is."""
+
+    @property
+    def snapshot(self) -> int:
+        """The index of the newest SNAPSHOT known, 0 if there is none."""
+        return self.entries[-1].entry.snapshot if self.entries else 0
+
+    def push(self, sealed: Sealed[B]) -> None:
+        """Takes the next entry. One that is already known is passed over; one that does not follow raises
+        `StoreError` and changes nothing."""
+        if sealed.entry.index <= self.last:
+            return
+        before = self.entries[-1] if self.entries else None
+        if not follows(before, sealed):
+            raise StoreError(
+                f"{entry_name(self.prefix, sealed.entry.index)} does not follow entry {self.last} (the hash "
+                f"chain is broken); {MEND}"
+            )
+        self.entries.append(sealed)
+        self.last = sealed.entry.index
+        if sealed.entry.snapshot == sealed.entry.index:
+            del self.entries[:-1]
+        self.on_entry(sealed, False)
+
+    def jump(self, sealed: Sealed[B]) -> None:
+        """Goes to a SNAPSHOT beyond what is known."""
+        if sealed.entry.index > self.last:
+            self.entries = [sealed]
+            self.last = sealed.entry.index
+            self.on_entry(sealed, True)
+
+    def seal(self, body: B, nonce: str, *, snapshot: bool = False) -> Sealed[B]:
+        """The entry that `body` would be at the next place."""
+        index = self.last + 1
+        prev = self.entries[-1].hash if self.entries else GENESIS
+        return self.codec.seal(Entry(index, prev, index if snapshot else self.snapshot, nonce, body))
+
+    def open(self, name: str, data: bytes) -> Sealed[B]:
+        """The entry in object `name`; raises `StoreError` if it is damaged or names another place."""
+        try:
+            sealed = self.codec.open(data)
+        except PeerError as error:
+            raise StoreError(f"{name} is damaged ({error}); {MEND}") from error
+        entry = sealed.entry
+        if entry_name(self.prefix, entry.index) != name:
+            raise StoreError(f"{name} holds entry {entry.index}, which has no business there; {MEND}")
+        if (entry.snapshot == entry.index) != isinstance(entry.body, self.snapshot_type):
+            raise StoreError(f"{name} calls itself a snapshot and is none, or the other way round; {MEND}")
+        return sealed
+
+
+def append(view: LogView[B], sealed: Sealed[B]) -> Procedure[AppendPhase]:
+    """Puts `sealed` at its place and finds out whose entry stands there: rule 1.
+
+    Returns `MINE` (it is in the log, and in `view`), `TAKEN` (another's entry is, and in `view`) or `VOID`
+    (the place is below a snapshot; follow the log to learn more). Does not return before that is known.
+    """
+    index, name = sealed.entry.index, entry_name(view.prefix, sealed.entry.index)
+    phase = APPEND.start
+    attempt = 0
+    found: Sealed[B] = sealed
+    while phase not in (AppendPhase.LOOKING, AppendPhase.OTHERS):
+        answer = yield Create(name, sealed.data)
+        phase = APPEND.next(phase, "created" if answer is CREATED else "exists_or_error")
+        while phase is AppendPhase.READING:
+            data = yield Read(name)
+            if data is FAILED:
+                yield Sleep(backoff_ms(attempt))
+            elif data is None:
+                phase = APPEND.next(phase, "nothing_there")
+                yield Sleep(backoff_ms(attempt))
+            elif data == sealed.data:
+                phase = APPEND.next(phase, "own_bytes")
+            else:
+                found = view.open(name, data)
+                phase = APPEND.next(phase, "other_bytes")
+            attempt += 1
+    newest = yield from newest_snapshot(view, index)
+    if newest > index:
+        return APPEND.next(phase, "newer_snapshot")
+    view.push(found)
+    return APPEND.next(phase, "no_newer_snapshot")
+
+
+def newest_snapshot(view: LogView[B], index: int) -> Procedure[int]:
+    """The place of the newest SNAPSHOT as the highest entry beyond `index` tells it; 0 if there is none."""
+    while True:
+        names = yield from entries_after(view, index)
+        if not names:
+            return 0
+        data = yield from insist(Read(names[-1]))
+        if data is not None:  # else it was compacted away between the two: a newer one stands higher
+            return view.open(names[-1], data).entry.snapshot
+
+
+def follow(view: LogView[B], heard: int = 0) -> Procedure[int]:
+    """Reads on from what is known to the end of the log; returns how many entries were new to the view.
+
+    What was read is believed only after a look at the highest entry, taken *after* the reading. `heard` is
+    the index of an entry that others say is there; up to it no look is needed to know what to read.
+    """
+    before = view.last
+    lost = 0
+    while True:
+        start = view.last
+        if heard > start:
+            names = [entry_name(view.prefix, i) for i in range(start + 1, min(heard, start + MAX_READ) + 1)]
+            heard = 0
+        else:
+            names = yield from entries_after(view, start)
+        if not names:
+            return view.last - before
+        fresh = yield from read_on(view, start, names)
+        names = yield from entries_after(view, start)
+        if fresh and names and names[-1] == entry_name(view.prefix, fresh[-1].entry.index):
+            highest = fresh[-1]
+        else:
+            data = (yield from insist(Read(names[-1]))) if names else None
+            if data is None:
+                continue
+            highest = view.open(names[-1], data)
+        if highest.entry.snapshot > start:
+            if not (yield from _jump(view, highest.entry.snapshot)):
+                if lost == highest.entry.snapshot:
+                    raise StoreError(
+                        f"{entry_name(view.prefix, lost)} is missing, the snapshot that {names[-1]} builds "
+                        f"on; {MEND}"
+                    )
+                lost = highest.entry.snapshot  # unless a newer one has replaced it: look again
+        elif view.last == start:  # else another procedure of this process has read on meanwhile
+            if not fresh and names[0] != entry_name(view.prefix, start + 1):
+                raise StoreError(
+                    f"{entry_name(view.prefix, start + 1)} is missing, but {names[0]} is there: an entry of "
+                    f"the log was lost; {MEND}"
+                )
+            for sealed in fresh:
+                view.push(sealed)
+            if highest.entry.index == view.last:
+                return view.last - before
+
+
+def entries_after(view: LogView[B], index: int) -> Procedure[list[str]]:
+    """The names of the entries behind `index` that the store has, sorted."""
+    names = yield from insist(List(view.prefix, entry_name(view.prefix, index)))
+    return [name for name in names if is_entry(view.prefix, name)]
+
+
+def next_names(view: LogView[B], start: int, names: list[str]) -> list[str]:
+    """The names right behind `start` among `names`, without a gap, but no more than a few hundred."""
+    wanted: list[str] = []
+    for name in names[:MAX_READ]:
+        if name != entry_name(view.prefix, start + 1 + len(wanted)):
+            break
+        wanted.append(name)
+    return wanted
+
+
+def read_on(view: LogView[B], start: int, names: list[str]) -> Procedure[list[Sealed[B]]]:
+    """The entries right behind `start`, without a gap, as far as `names` go; they are read side by side,
+    because a log may be long and a store far away."""
+    wanted = next_names(view, start, names)
+    found = (yield from insist(ReadMany(tuple(wanted)))) if wanted else []
+    return open_all(view, wanted, found)
+
+
+def open_all(view: LogView[B], names: list[str], found: list[bytes | None]) -> list[Sealed[B]]:
+    """The entries in these objects, up to the first that is not there."""
+    fresh: list[Sealed[B]] = []
+    for name, data in zip(names, found, strict=True):
+        if data is None:
+            break
+        fresh.append(view.open(name, data))
+    return fresh
+
+
+def _jump(view: LogView[B], index: int) -> Procedure[bool]:
+    """Goes to the snapshot at `index`; `False` if it is not there."""
+    name = entry_name(view.prefix, index)
+    data = yield from insist(Read(name))
+    if data is not None:
+        view.jump(view.open(name, data))
+    return data is not None
+
+
+def compact(view: LogView[B], body: B, nonce: str) -> Procedure[AppendPhase]:
+    """Appends `body`, a SNAPSHOT of all that the log says, and deletes what stands before it."""
+    phase = yield from append(view, view.seal(body, nonce, snapshot=True))
+    if phase is AppendPhase.MINE:
+        yield from trim(view)
+    return phase
+
+
+def trim(view: LogView[B]) -> Procedure[None]:
+    """Deletes every entry below the newest SNAPSHOT."""
+    keep = entry_name(view.prefix, view.snapshot)
+    names = yield from insist(List(view.prefix))
+    yield from insist(Delete(tuple(n for n in names if n < keep and is_entry(view.prefix, n))))

@@ -1,0 +1,490 @@
+"""The durable records: bodies of journal and stage log entries, manifests, published marks.
+
+This file declares formats and names, nothing else. What the records *mean* is derived from them in
+`journal.py` and `stagelog.py`; nothing is remembered beside them.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from cutwater.protocol.base.chain import Codec, check, digest, with_checksum
+from cutwater.protocol.base.errors import PeerError, StoreError
+from cutwater.protocol.base.watermark import UNKNOWN, Watermark
+
+# --- the pipeline ---------------------------------------------------------------------------------
+
+
+class SinkSpec(msgspec.Struct, frozen=True):
+    """A two-phase target of a stage. `final`: it shows a row only when its window is closed everywhere."""
+
+    name: str
+    final: bool = False
+
+
+class StageSpec(msgspec.Struct, frozen=True):
+    """One stage: which stages it reads, which member hosts it, where its output goes. `schema` is that of
+    its channel's rows, as whoever writes them describes it; nothing in here looks inside."""
+
+    name: str
+    inputs: tuple[str, ...]
+    member: str
+    sinks: tuple[SinkSpec, ...] = ()
+    schema: str | None = None
+
+
+class Topology(msgspec.Struct, frozen=True):
+    """The whole graph, by stage name."""
+
+    stages: dict[str, StageSpec]
+
+    def members(self) -> tuple[str, ...]:
+        """The names of all members, sorted."""
+        return tuple(sorted({s.member for s in self.stages.values()}))
+
+    def hosted(self, member: str) -> tuple[str, ...]:
+        """The stages of one member, sorted by name."""
+        return tuple(sorted(s.name for s in self.stages.values() if s.member == member))
+
+    def readers(self, stage: str) -> tuple[str, ...]:
+        """The stages that read this one's channel, sorted by name."""
+        return tuple(sorted(s.name for s in self.stages.values() if stage in s.inputs))
+
+    def dangling(self) -> dict[str, tuple[str, ...]]:
+        """The stages that read others which are not there, by name, and those others."""
+        missing = {n: tuple(i for i in s.inputs if i not in self.stages) for n, s in self.stages.items()}
+        return {name: inputs for name, inputs in sorted(missing.items()) if inputs}
+
+    def sinks(self) -> dict[str, str]:
+        """The stage of each sink, by sink name."""
+        return {k.name: s.name for s in self.stages.values() for k in s.sinks}
+
+
+def columns(schema: str | None) -> str:
+    """A digest of a channel's columns."""
+    return digest((schema or "").encode())
+
+
+# --- the journal: written by the leader only --------------------------------------------------------
+
+
+class Leader(msgspec.Struct, frozen=True, tag="LEADER"):
+    """From here on `name` leads, in `term`. Every open epoch is void. A command leads only for the length of
+    its request: it does not set a drained pipeline going again (`resumes`)."""
+
+    term: int
+    name: str
+    resumes: bool = True
+
+
+class TopologySet(msgspec.Struct, frozen=True, tag="TOPOLOGY"):
+    """The graph from here on."""
+
+    term: int
+    generation: int
+    hash: str
+    topology: Topology
+
+
+class Begun(msgspec.Struct, frozen=True, tag="BEGUN"):
+    """An epoch is open. `checkpoint_id` is the index of this entry, so no two attempts can share one.
+    `requests` asked for it: its commit answers them."""
+
+    term: int
+    generation: int
+    epoch: int
+    checkpoint_id: int
+    flags: int
+    topology_hash: str
+    savepoint: str | None = None
+    requests: tuple[str, ...] = ()
+
+
+class Committed(msgspec.Struct, frozen=True, tag="COMMITTED"):
+    """The commit. `manifest` is the hash of the manifest; `cuts` the batch at which each stage was cut."""
+
+    term: int
+    generation: int
+    epoch: int
+    checkpoint_id: int
+    manifest: str
+    watermark: int | None
+    cuts: dict[str, int]
+
+
+class Aborted(msgspec.Struct, frozen=True, tag="ABORTED"):
+    """The epoch is over without a checkpoint; its batches belong to the next one that commits. `request`
+    is the one that cancelled it, if one did."""
+
+    term: int
+    generation: int
+    epoch: int
+    checkpoint_id: int
+    reason: str
+    detail: str = ""
+    request: str = ""
+
+
+class Savepoint(msgspec.Struct, frozen=True, tag="SAVEPOINT"):
+    """Names a committed epoch (`kept`), or takes the name away from it again, as `request` asked."""
+
+    term: int
+    generation: int
+    name: str
+    epoch: int
+    kept: bool = True
+    request: str = ""
+
+
+class Restored(msgspec.Struct, frozen=True, tag="RESTORED"):
+    """A new generation begins at the cut of `epoch`, as `request` asked. `forks`: each stage's last batch of
+    before. The stages in `reset` begin it without their state. `force`: tables go back even over what others
+    have done to them since. `topology` is the graph from here on, if it changes: one entry, so that no
+    crash can leave the new graph in the old generation."""
+
+    term: int
+    generation: int
+    epoch: int
+    forks: dict[str, int]
+    reset: tuple[str, ...] = ()
+    force: bool = False
+    topology: Topology | None = None
+    topology_hash: str = ""
+    request: str = ""
+
+
+class Expired(msgspec.Struct, frozen=True, tag="EXPIRED"):
+    """What may be deleted from now on: these epochs, these whole generations, and of the current
+    generation every stage's batches up to its floor, except the files that `pinned` names."""
+
+    term: int
+    generation: int
+    epochs: tuple[int, ...]
+    generations: tuple[int, ...]
+    floors: dict[str, int]
+    pinned: tuple[str, ...]
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """A committed epoch as the journal knows it. `parent` is the committed epoch before it in its
+    timeline; `index` the place of its COMMITTED entry."""
+
+    epoch: int
+    checkpoint_id: int
+    generation: int
+    index: int
+    flags: int
+    manifest: str
+    watermark: int | None
+    cuts: dict[str, int]
+    parent: int | None
+
+
+class Generation(msgspec.Struct, frozen=True):
+    """One timeline: by which journal entry it began, and from which epoch and generation it forked.
+    `transaction` is the place of that epoch's COMMITTED entry, by which tables know it. `force` is that of
+    the restore."""
+
+    number: int
+    index: int = 0
+    epoch: int | None = None
+    parent: int | None = None
+    transaction: int = 0
+    forks: dict[str, int] = {}
+    reset: tuple[str, ...] = ()
+    force: bool = False
+
+
+class JournalState(msgspec.Struct):
+    """Everything that the journal says, derived by applying its entries in order (see `journal.py`)."""
+
+    term: int = 0
+    leader: str = ""
+    generation: int = 1
+    topology: Topology | None = None
+    topology_hash: str = ""
+    next_epoch: int = 1
+    open: dict[int, Begun] = {}
+    committed: dict[int, Checkpoint] = {}
+    head: int | None = None
+    head_cuts: dict[str, int] = {}
+    watermark: int | None = None
+    generations: dict[int, Generation] = msgspec.field(default_factory=lambda: {1: Generation(1)})
+    savepoints: dict[str, int] = {}
+    floors: dict[str, int] = {}
+    pinned: tuple[str, ...] = ()
+    drained: bool = False
+    aborted: list[Aborted] = []
+    answers: dict[str, int | None] = {}
+    """The newest requests that have been carried out, with the epoch of each: a request is done once."""
+
+
+class Snapshot(msgspec.Struct, frozen=True, tag="SNAPSHOT"):
+    """Compaction: the whole state at this place. Everything before it may be deleted."""
+
+    term: int
+    generation: int
+    state: JournalState
+
+
+JournalBody = Leader | TopologySet | Begun | Committed | Aborted | Savepoint | Restored | Expired | Snapshot
+
+# --- a stage's log: written by the one appender of the member that hosts it ---------------------------
+
+
+Offset = int | str
+"""How far a native source was read, in the source's own terms."""
+
+
+class StagedFile(msgspec.Struct, frozen=True):
+    """A file staged for a sink. `end` is the window end that all its rows share, for `final` sinks."""
+
+    name: str
+    end: int | None = None
+
+
+class Open(msgspec.Struct, frozen=True, tag="OPEN"):
+    """A new incarnation, numbered by the place of this entry. In a generation's first entry `batch`,
+    the positions and the watermark are those of the cut that it starts from."""
+
+    incarnation: int
+    batch: int
+    consumed: dict[str, int]
+    offsets: dict[str, Offset]
+    watermark: Watermark
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """What a batch did, written beside Spark's own files before Spark commits it: its output (and how much
+    that is), and how far each input and native source was then consumed. `checksums`: those of what Spark has written
+    before, by name in its folder; `commit`, which only who reads the record back can know, that of Spark's commit."""
+
+    batch: int
+    files: tuple[str, ...]
+    sinks: dict[str, tuple[StagedFile, ...]]
+    consumed: dict[str, int]
+    offsets: dict[str, Offset]
+    watermark: Watermark
+    rows: int = 0
+    size: int = 0
+    checksums: dict[str, str] = {}
+    commit: str = ""
+
+
+class Batch(msgspec.Struct, frozen=True, tag="BATCH"):
+    """A batch that Spark has committed; from this entry on it can be seen. `commit` is the checksum of Spark's file
+    that says so, for which nothing else vouches before the next checkpoint."""
+
+    incarnation: int
+    batch: int
+    files: tuple[str, ...]
+    sinks: dict[str, tuple[StagedFile, ...]]
+    consumed: dict[str, int]
+    offsets: dict[str, Offset]
+    watermark: Watermark
+    rows: int = 0
+    size: int = 0
+    commit: str = ""
+
+
+class BarrierAt(msgspec.Struct, frozen=True, tag="BARRIER"):
+    """The stage's cut for an epoch: behind `batch`, and where it stood there."""
+
+    incarnation: int
+    epoch: int
+    checkpoint_id: int
+    term: int
+    batch: int
+    unaligned: bool
+    consumed: dict[str, int]
+    offsets: dict[str, Offset]
+    watermark: Watermark
+
+
+class StageState(msgspec.Struct):
+    """Everything that a stage's log says, derived by applying its entries (see `stagelog.py`)."""
+
+    incarnation: int = 0
+    last: int = -1
+    consumed: dict[str, int] = {}
+    offsets: dict[str, Offset] = {}
+    watermark: Watermark = UNKNOWN
+    commit: str = ""
+    batches: dict[int, Batch] = {}
+    barriers: dict[int, BarrierAt] = {}
+
+
+class StageSnapshot(msgspec.Struct, frozen=True, tag="SNAPSHOT"):
+    """Compaction of a stage's log: what it still needs to say."""
+
+    incarnation: int
+    state: StageState
+
+
+StageBody = Open | Batch | BarrierAt | StageSnapshot
+
+# --- a checkpoint -----------------------------------------------------------------------------------
+
+
+class StageReport(msgspec.Struct, frozen=True):
+    """One stage's share of a cut. `state`: the names of its state files with their checksums."""
+
+    stage: str
+    incarnation: int
+    batch: int
+    unaligned: bool
+    consumed: dict[str, int]
+    offsets: dict[str, Offset]
+    watermark: Watermark
+    state: dict[str, str]
+
+
+class InFlight(msgspec.Struct, frozen=True):
+    """Batches `after` < b <= `upto` of `producer` that the cut has produced and `reader` not consumed,
+    with their files (none for a batch without rows) and these files' checksums. They are pinned where they lie; a
+    full checkpoint has copies. `columns` is a digest of the columns that they were written with."""
+
+    producer: str
+    reader: str
+    after: int
+    upto: int
+    batches: dict[int, tuple[str, ...]]
+    checksums: dict[str, str] = {}
+    columns: str | None = None
+
+    def names(self) -> list[str]:
+        """All its files."""
+        return [name for files in self.batches.values() for name in files]
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """The whole cut. `release`: per sink the staged files that the epoch publishes. `held`: per final sink
+    those that wait for the pipeline-wide watermark."""
+
+    epoch: int
+    checkpoint_id: int
+    generation: int
+    term: int
+    flags: int
+    savepoint: str | None
+    topology_hash: str
+    stages: dict[str, StageReport]
+    in_flight: tuple[InFlight, ...]
+    release: dict[str, tuple[str, ...]]
+    held: dict[str, tuple[StagedFile, ...]]
+    watermark: int | None
+
+    def objects(self) -> dict[str, str | None]:
+        """Every object that a restore needs, with its checksum where one is recorded."""
+        names: dict[str, str | None] = {}
+        for report in self.stages.values():
+            names.update(report.state)
+        for flight in self.in_flight:
+            names.update({name: flight.checksums.get(name) for name in flight.names()})
+        for staged in self.held.values():
+            names.update(dict.fromkeys(f.name for f in staged))
+        return names
+
+
+class Published(msgspec.Struct, frozen=True):
+    """The mark that an epoch is in a sink (or the sink back at it): the table version that it became.
+    `index` is the place of the COMMITTED (or RESTORED) entry that ordered it. `transaction` is the sink's own in that
+    version: `index`, or an earlier one if the epoch had no rows; `files` is how many it published. Both are 0 in
+    marks from before they were kept."""
+
+    epoch: int
+    sink: str
+    index: int
+    version: int
+    transaction: int = 0
+    files: int = 0
+
+
+JOURNAL: Codec[JournalBody] = Codec(JournalBody)
+STAGE: Codec[StageBody] = Codec(StageBody)
+
+T = TypeVar("T")
+_ENCODE = msgspec.json.Encoder().encode
+
+
+def encode(record: object) -> bytes:
+    """The bytes of a record that has a checksum elsewhere."""
+    return _ENCODE(record)
+
+
+def seal(record: object) -> bytes:
+    """The bytes of a record that is an object of its own, with their checksum."""
+    return with_checksum(_ENCODE(record))
+
+
+def decode(name: str, data: bytes, kind: type[T]) -> T:
+    """The record in the object `name`; raises `StoreError` that names the object if it is none."""
+    try:
+        check(data)
+        return msgspec.json.decode(data, type=kind)
+    except (PeerError, ValueError, RecursionError) as error:  # msgspec's own errors are ValueErrors
+        raise StoreError(
+            f"{name} is not a readable {kind.__name__.lower()} ({error}); "
+            "run `cutwater verify` to see what else is damaged, then restore an older checkpoint"
+        ) from error
+
+
+# --- names in the store ------------------------------------------------------------------------------
+
+JOURNAL_PREFIX = "journal/"
+CHECKPOINT_PREFIX = "checkpoints/"
+
+
+def stage_log_prefix(stage: str, generation: int) -> str:
+    return f"stages/{stage}/{generation}/log/"
+
+
+def checkpoint_prefix(epoch: int, checkpoint_id: int) -> str:
+    return f"{CHECKPOINT_PREFIX}{epoch}-{checkpoint_id}/"
+
+
+def checkpoint_of(name: str) -> tuple[int, int] | None:
+    """The epoch and the checkpoint that an object is of; `None` if it is in no checkpoint's folder."""
+    folder, inside, _ = name.removeprefix(CHECKPOINT_PREFIX).partition("/")
+    epoch, _, checkpoint_id = folder.partition("-")
+    if not (
+        name.startswith(CHECKPOINT_PREFIX) and inside and epoch.isdecimal() and checkpoint_id.isdecimal()
+    ):
+        return None
+    return int(epoch), int(checkpoint_id)
+
+
+def manifest_name(epoch: int, checkpoint_id: int) -> str:
+    return f"{checkpoint_prefix(epoch, checkpoint_id)}manifest.json"
+
+
+MARK_PREFIX = "published/"
+
+
+def mark_name(index: int, sink: str) -> str:
+    return f"{MARK_PREFIX}{sink}/{index:012d}.json"
+
+
+def mark_of(name: str) -> tuple[str, int] | None:
+    """The sink and the journal index that a mark is of, by its name; `None` if it is no name of a mark."""
+    sink, _, file = name.removeprefix(MARK_PREFIX).rpartition("/")
+    index = file.removesuffix(".json")
+    is_mark = index.isdecimal() and name == mark_name(int(index), sink)
+    return (sink, int(index)) if is_mark else None
+
+
+def decode_mark(name: str, data: bytes) -> Published:
+    """The mark in the object `name`; raises `StoreError` if it is none, or that of another entry or sink."""
+    try:
+        check(data)
+        mark = msgspec.json.decode(data, type=Published)
+        if mark_name(mark.index, mark.sink) != name:
+            raise ValueError(f"it says that it is {mark_name(mark.index, mark.sink)}")
+    except (PeerError, ValueError, RecursionError) as error:
+        raise StoreError(
+            f"the mark {name} cannot be read ({error}): its table is not touched, and which of its versions belongs to "
+            "the epoch is not known. If it is the newest mark of its sink, the next run writes it anew"
+        ) from error
+    return mark

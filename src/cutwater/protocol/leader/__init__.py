@@ -1,0 +1,1 @@
+"""What the leader does: begins, collects and decides checkpoints, steers, keeps house."""

@@ -1,0 +1,104 @@
+"""What a coordinator is told, what it asks of the leader, and how it shows itself.
+
+The leader's duties towards these actions are in `coordinator.py`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from cutwater.protocol.base.barrier import Flags
+from cutwater.protocol.base.errors import UserError
+from cutwater.protocol.base.failures import FailureReason
+from cutwater.protocol.base.wire import Ack
+from cutwater.protocol.leader.quorum import Progress
+
+
+class CoordinatorConfig(msgspec.Struct, frozen=True):
+    """How checkpoints are taken. Raises `UserError` for values that cannot work.
+
+    `interval_ms` lies between the starts of two periodic checkpoints, `min_pause_ms` at least between the
+    end of one and the start of the next. Members have `timeout_ms` to answer. After `alignment_timeout_ms` a
+    checkpoint is turned unaligned (`None`: never). `retained` committed ones are kept. Every `full_every`-th is
+    full (`None`: on request).
+    """
+
+    interval_ms: int = 10_000
+    min_pause_ms: int = 0
+    timeout_ms: int = 300_000
+    alignment_timeout_ms: int | None = None
+    max_concurrent: int = 1
+    retained: int = 3
+    full_every: int | None = None
+
+    def __post_init__(self) -> None:
+        floors = dict.fromkeys(("interval_ms", "timeout_ms", "max_concurrent", "retained", "full_every"), 1)
+        floors |= dict.fromkeys(("min_pause_ms", "alignment_timeout_ms"), 0)
+        for name, floor in floors.items():
+            value = getattr(self, name)
+            if value is not None and value < floor:
+                raise UserError(f"{name} is {value}; give {floor} or more")
+        if self.alignment_timeout_ms is not None and self.alignment_timeout_ms >= self.timeout_ms:
+            raise UserError(
+                f"alignment_timeout_ms is {self.alignment_timeout_ms}, timeout_ms {self.timeout_ms}: a"
+                " checkpoint would be aborted before it is turned unaligned; give less than timeout_ms"
+            )
+
+
+class Begin(msgspec.Struct, frozen=True):
+    """Begin a checkpoint with these flags, named if it is a savepoint, on behalf of these requests."""
+
+    flags: Flags
+    savepoint: str | None = None
+    requests: tuple[str, ...] = ()
+
+
+class TurnUnaligned(msgspec.Struct, frozen=True):
+    """Alignment takes too long: announce PREPARE again, with UNALIGNED."""
+
+    epoch: int
+    checkpoint_id: int
+
+
+class Decide(msgspec.Struct, frozen=True):
+    """All have cut, and every earlier checkpoint is decided: check this one's cut and commit it."""
+
+    epoch: int
+    checkpoint_id: int
+    acks: dict[str, Ack]
+
+
+class Abort(msgspec.Struct, frozen=True):
+    """Abort a checkpoint. Announce it with `flags`: the checkpoint's, and CANCEL to call it off. `request` is
+    the cancellation that asked for it, if one did."""
+
+    epoch: int
+    checkpoint_id: int
+    reason: FailureReason
+    detail: str
+    flags: Flags
+    request: str = ""
+
+
+class Refuse(msgspec.Struct, frozen=True):
+    """Answer a request: nothing begins on its behalf."""
+
+    request_id: str
+    reason: FailureReason
+    detail: str
+
+
+Action = Begin | TurnUnaligned | Decide | Abort | Refuse
+
+
+class Status(msgspec.Struct, frozen=True):
+    """How the coordinator stands. `closed` says why no further checkpoint begins, if none does."""
+
+    term: int
+    in_flight: tuple[Progress, ...]
+    queued: tuple[Begin, ...]
+    next_due_ms: int
+    failures_in_a_row: int
+    closed: FailureReason | None
+    last_completed: Progress | None
+    last_failed: Progress | None

@@ -1,0 +1,60 @@
+"""What is in flight in a cut: rows that one stage has made and another has still to read.
+
+Channel files are written to be read once, and nobody makes them durable: most are read before anybody asks
+for them again. Those that a checkpoint names must outlive the machine, so the leader, which alone knows what
+a cut leaves in flight, has them made durable and takes their checksums before it commits. An aligned cut
+leaves nothing in flight, and costs nothing.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from cutwater.protocol.base.effects import Checksum, Copy, Procedure, insist
+from cutwater.protocol.base.errors import StoreError
+from cutwater.protocol.base.records import InFlight, Manifest, checkpoint_prefix
+
+MAX_AT_ONCE = 100
+"""Files that are asked for at once."""
+
+
+def secured(manifest: Manifest, previous: Manifest | None) -> Procedure[Manifest]:
+    """The manifest with checksums of all that is in flight, which is durable then. What the checkpoint before
+    had in flight is so already. Raises `StoreError` if some of it is gone."""
+    known: dict[str, str] = {}
+    for flight in previous.in_flight if previous is not None else ():
+        known |= flight.checksums
+    named = {name: flight for flight in manifest.in_flight for name in flight.names()}
+    asked = sorted(name for name in named if name not in known)
+    for start in range(0, len(asked), MAX_AT_ONCE):
+        names = asked[start : start + MAX_AT_ONCE]
+        for name, checksum in zip(names, (yield from insist(Checksum(tuple(names)))), strict=True):
+            if checksum is None:
+                raise _is_missing(named[name], name)
+            known[name] = checksum
+    flights = (
+        msgspec.structs.replace(flight, checksums={name: known[name] for name in flight.names()})
+        for flight in manifest.in_flight
+    )
+    return msgspec.structs.replace(manifest, in_flight=tuple(flights))
+
+
+def copied(manifest: Manifest) -> Procedure[Manifest]:
+    """The manifest of a full checkpoint, which stands on its own: what is in flight is copied too. Raises
+    `StoreError` if some of it is gone: it is lost, or this leader's term is long over."""
+    prefix = checkpoint_prefix(manifest.epoch, manifest.checkpoint_id)
+    flights: list[InFlight] = []
+    for flight in manifest.in_flight:
+        batches: dict[int, tuple[str, ...]] = {}
+        for batch, files in flight.batches.items():
+            copies = tuple(f"{prefix}channels/{flight.producer}/{batch}/{f.rsplit('/')[-1]}" for f in files)
+            for source, target in zip(files, copies, strict=True):
+                if (yield from insist(Copy(source, target))) is None:
+                    raise _is_missing(flight, source)
+            batches[batch] = copies
+        flights.append(msgspec.structs.replace(flight, batches=batches))
+    return msgspec.structs.replace(manifest, in_flight=tuple(flights))
+
+
+def _is_missing(flight: InFlight, name: str) -> StoreError:
+    return StoreError(f"{name}, which {flight.reader} has still to read, is missing")

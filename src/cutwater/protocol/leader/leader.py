@@ -1,0 +1,529 @@
+"""Leadership: who leads, and what the leader does.
+
+Leadership is a journal entry (rule 2): whoever wrote the latest LEADER leads. Heartbeats only decide when
+to try. A leader whose term is over finds the place that it wanted taken, reads why, and stops; nothing
+that it had begun can still become anything, because the new LEADER entry made it void.
+
+The leader's actor is sequential: it performs one action of the coordinator after the other, each of them
+durable before the next word about it leaves this process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+
+import msgspec
+
+from cutwater.protocol.base.barrier import Flags
+from cutwater.protocol.base.chain import digest
+from cutwater.protocol.base.effects import List, Procedure, Send, Wait, insist, put
+from cutwater.protocol.base.errors import StoreError
+from cutwater.protocol.base.failures import FailureReason
+from cutwater.protocol.base.log import AppendPhase, append, follow
+from cutwater.protocol.base.logs import follow_all
+from cutwater.protocol.base.records import (
+    CHECKPOINT_PREFIX,
+    MARK_PREFIX,
+    Aborted,
+    Begun,
+    Committed,
+    JournalBody,
+    TopologySet,
+    encode,
+    manifest_name,
+    mark_name,
+    seal,
+)
+from cutwater.protocol.base.records import Leader as LeaderEntry
+from cutwater.protocol.base.transitions import Table
+from cutwater.protocol.base.wire import NO_ENTRY, Ack, Announcement, Heartbeat, Phase, Request, RequestKind
+from cutwater.protocol.leader import in_flight
+from cutwater.protocol.leader.coordinator import Coordinator
+from cutwater.protocol.leader.coordinator_actions import (
+    Abort,
+    Action,
+    Begin,
+    CoordinatorConfig,
+    Decide,
+    Refuse,
+    TurnUnaligned,
+)
+from cutwater.protocol.leader.cut import check_cut, make_manifest, merge_reports
+from cutwater.protocol.leader.housekeeping import Housekeeper, settled
+from cutwater.protocol.leader.requests import Requests, is_steering
+from cutwater.protocol.member.member import Member
+from cutwater.protocol.member.stage_log import StageLog
+
+MAX_INBOX = 10_000
+"""Messages that may wait for a leader; acks beyond are sent again, requests have to be repeated."""
+
+STUCK_TIMEOUTS = 10
+"""Leader timeouts after which a leader that is stuck in one step no longer says that it leads."""
+
+
+class LeaderPhase(Enum):
+    FOLLOWING = "following"
+    CAMPAIGNING = "campaigning"
+    LEADING = "leading"
+
+
+LEADERSHIP = Table(
+    "leadership",
+    "Leadership of one member",
+    LeaderPhase.FOLLOWING,
+    {
+        (LeaderPhase.FOLLOWING, "leader_silent"): LeaderPhase.CAMPAIGNING,
+        (LeaderPhase.CAMPAIGNING, "entry_is_mine"): LeaderPhase.LEADING,
+        (LeaderPhase.CAMPAIGNING, "place_taken"): LeaderPhase.FOLLOWING,
+        (LeaderPhase.LEADING, "term_over"): LeaderPhase.FOLLOWING,
+    },
+)
+
+
+class LeaderConfig(msgspec.Struct, frozen=True):
+    """`timeout_ms`: silence after which a member tries to lead; it waits a little longer the further back
+    its name stands, so that not all try at once. `heartbeat_ms`: how often a leader shows itself."""
+
+    timeout_ms: int = 3_000
+    heartbeat_ms: int = 1_000
+    coordinator: CoordinatorConfig = CoordinatorConfig()
+
+
+class Leader:
+    """The leadership of one member: the actor `run`, and the messages that it takes in."""
+
+    def __init__(self, member: Member, config: LeaderConfig) -> None:
+        self.member = member
+        self.config = config
+        self.phase = LEADERSHIP.start
+        self.coordinator: Coordinator | None = None
+        self.story = ""
+        """What happened last that is worth telling: why a term ended, why something was refused."""
+        self._requests = Requests(self, 0)
+        self._inbox: dict[tuple[object, ...], Ack | Request] = {}
+        self._seen_ms = 0
+        self._seen_index = 0
+        self._overslept = False
+        self._round_ms = 0
+        members = member.topology.members()
+        self._patience_ms = config.timeout_ms * (8 + members.index(member.name)) // 8
+
+    # --- messages -------------------------------------------------------------------------------------
+
+    def on_message(self, message: Ack | Request) -> None:
+        """An ack or a request; it waits until the actor has time, once however often it is sent. Without
+        leadership it means nothing."""
+        if self.phase is LeaderPhase.LEADING and len(self._inbox) < MAX_INBOX:
+            match message:
+                case Ack():
+                    what: tuple[object, ...] = (
+                        message.member,
+                        message.boot,
+                        message.checkpoint_id,
+                        message.term,
+                    )
+                case Request():
+                    what = (message.request_id,)
+            self._inbox.setdefault(what, message)
+            self.member.wake("lead")
+
+    def on_heartbeat(self, heartbeat: Heartbeat) -> None:
+        """The leader that the journal names has shown itself. A newer one than we know of is found in the journal."""
+        state = self.member.journal.state
+        if heartbeat.term == state.term and heartbeat.member == state.leader:
+            self._seen_ms = self.member.now_ms
+
+    # --- following and campaigning ----------------------------------------------------------------------
+
+    def run(self) -> Procedure[None]:
+        """The actor: waits while somebody leads, tries to lead when nobody does, leads."""
+        self._seen_ms = self.member.now_ms
+        while True:
+            if not self._may_campaign() or not self._is_silent():
+                yield from self._listen()
+                continue
+            self._step("leader_silent")
+            term = yield from self._campaign()
+            self._seen_ms = self.member.now_ms
+            if term is None:
+                self._step("place_taken")
+                continue
+            self._step("entry_is_mine")
+            self._round_ms = self.member.now_ms
+            self.member.wake("beat")
+            yield from self._lead(term)
+            self.story = f"term {term} is over: {self.member.journal.state.leader} leads"
+            self._step("term_over")
+            self._seen_ms = self.member.now_ms
+
+    def _is_silent(self) -> bool:
+        """Whether nobody has shown that it leads, for as long as this member is patient. A journal that grows shows it
+        too: its messages may be lost, or lie unread."""
+        if self.member.journal.index != self._seen_index:
+            self._seen_index, self._seen_ms = self.member.journal.index, self.member.now_ms
+        return self.member.now_ms - self._seen_ms >= self._patience_ms
+
+    def _listen(self) -> Procedure[None]:
+        """Waits for a heartbeat. Silence counts only while this process was listening: one that comes round much later
+        than it asked for has been asleep, and what was said meanwhile lies unread. So it waits once more with
+        all its patience; but not twice in a row, for a busy machine may be late every time."""
+        began_ms = self.member.now_ms
+        left_ms = self._seen_ms + self._patience_ms - began_ms
+        asked_ms = max(1, min(left_ms, self.config.heartbeat_ms)) if left_ms > 0 else self.config.heartbeat_ms
+        yield Wait(asked_ms)
+        slept = self.member.now_ms - began_ms > asked_ms + self.config.heartbeat_ms
+        if slept and not self._overslept:
+            self._seen_ms = self.member.now_ms
+        self._overslept = slept
+
+    def _may_campaign(self) -> bool:
+        """Not before the member has caught up. After a drain only a process that was started since: a new
+        LEADER entry sets the pipeline going again."""
+        return self.member.live and (not self.member.journal.state.drained or self.member.resumes)
+
+    def _step(self, event: str) -> None:
+        self.phase = LEADERSHIP.next(self.phase, event)
+
+    def _campaign(self) -> Procedure[int | None]:
+        """Tries to write the next LEADER entry; the new term, or `None` if somebody else was faster."""
+        view = self.member.journal.view
+        before = self.member.journal.state.term
+        yield from follow(view)
+        term = self.member.journal.state.term + 1
+        if term != before + 1 or not self._may_campaign():
+            return None
+        if view.last == 0:
+            yield from self._expect_empty_store()
+            if view.last > 0:
+                return None
+        elif not (yield from self._expect_whole_journal()):
+            return None
+        if not self._is_next(term):
+            return None
+        sealed = view.seal(LeaderEntry(term, self.member.name), self.member.nonce())
+        if (yield from append(view, sealed)) is AppendPhase.MINE:
+            return term
+        yield from follow(view)
+        return None
+
+    def _is_next(self, term: int) -> bool:
+        """Whether a term is still free. Other actors read the same journal: one in which somebody leads by now."""
+        return self.member.journal.state.term == term - 1 and self._may_campaign()
+
+    def _expect_empty_store(self) -> Procedure[None]:
+        """An empty journal is that of a new pipeline only if the store holds nothing else. Raises
+        `StoreError` otherwise: a lost journal must never look like a fresh start."""
+        for prefix in (CHECKPOINT_PREFIX, MARK_PREFIX, "stages/"):
+            names = yield from insist(List(prefix))
+            if names:
+                yield from follow(self.member.journal.view)
+                if self.member.journal.index == 0:
+                    raise StoreError(
+                        f"the journal is empty, but the store holds {names[0]}: the journal was lost. "
+                        "Restore it from a copy, or choose an empty store to start afresh"
+                    )
+                return
+
+    def _expect_whole_journal(self) -> Procedure[bool]:
+        """A log does not show that its newest entry was lost; what came of that entry does. Raises `StoreError`
+        then: what was committed must not be committed again. `False` if the journal has only grown meanwhile."""
+        view = self.member.journal.view
+        known = view.last
+        marks = settled((yield from insist(List(MARK_PREFIX))))
+        newest = max(marks.values(), default=0)
+        if newest <= known:
+            return True
+        yield from follow(view)
+        if newest > view.last:
+            mark = next(mark_name(newest, sink) for sink, index in marks.items() if index == newest)
+            raise StoreError(
+                f"the journal ends at entry {view.last}, but {mark} is of a later one: the newest entries of the journal "
+                "were lost. Bring them back from a copy of the store"
+            )
+        return False
+
+    # --- leading --------------------------------------------------------------------------------------
+
+    def _lead(self, term: int) -> Procedure[None]:
+        self._inbox.clear()
+        self._requests = Requests(self, term)
+        if not (yield from self._set_topology(term)):
+            return
+        coordinator = self._new_coordinator(term)
+        housekeeper = Housekeeper(self, term)
+        while self.leads(term):
+            self._round_ms = self.member.now_ms
+            actions: list[Action] = coordinator.tick(self.member.now_ms)
+            if self.member.wants_rest:
+                actions += coordinator.want_drain(self.member.now_ms)
+            while self._inbox and not actions:
+                message = self._inbox.pop(next(iter(self._inbox)))
+                if isinstance(message, Ack):
+                    actions = coordinator.on_ack(message, self.member.now_ms)[1]
+                elif (yield from self._requests.answer_again(message)):
+                    continue
+                elif is_steering(message):
+                    done = yield from self._requests.steer(message, coordinator)
+                    if done and message.kind is RequestKind.RESTORE:
+                        yield from self._requests.drop_all(coordinator)
+                        coordinator = self._new_coordinator(term)
+                elif message.kind is RequestKind.SAVEPOINT and self._requests.is_taken(message, coordinator):
+                    yield from self._requests.refuse_name(message)
+                else:
+                    actions = self._request(coordinator, message)
+                    if message.kind is RequestKind.CANCEL:
+                        self.member.wants_rest = False
+                        yield from self._requests.grant_cancel(message, actions)
+            if actions:
+                yield from self._perform_all(term, coordinator, actions)
+            else:
+                yield from housekeeper.do_next()
+                yield Wait(self._rest_ms(coordinator))
+        self.coordinator = None
+
+    def _rest_ms(self, coordinator: Coordinator) -> int:
+        """Until the next checkpoint is due, or one that is under way is late; but not for long."""
+        next_ms = coordinator.next_ms()
+        due_ms = self.member.config.poll_ms if next_ms is None else next_ms - self.member.now_ms
+        return max(1, min(due_ms, self.member.config.poll_ms))
+
+    def leads(self, term: int) -> bool:
+        return self.member.journal.state.term == term
+
+    def _new_coordinator(self, term: int) -> Coordinator:
+        state = self.member.journal.state
+        self.coordinator = Coordinator(
+            self.config.coordinator,
+            self.member.topology.members(),
+            term,
+            self.member.now_ms,
+            drained=state.drained,
+        )
+        return self.coordinator
+
+    def record(self, term: int, make: Callable[[int], JournalBody]) -> Procedure[bool]:
+        """Appends what `make` gives for the next place; `False` if this term is over.
+
+        Only this leader writes in its term, so what it wants to say stays right until it is said.
+        """
+        view = self.member.journal.view
+        while self.leads(term):
+            body = make(view.last + 1)
+            if (yield from append(view, view.seal(body, self.member.nonce()))) is AppendPhase.MINE:
+                yield from self.member.take_effect()
+                return True
+            yield from follow(view)
+        return False
+
+    def _set_topology(self, term: int) -> Procedure[bool]:
+        topology = self.member.topology
+        wanted = digest(encode(topology))
+        state = self.member.journal.state
+        if state.topology is not None:
+            return True
+        generation = state.generation
+        return (yield from self.record(term, lambda _: TopologySet(term, generation, wanted, topology)))
+
+    def beat(self) -> Procedure[None]:
+        """The actor that shows the leader to all, with what is under way in case an announcement was lost.
+        It is apart from `run`, so that a leader who waits for a slow store is not taken for dead; but one
+        that has not come round for long stops showing itself, and others may try."""
+        member = self.member
+        while True:
+            if self._is_in_charge():
+                term, index = member.journal.state.term, member.journal.index
+                yield Send(None, Heartbeat(member.name, member.boot, term, index))
+                for begun in list(member.journal.state.open.values()):
+                    yield from self._announce(begun, Phase.PREPARE)
+                yield Wait(self.config.heartbeat_ms)
+            else:
+                yield Wait(self.config.timeout_ms)
+
+    def _is_in_charge(self) -> bool:
+        stuck = self.member.now_ms - self._round_ms > STUCK_TIMEOUTS * self.config.timeout_ms
+        leads = self.phase is LeaderPhase.LEADING and self.member.journal.state.leader == self.member.name
+        return leads and not stuck
+
+    def _announce(
+        self,
+        begun: Begun,
+        phase: Phase,
+        flags: int = 0,
+        watermark: int | None = None,
+        reason: str | None = None,
+    ) -> Procedure[None]:
+        """Tells all, this member included; what it tells is durable already."""
+        newest = self.member.journal.view.entries[-1]
+        is_snapshot = newest.entry.snapshot == newest.entry.index  # which is large, and nobody waits for it
+        flags |= begun.flags
+        if phase is Phase.PREPARE and begun.checkpoint_id in self.member.unaligned:
+            flags |= Flags.UNALIGNED
+        announcement = Announcement(
+            phase,
+            begun.epoch,
+            begun.checkpoint_id,
+            begun.term,
+            begun.generation,
+            flags,
+            self.member.journal.index,
+            watermark,
+            reason,
+            NO_ENTRY if is_snapshot else msgspec.Raw(newest.data),
+        )
+        self.member.on_announcement(self.member.name, announcement)
+        yield Send(None, announcement)
+
+    # --- the coordinator's actions ----------------------------------------------------------------------
+
+    def _request(self, coordinator: Coordinator, request: Request) -> list[Action]:
+        now_ms = self.member.now_ms
+        match request.kind:
+            case RequestKind.SAVEPOINT:
+                name = request.name or request.request_id
+                return coordinator.request_savepoint(name, now_ms, request.request_id)
+            case RequestKind.DRAIN:
+                return coordinator.request_drain(now_ms, request.request_id)
+            case RequestKind.CANCEL:
+                return coordinator.cancel(now_ms, request.request_id)
+            case _:
+                return coordinator.request_checkpoint(
+                    now_ms, request.request_id, request.full, request.unaligned
+                )
+
+    def _perform_all(self, term: int, coordinator: Coordinator, actions: list[Action]) -> Procedure[None]:
+        queue = list(actions)
+        while queue and self.leads(term):
+            action = queue.pop(0)
+            match action:
+                case Begin():
+                    queue += yield from self._begin(term, coordinator, action)
+                case TurnUnaligned():
+                    begun = self.member.journal.state.open.get(action.epoch)
+                    if begun is not None:
+                        self.member.unaligned.add(begun.checkpoint_id)
+                        yield from self._announce(begun, Phase.PREPARE)
+                case Decide():
+                    queue += yield from self._decide(term, coordinator, action)
+                case Abort():
+                    queue += yield from self._abort(
+                        term, coordinator, action.epoch, action.reason, action.detail, int(action.flags),
+                        action.request,
+                    )  # fmt: skip
+                case Refuse():
+                    yield from self._requests.refuse((action.request_id,), action.reason, action.detail)
+
+    def _begin(self, term: int, coordinator: Coordinator, begin: Begin) -> Procedure[list[Action]]:
+        """BEGUN is durable before PREPARE is announced, so numbers are never reused (rule 3)."""
+        state = self.member.journal.state
+        epoch, generation, topology_hash = state.next_epoch, state.generation, state.topology_hash
+
+        def body(index: int) -> Begun:
+            return Begun(
+                term,
+                generation,
+                epoch,
+                index,
+                int(begin.flags),
+                topology_hash,
+                begin.savepoint,
+                begin.requests,
+            )
+
+        if not (yield from self.record(term, body)):
+            return []
+        begun = self.member.journal.state.open.get(epoch)
+        if begun is None:  # another leader's entry came right behind
+            return []
+        self._requests.of_epoch[epoch] = begin.requests
+        actions = coordinator.begun(epoch, begun.checkpoint_id, self.member.now_ms)
+        if not any(isinstance(a, Abort) and a.epoch == epoch for a in actions):
+            yield from self._announce(begun, Phase.PREPARE)
+        return actions
+
+    def _abort(
+        self,
+        term: int,
+        coordinator: Coordinator,
+        epoch: int,
+        reason: FailureReason,
+        detail: str,
+        flags: int = 0,
+        request: str = "",
+    ) -> Procedure[list[Action]]:
+        begun = self.member.journal.state.open.get(epoch)
+        if begun is None:  # this term is over, and with it the epoch
+            return []
+        body = Aborted(term, begun.generation, epoch, begun.checkpoint_id, reason.value, detail, request)
+        if not (yield from self.record(term, lambda _: body)):
+            return []
+        yield from self._announce(begun, Phase.ABORT, flags, reason=reason.value)
+        if coordinator.stays_asked(epoch, reason):
+            self._requests.of_epoch.pop(epoch, None)
+        else:
+            yield from self._requests.refuse_epoch(epoch, reason, detail)
+        if request:
+            yield from self._requests.grant(request)
+        return coordinator.aborted(epoch, self.member.now_ms, reason, detail)
+
+    def _decide(self, term: int, coordinator: Coordinator, decide: Decide) -> Procedure[list[Action]]:
+        """Checks that the acks form a consistent cut and commits: creating COMMITTED is the commit."""
+        member = self.member
+        begun = member.journal.state.open.get(decide.epoch)
+        if begun is None:
+            return []
+        try:
+            yield from follow_all([log.view for log in self._behind(begun)])
+            previous = yield from member.head_manifest()
+        except StoreError as error:
+            reason = FailureReason.STORE_DAMAGED
+            return (yield from self._abort(term, coordinator, begun.epoch, reason, str(error)))
+        if not self.leads(term):
+            return []
+        logs = {name: member.log(name).state for name in member.topology.stages}
+        parts = {name: ack.reports for name, ack in decide.acks.items()}
+        reports, problems = merge_reports(member.topology, parts)
+        problems += check_cut(member.topology, begun, reports, logs, previous)
+        if problems:
+            return (
+                yield from self._abort(
+                    term, coordinator, begun.epoch, FailureReason.INCONSISTENT_CUT, "; ".join(problems)
+                )
+            )
+        manifest = make_manifest(member.journal.state, begun, reports, logs, previous)
+        try:
+            if begun.flags & Flags.FULL_SNAPSHOT:
+                manifest = yield from in_flight.copied(manifest)
+            manifest = yield from in_flight.secured(manifest, previous)
+        except StoreError as error:
+            reason = FailureReason.STORE_DAMAGED
+            return (yield from self._abort(term, coordinator, begun.epoch, reason, str(error)))
+        data = seal(manifest)
+        name = manifest_name(begun.epoch, begun.checkpoint_id)
+        if not (yield from put(name, data)):
+            why = f"{name} holds something else than this leader wrote"
+            return (
+                yield from self._abort(term, coordinator, begun.epoch, FailureReason.INCONSISTENT_CUT, why)
+            )
+        body = Committed(
+            term,
+            begun.generation,
+            begun.epoch,
+            begun.checkpoint_id,
+            digest(data),
+            manifest.watermark,
+            {name: report.batch for name, report in manifest.stages.items()},
+        )
+        if not (yield from self.record(term, lambda _: body)):
+            return []
+        if member.journal.state.head == begun.epoch:
+            member.manifest = manifest
+        yield from self._announce(begun, Phase.COMMIT, watermark=manifest.watermark)
+        yield from self._requests.grant_epoch(begun.epoch)
+        return coordinator.committed(begun.epoch, member.now_ms)
+
+    def _behind(self, begun: Begun) -> list[StageLog]:
+        """The logs that are not known up to their barriers; nothing behind a barrier is of its epoch."""
+        logs = [self.member.log(name) for name in sorted(self.member.topology.stages)]
+        barriers = [(log, log.state.barriers.get(begun.epoch)) for log in logs]
+        return [log for log, at in barriers if at is None or at.checkpoint_id != begun.checkpoint_id]

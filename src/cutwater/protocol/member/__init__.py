@@ -1,0 +1,1 @@
+"""What a member does: follows the journal, hosts stages, captures, publishes."""

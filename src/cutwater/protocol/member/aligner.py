@@ -1,0 +1,237 @@
+"""The aligner: when one stage may cut for one checkpoint.
+
+Theory of operation. A channel's batches are numbered by the stage that produces them. A reader's position
+is the last batch that it has consumed, -1 before the first; a barrier stands *behind* a batch. So a stage
+is aligned when its position on every input has reached that input's barrier: nothing that belongs before
+the barrier is missing from its state, and nothing from behind a barrier is in it. A batch without rows is
+never read by Spark and holds nobody up.
+
+Nothing is buffered here. A reader stops at the barrier, and what lies behind stays in the durable channel.
+
+An aligner serves the one checkpoint that it was made for: the barrier that it was given is the canonical
+one, and a barrier of any other checkpoint has no effect on it. It waits for alignment as long as it is
+allowed to, and then cuts unaligned: what lies between each position and its barrier is in flight, and
+belongs to the checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+
+import msgspec
+
+from cutwater.protocol.base.barrier import Barrier, Flags
+from cutwater.protocol.base.errors import InvariantBroken, UserError
+from cutwater.protocol.base.transitions import Table
+
+
+class AlignerPhase(Enum):
+    ALIGNING = "aligning"
+    UNALIGNED = "unaligned"
+    CUT = "cut"
+    DROPPED = "dropped"
+
+
+ALIGNER = Table(
+    "aligner",
+    "One stage's alignment for one checkpoint",
+    AlignerPhase.ALIGNING,
+    {
+        (AlignerPhase.ALIGNING, "turn_unaligned"): AlignerPhase.UNALIGNED,
+        (AlignerPhase.ALIGNING, "cut"): AlignerPhase.CUT,
+        (AlignerPhase.ALIGNING, "abort"): AlignerPhase.DROPPED,
+        (AlignerPhase.UNALIGNED, "cut"): AlignerPhase.CUT,
+        (AlignerPhase.UNALIGNED, "abort"): AlignerPhase.DROPPED,
+    },
+)
+
+
+class Outcome(Enum):
+    """What a barrier meant to the aligner that it came to."""
+
+    ACCEPTED = "accepted"
+    DUPLICATE = "duplicate"
+    """The same barrier at the same place again. Harmless."""
+    LATE = "late"
+    """Of an older epoch, or of this checkpoint after it was cut or dropped here."""
+    OTHER = "other"
+    """Of another checkpoint: a newer epoch, or another attempt at the same one."""
+
+
+class Cut(msgspec.Struct, frozen=True):
+    """Where the stage was cut. `positions`: what it had consumed of each input. `in_flight`: the inputs
+    with batches (`after`, `upto`] that belong to the checkpoint without having been consumed; `upto` is
+    `None` if that input's barrier had not come yet, and is then where it will stand."""
+
+    aligned: bool
+    positions: dict[str, int]
+    in_flight: dict[str, tuple[int, int | None]]
+
+
+class HeldBatch(msgspec.Struct, frozen=True):
+    """A batch that is ready in a channel."""
+
+    batch: int
+    event_time_ms: int
+
+
+RowsBetween = Callable[[str, int, int], bool]
+"""Whether any batch of this input in (`after`, `upto`] has rows."""
+
+
+def every_batch_has_rows(_: str, after: int, upto: int) -> bool:
+    """For channels that never carry an empty batch."""
+    return after < upto
+
+
+class Aligner:
+    """The alignment of one stage's `inputs` for the checkpoint of `barrier`, begun at `now_ms`.
+
+    `positions` says where the stage stands on each input. It turns unaligned `alignment_timeout_ms` later
+    (`None`: never by itself), or at once if the barrier says UNALIGNED. Raises `UserError` if an input is
+    named twice, or if `positions` does not name exactly the inputs.
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[str],
+        barrier: Barrier,
+        positions: Mapping[str, int],
+        now_ms: int,
+        alignment_timeout_ms: int | None,
+        rows_between: RowsBetween = every_batch_has_rows,
+    ) -> None:
+        if len(set(inputs)) != len(inputs) or set(inputs) != set(positions):
+            raise UserError(
+                f"inputs {list(inputs)} and positions {dict(positions)} do not match: "
+                "name every input once, and give one position for each"
+            )
+        self.barrier = barrier
+        self.phase = ALIGNER.start
+        self._positions = {name: positions[name] for name in inputs}
+        self._barriers: dict[str, int] = {}
+        self._rows_between = rows_between
+        self._deadline_ms = None if alignment_timeout_ms is None else now_ms + alignment_timeout_ms
+        if barrier.flags & Flags.UNALIGNED:
+            self.turn_unaligned()
+
+    def on_barrier(self, name: str, barrier: Barrier, batch: int) -> Outcome:
+        """A barrier stands behind `batch` of the input `name`; says what it means here.
+
+        Raises, and changes nothing: `UserError` if there is no such input; `InvariantBroken` if this
+        checkpoint's barrier already stands elsewhere on it, or if the stage has consumed past it.
+        """
+        position = self._position(name)
+        if not barrier.same_checkpoint(self.barrier):
+            return Outcome.LATE if barrier.epoch < self.barrier.epoch else Outcome.OTHER
+        before = self._barriers.get(name)
+        if before is not None and before != batch:
+            raise InvariantBroken(
+                f"{self._story()}: its barrier on input '{name}' stands behind batch {before} and behind "
+                f"batch {batch}; a log has one barrier per epoch, so report this with that stage's log"
+            )
+        if self._final:
+            return Outcome.LATE
+        if before is not None:
+            return Outcome.DUPLICATE
+        self._refuse_passing(name, position, batch)
+        self._barriers[name] = batch
+        return Outcome.ACCEPTED
+
+    def on_consumed(self, name: str, batch: int) -> None:
+        """The stage has consumed the input `name` up to `batch`. After the cut this changes nothing.
+
+        Raises, and changes nothing: `UserError` if there is no such input; `InvariantBroken` if that is
+        behind the position, or past a barrier that the stage has not cut.
+        """
+        position = self._position(name)
+        if self._final:
+            return
+        if batch < position:
+            raise InvariantBroken(
+                f"{self._story()}: input '{name}' went back from batch {position} to {batch}; a running "
+                "query only goes forward, so report this with the stage's log"
+            )
+        if name in self._barriers:
+            self._refuse_passing(name, batch, self._barriers[name])
+        self._positions[name] = batch
+
+    def on_tick(self, now_ms: int) -> None:
+        """Time has passed. Turns unaligned once the alignment timeout is over."""
+        if self._deadline_ms is not None and now_ms >= self._deadline_ms:
+            self.turn_unaligned()
+
+    def turn_unaligned(self) -> None:
+        """Stop waiting for alignment. The order goes to all stages alike, so it changes nothing for one
+        that is unaligned, cut or dropped already."""
+        if ALIGNER.allows(self.phase, "turn_unaligned"):
+            self.phase = ALIGNER.next(self.phase, "turn_unaligned")
+
+    def cut(self) -> Cut | None:
+        """Cuts, if the stage may: `None` while it has to wait, else the cut, and the machine is final.
+
+        An unaligned stage that has nothing in flight after all was cut aligned. Raises `IllegalStep` if
+        it was cut or dropped before.
+        """
+        after = ALIGNER.next(self.phase, "cut")
+        behind = self._behind()
+        if behind and self.phase is AlignerPhase.ALIGNING:
+            return None
+        self.phase = after
+        in_flight = {name: (self._positions[name], self._barriers.get(name)) for name in behind}
+        return Cut(not in_flight, dict(self._positions), in_flight)
+
+    def abort(self) -> None:
+        """The checkpoint is given up, and its barriers hold nobody any more. Raises `IllegalStep` if it
+        was cut or dropped before."""
+        self.phase = ALIGNER.next(self.phase, "abort")
+
+    def waiting_for(self) -> tuple[str, ...]:
+        """The inputs that keep the stage from cutting, in the order of the stage's inputs."""
+        return self._behind() if self.phase is AlignerPhase.ALIGNING else ()
+
+    def held(self, heads: Mapping[str, Sequence[HeldBatch]]) -> list[tuple[str, HeldBatch]]:
+        """Which of the batches that are ready in the channels stand behind a barrier, in the order of
+        their release: by event time, then input, then batch. Nothing is held on an input whose barrier
+        has not come. Raises `UserError` if `heads` names an input that does not exist."""
+        for name in heads:
+            self._position(name)
+        held = [
+            (name, head)
+            for name, barrier_at in self._barriers.items()
+            for head in heads.get(name, ())
+            if head.batch > barrier_at
+        ]
+        return sorted(held, key=lambda entry: (entry[1].event_time_ms, entry[0], entry[1].batch))
+
+    @property
+    def _final(self) -> bool:
+        return self.phase in (AlignerPhase.CUT, AlignerPhase.DROPPED)
+
+    def _behind(self) -> tuple[str, ...]:
+        """The inputs whose barrier has not come, or has and is not reached."""
+        return tuple(
+            name
+            for name, position in self._positions.items()
+            if name not in self._barriers or self._rows_between(name, position, self._barriers[name])
+        )
+
+    def _position(self, name: str) -> int:
+        try:
+            return self._positions[name]
+        except KeyError:
+            known = ", ".join(self._positions) or "none: it is a root"
+            raise UserError(
+                f"{self._story()}: the stage has no input '{name}'; its inputs: {known}"
+            ) from None
+
+    def _refuse_passing(self, name: str, position: int, barrier_at: int) -> None:
+        if position > barrier_at:
+            raise InvariantBroken(
+                f"{self._story()}: batch {position} of input '{name}' was consumed before the cut, and the "
+                f"barrier stands behind batch {barrier_at}; report this with both stages' logs"
+            )
+
+    def _story(self) -> str:
+        return f"epoch {self.barrier.epoch}, checkpoint {self.barrier.checkpoint_id} ({self.phase.value})"

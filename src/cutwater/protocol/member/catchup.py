@@ -1,0 +1,181 @@
+"""A member's catch-up: the replay session of the journal, driven by effects.
+
+A member that was away learns every decision that it missed before it acks or publishes anything. A small
+gap is read from the store; a larger one is fetched from all other members at once, and the store only says
+which hashes to believe (see `replay/`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from cutwater.protocol.base.effects import FAILED, Procedure, Read, ReadMany, Send, Wait, insist
+from cutwater.protocol.base.log import MAX_READ, entries_after, entry_name, follow, newest_snapshot
+from cutwater.protocol.base.records import JOURNAL, JournalBody
+from cutwater.protocol.member.journal import Journal
+from cutwater.protocol.replay import ReplaySession
+from cutwater.protocol.replay.messages import (
+    Action,
+    Anchor,
+    AnchorAt,
+    Ask,
+    AskRange,
+    Compacted,
+    Deliver,
+    Done,
+    EntriesChunk,
+    Failed,
+    Fetch,
+    FetchEntries,
+    FetchFromStore,
+    HaveRange,
+    Message,
+    ReplayConfig,
+)
+
+Reply = HaveRange | EntriesChunk | Compacted
+
+
+class CatchUp:
+    """Brings one member's journal up to the store's head; `session` is there while it lasts."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        peers: Iterable[str],
+        config: ReplayConfig,
+        small_gap: int,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.journal = journal
+        self.session: ReplaySession[JournalBody] | None = None
+        self._peers = sorted(peers)
+        self._config = config
+        self._small_gap = small_gap
+        self._now_ms = now_ms
+        self._inbox: list[tuple[str, Reply]] = []
+        self._requests = 1
+
+    def on_message(self, peer: str, message: Message) -> None:
+        """A peer's answer; it waits until the procedure has time. Without a session it means nothing."""
+        if self.session is not None and not isinstance(message, AskRange | FetchEntries):
+            self._inbox.append((peer, message))
+
+    def run(self) -> Procedure[None]:
+        """Returns when the journal is known up to a head that the store had after this was called. Raises
+        `StoreError` if the store has lost or damaged what no peer can serve."""
+        view = self.journal.view
+        target = yield from self._read_head()
+        if target is not None and target.index - view.last > self._small_gap:
+            yield from self._replay(target)
+        yield from follow(view)  # the store is the last resort: if it cannot serve either, this says why
+
+    def _read_head(self) -> Procedure[Anchor | None]:
+        """The highest entry in the store; a snapshot that covers what comes next here is taken at once."""
+        view = self.journal.view
+        while True:
+            names = yield from entries_after(view, view.last)
+            if not names:
+                return None
+            data = yield from insist(Read(names[-1]))
+            if data is None:
+                continue
+            head = view.open(names[-1], data)
+            if head.entry.snapshot <= view.last:
+                return Anchor(head.entry.index, head.hash)
+            name = entry_name(view.prefix, head.entry.snapshot)
+            data = yield from insist(Read(name))
+            if data is not None:
+                view.jump(view.open(name, data))
+            else:
+                yield from follow(view)  # raises if the snapshot is lost, and not just replaced
+
+    def _replay(self, target: Anchor) -> Procedure[None]:
+        own = self.journal.view.entries[-1] if self.journal.view.entries else None
+        leader = self.journal.state.leader or None
+        session = ReplaySession(JOURNAL, own, target, leader, self._config, self._requests)
+        self.session = session
+        self._inbox.clear()
+        actions: list[Action] = []
+        for peer in self._peers:
+            actions += session.peer_joined(peer, self._now_ms())
+        actions += session.tick(self._now_ms())
+        while True:
+            while actions:
+                action = actions.pop(0)
+                if isinstance(action, Done | Failed):
+                    self.session, self._requests = None, session.next_request_id
+                    return
+                actions += yield from self._perform(session, action)
+            due_ms = session.next_tick_ms(self._now_ms())
+            if not self._inbox:
+                yield Wait(max(1, (due_ms or self._now_ms() + self._config.timeout_ms) - self._now_ms()))
+            while self._inbox:
+                actions += self.take(session, *self._inbox.pop(0))
+            actions += session.tick(self._now_ms())
+
+    def take(self, session: ReplaySession[JournalBody], peer: str, reply: Reply) -> list[Action]:
+        """Hands a peer's answer to the session; returns what follows from it."""
+        now_ms = self._now_ms()
+        match reply:
+            case HaveRange():
+                return session.on_available(peer, reply.first, reply.last, reply.request_id, now_ms)
+            case EntriesChunk():
+                return session.on_chunk(peer, reply.request_id, reply.first, reply.entries, now_ms)
+            case Compacted():
+                return session.on_compacted(peer, reply.request_id, reply.first, now_ms)
+
+    def _perform(self, session: ReplaySession[JournalBody], action: Action) -> Procedure[list[Action]]:
+        view = self.journal.view
+        match action:
+            case Ask():
+                yield Send(action.peer, AskRange(action.request_id))
+            case Fetch():
+                fetch = FetchEntries(action.request_id, action.first, action.last, action.max_bytes)
+                yield Send(action.peer, fetch)
+            case Deliver():
+                for sealed in action.entries:
+                    if sealed.entry.index > view.last + 1:
+                        view.jump(sealed)
+                    else:
+                        view.push(sealed)
+            case FetchFromStore():
+                return (yield from self._from_store(session, action))
+            case AnchorAt():
+                return (yield from self._from_store(session, action))
+            case _:
+                pass
+        return []
+
+    def _from_store(
+        self, session: ReplaySession[JournalBody], action: FetchFromStore | AnchorAt
+    ) -> Procedure[list[Action]]:
+        """Reads what the session asks of the store, and believes it only after a look for a snapshot."""
+        view = self.journal.view
+        first = action.index if isinstance(action, AnchorAt) else action.first
+        last, room = (first, 1) if isinstance(action, AnchorAt) else (action.last, action.max_bytes)
+        found: list[bytes] = []
+        names = tuple(
+            entry_name(view.prefix, index) for index in range(first, min(last, first + MAX_READ) + 1)
+        )
+        answers = yield ReadMany(names)
+        if answers is FAILED:
+            return session.on_store_failed(action.request_id, "the store did not answer", self._now_ms())
+        for data in answers:
+            if data is None or room <= 0:
+                break
+            found.append(data)
+            room -= len(data)
+        newest = yield from newest_snapshot(view, first)
+        if newest > first:
+            name = entry_name(view.prefix, newest)
+            data = yield from insist(Read(name))
+            if data is not None:
+                view.open(name, data)  # raises if it is none
+                return session.on_snapshot(action.request_id, data, self._now_ms())
+        if not found or newest > first:
+            return session.on_store_failed(action.request_id, "it is not in the store", self._now_ms())
+        if isinstance(action, AnchorAt):
+            sealed = view.open(entry_name(view.prefix, first), found[0])
+            return session.on_anchor(action.request_id, sealed.hash, self._now_ms())
+        return session.on_store_chunk(action.request_id, first, found, self._now_ms())

@@ -1,0 +1,238 @@
+"""What the journal means: its state, derived by applying its entries in order.
+
+Creating a COMMITTED entry *is* the commit. An entry is void, and changes nothing, if its term or its
+generation is not the current one at its place: a former leader that wakes up has written into the wind.
+Every epoch has one fate. It is open from its BEGUN; then it is committed, aborted, or void because a
+LEADER or RESTORED entry came in between.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import msgspec
+
+from cutwater.protocol.base.barrier import Flags
+from cutwater.protocol.base.chain import Sealed
+from cutwater.protocol.base.failures import FailureReason
+from cutwater.protocol.base.log import LogView
+from cutwater.protocol.base.records import (
+    JOURNAL,
+    JOURNAL_PREFIX,
+    Aborted,
+    Begun,
+    Checkpoint,
+    Committed,
+    Expired,
+    Generation,
+    JournalBody,
+    JournalState,
+    Leader,
+    Restored,
+    Savepoint,
+    Snapshot,
+    TopologySet,
+)
+from cutwater.protocol.replay.provider import Provider
+
+KEPT_STORIES = 20
+"""How many aborted epochs the state remembers, for `explain`; older stories are dropped."""
+
+KEPT_ANSWERS = 100
+"""How many requests the state remembers as carried out. A request is repeated within seconds, by a leader that
+finds it still unanswered; this many come in between only if users ask for more than the journal can do."""
+
+
+class Fate(Enum):
+    """What has become of an epoch, as far as this journal goes."""
+
+    UNKNOWN = "unknown"
+    OPEN = "open"
+    COMMITTED = "committed"
+    OVER = "over"
+    """Aborted, void, or committed and expired since: it holds nobody and nothing more will come of it."""
+
+
+def fate(state: JournalState, epoch: int) -> Fate:
+    """The fate of an epoch. One that this journal has not begun yet is unknown, not over."""
+    if epoch >= state.next_epoch:
+        return Fate.UNKNOWN
+    if epoch in state.open:
+        return Fate.OPEN
+    return Fate.COMMITTED if epoch in state.committed else Fate.OVER
+
+
+def is_void(state: JournalState, body: JournalBody, index: int) -> bool:
+    """Whether an entry at `index` means nothing, given the state before it."""
+    if isinstance(body, Leader):
+        return body.term <= state.term
+    if body.term != state.term:
+        return True
+    if isinstance(body, Restored):
+        return body.generation != state.generation + 1 or body.epoch not in state.committed
+    if body.generation != state.generation:
+        return True
+    if isinstance(body, Begun):
+        return body.epoch < state.next_epoch or body.checkpoint_id != index
+    if isinstance(body, Committed | Aborted):
+        begun = state.open.get(body.epoch)
+        return begun is None or begun.checkpoint_id != body.checkpoint_id
+    if isinstance(body, Savepoint):
+        return not may_name(state, body)
+    return False
+
+
+def may_name(state: JournalState, body: Savepoint) -> bool:
+    """Whether a savepoint can have this name: its epoch is kept, and no other epoch has the name, which would
+    then lose what keeps it. A name can be taken away from its own epoch only."""
+    if not body.kept:
+        return state.savepoints.get(body.name) == body.epoch
+    return body.epoch in state.committed and state.savepoints.get(body.name, body.epoch) == body.epoch
+
+
+def apply(state: JournalState, body: JournalBody, index: int) -> None:
+    """Applies the entry at `index` to the state, unless it is void."""
+    if is_void(state, body, index):
+        return
+    match body:
+        case Leader():
+            state.term, state.leader = body.term, body.name
+            state.drained = state.drained and not body.resumes
+            _void_open(state, FailureReason.LEADER_CHANGED, f"{body.name} leads in term {body.term}")
+        case TopologySet():
+            state.topology, state.topology_hash = body.topology, body.hash
+            _void_open(state, FailureReason.TOPOLOGY_CHANGED, "")
+        case Begun():
+            state.open[body.epoch] = body
+            state.next_epoch = body.epoch + 1
+        case Committed():
+            _commit(state, state.open.pop(body.epoch), body, index)
+        case Aborted():
+            del state.open[body.epoch]
+            _remember(state, body)
+            _answer(state, body.request, None)
+        case Savepoint():
+            _name(state, body)
+            _answer(state, body.request, body.epoch)
+        case Restored():
+            _restore(state, body, index)
+            _answer(state, body.request, body.epoch)
+        case Expired():
+            _expire(state, body)
+        case Snapshot():
+            pass
+
+
+def _commit(state: JournalState, begun: Begun, body: Committed, index: int) -> None:
+    state.committed[body.epoch] = Checkpoint(
+        epoch=body.epoch,
+        checkpoint_id=body.checkpoint_id,
+        generation=body.generation,
+        index=index,
+        flags=begun.flags,
+        manifest=body.manifest,
+        watermark=body.watermark,
+        cuts=body.cuts,
+        parent=state.head,
+    )
+    state.head, state.head_cuts, state.watermark = body.epoch, body.cuts, body.watermark
+    if begun.savepoint is not None:
+        state.savepoints[begun.savepoint] = body.epoch
+    state.drained = bool(begun.flags & Flags.DRAIN)
+    for request in begun.requests:
+        _answer(state, request, body.epoch)
+
+
+def _answer(state: JournalState, request: str, epoch: int | None) -> None:
+    if request:
+        state.answers[request] = epoch
+        for old in list(state.answers)[:-KEPT_ANSWERS]:
+            del state.answers[old]
+
+
+def _name(state: JournalState, body: Savepoint) -> None:
+    if body.kept:
+        state.savepoints[body.name] = body.epoch
+    else:
+        del state.savepoints[body.name]
+
+
+def _restore(state: JournalState, body: Restored, index: int) -> None:
+    target = state.committed[body.epoch]
+    _void_open(state, FailureReason.RESTORED, f"everything went back to epoch {body.epoch}")
+    state.generation = body.generation
+    state.generations[body.generation] = Generation(
+        body.generation,
+        index,
+        body.epoch,
+        target.generation,
+        target.index,
+        body.forks,
+        body.reset,
+        body.force,
+    )
+    if body.topology is not None:
+        state.topology, state.topology_hash = body.topology, body.topology_hash
+    state.head, state.head_cuts, state.watermark = body.epoch, body.forks, target.watermark
+    state.floors, state.pinned = {}, ()
+    state.drained = False
+
+
+def _expire(state: JournalState, body: Expired) -> None:
+    for epoch in body.epochs:
+        gone = state.committed.pop(epoch, None)
+        if gone is None:
+            continue
+        for child in list(state.committed.values()):
+            if child.parent == epoch:
+                state.committed[child.epoch] = msgspec.structs.replace(child, parent=gone.parent)
+    for number in body.generations:
+        state.generations.pop(number, None)
+    state.floors, state.pinned = body.floors, body.pinned
+
+
+def _void_open(state: JournalState, reason: FailureReason, detail: str) -> None:
+    for begun in state.open.values():
+        _remember(
+            state,
+            Aborted(begun.term, begun.generation, begun.epoch, begun.checkpoint_id, reason.value, detail),
+        )
+    state.open = {}
+
+
+def _remember(state: JournalState, story: Aborted) -> None:
+    state.aborted = [*state.aborted, story][-KEPT_STORIES:]
+
+
+def timeline(state: JournalState) -> list[Checkpoint]:
+    """The kept committed epochs that the present grew out of, oldest first. Others are abandoned."""
+    line: list[Checkpoint] = []
+    epoch = state.head
+    while epoch is not None and epoch in state.committed:
+        line.append(state.committed[epoch])
+        epoch = line[-1].parent
+    line.reverse()
+    return line
+
+
+class Journal:
+    """One process's knowledge of the journal: the view of the log, the state derived from it, and what it
+    can serve to others."""
+
+    def __init__(self) -> None:
+        self.state = JournalState()
+        self.provider = Provider()
+        self.view: LogView[JournalBody] = LogView(JOURNAL_PREFIX, JOURNAL, Snapshot, self._on_entry)
+
+    @property
+    def index(self) -> int:
+        """How far the journal is known."""
+        return self.view.last
+
+    def _on_entry(self, sealed: Sealed[JournalBody], jumped: bool) -> None:
+        entry = sealed.entry
+        self.provider.append(entry.index, [sealed.data])
+        if jumped and isinstance(entry.body, Snapshot):
+            self.state = entry.body.state
+        else:
+            apply(self.state, entry.body, entry.index)

@@ -1,0 +1,552 @@
+"""A member: one driver process that hosts some of the stages.
+
+It follows the journal, and everything that it does follows from what the journal says: which generation
+its stages run in, for which epochs they are to be cut, what its sinks publish. Announcements are hints that
+there is something to read, and carry the journal's newest entry to whoever lacks only that; nothing in them counts
+that is not in the journal, but for the leader's order to cut a checkpoint unaligned.
+
+A member is a set of actors: procedures that the shell drives side by side, each until it waits. They
+share this object, and none of them is interrupted between two effects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import TypeVar
+
+import msgspec
+
+from cutwater.protocol.base.barrier import Flags
+from cutwater.protocol.base.chain import digest, follows
+from cutwater.protocol.base.effects import (
+    FAILED,
+    FindState,
+    Procedure,
+    Send,
+    Wait,
+)
+from cutwater.protocol.base.errors import GraphChanged, StoreError, UserError
+from cutwater.protocol.base.failures import FailureReason
+from cutwater.protocol.base.log import entry_name, follow
+from cutwater.protocol.base.records import (
+    Aborted,
+    BarrierAt,
+    Begun,
+    Manifest,
+    SinkSpec,
+    StageReport,
+    Topology,
+    checkpoint_prefix,
+    encode,
+    manifest_name,
+)
+from cutwater.protocol.base.transitions import Table
+from cutwater.protocol.base.watermark import UNKNOWN, lowest
+from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, LogGrown, Phase
+from cutwater.protocol.member.catchup import CatchUp
+from cutwater.protocol.member.injector import BarrierInjector, Word
+from cutwater.protocol.member.journal import Journal
+from cutwater.protocol.member.publish import begin, duties, perform, read_manifest
+from cutwater.protocol.member.stage import QueryEnd, Stage, StagePhase
+from cutwater.protocol.member.stage_log import StageLog
+from cutwater.protocol.replay.messages import AskRange, FetchEntries, ReplayConfig
+from cutwater.protocol.replay.messages import Message as ReplayMessage
+
+T = TypeVar("T")
+
+
+PATIENCE = 4
+"""How many times as often a query is started again that failed because the machine was too busy."""
+
+LONGEST_BACKOFF_MS = 30_000
+
+MAX_ASKED = 1_000
+"""Requests of members that catch up which may wait here; they ask again."""
+
+
+class MemberConfig(msgspec.Struct, frozen=True):
+    """`poll_ms`: how often to look without being told. `resend_ms`: how often an unanswered ack is sent
+    again. `compact_after`: entries after which a log is compacted. `small_gap`: missing entries up to which
+    a member reads the store instead of asking around. `replay`: the bounds of a catch-up. `restarts`: how often
+    in a row a query that has ended is started again, first after `backoff_ms`, then after twice as long each time.
+    `tolerated_failures`: how many checkpoints in a row may fail because of this member before it ends (`None`: any
+    number; none, if a stage was given up for which there is no hope). Raises `UserError` for values that cannot work."""
+
+    poll_ms: int = 200
+    resend_ms: int = 500
+    compact_after: int = 50
+    small_gap: int = 8
+    replay: ReplayConfig = ReplayConfig()
+    restarts: int = 5
+    backoff_ms: int = 1_000
+    tolerated_failures: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("restarts", "tolerated_failures"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise UserError(f"{name} is {value}; give 0 or more")
+
+
+class CapturePhase(Enum):
+    OPEN = "open"
+    CAPTURED = "captured"
+    REFUSED = "refused"
+    DECIDED = "decided"
+
+
+CAPTURE = Table(
+    "capture",
+    "One checkpoint, as a member sees it",
+    CapturePhase.OPEN,
+    {
+        (CapturePhase.OPEN, "all_stages_cut"): CapturePhase.CAPTURED,
+        (CapturePhase.OPEN, "stage_failed"): CapturePhase.REFUSED,
+        (CapturePhase.OPEN, "decided"): CapturePhase.DECIDED,
+        (CapturePhase.CAPTURED, "decided"): CapturePhase.DECIDED,
+        (CapturePhase.REFUSED, "decided"): CapturePhase.DECIDED,
+    },
+)
+
+
+class Member:
+    """The state that the actors of one member share.
+
+    The shell sets `now_ms` before each resumption, spawns what `spawned` holds, ends what `ended` names,
+    and resumes the actors in `woken`, all after each resumption. (`query NAME` in there is not an actor of
+    ours: it says that the query's feed has changed.) `word` makes the word of an injector.
+    """
+
+    def __init__(
+        self, name: str, boot: str, topology: Topology, config: MemberConfig, word: Callable[[], Word]
+    ) -> None:
+        if name not in topology.members():
+            raise UserError(
+                f"no stage names member '{name}'; the members are {', '.join(topology.members())}"
+            )
+        self.name = name
+        self.boot = boot
+        self.topology = topology
+        self._topology_hash = digest(encode(topology))
+        self.config = config
+        self.now_ms = 0
+        self.live = False
+        self.resumes = False
+        self.journal = Journal()
+        peers = [peer for peer in topology.members() if peer != name]
+        self.catch_up = CatchUp(self.journal, peers, config.replay, config.small_gap, lambda: self.now_ms)
+        self.manifest: Manifest | None = None
+        self.stages: dict[str, Stage] = {}
+        self.timeless: frozenset[str] = frozenset()
+        """The hosted stages whose plans have no event time; the shell says which, before anything starts."""
+        self.wants_rest = False
+        """Whether this process wants the pipeline drained: while it does, and leads, it asks for that. The shell sets
+        it, for a signal or when all has been read with `once`; a cancellation takes it back."""
+        self.incarnations: dict[str, tuple[int, int]] = {}
+        self.failures: dict[str, str] = {}
+        """The stages that were given up, with why; they have another chance in the next generation."""
+        self.hopeless = False
+        """Whether one of them would fail again however often it is tried: this member ends with its next failure."""
+        self.tries: dict[str, int] = {}
+        """How often in a row the queries of a stage have ended without a batch in between."""
+        self.damage: str | None = None
+        """Why the stages of the current generation cannot be started from the newest checkpoint."""
+        self.given_up: str | None = None
+        """Why this member should end: more checkpoints in a row have failed because of it than are tolerated."""
+        self.unaligned: set[int] = set()
+        self.acks: dict[int, Ack] = {}
+        self.woken: list[str] = []
+        self.spawned: dict[str, Procedure[None]] = {}
+        self.ended: list[str] = []
+        self._captures: dict[int, CapturePhase] = {}
+        self._judged = 0
+        self._own_failures: list[Aborted] = []
+        self._asked: list[tuple[str, AskRange | FetchEntries]] = []
+        self._word = word
+        self._injectors: dict[str, BarrierInjector] = {}
+        self._logs: dict[str, StageLog] = {}
+        self._generation = 0
+        self._heard = 0
+        self._serving = False
+        self._grown: set[str] = set()
+        self._triggered = 0
+        self._nonces = 0
+
+    # --- small things the actors share ----------------------------------------------------------------
+
+    def nonce(self) -> str:
+        """A string that no other attempt to write anything has."""
+        self._nonces += 1
+        return f"{self.name}-{self.boot}-{self._nonces}"
+
+    @property
+    def superseded(self) -> bool:
+        """Whether another process of this member has opened one of its stages: then this one should end,
+        and say so; its supervisor may start it again when the other is gone."""
+        return any(stage.phase is StagePhase.FENCED for stage in self.stages.values())
+
+    def wake(self, actor: str) -> None:
+        """Asks the shell to resume an actor that waits."""
+        self.woken.append(actor)
+
+    def log(self, stage: str) -> StageLog:
+        """This process's knowledge of a stage's log in the generation that it works in."""
+        if stage not in self._logs:
+            self._logs[stage] = StageLog(stage, self._generation)
+        return self._logs[stage]
+
+    def wake_readers(self, stage: str) -> None:
+        """The log of a stage has grown: whoever reads it here looks again."""
+        for reader in self.topology.readers(stage):
+            if reader in self.stages:
+                self.wake(f"stage {reader}")
+                self.wake(f"query {reader}")
+
+    def tell_readers(self, stage: str) -> Procedure[None]:
+        """The log of a hosted stage has grown: whoever reads it, here or elsewhere, looks again."""
+        self.wake_readers(stage)
+        hosts = {self.topology.stages[reader].member for reader in self.topology.readers(stage)}
+        for host in sorted(hosts - {self.name}):
+            yield Send(host, LogGrown(stage, self._generation, self.log(stage).view.last))
+
+    def head_manifest(self) -> Procedure[Manifest | None]:
+        """The manifest of the newest checkpoint in this timeline, by the journal as it is known when this
+        returns; it is kept in `manifest`."""
+        while True:
+            state = self.journal.state
+            if state.head is None:
+                return None
+            checkpoint = state.committed[state.head]
+            if self.manifest is not None and self.manifest.epoch == checkpoint.epoch:
+                return self.manifest
+            found = yield from read_manifest(checkpoint)
+            if self.journal.state.head != checkpoint.epoch:
+                continue  # the head has moved on while we read: what we read belongs to the past
+            if found is not None:
+                self.manifest = found
+                return found
+            yield from follow(self.journal.view)
+            if self.journal.state.head == checkpoint.epoch:  # it has not expired meanwhile: it is lost
+                name = manifest_name(checkpoint.epoch, checkpoint.checkpoint_id)
+                raise StoreError(
+                    f"{name}, the manifest of the newest checkpoint, is missing; run `cutwater verify`, then "
+                    "restore an older checkpoint"
+                )
+
+    # --- following ------------------------------------------------------------------------------------
+
+    def follow_journal(self) -> Procedure[None]:
+        """The actor that keeps the journal current and puts what it says into effect."""
+        effective = -1
+        yield from self.catch_up.run()
+        while True:
+            if self.journal.index == effective or self.journal.index < self._heard:
+                yield from follow(self.journal.view, self._heard)
+            if self.journal.index != effective:
+                effective = self.journal.index
+                yield from self.take_effect()
+            yield Wait(self.config.poll_ms)
+
+    def take_effect(self) -> Procedure[None]:
+        """Does what the journal asks of this member now: go live, change generation, cut, publish."""
+        state = self.journal.state
+        if not self.live:
+            self.live, self.resumes, self._judged = True, state.drained, self.journal.index
+        if not state.drained:
+            self.resumes = False
+        if state.topology is None:
+            return
+        if state.topology_hash != self._topology_hash:
+            raise GraphChanged(
+                "the pipeline's graph is no longer the one with which this member was started; start it again, and "
+                "it takes the new one from the journal"
+            )
+        if not self._serving:
+            self._serve()
+        if state.generation != self._generation and not state.drained:
+            try:
+                yield from self._start_generation()
+            except StoreError as error:  # nothing starts; but a restore to an older checkpoint can still come
+                self.damage = str(error)
+        for name, stage in self.stages.items():
+            if stage.phase is StagePhase.STOPPED and not state.drained:
+                self.start_stage(name)  # the pipeline was drained, and somebody has set it going again
+        for begun in state.open.values():
+            if begun.checkpoint_id > self._triggered and begun.generation == self._generation:
+                self._triggered = begun.checkpoint_id
+                self._trigger(begun.checkpoint_id, begun.flags)
+        self._judge_failures()
+        self._forget_decided()
+        for actor in ("capture", "lead", *(f"stage {s}" for s in self.stages)):
+            self.wake(actor)
+        for sink in self._hosted_sinks():
+            self.wake(f"publish {sink.name}")
+
+    def _serve(self) -> None:
+        """Starts what every generation needs; what was committed and not published comes first of all."""
+        self._serving = True
+        for sink in self._hosted_sinks():
+            self.spawned[f"publish {sink.name}"] = self._publish(sink.name)
+        self.spawned["capture"] = self._capture()
+
+    def _start_generation(self) -> Procedure[None]:
+        """Ends everything of the generation before and starts every hosted stage in the current one."""
+        yield from self.head_manifest()
+        generation = self.journal.state.generation
+        if generation == self._generation:  # another actor was faster
+            return
+        self.ended += [f"stage {name}" for name in self.stages]
+        self._generation = generation
+        self.failures, self.hopeless, self.tries, self.damage = {}, False, {}, None
+        self._logs, self.stages, self.incarnations = {}, {}, {}
+        self._grown.clear()
+        self.acks, self._captures = {}, {}
+        for name in self.topology.hosted(self.name):
+            self.start_stage(name)
+        remote = sorted(self._remote_inputs())
+        if remote:
+            self.ended.append("channels")
+            self.spawned["channels"] = self._follow_channels(remote)
+
+    def start_stage(self, name: str) -> None:
+        """Starts a new incarnation of a stage: at a generation's start, or after its query ended."""
+        injector = self._injectors.setdefault(name, BarrierInjector(self._word()))
+        stage = Stage(self, self.topology.stages[name], self._generation, injector.handle())
+        self.stages[name] = stage
+        self.spawned[f"stage {name}"] = stage.run()
+        for begun in self.journal.state.open.values():
+            injector.trigger(begun.checkpoint_id, begun.flags)
+
+    def query_ended(self, name: str, end: QueryEnd, error: str) -> int | None:
+        """A running stage has lost its query. In how many ms the next one is to start; `None` if the stage is given up:
+        then every checkpoint is refused with this error, until the next generation."""
+        tries = self.tries[name] = self.tries.get(name, 0) + 1
+        most = self.config.restarts * (PATIENCE if end is QueryEnd.OVERLOADED else 1)
+        if end is QueryEnd.HOPELESS or tries > most:
+            self.failures[name] = error
+            self.hopeless |= end is QueryEnd.HOPELESS
+            self.wake("capture")
+            return None
+        return min(
+            self.config.backoff_ms << min(tries - 1, 16), max(LONGEST_BACKOFF_MS, self.config.backoff_ms)
+        )
+
+    def _remote_inputs(self) -> set[str]:
+        hosted = self.topology.hosted(self.name)
+        return {i for s in hosted for i in self.topology.stages[s].inputs} - set(hosted)
+
+    def _hosted_sinks(self) -> list[SinkSpec]:
+        return [k for s in self.topology.hosted(self.name) for k in self.topology.stages[s].sinks]
+
+    def _follow_channels(self, producers: list[str]) -> Procedure[None]:
+        """The actor that follows the logs of stages that others host and we read."""
+        while True:
+            grown, self._grown = sorted(self._grown), set()
+            for name in grown or producers:
+                if (yield from follow(self.log(name).view)):
+                    self.wake_readers(name)
+            if not self._grown:
+                yield Wait(self.config.poll_ms)
+
+    # --- messages -------------------------------------------------------------------------------------
+
+    def on_announcement(self, sender: str, announcement: Announcement) -> None:
+        """The leader has written something. Its term and journal index decide nothing; the journal does. Of anybody
+        but the leader that the journal names nothing is taken: it is only a reason to look into the store."""
+        if sender != self.journal.state.leader:
+            self._hear(announcement.index)
+            return
+        if announcement.phase is Phase.PREPARE and announcement.flags & Flags.UNALIGNED:
+            self.unaligned.add(announcement.checkpoint_id)
+            self._trigger(announcement.checkpoint_id, announcement.flags)
+            for name in self.stages:
+                self.wake(f"stage {name}")
+        self._take_entry(announcement)
+        self._hear(announcement.index)
+
+    def _take_entry(self, announcement: Announcement) -> None:
+        """Whatever is announced is in the journal for good, so if it comes right behind what is known here, it is
+        as good as read. Anything else is looked for in the store."""
+        view = self.journal.view
+        if not self.live or announcement.index != view.last + 1:
+            return
+        try:
+            sealed = view.open(entry_name(view.prefix, announcement.index), bytes(announcement.entry))
+        except StoreError:
+            return
+        if follows(view.entries[-1] if view.entries else None, sealed):
+            view.push(sealed)
+            self.wake("journal")
+
+    def on_heartbeat(self, heartbeat: Heartbeat) -> None:
+        """Somebody is there, and perhaps further in the journal."""
+        self._hear(heartbeat.index)
+
+    def _hear(self, index: int) -> None:
+        """Somebody says that the journal goes up to `index`."""
+        if index > self.journal.index:
+            self._heard = index
+            self.wake("journal")
+
+    def on_log_grown(self, grown: LogGrown) -> None:
+        """Another member's stage has gone on."""
+        if grown.stage not in self.topology.stages:
+            return
+        if grown.generation == self._generation and grown.index > self.log(grown.stage).view.last:
+            self._grown.add(grown.stage)
+            self.wake("channels")
+
+    def on_replay(self, peer: str, message: ReplayMessage) -> None:
+        """A member that catches up asks what we hold, or one that we have asked answers."""
+        if isinstance(message, AskRange | FetchEntries):
+            if len(self._asked) < MAX_ASKED:
+                self._asked.append((peer, message))
+                self.wake("provide")
+        else:
+            self.catch_up.on_message(peer, message)
+            self.wake("journal")
+
+    def provide(self) -> Procedure[None]:
+        """The actor that serves the journal to others, also while this member is catching up itself."""
+        while True:
+            while self._asked:
+                peer, message = self._asked.pop(0)
+                yield Send(peer, self.journal.provider.answer(message))
+            yield Wait(self.config.resend_ms * 100)
+
+    def _trigger(self, checkpoint_id: int, flags: int) -> None:
+        """Wakes the appenders that cut without waiting for a barrier: roots, or all if unaligned."""
+        for name in self.stages:
+            if not self.topology.stages[name].inputs or flags & Flags.UNALIGNED:
+                self._injectors[name].trigger(checkpoint_id, flags)
+
+    # --- the member's share of a checkpoint -------------------------------------------------------------
+
+    def _capture(self) -> Procedure[None]:
+        """The actor that acks when all stages of this member have been cut."""
+        while True:
+            for epoch in sorted(self.journal.state.open):
+                begun = self.journal.state.open.get(epoch)
+                if begun is not None and (begun.generation == self._generation or self.damage):
+                    yield from self._capture_one(begun)
+            for ack in list(self.acks.values()):
+                yield Send(self.journal.state.leader, ack)
+            yield Wait(self.config.resend_ms)
+
+    def _capture_one(self, begun: Begun) -> Procedure[None]:
+        if begun.checkpoint_id in self.acks:
+            return
+        if self.failures or self.damage:
+            failed = [f"stage {s} failed: {e}" for s, e in sorted(self.failures.items())]
+            error = "; ".join([*failed, self.damage] if self.damage else failed)
+            self._acknowledge(begun, "stage_failed", error, {})
+            return
+        barriers: dict[str, BarrierAt] = {}
+        for name in self.topology.hosted(self.name):
+            at = self.log(name).state.barriers.get(begun.epoch)
+            if at is None or at.checkpoint_id != begun.checkpoint_id:
+                return
+            barriers[name] = at
+        reports: dict[str, StageReport] = {}
+        for name, at in barriers.items():
+            report = yield from self._report(begun, name, at)
+            if report is None:
+                return
+            reports[name] = report
+        if begun.epoch in self.journal.state.open:
+            self._acknowledge(begun, "all_stages_cut", None, reports)
+
+    def _report(self, begun: Begun, name: str, at: BarrierAt) -> Procedure[StageReport | None]:
+        copy_to = None
+        if begun.flags & Flags.FULL_SNAPSHOT:
+            copy_to = f"{checkpoint_prefix(begun.epoch, begun.checkpoint_id)}state/{name}/"
+        find = FindState(name, begun.generation, at.incarnation, at.batch, copy_to)
+        files = yield find
+        if files is FAILED:
+            return None
+        if files is None:
+            error = f"the state of stage {name} at batch {at.batch} is gone"
+            self._acknowledge(begun, "stage_failed", error, {})
+            return None
+        return StageReport(
+            name, at.incarnation, at.batch, at.unaligned, at.consumed, at.offsets, at.watermark, files
+        )
+
+    def _acknowledge(
+        self, begun: Begun, event: str, error: str | None, reports: dict[str, StageReport]
+    ) -> None:
+        phase = self._captures.get(begun.checkpoint_id, CAPTURE.start)
+        self._captures[begun.checkpoint_id] = CAPTURE.next(phase, event)
+        watermark = lowest(r.watermark for r in reports.values()) if error is None else UNKNOWN
+        self.acks[begun.checkpoint_id] = Ack(
+            member=self.name,
+            boot=self.boot,
+            epoch=begun.epoch,
+            checkpoint_id=begun.checkpoint_id,
+            term=begun.term,
+            ok=error is None,
+            error=error,
+            watermark=watermark,
+            reports=reports,
+        )
+
+    def _forget_decided(self) -> None:
+        live = {begun.checkpoint_id for begun in self.journal.state.open.values()}
+        for checkpoint_id in [c for c in self.acks if c not in live]:
+            del self.acks[checkpoint_id]
+            CAPTURE.next(self._captures.pop(checkpoint_id), "decided")
+        self.unaligned &= live
+
+    # --- failed checkpoints -----------------------------------------------------------------------------
+
+    def _judge_failures(self) -> None:
+        """Counts the checkpoints in a row that have failed because of this member, since it started. What is others'
+        doing they count themselves: one bad stage ends its own member, and not one leader after the other."""
+        state = self.journal.state
+        head = state.committed.get(state.head) if state.head is not None else None
+        since = state.generations[state.generation].index
+        if head is not None and head.generation == state.generation:
+            since = max(since, head.checkpoint_id)  # a commit forgives
+        for story in state.aborted:
+            if story.checkpoint_id > self._judged:
+                self._judged = story.checkpoint_id
+                if self._is_to_blame(story):
+                    self._own_failures.append(story)
+        self._own_failures = [s for s in self._own_failures if s.checkpoint_id > since]
+        tolerated, failed = self.config.tolerated_failures, self._own_failures
+        if tolerated is not None and len(failed) > (0 if self.hopeless else tolerated):
+            last = f"the last with {failed[-1].reason}: {failed[-1].detail}"
+            self.given_up = f"{len(failed)} checkpoints in a row have failed because of this member, {last}"
+
+    def _is_to_blame(self, story: Aborted) -> bool:
+        reason = FailureReason[story.reason.upper()]
+        if reason is FailureReason.MEMBER_REFUSED:
+            ack = self.acks.get(story.checkpoint_id)
+            return ack is not None and not ack.ok
+        if reason is FailureReason.DEADLINE:
+            return self._was_late(story)
+        return reason.counts  # the store is damaged, which all members would find
+
+    def _was_late(self, story: Aborted) -> bool:
+        """Whether others have waited for this member: it has not answered, and no stage of its own that was still to
+        be cut had to wait for another's barrier."""
+        if story.checkpoint_id in self.acks or story.generation != self._generation:
+            return False
+        uncut = [n for n in self.topology.hosted(self.name) if story.epoch not in self.log(n).state.barriers]
+        inputs = {n: self.topology.stages[n].inputs for n in uncut}
+        ready = [n for n in uncut if all(story.epoch in self.log(i).state.barriers for i in inputs[n])]
+        return not uncut or bool(ready)
+
+    # --- publishing -----------------------------------------------------------------------------------
+
+    def _publish(self, sink: str) -> Procedure[None]:
+        """The actor that brings one sink to where the journal says it should be, in order (rule 8)."""
+        done = yield from begin(sink, self.journal)
+        while True:
+            for duty in duties(self.journal.state, done):
+                yield from perform(sink, duty)
+                done = duty.index
+                break  # the journal may have grown meanwhile, and have abandoned what was next
+            else:
+                yield Wait(self.config.poll_ms)

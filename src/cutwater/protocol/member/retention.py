@@ -1,0 +1,155 @@
+"""Retention: what is kept, and what may be deleted, as functions of the journal and the manifests.
+
+Kept are the newest N committed checkpoints, every savepoint, the head of the timeline (which is a
+restore's target until the next commit), and every epoch that some sink has not settled. EXPIRED is in the
+journal before anything is deleted, and nothing is deleted that a kept manifest names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+import msgspec
+
+from cutwater.protocol.base.records import Expired, JournalState, Manifest, StageState, checkpoint_of
+from cutwater.protocol.member.journal import Fate, fate
+
+
+def kept_epochs(state: JournalState, retained: int, settled: Mapping[str, int]) -> set[int]:
+    """The epochs that must stay. `settled`: per sink the highest journal index that its marks name; an
+    epoch is settled in a sink once that index has passed it (published, or abandoned before it was)."""
+    by_age = sorted(state.committed.values(), key=lambda c: c.index)
+    kept = {c.epoch for c in by_age[-retained:]}
+    kept.update(state.savepoints.values())
+    if state.head is not None:
+        kept.add(state.head)
+    kept.update(c.epoch for c in by_age if not is_settled(state, c.index, settled))
+    return kept & state.committed.keys()
+
+
+def is_settled(state: JournalState, index: int, settled: Mapping[str, int]) -> bool:
+    """Whether every sink has passed the journal entry at `index`."""
+    sinks = state.topology.sinks() if state.topology is not None else {}
+    return all(settled.get(sink, 0) >= index for sink in sinks)
+
+
+def expire(
+    state: JournalState, retained: int, settled: Mapping[str, int], manifests: Mapping[int, Manifest]
+) -> Expired | None:
+    """The EXPIRED entry that is due, `None` if there is nothing to expire.
+
+    `manifests` holds the manifest of every committed epoch that can be read. One that cannot keeps nothing
+    alive, because it cannot be restored.
+    """
+    kept = kept_epochs(state, retained, settled)
+    gone = tuple(sorted(state.committed.keys() - kept))
+    if not gone or state.head is None:
+        return None
+    head = state.committed[state.head]
+    named = named_objects(manifests[epoch] for epoch in sorted(kept & manifests.keys()))
+    at_head = manifests.get(state.head) if head.generation == state.generation else None
+    floors = stage_floors(state, at_head) if at_head is not None else {}
+    generations = tuple(
+        sorted(
+            number
+            for number, generation in state.generations.items()
+            if number != state.generation
+            and not any(state.committed[epoch].generation == number for epoch in kept)
+            and not any(of_generation(name) == number for name in named)
+            and is_settled(state, generation.index, settled)
+        )
+    )
+    pinned = tuple(sorted(n for n in named if of_generation(n) == state.generation and "/data/" in n))
+    return Expired(state.term, state.generation, gone, generations, floors, pinned)
+
+
+def stage_floors(state: JournalState, head: Manifest) -> dict[str, int]:
+    """Per stage the batch up to which nobody will read its channel again: the lowest position of its
+    readers at the newest checkpoint, from which every live reader has gone on."""
+    assert state.topology is not None
+    floors: dict[str, int] = {}
+    for name in head.stages:  # a stage that was added since has no floor yet, and reads from the cut on
+        readers = [head.stages[r] for r in state.topology.readers(name) if r in head.stages]
+        floors[name] = min(
+            [head.stages[name].batch, *(r.consumed[name] for r in readers if name in r.consumed)]
+        )
+    return floors
+
+
+def of_generation(name: str) -> int | None:
+    """The generation to which an object below `stages/` belongs; `None` if it is none of ours."""
+    parts = name.split("/", 3)
+    return int(parts[2]) if len(parts) == 4 and parts[0] == "stages" and parts[2].isdecimal() else None
+
+
+def named_objects(manifests: Iterable[Manifest]) -> set[str]:
+    """Every object that these manifests name."""
+    names: set[str] = set()
+    for manifest in manifests:
+        names.update(manifest.objects())
+    return names
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """An object below a stage's folder: output of an attempt at a batch, or a file of a batch's state. A
+    state file that later batches share (a delta, a table that was not rewritten) is needed up to `until`.
+    `unknown`: which batches need it cannot be told, because its folder has no mark: whoever was making or
+    deleting the folder did not come to the end, or the mark was lost."""
+
+    name: str
+    incarnation: int
+    batch: int
+    until: int | None = None
+    unknown: bool = False
+
+
+def deletable_data(state: JournalState, stage: str, log: StageState, found: Iterable[Stored]) -> list[str]:
+    """The channel files of a stage, of those `found`, that nobody will read again: batches up to the floor
+    (unless pinned), and attempts at a logged batch other than the one that was logged. Attempts at
+    batches that are not logged yet stay: the next incarnation may inherit them."""
+    floor = state.floors.get(stage, -1)
+    pinned = set(state.pinned)
+    gone: list[str] = []
+    for stored in found:
+        logged = log.batches.get(stored.batch)
+        if stored.batch <= floor:
+            if stored.name not in pinned:
+                gone.append(stored.name)
+        elif logged is not None and stored.name not in logged.files:
+            gone.append(stored.name)
+    return gone
+
+
+def deletable_states(
+    state: JournalState,
+    stage: str,
+    generation: int,
+    log: StageState,
+    found: Iterable[Stored],
+    named: Collection[str] | None = None,
+) -> list[str]:
+    """The state files of a stage, of those `found`, that no checkpoint and no restart can need: only of
+    batches before the last, at none of which a kept checkpoint or a barrier that may yet commit was cut.
+    An old knowledge of the journal keeps more, never less. Of files of unknown batches only those go that no
+    kept manifest names; `named` is what these name, `None` if that is not known."""
+    kept = [c.cuts for c in state.committed.values() if c.generation == generation]
+    needed = {cuts[stage] for cuts in kept if stage in cuts} | {log.last}
+    undecided = any(fate(state, epoch) in (Fate.OPEN, Fate.UNKNOWN) for epoch in log.barriers)
+    needed.update(b.batch for e, b in log.barriers.items() if fate(state, e) is not Fate.OVER)
+    gone: list[str] = []
+    for file in found:
+        if file.unknown:
+            if named is not None and not undecided and file.name not in named:
+                gone.append(file.name)
+            continue
+        until = file.batch if file.until is None else file.until
+        if until < log.last and not any(file.batch <= batch <= until for batch in needed):
+            gone.append(file.name)
+    return gone
+
+
+def is_leftover(state: JournalState, name: str) -> bool:
+    """Whether an object may be deleted because it is of a checkpoint that is over and not kept. What somebody else
+    has put there is none of ours."""
+    found = checkpoint_of(name)
+    return found is not None and fate(state, found[0]) is Fate.OVER

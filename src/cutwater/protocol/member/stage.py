@@ -1,0 +1,428 @@
+"""A hosted stage: its incarnation, and the appender that is the only writer of its log.
+
+Theory of operation. Every start of a stage's query is a new incarnation (rule 7). It first appends OPEN,
+which takes the place that a predecessor, should it still be alive, would need for its next entry. Then it
+makes a Spark folder of its own from the predecessor's, prepared records included. Only then does its query
+run. Afterwards the appender does two things: when Spark has committed a batch it appends BATCH (rule 4;
+first of all a batch that the predecessor committed and did not log), and when a checkpoint asks for it, it
+appends BARRIER behind the last batch in the log. A cut is nothing but that entry: no query is stopped or
+asked.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from cutwater.protocol.base.barrier import Barrier, Flags
+from cutwater.protocol.base.effects import (
+    FAILED,
+    Delete,
+    FindStored,
+    List,
+    ListFolders,
+    MakeFolder,
+    Procedure,
+    ReadPrepared,
+    StartQuery,
+    Wait,
+    insist,
+)
+from cutwater.protocol.base.errors import StoreError
+from cutwater.protocol.base.log import AppendPhase, append, compact, follow
+from cutwater.protocol.base.records import (
+    BarrierAt,
+    Batch,
+    Begun,
+    Open,
+    Prepared,
+    StageBody,
+    StageReport,
+    StageSnapshot,
+    StageSpec,
+)
+from cutwater.protocol.base.transitions import Table
+from cutwater.protocol.base.watermark import NONE, UNKNOWN, Watermark, idle, known
+from cutwater.protocol.member.aligner import Aligner
+from cutwater.protocol.member.channel import BatchUnknown, Channel, carried_batches
+from cutwater.protocol.member.injector import PollHandle
+from cutwater.protocol.member.journal import Fate, fate
+from cutwater.protocol.member.publish import read_manifest
+from cutwater.protocol.member.retention import deletable_data, deletable_states, of_generation
+from cutwater.protocol.member.stage_log import StageLog, trimmed
+
+if TYPE_CHECKING:
+    from cutwater.protocol.member.member import Member
+
+
+DRAIN = int(Flags.DRAIN)
+
+
+class StagePhase(Enum):
+    OPENING = "opening"
+    RUNNING = "running"
+    RESTING = "resting"
+    STOPPED = "stopped"
+    FENCED = "fenced"
+
+
+STAGE_PHASES = Table(
+    "stage",
+    "One incarnation of a stage",
+    StagePhase.OPENING,
+    {
+        (StagePhase.OPENING, "opened"): StagePhase.RUNNING,
+        (StagePhase.OPENING, "fenced"): StagePhase.FENCED,
+        (StagePhase.RUNNING, "drain_cut"): StagePhase.RESTING,
+        (StagePhase.RUNNING, "fenced"): StagePhase.FENCED,
+        (StagePhase.RUNNING, "drain_committed"): StagePhase.STOPPED,
+        (StagePhase.RESTING, "drain_aborted"): StagePhase.RUNNING,
+        (StagePhase.RESTING, "drain_committed"): StagePhase.STOPPED,
+        (StagePhase.RESTING, "fenced"): StagePhase.FENCED,
+    },
+)
+
+
+class QueryEnd(Enum):
+    """How a query ended that nobody here has stopped. `STOPPED`: without an error, so somebody else has stopped it.
+    `OVERLOADED`: the machine was too busy, which passes. `HOPELESS`: the next one would fail in the same way."""
+
+    STOPPED = "stopped"
+    FAILED = "failed"
+    OVERLOADED = "overloaded"
+    HOPELESS = "hopeless"
+
+
+class Stage:
+    """One stage in one generation, as its member hosts it.
+
+    The shell around the query reads `phase` and `draining`, and keeps `quiet` true exactly while the query
+    has nothing to do: no batch under way or due, nothing unread, closed windows emitted. `idle` says that
+    it has been so for long enough not to hold back the pipeline-wide watermark.
+    """
+
+    def __init__(self, member: Member, spec: StageSpec, generation: int, handle: PollHandle) -> None:
+        self.member = member
+        self.spec = spec
+        self.name = spec.name
+        self.generation = generation
+        self.log: StageLog = member.log(spec.name)
+        self.phase = STAGE_PHASES.start
+        self.incarnation = 0
+        self.quiet = False
+        self.idle = False
+        self.draining = False
+        self._handle = handle
+        self._asked = 0
+        self._collected: object = None
+        self._has_query = True
+        self._restart_ms: int | None = None
+
+    # --- the appender's life ------------------------------------------------------------------------
+
+    def run(self) -> Procedure[None]:
+        """The appender, from OPEN until it is fenced or the pipeline is drained."""
+        if not (yield from self._open()):
+            return
+        self._settle_drain()
+        while self.phase not in (StagePhase.FENCED, StagePhase.STOPPED):
+            if self._restart_ms is not None and self.member.now_ms >= self._restart_ms:
+                self.member.start_stage(self.name)
+                return
+            yield from self._log_batches()
+            yield from self._cut()
+            yield from self._collect()
+            yield from self._compact()
+            yield Wait(self._rest_ms())
+            self._settle_drain()
+
+    def _rest_ms(self) -> int:
+        poll_ms = self.member.config.poll_ms
+        if self._restart_ms is None:
+            return poll_ms
+        return max(1, min(poll_ms, self._restart_ms - self.member.now_ms))
+
+    def query_ended(self, end: QueryEnd, error: str) -> int | None:
+        """The query of this incarnation has ended, and not because anybody here wanted it. In how many ms the next
+        incarnation starts; `None` if none does for now: the stage is given up, or has nothing to do."""
+        self._has_query = False
+        self.quiet = self.quiet and self.phase is StagePhase.RESTING
+        if self.phase is not StagePhase.RUNNING:
+            return None  # it rests, and needs a query only if the drain comes to nothing
+        after_ms = self.member.query_ended(self.name, end, error)
+        if after_ms is not None:
+            self._start_again(after_ms)
+        return after_ms
+
+    def _start_again(self, after_ms: int) -> None:
+        self._restart_ms = self.member.now_ms + after_ms
+        self.member.wake(f"stage {self.name}")
+
+    def _open(self) -> Procedure[bool]:
+        """Opens this incarnation; `False` if another process, or another generation, has taken over."""
+        yield from follow(self.log.view)
+        before = self.member.incarnations.get(self.name)
+        if before is not None and before != (self.generation, self.log.state.incarnation):
+            self._step("fenced")  # not by our own last incarnation: another process has taken over
+            return False
+        report, reset = yield from self._starting_report()
+        if self.member.journal.state.generation != self.generation:
+            return False  # what was read is the next generation's start, not ours
+        while True:
+            sealed = self.log.view.seal(self._open_entry(report), self.member.nonce())
+            if (yield from append(self.log.view, sealed)) is AppendPhase.MINE:
+                break
+            yield from follow(self.log.view)
+        self.incarnation = sealed.entry.index
+        self.member.incarnations[self.name] = self.generation, self.incarnation
+        folders = yield from insist(ListFolders(self.name, self.generation))
+        if max(folders, default=0) >= self.incarnation:
+            yield from follow(self.log.view)
+            if self._is_fenced():
+                return False
+            raise StoreError(
+                f"stage {self.name} has a Spark folder of incarnation {max(folders)}, of which its log knows nothing: "
+                "the newest entries of the log were lost. Bring them back from a copy, or restore the newest checkpoint"
+            )
+        source = max((i for i in folders if i < self.incarnation), default=None)
+        if source is None and self.log.state.last != (report.batch if report is not None else -1):
+            raise StoreError(
+                f"the Spark folders of stage {self.name} are gone, and its log has batches up to "
+                f"{self.log.state.last} that the newest checkpoint does not have: starting without them "
+                "would lose rows. Restore the newest checkpoint"
+            )
+        yield from insist(MakeFolder(self.name, self.generation, self.incarnation, source, report, reset))
+        if self._is_fenced():
+            return False
+        self._step("opened")
+        yield from insist(StartQuery(self.name, self.generation, self.incarnation))
+        return True
+
+    def _starting_report(self) -> Procedure[tuple[StageReport | None, bool]]:
+        """What a generation starts from: this stage's share of the newest checkpoint, if there is one; and whether
+        without its state. A stage that is new to the pipeline, or that the restore resets, starts at the cut: behind
+        what its inputs have made, and behind what it has read of its own sources, which its tables show."""
+        manifest = yield from self.member.head_manifest()
+        if manifest is None:
+            return None, False
+        report = manifest.stages.get(self.name)
+        ours = self.member.journal.state.generations.get(self.generation)  # gone, if it expired meanwhile
+        forked = manifest.generation != self.generation
+        reset = forked and ours is not None and self.name in ours.reset
+        if report is not None and not reset:
+            return report, False
+        cuts = {s: manifest.stages[s].batch if s in manifest.stages else -1 for s in self.spec.inputs}
+        if report is None:
+            return StageReport(self.name, 0, -1, False, cuts, {}, UNKNOWN, {}), True
+        kept = report.offsets, UNKNOWN, report.state
+        return StageReport(self.name, 0, report.batch, False, cuts, *kept), True
+
+    def _open_entry(self, report: StageReport | None) -> Open:
+        place = self.log.view.last + 1
+        if self.log.state.incarnation or report is None:
+            start = dict.fromkeys(self.spec.inputs, -1)
+            return Open(place, -1, start, {}, UNKNOWN)
+        return Open(place, report.batch, report.consumed, report.offsets, report.watermark)
+
+    def _append(self, body: StageBody) -> Procedure[bool]:
+        """Appends as this incarnation; `False` if it is not in the log, because another one is open.
+
+        Whether it is still the open one is asked first: others in this process read the same log, and what
+        they have read moves the place at which we would write.
+        """
+        if self._is_fenced():
+            return False
+        phase = yield from append(self.log.view, self.log.view.seal(body, self.member.nonce()))
+        if phase is not AppendPhase.MINE:
+            yield from follow(self.log.view)
+        if self._is_fenced():
+            return False
+        yield from self.member.tell_readers(self.name)
+        return phase is AppendPhase.MINE
+
+    def _is_fenced(self) -> bool:
+        if self.log.state.incarnation != self.incarnation and self.phase is not StagePhase.FENCED:
+            self._step("fenced")
+        return self.phase is StagePhase.FENCED
+
+    def _step(self, event: str) -> None:
+        self.phase = STAGE_PHASES.next(self.phase, event)
+
+    # --- batches (rule 4) ---------------------------------------------------------------------------
+
+    def _log_batches(self) -> Procedure[None]:
+        while True:
+            batch = self.log.state.last + 1
+            prepared = yield ReadPrepared(self.name, self.generation, self.incarnation, batch)
+            if prepared is None or prepared is FAILED:
+                return
+            if not (yield from self._append(self._batch_entry(prepared))):
+                return
+            self.member.tries.pop(self.name, None)
+
+    def _batch_entry(self, prepared: Prepared) -> Batch:
+        return Batch(
+            self.incarnation,
+            prepared.batch,
+            prepared.files,
+            prepared.sinks,
+            prepared.consumed,
+            prepared.offsets,
+            prepared.watermark,
+            prepared.rows,
+            prepared.size,
+            prepared.commit,
+        )
+
+    # --- cuts ---------------------------------------------------------------------------------------
+
+    def _cut(self) -> Procedure[None]:
+        """Cuts for every open epoch that it can be cut for, oldest first and none before an older one."""
+        self._listen()
+        for epoch in sorted(self.member.journal.state.open):
+            begun = self.member.journal.state.open.get(epoch)
+            if begun is None or begun.generation != self.generation or self._is_fenced():
+                return
+            if epoch in self.log.state.barriers:
+                continue
+            unaligned = self._try(begun)
+            if unaligned is None:
+                return
+            if not (yield from self._append(self._barrier_entry(begun, unaligned))):
+                return
+            self._settle_drain()
+            self.member.wake("capture")
+
+    def _listen(self) -> None:
+        barrier = self._handle.poll(0)
+        if barrier is not None:
+            self._asked = max(self._asked, barrier.checkpoint_id)
+
+    def _try(self, begun: Begun) -> bool | None:
+        """Whether the stage cuts now, and then whether it cuts unaligned; `None` if it has to wait.
+
+        The alignment is derived from the logs each time. A barrier may be gone from a log again: its
+        producer has compacted it away, knowing that the epoch is over, and we do not know that yet.
+        """
+        if not self.spec.inputs and self._asked < begun.checkpoint_id:
+            return None
+        aligner = self._new_aligner(begun)
+        if begun.checkpoint_id in self.member.unaligned:
+            aligner.turn_unaligned()
+        for name in self.spec.inputs:
+            at = self.member.log(name).state.barriers.get(begun.epoch)
+            if at is not None:
+                aligner.on_barrier(name, Barrier(at.checkpoint_id, at.epoch), at.batch)
+        if begun.flags & DRAIN and (not self.quiet or aligner.waiting_for()):
+            return None
+        cut = aligner.cut()
+        return None if cut is None else not cut.aligned
+
+    def _new_aligner(self, begun: Begun) -> Aligner:
+        positions = {name: self.log.state.consumed[name] for name in self.spec.inputs}
+        barrier = Barrier(begun.checkpoint_id, begun.epoch, Flags(begun.flags))
+        return Aligner(self.spec.inputs, barrier, positions, self.member.now_ms, None, self._rows_between)
+
+    def _rows_between(self, name: str, after: int, upto: int) -> bool:
+        carried = carried_batches(self.member.manifest, self.name, name)
+        try:
+            return bool(Channel(self.member.log(name).state, carried).unread(after, upto))
+        except BatchUnknown:  # we are a zombie: what it cannot know may well have rows
+            return True
+
+    def _barrier_entry(self, begun: Begun, unaligned: bool) -> BarrierAt:
+        state = self.log.state
+        return BarrierAt(
+            incarnation=self.incarnation,
+            epoch=begun.epoch,
+            checkpoint_id=begun.checkpoint_id,
+            term=begun.term,
+            batch=state.last,
+            unaligned=unaligned,
+            consumed=state.consumed,
+            offsets=state.offsets,
+            watermark=self._watermark(bool(begun.flags & DRAIN)),
+        )
+
+    def _watermark(self, drains: bool) -> Watermark:
+        """Spark's watermark at the last batch; a stage that has nothing to do holds nobody back. Only its time
+        is taken from the log: what the stage was when that was written, idle perhaps, it need not be now."""
+        if self.name in self.member.timeless:
+            return NONE
+        reached_ms = self.log.state.watermark.ms
+        if self.idle or (self.quiet and (self.draining or drains)):
+            return idle(reached_ms)
+        return UNKNOWN if reached_ms is None else known(reached_ms)
+
+    def _settle_drain(self) -> None:
+        """A stage that was cut for a drain rests while the drain is open, goes on if it comes to nothing,
+        and stops only after its commit."""
+        state = self.member.journal.state
+        drains = [e for e, begun in state.open.items() if begun.flags & DRAIN]
+        self.draining = bool(drains)
+        rests = any(epoch in self.log.state.barriers for epoch in drains)
+        if self.phase is StagePhase.RUNNING and rests:
+            self._step("drain_cut")
+        elif self.phase is StagePhase.RESTING and not rests and not state.drained:
+            self._step("drain_aborted")
+            if not self._has_query:
+                self._start_again(0)
+        elif self.phase in (StagePhase.RUNNING, StagePhase.RESTING) and state.drained:
+            self._step("drain_committed")
+
+    # --- what nobody needs any more -------------------------------------------------------------------
+
+    def _collect(self) -> Procedure[None]:
+        """Deletes what retention no longer keeps of this stage, and compacts its log."""
+        state = self.member.journal.state
+        due = state.floors, tuple(state.committed), tuple(state.generations)
+        if due == self._collected or self._is_fenced() or state.generation != self.generation:
+            return
+        self._collected = due
+        answer = yield FindStored(self.name, self.generation)
+        if answer is FAILED or self._is_fenced():
+            return
+        data, states = answer
+        named = (yield from self._named()) if any(file.unknown for file in states) else None
+        state = self.member.journal.state
+        if self._is_fenced() or state.generation != self.generation:
+            return
+        gone = deletable_data(state, self.name, self.log.state, data)
+        gone += deletable_states(state, self.name, self.generation, self.log.state, states, named)
+        if self.generation > 1:
+            names = yield from insist(List(f"stages/{self.name}/"))
+            gone += [
+                n
+                for n in names
+                if (g := of_generation(n)) and g not in state.generations and g < self.generation
+            ]
+        if gone:
+            yield from insist(Delete(tuple(gone)))
+
+    def _named(self) -> Procedure[set[str] | None]:
+        """What the manifests of all kept checkpoints name; `None` if that cannot be known."""
+        kept = dict(self.member.journal.state.committed)
+        names: set[str] = set()
+        for checkpoint in kept.values():
+            try:
+                manifest = yield from read_manifest(checkpoint)
+            except StoreError:  # damaged: it may still be mended
+                return None
+            if manifest is None:
+                return None
+            names.update(manifest.objects())
+        return names if kept.keys() == self.member.journal.state.committed.keys() else None
+
+    def _compact(self) -> Procedure[None]:
+        """Compacts the log when it has grown by so many entries, or by as many as it keeps batches: then
+        writing the snapshot costs no more, in all, than writing the entries did."""
+        grown = len(self.log.view.entries)
+        if grown <= max(self.member.config.compact_after, len(self.log.state.batches) // 2):
+            return
+        journal = self.member.journal.state
+        needed = {e for e in self.log.state.barriers if fate(journal, e) is not Fate.OVER}
+        if self._is_fenced():
+            return
+        kept = trimmed(self.log.state, journal.floors.get(self.name, -1), needed)
+        yield from compact(self.log.view, StageSnapshot(self.incarnation, kept), self.member.nonce())
+        self._is_fenced()

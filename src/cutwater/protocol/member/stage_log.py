@@ -1,0 +1,98 @@
+"""What a stage's log means: its state, derived by applying its entries in order.
+
+A log belongs to one stage and one generation. The newest OPEN says which incarnation may write; what
+another one writes after it is void. A channel is a view of this log: its batches, in order, and the
+barriers between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+import msgspec
+
+from cutwater.protocol.base.chain import Sealed
+from cutwater.protocol.base.log import LogView
+from cutwater.protocol.base.records import (
+    STAGE,
+    BarrierAt,
+    Batch,
+    Open,
+    StageBody,
+    StageSnapshot,
+    StageState,
+    stage_log_prefix,
+)
+
+
+def is_void(state: StageState, body: StageBody, index: int) -> bool:
+    """Whether an entry at `index` means nothing, given the state before it."""
+    if isinstance(body, Open):
+        return body.incarnation != index
+    if body.incarnation != state.incarnation:
+        return True
+    if isinstance(body, Batch):
+        return body.batch != state.last + 1
+    if isinstance(body, BarrierAt):
+        return body.epoch in state.barriers or body.batch != state.last
+    return False
+
+
+def apply(state: StageState, body: StageBody, index: int) -> None:
+    """Applies the entry at `index` to the state, unless it is void."""
+    if is_void(state, body, index):
+        return
+    match body:
+        case Open():
+            if state.incarnation == 0:
+                state.last = body.batch
+                _stand_at(state, body)
+            state.incarnation = body.incarnation
+        case Batch():
+            state.batches[body.batch] = body
+            state.last = body.batch
+            state.commit = body.commit
+            _stand_at(state, body)
+        case BarrierAt():
+            state.barriers[body.epoch] = body
+        case StageSnapshot():
+            pass
+
+
+def _stand_at(state: StageState, body: Open | Batch) -> None:
+    state.consumed, state.offsets, state.watermark = body.consumed, body.offsets, body.watermark
+
+
+def trimmed(state: StageState, floor: int, epochs: Container[int]) -> StageState:
+    """The state without what lies at or below `floor` (the last batch stays), and of the barriers only
+    those of `epochs`, which are not over: what a SNAPSHOT holds."""
+    return StageState(
+        incarnation=state.incarnation,
+        last=state.last,
+        consumed=state.consumed,
+        offsets=state.offsets,
+        watermark=state.watermark,
+        commit=state.commit,
+        batches={b: v for b, v in state.batches.items() if b > floor or b == state.last},
+        barriers={e: v for e, v in state.barriers.items() if e in epochs},
+    )
+
+
+class StageLog:
+    """One process's knowledge of the log of one stage in one generation."""
+
+    def __init__(self, stage: str, generation: int) -> None:
+        self.stage = stage
+        self.generation = generation
+        self.state = StageState()
+        self.view: LogView[StageBody] = LogView(
+            stage_log_prefix(stage, generation), STAGE, StageSnapshot, self._on_entry
+        )
+
+    def _on_entry(self, sealed: Sealed[StageBody], jumped: bool) -> None:
+        entry = sealed.entry
+        body = entry.body
+        if isinstance(body, StageSnapshot) and (jumped or not is_void(self.state, body, entry.index)):
+            self.state = msgspec.json.decode(msgspec.json.encode(body.state), type=StageState)
+        else:
+            apply(self.state, body, entry.index)

@@ -1,0 +1,404 @@
+"""Requests to a running pipeline, from its own process or through the store from anywhere else.
+
+A request is an object `requests/<id>.json`; its answer is `replies/<id>.json`. The leader takes up every request that
+lies there, whoever was to answer it before, and removes it only when the answer is durable: so nothing that was asked
+for is lost with a leader, and what was done already is known by its id from the journal. Whoever asks removes the
+answer; the leader removes what nobody fetches. A member that does not lead puts what its own process asks for into
+the store as well, where the leader finds it.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from enum import Enum
+from functools import partial
+from threading import Event, Thread
+from typing import TYPE_CHECKING, TypeVar
+
+from cutwater.protocol.base.chain import with_checksum
+from cutwater.protocol.base.errors import PeerError, UserError
+from cutwater.protocol.base.failures import FailureReason
+from cutwater.protocol.base.wire import Reply, Request, RequestKind, decode, encode
+from cutwater.protocol.leader.leader import LeaderPhase
+from cutwater.store.stores import LocalStore, Store
+
+if TYPE_CHECKING:
+    from cutwater.runtime.runtime import Runtime
+
+T = TypeVar("T", Request, Reply)
+REQUESTS = "requests/"
+REPLIES = "replies/"
+AGAIN_S = 0.25
+"""When to look again whether somebody can be given a request."""
+LAST_ERRANDS_S = 10.0
+"""For how long a member that ends goes on trying to write its last answers."""
+SWEEP_EVERY_S = 30.0
+REMEMBERED_LINES = 100
+"""So many lines are not told again."""
+KEEP_REPLIES_S = 900.0
+KEEP_REPLIES = 1_000
+"""How long, and how many, answers are kept that nobody fetches; by the clock of whoever leads, from when it saw them."""
+
+
+class Unanswered(Enum):
+    """Why there is no answer."""
+
+    TIMED_OUT = "timed out"
+    NOBODY_THERE = "nobody there"
+    VANISHED = "vanished"
+    """The request is gone, and no answer is there."""
+    UNREADABLE = "unreadable"
+    """There is an answer, and it is damaged."""
+
+
+class Mailbox:
+    """Takes requests in and hands answers out. What it does with the store is done by one thread; what fails there is
+    done again, and keeps nothing else waiting."""
+
+    def __init__(self, runtime: Runtime, clock: Callable[[], float] = time.monotonic) -> None:
+        self._runtime = runtime
+        self._store = runtime.store
+        self._clock = clock
+        self._waiting: dict[str, tuple[Event, list[Reply]]] = {}
+        self._pending: dict[str, Request] = {}
+        """Not answered yet; only touched in turns of the shell, as are the terms in which each was delivered."""
+        self._delivered: dict[str, int] = {}
+        self._is_due = False
+        self._from_store: set[str] = set()
+        """The requests that this member took up as leader and whose answers are not durable."""
+        self._forwarded: set[str] = set()
+        self._errands: dict[tuple[str, str], Callable[[], None]] = {}
+        """What is to be done with the store, by kind and request."""
+        self._replies: dict[str, float] = {}
+        """The answers that lie in the store, and since when they have been seen there."""
+        self._next_sweep = 0.0
+        self._told: set[str] = set()
+        self._stopped = Event()
+        self._look = Event()
+        self._thread = Thread(target=self._watch, name="cutwater-mailbox", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends when the last answers are written, or after a while."""
+        self._stopped.set()
+        self._look.set()
+        for event, _ in self._waiting.values():
+            event.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=2 * LAST_ERRANDS_S)
+
+    def look(self) -> None:
+        """Somebody says that there is something new in the store."""
+        self._look.set()
+
+    def post(self, request: Request) -> None:
+        """Puts a request of this process in line."""
+
+        def put_in_line() -> None:
+            self._pending[request.request_id] = request
+            self._deliver()
+
+        self._runtime.shell.call(put_in_line)
+
+    def ask(self, request: Request, timeout_s: float) -> Reply:
+        """Asks from a thread of this process, and waits. Raises `UserError` if no answer comes."""
+        event, answers = Event(), list[Reply]()
+        self._waiting[request.request_id] = event, answers
+        self.post(request)
+        event.wait(timeout_s)
+        self._waiting.pop(request.request_id, None)
+        if answers:
+            return answers[0]
+        self._runtime.shell.call(lambda: self._withdraw(request.request_id))
+        if self._runtime.failure is not None:
+            raise UserError(f"the pipeline has failed: {self._runtime.failure}") from self._runtime.failure
+        raise UserError(
+            f"no answer to '{request.kind.value}' within {timeout_s:g} s, and it is withdrawn; it may have been begun or "
+            "even done: see `cutwater checkpoints`, and `cutwater status` for what the stages are doing"
+        )
+
+    # --- in turns of the shell ------------------------------------------------------------------------
+
+    def on_reply(self, reply: Reply) -> None:
+        """The leader has answered."""
+        request_id = reply.request_id
+        self._withdraw(request_id)
+        waiting = self._waiting.get(request_id)
+        if waiting is not None:
+            waiting[1].append(reply)
+            waiting[0].set()
+        if request_id in self._from_store:
+            self._run("answer", request_id, partial(self._answer, reply))
+
+    def _withdraw(self, request_id: str) -> None:
+        self._pending.pop(request_id, None)
+        self._delivered.pop(request_id, None)
+        self._errands.pop(("forward", request_id), None)
+        if request_id in self._forwarded:
+            self._forwarded.discard(request_id)
+            self._run("remove", request_id, lambda: self._store.delete([_request_name(request_id)]))
+
+    def _deliver(self) -> None:
+        """Hands to the leader what it has not been given in this term, and to others what is theirs."""
+        leader = self._runtime.leader
+        state = self._runtime.member.journal.state
+        if leader.phase is LeaderPhase.LEADING and leader.coordinator is not None:
+            for request_id, request in list(self._pending.items()):
+                if self._delivered.get(request_id) != state.term:
+                    self._delivered[request_id] = state.term
+                    leader.on_message(request)
+        elif leader.phase is LeaderPhase.FOLLOWING and self._others_lead():
+            for request_id, request in list(self._pending.items()):
+                if request_id in self._from_store:  # it lies there for whoever leads now
+                    del self._pending[request_id]
+                    self._from_store.discard(request_id)
+                elif request_id not in self._forwarded:
+                    self._forwarded.add(request_id)
+                    self._run("forward", request_id, partial(self._forward, request))
+        if self._pending and not self._is_due:
+            self._is_due = True
+            self._runtime.shell.later(AGAIN_S, self._deliver_again)
+
+    def _others_lead(self) -> bool:
+        member = self._runtime.member
+        return member.journal.state.leader in set(member.topology.members()) - {member.name}
+
+    def _deliver_again(self) -> None:
+        self._is_due = False
+        self._deliver()
+
+    def _run(self, kind: str, request_id: str, errand: Callable[[], None]) -> None:
+        self._errands[kind, request_id] = errand
+        self._look.set()
+
+    # --- errands, in the mailbox's own thread -----------------------------------------------------------
+
+    def _forward(self, request: Request) -> None:
+        """Another member leads: it finds the request in the store."""
+        self._store.create(_request_name(request.request_id), with_checksum(encode(request)))
+        self._runtime.links.hint("requests")
+
+    def _answer(self, reply: Reply) -> None:
+        """Makes the answer durable, and only then removes the request."""
+        name, data = _reply_name(reply.request_id), with_checksum(encode(reply))
+        if not self._store.create(name, data) and understood(self._store.read(name), Reply) is None:
+            self._store.delete([name])
+            self._store.create(name, data)
+        self._store.delete([_request_name(reply.request_id)])
+        self._from_store.discard(reply.request_id)
+
+    # --- the thread -------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """Looks into the store: for requests if this member leads, and for answers to what it has asked."""
+        every = AGAIN_S if isinstance(self._store, LocalStore) else 2.0
+        while not self._stopped.is_set():
+            self._look.wait(every)
+            self._look.clear()
+            self.attend()
+        deadline = time.monotonic() + LAST_ERRANDS_S
+        while self._errands and time.monotonic() < deadline:
+            self._guarded(self._run_errands)
+            if self._errands:
+                time.sleep(0.1)
+
+    def attend(self) -> None:
+        """Does once what there is to do with the store. What fails is done another time, and keeps nothing else."""
+        self._guarded(self._run_errands)
+        self._guarded(self._fetch_answers)
+        if self._runtime.leader.phase is LeaderPhase.LEADING:
+            self._guarded(self._take_all)
+            self._guarded(self._sweep)
+        else:
+            self._replies.clear()
+
+    def _guarded(self, task: Callable[[], None]) -> None:
+        with self._guard():
+            task()
+
+    @contextmanager
+    def _guard(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self._runtime.shell.last_trouble = f"requests and answers: {error}"
+        except Exception as error:
+            self._tell(f"requests and answers: {type(error).__name__}: {error}; it is tried again")
+
+    def _tell(self, line: str) -> None:
+        if line not in self._told:
+            self._told = {*self._told, line} if len(self._told) < REMEMBERED_LINES else {line}
+            with suppress(Exception):  # whoever is told may be gone, and this thread must not end with it
+                self._runtime.tell(line)
+
+    def _run_errands(self) -> None:
+        for what, errand in list(self._errands.items()):
+            self._guarded(partial(self._run_errand, what, errand))
+
+    def _run_errand(self, what: tuple[str, str], errand: Callable[[], None]) -> None:
+        errand()
+        if self._errands.get(what) is errand:
+            del self._errands[what]
+
+    def _fetch_answers(self) -> None:
+        for request_id in list(self._forwarded):
+            self._guarded(partial(self._fetch_answer, request_id))
+
+    def _fetch_answer(self, request_id: str) -> None:
+        name = _reply_name(request_id)
+        data = self._store.read(name)
+        if data is None:
+            return
+        reply = understood(data, Reply)
+        if reply is None:
+            self._tell(f"the answer {name} cannot be read, so it is removed: {data[:60]!r}")
+            why = "its answer cannot be read; it may have been done: see `cutwater checkpoints`"
+            reply = Reply(request_id, False, None, None, why)
+        self._forwarded.discard(request_id)
+        self._errands["remove", request_id] = partial(self._store.delete, [_request_name(request_id), name])
+        self._runtime.shell.call(partial(self.on_reply, reply))
+
+    def _take_all(self) -> None:
+        """Takes up what lies in the store and is not known yet."""
+        known = self._from_store | self._forwarded
+        fresh = [n for n in self._store.list(REQUESTS) if _id_of(n) not in known]
+        if not fresh:
+            return
+        answered = set(self._store.list(REPLIES))
+        for name, data in zip(fresh, self._read_each(fresh), strict=True):
+            if data is not None:
+                self._guarded(partial(self._take, name, data, answered))
+
+    def _read_each(self, names: list[str]) -> list[bytes | None]:
+        """What can be read of these objects. One that cannot be keeps none of the others."""
+        found: list[bytes | None] = []
+        with suppress(OSError):
+            return list(self._store.read_many(names))
+        for name in names:
+            found.append(None)
+            with self._guard():
+                found[-1] = self._store.read(name)
+        return found
+
+    def _take(self, name: str, data: bytes, answered: set[str]) -> None:
+        request_id = _id_of(name)
+        request = understood(data, Request)
+        if name != _request_name(request_id):
+            self._tell(f"{name} is no request, so it is removed: {data[:60]!r}")
+            self._store.delete([name])
+        elif _reply_name(request_id) in answered and self._is_answered(request_id):
+            self._store.delete([name])  # whoever answered it did not come to this
+        elif request is None or request.request_id != request_id:
+            self._tell(f"{name} cannot be read, so it is refused: {data[:60]!r}")
+            why = "the request cannot be read: it is damaged, or of another version of Cutwater; ask again"
+            self._from_store.add(request_id)
+            self._errands["answer", request_id] = partial(
+                self._answer, Reply(request_id, False, None, None, why)
+            )
+            self._look.set()
+        else:
+            self._from_store.add(request_id)
+            self.post(request)
+
+    def _is_answered(self, request_id: str) -> bool:
+        return understood(self._store.read(_reply_name(request_id)), Reply) is not None
+
+    def _sweep(self) -> None:
+        """Removes answers that nobody has fetched for long, and the oldest of too many."""
+        now = self._clock()
+        if now < self._next_sweep:
+            return
+        self._next_sweep = now + SWEEP_EVERY_S
+        self._replies = {name: self._replies.get(name, now) for name in self._store.list(REPLIES)}
+        by_age = sorted(self._replies, key=lambda name: self._replies[name])
+        surplus = max(0, len(by_age) - KEEP_REPLIES)
+        old = [n for at, n in enumerate(by_age) if at < surplus or now - self._replies[n] >= KEEP_REPLIES_S]
+        try:
+            self._store.delete(old)
+        except OSError:
+            for name in old:
+                self._guarded(partial(self._store.delete, [name]))
+
+
+def new_id() -> str:
+    return uuid.uuid4().hex[:12]
+
+
+def ask_through(
+    store: Store,
+    request: Request,
+    timeout_s: float,
+    is_there: Callable[[], bool] = lambda: True,
+    hint: Callable[[], None] = lambda: None,
+) -> Reply | Unanswered:
+    """Asks a pipeline that runs elsewhere, and waits while somebody is there to answer. Without an answer the
+    request is withdrawn, so that no later run acts on it."""
+    question, answer = _request_name(request.request_id), _reply_name(request.request_id)
+    found: Reply | Unanswered = Unanswered.TIMED_OUT
+    try:
+        store.create(question, with_checksum(encode(request)))
+        hint()
+        deadline = time.monotonic() + timeout_s
+        every = 0.1 if isinstance(store, LocalStore) else 1.0
+        while time.monotonic() < deadline:
+            there = is_there()
+            is_asked = store.exists(question)  # before the answer is looked for, which is written first
+            if store.exists(answer):
+                break
+            if not there or not is_asked:
+                found = Unanswered.VANISHED if there else Unanswered.NOBODY_THERE
+                break
+            time.sleep(every)
+    finally:
+        with suppress(OSError):
+            store.delete([question])
+    data = store.read(answer)  # it may have come at the last moment
+    if data is None:
+        return found
+    store.delete([answer])
+    return understood(data, Reply) or Unanswered.UNREADABLE
+
+
+def understood(data: bytes | None, kind: type[T]) -> T | None:
+    """The message of this kind that these bytes are, `None` if they are none."""
+    try:
+        message = decode(data or b"")
+    except PeerError:
+        return None
+    return message if isinstance(message, kind) else None
+
+
+def answered(reply: Reply, kind: RequestKind) -> int | None:
+    """The epoch of an answer. Raises `UserError` that says why it failed, and what to do."""
+    if reply.ok:
+        return reply.epoch
+    known = {reason.value: reason.advice for reason in FailureReason}
+    why = (reply.detail or reply.reason or "no reason was given").rstrip(".")
+    advice = known.get(reply.reason or "", "")
+    raise UserError(f"{kind.value} failed: {why}. {advice}".strip())
+
+
+def check_savepoint_name(name: str) -> None:
+    """Raises `UserError` for a name that could be taken for something else."""
+    if name == "latest" or name.isdigit() or not name.replace("-", "_").replace(".", "_").isidentifier():
+        raise UserError(
+            f"'{name}' cannot name a savepoint: use letters, digits, '_', '-' and '.', begin with a letter, "
+            "and not 'latest'"
+        )
+
+
+def _request_name(request_id: str) -> str:
+    return f"{REQUESTS}{request_id}.json"
+
+
+def _reply_name(request_id: str) -> str:
+    return f"{REPLIES}{request_id}.json"
+
+
+def _id_of(name: str) -> str:
+    return name.rsplit("/", 1)[-1].removesuffix(".json")

@@ -1,0 +1,160 @@
+"""Starting from a checkpoint, with the code as it was or with changed code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cutwater.protocol.base.chain import digest
+from cutwater.protocol.base.effects import TableHistory
+from cutwater.protocol.base.errors import StoreError, UserError
+from cutwater.protocol.base.failures import FailureReason
+from cutwater.protocol.base.records import Checkpoint, JournalState, Topology, encode
+from cutwater.protocol.base.wire import Request, RequestKind
+from cutwater.protocol.member.journal import timeline
+from cutwater.runtime.mailbox import answered, new_id
+from cutwater.store.at_rest import (
+    Find,
+    History,
+    carry_out,
+    manifest_of,
+    missing_objects,
+    read_journal,
+    resolve,
+)
+from cutwater.store.stores import Store
+
+
+class GraphMoved(UserError):
+    """The graph in force is no longer the one that a restore's graph was made from."""
+
+
+def check_topology(store: Store, topology: Topology) -> None:
+    """Raises `UserError` if the store's pipeline has another graph than this one."""
+    state = read_journal(store, must_exist=False).state
+    if state.topology is None or state.topology_hash == digest(encode(topology)):
+        return
+    before, now = set(state.topology.members()), set(topology.members())
+    if before < now:
+        absent = " and ".join(f"member '{name}'" for name in sorted(now - before))
+        raise UserError(
+            f"the pipeline in {store.url} has begun without {absent}, with "
+            f"{', '.join(sorted(before))}. To join it at its newest checkpoint, start with --restore latest "
+            "(start(restore='latest')); members that are to begin together each name the others with --wait-for"
+        )
+    changes = "; ".join(differences(state.topology, topology)) or "its description differs"
+    raise UserError(
+        f"the pipeline in {store.url} is not the one in this code: {changes}. To go on with the changed code from the "
+        "newest checkpoint, start with --restore latest (start(restore='latest')); add --drop STAGE for a stage that "
+        "is gone, --reset STAGE for one that has to start at that checkpoint without its state"
+    )
+
+
+def differences(before: Topology, after: Topology) -> list[str]:
+    """How one graph differs from another, in words."""
+    said = [f"stage '{s}' is new" for s in sorted(after.stages.keys() - before.stages.keys())]
+    said += [f"stage '{s}' is gone" for s in sorted(before.stages.keys() - after.stages.keys())]
+    for name in sorted(before.stages.keys() & after.stages.keys()):
+        old, new = before.stages[name], after.stages[name]
+        if old.inputs != new.inputs:
+            said.append(f"stage '{name}' reads {list(new.inputs)} and read {list(old.inputs)}")
+        if old.sinks != new.sinks:
+            said.append(
+                f"the sinks of stage '{name}' are {[s.name for s in new.sinks]}, not {[s.name for s in old.sinks]}"
+            )
+        if old.member != new.member:
+            said.append(f"stage '{name}' moved from member '{old.member}' to '{new.member}'")
+        if (
+            None not in (old.schema, new.schema) and old.schema != new.schema
+        ):  # a stage that nobody reads has none
+            said.append(f"the columns that stage '{name}' gives to its readers differ")
+    return said
+
+
+def restore_before_start(
+    store: Store,
+    topology: Topology | None,
+    ref: str,
+    drop: tuple[str, ...],
+    reset: tuple[str, ...],
+    tell: Callable[[str], None],
+    force: bool = False,
+    base: str | None = None,
+    native: tuple[str, ...] = (),
+) -> int:
+    """Starts a new generation at a checkpoint, while no member runs or against the one that does; its
+    epoch. `topology` is the graph from now on, if it may have changed, and `base` the hash of the one that it
+    was made from; the stages in `native` read sources of their own.
+    Nothing is written unless the checkpoint is whole. Raises `UserError` if it is refused."""
+    journal = read_journal(store)
+    target = whole_checkpoint(store, journal.state, ref, tell)
+    name = ref if ref in journal.state.savepoints else None
+    request = Request(
+        RequestKind.RESTORE, new_id(), name, target.epoch, reset=reset, drop=drop, force=force, topology=topology,
+        base=base, native=native,
+    )  # fmt: skip
+    reply = carry_out(store, journal, request, finder(store), historian(store))
+    if reply.reason == FailureReason.GRAPH_CHANGED.value:
+        raise GraphMoved(f"{reply.detail}. {FailureReason.GRAPH_CHANGED.advice}")
+    epoch = answered(reply, RequestKind.RESTORE)
+    assert epoch is not None
+    tell(f"restored epoch {epoch}: generation {journal.state.generation} begins there")
+    stages = journal.state.topology.stages.keys() if journal.state.topology is not None else set()
+    for stage in sorted(stages - target.cuts.keys()):
+        own = ", and with its own sources from their start" if stage in native else ""
+        tell(f"stage '{stage}' is new and starts at the cut of epoch {epoch}{own}")
+    return epoch
+
+
+def whole_checkpoint(store: Store, state: JournalState, ref: str, tell: Callable[[str], None]) -> Checkpoint:
+    """The checkpoint that `ref` means, if everything that it names is there. `latest` goes back past
+    damaged ones, and says so; any other is refused if it is damaged."""
+    target = resolve(state, ref)
+    candidates = [target]
+    if ref == "latest":
+        candidates = [target, *(c for c in reversed(timeline(state)) if c.epoch != target.epoch)]
+    reports: list[str] = []
+    for checkpoint in candidates:
+        problems = problems_of(store, checkpoint)
+        if not problems:
+            if reports:
+                tell(f"falling back to epoch {checkpoint.epoch}: " + "; ".join(reports))
+            return checkpoint
+        shown = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
+        reports.append(f"epoch {checkpoint.epoch} cannot be restored: {shown}")
+    raise StoreError(
+        ". ".join(reports)
+        + ". Nothing was changed. Run `cutwater verify` to see which checkpoints are whole, and restore "
+        "one of those"
+    )
+
+
+def problems_of(store: Store, checkpoint: Checkpoint) -> list[str]:
+    """What is wrong with a checkpoint; empty if it can be restored."""
+    try:
+        manifest = manifest_of(store, checkpoint)
+    except StoreError as error:
+        return [str(error)]
+    return missing_objects(store, manifest, checksums=True)
+
+
+def finder(store: Store) -> Find:
+    """Asks the tables of a store's sinks without the pipeline's code."""
+
+    def find(sink: str, transaction: int) -> int | None:
+        # It brings PySpark, for which other commands need not wait.
+        from cutwater.sinks.registry import find_version
+
+        return find_version(store, sink, transaction)
+
+    return find
+
+
+def historian(store: Store) -> History:
+    """Asks them what was done to them, likewise."""
+
+    def history(sink: str, transaction: int) -> TableHistory | None:
+        from cutwater.sinks.registry import read_history
+
+        return read_history(store, sink, transaction)
+
+    return history

@@ -1,0 +1,475 @@
+"""A running member: the protocol, the store, Spark's queries and the sinks, put together.
+
+What decides is in `protocol/`; what is here performs the effects that it asks for, keeps the queries' feeds
+current, notices how queries fare, and carries requests and status through the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from threading import Event
+from typing import Any
+
+import msgspec
+
+from cutwater.cluster.links import Hint, Links
+from cutwater.plan.build import Built
+from cutwater.protocol.base import effects as fx
+from cutwater.protocol.base.errors import CutwaterError, StoreError, UserError
+from cutwater.protocol.base.records import JournalState, StageReport
+from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, LogGrown, Reply, Request
+from cutwater.protocol.leader.leader import Leader, LeaderConfig, LeaderPhase
+from cutwater.protocol.member.member import Member, MemberConfig
+from cutwater.protocol.replay.messages import AskRange, Compacted, EntriesChunk, FetchEntries, HaveRange
+from cutwater.runtime.mailbox import Mailbox
+from cutwater.runtime.shell import Shell
+from cutwater.runtime.timings import Times, place_of
+from cutwater.runtime.words import LocalWord
+from cutwater.sinks.cleanup import tidy
+from cutwater.sinks.contract import Sink
+from cutwater.sinks.registry import find_version, read_history
+from cutwater.spark.checkpoint import incarnations as folders
+from cutwater.spark.checkpoint.source_logs import DEFAULT_INTERVAL, SETTING
+from cutwater.spark.host import StageHost, is_spark_gone, spark_is_gone
+from cutwater.store import failpoints, recording
+from cutwater.store.at_rest import manifest_of
+from cutwater.store.status import Reporter
+from cutwater.store.stores import LocalStore, Store
+
+DISCARD_FIRST_S = 60.0
+DISCARD_EVERY_S = 600.0
+TROUBLE_EVERY_MS = 30_000
+"""How often it is told that the store or a table fails: it may do so many times a second."""
+JOURNAL_STATE = msgspec.json.Decoder(JournalState)
+JOURNAL_STATE_BYTES = msgspec.json.Encoder().encode
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """How a member runs. `idle_after_s`: silence after which a stage no longer holds back the pipeline-wide
+    watermark. `once`: process what is there now, then drain."""
+
+    leader: LeaderConfig
+    member: MemberConfig
+    idle_after_s: float = 10.0
+    once: bool = False
+    unaligned: bool = False
+
+
+class Runtime:
+    """One member of a pipeline, running in this process. `tell` is given what happens, line by line."""
+
+    def __init__(
+        self,
+        built: Built,
+        store: Store,
+        name: str,
+        boot: str,
+        settings: Settings,
+        tell: Callable[[str], None],
+        links: Links,
+    ) -> None:
+        self.built = built
+        self.store = store
+        self.settings = settings
+        self.tell = tell
+        self.links = links
+        self.boot = boot
+        self.member = Member(name, boot, built.topology, settings.member, LocalWord)
+        hosted = built.topology.hosted(name)
+        self.member.timeless = frozenset(s for s in hosted if not built.stages[s].plan.has_watermark)
+        self.leader = Leader(self.member, settings.leader)
+        self.sinks: Mapping[str, Sink] = built.sinks
+        self.times = Times(store, name)
+        self.done = Event()
+        self.failure: BaseException | None = None
+        self._caches = {s: folders.Cache() for s in built.topology.stages}
+        self.recorder = recording.from_environment(self.member)
+        perform, send = recording.watched(self.recorder, self._perform, self._send)
+        self.shell = Shell(
+            self.member, perform, send, self._on_ended, self._after_step, self._on_failure, self._apart
+        )
+        self.hosts = {s: StageHost(self, built.stages[s]) for s in hosted}
+        self.mailbox = Mailbox(self)
+        self.reporter = Reporter(self)
+        self._handlers: dict[type, Callable[[Any], Any]] = {
+            fx.Create: self._create,
+            fx.Read: lambda e: store.read(e.name),
+            fx.ReadMany: lambda e: store.read_many(e.names),
+            fx.List: lambda e: store.list(e.prefix, e.after),
+            fx.ListMany: lambda e: store.list_many(e.places),
+            fx.Delete: self._delete,
+            fx.Copy: self._copy,
+            fx.Checksum: lambda e: folders.checksums(store, e.names),
+            fx.ReadTable: lambda e: self.sinks[e.sink].head(),
+            fx.FindTableVersion: self._find_version,
+            fx.ReadTableHistory: self._read_history,
+            fx.PublishTable: self._publish,
+            fx.RewindTable: self._rewind,
+            fx.ListFolders: lambda e: folders.list_folders(store, e.stage, e.generation),
+            fx.MakeFolder: self._make_folder,
+            fx.StartQuery: lambda e: self.hosts[e.stage].start(e.generation, e.incarnation),
+            fx.ReadPrepared: self._read_prepared,
+            fx.FindState: self._find_state,
+            fx.FindStored: self._find_stored,
+        }
+        self._stopping = False
+        self._once_done = False
+        self._twin_told = False
+        self._told_index = 0
+        self._acked = 0
+        self._progress_ms = 0
+        self._stories: set[str] = set()
+        self._trouble = ""
+        self._trouble_due_ms = 0
+
+    # --- life -----------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self.shell.spawn("journal", self.member.follow_journal())
+        self.shell.spawn("lead", self.leader.run())
+        self.shell.spawn("beat", self.leader.beat())
+        self.shell.spawn("provide", self.member.provide())
+        self.shell.start()
+        self.links.start(self._on_message)
+        self.mailbox.start()
+        self.reporter.start()
+
+        self.shell.call(lambda: self.shell.later(DISCARD_FIRST_S, self._discard_later))
+
+    def _discard_later(self) -> None:
+        self.shell.later(DISCARD_EVERY_S, self._discard_later)
+        state = self.member.journal.state
+        if state.head is not None:
+            known = JOURNAL_STATE.decode(JOURNAL_STATE_BYTES(state))
+            self.shell.work(lambda: self._discard(known))
+
+    def _discard(self, state: JournalState) -> None:
+        """Removes staged output that nobody will publish, and history of tables to which nobody will go back. What
+        fails is done another time."""
+        try:
+            manifests = [manifest_of(self.store, checkpoint) for checkpoint in state.committed.values()]
+            for stage in self.hosts.values():
+                for sink in stage.built.definition.sinks:
+                    tidy(sink, stage.name, state, manifests)
+        except (OSError, StoreError) as error:
+            self.shell.last_trouble = f"removing staged leftovers: {error}"
+
+    def request(self, request: Request, timeout_s: float) -> Reply:
+        """Asks the leader for something and waits for the answer. Raises `UserError` if none comes."""
+        return self.mailbox.ask(request, timeout_s)
+
+    def stop(self) -> None:
+        """Ends everything at once; what is not committed will be done again."""
+        if self._stopping:
+            return
+        self._stopping = True
+        for host in self.hosts.values():
+            host.close()
+        self.shell.stop()
+        for host in self.hosts.values():
+            host.join()
+        self.times.save()
+        if self.recorder is not None:
+            self.recorder.ended("stopped" if self.failure is None else f"failed: {self.failure}")
+        self.reporter.stop("stopped" if self.failure is None else "failed")
+        self.mailbox.stop()
+        self.links.close()
+        self.done.set()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Waits until the pipeline has been drained or has failed; `False` if it runs on."""
+        return self.done.wait(timeout_s)
+
+    @property
+    def drained(self) -> bool:
+        """Whether the last epoch is committed, and published everywhere."""
+        state = self.member.journal.state
+        if not state.drained or state.head is None or self.member.resumes:
+            return False
+        index = state.committed[state.head].index
+        return all(self.times.marked.get(sink, 0) >= index for sink in self.built.topology.sinks())
+
+    def _on_failure(self, error: BaseException) -> None:
+        if self.failure is None:
+            gone = not isinstance(error, CutwaterError) and is_spark_gone(error)
+            self.failure = UserError(spark_is_gone(error)) if gone else error
+        self.done.set()
+
+    # --- after every step, in its turn of the shell ---------------------------------------------------
+
+    def _after_step(self) -> None:
+        member = self.member
+        if member.catch_up.session is not None:
+            self._tell_progress()
+        if member.journal.index != self._told_index:
+            self._told_index = member.journal.index
+            self._tell_news()
+        if self.shell.last_trouble != self._trouble and member.now_ms >= self._trouble_due_ms:
+            self._trouble, self._trouble_due_ms = self.shell.last_trouble, member.now_ms + TROUBLE_EVERY_MS
+            self.tell(f"something failed, and is tried again: {self._trouble}")
+        if self.times.must_save():
+            self.shell.work(self.times.save)
+        for name, host in self.hosts.items():
+            stage = member.stages.get(name)
+            if stage is not None:
+                host.attend(stage)
+        if member.superseded and not self._stopping:
+            raise UserError(
+                "another process has taken over this pipeline's stages, so this one ends; nothing is lost. If that "
+                "was not meant, see who else runs it on this store"
+            )
+        if member.given_up is not None:
+            raise UserError(self._give_up_story(member.given_up))
+        if self.settings.once:
+            self._settle_once()
+        if self.drained:
+            self.done.set()
+
+    def come_to_rest(self) -> None:
+        """Has the pipeline drained, however often that has to be tried; `done` is set then."""
+        self.shell.call(lambda: self._want_rest(True))
+
+    def _want_rest(self, wanted: bool) -> None:
+        self.member.wants_rest = wanted
+        self.shell.poke("lead")
+
+    def _settle_once(self) -> None:
+        """A drain is wanted as long as all sources have given all; a restore, say, has them begin anew."""
+        done = self._all_sources_done()
+        if done != self._once_done or (done and not self.member.wants_rest):
+            self._once_done = done
+            self._want_rest(done)
+
+    @property
+    def sources_done(self) -> bool:
+        """Whether the sources of this member's stages have given all that was there, with `once`."""
+        return (
+            self.settings.once
+            and len(self.member.stages) == len(self.hosts)
+            and all(host.finished for host in self.hosts.values() if host.is_root)
+        )
+
+    def _all_sources_done(self) -> bool:
+        if self.leader.phase is not LeaderPhase.LEADING or not self.sources_done:
+            return False
+        others = set(self.built.topology.members()) - {self.member.name}
+        return others <= self.reporter.finished_elsewhere
+
+    def _give_up_story(self, why: str) -> str:
+        failed = "; ".join(f"stage '{s}' failed: {e}" for s, e in sorted(self.member.failures.items()))
+        many = (
+            "no checkpoint can be taken"
+            if self.member.hopeless
+            else "too many checkpoints in a row have failed"
+        )
+        return f"{many}, so the run ends. {failed or why}"
+
+    def _tell_progress(self) -> None:
+        """A catch-up that takes long shows how far it is, once a second."""
+        session, now_ms = self.member.catch_up.session, self.member.now_ms
+        self._progress_ms = self._progress_ms or now_ms
+        if session is not None and now_ms - self._progress_ms >= 1_000:
+            self._progress_ms = now_ms
+            self.tell(str(session.progress()))
+
+    def _tell_news(self) -> None:
+        state = self.member.journal.state
+        self.times.learn(state)
+        for line in self.times.news():
+            self.tell(line)
+        story = self.leader.story
+        if story and story not in self._stories:
+            self._stories.add(story)
+            self.tell(story)
+
+    def _on_ended(self, actor: str) -> None:
+        if actor.startswith("stage "):
+            self.hosts[actor.removeprefix("stage ")].end()
+
+    def restart_stage(self, name: str) -> None:
+        """Starts the next incarnation of a stage, in a turn of the shell."""
+        if not self._stopping and name in self.member.stages:
+            self.shell.end(f"stage {name}")
+            self.member.start_stage(name)
+            self.shell.settle()
+
+    # --- messages -------------------------------------------------------------------------------------
+
+    def _send(self, effect: fx.Send) -> None:
+        message = effect.message
+        if isinstance(message, Reply):
+            self.mailbox.on_reply(message)
+        elif isinstance(message, Ack):
+            self._acknowledge(effect.to, message)
+        else:
+            failpoints.reach("announcement", getattr(getattr(message, "phase", None), "value", ""))
+            self.links.send(effect.to, message)
+
+    def _acknowledge(self, to: str | None, ack: Ack) -> None:
+        """Hands on this member's part of a checkpoint, for the first time or again."""
+        first = ack.ok and ack.checkpoint_id > self._acked
+        self._acked = max(self._acked, ack.checkpoint_id if ack.ok else 0)
+        if first:
+            failpoints.reach("before part")
+            self.times.acked(ack.epoch)
+        if to == self.member.name:
+            self.leader.on_message(ack)
+        else:
+            self.links.send(to, ack)
+        if first:
+            failpoints.reach("after part")
+
+    def _on_message(self, sender: str, message: Any) -> None:
+        self.shell.call(lambda: self._take(sender, message))
+
+    def _take(self, sender: str, message: Any) -> None:
+        """A message of another member, in a turn of the shell."""
+        if isinstance(message, Hint):
+            self.mailbox.look()
+            return
+        if self.recorder is not None:
+            self.recorder.received(sender, message)
+        match message:
+            case Announcement():
+                self.member.on_announcement(sender, message)
+            case Heartbeat():
+                self._look_for_twin()
+                self.member.on_heartbeat(message)
+                self.leader.on_heartbeat(message)
+            case LogGrown():
+                self.member.on_log_grown(message)
+            case Ack():
+                self.leader.on_message(message)
+            case AskRange() | FetchEntries() | HaveRange() | EntriesChunk() | Compacted():
+                self.member.on_replay(sender, message)
+
+    def _look_for_twin(self) -> None:
+        boots = self.links.alive().get(self.member.name, ())
+        if len(boots) > 1 and not self._twin_told:
+            self._twin_told = True
+            self.tell(
+                f"member '{self.member.name}' runs {len(boots)} times; the one that was started last goes on, the "
+                "others end when they next have something to say"
+            )
+
+    # --- effects, in threads of the pool --------------------------------------------------------------
+
+    def _apart(self, effect: fx.Effect) -> str | None:
+        """The sink that performs an effect by a function of the user's."""
+        if isinstance(effect, fx.PublishTable) and self.sinks[effect.sink].calls_user:
+            return f"call-{effect.sink}"
+        return None
+
+    def _perform(self, effect: fx.Effect) -> Any:
+        return self._handlers[type(effect)](effect)
+
+    def _create(self, effect: fx.Create) -> fx.Answer:
+        place, thing = place_of(effect.name, effect.data) if failpoints.ACTIVE else ("", "")
+        failpoints.reach(f"before {place}", thing)
+        created = self.store.create(effect.name, effect.data)
+        if created:
+            self.times.created(effect.name, effect.data)
+            failpoints.reach(f"after {place}", thing)
+        return fx.CREATED if created else fx.EXISTS
+
+    def _delete(self, effect: fx.Delete) -> fx.Answer:
+        names = effect.names
+        failpoints.reach("before delete", names[0].split("/", 1)[0] if names else "")
+        half = len(names) // 2
+        self.store.delete(names[:half])
+        failpoints.reach("during delete", names[0].split("/", 1)[0] if names else "")
+        self.store.delete(names[half:])
+        return fx.DONE
+
+    def _copy(self, effect: fx.Copy) -> fx.Answer | None:
+        try:
+            self.store.copy(effect.source, effect.target)
+        except FileNotFoundError:
+            return None
+        return fx.DONE
+
+    def _publish(self, effect: fx.PublishTable) -> int | None:
+        failpoints.reach("before publish", effect.sink)
+        epoch = self._epoch_at(effect.transaction)
+        version = self.sinks[effect.sink].publish(
+            effect.expected_version, effect.transaction, effect.files, epoch=epoch
+        )
+        failpoints.reach("after publish", effect.sink)
+        return version
+
+    def _epoch_at(self, index: int) -> int | None:
+        found = [c.epoch for c in list(self.member.journal.state.committed.values()) if c.index == index]
+        return found[0] if found else None
+
+    def _find_version(self, effect: fx.FindTableVersion) -> int | None:
+        """A leader also asks the tables of sinks that others host, before everything goes back."""
+        if effect.sink in self.sinks:
+            return self.sinks[effect.sink].find(effect.transaction)
+        return find_version(self.store, effect.sink, effect.transaction)
+
+    def _read_history(self, effect: fx.ReadTableHistory) -> fx.TableHistory | None:
+        if effect.sink in self.sinks:
+            return self.sinks[effect.sink].history(effect.transaction)
+        return read_history(self.store, effect.sink, effect.transaction)
+
+    def _rewind(self, effect: fx.RewindTable) -> int | None:
+        sink = self.sinks[effect.sink]
+        failpoints.reach("before rewind", effect.sink)
+        version = sink.rewind(effect.expected_version, effect.transaction, effect.to_version, effect.force)
+        if version is not None and not sink.rewinds:
+            self.tell(f"sink '{sink.name}' cannot go back: what it was given after that epoch stays given")
+        failpoints.reach("after rewind", effect.sink)
+        return version
+
+    def _make_folder(self, effect: fx.MakeFolder) -> fx.Answer:
+        failpoints.reach("before folder", effect.stage)
+        report: StageReport | None = effect.report
+        stage = self.member.stages.get(effect.stage)
+        log = stage.log.state if stage is not None else None
+        folders.make_folder(
+            self.store, effect.stage, effect.generation, effect.incarnation, effect.source, report,
+            log.last if log is not None else None,
+            max(1, int(self.built.spark.conf.get(SETTING) or DEFAULT_INTERVAL)),
+            log.commit if log is not None else "", effect.reset,
+        )  # fmt: skip
+        failpoints.reach("after folder", effect.stage)
+        return fx.DONE
+
+    def _read_prepared(self, effect: fx.ReadPrepared) -> Any:
+        found = folders.committed(
+            self.store, effect.stage, effect.generation, effect.incarnation, effect.batch,
+            self._caches[effect.stage],
+        )  # fmt: skip
+        if found is not None:
+            failpoints.reach("after commit", effect.stage)
+        return found
+
+    def _find_state(self, effect: fx.FindState) -> dict[str, str] | None:
+        if effect.copy_to is not None:
+            failpoints.reach("before copy", effect.stage)
+        found = folders.find_state(
+            self.store, effect.stage, effect.generation, effect.incarnation, effect.batch, effect.copy_to,
+            self._caches[effect.stage],
+        )  # fmt: skip
+        if effect.copy_to is not None:
+            failpoints.reach("after copy", effect.stage)
+        return found
+
+    def _find_stored(self, effect: fx.FindStored) -> Any:
+        stage = self.member.stages.get(effect.stage)
+        if stage is None or stage.incarnation == 0:
+            return fx.FAILED
+        return folders.find_stored(
+            self.store, effect.stage, effect.generation, stage.incarnation, self._caches[effect.stage]
+        )
+
+
+def member_config(
+    store: Store, is_alone: bool, restarts: int, tolerated_failures: int | None
+) -> MemberConfig:
+    """How often to look without being told. Members tell each other; a look at a local folder costs next to nothing
+    for one, and something when many look."""
+    poll_ms = 2_000
+    if isinstance(store, LocalStore):
+        poll_ms = 200 if is_alone else 1_000
+    return MemberConfig(poll_ms=poll_ms, restarts=restarts, tolerated_failures=tolerated_failures)

@@ -1,0 +1,332 @@
+"""The shell: drives the protocol's procedures in a running process.
+
+Only one thread at a time has the turn, and only who has it resumes procedures, so that none is interrupted
+between two effects. The effects themselves, which touch storage, tables and Spark, are performed without it. All
+this is done by a pool of threads that are alike: one takes the turn, does what was called for from outside, leaves
+the turn, and performs the first effect that came of it (others are left to other threads); then it takes the turn
+again with the answer, and so on. So neither a message nor an effect costs more than one change of threads. One more
+thread minds the clock, and takes the turn when all others are busy. What runs a function of the user's (`apart`),
+which may take any time or never return, has a thread of its own, so that nobody else waits for it. The duties of a
+shell are in `protocol/effects.py`.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from queue import Empty, SimpleQueue
+from threading import Event, RLock, Thread, get_ident
+from typing import Any, NamedTuple
+
+from cutwater.protocol.base import effects as fx
+from cutwater.protocol.base.errors import PeerError, StoreError, UserError
+from cutwater.protocol.member.member import Member
+from cutwater.runtime.workers import Task, Workers
+
+THREADS = 24
+
+
+class Actor:
+    """One procedure, and where it stands."""
+
+    __slots__ = ("name", "poked", "procedure", "token", "waiting")
+
+    def __init__(self, name: str, procedure: fx.Procedure[None]) -> None:
+        self.name = name
+        self.procedure = procedure
+        self.token = 0
+        self.waiting = False
+        self.poked = False
+
+
+class Wanted(NamedTuple):
+    """An effect that an actor wants performed; it is resumed with the answer if `token` is still its own."""
+
+    actor: Actor
+    token: int
+    effect: fx.Effect
+
+
+class Raised:
+    """An answer that is an error which the procedure itself has to hear of."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+class Shell:
+    """Runs a member's actors.
+
+    `perform` does one effect and answers it, without the turn. `send` hands on a message, and
+    `on_ended` hears of actors that were ended; both are called by who has the turn, as is `after_step` after
+    everything that was done in it. `on_failure` is told the error that ended the shell. `apart` names whose an effect
+    is that may take any time: those of one name are performed one after the other, by a thread of that name alone.
+    """
+
+    def __init__(
+        self,
+        member: Member,
+        perform: Callable[[fx.Effect], Any],
+        send: Callable[[fx.Send], None],
+        on_ended: Callable[[str], None],
+        after_step: Task,
+        on_failure: Callable[[BaseException], None],
+        apart: Callable[[fx.Effect], str | None] = lambda effect: None,
+    ) -> None:
+        self.member = member
+        self.actors: dict[str, Actor] = {}
+        self._perform = perform
+        self._send = send
+        self._on_ended = on_ended
+        self._after_step = after_step
+        self._on_failure = on_failure
+        self._apart = apart
+        self._tasks: deque[Task] = deque()
+        self._wanted: list[Wanted] = []
+        self._timers: list[tuple[float, int, Task]] = []
+        self._order = itertools.count()
+        self._pool = Workers(THREADS, "cutwater-io")
+        self._threads_apart: dict[str, Workers] = {}
+        self._stopped = Event()
+        self._turn = RLock()
+        self._holder: int | None = None
+        """The thread that has the turn."""
+        self._summoned = True
+        """Whether somebody has the turn, or is on the way to take it, who will do all `_tasks`; at first the clock."""
+        self._bell: SimpleQueue[None] = SimpleQueue()
+        self._clock = Thread(target=self._mind_clock, name="cutwater", daemon=True)
+
+    # --- from any thread ------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._clock.start()
+
+    def stop(self) -> None:
+        """Ends the shell; no procedure is resumed any more. What is under way is left to itself."""
+        self._stopped.set()
+        self._bell.put(None)
+        if self._clock.is_alive() and self._holder != get_ident():
+            self._clock.join(timeout=30)
+        self._pool.close()
+        for workers in list(self._threads_apart.values()):
+            workers.close()
+        if self._turn.acquire(timeout=30):  # whoever had it is done now, and nobody takes it again
+            self._turn.release()
+
+    def call(self, task: Task) -> None:
+        """Has something done in a turn, after all that was called for before."""
+        self._tasks.append(task)
+        if self._holder != get_ident():  # else it is done at the end of this turn
+            self._summon()
+
+    def work(self, task: Task) -> None:
+        """Has something done in a thread of the pool."""
+        if not self._stopped.is_set():
+            self._pool.submit(lambda: self._guarded(task))
+
+    def poke(self, name: str) -> None:
+        """Resumes an actor that waits; one that is busy will not wait the next time."""
+        self.call(lambda: self._poke(name))
+
+    # --- by who has the turn --------------------------------------------------------------------------
+
+    def later(self, seconds: float, task: Task) -> None:
+        """Has something done in a turn after a while."""
+        timer = (time.monotonic() + seconds, next(self._order), task)
+        heapq.heappush(self._timers, timer)
+        if self._timers[0] is timer and get_ident() != self._clock.ident:
+            self._bell.put(None)  # the clock waits for a later one
+
+    def spawn(self, name: str, procedure: fx.Procedure[None]) -> None:
+        self.end(name)
+        actor = Actor(name, procedure)
+        self.actors[name] = actor
+        self.call(lambda: self._resume(actor, 0, None))
+
+    def end(self, name: str) -> None:
+        actor = self.actors.pop(name, None)
+        if actor is not None:
+            actor.token = -1
+
+    def settle(self) -> None:
+        """Does what the member has asked for since: ends, spawns and wakes actors."""
+        member = self.member
+        while member.ended or member.spawned or member.woken:
+            ended, member.ended = member.ended, []
+            for name in ended:
+                self.end(name)
+                self._on_ended(name)
+            spawned, member.spawned = member.spawned, {}
+            for name, procedure in spawned.items():
+                self.spawn(name, procedure)
+            woken, member.woken = member.woken, []
+            for name in woken:
+                self._poke(name)
+
+    # --- turns ----------------------------------------------------------------------------------------
+
+    def _summon(self) -> None:
+        """Sees to it that somebody does what is called for."""
+        if not self._summoned:
+            self._summoned = True
+            if not self._pool.offer(lambda: self._work_on(self._attend())):
+                self._bell.put(None)
+
+    def _mind_clock(self) -> None:
+        while not self._stopped.is_set():
+            first = self._attend()
+            if first is not None:
+                self._guarded(partial(self._hand_over, first))
+            with self._turn:
+                wait = self._timers[0][0] - time.monotonic() if self._timers else None
+            with suppress(Empty):
+                self._bell.get(timeout=None if wait is None else max(0.0, wait))
+
+    def _attend(self) -> Wanted | None:
+        """Takes the turn for whatever there is to do."""
+        return self._take_turn(lambda: None)
+
+    def _take_turn(self, task: Task) -> Wanted | None:
+        """Does something, all that was called for or is due, and what follows from it; nothing any more once the
+        shell was stopped. Gives the first effect that came of it, for this thread to perform. An error ends the
+        shell before anybody else has the turn."""
+        with self._turn:
+            if self._stopped.is_set():
+                return None
+            self._holder, self._summoned = get_ident(), True
+            try:
+                self._do(task)
+                self._do_tasks()
+                wanted = self._take_wanted()
+                for other in wanted[1:]:
+                    self._hand_over(other)
+            except BaseException as error:
+                self._stopped.set()
+                self._bell.put(None)  # for the clock, to see that
+                self._on_failure(error)
+                return None
+            finally:
+                self._holder = None
+        return wanted[0] if wanted else None
+
+    def _take_wanted(self) -> list[Wanted]:
+        """The effects that came of a turn, but for those that are performed apart: these are handed over here."""
+        wanted, self._wanted = self._wanted, []
+        here = []
+        for one in wanted:
+            name = self._apart(one.effect)
+            if name is None:
+                here.append(one)
+                continue
+            if name not in self._threads_apart:
+                self._threads_apart[name] = Workers(1, f"cutwater-{name}")
+            self._threads_apart[name].submit(partial(self._work_apart, one))
+        return here
+
+    def _do_tasks(self) -> None:
+        """Who calls for something either finds `_summoned` false, or has it done here."""
+        now = time.monotonic()
+        while self._timers and self._timers[0][0] <= now:
+            self._tasks.append(heapq.heappop(self._timers)[2])
+        while True:
+            self._summoned = True
+            while self._tasks and not self._stopped.is_set():
+                self._do(self._tasks.popleft())
+            self._after_step()
+            self._summoned = False
+            if not self._tasks or self._stopped.is_set():
+                return
+
+    def _do(self, task: Task) -> None:
+        self.member.now_ms = int(time.monotonic() * 1000)
+        task()
+        self.settle()
+
+    def _poke(self, name: str) -> None:
+        actor = self.actors.get(name)
+        if actor is None:
+            return
+        if actor.waiting:
+            self._resume(actor, actor.token, None)
+        else:
+            actor.poked = True
+
+    def _resume(self, actor: Actor, token: int, answer: Any) -> None:
+        """Resumes a procedure until it wants an effect, waits or is over."""
+        if actor.token != token or token < 0:
+            return
+        actor.waiting = False
+        actor.token += 1
+        procedure = actor.procedure
+        try:
+            if isinstance(answer, Raised):
+                effect = procedure.throw(answer.error)
+            else:
+                effect = procedure.send(answer)
+            while type(effect) is fx.Send:
+                self._send(effect)
+                effect = procedure.send(None)
+        except StopIteration:
+            if self.actors.get(actor.name) is actor:
+                del self.actors[actor.name]
+            return
+        token = actor.token
+        if not isinstance(effect, fx.Wait | fx.Sleep):
+            self._wanted.append(Wanted(actor, token, effect))
+        elif isinstance(effect, fx.Wait) and actor.poked:
+            actor.poked = False
+            self.call(lambda: self._resume(actor, token, None))
+        else:
+            actor.waiting = isinstance(effect, fx.Wait)
+            self.later(effect.ms / 1000, lambda: self._resume(actor, token, None))
+
+    # --- without the turn -------------------------------------------------------------------------------
+
+    def _hand_over(self, wanted: Wanted) -> None:
+        self._pool.submit(lambda: self._work_on(wanted))
+
+    def _work_on(self, wanted: Wanted | None) -> None:
+        """Performs an effect, and those that come of it, one after the other."""
+        while wanted is not None and not self._stopped.is_set():
+            wanted = self._perform_one(wanted)
+
+    def _perform_one(self, wanted: Wanted) -> Wanted | None:
+        try:
+            answer = self._answer(wanted.effect)
+        except BaseException as error:
+            return self._take_turn(partial(_raise, error))
+        return self._take_turn(partial(self._resume, wanted.actor, wanted.token, answer))
+
+    def _work_apart(self, wanted: Wanted) -> None:
+        """Performs an effect in a thread that does nothing else: what comes of it is left to others."""
+        following = self._perform_one(wanted)
+        if following is not None:
+            self._guarded(partial(self._hand_over, following))
+
+    def _answer(self, effect: fx.Effect) -> Any:
+        """An error of storage says nothing, so it is `FAILED`; what a retry cannot help is raised."""
+        try:
+            return self._perform(effect)
+        except OSError as error:
+            self.last_trouble = f"{type(effect).__name__}: {error}"
+            return fx.FAILED
+        except (UserError, StoreError, PeerError) as error:
+            return Raised(error)
+
+    def _guarded(self, task: Task) -> None:
+        try:
+            task()
+        except BaseException as error:
+            self._take_turn(partial(_raise, error))
+
+    last_trouble = ""
+    """What storage or a table said when something last failed there; it is tried again."""
+
+
+def _raise(error: BaseException) -> None:
+    raise error

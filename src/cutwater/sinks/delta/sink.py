@@ -1,0 +1,433 @@
+"""Delta tables as sinks.
+
+Files stay where Spark staged them, below `_cutwater/` in the table's folder, and are invisible until one
+commit adds them. That commit carries a transaction of this sink, whose version is the journal index.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import RLock
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolError, TableNotFoundError
+
+from cutwater.protocol.base.effects import TableHead, TableHistory
+from cutwater.protocol.base.errors import StoreError, UserError
+from cutwater.sinks.contract import (
+    FOLDER,
+    Sink,
+    SinkFailed,
+    last_part,
+    partition_values,
+    refuse_foreign,
+    sync,
+)
+from cutwater.sinks.delta import log
+from cutwater.sinks.footers import read_footers, statistics
+from cutwater.sinks.schemas import misfit, plain, unfit_for_delta, unfit_to_partition
+from cutwater.store.stores import Store, open_store
+
+CHECKPOINT_EVERY = 100
+HISTORY_MS = 30 * 24 * 3_600_000
+_SIDE_BY_SIDE = 16
+MANY = 1 << 62
+"""How many files a commit added of which nobody knows."""
+_NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+"""A rewind removes nothing of the log, whatever the table's properties say."""
+
+_FEATURES = {
+    "appendOnly",
+    "changeDataFeed",
+    "checkConstraints",
+    "columnMapping",
+    "deletionVectors",
+    "domainMetadata",
+    "generatedColumns",
+    "identityColumns",
+    "invariants",
+    "timestampNtz",
+}
+"""Table features with which plain files may be added, as long as no column or property makes use of them."""
+
+_LOG = logging.getLogger(__name__)
+
+
+def delta(
+    path: str,
+    partition_by: Sequence[str] | str | None = None,
+    final_by: str | None = None,
+    name: str | None = None,
+) -> DeltaSink:
+    """A Delta table at `path` (a folder or a bucket's URL), made with the first rows. With `final_by`, the
+    end of a window like "window.end", rows are shown when that is over for the whole pipeline."""
+    return DeltaSink(path, partition_by, final_by, name)
+
+
+class DeltaSink(Sink):
+    kind = "delta"
+    path: str
+
+    def __init__(
+        self, path: str, partition_by: Sequence[str] | str | None, final_by: str | None, name: str | None
+    ) -> None:
+        super().__init__(name or last_part(path), partition_by, final_by)
+        self.path = path
+        self._version = -1
+        self._transaction = 0
+        self._forgetful = False
+        self._own_version = -1
+        """The newest version that this process has seen to be the sink's own."""
+        self._problem: str | None = None
+        self._is_ours = False
+        self._lock = RLock()
+        self._published: set[str] = set()
+        self._looked_up_to = -1
+
+    def bind(self, store: Store, sink_name: str, schema_json: str, register: bool = True) -> None:
+        super().bind(store, sink_name, schema_json, register)
+        unfit = unfit_for_delta(self.schema) or unfit_to_partition(self.schema, self.partition_by)
+        if unfit is not None:
+            raise UserError(f"sink {self.name}: {unfit}")
+        self._load()
+        self._check_fit()
+
+    def _version_at(self, url: str) -> int:
+        with self._table_errors():
+            try:
+                return DeltaTable(url).version()
+            except TableNotFoundError:
+                return -1
+
+    def _place(self, create: bool) -> tuple[Store, str]:
+        own = self._own_id()
+        self._app = f"cutwater/{self.name}/{own}"
+        return open_store(self.path, create=create), f"{FOLDER}{own}/"
+
+    # --- what the table is ----------------------------------------------------------------------------
+
+    def head(self) -> TableHead:
+        with self._lock:  # publishing and discarding look at the same time
+            return self._follow()
+
+    def _follow(self) -> TableHead:
+        # A version that is gone was cleaned up while we were away, and those after it may be gone as well.
+        if self._version < 0 or not self._files.exists(log.commit_name(self._version)):
+            self._load()
+        self._check_own()
+        while (commit := self._commit_at(self._version + 1)) is not None:
+            if self._app in commit.transactions:
+                self._own_version = commit.version
+            if commit.defines:
+                self._load()
+            else:
+                self._version = commit.version
+                self._remember(commit.transactions.get(self._app))
+        return TableHead(self._version, self._transaction, self._forgetful)
+
+    def _check_own(self) -> None:
+        """A writer that does not create commits with put-if-absent can put its own over ours, and rows are gone that
+        were published. It cannot be kept from that; but it is seen, and said."""
+        commit = self._commit_at(self._own_version) if self._own_version >= 0 else None
+        if commit is not None and self._app not in commit.transactions:
+            raise StoreError(
+                f"sink {self.name}: version {commit.version} of the Delta table {self.path}, which held rows of an "
+                f"epoch, was overwritten by another writer ({commit.operation}), which looks first and then writes "
+                "instead of creating commits with a conditional put. Stop it; then restore a checkpoint from before "
+                "that, with `--force` if what it wrote may go: the rows come again"
+            )
+
+    def _remember(self, transaction: int | None) -> None:
+        """Takes note of a transaction that the table has had; it may forget it, and we do not."""
+        if transaction is not None:
+            self._transaction = transaction
+            self._forgetful = False
+
+    def _load(self) -> None:
+        """Takes the table's state from its log as a whole."""
+        with self._table_errors():
+            try:
+                table = DeltaTable(self._files.url)
+            except TableNotFoundError:
+                self._version, self._transaction, self._problem = -1, 0, None
+                self._forgetful, self._is_ours, self._own_version = False, False, -1
+                return
+            self._version = table.version()
+            self._remember(table.transaction_version(self._app))
+            configuration = table.metadata().configuration
+            self._is_ours = configuration.get(log.MADE_BY) == log.CUTWATER
+            self._problem = self._find_problem(table) if self._schema is not None else None
+        if self._transaction == 0:
+            self._look_back()
+        if log.FORGETS_AFTER in configuration:
+            _LOG.warning(
+                "the Delta table %s forgets Cutwater's transactions after some time, by its property %s; the marks in "
+                "the store and the table's log make up for that as long as they last. Better unset it",
+                self.path,
+                log.FORGETS_AFTER,
+            )
+
+    def _look_back(self) -> None:
+        """The table names no transaction of ours: it never had one, or has forgotten it. Its log knows, as far as
+        it goes back."""
+        for commit in log.read_commits(self._files, range(self._version, self._since, -1)):
+            if commit is None:
+                self._forgetful = True
+                return
+            if self._app in commit.transactions:
+                self._remember(commit.transactions[self._app])
+                return
+
+    def _find_problem(self, table: DeltaTable) -> str | None:
+        """Why rows cannot be added to the table, `None` if they can."""
+        schema = msgspec.json.decode(table.schema().to_json())
+        metadata = table.metadata()
+        used = {k for field in schema["fields"] for k in field["metadata"] if k.startswith("delta.")}
+        used.update(set(table.protocol().writer_features or ()) - _FEATURES)
+        used.update(k for k in metadata.configuration if k.startswith("delta.constraints."))
+        if metadata.configuration.get("delta.columnMapping.mode", "none") != "none":
+            used.add("delta.columnMapping.mode")
+        if used:
+            return f"the table uses {', '.join(sorted(used))}, which Cutwater cannot write"
+        if tuple(metadata.partition_columns) != self.partition_by:
+            return (
+                f"it is partitioned by {metadata.partition_columns}, and the sink by {[*self.partition_by]}"
+            )
+        return misfit(schema, self.schema)
+
+    def _check_fit(self) -> None:
+        if self._problem is not None:
+            raise UserError(
+                f"sink {self.name} cannot add to the Delta table {self.path}: {self._problem}. "
+                "Change the rows or the table, or give the sink another path"
+            )
+
+    def _commit_at(self, version: int) -> log.Commit | None:
+        return next(log.read_commits(self._files, [version]))
+
+    # --- what becomes of it ---------------------------------------------------------------------------
+
+    def publish(
+        self, expected_version: int, transaction: int, files: tuple[str, ...], epoch: int | None = None
+    ) -> int | None:
+        if not self._is_next(expected_version, transaction):
+            return None
+        self._check_fit()
+        footers = read_footers(self._files, files)
+        added = [self._add(name, footer) for name, footer in zip(files, footers, strict=True)]
+        info = log.commit_info("STREAMING UPDATE", epoch, outputMode="Append", queryId=self._app)
+        version = self._commit(expected_version, transaction, info, added)
+        if version is not None and (version + 1) % CHECKPOINT_EVERY == 0:
+            self._checkpoint()
+        return version
+
+    def rewind(
+        self, expected_version: int, transaction: int, to_version: int, force: bool = False
+    ) -> int | None:
+        if not self._is_next(expected_version, transaction):
+            return None
+        refuse_foreign(self.name, self._foreign(to_version, expected_version), force)
+        with self._table_errors():
+            table = DeltaTable(self._files.url, version=expected_version) if expected_version >= 0 else None
+            if table is None or to_version == expected_version or (to_version < 0 and not table.file_uris()):
+                info = log.commit_info("RESTORE", None, version=str(to_version))
+                return self._commit(expected_version, transaction, info, [])
+            return self._restore(table, transaction, to_version)
+
+    def _commit(
+        self, expected_version: int, transaction: int, info: log.Actions, added: log.Actions
+    ) -> int | None:
+        made = log.definition(plain(self.schema), self.partition_by) if expected_version < 0 else []
+        actions = [*info, *made, *log.transaction_action(self._app, transaction), *added]
+        name = log.commit_name(expected_version + 1)
+        return expected_version + 1 if self._files.create(name, log.encode_commit(actions)) else None
+
+    def _add(self, name: str, footer: Any) -> dict[str, Any]:
+        size = self._files.size(name)
+        if size is None:
+            raise SinkFailed(f"the staged file {name} vanished while it was being published")
+        return log.add_action(name, size, partition_values(name, self.partition_by), statistics(footer))
+
+    def _restore(self, table: DeltaTable, transaction: int, to_version: int) -> int | None:
+        """Takes rows back, in one commit right behind the version that `table` shows."""
+        expected = table.version()
+        properties = CommitProperties(
+            max_commit_retries=0, app_transactions=[Transaction(self._app, transaction)]
+        )
+        try:
+            if to_version < 0:
+                table.delete(commit_properties=properties, post_commithook_properties=_NO_HOOKS)
+            else:
+                table.restore(to_version, commit_properties=properties, post_commithook_properties=_NO_HOOKS)
+        except CommitFailedError as error:
+            if self.head().version > expected:
+                return None
+            raise SinkFailed(
+                f"sink {self.name} could not go back to version {to_version}: {error}"
+            ) from error
+        except DeltaError as error:
+            if "missing file" not in str(error):
+                raise
+            raise StoreError(
+                f"sink {self.name} cannot go back to version {to_version} of {self.path}: files of "
+                f"it were removed, by VACUUM or by hand ({error}). Restore a newer checkpoint, or bring "
+                "them back"
+            ) from error
+        sync(self._files, [log.commit_name(expected + 1)])
+        return expected + 1
+
+    def _foreign(self, after: int, upto: int) -> list[str]:
+        """What others did to the table in the versions after `after`."""
+        done = []
+        for commit in log.read_commits(self._files, range(after + 1, upto + 1)):
+            if commit is None:
+                raise StoreError(
+                    f"sink {self.name} cannot go back to version {after} of {self.path}: the table's log no "
+                    "longer goes back that far. Restore a newer checkpoint"
+                )
+            if commit.matters and self._app not in commit.transactions:
+                done.append(str(commit))
+        return done
+
+    def _checkpoint(self) -> None:
+        """Keeps the log quick to read. The commit is done: should this fail, the next one will do. The log itself
+        stays: `trim` knows what of it is needed."""
+        try:
+            DeltaTable(self._files.url).create_checkpoint()
+        except (DeltaError, OSError) as error:
+            _LOG.warning("no checkpoint of the Delta table %s could be written: %s", self.path, error)
+
+    # --- history --------------------------------------------------------------------------------------
+
+    def find(self, transaction: int) -> int | None:
+        version = self._find_version(transaction)
+        return version if version is not None and self._can_go_back(version) else None
+
+    def history(self, transaction: int) -> TableHistory | None:
+        version = self._find_version(transaction)
+        if version is None:
+            return None
+        commit = self._commit_at(version) if version >= 0 else None
+        if version < 0:
+            own = files = 0
+        elif commit is not None:
+            own, files = commit.transactions.get(self._app, 0), len(commit.added)
+        else:  # it is known by a checkpoint of the log
+            with self._table_errors():
+                own = DeltaTable(self._files.url, version=version).transaction_version(self._app) or 0
+            files = MANY
+        return TableHistory(own, files, tuple(self._foreign(version, self._version)))
+
+    def trim(self, transaction: int) -> None:
+        """Only for tables that we made: of others' history others dispose. What is younger than Delta's own default
+        stays too, for readers that travel in time."""
+        needed = self._find_version(transaction) if self._is_ours else None
+        if needed is None:
+            return
+        for version in reversed([v for v in log.checkpoints(self._files, 0) if v <= needed]):
+            commit = self._commit_at(version)
+            if commit is None or commit.timestamp is None:
+                return
+            if commit.timestamp < log.now_ms() - HISTORY_MS:
+                self._files.delete(log.names_before(self._files, version))
+                return
+
+    def _can_go_back(self, version: int) -> bool:
+        """Whether a version can be read, and all files are there that it has and the newest has not."""
+        if version < 0 or version == self._version:
+            return True
+        with self._table_errors():
+            try:
+                then = DeltaTable(self._files.url, version=version)
+            except TableNotFoundError:
+                return False
+            old = _files_of(then) - _files_of(DeltaTable(self._files.url))
+        with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
+            return all(pool.map(self._files.exists, (name for name in old if not _is_elsewhere(name))))
+
+    def _find_version(self, transaction: int) -> int | None:
+        """The version to which a transaction belongs, `None` if the log does not go back that far."""
+        head = self.head().version
+        oldest = oldest_own = head + 1
+        for commit in log.read_commits(self._files, range(head, self._since, -1)):
+            if commit is None:
+                return self._find_in_checkpoint(transaction, oldest)
+            oldest = commit.version
+            own = commit.transactions.get(self._app)
+            if own is not None and own <= transaction:
+                return oldest
+            if own is not None:
+                oldest_own = oldest
+        return oldest_own - 1
+
+    def _find_in_checkpoint(self, transaction: int, oldest_commit: int) -> int | None:
+        """The oldest version that can still be read, if the table was then as it was at the transaction. One that
+        names no transaction may have forgotten it."""
+        oldest = self._oldest_table(oldest_commit)
+        own = oldest.transaction_version(self._app) if oldest is not None else None
+        return oldest.version() if oldest is not None and own is not None and own <= transaction else None
+
+    def _oldest_table(self, oldest_commit: int) -> DeltaTable | None:
+        """The table at the oldest version that can be read once earlier commits have been cleaned up."""
+        versions = log.checkpoints(self._files, oldest_commit - 1)
+        with self._table_errors():
+            return DeltaTable(self._files.url, version=versions[0]) if versions else None
+
+    def _shown_now(self) -> dict[str, int | None]:
+        with self._table_errors():
+            try:
+                adds = DeltaTable(self._files.url).get_add_actions(flatten=True)
+            except TableNotFoundError:
+                return {}
+            sizes = zip(adds.column("path").to_pylist(), adds.column("size_bytes").to_pylist(), strict=True)
+            return {unquote(path): size for path, size in sizes if not _is_elsewhere(path)}
+
+    def _shown(self, attempts: Iterable[str]) -> set[str]:
+        head = self.head().version
+        oldest = head + 1
+        for commit in log.read_commits(self._files, range(head, self._looked_up_to, -1)):
+            if commit is None:
+                table = self._oldest_table(oldest)
+                if table is None:
+                    raise StoreError(
+                        f"sink {self.name} cannot tell which of its files are in the table {self.path}: its log begins "
+                        f"at version {oldest}, and there is no checkpoint before that. No staged file is removed"
+                    )
+                self._note(_files_of(table))
+                break
+            oldest = commit.version
+            self._note(commit.added)
+        self._looked_up_to = head
+        return self._published & set(attempts)
+
+    def _note(self, names: Iterable[str]) -> None:
+        own = (name.removeprefix(self._prefix) for name in names if name.startswith(self._prefix))
+        self._published.update(name.partition("/")[0] for name in own)
+
+    @contextmanager
+    def _table_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except DeltaProtocolError as error:
+            raise UserError(
+                f"sink {self.name}: the Delta table {self.path} needs more than Cutwater can do: {error}. "
+                "Give the sink another path"
+            ) from error
+        except DeltaError as error:
+            raise SinkFailed(f"sink {self.name}: the Delta table {self.path}: {error}") from error
+
+
+def _files_of(table: DeltaTable) -> set[str]:
+    """The names of the files that a version of a table shows."""
+    return {unquote(path) for path in table.get_add_actions().column("path").to_pylist()}
+
+
+def _is_elsewhere(name: str) -> bool:
+    """Whether a file does not lie in the table's folder, as those of a shallow clone."""
+    return "://" in name or name.startswith("/")

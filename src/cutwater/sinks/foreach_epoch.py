@@ -1,0 +1,109 @@
+"""A function as a sink: it gets the rows of every epoch once that is committed, at least once.
+
+For one epoch it always gets the same rows, so a function that remembers (or can look up) which epoch it did
+last makes that exactly once. What was called cannot be taken back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+
+from cutwater.protocol.base.effects import TableHead
+from cutwater.protocol.base.errors import StoreError, UserError
+from cutwater.sinks.contract import Sink, SinkFailed
+from cutwater.sinks.footers import read_footers
+from cutwater.spark.files import Files
+from cutwater.store.stores import Store
+
+REMEMBERED = 100
+
+Function = Callable[[DataFrame, int], object]
+
+
+class Done(msgspec.Struct, frozen=True):
+    """The function was called for this epoch, or told of nothing because of a restore (`None`)."""
+
+    epoch: int | None
+
+
+def call(function: Function, name: str | None = None, final_by: str | None = None) -> CallSink:
+    """Calls `function(rows, epoch)` with a batch DataFrame of every committed epoch that has rows."""
+    return CallSink(function, name, final_by)
+
+
+class CallSink(Sink):
+    """Its versions are the transactions themselves."""
+
+    kind = "call"
+    rewinds = False
+    appends_only = False
+    calls_user = True
+
+    def __init__(self, function: Function, name: str | None, final_by: str | None) -> None:
+        super().__init__(name or str(getattr(function, "__name__", function)), None, final_by)
+        self._function = function
+        self._spark: SparkSession | None = None
+
+    def attach(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def _place(self, create: bool) -> tuple[Store, str]:
+        return self._store, f"staged/{self.name}/"
+
+    @property
+    def _done(self) -> str:
+        return f"{self._prefix}done/"
+
+    def head(self) -> TableHead:
+        done = self._transactions()
+        return TableHead(done[-1], done[-1]) if done else TableHead(-1, 0)
+
+    def _transactions(self) -> list[int]:
+        names = (name.removeprefix(self._done).removesuffix(".json") for name in self._files.list(self._done))
+        return [int(name) for name in names if name.isdecimal()]
+
+    def find(self, transaction: int) -> int | None:
+        return max((done for done in self._transactions() if done <= transaction), default=-1)
+
+    def publish(
+        self, expected_version: int, transaction: int, files: tuple[str, ...], epoch: int | None = None
+    ) -> int | None:
+        if not self._is_next(expected_version, transaction):
+            return None
+        if self._spark is None or epoch is None:
+            raise UserError(
+                f"sink {self.name} calls a function, and needs a Spark session and an epoch for it"
+            )
+        try:
+            read_footers(self._files, files)
+        except StoreError:
+            if self._is_next(expected_version, transaction):
+                raise
+            return None  # another process was faster, and has cleared them away
+        schema = json.dumps(self.schema)
+        rows = Files(self._spark).frame([self._files.spark_url(name) for name in files], schema)
+        try:
+            self._function(rows, epoch)
+        except Exception as error:
+            raise SinkFailed(
+                f"sink {self.name}: its function failed on epoch {epoch}: {type(error).__name__}: {error}"
+            ) from error
+        return self._mark(transaction, epoch)
+
+    def rewind(
+        self, expected_version: int, transaction: int, to_version: int, force: bool = False
+    ) -> int | None:
+        return self._mark(transaction, None) if self._is_next(expected_version, transaction) else None
+
+    def _mark(self, transaction: int, epoch: int | None) -> int:
+        self._files.create(f"{self._done}{transaction:012d}.json", msgspec.json.encode(Done(epoch)))
+        self._files.delete([f"{self._done}{done:012d}.json" for done in self._transactions()[:-REMEMBERED]])
+        return transaction
+
+    def _shown(self, attempts: Iterable[str]) -> set[str]:
+        """No attempt: what a function got is not needed again. The marks are no attempt either."""
+        return {"done"}

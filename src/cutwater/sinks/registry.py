@@ -1,0 +1,65 @@
+"""Sinks as the store knows them: whoever has only the store can ask their targets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pyspark.sql import DataFrame
+
+from cutwater.protocol.base.effects import TableHistory
+from cutwater.protocol.base.errors import StoreError
+from cutwater.sinks.contract import Description, Sink, description
+from cutwater.sinks.delta.sink import delta
+from cutwater.sinks.foreach_epoch import call
+from cutwater.sinks.parquet import parquet
+from cutwater.store.stores import Store
+
+
+def open_sinks(store: Store, names: Iterable[str]) -> dict[str, Sink]:
+    """These sinks of the pipeline in a store, to be asked (`head`, `find`) and not to be written to. Needs neither
+    the user's code nor Spark. Raises `StoreError` if one is not known, or if its place is gone."""
+    return {name: open_sink(store, name) for name in names}
+
+
+def open_sink(store: Store, name: str) -> Sink:
+    """One of them."""
+    known = description(store, name)
+    if known is None:
+        raise StoreError(
+            f"{store.url} does not say where sink {name} writes to; that is written down when the pipeline is started: "
+            "start it once, then try again"
+        )
+    sink = _make(name, known)
+    try:
+        sink.open(store, name)
+    except StoreError as error:
+        raise StoreError(f"sink {name} cannot be asked: {error}") from error
+    return sink
+
+
+def find_version(store: Store, sink: str, transaction: int) -> int | None:
+    """The version of a sink's table to which a restore would go back (`Sink.find`). A store from before sinks were
+    written down cannot say where they are: then nothing is known against it."""
+    if description(store, sink) is None:
+        return 0
+    return open_sink(store, sink).find(transaction)
+
+
+def read_history(store: Store, sink: str, transaction: int) -> TableHistory | None:
+    """What a sink's table says of the version that `find_version` finds (`Sink.history`)."""
+    if description(store, sink) is None:
+        return None
+    return open_sink(store, sink).history(transaction)
+
+
+def _make(name: str, known: Description) -> Sink:
+    if known.kind == "call":
+        return call(_not_here, name, known.final_by)
+    kinds = {"delta": delta, "parquet": parquet}
+    if known.kind not in kinds or known.url is None:
+        raise StoreError(f"sink {name} is a {known.kind!r}, which this version of Cutwater does not know")
+    return kinds[known.kind](known.url, known.partition_by, known.final_by, name)
+
+
+def _not_here(rows: DataFrame, epoch: int) -> None:
+    raise AssertionError("a sink that was only opened calls nothing")

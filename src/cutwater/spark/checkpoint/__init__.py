@@ -1,0 +1,1 @@
+"""Spark's checkpoint folders in the store: offsets, commits, source logs, state files."""

@@ -1,0 +1,365 @@
+"""One Spark checkpoint folder in the store: what it holds, and which batches need which of its files.
+
+Batches are Spark's own numbers in here. A batch *needs* the files from which a query goes on after it.
+
+A query that starts without state, and behind positions that its sources have reached, begins with batch 0: only that
+one works with empty state, whatever keeps it. So these positions are those of a batch -1 (`first_plan`), which Spark
+takes for the last one that it committed. (Batch 0 itself it would run again from the sources' beginning; but no
+folder is ever made with a batch that was not committed.)
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from cutwater.protocol.base.chain import digest
+from cutwater.protocol.base.errors import StoreError
+from cutwater.spark.checkpoint.offsets import (
+    STARTED,
+    Commit,
+    Offsets,
+    next_plan,
+    parse_commit,
+    parse_offsets,
+    starting_plan,
+)
+from cutwater.spark.checkpoint.source_logs import (
+    COMPACT,
+    can_start,
+    needed_entries,
+    needed_to_rewrite,
+    written_anew,
+)
+from cutwater.spark.checkpoint.state_files import (
+    FOREVER,
+    Place,
+    Spans,
+    StateStore,
+    listed_tables,
+    split_name,
+    stores_of,
+    version_of,
+)
+from cutwater.spark.leaves import SOURCES, Leaf, parse_leaves
+from cutwater.store.stores import Store
+
+BASE = "cutwater/base.json"
+COMPLETE = "cutwater/complete"
+OPERATOR = re.compile(r"state/(\d+)/_metadata/(?:metadata|v2/(\d+))")
+_BATCH = re.compile(r"(offsets|commits|prepared)/(-?\d+)(?:\.json)?")
+_SOURCE_LOG = re.compile(r"sources/(\d+)/(\d+)(?:\.compact)?")
+_SCHEMA = re.compile(r"state/\d+/_stateSchema/.+/(\d+)_[^/]+")
+
+T = TypeVar("T")
+
+
+@dataclass
+class Cache:
+    """What is known of files that never change, so that each is read once. One per process and stage."""
+
+    checksums: dict[str, str] = field(default_factory=dict)
+    commits: dict[str, Commit] = field(default_factory=dict)
+    offsets: dict[str, Offsets] = field(default_factory=dict)
+    sources: dict[str, tuple[Leaf, ...]] = field(default_factory=dict)
+    tables: dict[str, list[str]] = field(default_factory=dict)
+    operators: dict[str, list[Place]] = field(default_factory=dict)
+    bases: dict[str, int] = field(default_factory=dict)
+    seen: dict[str, int] = field(default_factory=dict)
+
+
+def is_lasting(name: str) -> bool:
+    """Whether a file in a folder is of no batch: every batch after it needs it."""
+    of_batch = _BATCH.fullmatch(name) or _SOURCE_LOG.fullmatch(name) or split_name(name)
+    return not of_batch and name != COMPLETE
+
+
+class Voucher:
+    """Takes the checksums that the records of one incarnation's batches carry: of what Spark has written since the
+    folder was made, and a query needs that goes on after the batch. (For what was there before, the folder's mark
+    vouches; for state, Spark.) Each record has all of them, because those of earlier batches may be gone."""
+
+    def __init__(self, store: Store, prefix: str, leaves: Iterable[Leaf]) -> None:
+        self._store = store
+        self._prefix = prefix
+        self._places = {leaf.log: place for place, leaf in enumerate(leaves) if leaf.log is not None}
+        self._logs: dict[int, dict[int, str]] = {log: {} for log in self._places}
+        self._lasting: dict[str, str] | None = None
+        self._before: tuple[str, bytes] | None = None
+        self._known: dict[str, str] = {}
+
+    def checksums(self, batch: int, data: bytes) -> dict[str, str]:
+        """By name in the folder, where `data` is the plan of the batch."""
+        if self._lasting is None:
+            names = (name.removeprefix(self._prefix) for name in self._store.list(self._prefix))
+            self._lasting = self._read([name for name in names if is_lasting(name)])
+            before = self._store.read(f"{self._prefix}offsets/{batch - 1}") if batch > 0 else None
+            self._before = (f"offsets/{batch - 1}", before) if before is not None else None
+        name = f"offsets/{batch}"
+        plans = dict([self._before] if self._before is not None else [])
+        entries = self._log_entries(parse_offsets(name, data))
+        self._before = name, data
+        plans[name] = data
+        return {**self._lasting, **entries, **{name: digest(plan) for name, plan in plans.items()}}
+
+    def _log_entries(self, plan: Offsets) -> dict[str, str]:
+        before = parse_offsets(*self._before) if self._before is not None else None
+        needed: dict[str, str] = {}
+        for number, place in self._places.items():
+            upto, after = plan.log_offset(place), before.log_offset(place) if before is not None else None
+            if upto is None:  # no file source: it has written where it began, and never anything else
+                begun = f"sources/{number}/0"
+                self._known |= self._read([begun]) if begun not in self._known else {}
+                needed |= {begun: self._known[begun]} if begun in self._known else {}
+                continue
+            new = range(0 if after is None else after + 1, upto + 1)
+            found = self._read([f"sources/{number}/{e}{end}" for e in new for end in ("", COMPACT)])
+            self._known |= found
+            log = self._logs[number]
+            log.update({int(name.split("/")[2].removesuffix(COMPACT)): name for name in found})
+            kept = needed_entries(log, after, upto)
+            for entry in log.keys() - kept:
+                self._known.pop(log.pop(entry))
+            needed |= {name: self._known[name] for name in log.values()}
+        return needed
+
+    def _read(self, names: list[str]) -> dict[str, str]:
+        found = self._store.read_many([self._prefix + name for name in names])
+        return {name: digest(data) for name, data in zip(names, found, strict=True) if data is not None}
+
+
+class SparkFolder:
+    """The folder at `prefix` as it was when this object was made, or what `names` says of it."""
+
+    def __init__(self, store: Store, prefix: str, cache: Cache, names: Iterable[str] | None = None) -> None:
+        self.prefix = prefix
+        self.offsets: set[int] = set()
+        self.commits: set[int] = set()
+        self.prepared: set[int] = set()
+        self._whole: set[str] = set()
+        self._stores: dict[Place, StateStore] = {}
+        self._operators: dict[int, dict[int, str]] = defaultdict(dict)
+        self._schemas: dict[str, int] = {}
+        self._logs: dict[int, dict[int, str]] = defaultdict(dict)
+        self._store = store
+        self._cache = cache
+        for name in names if names is not None else store.list(prefix):
+            self._add(name.removeprefix(prefix))
+
+    def _add(self, name: str) -> None:
+        if match := _BATCH.fullmatch(name):
+            batches: set[int] = getattr(self, match[1])
+            batches.add(int(match[2]))
+        elif match := _SOURCE_LOG.fullmatch(name):
+            self._logs[int(match[1])][int(match[2])] = name
+        elif match := OPERATOR.fullmatch(name):
+            self._operators[int(match[1])][int(match[2] or 0)] = name
+        elif match := _SCHEMA.fullmatch(name):
+            self._schemas[name] = int(match[1])
+        elif found := split_name(name):
+            place, file = found
+            if place not in self._stores:
+                self._stores[place] = StateStore(place, self._commit, self._tables)
+            self._stores[place].add(name, file)
+        elif name != COMPLETE:
+            self._whole.add(name)
+
+    # --- what files say -----------------------------------------------------------------------------
+
+    def _commit(self, batch: int) -> Commit | None:
+        if batch not in self.commits:
+            return None
+        return self._known(self._cache.commits, f"commits/{batch}", parse_commit)
+
+    def _plan(self, batch: int) -> Offsets | None:
+        if batch not in self.offsets:
+            return None
+        return self._known(self._cache.offsets, f"offsets/{batch}", parse_offsets)
+
+    def _tables(self, snapshot: str) -> list[str]:
+        if not snapshot.endswith(".zip"):
+            return []
+        folder = snapshot.rpartition("/")[0]
+        listed = self._known(self._cache.tables, snapshot, listed_tables) or []
+        return [f"{folder}/{table}" for table in listed]
+
+    def _known(self, known: dict[str, T], file: str, parse: Callable[[str, bytes], T]) -> T | None:
+        name = self.prefix + file
+        if name not in known:
+            data = self._store.read(name)
+            if data is None:
+                return None
+            known[name] = parse(name, data)
+        return known[name]
+
+    # --- what a batch needs -------------------------------------------------------------------------
+
+    def last_committed(self, start: int) -> int:
+        """The last batch that Spark has committed and that has its prepared record; at least `start`, with
+        which the folder was made."""
+        done = self.commits & self.offsets & self.prepared
+        return max((batch for batch in done if batch > start), default=start)
+
+    def needed(self, batch: int) -> set[str] | None:
+        """The files that a batch needs; `None` if some are gone. A table that a snapshot lists is named
+        whether it is there or not."""
+        plan = self._plan(batch)
+        before = batch - 1 if batch else 0
+        if plan is None or before not in self.offsets or batch not in self.commits:
+            return None
+        names = {f"offsets/{batch}", f"offsets/{before}", f"commits/{batch}"}
+        names.update(name for name in self._whole if batch >= 0 or not name.startswith("state/"))
+        names.update(name for name, since in self._schemas.items() if since <= batch)
+        for source in self._with_log(plan):
+            log, entries = self._logs.get(source, {}), self._entries(source, batch)
+            if not entries <= log.keys():
+                return None
+            names.update(log[entry] for entry in entries)
+        if batch < 0:
+            return names  # what state there is belongs to batches that come after
+        places = set(self._stores)
+        for versions in self._operators.values():
+            newest = max((version for version in versions if version <= batch), default=None)
+            if newest is None:
+                return None
+            names.add(versions[newest])
+            stores = self._known(self._cache.operators, versions[newest], stores_of)
+            places.update(stores or [])
+        for place in places:
+            chain = self._stores[place].chain(batch + 1) if place in self._stores else None
+            if chain is None:
+                return None
+            names.update(self._stores[place].files(chain))
+            names.update(f"commits/{key.version - 1}" for key in chain.used())
+        return names
+
+    def _entries(self, source: int, batch: int) -> set[int]:
+        """The entries of a source's own log that a batch needs: all, if it is no file source."""
+        log = self._logs.get(source, {})
+        upto = self._read_upto(source, batch)
+        if upto is None:
+            return set(log)
+        return needed_entries(log, self._read_upto(source, batch - 1), upto)
+
+    def _read_upto(self, source: int, batch: int) -> int | None:
+        plan = self._plan(batch)
+        leaf = self._with_log(plan).get(source) if plan is not None else None
+        return plan.log_offset(leaf) if plan is not None and leaf is not None else None
+
+    def _with_log(self, plan: Offsets) -> dict[int, int]:
+        """The native sources, by the number of their log, and the place of each (one of them, if it is read twice) in
+        the plan. Without a record of that each place has a log of its own."""
+        recorded = self.recorded_leaves()
+        if recorded is None:
+            return dict(enumerate(plan.native))
+        return {leaf.log: place for place, leaf in enumerate(recorded) if leaf.log is not None}
+
+    def positions(self) -> tuple[str | None, ...] | None:
+        """The newest positions; `None` if there are none yet."""
+        plan = self._plan(max(self.offsets, default=-1))
+        return plan.sources if plan is not None else None
+
+    def recorded_leaves(self) -> tuple[Leaf, ...] | None:
+        """What the plan reads, if there is a record of it."""
+        return self._known(self._cache.sources, SOURCES, parse_leaves) if SOURCES in self._whole else None
+
+    @property
+    def first(self) -> int:
+        """The first batch after which a query can go on with what is in here."""
+        return -1 if -1 in self.commits else 0
+
+    def first_plan(self, consumed: Mapping[str, int]) -> dict[str, bytes]:
+        """By name what has a query start without state where this folder's last batch has left the sources, and at
+        these positions on channels."""
+        last = max(self.commits, default=-1)
+        plan = self._plan(last)
+        if plan is None:
+            raise StoreError(
+                f"the positions of batch {last} are gone from {self.prefix}; restore another checkpoint"
+            )
+        lines = starting_plan(plan, consumed)
+        return {"offsets/-2": lines, "offsets/-1": lines, "commits/-1": STARTED}
+
+    def logs_written_anew(self, setting: int) -> tuple[set[str], dict[str, bytes]]:
+        """The files of source logs with which Spark would not start, where its setting for their interval is this,
+        and by name what to put in their place."""
+        instead: dict[str, bytes] = {}
+        replaced: set[str] = set()
+        for source, log in self._logs.items():
+            read = [self._read_upto(source, batch) for batch in self.offsets]
+            if all(upto is None for upto in read) or can_start(log, setting):
+                continue
+            names = [log[entry] for entry in needed_to_rewrite(log) if entry in log]
+            data = self._store.read_many([self.prefix + name for name in names])
+            contents = {name: text for name, text in zip(names, data, strict=True) if text is not None}
+            lowest = min(-1 if upto is None else upto for upto in read)
+            instead |= written_anew(self.prefix, contents, log, lowest, setting)
+            replaced.update(log.values())
+        return replaced, instead
+
+    def due_plan(self, now_ms: int) -> dict[str, bytes]:
+        """By name the plan of the batch with which a query has to go on, if there must be one: a batch without new rows,
+        which shows what the last one has closed. Spark runs it by itself, unless it is stopped in between; after a
+        start it waits for new rows first. (A query that reads a channel gets a batch then anyway.)"""
+        last = max(self.commits, default=-1)
+        plan, commit = self._plan(last), self._commit(last)
+        if plan is None or commit is None or len(plan.native) < len(plan.sources):
+            return {}
+        data = self._store.read(f"{self.prefix}offsets/{last}")
+        if data is None or not self._operators or commit.watermark_ms <= plan.watermark_ms:
+            return {}
+        return {f"offsets/{last + 1}": next_plan(f"offsets/{last}", data, commit.watermark_ms, now_ms)}
+
+    # --- which batches need a file --------------------------------------------------------------------
+
+    def spans(self, live: bool) -> Spans:
+        """Which batches need each file. Where a query runs (`live`) that can be batches to come."""
+        # Listed after the snapshots: a checkpoint that did without one of them is of one of these batches.
+        for name in self._store.list(f"{self.prefix}commits/"):
+            self._add(name.removeprefix(self.prefix))
+        newest = max(self.commits, default=-1)
+
+        def seen(snapshot: str) -> int:
+            return self._cache.seen.setdefault(self.prefix + snapshot, newest)
+
+        spans: Spans = {}
+        for state in self._stores.values():
+            spans.update(state.spans(newest, seen))
+        chains: dict[int, int] = {}
+        for name, (_, until) in spans.items():
+            if (version := version_of(name)) is not None:
+                chains[version - 1] = max(chains.get(version - 1, -1), until)
+        for batch in self.commits:
+            spans[f"commits/{batch}"] = batch, max(batch + 1, chains.get(batch, -1))
+        for batch in self.offsets:
+            spans[f"offsets/{batch}"] = batch, batch + 1
+        for batch in self.prepared:
+            spans[f"prepared/{batch}.json"] = batch, batch
+        for source in self._logs:
+            spans.update(self._log_spans(source))
+        for versions in self._operators.values():
+            for since, name in versions.items():
+                later = (version - 1 for version in versions if version > since)
+                spans[name] = since, min(later, default=FOREVER)
+        spans.update({name: (since, FOREVER) for name, since in self._schemas.items()})
+        spans.update(dict.fromkeys((*self._whole, COMPLETE), (-1, FOREVER)))
+        if live:
+            return spans
+        return {name: (min(first, newest), min(until, newest)) for name, (first, until) in spans.items()}
+
+    def _log_spans(self, source: int) -> Spans:
+        """An entry that no batch needs is one that Spark has just planned, or left over from long ago."""
+        log = self._logs[source]
+        batches = sorted(self.offsets)
+        spans: dict[int, tuple[int, int]] = {}
+        for batch in batches:
+            for entry in self._entries(source, batch):
+                first, _ = spans.get(entry, (batch, batch))
+                spans[entry] = first, FOREVER if batch == batches[-1] else batch
+        last = max(spans, default=-1)
+        return {
+            name: spans.get(entry, (-1, FOREVER) if entry > last else (-1, -1)) for entry, name in log.items()
+        }

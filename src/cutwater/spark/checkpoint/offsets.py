@@ -1,0 +1,146 @@
+"""What Spark writes of a batch into its checkpoint: `offsets/<batch>` before, `commits/<batch>` after it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from cutwater.protocol.base.errors import StoreError
+
+_NO_OFFSET = "-"
+STARTED = b'v1\n{"nextBatchWatermarkMs":0}'
+"""The contents of `commits/<batch>` for one that did nothing."""
+
+
+class Offsets(msgspec.Struct, frozen=True):
+    """The plan of a batch: how far it reads each source (Spark's JSON, `None` for one that has nothing yet),
+    one per leaf of the query's plan in order, and the watermark that it works with."""
+
+    watermark_ms: int
+    timestamp_ms: int
+    conf: dict[str, str]
+    sources: tuple[str | None, ...]
+
+    @property
+    def native(self) -> tuple[int, ...]:
+        """Which of the sources are no channels."""
+        return tuple(
+            leaf for leaf, text in enumerate(self.sources) if text is None or position_in(text) is None
+        )
+
+    def log_offset(self, leaf: int) -> int | None:
+        """How far a file source's own log is read; `None` if it is of another kind or has nothing."""
+        text = self.sources[leaf] if leaf < len(self.sources) else None
+        try:
+            offset = msgspec.json.decode(text) if text is not None else None
+        except ValueError:
+            return None
+        found = offset.get("logOffset") if isinstance(offset, dict) else None
+        return found if isinstance(found, int) else None
+
+
+class Commit(msgspec.Struct, frozen=True):
+    """A batch is done: the next one's watermark, and by operator and partition the unique ids of the state
+    that it left, if state files have such (`None` if not)."""
+
+    watermark_ms: int
+    ids: dict[int, tuple[tuple[str, ...], ...]] | None
+
+    def ids_of(self, operator: int, partition: int) -> tuple[str, ...] | None:
+        """The ids of one partition's state stores; `None` if state files have no ids."""
+        if self.ids is None:
+            return None
+        partitions = self.ids.get(operator, ())
+        return partitions[partition] if partition < len(partitions) else ()
+
+
+def position_in(offset: str) -> tuple[str, int] | None:
+    """The channel and the position that an offset of Spark's names; `None` if it is a native source's."""
+    try:
+        value = msgspec.json.decode(offset)
+    except ValueError:
+        return None
+    if not isinstance(value, dict) or value.keys() - {"incarnation"} != {"channel", "batch"}:
+        return None
+    return str(value["channel"]), int(value["batch"])
+
+
+def parse_offsets(name: str, data: bytes) -> Offsets:
+    """The contents of `offsets/<batch>`; raises `StoreError` that names the file if they are not."""
+    version, metadata, *sources = _lines(name, data, 2)
+    if version != "v1":
+        raise StoreError(
+            f"{name} is of version {version!r}, in which sources have names; Cutwater knows v1 only. Set "
+            "spark.sql.streaming.queryEvolution.enableSourceEvolution to false"
+        )
+    values = _json(name, metadata or "{}")
+    try:
+        return Offsets(
+            watermark_ms=int(values.get("batchWatermarkMs", 0)),
+            timestamp_ms=int(values.get("batchTimestampMs", 0)),
+            conf=dict(values.get("conf") or {}),
+            sources=tuple(None if line == _NO_OFFSET else line for line in sources),
+        )
+    except (TypeError, ValueError) as error:
+        raise _unreadable(name, error) from error
+
+
+def next_plan(name: str, data: bytes, watermark_ms: int, timestamp_ms: int) -> bytes:
+    """The contents of the next `offsets/<batch>`, for a batch that reads nothing and works with a later watermark."""
+    version, metadata, *sources = _lines(name, data, 2)
+    values = _json(name, metadata or "{}")
+    values["batchWatermarkMs"] = watermark_ms
+    values["batchTimestampMs"] = max(timestamp_ms, values.get("batchTimestampMs", 0))
+    return "\n".join([version, msgspec.json.encode(values).decode(), *sources]).encode()
+
+
+def starting_plan(plan: Offsets, consumed: Mapping[str, int]) -> bytes:
+    """The contents of an `offsets/<batch>` with the positions of `plan`, on channels those that `consumed` has, and
+    with its settings, which say how state is kept; but without its watermark."""
+    metadata = {"batchWatermarkMs": 0, "batchTimestampMs": plan.timestamp_ms, "conf": plan.conf}
+    lines = ["v1", msgspec.json.encode(metadata).decode()]
+    for text in plan.sources:
+        found = position_in(text) if text is not None else None
+        if found is not None and found[0] in consumed:
+            text = msgspec.json.encode({"channel": found[0], "batch": consumed[found[0]]}).decode()
+        lines.append(_NO_OFFSET if text is None else text)
+    return "\n".join(lines).encode()
+
+
+def parse_commit(name: str, data: bytes) -> Commit:
+    """The contents of `commits/<batch>`; raises `StoreError` that names the file if they are not."""
+    version, *rest = _lines(name, data, 1)
+    if version not in ("v1", "v2", "v3"):
+        raise StoreError(f"{name} is of version {version!r}, which this Cutwater does not know; update it")
+    values = _json(name, rest[0] if rest else "{}")
+    ids = values.get("stateUniqueIds") or None
+    try:
+        return Commit(
+            watermark_ms=int(values.get("nextBatchWatermarkMs", 0)),
+            ids={int(op): tuple(map(tuple, parts)) for op, parts in ids.items()} if ids is not None else None,
+        )
+    except (TypeError, ValueError, AttributeError) as error:
+        raise _unreadable(name, error) from error
+
+
+def _lines(name: str, data: bytes, least: int) -> list[str]:
+    try:
+        lines = data.decode().split("\n")
+    except UnicodeDecodeError as error:
+        raise _unreadable(name, error) from error
+    if len(lines) < least or not lines[0].startswith("v"):
+        raise _unreadable(name, "it is cut off")
+    return lines
+
+
+def _json(name: str, text: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except ValueError as error:
+        raise _unreadable(name, error) from error
+
+
+def _unreadable(name: str, why: object) -> StoreError:
+    return StoreError(f"{name} cannot be read ({why}); restore the newest checkpoint")

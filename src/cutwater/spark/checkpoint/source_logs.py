@@ -1,0 +1,116 @@
+"""The log that a file source keeps of the files it has read: `sources/<source>/<entry>` in a Spark checkpoint.
+
+Every so many entries one goes by the name `<entry>.compact` and has in it all before it. After how many is written
+down nowhere. Spark concludes it from the names that it finds when it starts: from the last two `.compact` files; from a
+single one and its setting together; without any from its setting. Entries that do not fit what it has concluded cannot
+be read, so a copy of a log has at least the last two; one that does not fit all the same (the setting has been changed,
+or the copy was made without the one before the last) is written anew, as Spark would have written it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from cutwater.protocol.base.errors import StoreError
+
+SETTING = "spark.sql.streaming.fileSource.log.compactInterval"
+DEFAULT_INTERVAL = 10
+COMPACT = ".compact"
+KEPT = 2
+"""How many `.compact` files say what the interval is."""
+
+Log = Mapping[int, str]
+"""The names of a log's entries."""
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """What is looked at of a line: the entry to which it belongs."""
+
+    batchId: int
+
+
+def needed_entries(log: Log, after: int | None, upto: int) -> set[int]:
+    """The entries with which a source goes on that has read up to `upto`, in its last batch what comes after `after`:
+    those from the last `.compact` file on, the one that tells how often there is one, and the last batch's own."""
+    compacted = _compacted(log, upto)
+    first = compacted[-1] if compacted else 0
+    begin = first if after is None else min(first, after + 1)
+    return {*compacted[-KEPT:], *range(begin, upto + 1)}
+
+
+def can_start(log: Log, setting: int) -> bool:
+    """Whether Spark finds what it looks for in a log, where its setting for the interval is this."""
+    if not log:
+        return True
+    interval = _interval(_compacted(log), setting)
+    last = max(log)
+    first = max(0, (last + 1) // interval * interval - 1)
+    return all(
+        entry in log and log[entry].endswith(COMPACT) == _is_compact(entry, interval)
+        for entry in range(first, last + 1)
+    )
+
+
+def written_anew(
+    prefix: str, contents: Mapping[str, bytes], log: Log, lowest: int, setting: int
+) -> dict[str, bytes]:
+    """The same log, by name, as Spark would have written it with this setting. It can be cut wherever `lowest` or more
+    has been read. `contents`: what the log has below `prefix`."""
+    folder = log[max(log)].rpartition("/")[0]
+    last = max(log)
+    lines = [line for name, data in contents.items() for line in _lines(prefix + name, data)]
+    if {entry for entry, _ in lines} != set(range(last + 1)):
+        raise StoreError(
+            f"the source log {prefix}{folder} does not have all of its entries up to {last}; restore another checkpoint"
+        )
+    found: dict[str, bytes] = {}
+    begin = (lowest + 1) // setting * setting - 1
+    for entry in range(max(begin - setting, 0), last + 1):
+        if _is_compact(entry, setting):
+            found[f"{folder}/{entry}{COMPACT}"] = _text(line for of, line in lines if of <= entry)
+        elif entry > begin:
+            found[f"{folder}/{entry}"] = _text(line for of, line in lines if of == entry)
+    return found
+
+
+def needed_to_rewrite(log: Log) -> range:
+    """The entries that together have all lines of a log."""
+    return range(max(_compacted(log), default=0), max(log) + 1)
+
+
+def _compacted(log: Log, upto: int | None = None) -> list[int]:
+    return sorted(e for e, name in log.items() if name.endswith(COMPACT) and (upto is None or e <= upto))
+
+
+def _is_compact(entry: int, interval: int) -> bool:
+    return (entry + 1) % interval == 0
+
+
+def _interval(compacted: list[int], setting: int) -> int:
+    """What Spark concludes (`CompactibleFileStreamLog.compactInterval`)."""
+    if not compacted:
+        return setting
+    if len(compacted) > 1:
+        return compacted[-1] - compacted[-2]
+    count = compacted[-1] + 1
+    if setting >= count // 2:
+        return count
+    return next(number for number in range(setting, count + 1) if count % number == 0)
+
+
+def _lines(name: str, data: bytes) -> list[tuple[int, bytes]]:
+    version, *lines = data.split(b"\n")
+    try:
+        if version != b"v1":
+            raise ValueError(f"it is of version {version[:20]!r}")
+        return [(msgspec.json.decode(line, type=Entry).batchId, line) for line in lines if line]
+    except ValueError as error:
+        raise StoreError(
+            f"the source log {name} cannot be read ({error}); restore another checkpoint"
+        ) from error
+
+
+def _text(lines: Iterable[bytes]) -> bytes:
+    return b"\n".join([b"v1", *lines])

@@ -1,0 +1,237 @@
+"""The files of one state store in a Spark checkpoint, and which batches need which of them.
+
+Batch `b` leaves version `b` + 1. A version is rebuilt from the newest snapshot at or before it and the
+changes of every version after that one. RocksDB writes `<version>_<id>.changelog` and, later and in the
+background, `<version>_<id>.zip`, which lists the tables (`SSTs/`, `logs/`) that it shares with other
+snapshots; which ids are those that count is said in `commits/<version - 1>`. The other provider writes
+`<version>.delta` and `<version>.snapshot`.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import zipfile
+from collections.abc import Callable, Container, Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+from cutwater.protocol.base.errors import StoreError
+from cutwater.spark.checkpoint.offsets import Commit
+
+FOREVER = 1 << 62
+
+_PLACE = re.compile(r"(state/(\d+)/(\d+)(?:/(?!_|SSTs/|logs/)[^/]+)?)/(.+)")
+_VERSION = re.compile(r"(\d+)(?:_([^/.]+))?\.(delta|changelog|snapshot|zip)(\.crc)?")
+_TABLE = re.compile(r"(?:SSTs|logs)/([^/]+)")
+_SCHEMA_PATH = re.compile(r".*/(state/\d+/_stateSchema/.+)")
+
+Spans = dict[str, tuple[int, int]]
+"""Per file the first and the last batch that need it."""
+
+
+class Key(NamedTuple):
+    """A version of the state, and the attempt that wrote it where files say so."""
+
+    version: int
+    id: str | None
+
+
+class Place(NamedTuple):
+    """Where a state store lies, and which one it is."""
+
+    folder: str
+    operator: int
+    partition: int
+
+
+def split_name(name: str) -> tuple[Place, str] | None:
+    """The state store to which a file in a checkpoint belongs, and its name there; `None` if to none."""
+    match = _PLACE.fullmatch(name)
+    if match is None or not (_VERSION.fullmatch(match[4]) or _TABLE.fullmatch(match[4])):
+        return None
+    return Place(match[1], int(match[2]), int(match[3])), match[4]
+
+
+def version_of(name: str) -> int | None:
+    """The version that a file of a state store belongs to; `None` for one that versions share."""
+    found = split_name(name)
+    match = _VERSION.fullmatch(found[1]) if found is not None else None
+    return int(match[1]) if match is not None else None
+
+
+class Chain(NamedTuple):
+    """What a version is rebuilt from: a snapshot (none: from nothing) and the changes after it."""
+
+    snapshot: Key | None
+    changes: list[Key]
+
+    def used(self) -> list[Key]:
+        return self.changes if self.snapshot is None else [*self.changes, self.snapshot]
+
+
+class StateStore:
+    """The files of one state store. `commit_of` answers what Spark committed for a batch, `tables_of` which
+    tables a snapshot lists (by name in the checkpoint)."""
+
+    def __init__(
+        self, place: Place, commit_of: Callable[[int], Commit | None], tables_of: Callable[[str], list[str]]
+    ) -> None:
+        self.place = place
+        self._changes: dict[Key, str] = {}
+        self._snapshots: dict[Key, str] = {}
+        self._checksums: set[str] = set()
+        self._tables: set[str] = set()
+        self._commit_of = commit_of
+        self._tables_of = tables_of
+
+    def add(self, name: str, file: str) -> None:
+        """Takes the file `file` of this store's folder, `name` in the checkpoint, into account."""
+        match = _VERSION.fullmatch(file)
+        if match is None:
+            self._tables.add(name)
+        elif match[4]:
+            self._checksums.add(name)
+        else:
+            files = self._changes if match[3] in ("delta", "changelog") else self._snapshots
+            files[Key(int(match[1]), match[2])] = name
+
+    def chain(self, version: int) -> Chain | None:
+        """What `version` is rebuilt from; `None` if something of it is gone."""
+        changes: list[Key] = []
+        while version > 0:
+            key = self._committed(version, self._snapshots)
+            if key is not None:
+                return Chain(key, changes)
+            key = self._committed(version, self._changes)
+            if key is None:
+                return None
+            changes.append(key)
+            version -= 1
+        return Chain(None, changes)
+
+    def files(self, chain: Chain) -> Iterator[str]:
+        """The files of a chain."""
+        names = [self._changes[key] for key in chain.changes]
+        if chain.snapshot is not None:
+            names.append(self._snapshots[chain.snapshot])
+            yield from self._tables_of(self._snapshots[chain.snapshot])
+        for name in names:
+            yield name
+            if (checksum := f"{name}.crc") in self._checksums:
+                yield checksum
+
+    def spans(self, newest: int, seen: Callable[[str], int]) -> Spans:
+        """Which batches need each file, where `newest` is the last batch that Spark has committed.
+
+        A snapshot appears some time after its version, so a checkpoint may have named the changes that it
+        replaces at a batch for which they look superfluous now. `seen` answers for a snapshot a batch at
+        whose commit it was there already: checkpoints of later batches used it, or a newer one.
+        """
+        ends = {
+            key.version: max(key.version - 2, seen(name))
+            for key, name in self._snapshots.items()
+            if self._is_committed(key)
+        }
+        spans: Spans = {}
+        for key, name in self._changes.items():
+            spans[name] = self._span(
+                key, newest, [e for version, e in ends.items() if version >= key.version]
+            )
+        tables: Spans = {}
+        for key, name in self._snapshots.items():
+            span = self._span(key, newest, [e for version, e in ends.items() if version > key.version])
+            spans[name] = span
+            for table in self._tables_of(name):
+                first, until = tables.get(table, span)
+                tables[table] = min(first, span[0]), max(until, span[1])
+        for name in self._tables:
+            spans[name] = tables.get(name, (-1, FOREVER))  # not listed yet: its snapshot is being uploaded
+        for name in self._checksums:
+            spans[name] = spans.get(name.removesuffix(".crc"), (-1, FOREVER))
+        return spans
+
+    def _span(self, key: Key, newest: int, ends: list[int]) -> tuple[int, int]:
+        """A file of an attempt that did not come to count has the span of its batch alone."""
+        batch = key.version - 1
+        if batch <= newest and not self._is_committed(key):
+            return batch, batch
+        return batch, max(batch, min(ends, default=FOREVER))
+
+    def _committed(self, version: int, files: Container[Key]) -> Key | None:
+        commit = self._commit_of(version - 1)
+        if commit is None:
+            return None
+        ids = commit.ids_of(self.place.operator, self.place.partition)
+        keys = (Key(version, id) for id in (ids if ids is not None else (None,)))
+        return next((key for key in keys if key in files), None)
+
+    def _is_committed(self, key: Key) -> bool:
+        return self._committed(key.version, {key}) is not None
+
+
+def listed_tables(name: str, data: bytes) -> list[str]:
+    """The tables that the RocksDB snapshot `name` needs, by name in its state store's folder."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as snapshot:
+            _, text = snapshot.read("metadata").decode().split("\n", 1)
+        metadata: dict[str, Any] = msgspec.json.decode(text)
+        sst = [f"SSTs/{file['dfsSstFileName']}" for file in metadata["sstFiles"]]
+        logs = [f"logs/{file['dfsLogFileName']}" for file in metadata.get("logFiles") or ()]
+    except (zipfile.BadZipFile, ValueError, KeyError) as error:
+        raise StoreError(
+            f"the RocksDB snapshot {name} cannot be read ({error!r}); restore the newest checkpoint"
+        ) from error
+    return sst + logs
+
+
+def stores_of(name: str, data: bytes) -> list[Place]:
+    """The state stores that an operator has, by its metadata in `state/<operator>/_metadata/`."""
+    _, metadata = _metadata(name, data)
+    operator = metadata["operatorInfo"]["operatorId"]
+    places = []
+    for info in metadata["stateStoreInfo"]:
+        tail = "" if info["storeName"] == "default" else f"/{info['storeName']}"
+        for partition in range(info["numPartitions"]):
+            places.append(Place(f"state/{operator}/{partition}{tail}", operator, partition))
+    return places
+
+
+def moved_metadata(name: str, data: bytes, url: str) -> bytes:
+    """An operator's metadata for a copy of its folder, at `url`: Spark writes down the full paths of schema
+    files, and the folder that they are in need not stay."""
+    version, metadata = _metadata(name, data)
+    for info in metadata["stateStoreInfo"]:
+        if paths := info.get("stateSchemaFilePaths"):
+            info["stateSchemaFilePaths"] = [_SCHEMA_PATH.sub(lambda m: f"{url}/{m[1]}", p) for p in paths]
+    return version + b"\n" + msgspec.json.encode(metadata)
+
+
+class _Operator(msgspec.Struct):
+    operator: int = msgspec.field(name="operatorId")
+
+
+class _StoreInfo(msgspec.Struct):
+    name: str = msgspec.field(name="storeName")
+    partitions: int = msgspec.field(name="numPartitions")
+    schemas: list[str] | None = msgspec.field(name="stateSchemaFilePaths", default=None)
+
+
+class _Metadata(msgspec.Struct):
+    """What must be in an operator's metadata; there is more."""
+
+    operator: _Operator = msgspec.field(name="operatorInfo")
+    stores: list[_StoreInfo] = msgspec.field(name="stateStoreInfo")
+
+
+def _metadata(name: str, data: bytes) -> tuple[bytes, dict[str, Any]]:
+    try:
+        version, text = data.split(b"\n", 1)
+        values = msgspec.json.decode(text, type=dict[str, Any])
+        msgspec.convert(values, _Metadata)
+        return version, values
+    except ValueError as error:  # msgspec's own are ValueErrors
+        raise StoreError(
+            f"the operator metadata {name} cannot be read ({error}); restore the newest checkpoint"
+        ) from error

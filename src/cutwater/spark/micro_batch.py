@@ -1,0 +1,208 @@
+"""One incarnation of a stage's query: what happens inside a micro-batch.
+
+Rule 4. The batch's output, for the channel and every sink, goes to folders of this attempt alone; then a
+prepared record that names it goes to the incarnation's Spark folder; only then does the function return
+and Spark commits the batch. If there is more than one target, the rows are computed once and written once,
+and the other targets are made from those files: a plan that is not deterministic can never show one
+version here and another there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import DatetimeType, NumericType, StructType
+
+from cutwater.protocol.base.records import Offset, Prepared, StagedFile
+from cutwater.protocol.base.watermark import NONE, UNKNOWN, Watermark, known
+from cutwater.sinks.cleanup import label
+from cutwater.sinks.contract import Sink, is_data
+from cutwater.sinks.footers import read_footers
+from cutwater.spark.checkpoint.folder import Voucher
+from cutwater.spark.checkpoint.incarnations import write_prepared
+from cutwater.spark.checkpoint.offsets import parse_offsets, position_in
+from cutwater.spark.files import Files
+from cutwater.spark.leaves import Leaf
+from cutwater.store import failpoints
+from cutwater.store.stores import LocalStore, Store
+
+
+class StopAsked(Exception):
+    """Raised inside a micro-batch to end its query there: the batch is run again some day, or never."""
+
+
+class BatchFailed(Exception):
+    """A micro-batch could not be computed or written; the message says what Spark or the user's code said."""
+
+
+class BatchWriter:
+    """The foreachBatch function of one incarnation of a stage."""
+
+    def __init__(
+        self,
+        store: Store,
+        stage: str,
+        generation: int,
+        incarnation: int,
+        base: int,
+        schema: StructType,
+        leaves: Sequence[Leaf],
+        sinks: Sequence[Sink],
+        has_readers: bool,
+        has_watermark: bool,
+        on_prepared: Callable[[int], None],
+    ) -> None:
+        self.store = store
+        self.stage = stage
+        self.generation = generation
+        self.prefix = f"stages/{stage}/{generation}/"
+        self.incarnation = incarnation
+        self.base = base
+        self.schema = schema
+        self.sinks = sinks
+        self.has_readers = has_readers
+        self.has_watermark = has_watermark
+        self.on_prepared = on_prepared
+        self.stopping = False
+        self.last: int | None = None
+        """The last batch of this incarnation that was prepared, by Spark's count."""
+        self._reader: Files | None = None
+        self._voucher = Voucher(store, self.folder, leaves)
+
+    @property
+    def folder(self) -> str:
+        """The incarnation's Spark folder."""
+        return f"{self.prefix}spark/{self.incarnation}/"
+
+    def __call__(self, frame: DataFrame, spark_batch: int) -> None:
+        if self.stopping:
+            raise StopAsked
+        batch = spark_batch + self.base + 1
+        attempt = f"{self.incarnation}-{batch}-{uuid.uuid4().hex[:8]}"
+        try:
+            files, staged, rows, size = self._write(frame, attempt)
+        except Exception as error:
+            if self.stopping:
+                raise StopAsked from None
+            # Spark looks through the message with a regular expression that cannot bear many pages.
+            raise BatchFailed(in_short(error)) from None
+        if self.stopping:
+            raise StopAsked
+        prepared = self._prepared(spark_batch, batch, files, staged, rows, size)
+        failpoints.reach("before prepared", self.stage)
+        write_prepared(self.store, self.stage, self.generation, self.incarnation, prepared)
+        failpoints.reach("after prepared", self.stage)
+        self.last = spark_batch
+        self.on_prepared(batch)
+
+    # --- output ---------------------------------------------------------------------------------------
+
+    def _write(
+        self, frame: DataFrame, attempt: str
+    ) -> tuple[tuple[str, ...], dict[str, tuple[StagedFile, ...]], int, int]:
+        """Writes a batch to all its targets: the channel's files, each sink's, and how much it is."""
+        if not self.has_readers and len(self.sinks) == 1:
+            sink = self.sinks[0]
+            staging = label(self.generation, attempt)
+            sink.writer(frame).mode("append").parquet(sink.staging(staging))
+            found = sink.staged(staging)
+            rows, size = sink.measure(found)
+            return (), {sink.name: tuple(found)} if found else {}, rows, size
+        folder = f"{self.prefix}data/{attempt}/"
+        writer = frame.write.options(**self._passing(frame)) if not self.sinks else frame.write
+        writer.mode("append").parquet(self.store.spark_url(folder.rstrip("/")))
+        files, rows, size = self._written(folder)
+        staged: dict[str, tuple[StagedFile, ...]] = {}
+        if files:
+            for sink in self.sinks:
+                staging = label(self.generation, attempt)
+                self._derive(frame, sink, staging, files)
+                staged[sink.name] = tuple(sink.staged(staging))
+        kept = files if self.has_readers else ()
+        return kept, {k: v for k, v in staged.items() if v}, rows, size
+
+    def _passing(self, frame: DataFrame) -> dict[str, str]:
+        """How to write what only passes through a channel: on one machine nobody gains by compressing it, or by
+        looking for repeated numbers, which is a third of the work of writing a file."""
+        local = str(frame.sparkSession.sparkContext.master).startswith("local")
+        if not local or not isinstance(self.store, LocalStore):
+            return {}
+        plain = [f.name for f in self.schema if isinstance(f.dataType, NumericType | DatetimeType)]
+        return {"compression": "none", **{f"parquet.enable.dictionary#{name}": "false" for name in plain}}
+
+    def _derive(self, frame: DataFrame, sink: Sink, attempt: str, files: Sequence[str]) -> None:
+        """Makes a sink's files from those that were written already: by links where rows stay as they are."""
+        target = sink.staging(attempt)
+        paths = [self.store.path(name) for name in files]
+        local = target.removeprefix("file://") if target.startswith("file://") else target
+        if local.startswith("/") and not sink.partition_by and sink.final_by is None and all(paths):
+            folder = Path(local)
+            folder.mkdir(parents=True, exist_ok=True)
+            for path in paths:
+                assert path is not None
+                _link(path, folder / path.name)
+            return
+        urls = [self.store.spark_url(name) for name in files]
+        if self._reader is None:
+            self._reader = Files(frame.sparkSession)
+        written = self._reader.frame(urls, self.schema.json())
+        sink.writer(written).mode("append").parquet(target)
+
+    def _written(self, folder: str) -> tuple[tuple[str, ...], int, int]:
+        """The files with rows that Spark has left in a folder, how many rows and how many bytes."""
+        names = [name for name in self.store.list(folder) if is_data(name.removeprefix(folder))]
+        counts = [int(footer.num_rows) for footer in read_footers(self.store, names)]
+        files = tuple(name for name, count in zip(names, counts, strict=True) if count)
+        return files, sum(counts), sum(self.store.size(name) or 0 for name in files)
+
+    # --- the record -------------------------------------------------------------------------------------
+
+    def _prepared(
+        self,
+        spark_batch: int,
+        batch: int,
+        files: tuple[str, ...],
+        staged: dict[str, tuple[StagedFile, ...]],
+        rows: int,
+        size: int,
+    ) -> Prepared:
+        where = f"{self.folder}offsets/{spark_batch}"
+        data = self.store.read(where)
+        if data is None:
+            raise RuntimeError(f"{where} is missing, though batch {batch} of '{self.stage}' is under way")
+        planned = parse_offsets(where, data)
+        consumed: dict[str, int] = {}
+        offsets: dict[str, Offset] = {}
+        for leaf, text in enumerate(planned.sources):
+            position = position_in(text) if text is not None else None
+            if position is not None:
+                consumed[position[0]] = position[1]
+            elif text is not None:
+                offsets[str(leaf)] = text
+        watermark: Watermark = NONE
+        if self.has_watermark:
+            watermark = known(planned.watermark_ms) if planned.watermark_ms > 0 else UNKNOWN
+        checksums = self._voucher.checksums(spark_batch, data)
+        return Prepared(batch, files, staged, consumed, offsets, watermark, rows, size, checksums)
+
+
+def in_short(error: BaseException, lines: int = 30) -> str:
+    """What an error says, without the pages of Java frames: its first lines and its last ones."""
+    said = [line for line in str(error).splitlines() if line.strip() and not line.lstrip().startswith("at ")]
+    if len(said) > lines:
+        said = [*said[: lines // 2], "...", *said[-lines // 2 :]]
+    return "\n".join([f"{type(error).__name__}: {said[0] if said else ''}", *said[1:]])
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        return
+    except OSError:
+        shutil.copyfile(source, target)

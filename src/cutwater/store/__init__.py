@@ -1,0 +1,1 @@
+"""The store: its contract, local folders, object stores, and reading one at rest."""

@@ -1,0 +1,174 @@
+"""Reading and steering a store without running a member: the protocol's procedures, driven one by one."""
+
+from __future__ import annotations
+
+import itertools
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from cutwater.protocol.base import effects as fx
+from cutwater.protocol.base.errors import StoreError, UserError
+from cutwater.protocol.base.log import follow
+from cutwater.protocol.base.records import Checkpoint, JournalState, Manifest
+from cutwater.protocol.base.wire import Reply, Request
+from cutwater.protocol.leader.steering import command
+from cutwater.protocol.member.journal import Journal
+from cutwater.protocol.member.publish import read_manifest
+from cutwater.runtime.timings import place_of
+from cutwater.store import failpoints, recording
+from cutwater.store.stores import Store
+
+R = TypeVar("R")
+SIDE_BY_SIDE = 8
+PATIENCE = 20
+"""How often a failing store is asked again before a command gives up."""
+
+
+Find = Callable[[str, int], int | None]
+"""Finds the version of a sink's table that carries the highest transaction up to one (`Sink.find`)."""
+
+History = Callable[[str, int], fx.TableHistory | None]
+"""What a sink's table says of that version (`Sink.history`)."""
+
+
+def drive(
+    store: Store,
+    procedure: fx.Procedure[R],
+    find: Find | None = None,
+    recorder: recording.Recorder | None = None,
+    history: History | None = None,
+    head: Callable[[], fx.TableHead] | None = None,
+) -> R:
+    """Runs a procedure that needs nothing but the store, and perhaps to `find` a table's version, its `history` and its
+    `head`. Raises `StoreError` if the store keeps failing."""
+
+    def act(effect: fx.Effect) -> Any:
+        if isinstance(effect, fx.FindTableVersion) and find is not None:
+            return _ask(find, effect)
+        if isinstance(effect, fx.ReadTableHistory):
+            return None if history is None else _ask(history, effect)
+        if isinstance(effect, fx.ReadTable) and head is not None:
+            return head()
+        return perform(store, effect)
+
+    act_and_record, _ = recording.watched(recorder, act, lambda send: None)
+    answer: Any = None
+    failures: dict[type, int] = {}  # by kind: a store that can be read need not be one that can be written
+    thrown: StoreError | None = None
+    while True:
+        try:
+            effect = procedure.send(answer) if thrown is None else procedure.throw(thrown)
+            thrown = None
+        except StopIteration as end:
+            result: R = end.value
+            return result
+        try:
+            answer = act_and_record(effect)
+            failures.pop(type(effect), None)
+        except StoreError as error:
+            thrown = error
+        except OSError as error:
+            kind, answer = type(effect), fx.FAILED
+            failures[kind] = failures.get(kind, 0) + 1
+            if failures[kind] > PATIENCE:
+                raise StoreError(f"the store {store.url} does not answer: {error}") from error
+
+
+def perform(store: Store, effect: fx.Effect) -> Any:
+    """Does what needs nothing but the store, and answers it."""
+    match effect:
+        case fx.Create():
+            place, thing = place_of(effect.name, effect.data) if failpoints.ACTIVE else ("", "")
+            failpoints.reach(f"before {place}", thing)
+            created = store.create(effect.name, effect.data)
+            failpoints.reach(f"after {place}", thing)
+            return fx.CREATED if created else fx.EXISTS
+        case fx.Read():
+            return store.read(effect.name)
+        case fx.ReadMany():
+            return store.read_many(effect.names)
+        case fx.List():
+            return store.list(effect.prefix, effect.after)
+        case fx.ListMany():
+            return store.list_many(effect.places)
+        case fx.Sleep() | fx.Wait():
+            return time.sleep(effect.ms / 1000)
+        case _:
+            raise AssertionError(f"{effect} needs a running member")
+
+
+def read_journal(store: Store, *, must_exist: bool = True) -> Journal:
+    """The journal as it stands. Raises `UserError` if there is none, unless there need not be."""
+    journal = Journal()
+    drive(store, follow(journal.view))
+    if must_exist and journal.index == 0:
+        raise UserError(
+            f"{store.url} holds no pipeline yet (its journal is empty); start one with `cutwater run FILE --store "
+            f"{store.url}`, or give the store that you mean"
+        )
+    return journal
+
+
+def manifest_of(store: Store, checkpoint: Checkpoint) -> Manifest:
+    """The manifest of a committed epoch. Raises `StoreError` if it is gone or damaged."""
+    manifest = drive(store, read_manifest(checkpoint))
+    if manifest is None:
+        raise StoreError(
+            f"the manifest of epoch {checkpoint.epoch} is missing from {store.url}; run `cutwater verify` to see which "
+            "checkpoints can be restored"
+        )
+    return manifest
+
+
+def resolve(state: JournalState, ref: str) -> Checkpoint:
+    """The checkpoint that `latest`, an epoch or a savepoint's name means. Raises `UserError` for others."""
+    if ref == "latest":
+        if state.head is None:
+            raise UserError("there is no checkpoint yet, so there is no latest one")
+        return state.committed[state.head]
+    if ref in state.savepoints:
+        return state.committed[state.savepoints[ref]]
+    if ref.isdigit() and int(ref) in state.committed:
+        return state.committed[int(ref)]
+    kept = ", ".join(str(e) for e in sorted(state.committed)) or "none"
+    named = ", ".join(sorted(state.savepoints)) or "none"
+    raise UserError(f"there is no checkpoint '{ref}'; epochs that are kept: {kept}; savepoints: {named}")
+
+
+def missing_objects(store: Store, manifest: Manifest, *, checksums: bool) -> list[str]:
+    """The objects that a restore of this checkpoint needs and that are gone or damaged, with why."""
+    held = {file.name for files in manifest.held.values() for file in files}
+    # What is held lies with its table, which the sink looks after.
+    needed = {name: checksum for name, checksum in sorted(manifest.objects().items()) if name not in held}
+
+    def wrong_with(name: str) -> str | None:
+        checksum = needed[name]
+        if not store.exists(name):
+            return f"{name} is missing"
+        if checksums and checksum is not None and store.checksum(name) != checksum:
+            return f"{name} is damaged (its checksum differs)"
+        return None
+
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        return [problem for problem in pool.map(wrong_with, needed) if problem is not None]
+
+
+def carry_out(
+    store: Store, journal: Journal, request: Request, find: Find, history: History | None = None
+) -> Reply:
+    """Carries out a restore or a savepoint's name without a member (`steering.command`)."""
+    name = f"command-{uuid.uuid4().hex[:8]}"
+    nonces = itertools.count(1)
+    procedure = command(journal, name, lambda: f"{name}-{next(nonces)}", request)
+    return drive(store, procedure, find, recording.of_command(name, journal), history)
+
+
+def _ask(question: Callable[[str, int], Any], effect: fx.FindTableVersion | fx.ReadTableHistory) -> Any:
+    """A table that cannot be asked is not the store's fault: whoever asked decides what that means."""
+    try:
+        return question(effect.sink, effect.transaction)
+    except OSError:
+        return fx.FAILED

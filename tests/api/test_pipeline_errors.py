@@ -1,0 +1,254 @@
+"""What cannot be a pipeline is refused, with the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import cutwater as cw
+from cutwater.plan.build import bind_sinks, build
+from cutwater.plan.graph import in_order
+from cutwater.protocol.base.durations import readable, seconds
+from cutwater.protocol.base.errors import UserError
+from cutwater.spark.session import adopt_session
+from cutwater.store.stores import open_store
+from tests.support.spark_helpers import NUMBERS, deliver, numbers
+
+Stage = Callable[..., Any]
+
+
+def ordered(pipeline: cw.Pipeline) -> list[str]:
+    return [stage.name for stage in in_order(pipeline.stages)]
+
+
+def returns(value: Any = None) -> Stage:
+    def stage(spark: Any) -> Any:
+        return value
+
+    return stage
+
+
+def test_stages_come_in_order_of_who_reads_whom() -> None:
+    pipeline = cw.Pipeline("p")
+
+    @pipeline.stage(sinks=[cw.delta("out")])
+    def last(second: Any, first: Any) -> Any: ...
+
+    @pipeline.stage
+    def second(first: Any) -> Any: ...
+
+    @pipeline.stage
+    def first(spark: Any) -> Any: ...
+
+    assert ordered(pipeline) == ["first", "second", "last"]
+
+
+def test_an_unknown_stage_is_named() -> None:
+    pipeline = cw.Pipeline("p")
+
+    @pipeline.stage(sinks=[cw.delta("out")])
+    def last(frist: Any) -> Any: ...
+
+    with pytest.raises(UserError, match="'last' reads 'frist', and there is no such stage"):
+        ordered(pipeline)
+
+
+def test_a_duplicate_stage_is_refused() -> None:
+    pipeline = cw.Pipeline("p")
+    pipeline.stage(name="one")(returns())
+    with pytest.raises(UserError, match="two stages named 'one'"):
+        pipeline.stage(name="one")(returns())
+
+
+def test_a_cycle_is_shown() -> None:
+    pipeline = cw.Pipeline("p")
+
+    @pipeline.stage
+    def a(b: Any) -> Any: ...
+
+    @pipeline.stage
+    def b(a: Any) -> Any: ...
+
+    with pytest.raises(UserError, match="a → b → a"):
+        ordered(pipeline)
+
+
+def test_a_stage_that_goes_nowhere_is_refused() -> None:
+    pipeline = cw.Pipeline("p")
+    pipeline.stage(name="lonely")(returns())
+    with pytest.raises(UserError, match="'lonely' is read by no other stage and has no sink"):
+        ordered(pipeline)
+
+
+def test_an_empty_pipeline_is_refused() -> None:
+    with pytest.raises(UserError, match="no stages"):
+        ordered(cw.Pipeline("p"))
+
+
+@pytest.mark.parametrize("mode", ["update", "complete"])
+def test_update_and_complete_do_not_go_into_channels_or_tables(mode: str) -> None:
+    pipeline = cw.Pipeline("p")
+    pipeline.stage(name="one", output_mode=mode)(returns())
+
+    @pipeline.stage(sinks=[cw.delta("out")])
+    def two(one: Any) -> Any: ...
+
+    with pytest.raises(UserError, match=f"'one' has output_mode '{mode}' and is read"):
+        ordered(pipeline)
+    with pytest.raises(UserError, match="can only be appended to"):
+        pipeline.stage(name="three", output_mode=mode, sinks=[cw.delta("x")])(returns())
+    pipeline.stage(name="four", output_mode=mode, sinks=[cw.call(lambda rows, epoch: None, name="f")])(
+        returns()
+    )
+
+
+def test_two_sinks_need_two_names_and_two_places() -> None:
+    pipeline = cw.Pipeline("p")
+    pipeline.stage(name="one", sinks=[cw.delta("a/out")])(returns())
+    pipeline.stage(name="two", sinks=[cw.delta("b/out")])(returns())
+    with pytest.raises(UserError, match="two sinks are named 'out'"):
+        ordered(pipeline)
+    same = cw.Pipeline("p")
+    same.stage(name="one", sinks=[cw.delta("a/out")])(returns())
+    same.stage(name="two", sinks=[cw.delta("a/out/", name="other")])(returns())
+    with pytest.raises(UserError, match="both write to a/out"):
+        ordered(same)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"name": "a b"}, "cannot name a stage"),
+        ({"name": "spark"}, "cannot be named 'spark'"),
+        ({"output_mode": "replace"}, "give one of append, update, complete"),
+        ({"trigger": "soon"}, "is no duration"),
+        ({"max_rows": -1}, "max_rows is -1"),
+        ({"sinks": ["out"]}, "is no sink"),
+    ],
+)
+def test_bad_options_are_refused(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        cw.Pipeline("p").stage(**options)(returns())  # type: ignore[no-untyped-call]
+
+
+def test_a_parameter_list_that_names_no_stages_is_refused() -> None:
+    pipeline = cw.Pipeline("p")
+
+    with pytest.raises(UserError, match=r"takes \*inputs"):
+
+        @pipeline.stage
+        def any_of(*inputs: Any) -> Any: ...
+
+
+def test_names_of_pipelines_and_savepoints() -> None:
+    with pytest.raises(UserError, match="cannot name a pipeline"):
+        cw.Pipeline("a/b")
+    with pytest.raises(UserError, match="start\\(\\) it first"):
+        cw.Pipeline("p").savepoint("x")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("5s", 5), ("100ms", 0.1), ("2 minutes", 120), ("1.5h", 5400), (3, 3)]
+)
+def test_durations(text: str | float, value: float) -> None:
+    assert seconds(text) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("span", "text"),
+    [(0.034, "0.03 s"), (4.26, "4.3 s"), (42, "42 s"), (250, "4 min 10 s"), (11_100, "3 h 5 min")],
+)
+def test_readable_durations(span: float, text: str) -> None:
+    assert readable(span) == text
+
+
+def test_spark_connect_is_refused() -> None:
+    connect = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})
+    with pytest.raises(UserError, match="Spark Connect"):
+        adopt_session(connect())
+    with pytest.raises(UserError, match="no SparkSession"):
+        adopt_session("spark")
+
+
+# --- what only the plan tells -------------------------------------------------------------------------
+
+
+def refused(spark: SparkSession, tmp_path: Path, pipeline: cw.Pipeline) -> str:
+    with pytest.raises(UserError) as caught:
+        bind_sinks(build("p", pipeline.stages, spark), open_store(str(tmp_path / "s"), create=True))
+    return str(caught.value)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    deliver(tmp_path / "in", "0", numbers(range(3)))
+    return str(tmp_path / "in")
+
+
+def test_plans_that_cannot_be_part_of_a_pipeline(spark: SparkSession, tmp_path: Path, folder: str) -> None:
+    def source(spark: SparkSession) -> DataFrame:
+        return spark.readStream.schema(NUMBERS).parquet(folder)
+
+    def check(says: str, *stages: tuple[dict[str, Any], Stage]) -> None:
+        pipeline = cw.Pipeline("p")
+        for options, function in stages:
+            pipeline.stage(**options)(function)  # type: ignore[no-untyped-call]
+        assert says in refused(spark, tmp_path, pipeline)
+
+    out = {"sinks": [cw.delta(str(tmp_path / "out"))]}
+    check("must return a streaming DataFrame, and returned nothing", (out, returns()))
+    check("returned a int", (out, returns(3)))
+    check("returned a batch DataFrame", (out, returns(spark.range(3))))
+
+    def broken(spark: SparkSession) -> DataFrame:
+        raise ValueError("no such luck")
+
+    check("its function raised ValueError: no such luck", (out, broken))
+
+    def unused(spark: SparkSession, source: DataFrame) -> DataFrame:
+        return spark.readStream.format("rate").load()
+
+    check("takes source as a parameter and does not use it", ({}, source), (out, unused))
+
+    def other(spark: SparkSession) -> DataFrame:
+        return spark.readStream.schema(NUMBERS).parquet(folder).where("id > 1")
+
+    def above(source: DataFrame, other: DataFrame) -> DataFrame:
+        return source.union(other).withWatermark("ts", "1 minute").dropDuplicatesWithinWatermark(["id"])
+
+    same = {"same_source": True}
+    check("withWatermark() above a fan-in of source, other", ({}, source), (same, other), (out, above))
+
+    def united(source: DataFrame, other: DataFrame) -> DataFrame:
+        return source.union(other)
+
+    check("both read the source", ({}, source), ({}, other), (out, united))
+
+    def span(spark: SparkSession) -> DataFrame:
+        return source(spark).selectExpr("make_interval(1, 2) AS v")
+
+    def reads(span: DataFrame) -> DataFrame:
+        return span.selectExpr("1 AS one")
+
+    check("column 'v' has type interval, which a channel cannot carry", ({}, span), (out, reads))
+
+    def clash(spark: SparkSession) -> DataFrame:
+        return source(spark).selectExpr("id", "amount AS ID")
+
+    def reads_clash(clash: DataFrame) -> DataFrame:
+        return clash
+
+    check("two columns named 'id' and 'ID'", ({}, clash), (out, reads_clash))
+    final = {"sinks": [cw.delta(str(tmp_path / "final"), final_by="ts")]}
+    check("has no watermark, so no window ever closes", (final, source))
+
+    def cleaned(spark: SparkSession) -> DataFrame:
+        return spark.readStream.schema(NUMBERS).option("cleanSource", "Delete").parquet(folder)
+
+    check("stage 'cleaned' reads files with cleanSource=Delete", (out, cleaned))
+    partitioned = {"sinks": [cw.delta(str(tmp_path / "parts"), partition_by="nope")]}
+    check("partitioned by 'nope', which its rows do not have", (partitioned, source))

@@ -1,0 +1,427 @@
+"""`cutwater verify` over a store that a real run has left, without Spark: whatever is damaged of what a run or a restore
+would read is seen. (`tests/stores/stopped.tar.gz` was stopped with rows in flight, and batches behind its checkpoint.)"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tarfile
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from cutwater.cli.main import app
+from cutwater.cli.verify import check_objects, needed
+from cutwater.inspection.wholeness import (
+    NextRun,
+    check_rows,
+    check_state,
+    crc32c,
+    graph_problems,
+    journal_problems,
+    mark_problems,
+)
+from cutwater.protocol.base import records as r
+from cutwater.protocol.base.chain import digest
+from cutwater.protocol.base.errors import StoreError
+from cutwater.protocol.base.log import AppendPhase, append, follow
+from cutwater.protocol.base.records import Open, seal
+from cutwater.protocol.base.watermark import UNKNOWN
+from cutwater.protocol.member.stage_log import StageLog
+from cutwater.sinks import parquet
+from cutwater.sinks.contract import Description, Identity, kind_of
+from cutwater.spark.checkpoint.incarnations import Cache, find_stored, list_folders, make_folder
+from cutwater.store.at_rest import drive, manifest_of, read_journal
+from cutwater.store.stores import Store, open_store
+from tests.support.builders import manifest
+from tests.support.damages import DAMAGES, KINDS, MIX_UPS, Damage, damaged, suffer
+from tests.support.sink_helpers import ROWS, stage
+from tests.support.written import Written
+
+SEED = 7
+TIMES = 3
+"""So often each kind of object is damaged in each way."""
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("stopped")
+    with tarfile.open(Path(__file__).parents[1] / "support" / "stores" / "stopped.tar.gz") as archive:
+        archive.extractall(folder, filter="data")
+    return folder / "state"
+
+
+def verify(store: Path) -> tuple[bool, str]:
+    shown = CliRunner().invoke(app, ["verify", "--store", str(store), "--json"])
+    assert shown.exception is None or isinstance(shown.exception, SystemExit), repr(shown.exception)
+    return shown.exit_code == 0, shown.output
+
+
+def read_by_a_run(store: Path) -> dict[str, list[str]]:
+    """The objects, by kind, that a run which goes on, or a restore of the newest checkpoint, reads."""
+    opened = open_store(str(store))
+    state = read_journal(opened).state
+    named = set[str]()
+    for checkpoint in state.committed.values():
+        named |= manifest_of(opened, checkpoint).objects().keys()
+    newest = [
+        f"stages/{s}/{state.generation}/spark/{max(list_folders(opened, s, state.generation))}/"
+        for s in (state.topology.stages if state.topology is not None else ())
+    ]
+    always = ("journal", "stage log", "manifest", "sink id", "graph", "mark")
+    found: dict[str, list[str]] = {}
+    for name in opened.list(""):
+        kind = next((kind for kind, form in KINDS.items() if re.fullmatch(form, name)), "other")
+        in_newest = any(name.startswith(prefix + "cutwater/") for prefix in newest)
+        if kind in always or name in named or in_newest:
+            found.setdefault(kind, []).append(name)
+    return found
+
+
+@pytest.fixture(scope="module")
+def started_again(kept: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same store, after a run that was stopped before its first checkpoint."""
+    folder = tmp_path_factory.mktemp("again") / "state"
+    shutil.copytree(kept, folder)
+    store = open_store(str(folder))
+    state = read_journal(store).state
+    assert state.head is not None
+    reports = manifest_of(store, state.committed[state.head]).stages
+    for reported in reports:
+        log = StageLog(reported, state.generation)
+        drive(store, follow(log.view))
+        before, place = max(list_folders(store, reported, state.generation)), log.view.last + 1
+        opened = log.view.seal(Open(place, -1, {}, {}, UNKNOWN), "again")
+        assert drive(store, append(log.view, opened)) is AppendPhase.MINE
+        make_folder(
+            store,
+            reported,
+            state.generation,
+            place,
+            before,
+            reports[reported],
+            log.state.last,
+            commit=log.state.commit,
+        )
+    return folder
+
+
+def test_the_store_is_whole(kept: Path, started_again: Path) -> None:
+    for store in (kept, started_again):
+        well, told = verify(store)
+        assert well, told
+
+
+def test_what_is_none_of_ours_is_passed_over(kept: Path, tmp_path: Path) -> None:
+    store = tmp_path / "state"
+    shutil.copytree(kept, store)
+    newest = f"stages/first/1/spark/{max(list_folders(open_store(str(kept)), 'first', 1))}"
+    for folder in (
+        "stages", "stages/first", "stages/first/x/y", "stages/first/1", "stages/first/1/log", "stages/first/1/spark",
+        newest, "stages/first/1/spark/x/cutwater", "stages/first/1/data", "published", "published/first", "journal",
+        "sinks", "sinks/first", "graph", "checkpoints", "requests", "replies", "status", "explain",
+    ):  # fmt: skip
+        (store / folder).mkdir(parents=True, exist_ok=True)
+        (store / folder / "README").write_text("hello")
+    well, told = verify(store)
+    assert well, told
+    opened = open_store(str(store))
+    find_stored(opened, "first", 1, 100, Cache())
+    for args in (["tables"], ["status"], ["checkpoints"], ["gc", "--dry-run"], ["explain", "1"]):
+        shown = CliRunner().invoke(app, [*args, "--store", str(store)])
+        assert shown.exception is None or isinstance(shown.exception, SystemExit), (args, shown.exception)
+
+
+@pytest.mark.slow
+def test_whatever_is_damaged_of_a_new_incarnation_is_seen_before_its_first_checkpoint(
+    started_again: Path,
+) -> None:
+    rng = Random(SEED)
+    store = open_store(str(started_again))
+    unseen = []
+    for name in ("first", "second"):
+        newest = started_again / f"stages/{name}/1/spark/{max(list_folders(store, name, 1))}"
+        for path in sorted(path for path in newest.rglob("*") if path.is_file()):
+            before = path.read_bytes()
+            for how in DAMAGES:
+                after = damaged(before, how, rng)
+                path.unlink()
+                if after is not None:
+                    path.write_bytes(after)
+                if after != before and verify(started_again)[0]:
+                    unseen.append(f"{how} {path.relative_to(started_again)}")
+                path.write_bytes(before)
+    # Without its mark there is the folder before it, which has the same batches.
+    assert [line for line in unseen if not re.fullmatch(r"delete .*/cutwater/complete", line)] == []
+
+
+@pytest.mark.slow
+def test_what_a_run_or_a_restore_reads_is_seen_to_be_damaged(kept: Path, tmp_path: Path) -> None:
+    rng = Random(SEED)
+    unseen = []
+    kinds = read_by_a_run(kept)
+    needed = {
+        "journal",
+        "stage log",
+        "manifest",
+        "mark",
+        "copied state",
+        "rows in flight",
+        "state",
+        "offsets",
+    }
+    assert needed <= kinds.keys()
+    for kind, names in kinds.items():
+        for how in DAMAGES + MIX_UPS:
+            for name in rng.sample(names, min(TIMES, len(names))):
+                if how == "delete" and kind in ("mark", "graph", "sink id", "stage log", "journal"):
+                    continue  # the newest one of a log cannot be missed; others by what is left of it, see below
+                damage = Damage(kind, name, how, rng.randrange(1 << 30))
+                store = tmp_path / "state"
+                shutil.rmtree(store, ignore_errors=True)
+                shutil.copytree(kept, store)
+                if kind in ("folder", "sink id") and how in MIX_UPS:
+                    continue  # the archive is from before the marks of folders and sinks said whose they are
+                if suffer(store, damage, names) and verify(store)[0]:
+                    unseen.append(str(damage))
+    assert unseen == []
+
+
+def test_a_folder_that_checkpoints_need_is_missed_its_mark(kept: Path, tmp_path: Path) -> None:
+    store = tmp_path / "state"
+    shutil.copytree(kept, store)
+    opened = open_store(str(store))
+    state = read_journal(opened).state
+    epoch = min(state.committed)
+    named = manifest_of(opened, state.committed[epoch]).stages["first"].state
+    mark = f"{min(named).split('spark/')[0]}spark/{min(named).split('spark/')[1].split('/')[0]}/cutwater/complete"
+    (store / mark).unlink()
+    well, told = verify(store)
+    assert not well
+    assert mark in told
+
+
+@pytest.mark.parametrize("kind", ["journal", "stages/first/1/log", "stages/second/1/log"])
+def test_a_log_that_lacks_an_entry_is_seen_unless_nothing_came_of_the_entry(
+    kept: Path, tmp_path: Path, kind: str
+) -> None:
+    names = sorted(path.name for path in (kept / kind).iterdir())
+    for name in names[:-1]:
+        store = tmp_path / name
+        shutil.copytree(kept, store)
+        (store / kind / name).unlink()
+        assert not verify(store)[0], f"{kind}/{name} is not missed"
+    store = tmp_path / "cut"
+    shutil.copytree(kept, store)
+    for name in names[len(names) // 2 :]:
+        (store / kind / name).unlink()
+    assert not verify(store)[0]
+
+
+def test_an_edited_mark_is_seen_where_a_table_version_would_be_told_wrongly(
+    kept: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(kept, tmp_path / "state")
+    mark = max((tmp_path / "state/published/first").iterdir())
+    mark.write_bytes(mark.read_bytes().replace(b'"version":', b'"version":1'))
+    well, told = verify(tmp_path / "state")
+    assert not well
+    assert str(mark.relative_to(tmp_path / "state")) in told
+    shown = CliRunner().invoke(app, ["tables", "--store", str(tmp_path / "state")])
+    assert shown.exit_code == 1
+    assert "its checksum differs" in shown.stderr
+
+
+def test_the_checksum_is_the_one_that_spark_takes() -> None:
+    assert crc32c(b"123456789") == 0xE3069283
+    assert crc32c(b"") == 0
+
+
+def test_a_state_file_is_held_against_the_checksum_beside_it(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path), create=True)
+    said = {"algorithm": "CRC32C", "value": crc32c(b"rows") - 2**32, "mainFileSize": 4}
+    store.put("a.changelog", b"rows")
+    store.put("a.changelog.crc", msgspec.json.encode(said))
+    check_state(store, ["a.changelog", "a.changelog.crc"])
+    store.put("a.changelog", b"sows")
+    with pytest.raises(StoreError, match=r"a\.changelog is damaged"):
+        check_state(store, ["a.changelog", "a.changelog.crc"])
+
+
+# --- marks, names and tables ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Store:
+    """Three checkpoints, published everywhere."""
+    play = Written()
+    for _ in range(3):
+        play.checkpoint()
+    return play.write(tmp_path / "state")
+
+
+def test_a_mark_that_says_that_it_is_another_is_seen(written: Store) -> None:
+    state = read_journal(written).state
+    first, second, _ = sorted(written.list(r.MARK_PREFIX))
+    assert mark_problems(written, state) == {}
+    data = written.read(second)
+    assert data is not None
+    written.put(first, data)
+    (problem,) = mark_problems(written, state).values()
+    assert f"it says that it is {second}" in problem
+    written.put(first, b"x")
+    assert list(mark_problems(written, state)) == [first]
+
+
+def test_a_mark_that_is_gone_between_others_is_seen_and_one_at_the_end_is_not_there_yet(
+    written: Store,
+) -> None:
+    state = read_journal(written).state
+    first, second, third = sorted(written.list(r.MARK_PREFIX))
+    written.delete([third])
+    assert mark_problems(written, state) == {}
+    written.put(third, b"x")
+    written.delete([second])
+    assert "is missing: sink 'out' has gone past epoch 2" in mark_problems(written, state)[second]
+    written.delete([first])
+    assert first not in mark_problems(written, state), "nobody knows that it was there"
+
+
+def test_a_damaged_description_of_a_sink_is_seen(written: Store) -> None:
+    name = "sinks/out/description.json"
+    kinds = {"sinks/": kind_of}
+    written.put(name, seal(Description("delta", None, (), None, -1)))
+    written.put("sinks/out.json", seal(Identity("abc")))
+    assert graph_problems(written, kinds) == {}
+    written.put(name, b"{}")
+    assert list(graph_problems(written, kinds)) == [name]
+
+
+def test_tables_are_looked_at_when_that_is_asked_for(tmp_path: Path) -> None:
+    play = Written()
+    play.checkpoint()
+    sink = parquet(str(tmp_path / "out"))
+    store, index = play.write(tmp_path / "state", unmarked=(1,)), play.state.committed[1].index
+    sink.bind(store, "out", ROWS)
+    sink.register()
+    files = stage(sink, "1-1-0-a", [1, 2, 3])
+    assert sink.publish(-1, index, files) == 0
+    store.create(r.mark_name(index, "out"), seal(r.Published(1, "out", index, 0)))
+    words = ["verify", "--store", str(tmp_path / "state"), "--json"]
+    plain, thorough = (CliRunner().invoke(app, [*words, *more]) for more in ([], ["--tables"]))
+    assert (plain.exit_code, thorough.exit_code) == (0, 0), thorough.output
+    shown = tmp_path / "out" / files[0]
+    shown.write_bytes(shown.read_bytes()[:-20])
+    assert CliRunner().invoke(app, words).exit_code == 0
+    found = CliRunner().invoke(app, [*words, "--tables"])
+    assert found.exit_code == 1
+    assert f"{files[0]} is damaged" in found.output
+    shown.unlink()
+    assert f"{files[0]} is missing" in CliRunner().invoke(app, [*words, "--tables"]).output
+
+
+def test_what_is_later_than_the_journals_end_is_seen(written: Store) -> None:
+    journal = read_journal(written)
+    assert journal.state.committed[3].index == journal.index
+    assert journal_problems(written, journal) == {}
+    written.put(f"{r.CHECKPOINT_PREFIX}notes", b"")
+    assert journal_problems(written, journal) == {}
+    last = max(written.list("journal/"))
+    written.delete([last])
+    (why,) = journal_problems(written, read_journal(written)).values()
+    assert f"is of entry {journal.index}, and the journal ends at {journal.index - 1}" in why
+
+
+# --- what the next run would read, one thing at a time --------------------------------------------------------------
+
+
+def problems_of(store: Path) -> dict[str, str]:
+    opened = open_store(str(store))
+    state = read_journal(opened).state
+    newest = manifest_of(opened, state.committed[state.head]) if state.head is not None else None
+    return NextRun(opened, state, newest).look(lambda line: None)
+
+
+@pytest.fixture
+def stopped(kept: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(kept, tmp_path / "state"))
+
+
+def newest_folder(store: Path, name: str) -> Path:
+    return max((store / f"stages/{name}/1/spark").iterdir(), key=lambda path: int(path.name))
+
+
+def test_a_store_that_was_stopped_is_whole(stopped: Path) -> None:
+    assert problems_of(stopped) == {}
+
+
+def test_spark_folders_that_are_gone_are_missed_if_they_have_more_than_the_checkpoint(stopped: Path) -> None:
+    for name in ("first", "second"):
+        shutil.rmtree(stopped / f"stages/{name}/1/spark")
+    found = problems_of(stopped)
+    assert (
+        found["stage 'first'"] == "the Spark folders of stage first are gone; restore the newest checkpoint"
+    )
+    assert "stage 'second'" not in found, "it goes on from the checkpoint"
+
+
+def test_a_folder_that_the_log_does_not_know_is_seen_beside_those_that_it_knows(stopped: Path) -> None:
+    newest = newest_folder(stopped, "first")
+    shutil.copytree(newest, newest.with_name(str(int(newest.name) + 7)))
+    why = problems_of(stopped)["stage 'first'"]
+    assert why.startswith(
+        f"it has a Spark folder of incarnation {int(newest.name) + 7}, and its log knows {newest.name}"
+    )
+
+
+def test_a_log_that_is_empty_is_missed(stopped: Path) -> None:
+    shutil.rmtree(stopped / "stages/first/1/log")
+    found = problems_of(stopped)
+    assert found["stage 'first'"] == "the log of stage first is empty, and it has run: its entries were lost"
+    assert "channel 'first' → 'second'" in found
+
+
+def test_a_plan_that_spark_has_lost_is_missed(stopped: Path) -> None:
+    newest = newest_folder(stopped, "second")
+    last = max((newest / "offsets").iterdir(), key=lambda path: int(path.name) if path.name.isdigit() else -1)
+    last.unlink()
+    assert "end at batch 1, and the stage's log has batch 2" in problems_of(stopped)["stage 'second'"]
+
+
+def test_rows_that_are_still_to_be_read_are_missed_and_counted(stopped: Path) -> None:
+    opened = open_store(str(stopped))
+    log = StageLog("first", 1)
+    drive(opened, follow(log.view))
+    batch = log.state.batches[log.state.last]
+    check_rows(opened, batch.files, batch)
+    for change in ({"rows": batch.rows + 1}, {"size": batch.size - 1}):
+        with pytest.raises(StoreError, match="and the log says"):
+            check_rows(opened, batch.files, msgspec.structs.replace(batch, **change))
+    check_rows(opened, batch.files, None)
+    (stopped / batch.files[0]).unlink()
+    assert "is gone" in problems_of(stopped)["channel 'first' → 'second'"]
+
+
+def test_objects_are_looked_at_with_and_without_a_checksum(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "state"), create=True)
+    named: Any = SimpleNamespace(held={}, objects=lambda: {"plain": None, "summed": digest(b"x")})
+    gone = {"plain": "plain is missing", "summed": "summed is missing"}
+    assert check_objects(store, [named], lambda line: None) == gone
+    store.put("plain", b"anything")
+    store.put("summed", b"x")
+    assert check_objects(store, [named], lambda line: None) == {}
+    store.put("summed", b"y")
+    found = check_objects(store, [named], lambda line: None)
+    assert found == {"summed": "summed is damaged (its checksum differs)"}
+
+
+def test_what_a_sink_holds_is_looked_at_with_its_table(tmp_path: Path) -> None:
+    """It lies there, and not in the store."""
+    held = r.StagedFile("somewhere/part-0.parquet", 5)
+    found = manifest(1, 1, release={"out": ("a.parquet",)}, held={"out": (held,)})
+    assert held.name not in needed(found)

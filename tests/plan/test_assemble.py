@@ -1,0 +1,236 @@
+"""How the graph of several members comes together, in threads that play the members."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import msgspec
+import pytest
+
+import cutwater as cw
+from cutwater.plan.assemble import Assembled, GraphPart, WaitEnded, assemble, own_stages
+from cutwater.protocol.base.chain import digest
+from cutwater.protocol.base.errors import UserError
+from cutwater.protocol.base.records import SinkSpec, StageSpec, Topology, TopologySet, encode
+from cutwater.runtime.restore import check_topology, differences
+from cutwater.store.stores import LocalStore, open_store
+from tests.support.live_leader import LiveLeader
+
+Reads = dict[str, tuple[str, ...]]
+
+
+class FakeBuilder:
+    """Knows the columns of a stage when it knows those of what the stage reads. No Spark is needed for that."""
+
+    def __init__(self, member: str, reads: Reads, sinks: dict[str, str], columns: str = "x long") -> None:
+        self.member, self.reads, self.sinks, self.columns = member, reads, sinks, columns
+        self.specs: dict[str, StageSpec] = {}
+
+    def advance(self, others: dict[str, StageSpec]) -> bool:
+        before = len(self.specs)
+        for name, inputs in self.reads.items():
+            if all(i in {**others, **self.specs} for i in inputs):
+                sinks = (SinkSpec(self.sinks[name], False),) if name in self.sinks else ()
+                self.specs[name] = StageSpec(name, inputs, self.member, sinks, self.columns)
+        return len(self.specs) > before
+
+    @property
+    def waits_for(self) -> dict[str, str]:
+        left = [n for n in self.reads if n not in self.specs]
+        return {i: n for n in left for i in self.reads[n] if i not in self.reads}
+
+    @property
+    def is_done(self) -> bool:
+        return len(self.specs) == len(self.reads)
+
+
+class Players:
+    """Members that assemble at the same time."""
+
+    def __init__(self, store: LocalStore) -> None:
+        self.store = store
+        self.told: dict[str, list[str]] = {}
+        self.ends = False
+
+    def start(
+        self, member: str, reads: Reads, sinks: dict[str, str] | None = None, expected: tuple[str, ...] = ()
+    ) -> Future[Assembled]:
+        builder: Any = FakeBuilder(member, reads, sinks or {})
+        told = self.told[member] = []
+        where = (f"tcp/{member}:1",)
+        result: Future[Assembled] = Future()
+
+        def run() -> None:
+            try:
+                found = assemble(
+                    self.store, member, builder, reads, expected, where, told.append, lambda: self.ends
+                )
+                result.set_result(found)
+            except BaseException as error:
+                result.set_exception(error)
+
+        Thread(target=run, daemon=True).start()  # some of them wait for ever
+        return result
+
+    def until_told(self, member: str, text: str) -> None:
+        deadline = time.monotonic() + 20
+        while not any(text in line for line in self.told[member]):
+            assert time.monotonic() < deadline, self.told[member]
+            time.sleep(0.01)
+
+
+@pytest.fixture
+def players(tmp_path: Path) -> Players:
+    store = open_store(str(tmp_path / "store"), create=True)
+    assert isinstance(store, LocalStore)
+    return Players(store)
+
+
+def record(store: LocalStore, topology: Topology) -> None:
+    leader = LiveLeader(store, topology)
+    leader.write(TopologySet(leader.term, 1, digest(encode(topology)), topology))
+
+
+def test_parts_that_need_each_other_come_together(players: Players) -> None:
+    first = players.start("a", {"orders": (), "report": ("paid",)}, {"report": "report"})
+    players.until_told("a", "stage 'paid' which no member that runs has")
+    second = players.start("b", {"paid": ("orders",)})
+    graph, other = first.result(20).topology, second.result(20)
+    assert (other.topology, other.endpoints) == (graph, ("tcp/a:1",))
+    assert first.result(20).endpoints == ("tcp/b:1",)
+    assert {n: s.member for n, s in graph.stages.items()} == {"orders": "a", "paid": "b", "report": "a"}
+    assert graph.stages["report"].schema is None, "nobody reads it, so its columns are its own affair"
+
+
+def test_a_member_that_is_expected_is_waited_for(players: Players) -> None:
+    first = players.start("a", {"orders": ()}, {"orders": "orders"}, expected=("a", "b"))
+    players.until_told("a", "waiting for member 'b', which does not run yet")
+    players.start("b", {"paid": ("orders",)}, {"paid": "paid"})
+    assert set(first.result(20).topology.stages) == {"orders", "paid"}
+
+
+def test_what_an_earlier_run_has_left_behind_is_no_member(players: Players) -> None:
+    spec = StageSpec("orders", (), "b", (), "x long")
+    stale = GraphPart("b", "old", 7, {"orders": ()}, {"orders": spec})
+    players.store.put("graph/b.json", msgspec.json.encode(stale))
+    first = players.start("a", {"paid": ("orders",)}, {"paid": "paid"})
+    players.until_told("a", "stage 'orders' which no member that runs has")
+    players.start("b", {"orders": ()})
+    assert set(first.result(20).topology.stages) == {"orders", "paid"}
+
+
+@pytest.mark.parametrize(
+    ("other", "sinks", "says"),
+    [
+        ({"orders": ()}, {"orders": "x"}, "members '.' and '.' both have a stage 'orders'"),
+        ({"paid": ("orders",)}, {"paid": "orders"}, "two sinks are named 'orders'"),
+        ({"loop": ("back",), "back": ("loop",)}, {"loop": "x"}, "in a circle"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused_with_the_reason(
+    players: Players, other: Reads, sinks: dict[str, str], says: str
+) -> None:
+    first = players.start("a", {"orders": ()}, {"orders": "orders"}, expected=("b",))
+    players.until_told("a", "waiting for member 'b'")
+    second = players.start("b", other, sinks)
+    ended, _ = wait([first, second], 20, FIRST_EXCEPTION)
+    refused = next(f for f in ended if f.exception() is not None)
+    with pytest.raises(UserError, match=says):
+        refused.result(0)
+
+
+def test_a_stage_that_leads_nowhere_is_refused_when_all_are_there(players: Players) -> None:
+    first = players.start("a", {"orders": ()}, expected=("b",))
+    players.until_told("a", "waiting for member 'b', which does not run yet")
+    players.start("b", {"other": ()}, {"other": "x"})
+    with pytest.raises(UserError, match="stage 'orders' is read by no other stage and has no sink"):
+        first.result(20)
+
+
+def test_a_member_that_comes_back_needs_nobody_else(players: Players) -> None:
+    first = players.start("a", {"orders": ()})
+    players.until_told("a", "waiting for a member that reads stage 'orders', which has no sink")
+    second = players.start("b", {"paid": ("orders",)}, {"paid": "paid"})
+    graph = first.result(20).topology
+    second.result(20)
+    record(players.store, graph)
+    assert players.start("b", {"paid": ("orders",)}, {"paid": "paid"}).result(20).topology == graph
+    assert players.told["b"] == []
+
+
+def test_what_the_journal_does_not_know_is_not_waited_for_in_silence(players: Players) -> None:
+    record(players.store, Topology({"orders": StageSpec("orders", (), "a", (SinkSpec("o", False),), None)}))
+    players.start("b", {"paid": ("payments",)}, {"paid": "paid"})
+    players.until_told("b", "stage 'payments', which 'paid' reads and the pipeline does not have yet")
+
+
+def test_a_member_that_no_longer_has_what_another_reads_is_refused(players: Players) -> None:
+    specs = [
+        StageSpec("orders", (), "a", (), "x long"),
+        StageSpec("other", (), "a", (SinkSpec("o", False),)),
+        StageSpec("paid", ("orders",), "b", (SinkSpec("p", False),)),
+    ]
+    record(players.store, Topology({spec.name: spec for spec in specs}))
+    refused = players.start("a", {"other": ()}, {"other": "o"})
+    with pytest.raises(
+        UserError, match=r"'paid' of member 'b' reads orders, which no member has.*--drop READER"
+    ):
+        refused.result(20)
+
+
+def test_whoever_waits_for_others_can_be_told_to_end(players: Players) -> None:
+    waiting = players.start("a", {"orders": ()}, {"orders": "orders"}, expected=("b",))
+    players.until_told("a", "waiting for member 'b'")
+    players.ends = True
+    with pytest.raises(WaitEnded):
+        waiting.result(20)
+
+
+def stage(pipeline: cw.Pipeline, name: str, **options: Any) -> None:
+    function: Callable[[Any], Any] = lambda spark: None  # noqa: E731
+    pipeline.stage(name=name, **options)(function)
+
+
+def test_which_stages_are_whose() -> None:
+    shared = cw.Pipeline("p")
+    stage(shared, "one", member="a")
+    stage(shared, "two", member="b")
+    here, own = own_stages(shared.stages, "b")
+    assert (here, list(own)) == ("b", ["two"])
+    with pytest.raises(UserError, match="say which of them runs here, with --member NAME"):
+        own_stages(shared.stages, None)
+    with pytest.raises(UserError, match="no stage has member='c'; the members are a, b"):
+        own_stages(shared.stages, "c")
+    stage(shared, "three")
+    with pytest.raises(UserError, match="three do not: give all of them member=, or none"):
+        own_stages(shared.stages, "a")
+    alone = cw.Pipeline("p")
+    stage(alone, "one")
+    assert own_stages(alone.stages, None)[0] == "main"
+    assert own_stages(alone.stages, "team")[1]["one"].member == "team"
+    with pytest.raises(UserError, match="cannot name a member"):
+        own_stages(alone.stages, "a/b")
+
+
+def test_a_member_that_comes_after_the_others_have_begun_is_told_how_to_join(players: Players) -> None:
+    alone = players.start("a", {"orders": ()}, {"orders": "orders"}).result(20).topology
+    record(players.store, alone)
+    later = players.start("b", {"paid": ("orders",)}, {"paid": "paid"}).result(20).topology
+    with pytest.raises(UserError, match=r"begun without member 'b', with a.*--restore latest.*--wait-for"):
+        check_topology(players.store, later)
+
+
+def test_a_stage_that_gets_its_first_reader_has_no_other_columns_than_before() -> None:
+    def graph(columns: str | None, *readers: str) -> Topology:
+        stages = [StageSpec("s", (), "main", (), columns)]
+        return Topology({s.name: s for s in [*stages, *(StageSpec(n, ("s",), "main") for n in readers)]})
+
+    assert differences(graph(None), graph("x long", "t")) == ["stage 't' is new"]
+    assert differences(graph("x long", "t"), graph(None)) == ["stage 't' is gone"]
+    (said,) = differences(graph("x long", "t"), graph("y long", "t"))
+    assert said == "the columns that stage 's' gives to its readers differ"

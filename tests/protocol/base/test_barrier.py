@@ -1,0 +1,128 @@
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cutwater.protocol.base.barrier import (
+    BadBarrier,
+    Barrier,
+    BarrierMessage,
+    EventMessage,
+    Flags,
+    StreamMessage,
+    WatermarkMessage,
+    known_flags,
+)
+from cutwater.protocol.base.errors import PeerError, UserError
+
+U64 = st.integers(0, 2**64 - 1)
+FLAGS = st.builds(Flags, st.integers(0, 15))
+BARRIERS = st.builds(Barrier, U64, U64, FLAGS)
+
+
+def test_a_barrier_packs_to_id_epoch_and_flags_as_three_little_endian_u64() -> None:
+    packed = Barrier(1, 2, Flags.DRAIN | Flags.UNALIGNED).pack()
+    assert packed == bytes([1, *[0] * 7, 2, *[0] * 7, 10, *[0] * 7])
+    assert len(packed) == 24
+
+
+@given(BARRIERS)
+def test_pack_and_unpack_are_inverse(barrier: Barrier) -> None:
+    assert Barrier.unpack(barrier.pack()) == barrier
+
+
+@given(st.binary(max_size=64))
+def test_any_bytes_are_either_a_barrier_that_packs_back_or_the_peers_fault(data: bytes) -> None:
+    try:
+        barrier = Barrier.unpack(data)
+    except PeerError:
+        return
+    assert barrier.pack() == data
+
+
+@pytest.mark.parametrize("length", [0, 23, 25, 48])
+def test_a_wrong_length_is_the_peers_fault_and_named(length: int) -> None:
+    with pytest.raises(PeerError, match=f"24 bytes, not {length}"):
+        Barrier.unpack(bytes(length))
+
+
+@pytest.mark.parametrize("bits", [16, 17, 2**32, 2**63, 2**64 - 1])
+def test_unknown_flags_are_the_peers_fault(bits: int) -> None:
+    data = Barrier(1, 1).pack()[:16] + bits.to_bytes(8, "little")
+    with pytest.raises(PeerError, match="unknown barrier flags"):
+        Barrier.unpack(data)
+
+
+@pytest.mark.parametrize("bits", [-1, -2, 16, 2**64])
+def test_unknown_flags_are_never_read_as_known_ones(bits: int) -> None:
+    with pytest.raises(PeerError):
+        known_flags(bits)
+
+
+@pytest.mark.parametrize(("checkpoint_id", "epoch"), [(-1, 1), (2**64, 1), (1, -1), (1, 2**64)])
+def test_an_id_or_epoch_that_does_not_fit_is_refused_not_cut_short(checkpoint_id: int, epoch: int) -> None:
+    with pytest.raises(UserError, match="must lie between"):
+        Barrier(checkpoint_id, epoch)
+
+
+def test_an_unknown_flag_is_refused_when_a_barrier_is_made() -> None:
+    with pytest.raises(BadBarrier, match="flags"):
+        Barrier(1, 1, 16)  # type: ignore[arg-type]
+
+
+def test_a_barrier_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        Barrier(1, 1).epoch = 2  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("other", "same"),
+    [
+        (Barrier(7, 3, Flags.UNALIGNED), True),
+        (Barrier(8, 3), False),
+        (Barrier(7, 4), False),
+    ],
+)
+def test_id_and_epoch_make_the_checkpoint_and_flags_do_not(other: Barrier, same: bool) -> None:
+    assert Barrier(7, 3).same_checkpoint(other) is same
+
+
+def test_seed_b03_every_flag_has_its_bit_and_survives_every_form_it_travels_in() -> None:
+    assert {flag.name: int(flag) for flag in Flags} == {
+        "FULL_SNAPSHOT": 1,
+        "DRAIN": 2,
+        "CANCEL": 4,
+        "UNALIGNED": 8,
+    }
+    for bits in range(16):
+        barrier = Barrier(1, 1, Flags(bits))
+        assert Barrier.unpack(barrier.pack()).flags is Flags(bits)
+        assert msgspec.json.decode(msgspec.json.encode(barrier), type=Barrier) == barrier
+
+
+MESSAGES = st.one_of(
+    st.builds(EventMessage, st.none() | st.integers() | st.lists(st.integers())),
+    st.builds(WatermarkMessage, st.integers(-(2**63), 2**63 - 1)),
+    st.builds(BarrierMessage, BARRIERS),
+)
+
+
+@given(MESSAGES)
+def test_the_three_messages_are_told_apart_on_the_wire(message: StreamMessage) -> None:
+    decoded = msgspec.json.decode(msgspec.json.encode(message), type=StreamMessage)
+    assert decoded == message
+    assert type(decoded) is type(message)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"type":"other","payload":1}',
+        b'{"type":"barrier","barrier":{"checkpoint_id":1,"epoch":1,"flags":16}}',
+        b'{"type":"barrier","barrier":{"checkpoint_id":1,"epoch":-1,"flags":0}}',
+        b'{"type":"barrier","barrier":{"checkpoint_id":18446744073709551616,"epoch":1,"flags":0}}',
+    ],
+)
+def test_a_message_that_cannot_be_is_a_validation_error_like_any_other(data: bytes) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(data, type=StreamMessage)

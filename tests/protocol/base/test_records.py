@@ -1,0 +1,200 @@
+"""The durable records: they come back from their bytes, name what they need, and damage is told plainly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from cutwater.protocol.base.barrier import Flags
+from cutwater.protocol.base.effects import Create, Effect, Read, put
+from cutwater.protocol.base.errors import StoreError
+from cutwater.protocol.base.records import (
+    InFlight,
+    Manifest,
+    Prepared,
+    Published,
+    SinkSpec,
+    StagedFile,
+    StageReport,
+    StageSpec,
+    Topology,
+    checkpoint_of,
+    checkpoint_prefix,
+    decode,
+    encode,
+    manifest_name,
+    mark_name,
+    seal,
+    stage_log_prefix,
+)
+from cutwater.protocol.base.watermark import known
+from tests.support.driver import Fault, Outcome, Store, drive
+
+TOPOLOGY = Topology(
+    {
+        "clean": StageSpec("clean", (), "m1"),
+        "paid": StageSpec("paid", (), "m2", schema="id STRING"),
+        "matched": StageSpec(
+            "matched", ("clean", "paid"), "m2", (SinkSpec("t1"), SinkSpec("t2", final=True))
+        ),
+    }
+)
+
+
+def report(stage: str, **state: str) -> StageReport:
+    return StageReport(stage, 3, 7, False, {"in": 6}, {"0": 11, "1": '{"p0": 3}'}, known(100), state)
+
+
+MANIFEST = Manifest(
+    epoch=4,
+    checkpoint_id=12,
+    generation=2,
+    term=3,
+    flags=int(Flags.FULL_SNAPSHOT),
+    savepoint="before",
+    topology_hash="t",
+    stages={"clean": report("clean", s1="c1", s2="c2"), "matched": report("matched", s3="c3")},
+    in_flight=(
+        InFlight("clean", "matched", 5, 7, {6: ("f6",), 7: ("f7a", "f7b")}, {"f6": "c6", "f7b": "c7b"}),
+        InFlight("paid", "matched", 1, 2, {2: ()}),
+    ),
+    release={"t1": ("r1",)},
+    held={"t2": (StagedFile("h1", 50), StagedFile("h2", 60)), "t3": ()},
+    watermark=100,
+)
+MARK = Published(4, "t1", 12, 9)
+
+
+PREPARED = Prepared(7, ("f",), {}, {"in": 6}, {"0": 11, "1": "11"}, known(100), rows=3, size=90)
+
+
+@pytest.mark.parametrize("record", [MANIFEST, MARK, TOPOLOGY, PREPARED])
+def test_a_record_comes_back_from_its_bytes_and_always_has_the_same(record: Any) -> None:
+    assert decode("name", encode(record), type(record)) == record
+    assert encode(decode("name", encode(record), type(record))) == encode(record)
+
+
+def test_a_manifest_names_every_object_that_a_restore_needs_with_the_checksums_that_it_has() -> None:
+    """State, what is in flight, and what is held; not what the epoch has released."""
+    assert MANIFEST.objects() == {
+        "s1": "c1",
+        "s2": "c2",
+        "s3": "c3",
+        "f6": "c6",
+        "f7a": None,
+        "f7b": "c7b",
+        "h1": None,
+        "h2": None,
+    }
+
+
+def test_an_empty_manifest_names_nothing() -> None:
+    assert msgspec.structs.replace(MANIFEST, stages={}, in_flight=(), held={}).objects() == {}
+
+
+BAD = [
+    b"",
+    b"{",
+    b"null",
+    b"[]",
+    encode(MARK)[:-1],
+    encode(MARK).replace(b'"epoch":4', b'"epoch":"4"'),
+    encode(MARK).replace(b'"version":9', b'"version":null'),
+    encode(MARK).replace(b'"sink":"t1",', b""),
+]
+
+
+@pytest.mark.parametrize("record", [MARK, PREPARED])
+def test_every_flipped_bit_of_a_sealed_record_is_seen(record: Any) -> None:
+    data = seal(record)
+    assert decode("name", data, type(record)) == record
+    assert decode("name", encode(record), type(record)) == record, "one from before there were checksums"
+    for place in range(len(data)):
+        for bit in range(8):
+            spoilt = bytearray(data)
+            spoilt[place] ^= 1 << bit
+            with pytest.raises(StoreError, match="name is not a readable"):
+                decode("name", bytes(spoilt), type(record))
+
+
+@pytest.mark.parametrize("data", BAD)
+def test_damage_is_an_error_that_names_the_object_and_says_what_to_do(data: bytes) -> None:
+    with pytest.raises(StoreError, match=r"^published/t1/000000000012\.json is not a readable") as caught:
+        decode(mark_name(12, "t1"), data, Published)
+    assert "published" in str(caught.value)
+    assert "run `cutwater verify`" in str(caught.value)
+    assert "restore an older checkpoint" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        encode(MARK).replace(b'"t1"', b'"\xff"'),
+        encode(MARK)[:-1] + b',"more":' + b"[" * 50_000,
+    ],
+    ids=["not UTF-8", "nested too deep"],
+)
+def test_damage_of_every_kind_is_a_store_error(data: bytes) -> None:
+    with pytest.raises(StoreError, match="not a readable published"):
+        decode("name", data, Published)
+
+
+def test_one_kind_of_record_is_not_taken_for_another() -> None:
+    with pytest.raises(StoreError, match="not a readable manifest"):
+        decode("name", encode(MARK), Manifest)
+
+
+# --- putting a record ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("outcome", list(Outcome))
+def test_a_record_is_put_in_spite_of_errors(outcome: Outcome) -> None:
+    store = Store()
+    assert drive(put("name", b"record"), store, faults=[Fault(Create, outcome), Fault(Read)]) is True
+    assert store.objects == {"name": b"record"}
+
+
+def test_putting_the_same_again_is_no_conflict_and_putting_something_else_is() -> None:
+    store = Store({"name": b"record"})
+    assert drive(put("name", b"record"), store) is True
+    assert drive(put("name", b"other"), store) is False
+    assert store.objects == {"name": b"record"}
+
+
+def test_anothers_record_that_lands_meanwhile_is_not_overwritten() -> None:
+    store = Store()
+
+    def land(_: int, effect: Effect) -> None:
+        if isinstance(effect, Read):
+            store.objects["name"] = b"other"
+
+    assert drive(put("name", b"record"), store, faults=[Fault(Create)], before=land) is False
+    assert store.objects == {"name": b"other"}
+
+
+# --- the pipeline, and names --------------------------------------------------------------------------------
+
+
+def test_a_topology_knows_members_hosts_readers_and_sinks() -> None:
+    assert TOPOLOGY.members() == ("m1", "m2")
+    assert TOPOLOGY.hosted("m2") == ("matched", "paid")
+    assert TOPOLOGY.hosted("nobody") == ()
+    assert TOPOLOGY.readers("clean") == ("matched",)
+    assert TOPOLOGY.readers("matched") == ()
+    assert TOPOLOGY.sinks() == {"t1": "matched", "t2": "matched"}
+
+
+def test_names_are_those_of_the_design_and_two_attempts_never_share_one() -> None:
+    assert stage_log_prefix("clean", 2) == "stages/clean/2/log/"
+    assert checkpoint_prefix(4, 12) == "checkpoints/4-12/"
+    assert manifest_name(4, 12) == "checkpoints/4-12/manifest.json"
+    assert mark_name(12, "t1") == "published/t1/000000000012.json"
+    for name in (
+        manifest_name(4, 12),
+        f"{checkpoint_prefix(4, 12)}state/a-b/x.1",
+    ):
+        assert checkpoint_of(name) == (4, 12)
+    assert checkpoint_of("checkpoints/notes.txt") is None
+    assert mark_name(9, "t1") < mark_name(10, "t1")

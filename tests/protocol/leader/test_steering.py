@@ -1,0 +1,488 @@
+"""Steering the journal without a member: validated after the lead is taken, answered by what is in effect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cutwater.protocol.base import effects as fx
+from cutwater.protocol.base import records as r
+from cutwater.protocol.base.errors import UserError
+from cutwater.protocol.base.failures import FailureReason
+from cutwater.protocol.base.log import append
+from cutwater.protocol.base.wire import Reply, Request, RequestKind
+from cutwater.protocol.leader import steering
+from cutwater.protocol.member.journal import KEPT_ANSWERS, Journal
+from cutwater.runtime.restore import check_topology, differences
+from cutwater.store.at_rest import carry_out, drive, read_journal
+from cutwater.store.stores import LocalStore, open_store
+from tests.support.builders import pipeline, stage
+from tests.support.live_leader import LiveLeader
+
+ONE = r.Topology({"s": r.StageSpec("s", (), "main", (r.SinkSpec("t"),))})
+MORE = r.Topology({**ONE.stages, "fresh": r.StageSpec("fresh", ("s",), "main", (r.SinkSpec("u"),))})
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    found = open_store(str(tmp_path / "store"), create=True)
+    assert isinstance(found, LocalStore)
+    return found
+
+
+def ask(store: LocalStore, kind: RequestKind, **what: object) -> Reply:
+    request = Request(kind, str(what.pop("request_id", "r1")), **what)  # type: ignore[arg-type]
+    return carry_out(store, read_journal(store), request, lambda sink, transaction: 0)
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Something that somebody else does right before a command takes the lead."""
+    real, done = append, list[bool]()
+
+    def append_late(view: object, sealed: object) -> object:
+        if not done:
+            done.append(True)
+            act()
+        return real(view, sealed)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(steering, "append", append_late)
+
+
+def published(store: LocalStore, leader: LiveLeader, epoch: int, sink: str = "t") -> None:
+    index = leader.state.committed[epoch].index
+    store.create(r.mark_name(index, sink), r.encode(r.Published(epoch, sink, index, 1)))
+
+
+def test_an_epoch_that_a_live_restore_abandons_is_not_restored(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = LiveLeader(store, ONE)
+    leader.commit(0)
+    published(store, leader, 1)
+    leader.commit(1)
+    meanwhile(monkeypatch, lambda: leader.restore(1))
+    reply = ask(store, RequestKind.RESTORE, epoch=2)
+    assert (reply.ok, reply.reason) == (False, FailureReason.NOT_PUBLISHED.value)
+    assert "before sink 't' had published it" in reply.detail
+    assert read_journal(store).state.generation == 2
+
+
+def test_a_checkpoint_that_expires_meanwhile_is_neither_named_nor_restored(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = LiveLeader(store, ONE)
+    leader.commit(0)
+    leader.commit(1)
+    meanwhile(monkeypatch, lambda: leader.expire(1))
+    assert ask(store, RequestKind.SAVEPOINT, name="gold", epoch=1).reason == "no_such_checkpoint"
+    assert ask(store, RequestKind.RESTORE, epoch=1).reason == "no_such_checkpoint"
+    state = read_journal(store).state
+    assert (state.savepoints, state.generation) == ({}, 1)
+
+
+def test_a_name_that_somebody_takes_meanwhile_is_not_taken_away(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = LiveLeader(store, ONE)
+    leader.commit(0)
+    leader.commit(1)
+    meanwhile(monkeypatch, lambda: leader.write(r.Savepoint(leader.term, 1, "gold", 2)))
+    reply = ask(store, RequestKind.SAVEPOINT, name="gold", epoch=1)
+    assert (reply.ok, reply.reason) == (False, FailureReason.NAME_TAKEN.value)
+    assert read_journal(store).state.savepoints == {"gold": 2}
+
+
+def test_a_savepoints_name_that_means_another_epoch_by_now_is_not_restored(store: LocalStore) -> None:
+    leader = LiveLeader(store, ONE)
+    leader.commit(0, savepoint="gold")
+    leader.commit(1)
+    reply = ask(store, RequestKind.RESTORE, name="gold", epoch=2)
+    assert reply.detail == "'gold' is no longer the savepoint of epoch 2"
+
+
+def test_a_restore_with_another_graph_is_one_entry(store: LocalStore) -> None:
+    leader = LiveLeader(store, ONE)
+    leader.commit(0)
+    before = read_journal(store).index
+    assert ask(store, RequestKind.RESTORE, epoch=1, topology=MORE).ok
+    journal = read_journal(store)
+    kinds = [type(e.entry.body) for e in journal.view.entries if e.entry.index > before]
+    assert kinds == [r.Leader, r.Restored]
+    assert (journal.state.topology, journal.state.generation) == (MORE, 2)
+
+
+def test_two_that_join_at_once_do_not_undo_each_other(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = LiveLeader(store, ONE)
+    leader.commit(0)
+    base = leader.state.topology_hash
+    other = r.Topology({**ONE.stages, "mine": r.StageSpec("mine", ("s",), "b", (r.SinkSpec("v"),))})
+
+    def join() -> None:
+        monkeypatch.undo()
+        assert ask(store, RequestKind.RESTORE, epoch=1, topology=MORE, base=base, request_id="a").ok
+
+    meanwhile(monkeypatch, join)
+    reply = ask(store, RequestKind.RESTORE, epoch=1, topology=other, base=base, request_id="b")
+    assert reply.reason == FailureReason.GRAPH_CHANGED.value
+    assert ask(store, RequestKind.RESTORE, epoch=1, topology=other, request_id="c").reason == "stage_gone"
+    assert read_journal(store).state.topology == MORE
+
+
+@pytest.mark.parametrize("option", [{"drop": ("x",)}, {"reset": ("x",)}, {"drop": ("s",), "topology": MORE}])
+def test_stages_that_are_not_there_are_neither_dropped_nor_reset(
+    option: dict[str, object], store: LocalStore
+) -> None:
+    LiveLeader(store, ONE).commit(0)
+    reply = ask(store, RequestKind.RESTORE, epoch=1, **option)
+    assert reply.reason == FailureReason.NO_SUCH_STAGE.value
+
+
+def test_a_stage_that_another_reads_is_not_dropped_without_the_code(store: LocalStore) -> None:
+    LiveLeader(store, MORE).commit(0)
+    assert (
+        "stage 'fresh' of member 'main' reads s"
+        in ask(store, RequestKind.RESTORE, epoch=1, drop=("s",)).detail
+    )
+    assert ask(store, RequestKind.RESTORE, epoch=1, drop=("fresh",)).ok
+    assert read_journal(store).state.topology == ONE
+
+
+def test_a_sink_that_was_dropped_before_it_had_published_an_epoch_does_not_come_back_to_it(
+    store: LocalStore,
+) -> None:
+    leader = LiveLeader(store, MORE)
+    leader.commit(0)
+    assert ask(store, RequestKind.RESTORE, epoch=1, drop=("fresh",), request_id="a").ok
+    again = Request(RequestKind.RESTORE, "b", epoch=1, topology=MORE)
+    assert carry_out(store, read_journal(store), again, lambda *_: 0).reason == "not_published"
+    published(store, leader, 1, "u")
+    assert carry_out(store, read_journal(store), again, lambda *_: 0).ok
+
+
+def test_rows_in_flight_are_not_read_with_other_columns(store: LocalStore) -> None:
+    old = r.Topology(
+        {n: r.StageSpec(n, s.inputs, s.member, s.sinks, "x long") for n, s in MORE.stages.items()}
+    )
+    new = r.Topology(
+        {n: r.StageSpec(n, s.inputs, s.member, s.sinks, "y long") for n, s in MORE.stages.items()}
+    )
+    flight = r.InFlight("s", "fresh", 0, 1, {1: ("f",)}, {}, r.columns("x long"))
+    LiveLeader(store, old).commit(1, in_flight=(flight,))
+    assert ask(store, RequestKind.RESTORE, epoch=1, topology=new).reason == "rows_in_flight"
+    assert ask(store, RequestKind.RESTORE, epoch=1, topology=old).ok
+
+
+def test_rows_in_flight_are_held_against_the_columns_that_they_were_written_with(store: LocalStore) -> None:
+    """Not against those of the graph in force, which may have changed since."""
+    old = r.Topology(
+        {n: r.StageSpec(n, s.inputs, s.member, s.sinks, "x long") for n, s in MORE.stages.items()}
+    )
+    new = r.Topology(
+        {n: r.StageSpec(n, s.inputs, s.member, s.sinks, "y long") for n, s in MORE.stages.items()}
+    )
+    leader = LiveLeader(store, old)
+    leader.commit(1, in_flight=(r.InFlight("s", "fresh", 0, 1, {1: ("f",)}, {}, r.columns("x long")),))
+    leader.commit(1)
+    assert ask(store, RequestKind.RESTORE, epoch=2, topology=new, request_id="a").ok
+    assert ask(store, RequestKind.RESTORE, epoch=1, request_id="b").reason == "rows_in_flight"
+
+
+def test_what_a_sink_holds_is_not_left_behind_by_a_new_name(store: LocalStore) -> None:
+    final = r.Topology({"s": r.StageSpec("s", (), "main", (r.SinkSpec("t", True),))})
+    renamed = r.Topology({"s": r.StageSpec("s", (), "main", (r.SinkSpec("u", True),))})
+    LiveLeader(store, final).commit(0, held={"t": (r.StagedFile("f", 9),)})
+    reply = ask(store, RequestKind.RESTORE, epoch=1, topology=renamed, request_id="a")
+    assert reply.reason == FailureReason.SINK_GONE.value
+    assert ask(store, RequestKind.RESTORE, epoch=1, topology=renamed, drop=("t",), request_id="b").ok
+
+
+def test_a_table_that_cannot_go_back_refuses_the_restore(store: LocalStore) -> None:
+    leader = LiveLeader(store, ONE)
+    leader.commit(0)
+    request = Request(RequestKind.RESTORE, "r", epoch=1)
+    reply = carry_out(store, read_journal(store), request, lambda sink, transaction: None)
+    assert reply.reason == FailureReason.TABLE_HISTORY_GONE.value
+    assert read_journal(store).state.generation == 1
+
+
+def test_a_table_that_does_not_answer_refuses_the_restore(store: LocalStore) -> None:
+    LiveLeader(store, ONE).commit(0)
+    asked = []
+
+    def find(sink: str, transaction: int) -> int | None:
+        asked.append(sink)
+        raise OSError("out of reach")
+
+    request = Request(RequestKind.RESTORE, "r", epoch=1)
+    assert carry_out(store, read_journal(store), request, find).reason == "table_unavailable"
+    assert asked == ["t"] * steering.TABLE_TRIES
+
+
+def test_what_others_did_to_a_table_is_not_undone_unless_that_is_meant(store: LocalStore) -> None:
+    """It is asked before the restore stands: afterwards the pipeline could go neither on nor back."""
+    leader = LiveLeader(store, ONE)
+    leader.commit(0)
+    published(store, leader, 1)
+
+    def history(sink: str, transaction: int) -> fx.TableHistory:
+        return fx.TableHistory(transaction, 1, ("version 7 (WRITE)",))
+
+    for force in (False, True):
+        request = Request(RequestKind.RESTORE, f"r{force}", epoch=1, force=force)
+        reply = carry_out(store, read_journal(store), request, lambda *_: 0, history)
+        assert (reply.ok, read_journal(store).state.generation) == (force, 1 + force)
+        assert force or (reply.reason, "version 7 (WRITE)" in reply.detail) == ("table_changed", True)
+
+
+def test_what_others_did_before_an_epoch_comes_to_the_table_stays(store: LocalStore) -> None:
+    """The sink publishes the epoch first, on top of it, and goes back to that."""
+    leader = LiveLeader(store, ONE)
+    leader.commit(0)
+    published(store, leader, 1)
+    before = leader.state.committed[1].index
+    leader.commit(1, {"t": ("f",)})
+    others = ("version 7 (WRITE)",)
+    request = Request(RequestKind.RESTORE, "r", epoch=2)
+    there = fx.TableHistory(leader.state.committed[2].index, 1, others)
+    assert carry_out(store, read_journal(store), request, lambda *_: 0, lambda *_: there).reason == (
+        "table_changed"
+    )
+    not_yet = fx.TableHistory(before, 1, others)
+    assert carry_out(store, read_journal(store), request, lambda *_: 0, lambda *_: not_yet).ok
+
+
+def test_a_table_that_lost_what_the_mark_of_the_checkpoint_names_refuses_the_restore(
+    store: LocalStore,
+) -> None:
+    leader = LiveLeader(store, ONE)
+    leader.commit(0)
+    index = leader.state.committed[1].index
+    store.create(r.mark_name(index, "t"), r.seal(r.Published(1, "t", index, 1, index, 1)))
+    request = Request(RequestKind.RESTORE, "r", epoch=1, force=True)
+    reply = carry_out(store, read_journal(store), request, lambda *_: 0, lambda *_: fx.TableHistory(0))
+    assert (reply.reason, "overwritten" in reply.detail) == ("table_history_gone", True)
+
+
+def test_a_sink_that_is_newer_than_the_checkpoint_is_asked_too(store: LocalStore) -> None:
+    """It goes back as well: to before its first row."""
+    leader = LiveLeader(store, ONE)
+    leader.commit(0)
+    assert ask(store, RequestKind.RESTORE, epoch=1, topology=MORE, request_id="a").ok
+    request = Request(RequestKind.RESTORE, "b", epoch=1)
+    reply = carry_out(store, read_journal(store), request, lambda sink, _: None if sink == "u" else 0)
+    assert (reply.reason, "sink 'u'" in reply.detail) == ("table_history_gone", True)
+    assert read_journal(store).state.generation == 2
+
+
+def test_tables_that_are_slow_do_not_cost_a_command_the_lead(store: LocalStore) -> None:
+    """Whoever led before takes over again soon: in the term nothing is asked that takes its time."""
+    leader = LiveLeader(store, ONE)
+    leader.commit(0)
+    terms = []
+
+    def slow(sink: str, transaction: int) -> int:
+        state = read_journal(store).state
+        terms.append(state.term)
+        if state.term != leader.term:
+            leader.campaign()
+        return 0
+
+    request = Request(RequestKind.RESTORE, "r", epoch=1)
+    assert carry_out(store, read_journal(store), request, slow).ok
+    assert terms == [leader.term]
+
+
+def test_a_request_is_done_once_however_often_it_is_heard(store: LocalStore) -> None:
+    LiveLeader(store, ONE).commit(0)
+    for _ in range(3):
+        assert ask(store, RequestKind.RESTORE, epoch=1) == Reply("r1", True, 1)
+    assert read_journal(store).state.generation == 2
+    assert ask(store, RequestKind.RESTORE, epoch=1, request_id="another").ok
+    assert read_journal(store).state.generation == 3
+
+
+def test_the_journal_remembers_a_bounded_number_of_requests(store: LocalStore) -> None:
+    leader = LiveLeader(store, ONE)
+    leader.commit(0)
+    for number in range(KEPT_ANSWERS + 5):
+        leader.write(r.Savepoint(leader.term, 1, f"n{number}", 1, True, f"r{number}"))
+    assert list(leader.state.answers) == [f"r{n}" for n in range(5, KEPT_ANSWERS + 5)]
+
+
+def test_a_command_does_not_set_a_drained_pipeline_going(store: LocalStore) -> None:
+    leader = LiveLeader(store, ONE)
+    place = leader.journal.index + 1
+    leader.write(r.Begun(leader.term, 1, 1, place, 2, leader.state.topology_hash))
+    leader.write(r.Committed(leader.term, 1, 1, place, "h", None, {"s": 0}))
+    drained = read_journal(store).state.drained
+    assert ask(store, RequestKind.SAVEPOINT, name="end", epoch=1).ok
+    assert (drained, read_journal(store).state.drained) == (True, True)
+
+
+@pytest.mark.slow
+def test_a_command_that_always_loses_the_lead_says_so(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = LiveLeader(store, ONE)
+    leader.commit(0)
+    real = steering.steer
+
+    def steer(writer: steering.Writer, request: Request) -> fx.Procedure[Reply | None]:
+        leader.campaign()
+        return (yield from real(writer, request))
+
+    monkeypatch.setattr(steering, "steer", steer)
+    before = read_journal(store).index
+    reply = ask(store, RequestKind.RESTORE, epoch=1)
+    assert (reply.ok, reply.reason) == (False, FailureReason.NOT_LEADER.value)
+    now = read_journal(store)
+    assert now.state.generation == 1
+    assert now.index == before + 2 * steering.LEAD_TRIES, "it wrote something after its term was over"
+
+
+def test_a_command_that_dies_between_its_two_entries_leaves_everything_as_it_was(store: LocalStore) -> None:
+    leader = LiveLeader(store, ONE)
+    leader.commit(0)
+    before = read_journal(store).state
+    procedure = steering.command(
+        Journal(),
+        "command-x",
+        iter("abcdefgh").__next__,
+        Request(RequestKind.RESTORE, "r", epoch=1, topology=MORE),
+    )
+    answer: object = None
+    entries = 0
+    while entries < 2:  # the second Create is RESTORED: the power fails before it
+        effect = procedure.send(answer)
+        entries += isinstance(effect, fx.Create)
+        if entries < 2:
+            answer = 0 if isinstance(effect, fx.FindTableVersion) else drive(store, _one(effect))
+    after = read_journal(store).state
+    assert (after.generation, after.topology, after.committed) == (1, ONE, before.committed)
+    assert after.term == before.term + 1
+
+
+def _one(effect: fx.Effect) -> fx.Procedure[object]:
+    return (yield effect)
+
+
+ROOT = r.StageSpec("root", (), "main", (r.SinkSpec("u"),))
+MIXED = r.StageSpec("root", ("s",), "main", (r.SinkSpec("u"),))
+
+
+def back(
+    store: LocalStore, spec: r.StageSpec, versions: dict[int, int] | None = None, **more: object
+) -> Reply:
+    """A stage comes that the only checkpoint does not have. `versions`: those of its table, by transaction."""
+
+    def find(sink: str, transaction: int) -> int:
+        known = versions or {} if sink == "u" else {}
+        return max((version for index, version in known.items() if index <= transaction), default=-1)
+
+    graph = r.Topology({**ONE.stages, "root": spec})
+    request = Request(RequestKind.RESTORE, "r1", None, 1, topology=graph, **more)  # type: ignore[arg-type]
+    return carry_out(store, read_journal(store), request, find)
+
+
+@pytest.mark.parametrize(("spec", "native"), [(ROOT, ()), (MIXED, ("root",))])
+def test_a_stage_does_not_come_back_to_read_its_source_into_a_table_that_has_its_rows(
+    store: LocalStore, spec: r.StageSpec, native: tuple[str, ...]
+) -> None:
+    leader = LiveLeader(store, ONE)
+    leader.commit(0)
+    store.create(r.mark_name(1, "u"), r.seal(r.Published(1, "u", 1, 0)))
+    reply = back(store, spec, native=native)
+    assert (reply.ok, reply.reason) == (False, FailureReason.NO_POSITIONS.value)
+    assert "sink 'u' has rows of it already" in reply.detail
+    assert read_journal(store).state.generation == 1
+
+
+def test_a_table_that_has_rows_of_a_stage_is_enough_to_refuse_it(store: LocalStore) -> None:
+    """Whoever published them died before it wrote the mark."""
+    LiveLeader(store, ONE).commit(0)
+    assert back(store, ROOT, {1: 0}).reason == FailureReason.NO_POSITIONS.value
+
+
+def test_a_stage_comes_back_that_reads_only_channels(store: LocalStore) -> None:
+    LiveLeader(store, ONE).commit(0)
+    store.create(r.mark_name(1, "u"), r.seal(r.Published(1, "u", 1, 0)))
+    assert back(store, MIXED).ok
+
+
+def test_a_stage_that_came_after_the_checkpoint_reads_its_source_again_when_its_table_goes_back(
+    store: LocalStore,
+) -> None:
+    leader = LiveLeader(store, ONE)
+    leader.commit(0)
+    later = leader.state.committed[1].index + 3
+    store.create(r.mark_name(later, "u"), r.seal(r.Published(2, "u", later, 0)))
+    assert back(store, ROOT, {later: 0}).ok
+
+
+@pytest.mark.parametrize("has_code", [True, False])
+def test_a_stage_that_another_members_stage_reads_does_not_go(store: LocalStore, has_code: bool) -> None:
+    reader = r.StageSpec("y", ("s",), "b", (r.SinkSpec("u"),))
+    other = r.StageSpec("z", (), "main", (r.SinkSpec("v"),))
+    leader = LiveLeader(store, r.Topology({**ONE.stages, "y": reader, "z": other}))
+    leader.commit(0)
+    published(store, leader, 1)
+    published(store, leader, 1, "u")
+    graph = r.Topology({"y": reader, "z": other}) if has_code else None
+    reply = ask(store, RequestKind.RESTORE, epoch=1, drop=("s",), topology=graph)
+    assert (reply.ok, reply.reason) == (False, FailureReason.STILL_READ.value)
+    assert "stage 'y' of member 'b' reads s" in reply.detail
+    assert read_journal(store).state.generation == 1
+    # What the advice says works: both go, and the reader comes back with other code.
+    assert ask(store, RequestKind.RESTORE, epoch=1, drop=("s", "y"), request_id="r2").ok
+    back = r.Topology({"y": r.StageSpec("y", ("z",), "b", (r.SinkSpec("u"),)), "z": other})
+    assert ask(store, RequestKind.RESTORE, epoch=1, drop=("s",), topology=back, request_id="r3").ok
+
+
+def test_a_stage_that_was_dropped_need_not_be_named_again_for_the_same_checkpoint(store: LocalStore) -> None:
+    leader = LiveLeader(store, MORE)
+    leader.commit(0)
+    leader.commit(1)
+    for epoch in (1, 2):  # and nothing to u, whose rows go with its stage
+        published(store, leader, epoch)
+    assert ask(store, RequestKind.RESTORE, epoch=2, request_id="a").ok
+    assert ask(store, RequestKind.RESTORE, epoch=2, topology=ONE, request_id="b").reason == "stage_gone"
+    assert ask(store, RequestKind.RESTORE, epoch=2, drop=("fresh",), request_id="c").ok
+    assert ask(store, RequestKind.RESTORE, epoch=2, request_id="d").ok
+    assert ask(store, RequestKind.RESTORE, epoch=2, topology=ONE, request_id="e").ok
+    assert ask(store, RequestKind.RESTORE, epoch=1, request_id="f").reason == "stage_gone"
+
+
+# --- another graph without a restore ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        (pipeline(stage("s"), stage("t", "s"), stage("u", "s")), ["stage 'u' is new"]),
+        (pipeline(stage("s")), ["stage 't' is gone"]),
+        (pipeline(stage("s"), stage("t")), ["stage 't' reads [] and read ['s']"]),
+        (
+            pipeline(stage("s"), stage("t", "s", sinks=[r.SinkSpec("x")])),
+            ["the sinks of stage 't' are ['x'], not []"],
+        ),
+        (pipeline(stage("s"), stage("t", "s", "m9")), ["stage 't' moved from member 'm0' to 'm9'"]),
+        (
+            pipeline(r.StageSpec("s", (), "m0", (), "{}"), stage("t", "s")),
+            [],  # it has got its first reader, or lost its last
+        ),
+        (pipeline(stage("s"), stage("t", "s")), []),
+    ],
+)
+def test_what_differs_between_two_graphs_is_told(now: r.Topology, said: list[str]) -> None:
+    assert differences(pipeline(stage("s"), stage("t", "s")), now) == said
+
+
+def test_a_store_of_another_graph_is_refused_with_what_differs(store: LocalStore) -> None:
+    LiveLeader(store, ONE).commit(0)
+    check_topology(store, ONE)
+    with pytest.raises(UserError, match="is not the one in this code: stage 'new' is new; stage 's' is gone"):
+        check_topology(store, pipeline(stage("new", member="main")))

@@ -1,0 +1,436 @@
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cutwater.protocol.base.barrier import Barrier, Flags
+from cutwater.protocol.base.errors import IllegalStep, InvariantBroken, UserError
+from cutwater.protocol.member.aligner import ALIGNER, Aligner, AlignerPhase, Cut, HeldBatch, Outcome
+
+BARRIER = Barrier(checkpoint_id=70, epoch=7)
+
+
+def align(
+    positions: dict[str, int], barrier: Barrier = BARRIER, timeout_ms: int | None = None, now_ms: int = 0
+) -> Aligner:
+    return Aligner(list(positions), barrier, positions, now_ms, timeout_ms)
+
+
+def state(aligner: Aligner) -> object:
+    """Everything that an aligner remembers, as a value."""
+    return {name: dict(v) if isinstance(v, dict) else v for name, v in vars(aligner).items()}
+
+
+def unchanged_by(aligner: Aligner, error: type[Exception], step: Callable[[], object]) -> str:
+    before = state(aligner)
+    with pytest.raises(error) as raised:
+        step()
+    assert state(aligner) == before
+    return str(raised.value)
+
+
+# --- when a stage cuts --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flags", [Flags.NONE, Flags.UNALIGNED])
+def test_a_root_cuts_at_once(flags: Flags) -> None:
+    assert align({}, Barrier(70, 7, flags)).cut() == Cut(True, {}, {})
+
+
+def test_a_single_input_aligns_as_soon_as_its_position_reaches_the_barrier() -> None:
+    aligner = align({"a": 3})
+    assert aligner.cut() is None
+    assert aligner.on_barrier("a", BARRIER, 4) is Outcome.ACCEPTED
+    assert aligner.cut() is None
+    aligner.on_consumed("a", 4)
+    assert aligner.cut() == Cut(True, {"a": 4}, {})
+    assert aligner.phase is AlignerPhase.CUT
+
+
+def test_a_barrier_before_the_first_batch_holds_nothing_up() -> None:
+    aligner = align({"a": -1})
+    aligner.on_barrier("a", BARRIER, -1)
+    assert aligner.cut() == Cut(True, {"a": -1}, {})
+
+
+def test_a_fan_in_waits_for_every_barrier_and_for_every_position_and_says_for_whom() -> None:
+    aligner = align({"a": 1, "b": 1, "c": 1})
+    assert aligner.waiting_for() == ("a", "b", "c")
+    aligner.on_barrier("b", BARRIER, 1)
+    assert aligner.waiting_for() == ("a", "c")
+    aligner.on_barrier("a", BARRIER, 3)
+    aligner.on_barrier("c", BARRIER, 2)
+    assert aligner.waiting_for() == ("a", "c")
+    aligner.on_consumed("c", 2)
+    aligner.on_consumed("a", 2)
+    assert aligner.waiting_for() == ("a",)
+    assert aligner.cut() is None
+    aligner.on_consumed("a", 3)
+    assert aligner.waiting_for() == ()
+    assert aligner.cut() == Cut(True, {"a": 3, "b": 1, "c": 2}, {})
+
+
+def test_batches_without_rows_hold_nobody_up() -> None:
+    rows = {4}
+    aligner = Aligner(
+        ["a"], BARRIER, {"a": 3}, 0, None, lambda name, after, upto: any(after < b <= upto for b in rows)
+    )
+    aligner.on_barrier("a", BARRIER, 6)
+    assert aligner.cut() is None
+    aligner.on_consumed("a", 4)
+    # Spark never reads 5 and 6; the true position is what the stage's own log says too.
+    assert aligner.cut() == Cut(True, {"a": 4}, {})
+
+
+def test_a_missing_barrier_is_waited_for_until_the_timeout_and_is_then_in_flight_without_an_end() -> None:
+    aligner = align({"a": 1, "b": 1}, timeout_ms=100, now_ms=1000)
+    aligner.on_barrier("a", BARRIER, 1)
+    aligner.on_tick(1099)
+    assert aligner.cut() is None
+    assert aligner.waiting_for() == ("b",)
+    aligner.on_tick(1100)
+    assert aligner.phase is AlignerPhase.UNALIGNED
+    assert aligner.waiting_for() == ()
+    assert aligner.cut() == Cut(False, {"a": 1, "b": 1}, {"b": (1, None)})
+
+
+def test_without_a_timeout_a_stage_waits_for_ever_or_for_the_leaders_order() -> None:
+    aligner = align({"a": 1})
+    aligner.on_barrier("a", BARRIER, 5)
+    aligner.on_tick(10**15)
+    assert aligner.cut() is None
+    aligner.turn_unaligned()
+    assert aligner.cut() == Cut(False, {"a": 1}, {"a": (1, 5)})
+
+
+def test_seed_b03_a_barrier_with_the_unaligned_flag_is_cut_at_once() -> None:
+    aligner = align({"a": 2, "b": 4}, Barrier(70, 7, Flags.UNALIGNED | Flags.FULL_SNAPSHOT))
+    assert aligner.phase is AlignerPhase.UNALIGNED
+    aligner.on_barrier("b", BARRIER, 4)
+    assert aligner.cut() == Cut(False, {"a": 2, "b": 4}, {"a": (2, None)})
+
+
+@pytest.mark.parametrize("flags", [Flags.NONE, Flags.FULL_SNAPSHOT, Flags.DRAIN, Flags.CANCEL])
+def test_no_other_flag_cuts_an_unaligned_stage(flags: Flags) -> None:
+    aligner = align({"a": 2}, Barrier(70, 7, flags))
+    aligner.on_barrier("a", BARRIER, 3)
+    assert aligner.cut() is None
+
+
+def test_an_unaligned_stage_that_has_nothing_in_flight_was_cut_aligned() -> None:
+    aligner = align({"a": 2})
+    aligner.on_barrier("a", BARRIER, 2)
+    aligner.turn_unaligned()
+    assert aligner.cut() == Cut(True, {"a": 2}, {})
+
+
+def test_the_order_to_turn_unaligned_is_harmless_when_there_is_nothing_left_to_turn() -> None:
+    for end in (Aligner.turn_unaligned, Aligner.cut, Aligner.abort):
+        aligner = align({})
+        end(aligner)
+        before = state(aligner)
+        aligner.turn_unaligned()
+        assert state(aligner) == before
+
+
+# --- which barriers count -----------------------------------------------------------------------------
+
+
+def test_a_duplicate_is_harmless() -> None:
+    aligner = align({"a": 1, "b": 1})
+    aligner.on_barrier("a", BARRIER, 2)
+    before = state(aligner)
+    assert aligner.on_barrier("a", BARRIER, 2) is Outcome.DUPLICATE
+    assert state(aligner) == before
+
+
+@pytest.mark.parametrize(
+    ("barrier", "outcome"),
+    [
+        (Barrier(60, 6), Outcome.LATE),
+        (Barrier(70, 6), Outcome.LATE),
+        (Barrier(71, 7), Outcome.OTHER),
+        (Barrier(69, 7), Outcome.OTHER),
+        (Barrier(80, 8), Outcome.OTHER),
+        (Barrier(70, 8), Outcome.OTHER),
+    ],
+)
+def test_a_barrier_of_an_older_epoch_is_late_and_of_another_checkpoint_other_and_neither_changes_anything(
+    barrier: Barrier, outcome: Outcome
+) -> None:
+    aligner = align({"a": 1})
+    before = state(aligner)
+    assert aligner.on_barrier("a", barrier, 1) is outcome
+    assert state(aligner) == before
+    assert aligner.cut() is None
+
+
+def test_a_barrier_that_comes_after_the_cut_or_after_the_abort_is_late() -> None:
+    for end in (Aligner.cut, Aligner.abort):
+        aligner = align({"a": 1, "b": 1}, Barrier(70, 7, Flags.UNALIGNED))
+        aligner.on_barrier("a", BARRIER, 2)
+        end(aligner)
+        before = state(aligner)
+        assert aligner.on_barrier("a", BARRIER, 2) is Outcome.LATE
+        assert aligner.on_barrier("b", BARRIER, 2) is Outcome.LATE
+        assert state(aligner) == before
+
+
+def test_a_second_barrier_of_the_checkpoint_at_another_place_breaks_an_invariant_and_changes_nothing() -> (
+    None
+):
+    aligner = align({"a": 1})
+    aligner.on_barrier("a", BARRIER, 2)
+    message = unchanged_by(aligner, InvariantBroken, lambda: aligner.on_barrier("a", BARRIER, 3))
+    assert "epoch 7, checkpoint 70" in message
+    assert "input 'a'" in message
+
+
+def test_an_unknown_input_is_an_error_that_names_the_known_ones_and_changes_nothing() -> None:
+    aligner = align({"a": 1, "b": 1})
+    steps: list[Callable[[], object]] = [
+        lambda: aligner.on_barrier("z", BARRIER, 1),
+        lambda: aligner.on_consumed("z", 1),
+        lambda: aligner.held({"z": []}),
+    ]
+    for step in steps:
+        assert "no input 'z'; its inputs: a, b" in unchanged_by(aligner, UserError, step)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "positions"), [(["a", "a"], {"a": 1}), (["a"], {}), (["a"], {"a": 1, "b": 1})]
+)
+def test_inputs_and_positions_must_match(inputs: list[str], positions: dict[str, int]) -> None:
+    with pytest.raises(UserError, match="do not match"):
+        Aligner(inputs, BARRIER, positions, 0, None)
+
+
+# --- what may be consumed -----------------------------------------------------------------------------
+
+
+def test_a_position_never_goes_back() -> None:
+    aligner = align({"a": 3})
+    aligner.on_consumed("a", 3)
+    assert "back from batch 3 to 2" in unchanged_by(
+        aligner, InvariantBroken, lambda: aligner.on_consumed("a", 2)
+    )
+
+
+def test_a_barrier_that_was_passed_before_it_was_seen_breaks_an_invariant() -> None:
+    aligner = align({"a": 3})
+    unchanged_by(aligner, InvariantBroken, lambda: aligner.on_barrier("a", BARRIER, 2))
+
+
+def test_after_the_cut_consuming_goes_on_and_changes_no_cut() -> None:
+    aligner = align({"a": 3})
+    aligner.on_barrier("a", BARRIER, 3)
+    cut = aligner.cut()
+    aligner.on_consumed("a", 9)
+    assert cut == Cut(True, {"a": 3}, {})
+
+
+def test_an_aborted_checkpoint_holds_nobody() -> None:
+    aligner = align({"a": 3})
+    aligner.on_barrier("a", BARRIER, 3)
+    aligner.abort()
+    aligner.on_consumed("a", 4)
+    assert aligner.waiting_for() == ()
+
+
+def test_every_step_that_the_table_does_not_have_is_refused_and_changes_nothing() -> None:
+    for end in (Aligner.cut, Aligner.abort):
+        aligner = align({})
+        end(aligner)
+        assert not ALIGNER.allows(aligner.phase, "cut")
+        assert not ALIGNER.allows(aligner.phase, "abort")
+        unchanged_by(aligner, IllegalStep, aligner.cut)
+        unchanged_by(aligner, IllegalStep, aligner.abort)
+
+
+def test_a_stage_may_be_aborted_while_it_waits_and_after_it_turned_unaligned() -> None:
+    for prepare in (lambda aligner: None, Aligner.turn_unaligned):
+        aligner = align({"a": 1})
+        prepare(aligner)
+        aligner.abort()
+        assert aligner.phase is AlignerPhase.DROPPED
+
+
+# --- the weaknesses of the seed -----------------------------------------------------------------------
+
+
+def test_seed_c01_the_canonical_barrier_is_the_one_announced_whatever_arrives_last() -> None:
+    flagged = Barrier(70, 7, Flags.DRAIN)
+    for order in (("a", "b"), ("b", "a")):
+        aligner = align({"a": 1, "b": 1})
+        for name in order:
+            aligner.on_barrier(name, flagged if name == "b" else BARRIER, 1)
+        aligner.cut()
+        assert aligner.barrier is BARRIER
+
+
+def test_seed_c02_two_checkpoints_never_mix() -> None:
+    aligner = align({"a": 1, "b": 1})
+    aligner.on_barrier("a", BARRIER, 1)
+    for other in (Barrier(71, 7), Barrier(70, 8), Barrier(60, 6)):
+        aligner.on_barrier("b", other, 1)
+        assert aligner.cut() is None
+    assert aligner.waiting_for() == ("b",)
+    aligner.on_barrier("b", BARRIER, 1)
+    assert aligner.cut() is not None
+
+
+def test_seed_c03_what_was_held_comes_out_by_event_time_then_input_then_batch() -> None:
+    heads = {
+        "b": [HeldBatch(3, 50), HeldBatch(4, 10), HeldBatch(5, 50)],
+        "a": [HeldBatch(9, 50), HeldBatch(8, 50)],
+        "c": [HeldBatch(2, 20)],
+    }
+    expected = [("b", 4), ("c", 2), ("a", 8), ("a", 9), ("b", 3), ("b", 5)]
+    names = ["a", "b", "c"]
+    for _ in range(6):
+        random.Random(str(names)).shuffle(names)
+        aligner = align(dict.fromkeys(names, 1))
+        for name in names:
+            aligner.on_barrier(name, BARRIER, 1)
+        released = aligner.held({name: heads[name] for name in names})
+        assert [(name, head.batch) for name, head in released] == expected
+
+
+def test_only_what_stands_behind_a_barrier_is_held() -> None:
+    aligner = align({"a": 1, "b": 1})
+    aligner.on_barrier("a", BARRIER, 2)
+    heads = {"a": [HeldBatch(2, 0), HeldBatch(3, 0)], "b": [HeldBatch(2, 0)]}
+    assert aligner.held(heads) == [("a", HeldBatch(3, 0))]
+
+
+def test_seed_c04_cutting_clears_nothing_that_arrived_after_alignment() -> None:
+    aligner = align({"a": 1, "b": 1})
+    aligner.on_barrier("a", BARRIER, 1)
+    aligner.on_barrier("b", BARRIER, 1)
+    behind = [HeldBatch(2, 20), HeldBatch(3, 30)]
+    before = aligner.held({"a": behind})
+    aligner.cut()
+    assert aligner.held({"a": behind}) == before
+    assert aligner.held({"a": [*behind, HeldBatch(4, 40)]}) == [*before, ("a", HeldBatch(4, 40))]
+
+
+def test_seed_c05_an_aligner_remembers_two_numbers_per_input_however_much_is_held() -> None:
+    aligner = align({"a": -1, "b": 0})
+    aligner.on_barrier("b", BARRIER, 0)
+    for batch in range(1000):
+        aligner.on_consumed("a", batch)
+        aligner.on_barrier("b", BARRIER, 0)
+        aligner.held({"b": [HeldBatch(b, b) for b in range(1, 20)]})
+    containers = [v for v in vars(aligner).values() if hasattr(v, "__len__")]
+    assert sorted(map(len, containers)) == [1, 2]
+
+
+@pytest.mark.parametrize("unaligned", [False, True])
+def test_seed_c09_nothing_from_behind_a_barrier_enters_the_state_before_the_cut(unaligned: bool) -> None:
+    aligner = align({"fast": 5, "slow": 1})
+    aligner.on_barrier("fast", BARRIER, 5)
+    if unaligned:
+        aligner.turn_unaligned()
+    message = unchanged_by(aligner, InvariantBroken, lambda: aligner.on_consumed("fast", 6))
+    assert "batch 6 of input 'fast' was consumed before the cut" in message
+
+
+# --- every interleaving -------------------------------------------------------------------------------
+
+Step = tuple[str, str, int]
+
+
+@st.composite
+def schedules(draw: st.DrawFn) -> tuple[dict[str, int], dict[str, int], dict[str, set[int]], list[Step]]:
+    """A fan-in with batches of which some are empty, a barrier per input, and all that happens to it in
+    some order: barriers, repeated and foreign ones too, and the consumption of each input up to its own."""
+    names = [f"in{i}" for i in range(draw(st.integers(1, 4)))]
+    positions, barriers, rows = {}, {}, {}
+    lanes: list[list[Step]] = []
+    for name in names:
+        positions[name] = draw(st.integers(-1, 3))
+        barriers[name] = positions[name] + draw(st.integers(0, 4))
+        behind = range(positions[name] + 1, barriers[name] + 1)
+        rows[name] = {batch for batch in behind if draw(st.booleans())}
+        lanes.append([("consumed", name, batch) for batch in sorted(rows[name])])
+        lanes.append([("barrier", name, barriers[name])] * draw(st.integers(1, 2)))
+        lanes.append([(kind, name, draw(st.integers(0, 9))) for kind in ("late", "other")])
+    return positions, barriers, rows, interleave(lanes, draw(st.randoms(use_true_random=False)))
+
+
+def interleave(lanes: list[list[Step]], rng: random.Random) -> list[Step]:
+    """All steps in a random order that keeps the order within each lane."""
+    order = [i for i, lane in enumerate(lanes) for _ in lane]
+    rng.shuffle(order)
+    left = [iter(lane) for lane in lanes]
+    return [next(left[i]) for i in order]
+
+
+def apply(aligner: Aligner, step: Step) -> None:
+    kind, name, batch = step
+    if kind == "consumed":
+        aligner.on_consumed(name, batch)
+    elif kind == "barrier":
+        assert aligner.on_barrier(name, BARRIER, batch) is not Outcome.OTHER
+    elif kind == "late":
+        assert aligner.on_barrier(name, Barrier(60, 6), batch) is Outcome.LATE
+    else:
+        assert aligner.on_barrier(name, Barrier(71, 7), batch) is Outcome.OTHER
+
+
+@given(schedules(), st.booleans())
+def test_no_order_of_events_changes_the_aligned_cut_and_nothing_lies_between_it_and_the_barriers(
+    schedule: tuple[dict[str, int], dict[str, int], dict[str, set[int]], list[Step]], eager: bool
+) -> None:
+    positions, barriers, rows, steps = schedule
+
+    def rows_between(name: str, after: int, upto: int) -> bool:
+        return any(after < batch <= upto for batch in rows[name])
+
+    aligner = Aligner(list(positions), BARRIER, positions, 0, None, rows_between)
+    cut = None
+    for step in steps:
+        apply(aligner, step)
+        if eager and cut is None:
+            waiting = aligner.waiting_for()
+            cut = aligner.cut()
+            assert (cut is None) == bool(waiting)
+    if cut is None:
+        cut = aligner.cut()
+    # What it must be follows from the channels alone, so it is the same for every order.
+    assert cut == Cut(True, {name: max(rows[name], default=positions[name]) for name in positions}, {})
+    for name, position in cut.positions.items():
+        assert position <= barriers[name]
+        assert not rows_between(name, position, barriers[name])
+
+
+@given(schedules(), st.data())
+def test_an_unaligned_cut_at_any_moment_names_exactly_what_is_in_flight(
+    schedule: tuple[dict[str, int], dict[str, int], dict[str, set[int]], list[Step]], data: st.DataObject
+) -> None:
+    positions, _, rows, steps = schedule
+    happened = steps[: data.draw(st.integers(0, len(steps)))]
+    aligner = Aligner(
+        list(positions),
+        BARRIER,
+        positions,
+        0,
+        None,
+        lambda name, after, upto: any(after < batch <= upto for batch in rows[name]),
+    )
+    for step in happened:
+        apply(aligner, step)
+    aligner.turn_unaligned()
+    cut = aligner.cut()
+    assert cut is not None
+    seen = {name: batch for kind, name, batch in happened if kind == "barrier"}
+    consumed = {name: batch for kind, name, batch in happened if kind == "consumed"}
+    assert cut.positions == {**positions, **consumed}
+    for name, position in cut.positions.items():
+        pending = name not in seen or any(batch > position for batch in rows[name])
+        assert (name in cut.in_flight) is pending
+        if pending:
+            assert cut.in_flight[name] == (position, seen.get(name))
+    assert cut.aligned is (not cut.in_flight)

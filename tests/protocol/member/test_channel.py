@@ -1,0 +1,184 @@
+"""The hold rule, and what a reader has still to read."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cutwater.protocol.base import records as r
+from cutwater.protocol.base.errors import InvariantBroken
+from cutwater.protocol.member.channel import Channel, carried_batches, holds, readable
+from tests.support.builders import (
+    CHAIN,
+    DIAMOND,
+    Play,
+    barrier,
+    begun,
+    committed,
+    journal_of,
+    manifest,
+    stage_state,
+)
+
+LEADER = r.Leader(1, "m0")
+TOPOLOGY = r.TopologySet(1, 1, "h", CHAIN)
+OPEN = journal_of(LEADER, TOPOLOGY, begun(1, 3))
+READER = stage_state(-1)
+
+
+# A barrier that holds, and one that does not.
+
+
+def test_an_open_epoch_that_the_reader_has_not_cut_holds_it_at_the_barrier() -> None:
+    producer = stage_state(5, barrier(1, 3, at=2))
+    assert holds(OPEN, READER, barrier(1, 3, at=2))
+    assert readable(OPEN, READER, producer) == 2
+
+
+def test_the_reader_passes_once_it_has_cut_itself() -> None:
+    reader = stage_state(0, barrier(1, 3, at=0))
+    assert readable(OPEN, reader, stage_state(5, barrier(1, 3, at=2))) == 5
+
+
+def test_an_epoch_that_the_journal_does_not_know_holds() -> None:
+    assert readable(OPEN, READER, stage_state(5, barrier(2, 9, at=1))) == 1
+
+
+def test_without_any_journal_every_barrier_holds() -> None:
+    assert readable(r.JournalState(), READER, stage_state(5, barrier(1, 3, at=-1))) == -1
+
+
+@pytest.mark.parametrize(
+    "fate",
+    [
+        pytest.param(r.Aborted(1, 1, 1, 3, "deadline"), id="aborted"),
+        pytest.param(committed(1, 3), id="committed"),
+        pytest.param(r.Leader(2, "m1"), id="void by a new leader"),
+        pytest.param(r.TopologySet(1, 1, "other", CHAIN), id="void by a new topology"),
+    ],
+)
+def test_a_decided_epoch_holds_nobody(fate: r.JournalBody) -> None:
+    state = journal_of(LEADER, TOPOLOGY, begun(1, 3), fate)
+    assert readable(state, READER, stage_state(5, barrier(1, 3, at=2))) == 5
+
+
+def test_an_epoch_that_a_restore_made_void_holds_nobody() -> None:
+    restored = r.Restored(1, 2, 1, {"a": 0})
+    state = journal_of(LEADER, TOPOLOGY, begun(1, 3), committed(1, 3), begun(2, 5), restored)
+    assert readable(state, READER, stage_state(5, barrier(2, 5, at=2))) == 5
+
+
+def test_an_expired_epoch_holds_nobody() -> None:
+    expired = r.Expired(1, 1, (1,), (), {}, ())
+    state = journal_of(LEADER, TOPOLOGY, begun(1, 3), committed(1, 3), expired)
+    assert not holds(state, READER, barrier(1, 3, at=2))
+
+
+def test_a_barrier_of_another_attempt_at_the_epoch_holds_nobody() -> None:
+    assert readable(OPEN, READER, stage_state(5, barrier(1, 4, at=2))) == 5
+
+
+def test_several_open_epochs_hold_at_the_first_that_is_not_cut() -> None:
+    state = journal_of(LEADER, TOPOLOGY, begun(1, 3), begun(2, 4))
+    producer = stage_state(9, barrier(1, 3, at=3), barrier(2, 4, at=6))
+    assert readable(state, READER, producer) == 3
+    assert readable(state, stage_state(0, barrier(1, 3, at=0)), producer) == 6
+    assert readable(state, stage_state(0, barrier(2, 4, at=0)), producer) == 3
+    assert readable(state, stage_state(0, barrier(1, 3, at=0), barrier(2, 4, at=0)), producer) == 9
+
+
+def test_a_barrier_behind_the_last_batch_costs_nothing() -> None:
+    assert readable(OPEN, READER, stage_state(5, barrier(1, 3, at=5))) == 5
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_whoever_knows_less_never_reads_further(data: st.DataObject) -> None:
+    """Of one history, any older journal, producer's log and own log allow no more than the newest ones."""
+    play = data.draw(histories())
+    for reader, spec in play.topology.stages.items():
+        for producer in spec.inputs:
+            full = readable(play.state, play.stages[reader], play.stages[producer])
+            old = readable(
+                play.journal_at(data.draw(st.integers(0, len(play.entries)))),
+                play.stage_at(reader, data.draw(st.integers(0, len(play.logs[reader])))),
+                play.stage_at(producer, data.draw(st.integers(0, len(play.logs[producer])))),
+            )
+            assert old <= full
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> Play:
+    """A pipeline that has run for a while, with epochs of every fate."""
+    play = Play(draw(st.sampled_from([CHAIN, DIAMOND])))
+    names = sorted(play.topology.stages)
+    for _ in range(draw(st.integers(0, 40))):
+        name = draw(st.sampled_from(names))
+        match draw(st.sampled_from(["batch", "batch", "batch", "cut", "begin", "abort", "commit", "expire"])):
+            case "batch":
+                play.batch(name, draw(st.integers(0, 3)), draw(st.booleans()))
+            case "cut":
+                play.cut(name, draw(st.booleans()))
+            case "begin":
+                play.begin()
+            case "abort":
+                play.abort()
+            case "commit":
+                play.cut_all(draw(st.sets(st.sampled_from(names))))
+                play.commit()
+            case _:
+                play.expire(draw(st.integers(1, 2)))
+    return play
+
+
+# What is still to be read.
+
+
+def test_empty_batches_are_not_read() -> None:
+    channel = Channel(stage_state(4, empty=[1, 2]), {})
+    assert channel.unread(-1, 4) == {0: ("file0",), 3: ("file3",), 4: ("file4",)}
+    assert channel.unread(0, 2) == {}
+
+
+def test_batches_from_before_a_fork_come_from_the_checkpoint() -> None:
+    forked = r.StageState(1, 7, batches={7: stage_state(7).batches[7]})
+    channel = Channel(forked, {5: ("old5",), 6: ("old6",)})
+    assert channel.unread(4, 7) == {5: ("old5",), 6: ("old6",), 7: ("file7",)}
+    assert channel.unread(5, 6) == {6: ("old6",)}
+
+
+def test_the_log_goes_before_what_was_carried_over() -> None:
+    assert Channel(stage_state(1), {1: ("carried",)}).between(0, 1) == {1: ("file1",)}
+
+
+def test_a_batch_that_this_view_does_not_reach_back_to_is_an_error_and_not_an_empty_one() -> None:
+    with pytest.raises(InvariantBroken, match=r"batch 3 is asked for .*nor the newest checkpoint has it"):
+        Channel(r.StageState(1, 7), {2: ("x",)}).unread(1, 7)
+
+
+def test_carried_batches_without_rows_are_known_and_empty() -> None:
+    assert Channel(r.StageState(1, 3), {2: ("x",), 3: ()}).unread(1, 3) == {2: ("x",)}
+
+
+def test_a_batch_that_is_not_known_yet_is_an_error_and_not_an_empty_one() -> None:
+    channel = Channel(stage_state(4), {})
+    with pytest.raises(InvariantBroken, match=r"batch 5 is asked for .* known to 4, nor"):
+        channel.unread(2, 6)
+
+
+def test_nothing_is_unread_for_a_reader_that_is_ahead_of_what_it_is_asked_for() -> None:
+    assert Channel(stage_state(4), {}).unread(6, 6) == {}
+    assert Channel(stage_state(4), {}).unread(3, 1) == {}
+
+
+def test_carried_batches_are_those_of_that_channel_alone() -> None:
+    flights = [
+        r.InFlight("a", "b", 1, 3, {2: ("x",), 3: ("y",)}),
+        r.InFlight("a", "c", 2, 3, {3: ("y",)}),
+    ]
+    found = manifest(1, 3, in_flight=flights)
+    assert carried_batches(found, "b", "a") == {2: ("x",), 3: ("y",)}
+    assert carried_batches(found, "c", "a") == {3: ("y",)}
+    assert carried_batches(found, "d", "b") == {}
+    assert carried_batches(None, "b", "a") == {}

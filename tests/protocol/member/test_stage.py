@@ -1,0 +1,577 @@
+"""A hosted stage: its incarnations, its cuts, and how it comes to rest."""
+
+from __future__ import annotations
+
+import pytest
+
+from cutwater.protocol.base import effects as fx
+from cutwater.protocol.base import records as r
+from cutwater.protocol.base.errors import IllegalStep, StoreError
+from cutwater.protocol.base.watermark import NONE, UNKNOWN, Watermark, idle, known
+from cutwater.protocol.base.wire import RequestKind
+from cutwater.protocol.member.member import Member, MemberConfig
+from cutwater.protocol.member.stage import STAGE_PHASES, QueryEnd, StagePhase
+from cutwater.sim.process import SimWord
+from cutwater.sim.world import World
+from tests.support.builders import (
+    CHAIN,
+    DIAMOND,
+    Desk,
+    Play,
+    all_phases,
+    ask,
+    begun,
+    calm_world,
+    checkpoint,
+    drain,
+    entries,
+    errors_of,
+    lose_query,
+    of,
+    phases,
+    pipeline,
+    rest,
+    running_world,
+    slow_down,
+    stage,
+    until,
+)
+
+LATER_MS = 10**9
+
+
+def log_of(world: World, stage: str, generation: int = 1) -> list[r.StageBody]:
+    """The bodies in a stage's log, in order."""
+    names = world.store.list(r.stage_log_prefix(stage, generation))
+    return [r.STAGE.open(world.store.objects[name]).entry.body for name in names]
+
+
+def incarnations(world: World, stage: str) -> list[int]:
+    return [body.incarnation for body in log_of(world, stage) if isinstance(body, r.Open)]
+
+
+# Incarnations.
+
+
+def test_a_stage_opens_its_log_before_its_query_runs() -> None:
+    world = calm_world()
+    seen: list[tuple[str, bool]] = []
+
+    def perform(process: object, effect: fx.StartQuery) -> None:
+        seen.append((effect.stage, effect.incarnation in incarnations(world, effect.stage)))
+
+    for name in CHAIN.members():
+        process = world.start(name)
+        process._start_query = perform.__get__(process)  # type: ignore[method-assign]
+    rest(world, 1_000)
+    assert sorted(seen) == [("a", True), ("b", True), ("c", True)]
+
+
+def test_the_restart_of_a_stage_after_its_query_failed_is_a_new_incarnation() -> None:
+    world = running_world()
+    rest(world)
+    process = of(world, "m1")
+    before = process.member.stages["b"]
+    last = before.log.state.last
+    lose_query(process, "b")
+    until(world, lambda: process.member.stages["b"].incarnation > before.incarnation)
+    rest(world)
+    stage = process.member.stages["b"]
+    assert incarnations(world, "b") == [before.incarnation, stage.incarnation]
+    assert stage.incarnation > before.incarnation
+    assert stage.log.state.last >= last, "it goes on where its predecessor was"
+    assert not process.member.superseded, "its own next incarnation is no other process"
+    checkpoint(world)
+    world.oracle.final_check()
+
+
+def test_a_batch_that_the_predecessor_committed_and_did_not_log_is_logged_first() -> None:
+    world = running_world()
+    rest(world)
+    process = of(world, "m1")
+    process.end("stage b")  # the appender is dead, the query goes on
+    rest(world, 300)
+    folder = world.folders["b", 1, process.member.stages["b"].incarnation]
+    logged = world.oracle.stages["b", 1].last
+    assert folder.last > logged
+    committed = folder.last
+    process.end("query b")
+    process.member.start_stage("b")
+    until(world, lambda: process.member.stages["b"].log.state.last >= committed)
+    bodies = log_of(world, "b")
+    opened = max(i for i, body in enumerate(bodies) if isinstance(body, r.Open))
+    after = [body.batch for body in bodies[opened + 1 :] if isinstance(body, r.Batch)]
+    assert after[: committed - logged] == list(range(logged + 1, committed + 1))
+
+
+def test_an_entry_of_a_fenced_incarnation_stops_it_and_changes_nothing() -> None:
+    """A second process opens the stage while the first one sleeps in the middle of its work."""
+    world = running_world()
+    first = of(world, "m1")
+    first.pause()
+    second = world.start("m1")
+    until(world, lambda: "b" in second.member.stages and second.member.stages["b"].incarnation > 0)
+    rest(world)
+    first.wake_up()
+    until(world, lambda: first.member.superseded)
+    assert first.member.stages["b"].phase is StagePhase.FENCED
+    newest = incarnations(world, "b")[-1]
+    bodies = log_of(world, "b")
+    assert all(body.incarnation == newest for body in bodies[newest - 1 :])
+
+
+def test_seed_a14_a_stage_whose_folder_is_lost_does_not_start_from_elsewhere_without_a_word() -> None:
+    world = running_world()
+    rest(world)
+    world.io._apply[fx.ListFolders] = lambda effect: []
+    lose_query(of(world, "m1"), "b")
+    with pytest.raises(StoreError, match=r"the Spark folders of stage b are gone.*Restore"):
+        rest(world, 2_000)
+
+
+# Cuts.
+
+
+def test_a_root_cuts_at_its_last_batch_at_once() -> None:
+    world = running_world()
+    slow_down(world, "a")
+    last = of(world, "m0").member.stages["a"].log.state.last
+    ask(world, RequestKind.CHECKPOINT)
+    rest(world, 40)
+    barriers = [b for b in log_of(world, "a") if isinstance(b, r.BarrierAt)]
+    assert (barriers[-1].epoch, barriers[-1].batch) == (2, last)
+    assert not of(world, "m0").member.stages["a"].quiet, "a batch is running meanwhile"
+
+
+def test_a_fan_in_cuts_aligned_with_nothing_left_before_the_barriers() -> None:
+    world = running_world(DIAMOND)
+    slow_down(world, "b", 400)
+    found = checkpoint(world)
+    assert found.in_flight == ()
+    assert not any(report.unaligned for report in found.stages.values())
+    cuts = {name: report.batch for name, report in found.stages.items()}
+    for reader, spec in DIAMOND.stages.items():
+        for producer in spec.inputs:
+            assert found.stages[reader].consumed[producer] <= cuts[producer]
+
+
+def test_a_stage_is_cut_once_per_epoch() -> None:
+    world = running_world()
+    checkpoint(world)
+    epochs = [body.epoch for body in log_of(world, "b") if isinstance(body, r.BarrierAt)]
+    assert epochs == [1, 2]
+
+
+def test_a_batch_says_in_the_log_how_much_it_is() -> None:
+    hosted = of(running_world(), "m0").member.stages["a"]
+    logged = hosted._batch_entry(r.Prepared(7, ("f",), {}, {}, {"source": "3:1"}, NONE, rows=3, size=90))
+    assert (logged.rows, logged.size, logged.offsets) == (3, 90, {"source": "3:1"})
+
+
+@pytest.mark.parametrize(
+    ("watermark", "is_idle", "quiet", "draining", "reported"),
+    [
+        (known(7), False, False, False, known(7)),
+        (known(7), False, True, False, known(7)),
+        (known(7), False, False, True, known(7)),
+        (known(7), False, True, True, idle(7)),
+        (known(7), True, True, False, idle(7)),
+        (UNKNOWN, False, True, False, UNKNOWN),
+        (UNKNOWN, True, True, False, idle()),
+        (UNKNOWN, False, True, True, idle()),
+        (idle(7), False, False, False, known(7)),
+        (idle(), False, False, False, UNKNOWN),
+        (NONE, False, True, False, UNKNOWN),
+    ],
+)
+def test_a_stage_holds_nobody_back_when_it_is_idle_or_has_nothing_more_to_do_in_a_drain(
+    watermark: Watermark, is_idle: bool, quiet: bool, draining: bool, reported: Watermark
+) -> None:
+    """A stage that is quiet between two batches is not idle: its next rows may be of any time."""
+    hosted = of(running_world(), "m0").member.stages["a"]
+    hosted.member.timeless = frozenset()
+    hosted.log.state.watermark = watermark
+    hosted.idle, hosted.quiet, hosted.draining = is_idle, quiet, draining
+    assert hosted._barrier_entry(begun(2, 9), False).watermark == reported
+
+
+# Reset by a restore.
+
+
+def reset(world: World, epoch: int, *names: str) -> list[fx.MakeFolder]:
+    """Restores an epoch with these stages reset; what folders are made then, until all stages run."""
+    made = folders_made(world)
+    before = world.oracle.ledger.generation
+    ask(world, RequestKind.RESTORE, epoch=epoch, reset=names)
+    until(world, lambda: world.oracle.ledger.generation == before + 1)
+    until(world, lambda: len(made) == len(world.model.stages))
+    return made
+
+
+def folders_made(world: World) -> list[fx.MakeFolder]:
+    """Every order to make a Spark folder that is given from now on."""
+    made: list[fx.MakeFolder] = []
+    make = world.io._make_folder
+
+    def watch(process: object, actor: object, token: int, effect: fx.MakeFolder) -> None:
+        made.append(effect)
+        make(process, actor, token, effect)  # type: ignore[arg-type]
+
+    world.io._make_folder = watch  # type: ignore[method-assign]
+    return made
+
+
+def opened(world: World, name: str, generation: int = 2) -> r.Open:
+    first = log_of(world, name, generation)[0]
+    assert isinstance(first, r.Open)
+    return first
+
+
+def reports(made: list[fx.MakeFolder]) -> dict[str, r.StageReport]:
+    return {effect.stage: effect.report for effect in made}
+
+
+def test_a_root_that_is_reset_starts_without_state_behind_what_it_had_read() -> None:
+    """Its table and its readers have the rows that it had read: it must not read them again."""
+    world = running_world()
+    target = checkpoint(world)
+    cut = target.stages["a"]
+    assert cut.batch >= 0
+    made = reset(world, target.epoch, "a")
+    assert opened(world, "a") == r.Open(1, cut.batch, {}, cut.offsets, UNKNOWN)
+    assert {m.stage: m.reset for m in made} == {"a": True, "b": False, "c": False}
+    found = reports(made)
+    assert found["a"] == r.StageReport("a", 0, cut.batch, False, {}, cut.offsets, UNKNOWN, cut.state)
+    assert {name: found[name] for name in "bc"} == {name: target.stages[name] for name in "bc"}
+    checkpoint(world)
+    drain(world)
+
+
+def test_a_stage_in_the_middle_that_is_reset_goes_on_behind_what_its_reader_has_read() -> None:
+    world = running_world()
+    target = checkpoint(world)
+    checkpoint(world)
+    cuts = {name: report.batch for name, report in target.stages.items()}
+    assert target.stages["c"].consumed == {"b": cuts["b"]}
+    made = reports(reset(world, target.epoch, "b"))
+    assert opened(world, "b") == r.Open(1, cuts["b"], {"a": cuts["a"]}, target.stages["b"].offsets, UNKNOWN)
+    assert made["c"] == target.stages["c"]
+    checkpoint(world)
+    first = next(body for body in log_of(world, "b", 2) if isinstance(body, r.Batch))
+    assert first.batch == cuts["b"] + 1
+    drain(world)
+
+
+def test_what_a_reader_had_not_read_of_a_stage_that_is_reset_is_read_after_all() -> None:
+    """It is in flight in the checkpoint, and it was made before the reset."""
+    world = running_world()
+    slow_down(world, "c", 2_000)
+    ask(world, RequestKind.CHECKPOINT, unaligned=True)
+    until(world, lambda: world.oracle.epochs == 2 and world.oracle.all_settled())
+    target = world.oracle.manifests[2]
+    assert [(f.producer, f.reader) for f in target.in_flight] == [("b", "c")]
+    reset(world, 2, "b")
+    assert opened(world, "b").batch > opened(world, "c").consumed["b"]
+    drain(world)
+
+
+def test_a_stage_that_is_reset_passes_over_what_it_had_in_flight() -> None:
+    world = running_world()
+    slow_down(world, "b", 2_000)
+    ask(world, RequestKind.CHECKPOINT, unaligned=True)
+    until(world, lambda: world.oracle.epochs == 2 and world.oracle.all_settled())
+    target = world.oracle.manifests[2]
+    assert target.in_flight[0].reader == "b"
+    world.slow_until_ms["b"] = LATER_MS  # the simulator takes what is passed over for lost
+    reset(world, 2, "b")
+    assert opened(world, "b").consumed == {"a": target.stages["a"].batch}
+
+
+def test_a_final_sink_whose_stage_is_reset_shows_what_was_held_for_it() -> None:
+    """What the stage had staged before the cut is not its state: it is released when its window is closed."""
+    topology = pipeline(stage("a"), stage("b", "a", "m1", [r.SinkSpec("out", final=True)]))
+    world = calm_world(topology)
+    for model in world.model.stages.values():
+        model.event_time = True
+    for name in topology.members():
+        world.start(name)
+    until(world, lambda: world.oracle.epochs == 1)
+    cuts = (checkpoint(world) for _ in range(20))
+    target = next(cut for cut in cuts if cut.held.get("out"))
+    held = {file.name for file in target.held["out"]}
+    reset(world, target.epoch, "b")
+    drain(world)
+    later = [m for e, m in world.oracle.manifests.items() if e > target.epoch]
+    assert held <= {name for manifest in later for name in manifest.release["out"]}
+
+
+def test_each_restore_resets_what_it_names_and_no_more() -> None:
+    """The second comes before the first has come to anything, the third goes to what came of the second."""
+    world = running_world()
+    target = checkpoint(world)
+    first = list(reset(world, target.epoch, "b"))
+    second = reset(world, target.epoch, "c")
+    assert [made.stage for made in first if made.reset] == ["b"]
+    assert [made.stage for made in second if made.reset] == ["c"]
+    assert reports(second)["b"] == target.stages["b"]
+    after = checkpoint(world)
+    third = reports(reset(world, after.epoch))
+    assert third == after.stages, "what was reset once has a state of its own now"
+    assert [body.reset for body in entries(world, r.Restored)] == [("b",), ("c",), ()]
+    drain(world)
+
+
+@pytest.mark.parametrize("committed", [False, True], ids=["before a commit", "after a commit"])
+def test_a_reset_holds_until_the_generations_first_commit(committed: bool) -> None:
+    """Its folder is lost, so it starts once more from the newest checkpoint: the one that was restored,
+    without the state in there, or one of its own generation, with it."""
+    world = running_world()
+    target = checkpoint(world)
+    world.rates = dict.fromkeys(world.rates, 0.0)
+    reset(world, target.epoch, "b")
+    until(world, lambda: all_phases(world, "running") and world.oracle.epochs == 3)
+    rest(world)
+    after = world.oracle.manifests[3]
+    assert after.stages["b"].batch == target.stages["b"].batch, "no batch has run since"
+    if not committed:
+        reset(world, target.epoch, "b")
+    made = folders_made(world)
+    world.io._apply[fx.ListFolders] = lambda effect: []
+    of(world, "m1").member.start_stage("b")
+    until(world, lambda: bool(made))
+    (effect,) = made
+    assert effect.source is None
+    if committed:
+        assert effect.report == after.stages["b"]
+        assert effect.report.state
+    else:
+        assert (effect.report.batch, effect.reset) == (target.stages["b"].batch, True)
+
+
+def test_a_stage_of_a_generation_that_has_expired_meanwhile_does_not_open() -> None:
+    """It reads the newest manifest while its process learns of two restores, and that the first is gone."""
+    play = Play(CHAIN)
+    play.cut_all()
+    play.commit()
+    cuts = play.state.head_cuts
+    play.record(r.Restored(1, 2, 1, cuts))
+    desk = Desk()
+    desk.objects[r.manifest_name(1, 3)] = r.encode(play.manifests[1])
+    someone = Member("m2", "boot", CHAIN, MemberConfig(), SimWord)
+    someone.journal.state = play.state
+    someone._generation = 2
+    someone.start_stage("c")
+
+    def more_restores(effect: fx.Effect) -> None:
+        if isinstance(effect, fx.Read):
+            desk.before = None
+            play.record(r.Restored(1, 3, 1, cuts))
+            play.record(r.Expired(1, 3, (), (2,), {}, ()))
+
+    desk.before = more_restores
+    assert desk.run(someone.stages["c"]._open()) is False
+    assert not any(isinstance(effect, fx.Create) for effect in desk.done)
+
+
+# Drain.
+
+
+def draining_world() -> World:
+    """A drain is under way; `b` is slow and keeps it open."""
+    world = running_world()
+    slow_down(world, "b", 3_000)
+    ask(world, RequestKind.DRAIN)
+    until(world, lambda: phases(world)["a"] == "resting", ms=500)
+    return world
+
+
+def test_a_drain_cuts_a_stage_only_when_it_has_nothing_to_do_and_then_it_rests() -> None:
+    world = draining_world()
+    assert phases(world) == {"a": "resting", "b": "running", "c": "running"}
+    stage = of(world, "m1").member.stages["b"]
+    assert (stage.quiet, stage.draining) == (False, True)
+    assert 2 not in stage.log.state.barriers
+    assert 2 in of(world, "m0").member.stages["a"].log.state.barriers
+
+
+def test_a_drained_pipeline_has_nothing_in_flight_and_stops_only_after_the_commit() -> None:
+    world = draining_world()
+    until(world, lambda: phases(world)["b"] == "resting")
+    assert entries(world, r.Committed)[-1].epoch == 1
+    assert "stopped" not in phases(world).values()
+    until(world, lambda: all_phases(world, "stopped"))
+    assert entries(world, r.Committed)[-1].epoch == 2
+    assert world.oracle.manifests[2].in_flight == ()
+    until(world, world.oracle.all_settled)
+    world.oracle.final_check()
+
+
+def test_a_drain_that_aborts_lets_everybody_go_on() -> None:
+    world = draining_world()
+    ask(world, RequestKind.CANCEL)
+    rest(world, 50)
+    assert all_phases(world, "running")
+    assert entries(world, r.Aborted)[-1].reason == "cancelled"
+    assert checkpoint(world).epoch == 3
+
+
+def test_a_drained_pipeline_stays_at_rest_until_it_is_started_again() -> None:
+    world = running_world()
+    ask(world, RequestKind.DRAIN)
+    until(world, lambda: all_phases(world, "stopped") and world.oracle.all_settled())
+    index = world.oracle.ledger.last
+    rest(world, 3_000)
+    assert world.oracle.ledger.last == index, "nobody campaigns and nobody begins"
+    world.chaos.start_again()
+    until(world, lambda: world.oracle.epochs == 3)
+    assert all_phases(world, "running")
+    assert len(incarnations(world, "b")) == 2
+    world.oracle.final_check()
+
+
+# The table.
+
+
+@pytest.mark.parametrize("phase", [StagePhase.STOPPED, StagePhase.FENCED])
+def test_what_has_ended_takes_no_further_step(phase: StagePhase) -> None:
+    for event in {event for _, event in STAGE_PHASES.steps}:
+        with pytest.raises(IllegalStep, match="it is final"):
+            STAGE_PHASES.next(phase, event)
+
+
+def test_an_illegal_step_changes_nothing() -> None:
+    world = running_world()
+    stage = of(world, "m0").member.stages["a"]
+    with pytest.raises(IllegalStep, match="no step 'opened' from phase 'running'"):
+        stage._step("opened")
+    assert stage.phase is StagePhase.RUNNING
+
+
+# Queries that end.
+
+
+@pytest.mark.parametrize("end", [QueryEnd.STOPPED, QueryEnd.FAILED, QueryEnd.OVERLOADED])
+def test_a_query_that_ends_is_started_again_whether_it_failed_or_somebody_stopped_it(end: QueryEnd) -> None:
+    world = running_world()
+    process = of(world, "m1")
+    before = process.member.stages["b"].incarnation
+    assert lose_query(process, "b", end) == 1_000
+    rest(world, 990)
+    assert process.member.stages["b"].incarnation == before
+    rest(world, 100)
+    assert process.member.stages["b"].incarnation > before
+    assert process.member.tries == {}, "it has had a batch since"
+    drain(world)
+
+
+def test_a_query_that_ends_again_and_again_is_waited_for_longer_each_time_and_then_given_up() -> None:
+    member = of(running_world(), "m1").member
+    waits = [member.query_ended("b", QueryEnd.STOPPED, "lost") for _ in range(6)]
+    assert waits == [1_000, 2_000, 4_000, 8_000, 16_000, None]
+    assert member.failures == {"b": "lost"}
+
+
+def test_a_query_that_was_too_slow_to_start_is_given_more_tries_and_never_waits_for_ever() -> None:
+    member = of(running_world(), "m1").member
+    waits = [member.query_ended("b", QueryEnd.OVERLOADED, "lost") for _ in range(21)]
+    assert waits[4:] == [16_000] + [30_000] * 15 + [None]
+
+
+def test_a_query_that_cannot_go_on_is_given_up_at_once() -> None:
+    world = running_world()
+    assert lose_query(of(world, "m1"), "b", QueryEnd.HOPELESS) is None
+    assert of(world, "m1").member.failures == {"b": "lost"}
+    rest(world, 5_000)
+    assert len(incarnations(world, "b")) == 1
+
+
+def test_a_query_that_ends_while_its_stage_rests_is_started_again_only_if_the_drain_comes_to_nothing() -> (
+    None
+):
+    world = running_world()
+    slow_down(world, "c", ms=3_000)
+    rest(world, 200)
+    ask(world, RequestKind.DRAIN)
+    until(world, lambda: phases(world)["a"] == "resting")
+    assert lose_query(of(world, "m0"), "a", QueryEnd.STOPPED) is None
+    assert of(world, "m0").member.tries == {}
+    rest(world, 200)
+    assert len(incarnations(world, "a")) == 1
+    ask(world, RequestKind.CANCEL)
+    until(world, lambda: len(incarnations(world, "a")) == 2)
+    drain(world)
+
+
+# Event time.
+
+
+def reported(world: World, name: str, checkpoint_of: r.Manifest | None = None) -> Watermark:
+    return (checkpoint_of or checkpoint(world)).stages[name].watermark
+
+
+def test_a_stage_without_event_time_says_so_before_its_first_batch() -> None:
+    world = calm_world()
+    world.rates["a"] = 0.0
+    for name in CHAIN.members():
+        world.start(name)
+    until(world, lambda: world.oracle.epochs == 1)
+    assert {s.watermark for s in world.oracle.manifests[1].stages.values()} == {NONE}
+
+
+def event_time_world() -> World:
+    """No stage has a row to read; those of `a` may come later."""
+    world = calm_world()
+    for model in world.model.stages.values():
+        model.event_time = True
+    world.rates["a"] = 0.0
+    for name in CHAIN.members():
+        world.start(name)
+    until(world, lambda: world.oracle.epochs == 1)
+    return world
+
+
+def test_a_stage_that_never_had_a_row_holds_back_the_watermark_until_it_is_idle() -> None:
+    world = event_time_world()
+    a = of(world, "m0").member.stages["a"]
+    a.idle = False
+    assert reported(world, "a") == UNKNOWN
+    a.idle = True
+    assert reported(world, "a") == idle()
+    a.idle = False
+    assert reported(world, "a") == UNKNOWN
+
+
+def test_a_stage_that_never_had_a_row_holds_back_nothing_when_it_is_drained() -> None:
+    world = event_time_world()
+    drain(world)
+    assert world.oracle.ledger.head is not None
+    last = world.oracle.manifests[world.oracle.ledger.head]
+    assert {s.watermark for s in last.stages.values()} == {idle()}
+
+
+def test_what_was_idle_at_a_checkpoint_is_not_idle_after_its_restore_for_that_alone() -> None:
+    world = event_time_world()
+    world.rates["a"] = 0.05
+    rest(world)
+    a = of(world, "m0").member.stages["a"]
+    slow_down(world, "a", ms=60_000, each_ms=5_000)
+    a.idle = True
+    found = checkpoint(world)
+    stood = reported(world, "a", found).ms
+    assert reported(world, "a", found) == idle(stood)
+    assert stood is not None
+    ask(world, RequestKind.RESTORE, epoch=found.epoch)
+    until(world, lambda: of(world, "m0").member.stages["a"].generation == 2)
+    assert reported(world, "a") == known(stood), "it has rows to read, and no batch yet"
+
+
+def test_a_folder_of_an_incarnation_that_the_log_does_not_know_tells_that_the_log_was_cut_short() -> None:
+    world = calm_world()
+    world.io._apply[fx.ListFolders] = lambda effect: [7] if effect.stage == "b" else []
+    for name in CHAIN.members():
+        world.start(name)
+    (said,) = errors_of(world)
+    assert said.startswith(
+        "StoreError: stage b has a Spark folder of incarnation 7, of which its log knows nothing"
+    )
+    assert [body for body in log_of(world, "b") if not isinstance(body, r.Open)] == []

@@ -1,0 +1,473 @@
+"""Requests through the store: each answered, whatever fails, and nothing stays behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from cutwater.protocol.base import records as r
+from cutwater.protocol.base.errors import UserError
+from cutwater.protocol.base.failures import FailureReason
+from cutwater.protocol.base.log import append
+from cutwater.protocol.base.wire import Reply, Request, RequestKind, encode
+from cutwater.protocol.leader.leader import LeaderPhase
+from cutwater.runtime import mailbox
+from cutwater.runtime.mailbox import REPLIES, REQUESTS, Unanswered, ask_through, understood
+from cutwater.runtime.runtime import Runtime
+from cutwater.store.at_rest import drive, read_journal
+from cutwater.store.stores import LocalStore
+from tests.support.live_member import TWO, Members, members
+from tests.support.spark_helpers import await_that
+
+GARBAGE = [b"", b"{}", b'{"type":"request\xff"}', b'{"type":"request","x":' + b"[" * 100_000]
+
+
+class Troubled(LocalStore):
+    """A store that fails to write or to remove what begins with `fails`, so many times."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.fails: dict[str, int] = {}
+        self.refused: set[str] = set()
+        """What can neither be read nor written nor removed."""
+        self.failed = 0
+        self.early: list[str] = []
+        """Requests that were removed before their answer was there."""
+
+    def create(self, name: str, data: bytes) -> bool:
+        self._trouble("create", name)
+        return super().create(name, data)
+
+    def put(self, name: str, data: bytes) -> None:
+        assert not name.startswith((REQUESTS, REPLIES)), f"{name} would not be durable"
+        super().put(name, data)
+
+    def delete(self, names: Iterable[str]) -> None:
+        for name in list(names):
+            self._trouble("delete", name)
+            if name.startswith(REQUESTS) and self.exists(name) and not self.exists(reply_to(name)):
+                self.early.append(name)
+            super().delete([name])
+
+    def read(self, name: str) -> bytes | None:
+        self._trouble("read", name)
+        return super().read(name)
+
+    def _trouble(self, what: str, name: str) -> None:
+        if name in self.refused:
+            raise PermissionError(13, "denied", name)
+        kind = f"{what} {name.split('/')[0]}"
+        if self.fails.get(kind):
+            self.fails[kind] -= 1
+            self.failed += 1
+            raise OSError("the store does not answer")
+
+
+def reply_to(name: str) -> str:
+    return name.replace(REQUESTS, REPLIES)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Troubled:
+    (tmp_path / "state").mkdir()
+    return Troubled(tmp_path / "state")
+
+
+def put_request(store: LocalStore, kind: RequestKind, request_id: str, **what: Any) -> Request:
+    request = Request(kind, request_id, **what)
+    store.create(f"{REQUESTS}{request_id}.json", encode(request))
+    return request
+
+
+def reply_of(store: LocalStore, request_id: str) -> Reply:
+    """The answer, when it is there and the request is removed."""
+
+    def found() -> Reply | None:
+        if store.exists(f"{REQUESTS}{request_id}.json"):
+            return None
+        return understood(store.read(f"{REPLIES}{request_id}.json"), Reply)
+
+    reply = await_that(f"{request_id} is answered", found, 30)
+    assert isinstance(reply, Reply)
+    return reply
+
+
+def leading(up: Members, name: str = "main") -> Runtime:
+    made = up.start(name)
+    await_that("it leads", lambda: made.leader.phase is LeaderPhase.LEADING and made.leader.coordinator, 30)
+    return made
+
+
+def heard_by(made: Runtime) -> list[str]:
+    """The requests that are handed to this member's leader from now on."""
+    heard: list[str] = []
+    original = made.leader.on_message
+
+    def listen(message: Any) -> None:
+        if isinstance(message, Request):
+            heard.append(message.request_id)
+        original(message)
+
+    made.leader.on_message = listen  # type: ignore[method-assign]
+    return heard
+
+
+# --- the leader -----------------------------------------------------------------------------------------
+
+
+def test_a_request_stays_until_its_answer_is_durable(store: Troubled) -> None:
+    with members(store) as up:
+        leading(up)
+        put_request(store, RequestKind.CHECKPOINT, "aaa")
+        assert reply_of(store, "aaa").ok
+    assert store.early == []
+
+
+@pytest.mark.parametrize("kind", ["create replies", "delete requests"])
+def test_an_answer_that_cannot_be_written_is_written_later_and_the_request_done_once(
+    store: Troubled, kind: str
+) -> None:
+    with members(store) as up:
+        made = leading(up)
+        heard = heard_by(made)
+        store.fails[kind] = 3
+        put_request(store, RequestKind.CHECKPOINT, "aaa")
+        assert reply_of(store, "aaa").ok
+        assert store.failed == 3
+        assert heard == ["aaa"]
+    assert store.early == []
+
+
+def test_a_member_that_ends_writes_its_last_answers(store: Troubled) -> None:
+    with members(store) as up:
+        made = leading(up)
+        store.fails["create replies"] = 1_000_000
+        put_request(store, RequestKind.DRAIN, "aaa")
+        await_that("it has drained", lambda: made.drained, 30)
+        await_that("its answer fails", lambda: store.failed > 2, 30)
+        ending = Thread(target=made.stop)
+        ending.start()
+        await_that("it ends", made.mailbox._stopped.is_set, 30)
+        store.fails.clear()
+        ending.join()
+    assert understood(store.read(f"{REPLIES}aaa.json"), Reply) == Reply("aaa", True, 2)
+    assert store.list(REQUESTS) == []
+
+
+def test_a_request_whose_answer_was_never_written_is_left_for_the_next_leader(
+    store: Troubled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mailbox, "LAST_ERRANDS_S", 0.2)
+    with members(store) as up:
+        made = leading(up)
+        store.fails["create replies"] = 1_000_000
+        put_request(store, RequestKind.FORGET, "aaa", name="never-was")
+        await_that("its answer fails", lambda: store.failed > 2, 30)
+        made.stop()
+        assert store.list(REQUESTS) == [f"{REQUESTS}aaa.json"]
+        store.fails.clear()
+        heard = heard_by(up.start("main"))
+        assert not reply_of(store, "aaa").ok
+        assert heard == ["aaa"]
+
+
+def test_a_new_leader_takes_up_what_lies_there(store: Troubled) -> None:
+    put_request(store, RequestKind.SAVEPOINT, "aaa", name="good")
+    put_request(store, RequestKind.FORGET, "bbb", name="never-was")
+    with members(store) as up:
+        up.start("main")
+        assert reply_of(store, "aaa").ok
+        assert not reply_of(store, "bbb").ok
+    assert "good" in read_journal(store).state.savepoints
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", [REQUESTS, REPLIES])
+def test_one_request_that_nobody_can_read_or_answer_keeps_no_other_waiting(
+    store: Troubled, place: str
+) -> None:
+    put_request(store, RequestKind.CHECKPOINT, "aaaaaaaaaaaa")
+    store.refused.add(f"{place}aaaaaaaaaaaa.json")
+    with members(store) as up:
+        leading(up)
+        for request_id in ("bbbbbbbbbbbb", "cccccccccccc"):
+            put_request(store, RequestKind.CHECKPOINT, request_id)
+            assert reply_of(store, request_id).request_id == request_id
+
+
+def test_a_request_that_was_answered_by_a_leader_that_died_is_removed_and_not_done_again(
+    store: Troubled,
+) -> None:
+    put_request(store, RequestKind.SAVEPOINT, "aaa", name="twice")
+    store.create(f"{REPLIES}aaa.json", encode(Reply("aaa", True, 7)))
+    with members(store) as up:
+        heard = heard_by(up.start("main"))
+        assert reply_of(store, "aaa") == Reply("aaa", True, 7)
+        put_request(store, RequestKind.CHECKPOINT, "bbb")
+        assert reply_of(store, "bbb").ok
+        assert heard == ["bbb"]
+    assert read_journal(store).state.savepoints == {}
+
+
+def test_an_answer_that_is_damaged_is_written_anew(store: Troubled) -> None:
+    put_request(store, RequestKind.CHECKPOINT, "aaa")
+    store.create(f"{REPLIES}aaa.json", b"")
+    with members(store) as up:
+        up.start("main")
+        assert reply_of(store, "aaa").ok
+
+
+def test_a_request_is_delivered_once_in_each_term(store: Troubled) -> None:
+    with members(store, TWO) as up:
+        made = leading(up, "one")
+        heard = heard_by(made)
+        rounds: list[int] = []
+        again = made.mailbox._deliver_again
+
+        def count() -> None:
+            rounds.append(1)
+            again()
+
+        made.mailbox._deliver_again = count  # type: ignore[method-assign]
+        put_request(store, RequestKind.CHECKPOINT, "aaa")  # for which the other member is missing
+        await_that("it is looked at several times", lambda: len(rounds) >= 4, 30)
+        assert heard == ["aaa"]
+        journal = read_journal(store)
+        entry = r.Leader(journal.state.term + 1, "command-1")
+        drive(store, append(journal.view, journal.view.seal(entry, "n")))
+        await_that("it leads again", lambda: made.member.journal.state.leader == "one" and len(heard) > 1, 30)
+        before = len(rounds)
+        await_that("it is looked at several times", lambda: len(rounds) >= before + 4, 30)
+        assert heard == ["aaa", "aaa"]
+        assert made.mailbox._is_due
+
+
+@pytest.mark.parametrize(
+    "data", [*GARBAGE, encode(Reply("aaa", True)), encode(Request(RequestKind.DRAIN, "bbb"))]
+)
+def test_a_request_that_cannot_be_read_is_refused_and_does_not_stay(store: Troubled, data: bytes) -> None:
+    store.create(f"{REQUESTS}aaa.json", data)
+    with members(store) as up:
+        made = leading(up)
+        reply = reply_of(store, "aaa")
+        assert not reply.ok
+        assert "cannot be read" in reply.detail
+        put_request(store, RequestKind.CHECKPOINT, "ccc")
+        assert reply_of(store, "ccc").ok
+        assert not made.drained
+        assert len([line for line in up.told if "cannot be read, so it is refused" in line]) == 1
+
+
+@pytest.mark.parametrize("name", ["requests/notes.txt", "requests/deeper/aaa.json"])
+def test_what_is_no_request_by_its_name_is_removed(store: Troubled, name: str) -> None:
+    store.create(name, encode(Request(RequestKind.CHECKPOINT, "aaa")))
+    with members(store) as up:
+        leading(up)
+        await_that("it is removed", lambda: not store.exists(name), 30)
+        assert any(f"{name} is no request" in line for line in up.told)
+    assert store.list(REPLIES) == []
+
+
+def test_answers_that_nobody_fetches_are_removed_by_the_clock_of_whoever_leads(store: Troubled) -> None:
+    store.create(f"{REPLIES}old.json", encode(Reply("old", True)))
+    store.create(f"{REPLIES}damaged.json", b"")
+    with members(store) as up:
+        made = leading(up)
+        box = made.mailbox
+        now = [1_000.0]
+        box._clock = lambda: now[0]
+        box._next_sweep = 0.0
+        await_that("they are seen", lambda: len(box._replies) == 2, 30)
+        now[0] += mailbox.KEEP_REPLIES_S - 1
+        store.create(f"{REPLIES}new.json", encode(Reply("new", True)))
+        await_that("the new one is seen", lambda: len(box._replies) == 3, 30)
+        assert len(store.list(REPLIES)) == 3
+        now[0] += mailbox.SWEEP_EVERY_S
+        await_that("the old ones are removed", lambda: store.list(REPLIES) == [f"{REPLIES}new.json"], 30)
+
+
+def is_seen(box: mailbox.Mailbox, name: str) -> bool:
+    return name in box._replies
+
+
+def test_only_so_many_answers_are_kept(store: Troubled, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mailbox, "KEEP_REPLIES", 3)
+    monkeypatch.setattr(mailbox, "SWEEP_EVERY_S", 0.0)
+    with members(store) as up:
+        seen = leading(up).mailbox
+        for name in [f"{REPLIES}{number}.json" for number in (9, 8, 7, 6, 5)]:
+            store.create(name, b"")
+            await_that(f"{name} is seen", partial(is_seen, seen, name), 30)
+        await_that("the first are removed", lambda: len(store.list(REPLIES)) == 3, 30)
+    assert store.list(REPLIES) == [f"{REPLIES}{n}.json" for n in (5, 6, 7)]
+
+
+# --- a member that follows ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def led_by_one(store: Troubled) -> Troubled:
+    """A pipeline of two members, of which the one that leads is not there."""
+    with members(store, TWO) as up:
+        leading(up, "one")
+    return store
+
+
+def answered_by(
+    made: Runtime, request: Request, seconds: float = 30
+) -> tuple[Thread, list[Reply | UserError]]:
+    got: list[Reply | UserError] = []
+
+    def ask() -> None:
+        try:
+            got.append(made.mailbox.ask(request, seconds))
+        except UserError as error:
+            got.append(error)
+
+    thread = Thread(target=ask)
+    thread.start()
+    return thread, got
+
+
+@pytest.mark.parametrize("data", [*GARBAGE, encode(Request(RequestKind.DRAIN, "aaa"))])
+def test_an_answer_that_cannot_be_read_does_not_deafen_a_member(led_by_one: Troubled, data: bytes) -> None:
+    store = led_by_one
+    with members(store, TWO) as up:
+        made = up.start("two", timeout_ms=600_000)
+        thread, got = answered_by(made, Request(RequestKind.CHECKPOINT, "aaa"))
+        await_that("it is forwarded", lambda: store.exists(f"{REQUESTS}aaa.json"), 30)
+        store.create(f"{REPLIES}aaa.json", data)
+        thread.join(30)
+        assert isinstance(got[0], Reply)
+        assert not got[0].ok
+        assert "cannot be read" in got[0].detail
+        await_that("both are removed", lambda: not store.list(REQUESTS) + store.list(REPLIES), 30)
+        assert any("replies/aaa.json cannot be read" in line for line in up.told)
+        thread, got = answered_by(made, Request(RequestKind.CHECKPOINT, "bbb"))
+        await_that("the next is forwarded", lambda: store.exists(f"{REQUESTS}bbb.json"), 30)
+        store.create(f"{REPLIES}bbb.json", encode(Reply("bbb", True, 5)))
+        thread.join(30)
+        assert got == [Reply("bbb", True, 5)]
+        await_that("both are removed", lambda: not store.list(REQUESTS) + store.list(REPLIES), 30)
+
+
+def test_a_request_that_cannot_be_forwarded_is_forwarded_later(led_by_one: Troubled) -> None:
+    store = led_by_one
+    store.fails["create requests"] = 3
+    with members(store, TWO) as up:
+        made = up.start("two", timeout_ms=600_000)
+        thread, got = answered_by(made, Request(RequestKind.CHECKPOINT, "aaa"))
+        await_that("it is forwarded", lambda: store.exists(f"{REQUESTS}aaa.json"), 30)
+        store.create(f"{REPLIES}aaa.json", encode(Reply("aaa", True, 5)))
+        thread.join(30)
+        assert got == [Reply("aaa", True, 5)]
+
+
+def test_a_forwarded_request_that_nobody_answers_is_withdrawn(led_by_one: Troubled) -> None:
+    store = led_by_one
+    with members(store, TWO) as up:
+        made = up.start("two", timeout_ms=600_000)
+        thread, got = answered_by(made, Request(RequestKind.CHECKPOINT, "aaa"), 1.0)
+        await_that("it is forwarded", lambda: store.exists(f"{REQUESTS}aaa.json"), 30)
+        store.fails["delete requests"] = 2
+        thread.join(30)
+        assert "no answer to 'checkpoint' within 1 s, and it is withdrawn" in str(got[0])
+        await_that("it is removed", lambda: not store.list(REQUESTS), 30)
+
+
+def test_a_member_that_comes_to_lead_does_itself_what_it_had_forwarded(led_by_one: Troubled) -> None:
+    store = led_by_one
+    with members(store, TWO) as up:
+        made = up.start("two", timeout_ms=2_000)
+        thread, got = answered_by(made, Request(RequestKind.FORGET, "aaa", name="never-was"))
+        heard = heard_by(made)
+        await_that("it leads", lambda: made.leader.phase is LeaderPhase.LEADING, 30)
+        thread.join(30)
+        assert isinstance(got[0], Reply)
+        assert heard == ["aaa"]
+        await_that("nothing is left", lambda: not store.list(REQUESTS) + store.list(REPLIES), 30)
+
+
+def test_a_fault_in_one_errand_is_told_and_ends_nothing(store: Troubled) -> None:
+    with members(store) as up:
+        made = leading(up)
+        faults = [1, 1]
+
+        def errand() -> None:
+            if faults:
+                raise ZeroDivisionError(faults.pop())
+
+        made.mailbox._errands["answer", "x"] = errand
+        put_request(store, RequestKind.CHECKPOINT, "aaa")
+        assert reply_of(store, "aaa").ok
+        assert faults == []
+        assert len([line for line in up.told if "ZeroDivisionError" in line]) == 1
+
+
+# --- who asks -------------------------------------------------------------------------------------------
+
+
+def test_a_question_that_vanishes_is_told_from_one_that_nobody_answers(store: Troubled) -> None:
+    request = Request(RequestKind.CHECKPOINT, "aaa")
+    assert ask_through(store, request, 0.3) is Unanswered.TIMED_OUT
+    assert ask_through(store, request, 30, lambda: False) is Unanswered.NOBODY_THERE
+    hint = lambda: LocalStore.delete(store, [f"{REQUESTS}aaa.json"])  # noqa: E731
+    assert ask_through(store, request, 30, hint=hint) is Unanswered.VANISHED
+    assert store.list(REQUESTS) == []
+
+
+def test_an_answer_that_comes_at_the_last_moment_is_heard(store: Troubled) -> None:
+    reply = Reply("aaa", True, 4)
+
+    def end_with_an_answer() -> bool:
+        store.create(f"{REPLIES}aaa.json", encode(reply))
+        return False
+
+    assert ask_through(store, Request(RequestKind.CHECKPOINT, "aaa"), 30, end_with_an_answer) == reply
+    assert store.list(REQUESTS) + store.list(REPLIES) == []
+
+
+def test_an_answer_that_cannot_be_read_is_no_answer(store: Troubled) -> None:
+    store.create(f"{REPLIES}aaa.json", b"")
+    assert ask_through(store, Request(RequestKind.CHECKPOINT, "aaa"), 30) is Unanswered.UNREADABLE
+    assert store.list(REQUESTS) + store.list(REPLIES) == []
+
+
+def test_whoever_is_interrupted_withdraws_the_question(store: Troubled) -> None:
+    def interrupt() -> bool:
+        assert store.list(REQUESTS)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ask_through(store, Request(RequestKind.CHECKPOINT, "aaa"), 30, interrupt)
+    assert store.list(REQUESTS) == []
+
+
+# --- what an answer means -----------------------------------------------------------------------------------
+
+
+def test_a_refusal_says_why_and_what_to_do() -> None:
+    assert mailbox.answered(Reply("x", True, 7), RequestKind.RESTORE) == 7
+    reason = FailureReason.NAME_TAKEN
+    with pytest.raises(UserError) as refused:
+        mailbox.answered(Reply("x", False, None, reason.value, "it is taken."), RequestKind.SAVEPOINT)
+    assert str(refused.value) == f"savepoint failed: it is taken. {reason.advice}".strip()
+    with pytest.raises(UserError) as refused:
+        mailbox.answered(Reply("x", False), RequestKind.CANCEL)
+    assert str(refused.value) == "cancel failed: no reason was given."
+
+
+@pytest.mark.parametrize("name", ["latest", "12", "a b", "1a", ""])
+def test_a_savepoint_cannot_have_a_name_that_means_something_else(name: str) -> None:
+    with pytest.raises(UserError, match="cannot name a savepoint"):
+        mailbox.check_savepoint_name(name)
+
+
+@pytest.mark.parametrize("name", ["a", "before-deploy", "v1.2", "a_1"])
+def test_a_savepoint_can_have_an_ordinary_name(name: str) -> None:
+    mailbox.check_savepoint_name(name)

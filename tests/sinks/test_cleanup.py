@@ -1,0 +1,60 @@
+"""What of a sink's staged output is over, and what may still be needed."""
+
+from __future__ import annotations
+
+from cutwater.protocol.base import records as r
+from cutwater.sinks.cleanup import Needed, label
+from tests.support.builders import journal_of, manifest
+
+STATE = journal_of(
+    r.Leader(1, "m0"),
+    r.Begun(1, 1, 1, 2, 0, "h"),
+    r.Committed(1, 1, 1, 2, "", None, {"a": 4}),
+    r.Restored(1, 2, 1, {"a": 4}),
+    r.Begun(1, 2, 2, 5, 0, "h"),
+    r.Committed(1, 2, 2, 5, "", None, {"a": 7}),
+)
+"""Stage `a` is in generation 2, and its newest cut is behind batch 7."""
+
+
+def attempt(generation: int, batch: int) -> str:
+    return label(generation, f"3-{batch}-0a1b2c3d")
+
+
+def file_of(attempt: str) -> str:
+    return f"_cutwater/0123456789ab/{attempt}/__cutwater_end=60000/part-0.parquet"
+
+
+def needed(*manifests: r.Manifest) -> Needed:
+    return Needed(STATE, "a", "out", manifests)
+
+
+def test_attempts_at_batches_up_to_the_newest_cut_are_over() -> None:
+    keep = needed()
+    assert [batch for batch in range(10) if attempt(2, batch) in keep] == [8, 9]
+
+
+def test_attempts_of_earlier_generations_are_over_and_those_of_later_ones_are_not() -> None:
+    keep = needed()
+    assert attempt(1, 99) not in keep
+    assert attempt(3, 0) in keep
+
+
+def test_what_a_kept_checkpoint_publishes_or_holds_is_needed() -> None:
+    """What is held is in no version of the table yet: nothing else keeps it."""
+    released = manifest(1, 2, release={"out": (file_of(attempt(1, 2)),)})
+    held = manifest(2, 5, held={"out": (r.StagedFile(file_of(attempt(2, 3)), 60_000),)})
+    keep = needed(released, held)
+    assert attempt(1, 2) in keep
+    assert attempt(2, 3) in keep
+    assert attempt(2, 4) not in keep
+
+
+def test_what_another_sink_holds_is_that_sinks_own() -> None:
+    held = manifest(2, 5, held={"other": (r.StagedFile(file_of(attempt(2, 3)), 60_000),)})
+    assert attempt(2, 3) not in needed(held)
+
+
+def test_what_is_no_attempt_is_nobodys_to_remove() -> None:
+    keep = needed()
+    assert all(name in keep for name in ("done", "2-3-4", "2-x-4-0a1b2c3d", "_temporary"))

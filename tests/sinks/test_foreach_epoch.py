@@ -1,0 +1,187 @@
+"""A function as a sink.
+
+What can go wrong: it raises; the process dies after the call and before the record of it; a zombie calls
+late; a restore brings back rows that are held; nobody says what to call it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from cutwater.protocol.base.effects import TableHead
+from cutwater.protocol.base.errors import StoreError, UserError
+from cutwater.sinks import SinkFailed, footers, open_sinks
+from cutwater.sinks.foreach_epoch import REMEMBERED, CallSink, call
+from cutwater.store.stores import Store
+from tests.support.sink_helpers import ROWS, publish, stage, store, write_with_spark
+
+__all__ = ["store"]
+
+call_module = import_module("cutwater.sinks.foreach_epoch")
+
+Calls = list[tuple[int, list[int]]]
+Make = Callable[..., CallSink]
+
+
+@pytest.fixture
+def calls() -> Calls:
+    return []
+
+
+@pytest.fixture
+def make(store: Store, spark: SparkSession, calls: Calls) -> Make:
+    def note(rows: DataFrame, epoch: int) -> None:
+        calls.append((epoch, sorted(row.id for row in rows.collect())))
+
+    def bound(function: Any = note, rows: str = ROWS, **options: Any) -> CallSink:
+        sink = call(function, **options)
+        sink.bind(store, "note", rows)
+        sink.attach(spark)
+        return sink
+
+    return bound
+
+
+def test_the_function_gets_the_rows_of_an_epoch_once_it_is_committed(make: Make, calls: Calls) -> None:
+    sink = make()
+    assert (sink.name, sink.rewinds, sink.head()) == ("note", False, TableHead(-1, 0))
+    files = stage(sink, "a", [1, 2]) + stage(sink, "b", [3])
+    assert calls == []
+    assert sink.publish(-1, 5, files, epoch=2) == 5
+    assert calls == [(2, [1, 2, 3])]
+    assert sink.head() == TableHead(5, 5)
+
+
+def test_a_call_that_was_recorded_is_not_made_again(make: Make, calls: Calls) -> None:
+    sink = make()
+    files = stage(sink, "a", [1])
+    assert sink.publish(-1, 5, files, epoch=2) == 5
+    successor = make()
+    assert successor.publish(-1, 5, files, epoch=2) is None
+    assert successor.publish(5, 5, files, epoch=2) is None
+    assert successor.find(5) == 5
+    assert len(calls) == 1
+
+
+def test_a_call_without_a_record_is_made_again_with_the_same_rows(make: Make, calls: Calls) -> None:
+    class Killed(BaseException):
+        """The process dies behind the call."""
+
+    def dying(rows: DataFrame, epoch: int) -> None:
+        calls.append((epoch, sorted(row.id for row in rows.collect())))
+        raise Killed
+
+    files = stage(make(), "a", [1, 2])
+    with pytest.raises(Killed):
+        make(dying).publish(-1, 5, files, epoch=2)
+    assert make().publish(-1, 5, files, epoch=2) == 5
+    assert calls == [(2, [1, 2]), (2, [1, 2])]
+
+
+def test_a_function_that_raises_is_tried_again_and_heard(make: Make, calls: Calls) -> None:
+    def failing(rows: DataFrame, epoch: int) -> None:
+        raise LookupError("the mail server is down")
+
+    sink = make(failing)
+    files = stage(sink, "a", [1])
+    with pytest.raises(SinkFailed, match=r"note.*epoch 2.*LookupError: the mail server is down") as caught:
+        sink.publish(-1, 5, files, epoch=2)
+    assert isinstance(caught.value, OSError)
+    assert isinstance(caught.value.__cause__, LookupError)
+    assert make().publish(-1, 5, files, epoch=2) == 5
+    assert calls == [(2, [1])]
+
+
+def test_a_restore_takes_nothing_back_and_stops_zombies(make: Make, calls: Calls) -> None:
+    sink, zombie = make(), make()
+    publish(sink, 5, [1])
+    late = stage(zombie, "late", [2])
+    assert sink.find(5) == 5
+    assert sink.rewind(5, 9, 5) == 9
+    assert sink.rewind(5, 9, 5) is None
+    assert zombie.publish(5, 7, late, epoch=7) is None
+    assert zombie.publish(9, 7, late, epoch=7) is None
+    assert publish(sink, 11, [3]) == 11
+    assert calls == [(5, [1]), (11, [3])]
+    assert [sink.find(t) for t in (4, 5, 8, 9, 10, 11)] == [-1, 5, 5, 9, 9, 11]
+
+
+def test_rows_without_their_files_are_an_error_and_no_call(make: Make, store: Store, calls: Calls) -> None:
+    sink = make()
+    files = stage(sink, "a", [1])
+    store.delete(files)
+    with pytest.raises(StoreError, match="is gone"):
+        sink.publish(-1, 5, files, epoch=2)
+    assert (calls, sink.head()) == ([], TableHead(-1, 0))
+
+
+def test_files_that_a_faster_process_has_cleared_away_are_no_error(
+    make: Make, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, fast = make(), make()
+    files = stage(slow, "a", [1])
+    read = footers.read_footers
+
+    def read_late(store: Store, names: tuple[str, ...]) -> list[Any]:
+        monkeypatch.setattr(call_module, "read_footers", read)
+        fast.publish(-1, 5, files, epoch=2)
+        fast.discard(keep=set())
+        return read(store, names)
+
+    monkeypatch.setattr(call_module, "read_footers", read_late)
+    assert slow.publish(-1, 5, files, epoch=2) is None
+    assert calls == [(2, [1])]
+
+
+def test_files_are_there_until_nobody_names_them(make: Make, store: Store, calls: Calls) -> None:
+    """A restore may bring back a checkpoint in which rows were still held that have been given since."""
+    sink = make()
+    files = stage(sink, "held", [1])
+    sink.publish(-1, 5, files, epoch=2)
+    stage(sink, "failed", [2])
+    sink.discard(keep={"held"})
+    assert sink.rewind(5, 9, -1) == 9
+    assert sink.publish(9, 11, files, epoch=4) == 11
+    assert calls == [(2, [1]), (4, [1])]
+    sink.discard(keep=set())
+    assert {name.split("/")[2] for name in store.list("staged/note/")} == {"done"}
+    assert sink.head() == TableHead(11, 11)
+
+
+def test_what_was_called_is_known_to_whoever_has_only_the_store(store: Store) -> None:
+    sink = call(print, name="note")
+    sink.bind(store, "note", ROWS)
+    assert sink.rewind(-1, 9, -1) == 9
+    opened = open_sinks(store, ["note"])["note"]
+    assert (opened.head(), opened.find(8), opened.find(10)) == (TableHead(9, 9), -1, 9)
+
+
+def test_records_do_not_pile_up(make: Make, store: Store) -> None:
+    sink = make()
+    for transaction in range(1, REMEMBERED + 20):
+        sink.rewind(sink.head().version, transaction, -1)
+    assert len(store.list("staged/note/done/")) == REMEMBERED
+    assert sink.head() == TableHead(REMEMBERED + 19, REMEMBERED + 19)
+
+
+def test_a_window_is_given_when_it_is_closed(make: Make, spark: SparkSession) -> None:
+    rows = spark.sql("select id, window(timestamp_seconds(60 * id), '1 minute') window from range(3)")
+    seen: list[Any] = []
+    sink = make(lambda df, epoch: seen.append(df), rows.schema.json(), final_by="window.end", name="note")
+    staged = write_with_spark(sink, "a", rows)
+    assert sorted(file.end or 0 for file in staged) == [60_000, 120_000, 180_000]
+    sink.publish(-1, 5, tuple(f.name for f in staged if f.end is not None and f.end <= 120_000), epoch=1)
+    (given,) = seen
+    assert given.columns == ["id", "window"]
+    assert sorted(given.collect()) == sorted(rows.where("id < 2").collect())
+
+
+def test_a_function_without_a_name_needs_one() -> None:
+    with pytest.raises(UserError, match=r"Give it one with name="):
+        call(lambda rows, epoch: None)
+    assert call(lambda rows, epoch: None, name="mail").name == "mail"

@@ -1,0 +1,132 @@
+"""What the store knows of its sinks: their ids and where they write to, each under its own name."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from cutwater.cli.main import app
+from cutwater.protocol.base import records as r
+from cutwater.protocol.base.errors import StoreError, UserError
+from cutwater.sinks import Sink, delta, open_sinks, parquet
+from cutwater.sinks.contract import Description, Identity, description, identity
+from cutwater.store.stores import LocalStore, open_store
+from tests.support.live_leader import LiveLeader
+from tests.support.sink_helpers import ROWS, publish
+
+KINDS = {"delta": delta, "parquet": parquet}
+TWO = r.Topology({"s": r.StageSpec("s", (), "main", (r.SinkSpec("t"), r.SinkSpec("u")))})
+
+
+class Place:
+    """A store beside the targets of its sinks."""
+
+    def __init__(self, folder: Path, kind: str) -> None:
+        self.folder, self.kind = folder, kind
+        found = open_store(str(folder / "store"), create=True)
+        assert isinstance(found, LocalStore)
+        self.store = found
+
+    def start(self, name: str, at: str | None = None, register: bool = True) -> Sink:
+        sink = KINDS[self.kind](str(self.folder / (at or name)), name=name)
+        sink.bind(self.store, name, ROWS, register)
+        return sink
+
+    def publish(self, name: str) -> None:
+        version = publish(self.start(name), 5, [1])
+        assert version is not None
+        mark = r.Published(1, name, 5, version, 5, 1)
+        self.store.create(r.mark_name(5, name), r.seal(mark))
+
+    def verify(self) -> str:
+        result = CliRunner().invoke(app, ["verify", "--store", str(self.folder / "store"), "--json"])
+        assert isinstance(result.exception, SystemExit | None), result.exception
+        return result.output
+
+
+@pytest.fixture(params=KINDS)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    made = Place(tmp_path, request.param)
+    LiveLeader(made.store, TWO)
+    for name in ("t", "u"):
+        made.publish(name)
+    return made
+
+
+def test_an_id_that_was_lost_is_not_made_anew_for_a_sink_that_has_published(place: Place) -> None:
+    """Under another id it would not know its own transactions, and a restore would leave its rows."""
+    assert "sinks/t.json" not in place.verify()
+    place.store.delete(["sinks/t.json"])
+    with pytest.raises(StoreError, match=r"sinks/t.json is gone.*--restore latest --drop t"):
+        place.start("t")
+    with pytest.raises(StoreError, match=r"sink t cannot be asked: sinks/t.json is gone"):
+        open_sinks(place.store, ["t"])
+    assert "sinks/t.json is gone" in place.verify()
+    place.store.delete(["sinks/t/description.json"])
+    assert "sinks/t.json is gone" in place.verify()
+
+
+def test_another_sinks_id_is_not_taken(place: Place) -> None:
+    t, u = (place.store.read(f"sinks/{name}.json") for name in ("t", "u"))
+    assert t is not None
+    assert u is not None
+    place.store.put("sinks/t.json", u)
+    place.store.put("sinks/u.json", t)
+    with pytest.raises(StoreError, match=r"sinks/t.json says that it is of sink u"):
+        place.start("t")
+    assert "sinks/u.json says that it is of sink t" in place.verify()
+
+
+def test_another_sinks_description_is_not_believed_and_can_be_removed(place: Place) -> None:
+    t, u = (place.store.read(f"sinks/{name}/description.json") for name in ("t", "u"))
+    assert t is not None
+    assert u is not None
+    place.store.put("sinks/t/description.json", u)
+    place.store.put("sinks/u/description.json", t)
+    with pytest.raises(StoreError, match=r"t/description.json says that it is of sink u. Remove it"):
+        place.start("t")
+    assert "sinks/u/description.json says that it is of sink t" in place.verify()
+    place.store.delete(["sinks/t/description.json", "sinks/u/description.json"])
+    assert (place.start("t").head().transaction, place.start("u").head().transaction) == (5, 5)
+
+
+def test_records_from_before_they_held_a_name_are_taken(place: Place) -> None:
+    own, known = identity(place.store, "t"), description(place.store, "t")
+    assert own is not None
+    assert known is not None
+    place.store.put("sinks/t.json", r.seal(Identity(own)))
+    place.store.put("sinks/t/description.json", r.seal(msgspec.structs.replace(known, sink="")))
+    assert place.start("t").head().transaction == 5
+
+
+def test_a_sink_does_not_go_to_another_place_with_what_it_has_published(place: Place) -> None:
+    before = description(place.store, "t")
+    with pytest.raises(UserError, match=r"a sink keeps its place.*another name.*--restore latest --drop t"):
+        place.start("t", "elsewhere")
+    assert description(place.store, "t") == before
+    assert place.start("t").head().transaction == 5
+
+
+def test_a_sink_goes_with_a_target_that_was_moved(place: Place) -> None:
+    shutil.move(place.folder / "t", place.folder / "moved")
+    assert place.start("t", "moved").head().transaction == 5
+    assert open_sinks(place.store, ["t"])["t"].head().transaction == 5
+
+
+def test_a_start_that_is_refused_leaves_no_trace_of_its_sinks(place: Place) -> None:
+    fresh = place.start("fresh", "x", register=False)
+    assert (description(place.store, "fresh"), identity(place.store, "fresh")) == (None, None)
+    other = place.start("other", "x")
+    assert isinstance(description(place.store, "other"), Description)
+    assert fresh.head() == other.head()
+
+
+def test_of_two_that_register_a_sink_at_once_both_have_the_same_id(place: Place) -> None:
+    sinks = [place.start("fresh", "x", register=False) for _ in range(2)]
+    for sink in sinks:
+        sink.register()
+    assert sinks[0].staging("a") == sinks[1].staging("a")

@@ -1,0 +1,152 @@
+"""A file source's log goes from folder to folder, and Spark always starts with it. (With Spark: test_folder_kit.)"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cutwater.protocol.base.errors import StoreError
+from cutwater.protocol.base.records import StageReport
+from cutwater.protocol.base.watermark import NONE
+from cutwater.spark.checkpoint.incarnations import make_folder
+from cutwater.spark.checkpoint.source_logs import can_start
+from cutwater.store.stores import open_store
+from tests.support.folder_kit import Life, modelled
+from tests.support.modelled_folder import STAGE, CannotStart, Query, SourceLog
+
+
+def life(setting: int = 10, vouches: bool = True) -> Life:
+    begin = modelled(STAGE, stateful=False, rocksdb=False, vouches=vouches)
+    return Life(open_store("memory://"), STAGE, begin, setting)
+
+
+def log_of(it: Life) -> SourceLog:
+    """The log as Spark reads it when it starts."""
+    return SourceLog(it.store, f"{it.prefix}sources/0/", it.setting)
+
+
+Step = Callable[[Life], None]
+STEPS: st.SearchStrategy[Step] = st.one_of(
+    st.integers(1, 40).map(lambda n: lambda it: it.run(n)),
+    st.sampled_from([1, 2, 3, 4, 7, 10, 25]).map(lambda n: lambda it: it.setting_is(n)),
+    st.just(Life.restart),
+    st.just(Life.keep),
+    st.integers(0, 5).map(lambda n: lambda it: it.restore(n)),
+    st.just(Life.collect),
+    st.just(Life.forget_the_compact_file_before_the_last),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(STEPS, min_size=3, max_size=25))
+def test_spark_starts_with_a_log_that_went_through_any_life(steps: list[Step]) -> None:
+    it = life()
+    for step in steps:
+        step(it)
+    it.run(1)
+    it.restart()
+    it.check()
+
+
+def test_three_clean_restarts_leave_a_log_that_spark_can_read() -> None:
+    it = life()
+    it.run(25)
+    it.restart()
+    it.run(30)
+    it.restart()
+    it.run(1)
+    it.check()
+    assert log_of(it).interval == 10
+
+
+def test_a_store_whose_logs_were_cut_too_short_starts_again() -> None:
+    """19.compact with an interval of ten is taken for one of twenty; 39.compact then for one of ten again."""
+    it = life(setting=20)
+    it.run(55)
+    it.forget_the_compact_file_before_the_last()
+    it.setting_is(10)
+    with pytest.raises(CannotStart, match=r"49\.compact"):
+        log_of(it)
+    it.keep()
+    it.restart()
+    assert log_of(it).interval == 10
+    it.restore(0)
+    it.run(40)
+    it.restart()
+
+
+def test_a_batch_that_is_not_logged_yet_can_be_cut_in_a_log_that_was_written_anew() -> None:
+    it = life(setting=50)
+    it.run(45)
+    make_folder(it.store, STAGE, 1, 2, 1, None, 12, 4)
+    query = Query(it.store, 2, batch=44, setting=4, stateful=False)
+    assert query.log.interval == 4
+    for batch in range(12, 45):
+        state = query.state(batch)
+        assert state is not None
+        report = StageReport(STAGE, 1, batch, False, {}, {}, NONE, state)
+        make_folder(it.store, STAGE, 2, batch, None, report, batch, 4)
+        assert len(Query(it.store, batch, generation=2, batch=batch, setting=4).log.files()) == batch + 1
+
+
+def test_a_log_that_cannot_be_written_anew_is_named() -> None:
+    it = life(setting=50, vouches=False)
+    it.run(12)
+    it.store.put(f"{it.prefix}sources/0/3", b"v1\nnonsense")
+    with pytest.raises(
+        StoreError, match=r"source log .*spark/1/sources/0/3 cannot be read .* restore another"
+    ):
+        make_folder(it.store, STAGE, 1, 2, 1, None, 11, 4)
+    it.store.put(f"{it.prefix}sources/0/3", b"v1")
+    with pytest.raises(StoreError, match="does not have all of its entries up to 11"):
+        make_folder(it.store, STAGE, 1, 2, 1, None, 11, 4)
+
+
+def test_other_sources_logs_are_left_as_they_are() -> None:
+    """Kafka and the rate source write one entry, and never another."""
+    it = life(setting=50, vouches=False)
+    it.run(12)
+    it.store.put(f"{it.prefix}sources/0/0", b"v1\nwhatever")
+    for batch in range(12):
+        it.store.put(f"{it.prefix}offsets/{batch}", b'v1\n{}\n{"topic":{"0":4}}')
+    make_folder(it.store, STAGE, 1, 2, 1, None, 11, 1)
+    assert it.store.read(f"stages/{STAGE}/1/spark/2/sources/0/0") == b"v1\nwhatever"
+
+
+def test_what_spark_concludes_from_one_compact_file() -> None:
+    """The cases that its own comments give."""
+    log = {11: "11.compact", 12: "12", 13: "13"}
+    assert can_start(log, 5)  # 6
+    assert not can_start({**log, 14: "14", 15: "15", 16: "16", 17: "17"}, 5)
+    assert can_start({**log, 14: "14", 15: "15", 16: "16", 17: "17"}, 12)
+    assert can_start({**log, 14: "14", 15: "15", 16: "16", 17: "17"}, 6)  # 12
+
+
+def test_a_log_of_another_version_is_not_written_anew() -> None:
+    it = life(setting=50)
+    it.run(12)
+    data = it.store.read(f"{it.prefix}sources/0/3")
+    assert data is not None
+    it.store.put(f"{it.prefix}sources/0/3", data.replace(b"v1", b"v9", 1))
+    with pytest.raises(StoreError, match=r"sources/0/3 is damaged"):
+        make_folder(it.store, STAGE, 1, 2, 1, None, 11, 4)
+
+
+@pytest.mark.parametrize(
+    ("last", "entries"),
+    [
+        (11, ["3.compact", "7.compact", "8", "9", "10", "11.compact"]),
+        (1, ["0", "1", "2", "3.compact", "4", "5", "6", "7.compact", "8", "9", "10", "11.compact"]),
+    ],
+)
+def test_a_log_is_written_anew_from_where_it_is_needed_and_no_further_back(
+    last: int, entries: list[str]
+) -> None:
+    it = life(setting=50)
+    it.run(12)
+    make_folder(it.store, STAGE, 1, 2, 1, None, last, 4)
+    prefix = f"stages/{STAGE}/1/spark/2/sources/0/"
+    assert {name.removeprefix(prefix) for name in it.store.list(prefix)} == set(entries)

@@ -1,0 +1,322 @@
+"""Channels on Spark: what they carry, who reads them, and what is left of them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+import cutwater as cw
+from cutwater.spark.channel_source import ChannelSource
+from cutwater.spark.feed import Feed, FeedClosed
+from cutwater.store.stores import LocalStore
+from tests.support.spark_helpers import NUMBERS, deliver, numbers, rows_of
+
+ALL_TYPES = """
+    id long,
+    tiny byte, small short, whole int, huge long, single float, twice double, yes boolean, text string, raw binary,
+    price decimal(12,2), wide decimal(38,10), day date, at timestamp, local timestamp_ntz,
+    span interval day to second,
+    list array<int>, words array<string>, by_name map<string,double>,
+    pair struct<a: int, b: struct<c: string, at: timestamp>>, nested array<struct<k: string, v: map<string,array<int>>>>
+"""
+
+
+def one_of_each(number: int) -> tuple[Any, ...]:
+    if number % 5 == 4:
+        return (number, *[None] * 20)
+    at = dt.datetime(2026, 1, 1, 12, 30, 15, 123456) + dt.timedelta(seconds=number)
+    return (
+        number, number % 100, number, number, 2**62 - number, 0.5 + number, 1e300 / (number + 1), number % 2 == 0,
+        f"ünï {number} \u0000 🦆", bytes([number % 256, 0, 255]), Decimal(number) / 4,
+        Decimal("12345678901234567890.0123456789"),
+        dt.date(1969, 7, 20) + dt.timedelta(days=number), at, at, dt.timedelta(days=number, microseconds=7),
+        [number, None, 3], [], {"a": 1.5, "b": None}, (number, ("c", at)),
+        [("k", {"x": [1, None]}), (None, None)],
+    )  # fmt: skip
+
+
+def test_every_type_that_can_pass_passes_unchanged(spark: SparkSession, tmp_path: Path) -> None:
+    source = str(tmp_path / "in")
+    rows = spark.createDataFrame([one_of_each(i) for i in range(50)], ALL_TYPES)
+    rows.repartition(3).write.parquet(source)
+    pipeline = cw.Pipeline("types")
+
+    @pipeline.stage
+    def first(spark: SparkSession) -> DataFrame:
+        return spark.readStream.schema(rows.schema).parquet(source)
+
+    @pipeline.stage
+    def second(first: DataFrame) -> DataFrame:
+        return first
+
+    @pipeline.stage(sinks=[cw.parquet(str(tmp_path / "out"))])
+    def third(second: DataFrame) -> DataFrame:
+        return second
+
+    pipeline.run(str(tmp_path / "state"), once=True, spark=spark, tell=lambda line: None)
+    out = spark.read.schema(rows.schema).parquet(*cw.parquet_files(str(tmp_path / "out")))
+    before = spark.read.schema(rows.schema).parquet(source)
+    assert sorted(out.collect(), key=lambda r: r.id) == sorted(before.collect(), key=lambda r: r.id)
+    assert out.count() == 50
+
+
+def test_types_that_python_has_no_rows_for_pass_as_well(spark: SparkSession, tmp_path: Path) -> None:
+    deliver(tmp_path / "in", "0", numbers(range(5)))
+    pipeline = cw.Pipeline("types")
+    made = [
+        "id", "parse_json(to_json(struct(id, ts))) v", "make_ym_interval(1, cast(id as int)) ym", "null n",
+        "case id % 2 when 0 then 'A' else 'b' end collate UNICODE_CI c", "array('x' collate UNICODE_CI) cs",
+        "st_geogfromwkb(X'0101000000000000000000F03F0000000000000040') g",
+    ]  # fmt: skip
+    told = [
+        "id", "to_json(v) v", "cast(ym as int) ym", "typeof(n) n", "collation(c) cn", "c = 'a' same",
+        "collation(cs[0]) csn", "hex(st_asbinary(g)) g",
+    ]  # fmt: skip
+
+    @pipeline.stage
+    def first(spark: SparkSession) -> DataFrame:
+        source = spark.readStream.schema(NUMBERS).parquet(str(tmp_path / "in"))
+        return source.selectExpr(*made)
+
+    @pipeline.stage
+    def second(first: DataFrame) -> DataFrame:
+        return first
+
+    @pipeline.stage(sinks=[cw.parquet(str(tmp_path / "out"))])
+    def third(second: DataFrame) -> DataFrame:
+        return second.selectExpr(*told)
+
+    pipeline.run(str(tmp_path / "state"), once=True, spark=spark, tell=lambda line: None)
+    out = spark.read.parquet(*cw.parquet_files(str(tmp_path / "out")))
+    batch = spark.read.schema(NUMBERS).parquet(str(tmp_path / "in")).selectExpr(*made)
+    wanted = batch.selectExpr(*told).collect()
+    assert sorted(out.collect(), key=lambda r: r.id) == sorted(wanted, key=lambda r: r.id)
+    assert any(row.same for row in wanted)
+
+
+def test_fan_out_self_join_and_a_native_source_beside_a_channel(spark: SparkSession, tmp_path: Path) -> None:
+    for part in range(6):
+        deliver(tmp_path / "in", f"{part}", numbers(range(part * 100, part * 100 + 100)))
+        deliver(tmp_path / "more", f"{part}", numbers(range(1000 + part * 10, 1010 + part * 10)))
+    pipeline = cw.Pipeline("shapes")
+
+    @pipeline.stage
+    def source(spark: SparkSession) -> DataFrame:
+        return spark.readStream.schema(NUMBERS).option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in"))
+
+    @pipeline.stage(sinks=[cw.delta(str(tmp_path / "even"))])
+    def even(source: DataFrame) -> DataFrame:
+        return source.where("id % 2 = 0")
+
+    @pipeline.stage(sinks=[cw.delta(str(tmp_path / "pairs"))])
+    def pairs(source: DataFrame) -> DataFrame:
+        left = source.withWatermark("ts", "10 minutes").alias("l")
+        right = source.withWatermark("ts", "10 minutes").alias("r")
+        return left.join(
+            right, F.expr("l.id = r.id + 1 AND l.ts >= r.ts AND l.ts <= r.ts + INTERVAL 1 MINUTE")
+        ).select(F.col("l.id").alias("id"), F.col("r.id").alias("before"))
+
+    @pipeline.stage(sinks=[cw.delta(str(tmp_path / "both"))], max_rows=150)
+    def both(spark: SparkSession, even: DataFrame) -> DataFrame:
+        other = (
+            spark.readStream.schema(NUMBERS).option("maxFilesPerTrigger", 2).parquet(str(tmp_path / "more"))
+        )
+        return even.select("id").union(other.select("id"))
+
+    pipeline.run(str(tmp_path / "state"), every="500ms", once=True, spark=spark, tell=lambda line: None)
+    assert rows_of(tmp_path / "even", "id") == [(i,) for i in range(0, 600, 2)]
+    assert rows_of(tmp_path / "pairs", "id", "before") == [(i, i - 1) for i in range(1, 600)]
+    assert rows_of(tmp_path / "both", "id") == sorted(
+        [(i,) for i in range(0, 600, 2)] + [(i,) for i in range(1000, 1060)]
+    )
+
+
+# --- the feed, without Spark --------------------------------------------------------------------------
+
+
+def fed(*batches: tuple[int, list[str], int], limit: int, max_rows: int = 0) -> Feed:
+    feed = Feed("a", -1, max_rows)
+    feed.add(batches, limit)
+    return feed
+
+
+def test_a_reader_goes_up_to_the_limit_and_passes_over_empty_batches() -> None:
+    feed = fed((0, ["p"], 10), (1, [], 0), (2, ["q", "r"], 5), (3, ["s"], 1), limit=2)
+    assert feed.next_position(None) == 2
+    assert feed.files(None, 2) == ["p", "q", "r"]
+    assert feed.next_position(2) == 2
+    feed.add([], 3)
+    assert feed.next_position(2) == 3
+    feed.add([(4, [], 0)], 4)
+    assert feed.next_position(3) == 3, "nothing to read there"
+    feed.add([], 1)
+    assert feed.limit == 4, "what was allowed stays allowed"
+
+
+def test_max_rows_takes_whole_batches_and_at_least_one() -> None:
+    batches = [(b, [f"p{b}"], 100) for b in range(10)]
+    assert fed(*batches, limit=9, max_rows=250).next_position(None) == 1
+    assert fed(*batches, limit=9, max_rows=50).next_position(3) == 4
+    assert fed(*batches, limit=9, max_rows=200).next_position(None) == 1
+
+
+def test_what_is_available_now_does_not_grow() -> None:
+    feed = fed((0, ["p"], 1), (1, ["q"], 1), limit=0)
+    feed.freeze()
+    feed.add([], 1)
+    assert feed.next_position(None) == 0
+
+
+def test_a_planned_batch_that_is_not_known_yet_is_waited_for() -> None:
+    feed = fed((0, ["p"], 1), limit=0)
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(feed.files, None, 2)
+        feed.add([(1, ["q"], 1)], 1)
+        feed.add([(2, ["r"], 1)], 1)
+        assert asked.result(10) == ["p", "q", "r"]
+
+
+def test_who_waits_for_a_batch_is_let_go_when_the_incarnation_ends() -> None:
+    feed = fed(limit=-1)
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(feed.files, None, 0)
+        feed.close()
+        with pytest.raises(FeedClosed, match="channel 'a'"):
+            asked.result(10)
+
+
+def test_a_batch_that_never_becomes_known_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cutwater.spark.feed.KNOWN_WITHIN_S", 0.05)
+    with pytest.raises(RuntimeError, match="batch 0 of channel 'a' is planned"):
+        fed(limit=-1).files(None, 0)
+
+
+def test_the_last_batch_that_spark_asks_for_when_it_starts_is_not_looked_for() -> None:
+    feed = Feed("a", 7)
+    assert feed.files(5, 7) == []
+    assert feed.next_position(7) == 7
+
+
+def test_what_the_log_has_behind_it_is_forgotten() -> None:
+    feed = fed(*[(b, [f"p{b}"], 1) for b in range(5)], limit=4)
+    feed.forget(2)
+    assert feed.next_position(2) == 4
+    assert feed.files(2, 4) == ["p3", "p4"]
+    assert feed.next_position(1) == 1, "it is not known any more"
+
+
+# --- the source, on Spark -------------------------------------------------------------------------------
+
+COLUMNS = StructType().add("id", "long")
+
+
+def channel(spark: SparkSession, folder: Path, batches: int, rows: int = 10) -> ChannelSource:
+    """A channel of so many batches, a file each."""
+    source = ChannelSource(spark, "reader", "a", COLUMNS.json())
+    for batch in range(batches):
+        name = folder / f"data/1-{batch}-x"
+        spark.range(batch * rows, (batch + 1) * rows).coalesce(1).write.parquet(str(name))
+        source.feed.add([(batch, [f"file://{path}" for path in name.glob("*.parquet")], rows)], batch)
+    return source
+
+
+def taken(source: ChannelSource, folder: Path) -> list[tuple[int, list[int]]]:
+    """The batches that a query with this source makes of what is there."""
+    found: list[tuple[int, list[int]]] = []
+
+    def keep(frame: DataFrame, batch: int) -> None:
+        found.append((frame.rdd.getNumPartitions(), sorted(row.id for row in frame.collect())))
+
+    query = source.frame().writeStream.foreachBatch(keep).trigger(availableNow=True)
+    query.option("checkpointLocation", str(folder / "checkpoint")).start().awaitTermination()
+    return found
+
+
+def test_many_small_batches_are_read_in_few_partitions(spark: SparkSession, tmp_path: Path) -> None:
+    source = channel(spark, tmp_path, 40)
+    assert taken(source, tmp_path) == [(2, list(range(400)))]
+
+
+def test_every_incarnation_begins_with_a_batch_so_that_closed_windows_are_emitted(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source = channel(spark, tmp_path, 2)
+    assert [rows for _, rows in taken(source, tmp_path)] == [list(range(20))]
+    source.feed = Feed("a", 1, incarnation=2)
+    assert [rows for _, rows in taken(source, tmp_path)] == [[]]
+    source.feed = Feed("a", 1, incarnation=3)
+    source.feed.add([(2, [], 0)], 2)
+    assert [rows for _, rows in taken(source, tmp_path)] == [[]]
+
+
+def test_a_store_may_have_any_name(spark: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "day=1" / "{a,b} *[c]? %20 é+"
+    assert taken(channel(spark, folder, 2), tmp_path) == [(2, list(range(20)))]
+
+
+def test_a_file_that_is_gone_is_an_error_and_not_passed_over(spark: SparkSession, tmp_path: Path) -> None:
+    source = channel(spark, tmp_path, 3)
+    (gone,) = (tmp_path / "data/1-1-x").glob("*.parquet")
+    gone.unlink()
+    with pytest.raises(Exception, match=f"1 of 3 files are gone, file:{gone} among them"):
+        taken(source, tmp_path)
+
+
+def test_columns_of_another_type_are_an_error(spark: SparkSession, tmp_path: Path) -> None:
+    source = ChannelSource(spark, "reader", "a", StructType().add("id", "string").json())
+    source.feed = channel(spark, tmp_path, 1).feed
+    with pytest.raises(Exception, match=r"channel 'a' \(id string\), but id bigint"):
+        taken(source, tmp_path)
+
+
+def test_the_file_of_a_task_that_was_given_up_is_in_no_batch(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a task makes `_temporary/` again when the job's commit has removed it, and leaves its whole file there."""
+    deliver(tmp_path / "in", "0", numbers(range(40)))
+    left: list[Path] = []
+
+    def leave_behind(folder: Path) -> None:
+        late = folder / "_temporary/0/_temporary/attempt_202601011200000000000000000_0007_m_000000_1"
+        for path in folder.glob("*.parquet"):
+            late.mkdir(parents=True, exist_ok=True)
+            left.append(Path(shutil.copy(path, late)))
+
+    list_files = LocalStore.list
+
+    def listed(store: LocalStore, prefix: str, after: str = "") -> list[str]:
+        name = prefix.rstrip("/").rpartition("/")[2]
+        if re.fullmatch(r"(\d+-)?\d+-\d+-[0-9a-f]{8}", name) and (store.root / prefix).is_dir():
+            leave_behind(store.root / prefix)
+        return list_files(store, prefix, after)
+
+    monkeypatch.setattr(LocalStore, "list", listed)
+    pipeline = cw.Pipeline("late")
+
+    @pipeline.stage
+    def first(spark: SparkSession) -> DataFrame:
+        return spark.readStream.schema(NUMBERS).parquet(str(tmp_path / "in"))
+
+    @pipeline.stage(sinks=[cw.delta(str(tmp_path / "one")), cw.delta(str(tmp_path / "two"))])
+    def second(first: DataFrame) -> DataFrame:
+        return first.select("id")
+
+    @pipeline.stage(sinks=[cw.delta(str(tmp_path / "three"))])
+    def third(first: DataFrame) -> DataFrame:
+        return first.select("id")
+
+    pipeline.run(str(tmp_path / "state"), once=True, spark=spark, tell=lambda line: None)
+    folders = {str(path).partition("/_temporary/")[0].rpartition("/")[0] for path in left}
+    assert len(folders) == 5  # the channels of two stages, and three sinks
+    for table in ("one", "two", "three"):
+        assert rows_of(tmp_path / table, "id") == [(i,) for i in range(40)]

@@ -1,0 +1,628 @@
+"""How the queries of a member are started, fed, watched, brought to rest and stopped. Everything is the product's own
+but Spark, whose queries are modelled."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import pytest
+from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
+from pyspark.sql.types import LongType, StructField, StructType
+
+from cutwater.cluster.kv import MemoryCluster
+from cutwater.cluster.links import Links
+from cutwater.plan.graph import StageDef
+from cutwater.protocol.base import effects as fx
+from cutwater.protocol.base.errors import UserError
+from cutwater.protocol.base.records import SinkSpec, StageSpec, Topology
+from cutwater.protocol.base.wire import Heartbeat, Reply, Request, RequestKind
+from cutwater.protocol.leader.coordinator_actions import CoordinatorConfig
+from cutwater.protocol.leader.leader import LeaderConfig
+from cutwater.protocol.member.member import MemberConfig
+from cutwater.protocol.member.stage import QueryEnd
+from cutwater.runtime import runtime
+from cutwater.runtime.mailbox import new_id
+from cutwater.runtime.runtime import Runtime
+from cutwater.sinks import parquet, parquet_files
+from cutwater.spark import host
+from cutwater.spark.checkpoint import incarnations as folders
+from cutwater.spark.feed import Feed
+from cutwater.spark.leaves import Leaf
+from cutwater.spark.micro_batch import BatchWriter
+from cutwater.store.stores import LocalStore, open_store
+from tests.support.modelled_query import SPARK, Frame, Numbers, Query
+from tests.support.spark_helpers import await_that
+
+SCHEMA = StructType([StructField("id", LongType())])
+
+
+class Running:
+    """A pipeline of two stages: `source` gives numbers, `copied` reads them and puts them into a table."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = open_store(str(folder / "state"), create=True)
+        assert isinstance(self.store, LocalStore)
+        self.numbers = Numbers(3)
+        self.told: list[str] = []
+        self.table = folder / "out"
+        self.source = Frame(self.store, self.numbers, None)
+        self.channel = SimpleNamespace(name="source", feed=Feed("source", -1))
+        self.copied = Frame(self.store, None, self.channel)
+        self.leaves = (Leaf(format="numbers", log=0),)
+        self._boots = 0
+        self.up: Runtime | None = None
+
+    def start(
+        self, *, every_ms: int = 200, once: bool = False, idle_after_s: float = 60.0, restarts: int = 2
+    ) -> Runtime:
+        self._boots += 1
+        sink = parquet(str(self.table))
+        sink.bind(self.store, "out", SCHEMA.json())
+        stages = {
+            "source": self._built("source", self.source, (), self.leaves, {}),
+            "copied": self._built(
+                "copied", self.copied, ("source",), (Leaf(channel="source"),), {"source": self.channel}, sink
+            ),
+        }
+        specs = {
+            "source": StageSpec("source", (), "main", ()),
+            "copied": StageSpec("copied", ("source",), "main", (SinkSpec("out"),)),
+        }
+        built: Any = SimpleNamespace(
+            name="shop", topology=Topology(specs), sinks={"out": sink}, stages=stages, spark=SPARK
+        )
+        coordinator = CoordinatorConfig(interval_ms=every_ms)
+        settings = runtime.Settings(
+            LeaderConfig(300, 100, coordinator),
+            MemberConfig(poll_ms=50, restarts=restarts),
+            idle_after_s,
+            once,
+        )
+        boot = f"boot{self._boots}"
+        links = Links(MemoryCluster().member("main", boot), self.told.append)
+        self.up = Runtime(built, self.store, "main", boot, settings, self.told.append, links)
+        self.up.reporter.every_s = 0.1
+        self.up.start()
+        return self.up
+
+    @staticmethod
+    def _built(
+        name: str, frame: Frame, inputs: tuple[str, ...], leaves: tuple[Leaf, ...], channels: Any, *sinks: Any
+    ) -> Any:
+        definition = StageDef(name, print, inputs, False, sinks, "append", "0s", 0, False, False, None)
+        return SimpleNamespace(
+            name=name, definition=definition, frame=frame, schema=SCHEMA, channels=channels,
+            plan=SimpleNamespace(has_watermark=False, leaves=leaves), has_readers=not sinks,
+            has_native_source=not inputs,
+        )  # fmt: skip
+
+    def stop(self) -> None:
+        if self.up is not None:
+            self.up.stop()
+
+    def shown(self) -> list[int]:
+        """The numbers in the table, sorted."""
+        files = parquet_files(str(self.table)) if self.table.exists() else []
+        return sorted(i for file in files for i in pq.ParquetFile(file).read()["id"].to_pylist())
+
+    def await_shown(self, count: int) -> None:
+        await_that(f"{count} rows, each once", lambda: self.shown() == list(range(count)), 30)
+
+    def ask(self, kind: RequestKind, **what: Any) -> Reply:
+        assert self.up is not None
+        return self.up.request(Request(kind, new_id(), **what), 30)
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Running]:
+    made = Running(tmp_path)
+    yield made
+    made.stop()
+
+
+def newest(frame: Frame) -> Query:
+    return frame.queries[-1]
+
+
+# --- going on ---------------------------------------------------------------------------------------------
+
+
+def test_every_row_comes_through_once(shop: Running) -> None:
+    shop.start()
+    shop.await_shown(3)
+    shop.numbers.available = 10
+    shop.await_shown(10)
+    assert newest(shop.source).said["trigger"] == {"processingTime": "0 milliseconds"}
+    assert newest(shop.copied).said["name"] == "shop.copied"
+
+
+def test_a_member_that_is_stopped_goes_on_where_it_was(shop: Running) -> None:
+    before = _threads()
+    shop.start()
+    shop.await_shown(3)
+    shop.stop()
+    await_that("all its threads have ended", lambda: not (_threads() - before), 30)
+    assert not any(query.is_active for query in shop.source.queries + shop.copied.queries)
+    shop.numbers.available = 7
+    shop.start()
+    shop.await_shown(7)
+
+
+def test_once_takes_what_is_there_and_ends(shop: Running) -> None:
+    made = shop.start(once=True, every_ms=3_600_000)
+    assert made.wait(30)
+    assert made.failure is None
+    assert shop.shown() == [0, 1, 2]
+    assert shop.source.queries[0].said["trigger"] == {"availableNow": True}
+    assert "availableNow" not in shop.copied.queries[0].said["trigger"]
+
+
+@pytest.mark.parametrize("which", ["source", "copied"])
+def test_a_query_that_fails_is_started_again_and_no_row_is_lost(shop: Running, which: str) -> None:
+    made = shop.start()
+    shop.await_shown(3)
+    frame: Frame = getattr(shop, which)
+    failed = newest(frame)
+    failed.fails_with = ValueError("no such luck")
+    await_that("the next incarnation", lambda: len(frame.queries) == 2, 30)
+    shop.numbers.available = 6
+    shop.await_shown(6)
+    assert [line for line in shop.told if "failed and is started again" in line] == [
+        f"stage '{which}' failed and is started again in 1 s (1 of 2): ValueError: no such luck"
+    ]
+    assert made.hosts[which].restarts == 0, "a batch went well since"
+    assert made.failure is None
+
+
+def test_a_query_that_others_stop_is_missed(shop: Running) -> None:
+    shop.start()
+    shop.await_shown(3)
+    newest(shop.copied).stop()
+    shop.numbers.available = 6
+    shop.await_shown(6)
+    assert any(
+        f"has lost its query and is started again in 1 s (1 of 2): {host.STOPPED}" in t for t in shop.told
+    )
+
+
+def test_a_query_that_keeps_failing_is_given_up(shop: Running) -> None:
+    def fail() -> None:
+        raise ValueError("never")
+
+    shop.copied.before_batch = fail
+    shop.start(restarts=1)
+    await_that("it is given up", lambda: any("is given up after" in line for line in shop.told), 30)
+    assert len(shop.copied.queries) == 2
+
+
+def test_a_query_whose_state_does_not_fit_the_code_is_not_tried_again(shop: Running) -> None:
+    def fail() -> None:
+        raise ValueError("[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE] other columns")
+
+    shop.copied.before_batch = fail
+    shop.start()
+    told = await_that("it is given up", lambda: [t for t in shop.told if "is given up" in t], 30)
+    assert "--restore REF --reset copied" in told[0]
+    assert len(shop.copied.queries) == 1
+
+
+def test_a_run_whose_spark_is_gone_ends_and_says_so(shop: Running) -> None:
+    made = shop.start()
+    shop.await_shown(3)
+    newest(shop.source).fails_with = Py4JNetworkError("Answer from Java side is empty")
+    assert made.wait(30)
+    assert isinstance(made.failure, UserError)
+    assert "Spark has gone away under this run" in str(made.failure)
+
+
+def test_a_batch_that_was_prepared_and_not_committed_is_run_again_and_counts_once(shop: Running) -> None:
+    died = Event()
+
+    def die() -> None:
+        if not died.is_set():
+            died.set()
+            raise ValueError("before the commit")
+
+    shop.copied.before_commit = die
+    shop.start()
+    shop.await_shown(3)
+    assert died.is_set()
+
+
+def test_a_restore_takes_the_table_back_and_the_queries_go_on_from_there(shop: Running) -> None:
+    shop.start(every_ms=3_600_000)
+    assert await_that("rows to cut behind", lambda: _has_rows(shop), 30)
+    first = shop.ask(RequestKind.CHECKPOINT)
+    assert first.ok
+    shop.await_shown(3)
+    shop.numbers.available = 8
+    await_that("a further batch", lambda: _last(shop, "source") >= 1, 30)
+    assert shop.ask(RequestKind.CHECKPOINT).ok
+    shop.await_shown(8)
+    ended = newest(shop.copied)
+    assert shop.ask(RequestKind.RESTORE, epoch=first.epoch).ok
+    await_that("the query of the old generation has ended", lambda: not ended.is_active, 30)
+    await_that("the rows come again", lambda: _last(shop, "source") >= 1, 30)
+    assert shop.ask(RequestKind.CHECKPOINT).ok
+    shop.await_shown(8)
+
+
+def _threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("cutwater")}
+
+
+def _last(shop: Running, stage: str) -> int:
+    assert shop.up is not None
+    return shop.up.member.log(stage).state.last
+
+
+def _has_rows(shop: Running) -> bool:
+    """Whether the first rows have reached the log of the second stage."""
+    assert shop.up is not None
+    log = shop.up.member.log("copied").state
+    return any(batch.rows for batch in log.batches.values())
+
+
+# --- coming to rest -----------------------------------------------------------------------------------------
+
+
+def test_a_drain_takes_what_is_there_and_ends_the_run(shop: Running) -> None:
+    made = shop.start(every_ms=3_600_000)
+    await_that("the first rows", lambda: _has_rows(shop), 30)
+    shop.numbers.available = 9
+    made.come_to_rest()
+    assert made.wait(30)
+    assert made.failure is None
+    assert shop.shown() == list(range(9))
+    assert len(shop.source.queries) == 1, "it fell silent by itself"
+
+
+def test_a_source_that_never_falls_silent_is_brought_to_rest(
+    shop: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "REST_WITHIN_S", 0.3)
+    shop.numbers.grows = True
+    made = shop.start(every_ms=3_600_000)
+    await_that("the first rows", lambda: _has_rows(shop), 30)
+    made.come_to_rest()
+    assert made.wait(30)
+    assert newest(shop.source).said["trigger"] == {"availableNow": True}
+    assert len(shop.source.queries) == 2
+    assert len(shop.copied.queries) == 1, "only sources are started again for it"
+    assert shop.shown() == list(range(len(shop.shown())))
+
+
+def test_a_pipeline_that_was_drained_goes_on_with_the_next_start(shop: Running) -> None:
+    made = shop.start(once=True, every_ms=3_600_000)
+    assert made.wait(30)
+    shop.stop()
+    shop.numbers.available = 5
+    made = shop.start()
+    shop.await_shown(5)
+    assert not made.drained
+
+
+def test_no_stage_is_quiet_before_its_last_batch_is_logged(
+    shop: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_seen, real = Event(), folders.committed
+    monkeypatch.setattr(folders, "committed", lambda *batch: real(*batch) if is_seen.is_set() else None)
+    made = shop.start(once=True, every_ms=3_600_000)
+    await_that("the source has given all", lambda: made.sources_done, 30)
+    await_that("a drain is under way", lambda: made.member.journal.state.open, 30)
+    rested = made.hosts["source"]._rested
+    asked: list[int] = []
+
+    def listen(stage: Any, last: int) -> None:
+        asked.append(last)
+        rested(stage, last)
+
+    monkeypatch.setattr(made.hosts["source"], "_rested", listen)
+    await_that("it was asked whether it rests", lambda: len(asked) > 1, 30)
+    assert not made.member.stages["source"].quiet
+    is_seen.set()
+    assert made.wait(30)
+    assert shop.shown() == [0, 1, 2]
+
+
+def test_a_drain_that_is_cancelled_lets_the_pipeline_go_on(
+    shop: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "REST_WITHIN_S", 0.3)
+    held, let_go = Event(), Event()
+
+    def wait() -> None:
+        if shop.numbers.grows:
+            held.set()
+            let_go.wait(30)
+
+    made = shop.start(every_ms=3_600_000)
+    await_that("the first rows", lambda: _has_rows(shop), 30)
+    shop.copied.before_batch = wait
+    shop.numbers.grows = True
+    assert held.wait(30)
+    made.come_to_rest()
+    await_that("the source takes what is available now", lambda: len(shop.source.queries) > 1, 30)
+    shop.numbers.grows = False
+    made.shell.call(lambda: made._want_rest(False))
+    assert shop.ask(RequestKind.CANCEL).ok
+    let_go.set()
+    await_that(
+        "the source goes on as before", lambda: "availableNow" not in newest(shop.source).said["trigger"], 30
+    )
+    shop.numbers.available += 5
+    total = shop.numbers.available
+    await_that("its new rows", lambda: _has_read(shop, total), 30)
+    assert shop.ask(RequestKind.CHECKPOINT).ok
+    shop.await_shown(total)
+    assert not any(stage.quiet for stage in made.member.stages.values())
+
+
+def _has_read(shop: Running, rows: int) -> bool:
+    """Whether the second stage has logged so many rows."""
+    assert shop.up is not None
+    return sum(b.rows for b in shop.up.member.log("copied").state.batches.values()) == rows
+
+
+# --- idle stages ----------------------------------------------------------------------------------------------
+
+
+def test_a_stage_is_idle_when_spark_waits_and_it_has_been_silent_for_long(shop: Running) -> None:
+    made = shop.start(every_ms=3_600_000, idle_after_s=1.0)
+    await_that("both are idle", lambda: len(_idle(made)) == 2, 30)
+    newest(shop.source).status = {"message": host.WAITING, "isTriggerActive": True}
+    shop.numbers.available = 4
+    await_that("it is not idle with a new batch", lambda: "source" not in _idle(made), 30)
+    await_that("and again when it is silent", lambda: len(_idle(made)) == 2, 30)
+
+
+def test_a_stage_whose_batch_takes_long_is_not_idle(shop: Running) -> None:
+    began, go_on = Event(), Event()
+    real = BatchWriter.__call__
+
+    def slow(self: Any, frame: Any, batch: int) -> None:
+        if self.stage == "source" and shop.numbers.available == 5:
+            began.set()
+            go_on.wait(30)
+        real(self, frame, batch)
+
+    made = shop.start(every_ms=3_600_000, idle_after_s=0.3)
+    await_that("both are idle", lambda: len(_idle(made)) == 2, 30)
+    stage, hosting = made.member.stages["source"], made.hosts["source"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BatchWriter, "__call__", slow)
+        shop.numbers.available = 5
+        assert began.wait(30)
+        await_that("it is not idle", lambda: not stage.idle, 30)
+        hosting.active_at -= 10
+        assert not hosting._is_silent(stage)
+        go_on.set()
+        await_that("it is idle again", lambda: stage.idle, 30)
+
+
+def test_a_query_that_is_long_in_starting_is_neither_idle_nor_the_end_of_the_run(shop: Running) -> None:
+    """It was: its log has no position on the channel before its first batch."""
+    go_on = Event()
+    shop.copied.before_trigger = lambda: void(go_on.wait(30))
+    made = shop.start(every_ms=3_600_000, idle_after_s=0.2)
+    await_that("the source has a batch, and is idle", lambda: _idle(made) == {"source"}, 30)
+    assert made.failure is None
+    go_on.set()
+    await_that("both are idle", lambda: len(_idle(made)) == 2, 30)
+    assert _has_read(shop, 3)
+
+
+def void(_: object) -> None: ...
+
+
+def _idle(made: Runtime) -> set[str]:
+    return {name for name, stage in made.member.stages.items() if stage.idle}
+
+
+# --- what else may happen ---------------------------------------------------------------------------------------
+
+
+def test_a_query_that_is_stopped_in_a_later_batch_has_not_taken_everything(shop: Running) -> None:
+    """It ends without an error, as one does that has."""
+    shop.numbers.available, shop.numbers.step = 6, 2
+    stopped = Event()
+
+    def stop() -> None:
+        query = newest(shop.source)
+        if not stopped.is_set() and query._last("commits") == 0:
+            stopped.set()
+            query._stopped.set()
+            raise ValueError("it is stopped")
+
+    shop.source.before_commit = stop
+    made = shop.start(once=True, every_ms=3_600_000)
+    assert made.wait(60)
+    assert stopped.is_set()
+    assert shop.shown() == list(range(6))
+
+
+def test_a_run_without_spark_from_the_start_says_so(shop: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: str) -> None:
+        raise Py4JNetworkError("Error while sending or receiving")
+
+    monkeypatch.setattr(SPARK.sparkContext, "setLocalProperty", refuse)
+    made = shop.start()
+    assert made.wait(30)
+    assert isinstance(made.failure, UserError)
+    assert "Spark has gone away under this run" in str(made.failure)
+
+
+def test_a_plan_that_reads_something_else_than_its_positions_is_given_up(shop: Running) -> None:
+    shop.start()
+    shop.await_shown(3)
+    shop.stop()
+    shop.leaves = (Leaf(format="others", log=0),)
+    shop.start()
+    told = await_that(
+        "it is given up", lambda: [t for t in shop.told if "stage 'source' is given up" in t], 30
+    )
+    assert "it now reads the source others where its position is one of the source numbers" in told[0]
+    assert "--restore REF --drop source" in told[0]
+
+
+def test_staged_leftovers_are_removed_and_what_is_shown_stays(
+    shop: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "DISCARD_FIRST_S", 0.2)
+    monkeypatch.setattr(runtime, "DISCARD_EVERY_S", 0.2)
+    shop.start()
+    shop.await_shown(3)
+    (attempt,) = {Path(file).parent for file in parquet_files(str(shop.table))}
+    over = attempt.with_name(f"1-1-0-{'0' * 8}")
+    over.mkdir()
+    (over / "part-0.parquet").write_bytes(b"x")
+    to_come = attempt.with_name(f"1-1-999-{'0' * 8}")
+    to_come.mkdir()
+    (to_come / "part-0.parquet").write_bytes(b"x")
+    shop.numbers.available = 5
+    await_that("what is over is removed", lambda: not over.exists(), 30)
+    shop.await_shown(5)
+    assert to_come.exists()
+    later = attempt.with_name(f"1-1-0-{'1' * 8}")
+    later.mkdir()
+    (later / "part-0.parquet").write_bytes(b"x")
+    await_that("and again the next time", lambda: not later.exists(), 30)
+
+
+def test_a_second_process_of_a_member_is_told_of_once(shop: Running) -> None:
+    made = shop.start()
+    shop.await_shown(3)
+    made._on_message("other", Heartbeat("other", "boot1", 0, 0))
+    made.links.alive = lambda: {"main": ("boot1", "boot9")}  # type: ignore[method-assign]
+    for _ in range(2):
+        made._on_message("other", Heartbeat("other", "boot1", 0, 0))
+    told = await_that("it is told", lambda: [t for t in shop.told if "member 'main' runs 2 times" in t], 30)
+    made.shell.call(lambda: shop.told.append("over"))
+    await_that("both looks", lambda: "over" in shop.told, 30)
+    assert len([t for t in shop.told if "runs 2 times" in t]) == len(told) == 1
+
+
+def test_an_object_that_is_not_there_cannot_be_copied(shop: Running) -> None:
+    made = shop.start()
+    shop.store.create("a/1", b"x")
+    assert made._perform(fx.Copy("a/1", "b/1")) is fx.DONE
+    assert shop.store.read("b/1") == b"x"
+    assert made._perform(fx.Copy("a/2", "b/2")) is None
+
+
+def test_all_of_many_objects_are_deleted(shop: Running) -> None:
+    made = shop.start()
+    for number in range(3):
+        shop.store.create(f"a/{number}", b"x")
+    made._perform(fx.Delete(tuple(f"a/{number}" for number in range(3))))
+    assert shop.store.list("a/") == []
+
+
+def test_trouble_with_the_store_is_told_and_not_too_often(shop: Running) -> None:
+    made = shop.start()
+    shop.await_shown(3)
+
+    def trouble() -> None:
+        made.shell.last_trouble = f"no disk {len(shop.told)}"
+
+    for _ in range(2):
+        made.shell.call(trouble)
+        await_that("a step", lambda: "no disk" in made.shell.last_trouble, 30)
+    told = await_that("it is told", lambda: [t for t in shop.told if "is tried again: no disk" in t], 30)
+    assert len(told) == 1
+
+
+def test_a_member_polls_a_folder_often_and_a_bucket_seldom(tmp_path: Path) -> None:
+    bucket, folder = open_store("memory://", create=True), open_store(str(tmp_path), create=True)
+    assert runtime.member_config(folder, True, 3, 5) == MemberConfig(
+        poll_ms=200, restarts=3, tolerated_failures=5
+    )
+    assert runtime.member_config(folder, False, 3, 5).poll_ms == 1_000
+    assert runtime.member_config(bucket, True, 3, 5).poll_ms == 2_000
+    assert runtime.member_config(bucket, False, 3, 5).poll_ms == 2_000
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (
+            "x terminated with exception: a.b.C: no\n at z\nCaused by: java.io.IOException: full",
+            "java.io.IOException: full",
+        ),
+        ("Traceback\n  File x\nValueError: bad row\n\nCaused by: a.Java: y", "ValueError: bad row"),
+        ("x\nBatchFailed: KeyError: 'id'\nPy4JError: z", "KeyError: 'id'"),
+        ("something", "something"),
+        ("", "RuntimeError"),
+    ],
+)
+def test_of_what_spark_says_the_users_own_error_is_told(said: str, reason: str) -> None:
+    assert host.reason_of(RuntimeError(said)) == reason
+
+
+def test_a_worker_that_was_slow_to_start_is_overload_and_no_fault() -> None:
+    assert host.kind_of(RuntimeError("Python worker failed to connect back.")) is QueryEnd.OVERLOADED
+    assert host.kind_of(RuntimeError("INCOMPATIBLE")) is QueryEnd.HOPELESS
+    assert host.kind_of(RuntimeError("x")) is QueryEnd.FAILED
+
+
+def test_a_stage_becomes_idle_while_checkpoints_go_on(shop: Running) -> None:
+    made = shop.start(every_ms=100, idle_after_s=1.0)
+    shop.await_shown(3)
+    await_that("both are idle", lambda: len(_idle(made)) == 2, 30)
+
+
+def test_a_host_that_was_closed_starts_nothing_more(shop: Running) -> None:
+    made = shop.start()
+    shop.await_shown(3)
+    hosting, stage = made.hosts["source"], made.member.stages["source"]
+    shop.stop()
+    hosting.start(1, stage.incarnation)
+    assert len(shop.source.queries) == 1
+
+
+def test_who_creates_an_object_second_is_told_so(shop: Running) -> None:
+    made = shop.start()
+    assert made._perform(fx.Create("a/1", b"x")) is fx.CREATED
+    assert made._perform(fx.Create("a/1", b"y")) is fx.EXISTS
+    assert shop.store.read("a/1") == b"x"
+
+
+def test_every_version_of_a_table_names_its_epoch(shop: Running) -> None:
+    made = shop.start(every_ms=3_600_000)
+    await_that("rows to cut behind", lambda: _has_rows(shop), 30)
+    epochs = [shop.ask(RequestKind.CHECKPOINT).epoch]
+    shop.await_shown(3)
+    shop.numbers.available = 6
+    await_that("further rows", lambda: _has_read(shop, 6), 30)
+    epochs.append(shop.ask(RequestKind.CHECKPOINT).epoch)
+    shop.await_shown(6)
+    found = [
+        made.sinks["out"]._files.read(name) for name in made.sinks["out"]._files.list("_cutwater/versions/")
+    ]
+    assert [json.loads(data or b"")["epoch"] for data in found] == epochs
+
+
+def test_it_is_told_when_a_sink_cannot_go_back(shop: Running) -> None:
+    made = shop.start()
+    for can, version, told in ((False, 5, 1), (True, 5, 1), (False, None, 1)):
+        sink = SimpleNamespace(name="out", rewinds=can, rewind=lambda *_, version=version: version)
+        made.sinks = {"out": sink}  # type: ignore[dict-item]
+        assert made._perform(fx.RewindTable("out", 1, 2, 3, False)) == version
+        assert sum("sink 'out' cannot go back" in line for line in shop.told) == told
+
+
+def test_a_leader_asks_the_tables_of_its_own_sinks_and_of_those_of_others(
+    shop: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = shop.start()
+    made.sinks = {"own": SimpleNamespace(find=lambda transaction: transaction + 1)}  # type: ignore[dict-item]
+    monkeypatch.setattr(runtime, "find_version", lambda store, sink, transaction: (sink, transaction))
+    assert made._perform(fx.FindTableVersion("own", 5)) == 6
+    assert made._perform(fx.FindTableVersion("theirs", 5)) == ("theirs", 5)

@@ -1,0 +1,330 @@
+"""A position is used only for the source or the channel that it is of."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import cutwater as cw
+from cutwater.protocol.base.errors import StoreError, UserError
+from cutwater.spark.checkpoint.incarnations import Cache, claim_sources, find_state, make_folder
+from cutwater.spark.leaves import SOURCES, Leaf, SourcesChanged, native_leaf, parse_leaves, refuse_changed
+from cutwater.spark.plan import read_plan
+from cutwater.spark.session import adopt_session
+from cutwater.store.stores import open_store
+from tests.support.modelled_folder import STAGE, Query
+from tests.support.spark_helpers import NUMBERS, deliver, numbers, rows_of
+
+LEFT, RIGHT = Leaf(None, "parquet", "path=/left", log=0), Leaf(None, "parquet", "path=/right", log=1)
+A, B = Leaf(channel="a"), Leaf(channel="b")
+FILES = '{"logOffset":4}'
+
+
+def at(channel: str) -> str:
+    return json.dumps({"channel": channel, "batch": 3, "incarnation": 2})
+
+
+def swapped(first: Leaf, second: Leaf) -> list[Leaf]:
+    """The plan with its sides exchanged; logs are numbered as they come."""
+    return [
+        Leaf(leaf.channel, leaf.format, leaf.place, leaf.digests, log)
+        for log, leaf in enumerate((second, first))
+    ]
+
+
+def test_what_is_as_it_was_goes_on() -> None:
+    refuse_changed([LEFT, RIGHT, A], [FILES, None, at("a")], [LEFT, RIGHT, A])
+    refuse_changed(None, [FILES, at("a")], [LEFT, A])
+
+
+def test_sides_that_were_exchanged_are_refused() -> None:
+    with pytest.raises(
+        SourcesChanged, match=r"reads .*path=/right.* where its position is one of .*path=/left"
+    ):
+        refuse_changed([LEFT, RIGHT], [FILES, FILES], swapped(LEFT, RIGHT))
+    with pytest.raises(
+        SourcesChanged, match="reads the channel 'b' where its position is one of the channel 'a'"
+    ):
+        refuse_changed([A, B], [at("a"), at("b")], [B, A])
+
+
+def test_channels_are_told_apart_without_a_record() -> None:
+    with pytest.raises(SourcesChanged, match="the channel 'b' where its position is one of the channel 'a'"):
+        refuse_changed(None, [at("a"), at("b")], [B, A])
+    with pytest.raises(
+        SourcesChanged, match="the channel 'a' where its position is one of a source that is no"
+    ):
+        refuse_changed(None, [FILES, at("a")], [A, LEFT])
+    with pytest.raises(SourcesChanged, match=r"/left\) where its position is one of the channel 'a'"):
+        refuse_changed(None, [at("a"), FILES], [LEFT, A])
+
+
+def test_sources_that_came_or_went_are_refused() -> None:
+    with pytest.raises(
+        SourcesChanged, match=r"positions for .*left.* and now reads .*left.*right.* cannot be added"
+    ):
+        refuse_changed([LEFT], [FILES], [LEFT, RIGHT])
+    with pytest.raises(SourcesChanged, match="positions for 2 sources, and now reads the channel 'a'"):
+        refuse_changed(None, [at("a"), FILES], [A])
+    with pytest.raises(SourcesChanged, match="path=/elsewhere"):
+        refuse_changed([LEFT], [FILES], [Leaf(None, "parquet", "path=/elsewhere", log=0)])
+    with pytest.raises(SourcesChanged):
+        refuse_changed([LEFT, LEFT], [FILES, FILES], [LEFT, Leaf(None, "parquet", "path=/left", log=1)])
+
+
+def native(format: str, log: int = 0, **options: str) -> Leaf:
+    named = {name.replace("__", ".").lower(): value for name, value in options.items()}
+    return native_leaf(format, sorted(named.items()), [], log)
+
+
+def kafka(servers: str, log: int = 0, **options: str) -> Leaf:
+    return native("kafka", log, kafka__bootstrap__servers=servers, subscribe="orders", **options)
+
+
+def test_a_source_of_unknown_place_is_told_by_its_options() -> None:
+    one = native("mysource", url="one", numPartitions="2", password="x")
+    refuse_changed([one], ["3"], [native("mysource", url="one", maxFilesPerTrigger="7", password="y")])
+    with pytest.raises(SourcesChanged, match="the source mysource with another url than its position is of"):
+        refuse_changed([one], ["3"], [native("mysource", url="two")])
+    slow, fast = native("rate", rowsPerSecond="1"), native("rate", 1, rowsPerSecond="9")
+    refuse_changed([slow, fast], ["3", "4"], [slow, fast])
+    with pytest.raises(SourcesChanged, match="with another rowspersecond"):
+        refuse_changed([slow, fast], ["3", "4"], swapped(slow, fast))
+
+
+def test_two_sources_of_one_place_are_told_apart_by_their_other_options() -> None:
+    a, b = native("json", path="/in", pathGlobFilter="a*"), native("json", 1, path="/in", pathGlobFilter="b*")
+    refuse_changed([a, b], [FILES, FILES], [a, b])
+    with pytest.raises(
+        SourcesChanged, match=r"path=/in\) with another pathglobfilter than its position is of"
+    ):
+        refuse_changed([a, b], [FILES, FILES], swapped(a, b))
+    here, there = kafka("eu:9092"), kafka("us:9092", 1)
+    refuse_changed([here, there], ["{}", "{}"], [here, there])
+    with pytest.raises(SourcesChanged, match=r"another kafka\.bootstrap\.servers"):
+        refuse_changed([here, there], ["{}", "{}"], swapped(here, there))
+
+
+def test_how_fast_two_sources_of_one_place_are_read_matters_only_if_nothing_else_tells_them_apart() -> None:
+    a, b = native("json", path="/in", pathGlobFilter="a*"), native("json", 1, path="/in", pathGlobFilter="b*")
+    faster = native("json", path="/in", pathGlobFilter="a*", maxFilesPerTrigger="9")
+    refuse_changed([a, b], [FILES, FILES], [faster, b])
+    slow = native("json", path="/in", maxFilesPerTrigger="1")
+    fast = native("json", 1, path="/in", maxFilesPerTrigger="9")
+    with pytest.raises(SourcesChanged, match="another maxfilespertrigger"):
+        refuse_changed([slow, fast], [FILES, FILES], swapped(slow, fast))
+
+
+def test_a_source_that_is_alone_in_its_place_may_be_read_otherwise() -> None:
+    refuse_changed([kafka("b1:9092,b2:9092")], ["{}"], [kafka("b3:9092", maxOffsetsPerTrigger="5")])
+    twice = [kafka("b1:9092"), kafka("b1:9092")]
+    refuse_changed(twice, ["{}", "{}"], [kafka("b2:9092"), kafka("b2:9092")])
+    files = native("json", path="file:///in", pathGlobFilter="a*")
+    refuse_changed([files], [FILES], [native("json", path="/in/", pathGlobFilter="*")])
+    with pytest.raises(SourcesChanged, match=r"streamname=s\) with another region"):
+        refuse_changed(
+            [native("kinesis", streamName="s", region="a")],
+            ["{}"],
+            [native("kinesis", streamName="s", region="b")],
+        )
+
+
+def test_a_record_of_old_is_taken_where_it_is_clear() -> None:
+    placeless, file = (
+        '{"format":"mysource","options":"3fa1","log":0}',
+        '{"format":"json","place":"path=/in","log":1}',
+    )
+    old = parse_leaves("x", f"[{placeless},{file}]".encode())
+    refuse_changed(old, ["1", FILES], [native("mysource", url="one"), native("json", 1, path="/in")])
+    two = parse_leaves("x", f"[{file.replace('1', '0')},{file}]".encode())
+    with pytest.raises(SourcesChanged, match=r"more than once.* does not tell which"):
+        refuse_changed(
+            two,
+            [FILES, FILES],
+            [native("json", path="/in"), native("json", 1, path="/in", pathGlobFilter="b")],
+        )
+
+
+def test_secrets_are_not_written_down() -> None:
+    leaf = native("mysource", token="t", kafka__sasl__jaas__config="j", url="https://me:pw@there")
+    assert list(leaf.digests or ()) == ["url"]
+    assert "pw" not in str(leaf)
+
+
+def test_a_record_that_cannot_be_read_is_named() -> None:
+    with pytest.raises(StoreError, match=r"x/cutwater/sources\.json cannot be read"):
+        parse_leaves("x/cutwater/sources.json", b'[{"log":')
+
+
+def test_the_record_travels_with_the_state() -> None:
+    store = open_store("memory://")
+    make_folder(store, STAGE, 1, 1, None, None)
+    claim_sources(store, STAGE, 1, 1, [LEFT])
+    query = Query(store, 1).run(4)
+    assert SOURCES in query.named(3)
+    make_folder(store, STAGE, 1, 2, 1, None, 3)
+    claim_sources(store, STAGE, 1, 2, [LEFT])
+    with pytest.raises(SourcesChanged, match="path=/right"):
+        claim_sources(store, STAGE, 1, 2, [Leaf(None, "parquet", "path=/right", log=0)])
+
+
+def test_a_folder_without_state_takes_any_sources() -> None:
+    store = open_store("memory://")
+    make_folder(store, STAGE, 1, 1, None, None)
+    claim_sources(store, STAGE, 1, 1, [LEFT])
+    make_folder(store, STAGE, 1, 2, 1, None, -1)
+    claim_sources(store, STAGE, 1, 2, [RIGHT])
+
+
+def test_a_source_that_is_read_twice_has_one_log() -> None:
+    store = open_store("memory://")
+    make_folder(store, STAGE, 1, 1, None, None)
+    claim_sources(store, STAGE, 1, 1, [LEFT, LEFT])
+    query = Query(store, 1).run(4)
+    for batch in range(4):
+        query.put(f"offsets/{batch}", f'v1\n{{}}\n{{"logOffset":{batch}}}\n{{"logOffset":{batch}}}'.encode())
+    assert find_state(store, STAGE, 1, 1, 3, None, Cache()) is not None
+    make_folder(store, STAGE, 1, 2, 1, None, 3)
+    assert Query(store, 2, batch=3).files() == [0, 1, 2, 3]
+
+
+# --- with Spark -------------------------------------------------------------------------------------------
+
+
+def read(spark: SparkSession, folder: Path) -> DataFrame:
+    return spark.readStream.schema(NUMBERS).option("maxFilesPerTrigger", 1).parquet(str(folder))
+
+
+def test_logs_are_numbered_as_spark_numbers_them(spark: SparkSession, tmp_path: Path) -> None:
+    adopt_session(spark)
+    for name in ("left", "right"):
+        deliver(tmp_path / name, "0", numbers(range(5)))
+    left, right = read(spark, tmp_path / "left"), read(spark, tmp_path / "right")
+    again = read(spark, tmp_path / "left")
+    other = left.alias("x").join(left.alias("y"), "id").select("id")
+    rate = spark.readStream.format("rate").load().selectExpr("value id")
+    plans = {
+        "itself": left.union(left),
+        "thrice": left.union(right).union(left),
+        "again": left.union(again),
+        "join": other,
+        "kinds": rate.union(left.select("id")).union(right.select("id")),
+    }
+
+    def compute(rows: DataFrame, batch: int) -> None:
+        rows.collect()
+
+    for name, frame in plans.items():
+        where = tmp_path / "checkpoints" / name
+        query: Any = frame.writeStream.foreachBatch(compute).option("checkpointLocation", str(where))
+        query.trigger(availableNow=True).start().awaitTermination()
+        leaves = read_plan(frame).leaves
+        lines = (where / "offsets/0").read_text().split("\n")[2:]
+        assert len(lines) == len(leaves), name
+        logs = {int(path.name): path for path in (where / "sources").iterdir()}
+        assert set(logs) == {leaf.log for leaf in leaves}, name
+        for leaf in leaves:
+            if leaf.format == "parquet":
+                assert leaf.log is not None
+                folder = leaf.place.removeprefix("path=")
+                assert f"file://{folder}/" in (logs[leaf.log] / "0").read_text(), (name, leaf)
+
+
+def pipeline(tmp_path: Path, both: Any) -> cw.Pipeline:
+    found = cw.Pipeline("positions")
+    found.stage(name="both", sinks=[cw.delta(str(tmp_path / "out"))])(both)
+    return found
+
+
+def once(found: cw.Pipeline, tmp_path: Path, spark: SparkSession, **more: Any) -> None:
+    found.run(str(tmp_path / "state"), every="300ms", once=True, spark=spark, tell=lambda line: None, **more)
+
+
+def test_a_union_whose_sides_were_exchanged_is_refused_and_goes_on_as_it_was(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    left, right = tmp_path / "left", tmp_path / "right"
+    for part in range(4):
+        deliver(left, f"{part}", numbers(range(part * 5, part * 5 + 5)))
+    deliver(right, "0", numbers(range(1000, 1005)))
+
+    def as_it_was(spark: SparkSession) -> DataFrame:
+        return read(spark, left).union(read(spark, right)).select("id")
+
+    def exchanged(spark: SparkSession) -> DataFrame:
+        return read(spark, right).union(read(spark, left)).select("id")
+
+    once(pipeline(tmp_path, as_it_was), tmp_path, spark)
+    deliver(left, "9", numbers(range(20, 25)))
+    for part in range(3):
+        deliver(right, f"1{part}", numbers(range(1005 + part * 5, 1010 + part * 5)))
+    refused = r"right\) where its position is one of .*left.*new names and paths.* --restore REF --drop both"
+    with pytest.raises(UserError, match=refused):
+        once(pipeline(tmp_path, exchanged), tmp_path, spark)
+    once(pipeline(tmp_path, as_it_was), tmp_path, spark)
+    expected = [(i,) for i in [*range(25), *range(1000, 1020)]]
+    assert rows_of(tmp_path / "out", "id") == expected
+    with pytest.raises(UserError, match=refused):  # a reset keeps the positions
+        once(pipeline(tmp_path, exchanged), tmp_path, spark, restore="latest", reset=["both"])
+    # What the message advises works.
+    new = cw.Pipeline("positions")
+    new.stage(name="turned", sinks=[cw.delta(str(tmp_path / "new"))])(exchanged)
+    once(new, tmp_path, spark, restore="latest", drop=["both"])
+    assert rows_of(tmp_path / "out", "id") == rows_of(tmp_path / "new", "id") == expected
+
+
+def test_channels_that_were_exchanged_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    def make(turned: bool) -> cw.Pipeline:
+        found = cw.Pipeline("positions")
+
+        @found.stage
+        def first(spark: SparkSession) -> DataFrame:
+            return read(spark, tmp_path / "left")
+
+        @found.stage
+        def second(spark: SparkSession) -> DataFrame:
+            return read(spark, tmp_path / "right")
+
+        @found.stage(sinks=[cw.delta(str(tmp_path / "out"))])
+        def both(first: DataFrame, second: DataFrame) -> DataFrame:
+            return second.union(first) if turned else first.union(second)
+
+        return found
+
+    for part in range(3):
+        deliver(tmp_path / "left", f"{part}", numbers([part]))
+    deliver(tmp_path / "right", "0", numbers([1000]))
+    once(make(False), tmp_path, spark)
+    deliver(tmp_path / "right", "1", numbers([1001]))
+    with pytest.raises(
+        UserError, match="the channel 'second' where its position is one of the channel 'first'"
+    ):
+        once(make(True), tmp_path, spark)
+    once(make(False), tmp_path, spark)
+    assert rows_of(tmp_path / "out", "id") == [(0,), (1,), (2,), (1000,), (1001,)]
+
+
+def test_a_source_that_is_read_twice_is_checkpointed_and_restored(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def twice(spark: SparkSession) -> DataFrame:
+        rows = read(spark, tmp_path / "in").select("id")
+        return rows.union(rows.selectExpr("id + 1000 id"))
+
+    def expected(count: int) -> list[tuple[int]]:
+        return [(i,) for i in [*range(count), *range(1000, 1000 + count)]]
+
+    for part in range(13):  # beyond a compacted log
+        deliver(tmp_path / "in", f"{part:02}", numbers([part]))
+    once(pipeline(tmp_path, twice), tmp_path, spark)
+    assert rows_of(tmp_path / "out", "id") == expected(13)
+    for part in range(13, 16):
+        deliver(tmp_path / "in", f"{part:02}", numbers([part]))
+    once(pipeline(tmp_path, twice), tmp_path, spark)
+    assert rows_of(tmp_path / "out", "id") == expected(16)
+    once(pipeline(tmp_path, twice), tmp_path, spark, restore="latest")
+    assert rows_of(tmp_path / "out", "id") == expected(16)

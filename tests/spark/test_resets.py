@@ -1,0 +1,101 @@
+"""A stage that a restore resets, or brings back, never reads into a table what that has already. With Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import cutwater as cw
+from cutwater.protocol.base.errors import UserError
+from tests.support.spark_helpers import NUMBERS, deliver, numbers, rows_of
+
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+STATE = "org.apache.spark.sql.execution.streaming.state"
+
+
+def read(spark: SparkSession, folder: Path) -> DataFrame:
+    files: Any = spark.readStream.schema(NUMBERS).option("maxFilesPerTrigger", 1)
+    found: DataFrame = files.parquet(str(folder)).select("id")
+    return found
+
+
+def run(pipeline: cw.Pipeline, tmp_path: Path, spark: SparkSession, **more: Any) -> None:
+    pipeline.run(
+        str(tmp_path / "state"), every="300ms", once=True, spark=spark, tell=lambda line: None, **more
+    )
+
+
+@pytest.mark.parametrize("provider", ["RocksDBStateStoreProvider", "HDFSBackedStateStoreProvider"])
+def test_a_stage_with_state_is_reset_behind_what_it_has_read(
+    spark: SparkSession, tmp_path: Path, provider: str
+) -> None:
+    """Twelve files, so that the source's log is compacted; then ids that come again, which only state would drop."""
+    before = spark.conf.get(PROVIDER)
+    spark.conf.set(PROVIDER, f"{STATE}.{provider}")
+
+    def make() -> cw.Pipeline:
+        pipeline = cw.Pipeline("resets")
+
+        @pipeline.stage(sinks=[cw.delta(str(tmp_path / "middle"))])
+        def once_each(spark: SparkSession) -> DataFrame:
+            return read(spark, tmp_path / "in").dropDuplicates(["id"])
+
+        @pipeline.stage(sinks=[cw.delta(str(tmp_path / "out"))])
+        def mixed(spark: SparkSession, once_each: DataFrame) -> DataFrame:
+            own = read(spark, tmp_path / "own").selectExpr("id + 100 id")
+            return once_each.union(own).dropDuplicates(["id"])
+
+        return pipeline
+
+    try:
+        for part in range(12):
+            deliver(tmp_path / "in", f"{part:02}", numbers([part]))
+            deliver(tmp_path / "own", f"{part:02}", numbers([part]))
+        run(make(), tmp_path, spark)
+        for folder in ("in", "own"):
+            deliver(tmp_path / folder, "12", numbers([12, 3]))
+        both = ["once_each", "mixed"]
+        run(make(), tmp_path, spark, restore="latest", reset=both)
+        middle = [*range(13), 3]
+        assert rows_of(tmp_path / "middle") == [(n,) for n in sorted(middle)]
+        out = [*middle, *(n + 100 for n in middle)]
+        assert rows_of(tmp_path / "out") == [(n,) for n in sorted(out)]
+        run(make(), tmp_path, spark, restore="latest", reset=both)
+        run(make(), tmp_path, spark, restore="latest")  # to a checkpoint without a batch since the reset
+        run(make(), tmp_path, spark)
+        assert rows_of(tmp_path / "out") == [(n,) for n in sorted(out)]
+        for folder in ("in", "own"):
+            deliver(tmp_path / folder, "13", numbers([13, 4]))
+        run(make(), tmp_path, spark)
+        more = [13, 4, 113, 104]
+        assert rows_of(tmp_path / "out") == [(n,) for n in sorted([*out, *more])]
+    finally:
+        spark.conf.set(PROVIDER, before or "")
+
+
+def test_a_stage_with_a_source_of_its_own_does_not_come_back_to_its_old_table(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def make(*tables: str) -> cw.Pipeline:
+        pipeline = cw.Pipeline("back")
+        pipeline.stage(name="a", sinks=[cw.delta(str(tmp_path / "a"))])(
+            lambda spark: read(spark, tmp_path / "in")
+        )
+        for table in tables:
+            pipeline.stage(name="b", sinks=[cw.delta(str(tmp_path / table))])(
+                lambda spark: read(spark, tmp_path / "other")
+            )
+        return pipeline
+
+    for part in range(3):
+        deliver(tmp_path / "in", str(part), numbers([part]))
+        deliver(tmp_path / "other", str(part), numbers([part]))
+    run(make("b"), tmp_path, spark)
+    run(make(), tmp_path, spark, restore="latest", drop=["b"])
+    with pytest.raises(UserError, match=r"sink 'b' has rows of it already.*give its sinks new names"):
+        run(make("b"), tmp_path, spark, restore="latest")
+    run(make("fresh"), tmp_path, spark, restore="latest")
+    assert [rows_of(tmp_path / table) for table in ("a", "b", "fresh")] == [[(0,), (1,), (2,)]] * 3

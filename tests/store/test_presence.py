@@ -1,0 +1,396 @@
+"""Whether a member runs: by what changes and what can be proved, never by a clock."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from typer.testing import CliRunner, Result
+
+from cutwater.cli.ask import running
+from cutwater.cli.main import app
+from cutwater.cluster.config import ClusterConfig
+from cutwater.protocol.base.errors import UserError
+from cutwater.runtime.second_process import claim
+from cutwater.store import presence
+from cutwater.store import process_identity as identity
+from cutwater.store.presence import Presence, Watch, silence_s
+from cutwater.store.process_identity import ProcessId, exists, this_process
+from cutwater.store.status import REPORT_REMOTE_S, REPORT_S, read_status
+from cutwater.store.stores import LocalStore, Store, open_store
+from tests.support.cluster_helpers import free_endpoint
+from tests.support.live_member import members
+from tests.support.spark_helpers import await_that
+from tests.support.written import beating, put_status
+
+needs_proc = pytest.mark.skipif(
+    this_process() is None, reason="there is no /proc that tells who a process is"
+)
+WHO_AM_I = (
+    "import sys, msgspec; from cutwater.store.process_identity import this_process\n"
+    "sys.stdout.buffer.write(msgspec.json.encode(this_process())); sys.stdout.flush(); sys.stdin.read()"
+)
+
+
+class Clock:
+    """The monotonic clock of whoever looks."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(str(tmp_path / "state"), create=True)
+
+
+# --- observing ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("skew_s", [0.0, -12.0, 12.0, -7 * 3600.0, 7 * 3600.0])
+def test_a_member_that_reports_is_seen_whatever_its_clock_says(store: Store, skew_s: float) -> None:
+    with beating(store, clock_s=skew_s):
+        assert running(store, as_json=True) is not None
+        with pytest.raises(UserError, match="is already running on this store: process 4711 on elsewhere"):
+            claim(store, "chain", "main", False, print)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("skew_s", [0.0, -3600.0, 3600.0])
+def test_a_member_that_was_killed_elsewhere_is_not_seen_however_fresh_its_status(
+    store: Store, skew_s: float
+) -> None:
+    put_status(store, clock_s=skew_s)
+    told: list[str] = []
+    assert running(store, as_json=True) is None
+    claim(store, "chain", "main", False, told.append)
+    assert "process 4711 on elsewhere ran pipeline 'chain'. It has not said that it ended" in told[0]
+
+
+def test_a_member_is_unknown_until_it_was_looked_at_for_long_enough(store: Store) -> None:
+    clock = Clock()
+    watch = Watch(store, clock)
+    status = put_status(store)
+    assert [s.presence for s in watch.look()] == [Presence.UNKNOWN]
+    clock.now += silence_s(status) - 0.01
+    assert [s.presence for s in watch.look()] == [Presence.UNKNOWN]
+    put_status(store, beat=1)
+    assert [s.presence for s in watch.look()] == [Presence.RUNNING]
+    clock.now += silence_s(status) - 0.01
+    assert [s.presence for s in watch.look()] == [Presence.RUNNING]
+    clock.now += 0.02
+    assert [s.presence for s in watch.look()] == [Presence.SILENT]
+    put_status(store, beat=2, state="drained")
+    assert [(s.presence, s.is_news) for s in watch.look()] == [(Presence.ENDED, True)]
+
+
+def test_a_status_that_stays_the_same_is_silent_when_time_is_up(store: Store) -> None:
+    clock = Clock()
+    watch = Watch(store, clock)
+    status = put_status(store, beat=1)
+    watch.look()
+    clock.now += silence_s(status)
+    assert [(s.presence, s.is_news) for s in watch.look()] == [(Presence.SILENT, False)]
+
+
+def test_a_status_that_appears_while_one_looks_is_that_of_a_running_member(store: Store) -> None:
+    watch = Watch(store)
+    assert watch.look() == []
+    put_status(store)
+    assert [s.presence for s in watch.look()] == [Presence.RUNNING]
+
+
+def test_silence_lasts_about_two_of_the_intervals_that_the_status_names(store: Store) -> None:
+    assert silence_s(put_status(store, report_s=REPORT_S)) == 4.0
+    assert silence_s(put_status(store, report_s=REPORT_REMOTE_S)) == 12.0
+    assert silence_s(put_status(store, report_s=1e9)) <= 150  # and nobody waits for ever for nonsense
+    assert silence_s(put_status(store, report_s=-5.0)) == 2.0
+
+
+def test_a_status_of_another_version_is_not_passed_over_while_it_changes(store: Store) -> None:
+    store.put("status/main.json", b'{"of": "another version"}')
+    watch = Watch(store)
+    assert watch.look() == []
+    store.put("status/main.json", b'{"of": "another version", "beat": 2}')
+    with pytest.raises(UserError, match="written now, by another version"):
+        watch.look()
+
+
+def test_damaged_statuses_are_no_statuses(store: Store) -> None:
+    for number, data in enumerate((b"", b'{"pipeline":"\xff"}', b"[" * 100_000, b"{}")):
+        store.put(f"status/m{number}.json", data)
+    assert read_status(store) == []
+
+
+@pytest.mark.slow
+def test_looking_for_long_is_shown(store: Store) -> None:
+    put_status(store)
+    shown = CliRunner().invoke(app, ["gc", "--store", store.url])
+    assert shown.stderr.startswith("looking whether the pipeline is running ...\n")
+    shown = CliRunner().invoke(app, ["gc", "--json", "--store", store.url])
+    assert shown.stderr == ""
+
+
+def test_one_that_leads_is_preferred_among_those_that_run(store: Store) -> None:
+    with beating(store, member="a"), beating(store, member="b", leads=True):
+        watch = Watch(store)
+        await_that("both are seen", lambda: all(s.presence is Presence.RUNNING for s in watch.look()), 10)
+        found = watch.running()
+    assert found is not None
+    assert found.member == "b"
+
+
+def test_a_store_of_another_pipeline_is_not_claimed(store: Store) -> None:
+    put_status(store, state="drained")
+    with pytest.raises(UserError, match="belongs to pipeline 'chain', and this one is 'shop'"):
+        claim(store, "shop", "main", False, print)
+
+
+def test_a_takeover_waits_for_nobody(store: Store) -> None:
+    with beating(store):
+        claim(store, "chain", "main", True, pytest.fail)
+
+
+def test_another_member_does_not_keep_one_from_starting(store: Store) -> None:
+    with beating(store, member="other"):
+        claim(store, "chain", "main", False, pytest.fail)
+
+
+# --- who a process is -----------------------------------------------------------------------------------
+
+
+def child(*prefix: str) -> tuple[subprocess.Popen[bytes], ProcessId]:
+    """A process that waits until its input is closed, and who it says that it is."""
+    process = subprocess.Popen(
+        [*prefix, sys.executable, "-c", WHO_AM_I], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    data, out = b"", process.stdout.fileno()
+    while not data.endswith(b"}"):
+        more = os.read(out, 4096)
+        if not more:
+            pytest.skip(f"{' '.join(prefix)} does not work here")
+        data += more
+    return process, msgspec.json.decode(data, type=ProcessId)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    process.communicate()
+
+
+@needs_proc
+def test_a_process_of_this_machine_is_known_to_exist_and_to_have_ended(store: Store) -> None:
+    process, who = child()
+    assert exists(who) is True
+    end(process)
+    assert exists(who) is False
+    put_status(store, process=who)
+    assert running(store, as_json=True) is None
+    claim(store, "chain", "main", False, pytest.fail)  # at once
+
+
+@needs_proc
+def test_a_pid_that_is_used_again_is_not_the_same_process() -> None:
+    who = this_process()
+    assert who is not None
+    assert exists(who) is True
+    assert exists(msgspec.structs.replace(who, began=who.began - 1)) is False
+
+
+@needs_proc
+@pytest.mark.parametrize("field", ["host", "kernel", "pid_namespace", "time_namespace"])
+def test_nothing_is_known_of_a_process_that_differs_in_where_it_is(field: str) -> None:
+    process, who = child()
+    end(process)
+    other: Any = {field: "another"}
+    assert exists(msgspec.structs.replace(who, **other)) is None
+
+
+def test_without_a_proc_nothing_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    here = this_process()
+    monkeypatch.setattr(identity, "PROC", tmp_path)
+    assert this_process() is None
+    assert exists(here) is None
+
+
+@needs_proc
+@pytest.mark.parametrize("options", [("--mount-proc",), ()], ids=["with its own proc", "with ours"])
+def test_a_container_with_the_same_host_name_proves_nothing(store: Store, options: tuple[str, ...]) -> None:
+    if shutil.which("unshare") is None or os.geteuid() != 0:
+        pytest.skip("another pid namespace needs root and unshare")
+    process, who = child("unshare", "--pid", "--fork", *options)
+    try:
+        assert (who.host, who.pid) == (socket.gethostname(), 1)
+        assert exists(who) is None
+        here = this_process()
+        code = (
+            "import sys, msgspec; from cutwater.store.process_identity import *\n"
+            f"sys.exit(exists(msgspec.json.decode({msgspec.json.encode(here)!r}, type=ProcessId)) is not None)"
+        )
+        inside = ["unshare", "--pid", "--fork", *options, sys.executable, "-c", code]
+        assert subprocess.run(inside, check=False).returncode == 0
+        with beating(store, process=who, host=who.host, pid=2**22 + 7), pytest.raises(UserError):
+            claim(store, "chain", "main", False, print)
+    finally:
+        end(process)
+    assert exists(who) is None
+
+
+@needs_proc
+@pytest.mark.parametrize(("options", "found"), [(("--mount-proc",), True), ((), None)], ids=["own", "ours"])
+def test_a_proc_that_shows_another_namespace_proves_nothing(
+    options: tuple[str, ...], found: bool | None
+) -> None:
+    if shutil.which("unshare") is None or os.geteuid() != 0:
+        pytest.skip("another pid namespace needs root and unshare")
+    code = "from cutwater.store.process_identity import *; print(exists(this_process()))"
+    command = ["unshare", "--pid", "--fork", *options, sys.executable, "-c", code]
+    said = subprocess.run(command, capture_output=True, check=True, text=True)
+    assert said.stdout == f"{found}\n"
+
+
+@pytest.mark.slow
+@needs_proc
+def test_a_paused_process_is_waited_for_longer(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(presence, "STUCK_S", 3.0)
+    assert silence_s(put_status(store, process=this_process())) == 3.0
+    told: list[str] = []
+    claim(store, "chain", "main", False, told.append)
+    assert "It exists, and has given no sign since this start" in told[0]
+
+
+# --- asking the members themselves -----------------------------------------------------------------------
+
+
+class Unreported(LocalStore):
+    """A store into which members cannot write how they are doing, after they did so once."""
+
+    def put(self, name: str, data: bytes) -> None:
+        if name.startswith("status/") and self.exists(name):
+            raise OSError("the quota is used up")
+        super().put(name, data)
+
+
+def test_a_member_that_answers_runs_whatever_the_store_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presence, "STUCK_S", 0.0)
+    (tmp_path / "state").mkdir()
+    store = Unreported(tmp_path / "state")
+    endpoint = free_endpoint()
+
+    def call(*words: str) -> Result:
+        return CliRunner().invoke(app, [*words, "--json", "--store", store.url])
+
+    with members(store) as up:
+        made = up.start("main", config=ClusterConfig(listen=(endpoint,)))
+        await_that("it has a checkpoint", lambda: made.member.journal.state.head, 30)
+        alone = call("checkpoint")
+        assert alone.exit_code == 1
+        assert "no pipeline runs on" in alone.stdout
+        found = call("status", "--peer", endpoint)
+        assert json.loads(found.stdout)["running"] is True, found.output
+        asked = call("checkpoint", "--peer", endpoint, "--timeout", "60s")
+        assert json.loads(asked.stdout) == {"epoch": 2}, asked.output
+        named = call("savepoint", "good", "--epoch", "1", "--peer", endpoint)
+        assert json.loads(named.stdout) == {"savepoint": "good", "epoch": 1}
+        assert made.member.journal.state.term == 1  # nobody has taken the lead from it for that
+
+
+# --- the real reporter ----------------------------------------------------------------------------------
+
+
+def test_a_running_member_reports_who_it_is_and_beats(store: Store) -> None:
+    with members(store) as running_members:
+        running_members.start("main")
+        watch = Watch(store)
+        first = await_that("it reports", watch.look, 10)[0].status
+        assert first.process == this_process()
+        assert first.report_s == 0.1
+        later = await_that(
+            "it beats", lambda: [s.status for s in watch.look() if s.presence is Presence.RUNNING], 10
+        )[0]
+        assert later.beat > first.beat
+        assert later.boot == first.boot
+    assert [s.presence for s in Watch(store).look()] == [Presence.ENDED]
+
+
+def test_a_report_that_fails_is_not_the_last_one(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    with members(store) as running_members:
+        made = running_members.start("main")
+        await_that("it reports", lambda: read_status(store), 10)
+        with monkeypatch.context() as broken:
+            broken.setattr(made.reporter, "_status", lambda state: 1 / 0)
+            await_that("a report fails", lambda: "ZeroDivisionError" in made.shell.last_trouble, 10)
+        assert Watch(store).running() is not None
+
+
+def test_a_query_that_does_not_answer_does_not_keep_the_status_from_changing(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with members(store) as running_members:
+        made = running_members.start("main")
+        asked = []
+
+        class Hanging:
+            @property
+            def isActive(self) -> bool:
+                asked.append(1)
+                made.done.wait(30)
+                return False
+
+        monkeypatch.setattr(made.hosts["s"], "query", Hanging())
+        await_that("Spark is asked, and hangs", lambda: asked, 10)
+        assert Watch(store).running() is not None
+        made.done.set()
+
+
+def test_the_last_word_of_a_member_does_not_hide_its_successor(store: Store) -> None:
+    with members(store) as running_members:
+        running_members.start("main")
+        await_that("it reports", lambda: read_status(store), 10)
+        successor = put_status(store, pipeline="shop", member="main", boot="another")
+        running_members.up["main"].reporter._stopped.set()
+        await_that(
+            "nothing is reported any more",
+            lambda: not any(t.is_alive() for t in running_members.up["main"].reporter._threads),
+            10,
+        )
+        store.put("status/main.json", msgspec.json.encode(successor))
+    assert [s.boot for s in read_status(store)] == ["another"]
+
+
+def test_the_status_of_one_that_failed_says_why(store: Store) -> None:
+    with members(store) as running_members:
+        made = running_members.start("main")
+        await_that("it reports", lambda: read_status(store), 10)
+        made.shell.call(lambda: (_ for _ in ()).throw(UserError("the disk is full")))
+        await_that("it has failed", lambda: made.failure, 10)
+    (status,) = read_status(store)
+    assert (status.state, status.trouble) == ("failed", "the disk is full")
+
+
+def test_with_once_only_members_that_run_have_finished(store: Store) -> None:
+    """What a member that was killed said last does not count: its successor may have more to read."""
+    from tests.support.live_member import TWO
+
+    with members(store, TWO) as running_members:
+        one = running_members.start("one")
+        reporter = one.reporter
+        put_status(store, pipeline="shop", member="two", finished=True, generation=1)
+        for _ in range(3):
+            reporter._look_at_others()
+        assert reporter.finished_elsewhere == set()
+        put_status(store, pipeline="shop", member="two", finished=True, generation=1, beat=1)
+        reporter._look_at_others()
+        assert reporter.finished_elsewhere == {"two"}

@@ -1,0 +1,262 @@
+"""Drives the protocol's procedures in a test: an in-memory store, scripted faults, and every interleaving.
+
+`drive` performs the effects of one procedure, one after the other, and returns its result. `drive_together`
+does so for several at once and asks after every effect who goes on; `every_run` plays a test once for each
+way in which such questions can be answered, so a small race is tried out completely.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeVar
+
+from cutwater.protocol.base.effects import (
+    CREATED,
+    DONE,
+    EXISTS,
+    FAILED,
+    Create,
+    Delete,
+    Effect,
+    List,
+    ListMany,
+    Procedure,
+    Read,
+    ReadMany,
+    Send,
+    Sleep,
+    Wait,
+)
+
+R = TypeVar("R")
+
+LIMIT = 10_000
+"""After so many effects a procedure is taken for one that does not end."""
+
+
+class Crashed(Exception):
+    """The procedure was not driven on, as the script said."""
+
+
+class Stalled(AssertionError):
+    """The procedure goes on for ever."""
+
+
+class Store:
+    """Objects by name, and every effect that was applied to them."""
+
+    def __init__(self, objects: dict[str, bytes] | None = None) -> None:
+        self.objects = dict(objects or {})
+        self.seen: list[Effect] = []
+
+    def copy(self) -> Store:
+        """Another store that holds the same."""
+        return Store(self.objects)
+
+    def apply(self, effect: Effect) -> Any:
+        """Performs a store effect and returns its answer."""
+        self.seen.append(effect)
+        match effect:
+            case Create():
+                if effect.name in self.objects:
+                    return EXISTS
+                self.objects[effect.name] = effect.data
+                return CREATED
+            case Read():
+                return self.objects.get(effect.name)
+            case ReadMany():
+                return [self.objects.get(name) for name in effect.names]
+            case List():
+                after = max(effect.after, effect.prefix)
+                return sorted(n for n in self.objects if n.startswith(effect.prefix) and n > after)
+            case ListMany():
+                return [self.apply(List(*place)) for place in effect.places]
+            case Delete():
+                for name in effect.names:
+                    self.objects.pop(name, None)
+                return DONE
+        raise AssertionError(f"the store cannot perform {effect}")
+
+    def names(self, prefix: str = "") -> list[str]:
+        """The sorted names below a prefix."""
+        return sorted(n for n in self.objects if n.startswith(prefix))
+
+    def count(self, kind: type) -> int:
+        """How many effects of a kind were applied."""
+        return sum(isinstance(e, kind) for e in self.seen)
+
+
+class Outcome(Enum):
+    """What becomes of an effect that does not go well."""
+
+    FAILED = "failed"
+    """Answered `FAILED`, and nothing happened."""
+    LOST = "lost answer"
+    """Answered `FAILED`, and it happened."""
+    FALSE_EXISTS = "false exists"
+    """Answered `EXISTS`, and nothing was or is there."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """The `nth` effect of this kind has this outcome."""
+
+    kind: type
+    outcome: Outcome = Outcome.FAILED
+    nth: int = 1
+
+
+Hook = Callable[[int, Effect], object]
+"""Called before the n-th effect (from 1) of a procedure is applied, to let others act meanwhile."""
+
+
+def drive(
+    procedure: Procedure[R],
+    store: Store,
+    *,
+    faults: Iterable[Fault] = (),
+    before: Hook | None = None,
+    on_send: Callable[[Send], object] | None = None,
+    on_wait: Callable[[int], object] | None = None,
+    crash_after: int | None = None,
+    limit: int = LIMIT,
+) -> R:
+    """Performs the effects of `procedure` and returns its result.
+
+    `on_wait` gets the milliseconds of each `Sleep` and `Wait`. Raises `Crashed` after `crash_after`
+    effects were applied, the answer of the last one not given, and `Stalled` after `limit`.
+    """
+    script = {(f.kind, f.nth): f.outcome for f in faults}
+    seen: dict[type, int] = {}
+    answer: Any = None
+    for number in range(1, limit + 1):
+        try:
+            effect = procedure.send(answer)
+        except StopIteration as stop:
+            result: R = stop.value
+            return result
+        if before is not None:
+            before(number, effect)
+        kind = type(effect)
+        seen[kind] = seen.get(kind, 0) + 1
+        answer = None
+        if isinstance(effect, Sleep | Wait):
+            if on_wait is not None:
+                on_wait(effect.ms)
+        elif isinstance(effect, Send):
+            if on_send is not None:
+                on_send(effect)
+        else:
+            answer = perform(store, effect, script.get((kind, seen[kind])))
+        if number == crash_after:
+            procedure.close()
+            raise Crashed(f"after effect {number}: {effect}")
+    raise Stalled(f"not over after {limit} effects; the last ones: {store.seen[-6:]}")
+
+
+class Interrupt:
+    """A hook that lets something else happen before the `moment`-th effect; `done` says that it has."""
+
+    def __init__(self, moment: int, act: Callable[[], object]) -> None:
+        self.moment = moment
+        self.act = act
+        self.done = False
+
+    def __call__(self, number: int, _: Effect) -> None:
+        if number == self.moment:
+            self.done = True
+            self.act()
+
+
+def every_moment(play: Callable[[int], bool]) -> int:
+    """Calls `play` for moment 1, 2, ... until it says that there was no such moment; how many there were."""
+    moment = 1
+    while play(moment):
+        moment += 1
+    return moment - 1
+
+
+def perform(store: Store, effect: Effect, outcome: Outcome | None) -> Any:
+    """Performs a store effect with this outcome (`None`: all goes well)."""
+    if outcome is None:
+        return store.apply(effect)
+    if outcome is Outcome.LOST:
+        store.apply(effect)
+    return EXISTS if outcome is Outcome.FALSE_EXISTS else FAILED
+
+
+# --- every interleaving ----------------------------------------------------------------------------------
+
+Choose = Callable[[int], int]
+"""Answers a question that has so many possible answers, by the number of one of them."""
+
+
+def every_run(play: Callable[[Choose], object]) -> int:
+    """Plays `play` once for every way in which the questions that it asks can be answered; how often."""
+    prefix: list[int] = []
+    runs = 0
+    while True:
+        trail: list[list[int]] = []
+
+        def choose(options: int, trail: list[list[int]] = trail, prefix: list[int] = prefix) -> int:
+            place = len(trail)
+            trail.append([prefix[place] if place < len(prefix) else 0, options])
+            return trail[-1][0]
+
+        play(choose)
+        runs += 1
+        while trail and trail[-1][0] + 1 == trail[-1][1]:
+            trail.pop()
+        if not trail:
+            return runs
+        prefix = [choice for choice, _ in trail]
+        prefix[-1] += 1
+
+
+def drive_together(
+    procedures: Sequence[Procedure[Any]],
+    store: Store,
+    choose: Choose,
+    *,
+    outcomes: Sequence[Outcome | None] = (None,),
+    late_writes: Iterable[Effect] = (),
+) -> list[Any]:
+    """Drives several procedures at once and returns their results; `choose` says whose effect is next.
+
+    `outcomes` are those that the first `Create` of the first procedure may have. Each of `late_writes` is
+    on its way from the start and lands at any time.
+    """
+    results: list[Any] = [None] * len(procedures)
+    due: dict[int, Effect] = {}
+
+    def resume(who: int, answer: Any) -> None:
+        due.pop(who, None)
+        try:
+            effect = procedures[who].send(answer)
+            while isinstance(effect, Sleep | Wait | Send):
+                effect = procedures[who].send(None)
+            due[who] = effect
+        except StopIteration as stop:
+            results[who] = stop.value
+
+    for who in range(len(procedures)):
+        resume(who, None)
+    late = list(late_writes)
+    faulty = len(outcomes) > 1
+    for _ in range(LIMIT):
+        options = len(due) + len(late)
+        if not options:
+            return results
+        chosen = choose(options) if options > 1 else 0
+        if chosen >= len(due):
+            store.apply(late.pop(chosen - len(due)))
+            continue
+        who = sorted(due)[chosen]
+        outcome = None
+        if faulty and who == 0 and isinstance(due[who], Create):
+            faulty = False
+            outcome = outcomes[choose(len(outcomes))]
+        resume(who, perform(store, due[who], outcome))
+    raise Stalled(f"not over after {LIMIT} effects; the last ones: {store.seen[-6:]}")

@@ -1,0 +1,110 @@
+"""Real members without Spark: runtime, mailbox, status, leader and store are the product's own; only the queries have
+nothing to read, so every stage is at rest from the start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cutwater.cluster.config import ClusterConfig
+from cutwater.cluster.kv import MemoryCluster
+from cutwater.cluster.links import Links
+from cutwater.cluster.opening import open_links
+from cutwater.protocol.base.records import Topology
+from cutwater.protocol.leader.coordinator_actions import CoordinatorConfig
+from cutwater.protocol.leader.leader import LeaderConfig
+from cutwater.protocol.member.member import MemberConfig
+from cutwater.protocol.member.stage import Stage
+from cutwater.runtime import runtime
+from cutwater.store.stores import Store
+from tests.support.builders import pipeline, stage
+
+ONE = pipeline(stage("s", member="main"))
+TWO = pipeline(stage("a", member="one"), stage("b", "a", member="two"))
+
+
+class RestingHost:
+    """A stage whose query has nothing to do."""
+
+    def __init__(self, running: runtime.Runtime, built: Any) -> None:
+        self.name = built.name
+        self.built = built
+        self.is_root = not built.definition.inputs
+        self.finished = True
+        self.restarts = 0
+        self.error = ""
+        self.query = None
+        self.feeds: dict[str, Any] = {}
+        self._running = running
+
+    def attend(self, stage: Stage) -> None:
+        if stage.draining and not stage.quiet:
+            stage.quiet = True
+            self._running.member.wake(f"stage {self.name}")
+
+    def start(self, generation: int, incarnation: int) -> None: ...
+
+    def end(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def join(self) -> None: ...
+
+
+class Members:
+    """The members of one pipeline in this process, over links in memory."""
+
+    def __init__(self, store: Store, topology: Topology, patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(runtime, "StageHost", RestingHost)
+        self.store = store
+        self.topology = topology
+        self.up: dict[str, runtime.Runtime] = {}
+        self.told: list[str] = []
+        self._cluster = MemoryCluster()
+        self._boots = 0
+
+    def start(self, name: str, timeout_ms: int = 300, config: ClusterConfig | None = None) -> runtime.Runtime:
+        """One that shows itself often, and leads if nobody does; with a configuration over the network."""
+        self._boots += 1
+        boot = f"boot{self._boots}"
+        stages = {
+            s: SimpleNamespace(
+                name=s,
+                definition=SimpleNamespace(inputs=spec.inputs, sinks=()),
+                plan=SimpleNamespace(has_watermark=True),
+            )
+            for s, spec in self.topology.stages.items()
+        }
+        spark = SimpleNamespace(conf={})
+        built: Any = SimpleNamespace(
+            name="shop", topology=self.topology, sinks={}, stages=stages, spark=spark
+        )
+        leader = LeaderConfig(timeout_ms, timeout_ms // 3, CoordinatorConfig(interval_ms=3_600_000))
+        settings = runtime.Settings(leader, MemberConfig(poll_ms=50))
+        links = Links(self._cluster.member(name, boot), self.told.append)
+        if config is not None:
+            links = open_links(config, "shop", name, boot, self.told.append)
+        made = runtime.Runtime(built, self.store, name, boot, settings, self.told.append, links)
+        made.reporter.every_s = 0.1
+        self.up[name] = made
+        made.start()
+        return made
+
+    def stop(self) -> None:
+        for made in self.up.values():
+            made.stop()
+
+
+@contextmanager
+def members(store: Store, topology: Topology = ONE) -> Iterator[Members]:
+    """Members that are stopped when the test is over."""
+    with pytest.MonkeyPatch.context() as patch:
+        made = Members(store, topology, patch)
+        try:
+            yield made
+        finally:
+            made.stop()
