@@ -29,7 +29,8 @@ from cutwater.protocol.base.records import StageSpec, Topology
 from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, LogGrown, Phase, Reply
 from cutwater.protocol.leader.coordinator_actions import CoordinatorConfig
 from cutwater.protocol.leader.leader import Leader, LeaderConfig
-from cutwater.protocol.member.member import Member, MemberConfig
+from cutwater.protocol.member.config import MemberConfig
+from cutwater.protocol.member.member import Member
 from cutwater.protocol.replay.messages import Message as ReplayMessage
 from cutwater.runtime.shell import Shell
 from cutwater.runtime.words import LocalWord

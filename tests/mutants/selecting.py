@@ -9,7 +9,7 @@ SINKS = "tests/sinks/test_delta.py", "tests/sinks/test_parquet.py", "tests/sinks
 FOLDERS = (
     "tests/spark/checkpoint/test_incarnations.py",
     "tests/spark/checkpoint/test_source_logs.py",
-    "tests/spark/test_leaves.py",
+    "tests/spark/checkpoint/test_leaves.py",
     "tests/inspection/test_wholeness.py",
 )
 COMMANDS = (
@@ -21,7 +21,7 @@ HOSTING = ("tests/spark/test_host.py",)
 QUERIES = (
     "tests/spark/test_micro_batch.py",
     "tests/spark/test_channel_source.py",
-    "tests/spark/test_leaves.py",
+    "tests/spark/checkpoint/test_leaves.py",
 )
 RUNS = "tests/api/test_running.py", "tests/sinks/test_foreach_epoch.py"
 
@@ -30,7 +30,7 @@ FAST: dict[str, tuple[str, ...]] = {
     "runtime/second_process.py": ("tests/store/test_presence.py",),
     "cli/": COMMANDS,
     "spark/checkpoint/incarnations.py": FOLDERS,
-    "spark/leaves.py": FOLDERS,
+    "spark/checkpoint/leaves.py": FOLDERS,
     "runtime/mailbox.py": ("tests/runtime/test_mailbox.py", "tests/cli/test_drain.py"),
     "store/at_rest.py": (
         "tests/protocol/leader/test_steering.py",
@@ -58,7 +58,7 @@ FAST: dict[str, tuple[str, ...]] = {
 """Per module, or folder of modules, the tests without Spark."""
 
 WITH_SPARK: dict[str, tuple[str, ...]] = {
-    "spark/leaves.py": ("tests/spark/test_leaves.py",),
+    "spark/checkpoint/leaves.py": ("tests/spark/checkpoint/test_leaves.py",),
     "runtime/runtime.py": RUNS,
     "sinks/": SINKS,
     "spark/": (*QUERIES, *RUNS, "tests/api/test_pipeline_errors.py"),

@@ -12,7 +12,8 @@ import pytest
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.errors import StoreError
 from cutwater.protocol.base.records import StageSpec, Topology
-from cutwater.protocol.member.member import Member, MemberConfig
+from cutwater.protocol.member.config import MemberConfig
+from cutwater.protocol.member.member import Member
 from cutwater.runtime.shell import THREADS, Shell
 from cutwater.runtime.words import LocalWord
 from cutwater.runtime.workers import Workers

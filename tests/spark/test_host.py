@@ -25,7 +25,7 @@ from cutwater.protocol.base.records import SinkSpec, StageSpec, Topology
 from cutwater.protocol.base.wire import Heartbeat, Reply, Request, RequestKind
 from cutwater.protocol.leader.coordinator_actions import CoordinatorConfig
 from cutwater.protocol.leader.leader import LeaderConfig
-from cutwater.protocol.member.member import MemberConfig
+from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.stage import QueryEnd
 from cutwater.runtime import runtime
 from cutwater.runtime.mailbox import new_id
@@ -33,8 +33,8 @@ from cutwater.runtime.runtime import Runtime
 from cutwater.sinks import parquet, parquet_files
 from cutwater.spark import host
 from cutwater.spark.checkpoint import incarnations as folders
+from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.spark.feed import Feed
-from cutwater.spark.leaves import Leaf
 from cutwater.spark.micro_batch import BatchWriter
 from cutwater.store.stores import LocalStore, open_store
 from tests.support.modelled_query import SPARK, Frame, Numbers, Query

@@ -19,7 +19,7 @@ from cutwater.protocol.base.records import Prepared, StageReport, decode
 from cutwater.protocol.base.watermark import NONE, UNKNOWN, Watermark, known
 from cutwater.sinks import Sink, delta, parquet
 from cutwater.spark.checkpoint.incarnations import make_folder
-from cutwater.spark.leaves import Leaf
+from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.spark.micro_batch import BatchFailed, BatchWriter, StopAsked, in_short
 from cutwater.store.stores import Store, open_store
 from tests.support.modelled_query import Rows

@@ -19,7 +19,8 @@ from cutwater.protocol.base.wire import Ack, LogGrown
 from cutwater.protocol.leader.coordinator_actions import CoordinatorConfig
 from cutwater.protocol.leader.leader import Leader, LeaderConfig
 from cutwater.protocol.member import channel
-from cutwater.protocol.member.member import Member, MemberConfig
+from cutwater.protocol.member.config import MemberConfig
+from cutwater.protocol.member.member import Member
 from cutwater.protocol.member.stage import StagePhase
 from cutwater.runtime import runtime
 from cutwater.runtime.shell import Shell

@@ -24,7 +24,7 @@ from cutwater.protocol.leader.leader import LeaderConfig
 from cutwater.protocol.member import journal
 from cutwater.protocol.member import stage_log as stagelog
 from cutwater.protocol.member.channel import Channel, readable
-from cutwater.protocol.member.member import MemberConfig
+from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.retention import expire
 from cutwater.protocol.member.stage import QueryEnd
 from cutwater.sim.faults import Faults

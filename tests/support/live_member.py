@@ -17,7 +17,7 @@ from cutwater.cluster.opening import open_links
 from cutwater.protocol.base.records import Topology
 from cutwater.protocol.leader.coordinator_actions import CoordinatorConfig
 from cutwater.protocol.leader.leader import LeaderConfig
-from cutwater.protocol.member.member import MemberConfig
+from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.stage import Stage
 from cutwater.runtime import runtime
 from cutwater.store.stores import Store

@@ -12,7 +12,7 @@ from cutwater.protocol.base.records import Prepared
 from cutwater.protocol.base.watermark import NONE
 from cutwater.spark.checkpoint.folder import Voucher
 from cutwater.spark.checkpoint.incarnations import Cache, base_of, find_state, spark_prefix, write_prepared
-from cutwater.spark.leaves import Leaf
+from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.store.stores import Store
 
 STAGE = "clean"

@@ -13,8 +13,8 @@ from cutwater.protocol.base.records import (
     JournalState,
     decode_mark,
     mark_name,
+    settled,
 )
-from cutwater.protocol.leader.housekeeping import settled
 from cutwater.protocol.member.journal import timeline
 from cutwater.store.at_rest import read_journal, resolve
 from cutwater.store.stores import Store, open_store

@@ -14,9 +14,8 @@ from cutwater.cli.output import AsJson, StoreUrl, Timeout, command, show, waitin
 from cutwater.protocol.base.durations import seconds
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.log import follow
-from cutwater.protocol.base.records import MARK_PREFIX, JournalState
+from cutwater.protocol.base.records import MARK_PREFIX, JournalState, settled
 from cutwater.protocol.base.wire import Request, RequestKind
-from cutwater.protocol.leader.housekeeping import settled
 from cutwater.protocol.member.journal import Journal
 from cutwater.runtime.mailbox import new_id
 from cutwater.store.at_rest import drive, read_journal

@@ -14,8 +14,7 @@ from cutwater.cli.ask import running
 from cutwater.cli.checkpoint_facts import sizes_of
 from cutwater.cli.output import AsJson, StoreUrl, command, plural, show, size, table, waiting
 from cutwater.protocol.base.errors import StoreError, UserError
-from cutwater.protocol.base.records import CHECKPOINT_PREFIX, MARK_PREFIX, JournalState, Manifest
-from cutwater.protocol.leader.housekeeping import settled
+from cutwater.protocol.base.records import CHECKPOINT_PREFIX, MARK_PREFIX, JournalState, Manifest, settled
 from cutwater.protocol.member.retention import expire, is_leftover, named_objects, of_generation
 from cutwater.store.at_rest import manifest_of, read_journal
 from cutwater.store.stores import Store, open_store

@@ -27,8 +27,7 @@ from cutwater.cli.output import (
 from cutwater.cluster.config import ClusterConfig
 from cutwater.protocol.base.durations import readable
 from cutwater.protocol.base.errors import UserError
-from cutwater.protocol.base.records import MARK_PREFIX, JournalState
-from cutwater.protocol.leader.housekeeping import settled
+from cutwater.protocol.base.records import MARK_PREFIX, JournalState, settled
 from cutwater.store.at_rest import read_journal
 from cutwater.store.presence import Presence, Seen, Watch, silence_s
 from cutwater.store.process_identity import exists

@@ -13,9 +13,8 @@ from rich.text import Text
 from cutwater.cli.output import AsJson, StoreUrl, command, plural, show, waiting
 from cutwater.protocol.base.errors import CutwaterError, StoreError
 from cutwater.protocol.base.failures import FailureReason
-from cutwater.protocol.base.records import MARK_PREFIX, JournalState, Manifest
+from cutwater.protocol.base.records import MARK_PREFIX, JournalState, Manifest, settled
 from cutwater.protocol.base.wire import Request, RequestKind
-from cutwater.protocol.leader.housekeeping import settled
 from cutwater.protocol.leader.steering import refusal
 from cutwater.protocol.member.journal import Journal
 from cutwater.protocol.member.publish import begin

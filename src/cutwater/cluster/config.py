@@ -11,18 +11,14 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from cutwater.cluster.identity import Identity
 from cutwater.cluster.keys import check_secret, derive
 from cutwater.protocol.base.errors import UserError
 
-if TYPE_CHECKING:
-    from cutwater.cluster.identity import Identity
-
-COMMAND = "command_"
-"""What the names of processes begin with that are no members and only look on."""
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 ENDPOINT = re.compile(r"(?P<protocol>tcp|tls)/(?P<host>\[[0-9A-Fa-f:.]+\]|[^\[\]:/#?]+):(?P<port>\d+)")
 USER = "cutwater"
@@ -122,8 +118,6 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
         """What a process signs with, if members have certificates. Raises `UserError` if they cannot be used."""
         if self.tls_ca is None or self.tls_cert is None or self.tls_key is None:
             return None
-        from cutwater.cluster.identity import Identity
-
         return Identity(self.tls_ca, self.tls_cert, self.tls_key, pipeline, member, boot)
 
     def session(self, pipeline: str) -> Any:

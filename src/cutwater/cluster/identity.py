@@ -32,7 +32,7 @@ from cryptography.x509.verification import (
     VerificationError,
 )
 
-from cutwater.cluster.config import COMMAND
+from cutwater.cluster.kv import COMMAND
 from cutwater.protocol.base.errors import UserError
 
 MAX_CREDENTIALS = 2_000

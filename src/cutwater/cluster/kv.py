@@ -12,6 +12,8 @@ from collections.abc import Callable
 from threading import RLock
 from typing import Protocol
 
+COMMAND = "command_"
+"""The prefix of the names of processes that are not members and only observe."""
 OnChange = Callable[[str, str, bytes], None]
 """Called with the owner, the key and the new value of a slot."""
 OnMail = Callable[[str, bytes], None]

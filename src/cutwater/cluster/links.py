@@ -16,8 +16,7 @@ from typing import Any
 import msgspec
 
 from cutwater.cluster.complaints import Complaints
-from cutwater.cluster.config import COMMAND
-from cutwater.cluster.kv import ClusterKv
+from cutwater.cluster.kv import COMMAND, ClusterKv
 from cutwater.protocol.base.errors import PeerError
 from cutwater.protocol.base.wire import (
     Ack,

@@ -14,7 +14,8 @@ from typing import Any
 
 import msgspec
 
-from cutwater.cluster.config import COMMAND, ClusterConfig
+from cutwater.cluster.config import ClusterConfig
+from cutwater.cluster.kv import COMMAND
 from cutwater.cluster.links import Links
 from cutwater.cluster.zenoh_kv import ZenohKv
 from cutwater.protocol.base import effects as fx

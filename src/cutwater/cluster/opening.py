@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cutwater.cluster.config import COMMAND, ClusterConfig
-from cutwater.cluster.kv import MemoryCluster
+from cutwater.cluster.config import ClusterConfig
+from cutwater.cluster.kv import COMMAND, MemoryCluster
 from cutwater.cluster.links import Links
 from cutwater.protocol.base.errors import UserError
 

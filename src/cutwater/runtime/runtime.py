@@ -19,11 +19,13 @@ from cutwater.protocol.base.errors import CutwaterError, StoreError, UserError
 from cutwater.protocol.base.records import JournalState, StageReport
 from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, LogGrown, Reply, Request
 from cutwater.protocol.leader.leader import Leader, LeaderConfig, LeaderPhase
-from cutwater.protocol.member.member import Member, MemberConfig
+from cutwater.protocol.member.config import MemberConfig
+from cutwater.protocol.member.member import Member
 from cutwater.protocol.replay.messages import AskRange, Compacted, EntriesChunk, FetchEntries, HaveRange
 from cutwater.runtime.mailbox import Mailbox
+from cutwater.runtime.reporter import Reporter
 from cutwater.runtime.shell import Shell
-from cutwater.runtime.timings import Times, place_of
+from cutwater.runtime.timings import Times
 from cutwater.runtime.words import LocalWord
 from cutwater.sinks.cleanup import tidy
 from cutwater.sinks.contract import Sink
@@ -33,7 +35,6 @@ from cutwater.spark.checkpoint.source_logs import DEFAULT_INTERVAL, SETTING
 from cutwater.spark.host import StageHost, is_spark_gone, spark_is_gone
 from cutwater.store import failpoints, recording
 from cutwater.store.at_rest import manifest_of
-from cutwater.store.status import Reporter
 from cutwater.store.stores import LocalStore, Store
 
 DISCARD_FIRST_S = 60.0
@@ -364,7 +365,7 @@ class Runtime:
         return self._handlers[type(effect)](effect)
 
     def _create(self, effect: fx.Create) -> fx.Answer:
-        place, thing = place_of(effect.name, effect.data) if failpoints.ACTIVE else ("", "")
+        place, thing = failpoints.place_of(effect.name, effect.data) if failpoints.ACTIVE else ("", "")
         failpoints.reach(f"before {place}", thing)
         created = self.store.create(effect.name, effect.data)
         if created:

@@ -85,19 +85,6 @@ def read_times(store: Store, epoch: int) -> EpochTimes | None:
     return whole
 
 
-def place_of(name: str, data: bytes) -> tuple[str, str]:
-    """What an object is, in a word, and of whom: for failpoints."""
-    if name.startswith(JOURNAL_PREFIX):
-        return "journal entry", type(JOURNAL.open(data).entry.body).__name__.upper()
-    if name.startswith("stages/"):
-        body = STAGE.open(data).entry.body
-        kinds = {"Batch": "batch entry", "BarrierAt": "barrier entry", "Open": "open entry"}
-        return kinds.get(type(body).__name__, "stage snapshot"), name.split("/")[1]
-    if name.startswith(MARK_PREFIX):
-        return "mark", name.split("/")[1]
-    return ("manifest", "") if name.endswith("manifest.json") else ("object", "")
-
-
 class Times:
     """Collects what is known about the latest epochs."""
 

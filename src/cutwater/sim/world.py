@@ -19,7 +19,7 @@ from cutwater.protocol.base.records import Prepared, Topology
 from cutwater.protocol.base.wire import Request
 from cutwater.protocol.leader.coordinator_actions import CoordinatorConfig
 from cutwater.protocol.leader.leader import LeaderConfig, LeaderPhase
-from cutwater.protocol.member.member import MemberConfig
+from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.replay.messages import ReplayConfig
 from cutwater.sim import faults as fault_plan
 from cutwater.sim import topology

@@ -16,10 +16,10 @@ from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from cutwater.spark.checkpoint.leaves import SourcesChanged
 from cutwater.spark.checkpoint.offsets import position_in
 from cutwater.spark.feed import Feed
 from cutwater.spark.files import Files
-from cutwater.spark.leaves import SourcesChanged
 from cutwater.spark.plan import row_schema
 
 

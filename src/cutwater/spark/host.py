@@ -26,8 +26,8 @@ from cutwater.protocol.member import channel
 from cutwater.protocol.member.journal import Fate, fate
 from cutwater.protocol.member.stage import QueryEnd, Stage, StagePhase
 from cutwater.spark.checkpoint import incarnations as folders
+from cutwater.spark.checkpoint.leaves import SourcesChanged
 from cutwater.spark.feed import Feed, FeedClosed
-from cutwater.spark.leaves import SourcesChanged
 from cutwater.spark.micro_batch import BatchWriter, StopAsked
 
 if TYPE_CHECKING:

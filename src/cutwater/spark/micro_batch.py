@@ -25,9 +25,9 @@ from cutwater.sinks.contract import Sink, is_data
 from cutwater.sinks.footers import read_footers
 from cutwater.spark.checkpoint.folder import Voucher
 from cutwater.spark.checkpoint.incarnations import write_prepared
+from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.spark.checkpoint.offsets import parse_offsets, position_in
 from cutwater.spark.files import Files
-from cutwater.spark.leaves import Leaf
 from cutwater.store import failpoints
 from cutwater.store.stores import LocalStore, Store
 

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 
 from cutwater.protocol.base.errors import UserError
-from cutwater.spark.leaves import Leaf, native_leaf
+from cutwater.spark.checkpoint.leaves import Leaf, native_leaf
 
 WATERMARK_KEY = "spark.watermarkDelayMs"
 GENERATED = {"rate", "rate-micro-batch", "socket", "memory"}

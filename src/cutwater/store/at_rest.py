@@ -17,7 +17,6 @@ from cutwater.protocol.base.wire import Reply, Request
 from cutwater.protocol.leader.steering import command
 from cutwater.protocol.member.journal import Journal
 from cutwater.protocol.member.publish import read_manifest
-from cutwater.runtime.timings import place_of
 from cutwater.store import failpoints, recording
 from cutwater.store.stores import Store
 
@@ -81,7 +80,7 @@ def perform(store: Store, effect: fx.Effect) -> Any:
     """Does what needs nothing but the store, and answers it."""
     match effect:
         case fx.Create():
-            place, thing = place_of(effect.name, effect.data) if failpoints.ACTIVE else ("", "")
+            place, thing = failpoints.place_of(effect.name, effect.data) if failpoints.ACTIVE else ("", "")
             failpoints.reach(f"before {place}", thing)
             created = store.create(effect.name, effect.data)
             failpoints.reach(f"after {place}", thing)

@@ -12,6 +12,8 @@ import os
 import signal
 from threading import Lock
 
+from cutwater.protocol.base.records import JOURNAL, JOURNAL_PREFIX, MARK_PREFIX, STAGE
+
 _WANTED = os.environ.get("CUTWATER_KILL_AT", "")
 _SIGNAL = signal.Signals[os.environ.get("CUTWATER_KILL_WITH", "SIGKILL")]
 ACTIVE = bool(_WANTED)
@@ -35,3 +37,16 @@ def _visit(place: str, thing: str) -> None:
         _visits += 1
         if _visits == int(count or "1"):
             os.kill(os.getpid(), _SIGNAL)
+
+
+def place_of(name: str, data: bytes) -> tuple[str, str]:
+    """What an object is, in a word, and of whom: for failpoints."""
+    if name.startswith(JOURNAL_PREFIX):
+        return "journal entry", type(JOURNAL.open(data).entry.body).__name__.upper()
+    if name.startswith("stages/"):
+        body = STAGE.open(data).entry.body
+        kinds = {"Batch": "batch entry", "BarrierAt": "barrier entry", "Open": "open entry"}
+        return kinds.get(type(body).__name__, "stage snapshot"), name.split("/")[1]
+    if name.startswith(MARK_PREFIX):
+        return "mark", name.split("/")[1]
+    return ("manifest", "") if name.endswith("manifest.json") else ("object", "")

@@ -14,8 +14,9 @@ from cutwater.protocol.base.watermark import NONE
 from cutwater.protocol.base.wire import Ack, Heartbeat, Request, RequestKind, encode
 from cutwater.protocol.leader.coordinator_actions import Action, Begin, Refuse
 from cutwater.protocol.leader.leader import Leader, LeaderConfig, LeaderPhase
+from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.journal import Journal
-from cutwater.protocol.member.member import Member, MemberConfig
+from cutwater.protocol.member.member import Member
 from cutwater.sim.process import Process, SimWord
 from cutwater.sim.world import World
 from tests.support.builders import (

@@ -10,7 +10,8 @@ from cutwater.protocol.base import records as r
 from cutwater.protocol.base.chain import Sealed
 from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.protocol.base.wire import Ack, Announcement, Phase, RequestKind, decode, encode
-from cutwater.protocol.member.member import Member, MemberConfig
+from cutwater.protocol.member.config import MemberConfig
+from cutwater.protocol.member.member import Member
 from cutwater.protocol.member.stage import QueryEnd
 from cutwater.sim.process import Process, SimWord
 from cutwater.sim.world import World

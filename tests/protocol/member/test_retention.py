@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base import records as r
+from cutwater.protocol.base.records import settled
 from cutwater.protocol.base.watermark import UNKNOWN
-from cutwater.protocol.leader.housekeeping import settled
 from cutwater.protocol.member.journal import Fate, fate
 from cutwater.protocol.member.retention import (
     Stored,

@@ -9,7 +9,8 @@ from cutwater.protocol.base import records as r
 from cutwater.protocol.base.errors import IllegalStep, StoreError
 from cutwater.protocol.base.watermark import NONE, UNKNOWN, Watermark, idle, known
 from cutwater.protocol.base.wire import RequestKind
-from cutwater.protocol.member.member import Member, MemberConfig
+from cutwater.protocol.member.config import MemberConfig
+from cutwater.protocol.member.member import Member
 from cutwater.protocol.member.stage import STAGE_PHASES, QueryEnd, StagePhase
 from cutwater.sim.process import SimWord
 from cutwater.sim.world import World

@@ -39,9 +39,9 @@ from cutwater.spark.checkpoint.incarnations import (
     spark_prefix,
     write_prepared,
 )
+from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.spark.checkpoint.offsets import Offsets, next_plan, parse_commit, parse_offsets, starting_plan
 from cutwater.spark.checkpoint.state_files import FOREVER, split_name
-from cutwater.spark.leaves import Leaf
 from cutwater.store.stores import Store, open_store
 from tests.support.modelled_folder import OPERATOR, STAGE, STORES, Query, prepared, snapshot_of
 

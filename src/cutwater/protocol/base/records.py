@@ -475,6 +475,16 @@ def mark_of(name: str) -> tuple[str, int] | None:
     return (sink, int(index)) if is_mark else None
 
 
+def settled(marks: list[str]) -> dict[str, int]:
+    """Per sink the highest journal index among these marks. What is no mark is passed over."""
+    highest: dict[str, int] = {}
+    for name in marks:
+        if found := mark_of(name):
+            sink, index = found
+            highest[sink] = max(highest.get(sink, 0), index)
+    return highest
+
+
 def decode_mark(name: str, data: bytes) -> Published:
     """The mark in the object `name`; raises `StoreError` if it is none, or that of another entry or sink."""
     try:

@@ -6,8 +6,6 @@ the next leader: what is to be deleted is found by looking, not by remembering.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from cutwater.protocol.base.effects import Delete, List, Procedure, insist
 from cutwater.protocol.base.errors import StoreError
 from cutwater.protocol.base.log import AppendPhase, compact, follow, trim
@@ -19,23 +17,22 @@ from cutwater.protocol.base.records import (
     Snapshot,
     mark_name,
     mark_of,
+    settled,
 )
+from cutwater.protocol.leader.lead import Lead
 from cutwater.protocol.member.journal import Fate, fate
 from cutwater.protocol.member.publish import read_manifest
 from cutwater.protocol.member.retention import expire, is_leftover, named_objects
-
-if TYPE_CHECKING:
-    from cutwater.protocol.leader.leader import Leader
 
 
 class Housekeeper:
     """The housekeeping of one term."""
 
-    def __init__(self, leader: Leader, term: int) -> None:
+    def __init__(self, leader: Lead, term: int, retained: int) -> None:
         self._leader = leader
         self._member = leader.member
         self._term = term
-        self._retained = leader.config.coordinator.retained
+        self._retained = retained
         self._manifests: dict[int, Manifest] = {}
         self._damaged: set[int] = set()
         self._swept = False
@@ -111,13 +108,3 @@ class Housekeeper:
         body = Snapshot(self._term, state.generation, state)
         if (yield from compact(view, body, self._member.nonce())) is not AppendPhase.MINE:
             yield from follow(view)
-
-
-def settled(marks: list[str]) -> dict[str, int]:
-    """Per sink the highest journal index among these marks. What is no mark is passed over."""
-    highest: dict[str, int] = {}
-    for name in marks:
-        if found := mark_of(name):
-            sink, index = found
-            highest[sink] = max(highest.get(sink, 0), index)
-    return highest

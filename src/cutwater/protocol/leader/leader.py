@@ -34,6 +34,7 @@ from cutwater.protocol.base.records import (
     manifest_name,
     mark_name,
     seal,
+    settled,
 )
 from cutwater.protocol.base.records import Leader as LeaderEntry
 from cutwater.protocol.base.transitions import Table
@@ -50,7 +51,7 @@ from cutwater.protocol.leader.coordinator_actions import (
     TurnUnaligned,
 )
 from cutwater.protocol.leader.cut import check_cut, make_manifest, merge_reports
-from cutwater.protocol.leader.housekeeping import Housekeeper, settled
+from cutwater.protocol.leader.housekeeping import Housekeeper
 from cutwater.protocol.leader.requests import Requests, is_steering
 from cutwater.protocol.member.member import Member
 from cutwater.protocol.member.stage_log import StageLog
@@ -251,7 +252,7 @@ class Leader:
         if not (yield from self._set_topology(term)):
             return
         coordinator = self._new_coordinator(term)
-        housekeeper = Housekeeper(self, term)
+        housekeeper = Housekeeper(self, term, self.config.coordinator.retained)
         while self.leads(term):
             self._round_ms = self.member.now_ms
             actions: list[Action] = coordinator.tick(self.member.now_ms)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 from cutwater.protocol.base.effects import Procedure, Send
 from cutwater.protocol.base.failures import FailureReason
@@ -11,11 +10,9 @@ from cutwater.protocol.base.records import JournalBody
 from cutwater.protocol.base.wire import Reply, Request, RequestKind
 from cutwater.protocol.leader.coordinator import Coordinator
 from cutwater.protocol.leader.coordinator_actions import Abort, Action, Refuse
+from cutwater.protocol.leader.lead import Lead
 from cutwater.protocol.leader.steering import Tables, answer, name_taken, steer
 from cutwater.protocol.member.journal import Journal
-
-if TYPE_CHECKING:
-    from cutwater.protocol.leader.leader import Leader
 
 
 def is_steering(request: Request) -> bool:
@@ -27,7 +24,7 @@ def is_steering(request: Request) -> bool:
 class Requests:
     """The requests of one term. `of_epoch`: on whose behalf an epoch was begun."""
 
-    def __init__(self, leader: Leader, term: int) -> None:
+    def __init__(self, leader: Lead, term: int) -> None:
         self.of_epoch: dict[int, tuple[str, ...]] = {}
         self.term = term
         self._leader = leader

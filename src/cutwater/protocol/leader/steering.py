@@ -44,9 +44,9 @@ from cutwater.protocol.base.records import (
     decode,
     encode,
     mark_name,
+    settled,
 )
 from cutwater.protocol.base.wire import Reply, Request, RequestKind
-from cutwater.protocol.leader.housekeeping import settled
 from cutwater.protocol.member.journal import Journal, may_name, timeline
 from cutwater.protocol.member.publish import read_manifest, stranded
 

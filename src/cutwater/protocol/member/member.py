@@ -15,8 +15,6 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TypeVar
 
-import msgspec
-
 from cutwater.protocol.base.barrier import Flags
 from cutwater.protocol.base.chain import digest, follows
 from cutwater.protocol.base.effects import (
@@ -45,12 +43,13 @@ from cutwater.protocol.base.transitions import Table
 from cutwater.protocol.base.watermark import UNKNOWN, lowest
 from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, LogGrown, Phase
 from cutwater.protocol.member.catchup import CatchUp
+from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.injector import BarrierInjector, Word
 from cutwater.protocol.member.journal import Journal
 from cutwater.protocol.member.publish import begin, duties, perform, read_manifest
 from cutwater.protocol.member.stage import QueryEnd, Stage, StagePhase
 from cutwater.protocol.member.stage_log import StageLog
-from cutwater.protocol.replay.messages import AskRange, FetchEntries, ReplayConfig
+from cutwater.protocol.replay.messages import AskRange, FetchEntries
 from cutwater.protocol.replay.messages import Message as ReplayMessage
 
 T = TypeVar("T")
@@ -63,30 +62,6 @@ LONGEST_BACKOFF_MS = 30_000
 
 MAX_ASKED = 1_000
 """Requests of members that catch up which may wait here; they ask again."""
-
-
-class MemberConfig(msgspec.Struct, frozen=True):
-    """`poll_ms`: how often to look without being told. `resend_ms`: how often an unanswered ack is sent
-    again. `compact_after`: entries after which a log is compacted. `small_gap`: missing entries up to which
-    a member reads the store instead of asking around. `replay`: the bounds of a catch-up. `restarts`: how often
-    in a row a query that has ended is started again, first after `backoff_ms`, then after twice as long each time.
-    `tolerated_failures`: how many checkpoints in a row may fail because of this member before it ends (`None`: any
-    number; none, if a stage was given up for which there is no hope). Raises `UserError` for values that cannot work."""
-
-    poll_ms: int = 200
-    resend_ms: int = 500
-    compact_after: int = 50
-    small_gap: int = 8
-    replay: ReplayConfig = ReplayConfig()
-    restarts: int = 5
-    backoff_ms: int = 1_000
-    tolerated_failures: int | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("restarts", "tolerated_failures"):
-            value = getattr(self, name)
-            if value is not None and value < 0:
-                raise UserError(f"{name} is {value}; give 0 or more")
 
 
 class CapturePhase(Enum):

@@ -12,7 +12,7 @@ asked.
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from cutwater.protocol.base.barrier import Barrier, Flags
 from cutwater.protocol.base.effects import (
@@ -34,6 +34,7 @@ from cutwater.protocol.base.records import (
     BarrierAt,
     Batch,
     Begun,
+    Manifest,
     Open,
     Prepared,
     StageBody,
@@ -45,15 +46,12 @@ from cutwater.protocol.base.transitions import Table
 from cutwater.protocol.base.watermark import NONE, UNKNOWN, Watermark, idle, known
 from cutwater.protocol.member.aligner import Aligner
 from cutwater.protocol.member.channel import BatchUnknown, Channel, carried_batches
+from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.injector import PollHandle
-from cutwater.protocol.member.journal import Fate, fate
+from cutwater.protocol.member.journal import Fate, Journal, fate
 from cutwater.protocol.member.publish import read_manifest
 from cutwater.protocol.member.retention import deletable_data, deletable_states, of_generation
 from cutwater.protocol.member.stage_log import StageLog, trimmed
-
-if TYPE_CHECKING:
-    from cutwater.protocol.member.member import Member
-
 
 DRAIN = int(Flags.DRAIN)
 
@@ -93,6 +91,27 @@ class QueryEnd(Enum):
     HOPELESS = "hopeless"
 
 
+class Host(Protocol):
+    """What a stage needs of the member that hosts it."""
+
+    config: MemberConfig
+    now_ms: int
+    journal: Journal
+    manifest: Manifest | None
+    timeless: frozenset[str]
+    incarnations: dict[str, tuple[int, int]]
+    tries: dict[str, int]
+    unaligned: set[int]
+
+    def nonce(self) -> str: ...
+    def wake(self, actor: str) -> None: ...
+    def log(self, stage: str) -> StageLog: ...
+    def start_stage(self, name: str) -> None: ...
+    def query_ended(self, name: str, end: QueryEnd, error: str) -> int | None: ...
+    def head_manifest(self) -> Procedure[Manifest | None]: ...
+    def tell_readers(self, stage: str) -> Procedure[None]: ...
+
+
 class Stage:
     """One stage in one generation, as its member hosts it.
 
@@ -101,7 +120,7 @@ class Stage:
     it has been so for long enough not to hold back the pipeline-wide watermark.
     """
 
-    def __init__(self, member: Member, spec: StageSpec, generation: int, handle: PollHandle) -> None:
+    def __init__(self, member: Host, spec: StageSpec, generation: int, handle: PollHandle) -> None:
         self.member = member
         self.spec = spec
         self.name = spec.name

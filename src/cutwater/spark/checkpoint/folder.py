@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from cutwater.protocol.base.chain import digest
 from cutwater.protocol.base.errors import StoreError
+from cutwater.spark.checkpoint.leaves import SOURCES, Leaf, parse_leaves
 from cutwater.spark.checkpoint.offsets import (
     STARTED,
     Commit,
@@ -44,7 +45,6 @@ from cutwater.spark.checkpoint.state_files import (
     stores_of,
     version_of,
 )
-from cutwater.spark.leaves import SOURCES, Leaf, parse_leaves
 from cutwater.store.stores import Store
 
 BASE = "cutwater/base.json"

@@ -23,10 +23,10 @@ from cutwater.protocol.base.errors import StoreError
 from cutwater.protocol.base.records import Prepared, StageReport, decode, seal
 from cutwater.protocol.member.retention import Stored
 from cutwater.spark.checkpoint.folder import BASE, COMPLETE, OPERATOR, Cache, SparkFolder, is_lasting
+from cutwater.spark.checkpoint.leaves import SOURCES, Leaf, refuse_changed
 from cutwater.spark.checkpoint.offsets import parse_commit
 from cutwater.spark.checkpoint.source_logs import DEFAULT_INTERVAL
 from cutwater.spark.checkpoint.state_files import FOREVER, moved_metadata, split_name
-from cutwater.spark.leaves import SOURCES, Leaf, refuse_changed
 from cutwater.store import failpoints
 from cutwater.store.stores import Store, StoreUnavailable
 

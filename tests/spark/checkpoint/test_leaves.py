@@ -12,7 +12,14 @@ from pyspark.sql import DataFrame, SparkSession
 import cutwater as cw
 from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.spark.checkpoint.incarnations import Cache, claim_sources, find_state, make_folder
-from cutwater.spark.leaves import SOURCES, Leaf, SourcesChanged, native_leaf, parse_leaves, refuse_changed
+from cutwater.spark.checkpoint.leaves import (
+    SOURCES,
+    Leaf,
+    SourcesChanged,
+    native_leaf,
+    parse_leaves,
+    refuse_changed,
+)
 from cutwater.spark.plan import read_plan
 from cutwater.spark.session import adopt_session
 from cutwater.store.stores import open_store

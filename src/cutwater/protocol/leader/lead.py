@@ -1,0 +1,25 @@
+"""What the parts of a leader use of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from cutwater.protocol.base.effects import Procedure
+from cutwater.protocol.base.records import JournalBody
+from cutwater.protocol.member.member import Member
+
+
+class Lead(Protocol):
+    """A leader, for its requests and its housekeeping. `story`: what happened last that is worth telling."""
+
+    member: Member
+    story: str
+
+    def leads(self, term: int) -> bool:
+        """Whether it still leads in this term, as far as is known."""
+        ...
+
+    def record(self, term: int, make: Callable[[int], JournalBody]) -> Procedure[bool]:
+        """Appends what `make` gives for the next place; `False` if the term is over."""
+        ...

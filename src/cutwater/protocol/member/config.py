@@ -1,0 +1,32 @@
+"""The settings of a member that its procedures use."""
+
+from __future__ import annotations
+
+import msgspec
+
+from cutwater.protocol.base.errors import UserError
+from cutwater.protocol.replay.messages import ReplayConfig
+
+
+class MemberConfig(msgspec.Struct, frozen=True):
+    """`poll_ms`: how often to look without being told. `resend_ms`: how often an unanswered ack is sent
+    again. `compact_after`: entries after which a log is compacted. `small_gap`: missing entries up to which
+    a member reads the store instead of asking around. `replay`: the bounds of a catch-up. `restarts`: how often
+    in a row a query that has ended is started again, first after `backoff_ms`, then after twice as long each time.
+    `tolerated_failures`: how many checkpoints in a row may fail because of this member before it ends (`None`: any
+    number; none, if a stage was given up for which there is no hope). Raises `UserError` for values that cannot work."""
+
+    poll_ms: int = 200
+    resend_ms: int = 500
+    compact_after: int = 50
+    small_gap: int = 8
+    replay: ReplayConfig = ReplayConfig()
+    restarts: int = 5
+    backoff_ms: int = 1_000
+    tolerated_failures: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("restarts", "tolerated_failures"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise UserError(f"{name} is {value}; give 0 or more")

@@ -1,0 +1,232 @@
+"""Puts the status of a running member together, shows it to the others, and puts it into the store."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import time
+from collections.abc import Callable
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from cutwater.protocol.base.errors import UserError
+from cutwater.protocol.base.records import MARK_PREFIX, settled
+from cutwater.protocol.base.watermark import WatermarkKind
+from cutwater.protocol.leader.leader import LeaderPhase
+from cutwater.store.presence import Presence, Watch
+from cutwater.store.process_identity import this_process
+from cutwater.store.status import PREFIX, REPORT_REMOTE_S, REPORT_S, StageStatus, Status, decode_status
+from cutwater.store.stores import LocalStore
+
+if TYPE_CHECKING:
+    from cutwater.runtime.runtime import Runtime
+    from cutwater.spark.host import StageHost
+
+
+class Reporter:
+    """Puts the status of a member together, and into the store."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._started_at = time.time()
+        self._stopped = Event()
+        self._rates: dict[str, tuple[float, float]] = {}
+        self.finished_elsewhere: set[str] = set()
+        """With `once`: the other members whose sources have given all that was there."""
+        self.every_s = REPORT_S if isinstance(runtime.store, LocalStore) else REPORT_REMOTE_S
+        self._process = this_process()
+        self._beats = itertools.count(1)
+        self._others = Watch(runtime.store)
+        self._threads = (
+            Thread(target=self._report, name="cutwater-status", daemon=True),
+            Thread(target=self._look, name="cutwater-look", daemon=True),
+        )
+
+    def start(self) -> None:
+        self.put(self.status("starting"))
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self, state: str) -> None:
+        self._stopped.set()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(timeout=10)
+        if not self._has_successor():
+            self.put(self.status("drained" if state == "stopped" and self._runtime.drained else state))
+
+    def _has_successor(self) -> bool:
+        """Whether another process of this member has begun to report: what this one says last must not hide it."""
+        try:
+            data = self._runtime.store.read(f"{PREFIX}{self._runtime.member.name}.json")
+        except OSError:
+            return False
+        found = decode_status(data) if data is not None else None
+        return found is not None and found.boot != self._runtime.boot and not found.is_over
+
+    def _report(self) -> None:
+        """Only this, and nothing that could wait for Spark: who does not hear of a member takes it for gone."""
+        self._repeat(lambda: self.put(self.status()))
+
+    def _look(self) -> None:
+        self._repeat(self._look_around)
+
+    def _repeat(self, task: Callable[[], None]) -> None:
+        while not self._stopped.wait(self.every_s):
+            try:
+                task()
+            except Exception as error:
+                self._runtime.shell.last_trouble = f"reporting the status: {type(error).__name__}: {error}"
+
+    def _look_around(self) -> None:
+        self._measure()
+        if self._runtime.member.journal.state.drained:
+            self._look_at_marks()
+        elif self._runtime.settings.once and len(self._runtime.built.topology.members()) > 1:
+            self._look_at_others()
+
+    def put(self, status: Status) -> None:
+        data = msgspec.json.encode(status)
+        self._runtime.links.show("status", data)
+        try:
+            self._runtime.store.put(f"{PREFIX}{status.member}.json", data)
+        except OSError:
+            return
+
+    def _look_at_marks(self) -> None:
+        try:
+            marks = settled(self._runtime.store.list(MARK_PREFIX))
+        except OSError:
+            return
+        marked = self._runtime.times.marked
+        for sink, index in marks.items():
+            marked[sink] = max(marked.get(sink, 0), index)
+        self._runtime.shell.call(lambda: None)
+
+    def _look_at_others(self) -> None:
+        try:
+            found = self._others.look()
+        except (OSError, UserError):
+            return
+        generation = self._runtime.member.journal.state.generation
+        self.finished_elsewhere = {
+            seen.status.member
+            for seen in found
+            if seen.presence is Presence.RUNNING
+            and seen.status.finished
+            and seen.status.generation == generation
+        }
+        self._runtime.shell.call(lambda: None)
+
+    def _measure(self) -> None:
+        for name, host in self._runtime.hosts.items():
+            query = host.query
+            try:
+                progress: Any = query.lastProgress if query is not None and query.isActive else None
+            except Exception:
+                progress = None
+            if progress is not None:
+                self._rates[name] = (
+                    float(progress.get("processedRowsPerSecond") or 0.0),
+                    float(progress.get("batchDuration") or 0.0) / 1000,
+                )
+
+    def status(self, state: str | None = None) -> Status:
+        """How this member fares now. It looks at what another thread changes, so it may have to look again."""
+        for _ in range(20):
+            try:
+                return self._status(state)
+            except (RuntimeError, KeyError):
+                continue
+        return self._status(state)
+
+    def _status(self, state: str | None) -> Status:
+        runtime = self._runtime
+        journal = runtime.member.journal.state
+        open_epoch = max(journal.open, default=None)
+        opened = runtime.times.epochs.get(open_epoch) if open_epoch is not None else None
+        last = runtime.times.last_committed
+        if state is None:
+            draining = any(s.draining for s in list(runtime.member.stages.values()))
+            alone = len(runtime.built.topology.members()) == 1
+            leads = runtime.leader.phase is LeaderPhase.LEADING
+            ready = (leads if alone else journal.leader) and runtime.member.stages
+            state = "draining" if draining else "running" if ready else "starting"
+        head = journal.committed.get(journal.head) if journal.head is not None else None
+        unpublished = {}
+        if head is not None:
+            for sink in runtime.sinks:
+                waiting = sum(c.index > runtime.times.marked.get(sink, 0) for c in journal.committed.values())
+                if waiting and runtime.times.marked.get(sink, 0) < head.index:
+                    unpublished[sink] = waiting
+        return Status(
+            pipeline=runtime.built.name,
+            member=runtime.member.name,
+            boot=runtime.boot,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            state=state,
+            started_at=self._started_at,
+            updated_at=time.time(),
+            generation=journal.generation,
+            term=journal.term,
+            epoch=journal.head,
+            epoch_at=last.begun_at + (last.committed_s or 0) if last is not None else None,
+            epoch_s=last.committed_s if last is not None else None,
+            open_epoch=open_epoch,
+            open_since=opened.begun_at if opened is not None else None,
+            watermark=journal.watermark,
+            every_s=runtime.settings.leader.coordinator.interval_ms / 1000,
+            stages=tuple(self._stage(runtime.hosts[s]) for s in runtime.built.stages if s in runtime.hosts),
+            unpublished=unpublished,
+            trouble=runtime.shell.last_trouble if runtime.failure is None else str(runtime.failure),
+            leads=runtime.leader.phase is LeaderPhase.LEADING,
+            finished=runtime.sources_done,
+            process=self._process,
+            beat=next(self._beats),
+            report_s=self.every_s,
+        )
+
+    def _stage(self, host: StageHost) -> StageStatus:
+        runtime = self._runtime
+        stage = runtime.member.stages.get(host.name)
+        rate, duration = self._rates.get(host.name, (0.0, 0.0))
+        if stage is None:
+            return StageStatus(host.name, "waiting", -1, 0, 0, 0, 0, None, "unknown")
+        log = stage.log.state
+        lag_batches = lag_rows = 0
+        waits_for = []
+        for name in host.built.definition.inputs:
+            producer = runtime.member.log(name).state
+            position = log.consumed.get(name, -1)
+            unread = [b for n, b in list(producer.batches.items()) if n > position and b.files]
+            lag_batches += len(unread)
+            lag_rows += sum(b.rows for b in unread)
+            feed = host.feeds.get(name)
+            if feed is not None and feed.limit < producer.last and unread:
+                waits_for.append(name)
+        state = stage.phase.value
+        if host.name in runtime.member.failures:
+            state = "failed"
+        elif host.error and host.restarts:
+            state = "restarting"
+        elif stage.phase.value == "running" and stage.idle:
+            state = "idle"
+        mark = log.watermark
+        return StageStatus(
+            name=host.name,
+            state=state,
+            batch=log.last,
+            rows_per_s=0.0 if stage.idle else round(rate, 1),
+            batch_s=duration,
+            lag_batches=lag_batches,
+            lag_rows=lag_rows,
+            watermark=mark.ms if mark.kind is not WatermarkKind.NONE else None,
+            watermark_kind=mark.kind.value,
+            restarts=host.restarts,
+            error=host.error if host.restarts else "",
+            waits_for=", ".join(waits_for),
+        )
