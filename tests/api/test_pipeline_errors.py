@@ -119,6 +119,17 @@ def test_two_sinks_need_two_names_and_two_places() -> None:
         ordered(same)
 
 
+def test_two_sinks_need_two_places_however_these_are_spelled(tmp_path: Path, spark: SparkSession) -> None:
+    pipeline = cw.Pipeline("p")
+    for name, path in (("one", "out"), ("two", "in/../out")):
+        sink = cw.delta(str(tmp_path / path), name=name)
+        pipeline.stage(name=name, sinks=[sink], same_source=True)(
+            lambda spark: spark.readStream.format("rate").load()
+        )
+    with pytest.raises(UserError, match="sinks 'one' and 'two' both write to"):
+        pipeline.start(str(tmp_path / "store"), spark=spark)
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

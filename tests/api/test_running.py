@@ -191,3 +191,22 @@ def test_a_drain_waits_until_the_last_batch_that_spark_has_committed_is_in_the_l
     finally:
         pipeline.stop()
     assert rows_of(tmp_path / "out") == [(i,) for i in range(5)]
+
+
+def test_once_shows_all_that_one_batch_closes_when_a_stage_without_state_has_a_watermark_too(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    deliver(tmp_path / "in", "0", numbers(range(1_000)))
+    pipeline = cw.Pipeline("daily")
+
+    @pipeline.stage
+    def clean(spark: SparkSession) -> DataFrame:
+        rows = spark.readStream.schema(NUMBERS).parquet(str(tmp_path / "in"))
+        return rows.withWatermark("ts", "1 second")
+
+    @pipeline.stage(sinks=[cw.delta(str(tmp_path / "windows"), final_by="window.end")])
+    def windows(clean: DataFrame) -> DataFrame:
+        return clean.withWatermark("ts", "1 second").groupBy(F.window("ts", "10 seconds")).count()
+
+    pipeline.run(str(tmp_path / "state"), every="1h", once=True, spark=spark)
+    assert [row[0] for row in rows_of(tmp_path / "windows", "count")] == [100] * WINDOWS

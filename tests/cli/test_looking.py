@@ -639,3 +639,10 @@ def test_stages_that_were_cut_at_once_are_told_with_their_inputs_first() -> None
     assert [step[:3] for step in timeline_of(times, graph)] == [
         ("c", 0.0, 1.0), ("d", 0.0, 1.0), ("b", 1.0, 1.0), ("a", 1.0, 3.0), ("committed", 3.0, 8.0),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("ref", ["²", "-1", "later"])
+def test_a_reference_that_names_no_checkpoint_is_an_error_that_lists_those_there_are(folder: Path, ref: str) -> None:
+    result = CliRunner().invoke(app, ["show", "--store", str(folder), "--", ref])
+    assert result.exit_code == 1
+    assert f"there is no checkpoint '{ref}'" in result.output.replace("\n", " ")

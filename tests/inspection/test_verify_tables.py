@@ -75,7 +75,7 @@ def test_an_epoch_whose_files_are_gone_from_the_table_cannot_be_restored(tmp_pat
     next(place.target.rglob("1-1-1-a/*.parquet")).unlink()
     table, epochs = place.verify()
     assert (table, list(epochs)) == ([], ["2"])
-    assert "cannot go back to epoch 2: its history was removed" in epochs["2"][0]
+    assert "cannot go back to epoch 2: its history or files of it were removed" in epochs["2"][0]
 
 
 @pytest.mark.parametrize(

@@ -462,7 +462,7 @@ def test_a_refusal_says_why_and_what_to_do() -> None:
     assert str(refused.value) == "cancel failed: no reason was given."
 
 
-@pytest.mark.parametrize("name", ["latest", "12", "a b", "1a", ""])
+@pytest.mark.parametrize("name", ["latest", "12", "a b", "1a", "", "-x", "²", "ü", ".x"])
 def test_a_savepoint_cannot_have_a_name_that_means_something_else(name: str) -> None:
     with pytest.raises(UserError, match="cannot name a savepoint"):
         mailbox.check_savepoint_name(name)

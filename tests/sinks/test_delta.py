@@ -202,6 +202,14 @@ def test_a_rewind_to_before_the_table_was_made_empties_it(make: Make, table: str
     assert ids(table) == [2]
 
 
+def test_a_table_that_must_not_lose_rows_cannot_go_back_to_before_it_was_made(make: Make, table: str) -> None:
+    sink = make()
+    publish(sink, 5, [1])
+    DeltaTable(table).alter.set_table_properties({"delta.appendOnly": "true"})
+    assert sink.head().version == 1
+    assert [sink.find(t) for t in (4, 5)] == [None, 0]
+
+
 def test_a_rewind_without_a_table_makes_an_empty_one_that_stops_zombies(make: Make, table: str) -> None:
     sink, zombie = make(), make()
     late = stage(zombie, "late", [1])
@@ -345,6 +353,17 @@ def test_other_partition_columns_are_refused(make: Make, table: str) -> None:
     append(table, 1)
     with pytest.raises(UserError, match="partitioned by"):
         make(partition_by="city")
+
+
+def test_a_partition_column_whose_folders_are_hidden_is_refused(make: Make) -> None:
+    with pytest.raises(UserError, match="begins with a dot"):
+        make(schema(**{"id": "long", ".day": "string"}), partition_by=".day")
+
+
+@pytest.mark.parametrize("column", ["__cutwater_end", "__CUTWATER_by_day"])
+def test_a_column_with_a_name_of_our_own_is_refused(make: Make, column: str) -> None:
+    with pytest.raises(UserError, match=f"'{column}': names that begin with __cutwater_ are Cutwater's own"):
+        make(schema(**{"id": "long", column: "long"}))
 
 
 def test_a_change_of_the_table_under_a_running_sink_is_noticed(make: Make, table: str) -> None:

@@ -137,6 +137,7 @@ def whole(specs: Mapping[str, StageSpec]) -> Topology:
 def bind_sinks(built: Built, store: Store) -> None:
     """Tells each sink for whom it works and what rows it gets. Raises `UserError` if it cannot take them. Nothing is
     written before the start is accepted (`register_sinks`)."""
+    places: dict[str, str] = {}
     for stage in built.stages.values():
         for sink in stage.definition.sinks:
             if sink.final_by is not None and not stage.plan.has_watermark:
@@ -145,6 +146,11 @@ def bind_sinks(built: Built, store: Store) -> None:
                     f"stage '{stage.name}' has no watermark, so no window ever closes: add withWatermark()"
                 )
             sink.bind(store, sink.name, stage.schema.json(), register=False)
+            if sink.url is not None and (other := places.setdefault(sink.url, sink.name)) != sink.name:
+                raise UserError(
+                    f"sinks '{other}' and '{sink.name}' both write to {sink.url}; a table has one writer: union() their "
+                    "rows in a stage of their own, or give each a table"
+                )
             sink.attach(built.spark)
 
 

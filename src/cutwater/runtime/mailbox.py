@@ -9,6 +9,7 @@ the store as well, where the leader finds it.
 
 from __future__ import annotations
 
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -40,6 +41,7 @@ REMEMBERED_LINES = 100
 """So many lines are not told again."""
 KEEP_REPLIES_S = 900.0
 KEEP_REPLIES = 1_000
+_SAVEPOINT = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 """How long, and how many, answers are kept that nobody fetches; by the clock of whoever leads, from when it saw them."""
 
 
@@ -385,10 +387,10 @@ def answered(reply: Reply, kind: RequestKind) -> int | None:
 
 def check_savepoint_name(name: str) -> None:
     """Raises `UserError` for a name that could be taken for something else."""
-    if name == "latest" or name.isdigit() or not name.replace("-", "_").replace(".", "_").isidentifier():
+    if name == "latest" or not _SAVEPOINT.fullmatch(name):
         raise UserError(
-            f"'{name}' cannot name a savepoint: use letters, digits, '_', '-' and '.', begin with a letter, "
-            "and not 'latest'"
+            f"'{name}' cannot name a savepoint: begin with a letter from a to z, go on with letters, digits, '_', '-' "
+            "and '.', and do not call it 'latest'"
         )
 
 

@@ -30,6 +30,9 @@ from cutwater.store.stores import Store, open_store
 FOLDER = "_cutwater/"
 """Where a sink keeps what is its own, below a table. VACUUM leaves folders alone that begin with `_`."""
 
+RESERVED = "__cutwater_"
+"""How the names of columns begin that sinks add while they stage rows."""
+
 END = "__cutwater_end"
 """The folder level that says when the window of the rows below it ends, in ms since 1970."""
 
@@ -112,6 +115,17 @@ class Sink(ABC):
                     f"sink {self.name} is partitioned by {column!r}, which its rows do not have; "
                     f"they have {', '.join(sorted(columns))}"
                 )
+            if column.startswith("."):
+                raise UserError(
+                    f"sink {self.name} is partitioned by {column!r}: a folder whose name begins with a dot is hidden "
+                    "from Spark and other readers, and its rows with it. Give the column another name"
+                )
+        for column in columns:
+            if column.lower().startswith(RESERVED):
+                raise UserError(
+                    f"sink {self.name} gets a column {column!r}: names that begin with {RESERVED} are Cutwater's own. "
+                    "Give the column another name"
+                )
         self._description = self._describe()
         self._since = self._description.since
         self._files, self._prefix = self._place(create=True)
@@ -134,6 +148,11 @@ class Sink(ABC):
         """The schema of its rows, which only a sink has that was bound."""
         assert self._schema is not None
         return self._schema
+
+    @property
+    def url(self) -> str | None:
+        """Where the target of a bound sink lies, however its path was spelled."""
+        return self._description.url
 
     def _describe(self) -> Description:
         """What this sink is."""
@@ -278,8 +297,8 @@ class Sink(ABC):
     @abstractmethod
     def find(self, transaction: int) -> int | None:
         """The version that carries the highest transaction up to this one, the one before the sink's first if
-        all are later (-1: there was none); `None` exactly if `rewind` cannot go back to it, because the target's
-        history does not go back that far or files of that version are gone."""
+        all are later (-1: there was none); `None` exactly if `rewind` cannot go back to it: the target's history
+        does not go back that far, files of that version are gone, or the target must not lose rows."""
 
     def history(self, transaction: int) -> TableHistory | None:
         """What the target's log says of the version that `find` finds; `None` if it does not go back that far, or if the

@@ -130,7 +130,7 @@ def resolve(state: JournalState, ref: str) -> Checkpoint:
         return state.committed[state.head]
     if ref in state.savepoints:
         return state.committed[state.savepoints[ref]]
-    if ref.isdigit() and int(ref) in state.committed:
+    if ref.isascii() and ref.isdigit() and int(ref) in state.committed:
         return state.committed[int(ref)]
     kept = ", ".join(str(e) for e in sorted(state.committed)) or "none"
     named = ", ".join(sorted(state.savepoints)) or "none"

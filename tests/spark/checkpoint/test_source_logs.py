@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from cutwater.protocol.base.errors import StoreError
 from cutwater.protocol.base.records import StageReport
 from cutwater.protocol.base.watermark import NONE
+from cutwater.spark.checkpoint.folder import Cache, SparkFolder
 from cutwater.spark.checkpoint.incarnations import make_folder
 from cutwater.spark.checkpoint.source_logs import can_start
 from cutwater.store.stores import open_store
@@ -150,3 +151,26 @@ def test_a_log_is_written_anew_from_where_it_is_needed_and_no_further_back(
     make_folder(it.store, STAGE, 1, 2, 1, None, last, 4)
     prefix = f"stages/{STAGE}/1/spark/2/sources/0/"
     assert {name.removeprefix(prefix) for name in it.store.list(prefix)} == set(entries)
+
+
+FILE_LOG = b'v1\n{"path":"file:///in/0","timestamp":1,"batchId":0}'
+KAFKA_LOG = b'v1\n{"topic":{"0":17}}'
+
+
+@pytest.mark.parametrize(
+    ("entry", "written"),
+    [(FILE_LOG, {"sources/1/0.compact": FILE_LOG}), (KAFKA_LOG, {})],
+    ids=["files", "kafka"],
+)
+def test_a_log_is_rewritten_also_if_no_batch_has_a_position_on_its_source_yet(
+    entry: bytes, written: dict[str, bytes]
+) -> None:
+    """Spark lists the first files of a source before it plans the batch that reads them, and may fail in between."""
+    store = open_store("memory://")
+    store.put("f/offsets/0", b'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}\n{"logOffset":0}\n-')
+    store.put("f/commits/0", b'v1\n{"nextBatchWatermarkMs":0}')
+    store.put("f/sources/0/0.compact", FILE_LOG)
+    store.put("f/sources/1/0", entry)
+    replaced, instead = SparkFolder(store, "f/", Cache()).logs_written_anew(setting=1)
+    assert instead == written
+    assert replaced == ({"sources/1/0"} if written else set())

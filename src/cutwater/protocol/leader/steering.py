@@ -428,7 +428,8 @@ def _check_history(
     """What the table says of the version to go back to; raises `Refusal` if it cannot go back."""
     gone = f"the table of sink '{sink}' cannot go back to epoch {target.epoch}: "
     if (yield from tables.ask(FindTableVersion(sink, target.index))) is None:
-        raise Refusal(FailureReason.TABLE_HISTORY_GONE, f"{gone}its history was removed")
+        why = "its history or files of it were removed, or it must not lose rows (delta.appendOnly)"
+        raise Refusal(FailureReason.TABLE_HISTORY_GONE, gone + why)
     history: TableHistory | None = yield from tables.ask(ReadTableHistory(sink, target.index))
     name = mark_name(target.index, sink)
     data = (yield from insist(Read(name))) if is_marked else None

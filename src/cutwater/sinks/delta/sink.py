@@ -340,9 +340,11 @@ class DeltaSink(Sink):
 
     def _can_go_back(self, version: int) -> bool:
         """Whether a version can be read, and all files are there that it has and the newest has not."""
-        if version < 0 or version == self._version:
+        if version == self._version:
             return True
         with self._table_errors():
+            if version < 0:
+                return self._can_be_emptied()
             try:
                 then = DeltaTable(self._files.url, version=version)
             except TableNotFoundError:
@@ -350,6 +352,15 @@ class DeltaSink(Sink):
             old = _files_of(then) - _files_of(DeltaTable(self._files.url))
         with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
             return all(pool.map(self._files.exists, (name for name in old if not _is_elsewhere(name))))
+
+    def _can_be_emptied(self) -> bool:
+        """Whether rows may be removed from the newest version, if it has any."""
+        try:
+            table = DeltaTable(self._files.url)
+        except TableNotFoundError:
+            return True
+        appends_only = table.metadata().configuration.get("delta.appendOnly", "false").lower() == "true"
+        return not (appends_only and table.file_uris())
 
     def _find_version(self, transaction: int) -> int | None:
         """The version to which a transaction belongs, `None` if the log does not go back that far."""

@@ -31,6 +31,7 @@ from cutwater.spark.checkpoint.offsets import (
 from cutwater.spark.checkpoint.source_logs import (
     COMPACT,
     can_start,
+    is_file_log,
     needed_entries,
     needed_to_rewrite,
     written_anew,
@@ -69,6 +70,8 @@ class Cache:
     operators: dict[str, list[Place]] = field(default_factory=dict)
     bases: dict[str, int] = field(default_factory=dict)
     seen: dict[str, int] = field(default_factory=dict)
+    stateful: dict[str, bool] = field(default_factory=dict)
+    """By folder whether its query keeps state."""
 
 
 def is_lasting(name: str) -> bool:
@@ -290,12 +293,14 @@ class SparkFolder:
         replaced: set[str] = set()
         for source, log in self._logs.items():
             read = [self._read_upto(source, batch) for batch in self.offsets]
-            if all(upto is None for upto in read) or can_start(log, setting):
+            if can_start(log, setting):
                 continue
             names = [log[entry] for entry in needed_to_rewrite(log) if entry in log]
             data = self._store.read_many([self.prefix + name for name in names])
             contents = {name: text for name, text in zip(names, data, strict=True) if text is not None}
-            lowest = min(-1 if upto is None else upto for upto in read)
+            if all(upto is None for upto in read) and not is_file_log(contents.values()):
+                continue  # the log of another kind of source, which is not compacted
+            lowest = min((-1 if upto is None else upto for upto in read), default=-1)
             instead |= written_anew(self.prefix, contents, log, lowest, setting)
             replaced.update(log.values())
         return replaced, instead

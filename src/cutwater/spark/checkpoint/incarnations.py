@@ -21,6 +21,7 @@ import msgspec
 from cutwater.protocol.base.chain import digest
 from cutwater.protocol.base.errors import StoreError
 from cutwater.protocol.base.records import Prepared, StageReport, decode, seal
+from cutwater.protocol.base.watermark import Watermark, WatermarkKind
 from cutwater.protocol.member.retention import Stored
 from cutwater.spark.checkpoint.folder import BASE, COMPLETE, OPERATOR, Cache, SparkFolder, is_lasting
 from cutwater.spark.checkpoint.leaves import SOURCES, Leaf, refuse_changed
@@ -148,7 +149,20 @@ def committed(
             f"Spark has committed batch {batch} of stage {stage}, and the record of what it did, {name}, "
             f"is {'gone' if record is None else f'of batch {record.batch}'}; restore the newest checkpoint"
         )
-    return msgspec.structs.replace(record, commit=digest(commit))
+    watermark = record.watermark
+    if watermark.kind is not WatermarkKind.NONE and not _has_state(store, prefix, cache):
+        # Without state nothing waits for a watermark: the one that this batch leaves behind holds already.
+        reached_ms = parse_commit(f"{prefix}commits/{number}", commit).watermark_ms
+        watermark = Watermark(WatermarkKind.KNOWN, reached_ms) if reached_ms > 0 else watermark
+    return msgspec.structs.replace(record, commit=digest(commit), watermark=watermark)
+
+
+def _has_state(store: Store, prefix: str, cache: Cache | None) -> bool:
+    """Whether the query of a folder keeps state. Asked when it has committed a batch: Spark has written state by then."""
+    known_already = cache.stateful if cache is not None else {}
+    if prefix not in known_already:
+        known_already[prefix] = bool(store.list(f"{prefix}state/"))
+    return known_already[prefix]
 
 
 # --- sources ---------------------------------------------------------------------------------------------

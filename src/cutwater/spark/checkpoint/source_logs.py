@@ -75,6 +75,15 @@ def written_anew(
     return found
 
 
+def is_file_log(entries: Iterable[bytes]) -> bool:
+    """Whether these are entries of a file source's log. Its query may have no position on it yet: Spark lists the first
+    files before it plans the batch that reads them."""
+    try:
+        return all(len(_lines("", data)) > 0 for data in entries)
+    except StoreError:
+        return False
+
+
 def needed_to_rewrite(log: Log) -> range:
     """The entries that together have all lines of a log."""
     return range(max(_compacted(log), default=0), max(log) + 1)
