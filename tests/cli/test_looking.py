@@ -642,7 +642,9 @@ def test_stages_that_were_cut_at_once_are_told_with_their_inputs_first() -> None
 
 
 @pytest.mark.parametrize("ref", ["²", "-1", "later"])
-def test_a_reference_that_names_no_checkpoint_is_an_error_that_lists_those_there_are(folder: Path, ref: str) -> None:
+def test_a_reference_that_names_no_checkpoint_is_an_error_that_lists_those_there_are(
+    folder: Path, ref: str
+) -> None:
     result = CliRunner().invoke(app, ["show", "--store", str(folder), "--", ref])
     assert result.exit_code == 1
     assert f"there is no checkpoint '{ref}'" in result.output.replace("\n", " ")
