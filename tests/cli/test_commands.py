@@ -23,6 +23,7 @@ from typer.testing import CliRunner, Result
 from cutwater.cli.live import LiveView, view
 from cutwater.cli.load import load
 from cutwater.cli.main import app
+from cutwater.cli.run import Lines
 from cutwater.cli.spark_output import hearing
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.failures import FailureReason
@@ -463,6 +464,22 @@ def test_a_run_that_was_drained_ends_well(monkeypatch: pytest.MonkeyPatch) -> No
     assert made.given["conf"] == {"a": "b"}
     assert (made.given["drop"], made.given["reset"], made.given["once"]) == (["c"], (), False)
     assert not made.stopped
+
+
+def test_what_spark_writes_to_the_error_output_is_told_with_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[str] = []
+
+    class Noisy(Pretended):
+        def stay(self, tell: Callable[[str], None], tick: Callable[[], None] | None) -> bool:
+            os.write(2, b"no space left\n")
+            await_that("it is told", lambda: "no space left" in told, 10)
+            return super().stay(tell, tick)
+
+    monkeypatch.setattr(Lines, "tell", lambda self, line: told.append(line))
+    monkeypatch.setattr("cutwater.cli.load.load", lambda _: Noisy(True))
+    assert call("run", "x.py").exit_code == 0
 
 
 def test_a_run_that_was_stopped_at_once_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from threading import Event, Thread
 import pytest
 from typer.testing import CliRunner, Result
 
+from cutwater.cli.drain import _unfinished, look
 from cutwater.cli.main import app
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.barrier import Flags
@@ -19,6 +20,7 @@ from cutwater.protocol.base.wire import Reply, Request, RequestKind, encode
 from cutwater.runtime.mailbox import REPLIES, REQUESTS, understood
 from cutwater.runtime.runtime import Runtime
 from cutwater.store.at_rest import drive, read_journal
+from cutwater.store.presence import Watch
 from cutwater.store.process_identity import this_process
 from cutwater.store.status import read_status
 from cutwater.store.stores import Store, open_store
@@ -275,6 +277,21 @@ def test_a_drain_that_takes_too_long_says_what_is_missing(tmp_path: Path) -> Non
         shown = drain(store, "--timeout", "3s")
     assert shown.exit_code == 1
     assert "epoch 2 is committed; it is not published yet in billed" in shown.stderr
+
+
+def test_a_drain_that_is_out_of_time_says_how_far_it_is(tmp_path: Path) -> None:
+    for name, store, said in (
+        ("a", shop(tmp_path / "a", flags=0), "the last one, with which the pipeline ends, is not"),
+        ("b", shop(tmp_path / "b", unmarked=("billed",)), "it is not published yet in billed"),
+        (
+            "c",
+            shop(tmp_path / "c"),
+            "it is published everywhere, but not everybody has ended: member 'billing'",
+        ),
+    ):
+        put_status(store, member="billing", process=this_process(), host=name)
+        course = look(store, Watch(store), read_journal(store))
+        assert f"epoch 2 is committed; {said}" in _unfinished(store, course)
 
 
 def test_nothing_that_is_not_drained_can_be_drained_without_a_run(tmp_path: Path) -> None:

@@ -19,8 +19,10 @@ from typer.testing import CliRunner, Result
 import cutwater
 from cutwater.cli.checkpoints import watermark_words
 from cutwater.cli.explain import timeline_of, watermark_hints
+from cutwater.cli.gc import _only_of
 from cutwater.cli.main import app
-from cutwater.cli.output import local, size
+from cutwater.cli.output import local, plural, size
+from cutwater.cli.verify import SHOWN
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.barrier import Flags
 from cutwater.protocol.base.log import entry_name
@@ -107,7 +109,12 @@ def test_a_store_that_is_not_there_is_an_error_with_advice(words: tuple[str, ...
     assert list(document(*words, "--store", tmp_path / "no", code=1)) == ["error"]
 
 
-def test_a_typing_error_in_the_store_is_answered_with_what_was_meant(folder: Path) -> None:
+def test_a_typing_error_in_the_store_is_answered_with_what_was_meant(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(
+        tmp_path_factory.mktemp("elsewhere")
+    )  # below here the store would be told by a short name
     for given in (folder.parent / "sate", folder / "journal", folder.parent, folder.parent.as_uri()):
         shown = call("checkpoints", "--store", given)
         assert shown.exit_code == 1
@@ -215,6 +222,14 @@ def test_status_without_a_run_says_what_the_journal_says(folder: Path) -> None:
     assert "before-deploy (epoch 2)" in text
     assert "epoch 3 everywhere" in text
     assert document("status", "--store", folder)["running"] is False
+
+
+def test_status_says_which_checkpoint_was_restored(tmp_path: Path, history: Written) -> None:
+    before = history.write(tmp_path / "before")
+    assert "timeline     generation 1\n" in call("status", "--store", before.url).stdout
+    history.record(r.Restored(1, 2, 2, history.state.committed[2].cuts))
+    after = history.write(tmp_path / "after")
+    assert "timeline     generation 2, restored from epoch 2\n" in call("status", "--store", after.url).stdout
 
 
 def test_status_shows_a_running_pipeline(folder: Path) -> None:
@@ -389,7 +404,32 @@ def test_a_stage_is_dropped_only_if_nobody_reads_it(folder: Path) -> None:
     assert sorted(topology.stages) == ["a", "b"]
 
 
+def test_tables_are_told_of_the_newest_epoch_that_all_of_them_have(tmp_path: Path) -> None:
+    graph = pipeline(stage("a", sinks=[r.SinkSpec("here")]), stage("b", "a", sinks=[r.SinkSpec("there")]))
+    history = Written(graph)
+    for _ in range(3):
+        history.checkpoint()
+    store = history.write(tmp_path)
+    store.delete([r.mark_name(history.state.committed[3].index, "there")])
+    assert cutwater.tables(store.url) == {"here": 102, "there": 102}
+    shown = call("tables", "--store", tmp_path).stdout
+    assert shown.splitlines()[0] == "epoch 2"
+    assert [line.split() for line in shown.splitlines()[-2:]] == [["here", "102"], ["there", "102"]]
+
+
 # --- gc -----------------------------------------------------------------------------------------------
+
+
+def test_of_many_problems_verify_shows_some_and_counts_the_others(tmp_path: Path) -> None:
+    history = Written(pipeline(*[stage(name) for name in "abcdefg"]))
+    history.checkpoint()
+    store = history.write(tmp_path)
+    store.delete(history.manifests[1].objects())
+    found = document("verify", "--store", tmp_path, code=1)["checkpoints"]["1"]["problems"]
+    assert len(found) > SHOWN
+    shown = call("verify", "--store", tmp_path).stdout.splitlines()
+    assert shown[-1] == f"    and {len(found) - SHOWN} more (--json lists them all)"
+    assert sum(line.startswith("    ") for line in shown) == SHOWN + 1
 
 
 def test_gc_removes_what_is_over_and_nothing_that_is_kept(tmp_path: Path, history: Written) -> None:
@@ -406,6 +446,21 @@ def test_gc_removes_what_is_over_and_nothing_that_is_kept(tmp_path: Path, histor
     assert call("gc", "--store", tmp_path).exit_code == 0
     assert store.list("") == before
     assert call("verify", "--store", tmp_path).exit_code == 0
+
+
+def test_of_what_retention_will_remove_only_files_of_the_store_are_counted() -> None:
+    """Rows that wait for a watermark lie with their table."""
+    state = dict.fromkeys(("stages/a/1/spark/1/x", "stages/a/1/spark/1/y"), "")
+    report = r.StageReport("a", 1, 1, False, {}, {}, Watermark(WatermarkKind.NONE), state)
+    copy = f"{r.checkpoint_prefix(1, 1)}channels/a/1/x"
+    flight = r.InFlight("a", "b", 0, 1, {1: (copy,)})
+    held: dict[str, tuple[r.StagedFile, ...]] = {"out": (r.StagedFile("_cutwater/staged/z"),)}
+    manifests = {
+        1: manifest(1, 1, [report], [flight], held=held),
+        2: manifest(2, 2, [msgspec.structs.replace(report, state={"stages/a/1/spark/1/y": ""})]),
+    }
+    assert _only_of(manifests, (1,)) == [copy, "stages/a/1/spark/1/x"]
+    assert _only_of(manifests, ()) == []
 
 
 def test_gc_removes_generations_that_are_expired(tmp_path: Path, history: Written) -> None:
@@ -648,3 +703,8 @@ def test_a_reference_that_names_no_checkpoint_is_an_error_that_lists_those_there
     result = CliRunner().invoke(app, ["show", "--store", str(folder), "--", ref])
     assert result.exit_code == 1
     assert f"there is no checkpoint '{ref}'" in result.output.replace("\n", " ")
+
+
+def test_one_thing_is_not_told_as_many() -> None:
+    assert [plural(count, "object") for count in (0, 1, 2)] == ["0 objects", "1 object", "2 objects"]
+    assert [plural(count, "batch") for count in (1, 2000)] == ["1 batch", "2,000 batches"]

@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 STORES = "tests/store/test_stores.py", "tests/store/test_stores_s3.py", "tests/store/test_store_troubles.py"
-SINKS = "tests/sinks/test_delta.py", "tests/sinks/test_parquet.py", "tests/sinks/test_foreach_epoch.py"
+SINKS = (
+    "tests/sinks/test_delta.py", "tests/sinks/test_parquet.py", "tests/sinks/test_foreach_epoch.py",
+    "tests/sinks/test_registry.py", "tests/inspection/test_verify_tables.py",
+)  # fmt: skip
 FOLDERS = (
     "tests/spark/checkpoint/test_incarnations.py",
     "tests/spark/checkpoint/test_source_logs.py",

@@ -38,9 +38,11 @@ class Troubled(LocalStore):
         self.failed = 0
         self.early: list[str] = []
         """Requests that were removed before their answer was there."""
+        self.created: list[str] = []
 
     def create(self, name: str, data: bytes) -> bool:
         self._trouble("create", name)
+        self.created.append(name)
         return super().create(name, data)
 
     def put(self, name: str, data: bytes) -> None:
@@ -307,6 +309,22 @@ def test_only_so_many_answers_are_kept(store: Troubled, monkeypatch: pytest.Monk
     assert store.list(REPLIES) == [f"{REPLIES}{n}.json" for n in (5, 6, 7)]
 
 
+def test_an_answer_that_cannot_be_removed_keeps_no_other(store: Troubled) -> None:
+    names = [f"{REPLIES}{name}.json" for name in ("aaa", "bbb", "ccc")]
+    for name in names:
+        store.create(name, b"")
+    with members(store) as up:
+        box = leading(up).mailbox
+        now = [1_000.0]
+        box._clock = lambda: now[0]
+        box._next_sweep = 0.0
+        await_that("they are seen", lambda: len(box._replies) == 3, 30)
+        store.refused.add(names[1])
+        now[0] += mailbox.KEEP_REPLIES_S
+        await_that("the others are removed", lambda: store.list(REPLIES) == [names[1]], 30)
+        store.refused.clear()
+
+
 # --- a member that follows ------------------------------------------------------------------------------
 
 
@@ -391,6 +409,16 @@ def test_a_member_that_comes_to_lead_does_itself_what_it_had_forwarded(led_by_on
         assert isinstance(got[0], Reply)
         assert heard == ["aaa"]
         await_that("nothing is left", lambda: not store.list(REQUESTS) + store.list(REPLIES), 30)
+
+
+def test_a_member_that_nobody_else_leads_keeps_its_question_until_it_leads(store: Troubled) -> None:
+    """In the store it would outlive the process, and a later run would act on it."""
+    with members(store) as up:
+        made = up.start("main", timeout_ms=900)
+        thread, got = answered_by(made, Request(RequestKind.FORGET, "aaa", name="never-was"))
+        thread.join(30)
+        assert isinstance(got[0], Reply)
+    assert not [name for name in store.created if name.startswith(REQUESTS)]
 
 
 def test_a_fault_in_one_errand_is_told_and_ends_nothing(store: Troubled) -> None:

@@ -20,11 +20,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import duckdb
+import obstore
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
+from obstore.store import MemoryStore
 from pyspark.sql import SparkSession
 
 from cutwater.protocol.base import records as r
@@ -32,13 +34,14 @@ from cutwater.protocol.base.chain import digest
 from cutwater.protocol.base.effects import TableHead, TableHistory
 from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.protocol.member.publish import duties, perform
-from cutwater.sinks import SinkFailed, open_sinks
+from cutwater.sinks import SinkFailed, footers, open_sinks
 from cutwater.sinks.cleanup import tidy
 from cutwater.sinks.contract import is_data, partition_values
 from cutwater.sinks.delta.log import FORGETS_AFTER
 from cutwater.sinks.delta.sink import DeltaSink, delta
 from cutwater.sinks.delta.sink import _is_elsewhere as is_elsewhere
 from cutwater.sinks.footers import INDEXED_COLUMNS, check_pages, statistics
+from cutwater.sinks.registry import open_sink
 from cutwater.sinks.schemas import misfit
 from cutwater.store.stores import Store, open_store
 from tests.support.builders import committed, journal_of, manifest
@@ -751,6 +754,18 @@ def test_a_commit_that_was_overwritten_is_noticed_and_its_rows_come_again(
     assert ids(table) == [5, 6, 7]
 
 
+def test_a_first_commit_that_was_overwritten_is_noticed_too(make: Make, table: str) -> None:
+    """Both made the table at the same time."""
+    sink = make()
+    publish(sink, 5, [5])
+    assert sink.head() == TableHead(0, 5)
+    theirs = f"{table}-theirs"
+    append(theirs, 100)
+    shutil.copy(Path(theirs, "_delta_log", f"{0:020d}.json"), Path(table, "_delta_log"))
+    with pytest.raises(StoreError, match=r"version 0 of .* overwritten by another writer"):
+        sink.head()
+
+
 # --- whoever has only the store -----------------------------------------------------------------------------
 
 
@@ -1215,3 +1230,42 @@ def test_partition_values_are_read_from_folders_that_name_a_column() -> None:
     name = "1-1-0-a/city/day=2024%2D01/kind=__HIVE_DEFAULT_PARTITION__/other=x/part=0.parquet"
     found = partition_values(name, ["city", "day", "kind", "part"])
     assert found == {"day": "2024-01", "kind": None}
+
+
+def test_a_table_whose_log_is_gone_in_between_is_not_taken_back(make: Make, table: str) -> None:
+    """Who knows what others did in the versions that it had."""
+    sink = make()
+    for transaction in (5, 6, 7):
+        publish(sink, transaction, [transaction])
+    DeltaTable(table).create_checkpoint()
+    for version in (0, 1):
+        Path(table, "_delta_log", f"{version:020}.json").unlink()
+    with pytest.raises(StoreError, match="log no longer goes back that far"):
+        make().rewind(2, 9, 0)
+
+
+def test_a_footer_is_read_from_the_end_of_an_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a bucket in memory: that one on a server behaves so is for the tests with one."""
+    bucket, data = MemoryStore(), BytesIO()
+    pq.write_table(pa.table({f"column {n}": [n, n] for n in range(20)}), data)
+    obstore.put(bucket, "x/part-0.parquet", data.getvalue())
+    wanted = pq.read_metadata(BytesIO(data.getvalue()))
+    assert footers._read_object(bucket, "x/part-0.parquet").equals(wanted)
+    monkeypatch.setattr(footers, "_TAIL", 100)  # far less than the footer has
+    assert footers._read_object(bucket, "x/part-0.parquet").equals(wanted)
+    obstore.put(bucket, "x/cut.parquet", data.getvalue()[:-4])
+    for name in ("x/cut.parquet", "x/gone.parquet"):
+        with pytest.raises(StoreError, match=name):
+            footers._read_object(bucket, name)
+
+
+def test_whoever_only_opens_a_table_knows_since_when_it_is_written_to(
+    make: Make, table: str, store: Store
+) -> None:
+    append(table, 1)
+    append(table, 2)
+    sink = make()
+    publish(sink, 5, [3])
+    opened = open_sink(store, "table")
+    assert opened._since == sink._since == 1
+    assert opened.head() == TableHead(2, 5)

@@ -185,3 +185,20 @@ def test_a_function_without_a_name_needs_one() -> None:
     with pytest.raises(UserError, match=r"Give it one with name="):
         call(lambda rows, epoch: None)
     assert call(lambda rows, epoch: None, name="mail").name == "mail"
+
+
+def test_what_was_done_is_known_by_its_records_and_only_so_many_are_kept(store: Store) -> None:
+    sink = call(print, "note")
+    sink.bind(store, "note", ROWS)
+    assert (sink.head(), sink.find(9)) == (TableHead(-1, 0), -1)
+    assert sink.rewind(-1, 1, -1) == 1
+    for transaction in range(2, REMEMBERED + 4):
+        assert sink.rewind(transaction - 1, transaction, 0) == transaction
+    assert sink.rewind(2, REMEMBERED + 9, 0) is None, "it has gone on since"
+    last = REMEMBERED + 3
+    assert sink.head() == TableHead(last, last)
+    assert len(sink._transactions()) == REMEMBERED
+    assert [sink.find(t) for t in (3, 4, last, last + 5)] == [-1, 4, last, last]
+    with pytest.raises(UserError, match="needs a Spark session and an epoch"):
+        sink.publish(last, last + 1, (), epoch=2)
+    assert sink.publish(last, last, (), epoch=2) is None

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql import types as t
 from pyspark.sql.types import StructType
 
 import cutwater as cw
+from cutwater.protocol.base.errors import UserError
 from cutwater.spark.channel_source import ChannelSource
 from cutwater.spark.feed import Feed, FeedClosed
+from cutwater.spark.plan import Plan, Source, channel_schema, read_plan, row_schema
 from cutwater.store.stores import LocalStore
 from tests.support.spark_helpers import NUMBERS, deliver, numbers, rows_of
 
@@ -215,9 +220,223 @@ def test_what_the_log_has_behind_it_is_forgotten() -> None:
     assert feed.next_position(1) == 1, "it is not known any more"
 
 
-# --- the source, on Spark -------------------------------------------------------------------------------
+# --- the source and its columns, without Spark ------------------------------------------------------------
 
 COLUMNS = StructType().add("id", "long")
+
+
+class Looks:
+    """The columns of files by their address, and which were looked at."""
+
+    def __init__(self, found: dict[str, StructType]) -> None:
+        self.found = found
+        self.looked: list[str] = []
+
+    def columns(self, url: str) -> tuple[list[str], str | None]:
+        self.looked.append(url)
+        return self.found[url].fieldNames(), self.found[url].json()
+
+
+def apart(files: Looks) -> ChannelSource:
+    """A source whose Java side is not there."""
+    source = ChannelSource.__new__(ChannelSource)
+    source.input, source.feed = "a", Feed("a", -1)
+    source._stage, source._columns, source._writers = "reader", COLUMNS.json(), set()
+    source._files = files  # type: ignore[assignment]
+    source._offset = lambda text: SimpleNamespace(json=lambda: text)
+    return source
+
+
+def test_in_a_bucket_one_file_of_each_incarnation_is_looked_at_and_on_a_disk_every_file() -> None:
+    other = StructType().add("id", "string")
+    for place, expected in (
+        ("s3a://b", ["1-0-x/p", "2-1-x/p"]),
+        ("file:///b", ["1-0-x/p", "1-0-x/q", "2-1-x/p"]),
+    ):
+        urls = [f"{place}/a/1/data/{name}" for name in ("1-0-x/p", "1-0-x/q", "2-1-x/p")]
+        files = Looks(dict.fromkeys(urls, COLUMNS))
+        source = apart(files)
+        for url in urls:
+            source._refuse_other_columns(url)
+        assert files.looked == [f"{place}/a/1/data/{name}" for name in expected]
+        changed = f"{place}/a/1/data/3-2-x/p"
+        files.found[changed] = other
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match=r"does not have the columns .* but id string"):
+                source._refuse_other_columns(changed)
+
+
+def test_two_channels_may_have_incarnations_of_the_same_number() -> None:
+    urls = [f"s3a://b/stages/{stage}/1/data/1-0-x/p" for stage in ("a", "b")]
+    files = Looks({urls[0]: COLUMNS, urls[1]: StructType().add("id", "string")})
+    source = apart(files)
+    source._refuse_other_columns(urls[0])
+    with pytest.raises(RuntimeError, match="does not have the columns"):
+        source._refuse_other_columns(urls[1])
+
+
+def test_a_source_has_a_new_offset_for_new_rows_and_for_a_new_incarnation() -> None:
+    source = apart(Looks({}))
+    source.feed = Feed("a", -1, 0, 1)
+    first = source.latestOffset(None, None)
+    assert source.latestOffset(first, None) is first
+    source.feed.add([(0, ["p"], 1)], 0)
+    second = source.latestOffset(first, None)
+    assert json.loads(second.json()) == {"channel": "a", "batch": 0, "incarnation": 1}
+    source.feed = Feed("a", 0, 0, 2)
+    third = source.latestOffset(second, None)
+    assert json.loads(third.json()) == {"channel": "a", "batch": 0, "incarnation": 2}
+    assert source.latestOffset(third, None) is third
+
+
+def test_readers_of_a_channel_declare_that_everything_may_be_null() -> None:
+    at = {"spark.watermarkDelayMs": 1000, "note": "kept"}
+    inner = t.StructType([t.StructField("b", t.IntegerType(), False)])
+    schema = t.StructType(
+        [
+            t.StructField("a", inner, False),
+            t.StructField("list", t.ArrayType(t.IntegerType(), False), False),
+            t.StructField("map", t.MapType(t.StringType(), inner, False), False),
+            t.StructField("at", t.TimestampType(), False, at),
+        ]
+    )
+    may_be = t.StructType([t.StructField("b", t.IntegerType(), True)])
+    assert t.StructType.fromJson(json.loads(channel_schema("s", schema))) == t.StructType(
+        [
+            t.StructField("a", may_be, True),
+            t.StructField("list", t.ArrayType(t.IntegerType(), True), True),
+            t.StructField("map", t.MapType(t.StringType(), may_be, True), True),
+            t.StructField("at", t.TimestampType(), True, {"note": "kept"}),
+        ]
+    )
+    assert row_schema(schema) == t.StructType.fromJson(json.loads(channel_schema("s", schema)))
+
+
+class Unheard(t.AtomicType):
+    """A type of a later Spark."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "fix"),
+    [(t.CalendarIntervalType(), "carry it as two numbers"), (Unheard(), "cast it to a string or a number")],
+)
+def test_a_type_that_no_file_can_hold_is_refused_wherever_it_is(kind: t.DataType, fix: str) -> None:
+    deep = t.StructType().add("m", t.MapType(t.StringType(), t.ArrayType(kind)))
+    with pytest.raises(UserError, match=rf"its column 'm.value\[\]' has type .*; {fix}"):
+        channel_schema("s", deep)
+    with pytest.raises(UserError, match=rf"its column 'm.key' has type .*; {fix}"):
+        channel_schema("s", t.StructType().add("m", t.MapType(kind, t.StringType())))
+
+
+def test_only_a_source_of_one_place_is_the_same_for_two_readers() -> None:
+    options = (("path", "/in"),)
+    assert Source("rate", options).is_shareable
+    assert Source("parquet", options, "a").is_shareable
+    assert Source("parquet", ()).is_shareable
+    assert not Source("parquet", options).is_shareable
+
+
+# --- what a plan says, on a model of Spark's tree --------------------------------------------------------------
+
+
+class Listed:
+    """A sequence or an option of Scala's."""
+
+    def __init__(self, *items: Any) -> None:
+        self.items = items
+
+    def size(self) -> int:
+        return len(self.items)
+
+    def apply(self, at: int) -> Any:
+        return self.items[at]
+
+    def isDefined(self) -> bool:
+        return bool(self.items)
+
+    def get(self) -> Any:
+        return self.items[0]
+
+    def iterator(self) -> Any:
+        left = list(self.items)
+        return SimpleNamespace(hasNext=lambda: bool(left), next=lambda: left.pop(0))
+
+
+class Node:
+    """A node of an analysed plan; what Spark has as methods without arguments is given by name."""
+
+    def __init__(self, kind: str, *below: Node, **says: Any) -> None:
+        self.nodeName = lambda: kind
+        self.children = lambda: Listed(*below)
+        for name, value in says.items():
+            setattr(self, name, lambda value=value: value)
+
+
+def channel_node(name: str) -> Node:
+    return Node("StreamingExecutionRelation", source=SimpleNamespace(toString=lambda: name))
+
+
+def files_node(path: str, *tables: str, **options: str) -> Node:
+    pairs = [SimpleNamespace(_1=lambda k=k: k, _2=lambda v=v: v) for k, v in options.items()]
+    named = [
+        SimpleNamespace(identifier=lambda t=t: SimpleNamespace(unquotedString=lambda: t)) for t in tables
+    ]
+    source = SimpleNamespace(
+        className=lambda: "Parquet", options=lambda: Listed(*pairs), paths=lambda: Listed(path),
+        catalogTable=lambda: Listed(*named),
+    )  # fmt: skip
+    return Node("StreamingRelation", dataSource=source)
+
+
+def topic_node(*tables: str, **options: str) -> Node:
+    named = [SimpleNamespace(toString=lambda t=t: t) for t in tables]
+    found = SimpleNamespace(asCaseSensitiveMap=lambda: options)
+    return Node("StreamingRelationV2", sourceName="Kafka", extraOptions=found, identifier=Listed(*named))
+
+
+def plan_of(root: Node) -> Plan:
+    query = SimpleNamespace(analyzed=lambda: root)
+    frame: Any = SimpleNamespace(_jdf=SimpleNamespace(queryExecution=lambda: query))
+    return read_plan(frame)
+
+
+def test_a_plan_names_its_sources_in_their_order_and_numbers_the_logs_of_native_ones() -> None:
+    files = files_node("/in", maxFilesPerTrigger="1")
+    topic = topic_node(Subscribe="t")
+    found = plan_of(Node("Union", files, Node("Join", channel_node("a"), topic), Node("Filter", files)))
+    assert found.sources == (
+        Source("parquet", (("maxfilespertrigger", "1"), ("path", "/in"))),
+        Source("channel", (), "a"),
+        Source("kafka", (("subscribe", "t"),)),
+        Source("parquet", (("maxfilespertrigger", "1"), ("path", "/in"))),
+    )
+    assert [leaf.log for leaf in found.leaves] == [0, None, 1, 0], "what is read twice has one log"
+    assert [leaf.channel for leaf in found.leaves] == [None, "a", None, None]
+    assert (found.has_watermark, found.fan_in_watermark) == (False, ())
+
+
+@pytest.mark.parametrize("kind", ["EventTimeWatermark", "UpdateEventTimeWatermarkColumn"])
+def test_a_watermark_above_several_channels_is_seen(kind: str) -> None:
+    one, two = channel_node("a"), channel_node("b")
+    both = plan_of(Node("Aggregate", Node(kind, Node("Union", one, two))))
+    assert (both.has_watermark, both.fan_in_watermark) == (True, ("a", "b"))
+    each = plan_of(Node("Join", Node(kind, one), Node(kind, two)))
+    assert (each.has_watermark, each.fan_in_watermark) == (True, ())
+    beside = plan_of(Node(kind, Node("Union", one, files_node("/in"))))
+    assert (beside.has_watermark, beside.fan_in_watermark) == (True, ())
+
+
+def test_a_source_that_is_a_table_is_known_by_the_tables_name() -> None:
+    for with_name, without in (
+        (files_node("/in", "db.t"), files_node("/in")),
+        (topic_node("db.t"), topic_node()),
+    ):
+        named, unnamed = (plan_of(node).leaves[0] for node in (with_name, without))
+        assert "table=db.t" in named.place
+        assert "table" not in unnamed.place
+
+
+# --- the source, on Spark -------------------------------------------------------------------------------
 
 
 def channel(spark: SparkSession, folder: Path, batches: int, rows: int = 10) -> ChannelSource:

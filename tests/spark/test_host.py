@@ -4,6 +4,10 @@ but Spark, whose queries are modelled."""
 from __future__ import annotations
 
 import json
+import logging
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +15,13 @@ from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import pyspark
 import pytest
-from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
 from cutwater.cluster.kv import MemoryCluster
@@ -22,7 +30,8 @@ from cutwater.plan.graph import StageDef
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.records import SinkSpec, StageSpec, Topology
-from cutwater.protocol.base.wire import Heartbeat, Reply, Request, RequestKind
+from cutwater.protocol.base.watermark import NONE, WatermarkKind
+from cutwater.protocol.base.wire import Ack, Heartbeat, Reply, Request, RequestKind
 from cutwater.protocol.leader.coordinator_actions import CoordinatorConfig
 from cutwater.protocol.leader.leader import LeaderConfig
 from cutwater.protocol.member.config import MemberConfig
@@ -31,13 +40,14 @@ from cutwater.runtime import runtime
 from cutwater.runtime.mailbox import new_id
 from cutwater.runtime.runtime import Runtime
 from cutwater.sinks import parquet, parquet_files
-from cutwater.spark import host
+from cutwater.spark import host, session
 from cutwater.spark.checkpoint import incarnations as folders
 from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.spark.feed import Feed
-from cutwater.spark.micro_batch import BatchWriter
+from cutwater.spark.micro_batch import BatchWriter, StopAsked
+from cutwater.store.at_rest import manifest_of
 from cutwater.store.stores import LocalStore, open_store
-from tests.support.modelled_query import SPARK, Frame, Numbers, Query
+from tests.support.modelled_query import SPARK, Frame, Numbers, Query, Rows
 from tests.support.spark_helpers import await_that
 
 SCHEMA = StructType([StructField("id", LongType())])
@@ -56,6 +66,7 @@ class Running:
         self.channel = SimpleNamespace(name="source", feed=Feed("source", -1))
         self.copied = Frame(self.store, None, self.channel)
         self.leaves = (Leaf(format="numbers", log=0),)
+        self.with_watermark: set[str] = set()
         self._boots = 0
         self.up: Runtime | None = None
 
@@ -92,15 +103,20 @@ class Running:
         self.up.start()
         return self.up
 
-    @staticmethod
     def _built(
-        name: str, frame: Frame, inputs: tuple[str, ...], leaves: tuple[Leaf, ...], channels: Any, *sinks: Any
+        self,
+        name: str,
+        frame: Frame,
+        inputs: tuple[str, ...],
+        leaves: tuple[Leaf, ...],
+        channels: Any,
+        *sinks: Any,
     ) -> Any:
         definition = StageDef(name, print, inputs, False, sinks, "append", "0s", 0, False, False, None)
         return SimpleNamespace(
             name=name, definition=definition, frame=frame, schema=SCHEMA, channels=channels,
-            plan=SimpleNamespace(has_watermark=False, leaves=leaves), has_readers=not sinks,
-            has_native_source=not inputs,
+            plan=SimpleNamespace(has_watermark=name in self.with_watermark, leaves=leaves),
+            has_readers=not sinks, has_native_source=not inputs,
         )  # fmt: skip
 
     def stop(self) -> None:
@@ -162,6 +178,8 @@ def test_once_takes_what_is_there_and_ends(shop: Running) -> None:
     assert shop.shown() == [0, 1, 2]
     assert shop.source.queries[0].said["trigger"] == {"availableNow": True}
     assert "availableNow" not in shop.copied.queries[0].said["trigger"]
+    assert len(shop.source.queries) == 1
+    assert not [line for line in shop.told if "has lost its query" in line]
 
 
 @pytest.mark.parametrize("which", ["source", "copied"])
@@ -626,3 +644,292 @@ def test_a_leader_asks_the_tables_of_its_own_sinks_and_of_those_of_others(
     monkeypatch.setattr(runtime, "find_version", lambda store, sink, transaction: (sink, transaction))
     assert made._perform(fx.FindTableVersion("own", 5)) == 6
     assert made._perform(fx.FindTableVersion("theirs", 5)) == ("theirs", 5)
+
+
+def test_only_stages_with_a_watermark_report_one(shop: Running) -> None:
+    shop.with_watermark = {"copied"}
+    made = shop.start(every_ms=3_600_000)
+    await_that("rows to cut behind", lambda: _has_rows(shop), 30)
+    epoch = shop.ask(RequestKind.CHECKPOINT).epoch
+    assert epoch is not None
+    found = manifest_of(shop.store, made.member.journal.state.committed[epoch])
+    kinds = {name: report.watermark.kind for name, report in found.stages.items()}
+    assert kinds == {"source": WatermarkKind.NONE, "copied": WatermarkKind.UNKNOWN}
+
+
+def test_a_query_that_was_stopped_begins_no_batch_any_more(shop: Running) -> None:
+    made = shop.start()
+    shop.await_shown(3)
+    query = newest(shop.source)
+    made.hosts["source"].join()
+    with pytest.raises(StopAsked):
+        query.said["function"](Rows(pa.table({"id": [3]})), 1)
+
+
+def test_who_looks_for_a_commit_is_done_when_it_is_there(
+    shop: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = shop.start(every_ms=3_600_000)
+    await_that("the first rows", lambda: _has_rows(shop), 30)
+    pokes: list[str] = []
+    monkeypatch.setattr(made.shell, "poke", pokes.append)
+    made.hosts["source"]._look_for_commit(0)
+    assert pokes == ["stage source"]
+
+
+def test_spark_is_asked_whether_a_query_waits_and_one_that_has_ended_does_not(shop: Running) -> None:
+    made = shop.start(every_ms=3_600_000)
+    await_that("the first rows", lambda: _has_rows(shop), 30)
+    hosting, stage = made.hosts["source"], made.member.stages["source"]
+    heard: list[bool] = []
+    hosting._on_spark_says = lambda stage, waits: heard.append(waits)  # type: ignore[method-assign]
+    for status in (
+        {"message": host.WAITING, "isTriggerActive": False},
+        {"message": host.WAITING, "isTriggerActive": True},
+        {"message": "Processing new data", "isTriggerActive": False},
+        None,
+    ):
+        hosting._ask_spark(SimpleNamespace(status=status), stage)
+    await_that("all answers", lambda: len(heard) == 4, 30)
+    assert heard == [True, False, False, False]
+
+
+def test_a_source_that_is_read_in_one_batch_has_given_all_when_that_is_committed(shop: Running) -> None:
+    made = shop.start(every_ms=3_600_000)
+    await_that("the first rows", lambda: _has_rows(shop), 30)
+    hosting = made.hosts["source"]
+    writer = hosting.writer
+    assert writer is not None
+    assert writer.last == 0
+    await_that("the commit", lambda: shop.store.exists(f"{writer.folder}commits/0"), 30)
+
+    def query(executor: str, looked: bool = False) -> Any:
+        kind = SimpleNamespace(getClass=lambda: SimpleNamespace(getSimpleName=lambda: executor))
+        execution = SimpleNamespace(noNewData=lambda: looked, triggerExecutor=lambda: kind)
+        return SimpleNamespace(_jsq=SimpleNamespace(streamingQuery=lambda: execution))
+
+    assert hosting._has_taken_all(query("SingleBatchExecutor"), writer)
+    assert hosting._has_taken_all(query("MultiBatchExecutor", looked=True), writer)
+    assert not hosting._has_taken_all(query("MultiBatchExecutor"), writer)
+    shop.store.put(f"{writer.folder}offsets/1", b"planned, and not committed")
+    assert not hosting._has_taken_all(query("SingleBatchExecutor"), writer)
+    shop.store.delete([f"{writer.folder}offsets/1"])
+    writer.last = 1
+    assert not hosting._has_taken_all(query("SingleBatchExecutor"), writer), "its last batch is not committed"
+    writer.last = None
+    assert not hosting._has_taken_all(query("SingleBatchExecutor"), writer), "it has prepared nothing"
+
+
+def test_spark_is_started_in_a_group_of_its_own_and_py4j_says_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    launched: list[Any] = []
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    monkeypatch.setattr(SparkContext, "_jvm", None)
+    monkeypatch.setattr(SparkContext, "_ensure_initialized", lambda gateway: launched.append(gateway))
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    monkeypatch.setattr(session, "launch_gateway", lambda conf, how: (dict(conf.getAll()), how))
+    root, py4j = logging.getLogger(), logging.getLogger("py4j")
+    monkeypatch.setattr(root, "filters", [])
+    monkeypatch.setattr(py4j, "level", logging.INFO)
+    session._launch_apart("shop", "local[2]", {"spark.x": "y"})
+    conf = {"spark.master": "local[2]", "spark.app.name": "cutwater shop", "spark.x": "y"}
+    assert launched == [(conf, {"process_group": 0})]
+    assert py4j.level == logging.CRITICAL
+    assert len(root.filters) == 1
+    monkeypatch.setattr(SparkContext, "_gateway", object())
+    session._launch_apart("shop", "local[2]", {})
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    session._launch_apart("shop", "local[2]", {})
+    assert len(launched) == 1, "there is one already"
+
+
+def test_a_stage_is_silent_when_nothing_has_happened_for_long(shop: Running) -> None:
+    made = shop.start(every_ms=3_600_000, idle_after_s=60.0)
+    await_that("the first rows", lambda: _has_rows(shop), 30)
+    hosting, stage = made.hosts["source"], made.member.stages["source"]
+    assert not hosting._is_silent(stage)
+    hosting.active_at -= 61
+    assert hosting._is_silent(stage)
+
+
+def test_a_part_of_a_checkpoint_is_timed_once_and_handed_on_each_time(
+    shop: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = shop.start(every_ms=3_600_000)
+    await_that("the first rows", lambda: _has_rows(shop), 30)
+    timed: list[int] = []
+    own: list[Any] = []
+    sent: list[Any] = []
+    monkeypatch.setattr(made.times, "acked", timed.append)
+    monkeypatch.setattr(made.leader, "on_message", own.append)
+    monkeypatch.setattr(made.links, "send", lambda to, message: sent.append((to, message)))
+    part = Ack("main", "boot1", 90, 1_000, 1, True, None, NONE, {})
+    refusal = Ack("main", "boot1", 91, 1_001, 1, False, "no", NONE, {})
+    later = Ack("main", "boot1", 91, 1_001, 1, True, None, NONE, {})
+    for to, ack in (("main", part), ("other", part), ("other", refusal), ("other", later)):
+        made._acknowledge(to, ack)
+    assert timed == [90, 91]
+    assert own == [part]
+    assert sent == [("other", part), ("other", refusal), ("other", later)]
+
+
+def test_a_stage_is_not_quiet_any_more_when_its_drain_has_come_to_nothing(shop: Running) -> None:
+    made = shop.start(every_ms=3_600_000)
+    await_that("the first rows", lambda: _has_rows(shop), 30)
+    hosting, stage = made.hosts["copied"], made.member.stages["copied"]
+    stage.quiet = True
+    made.shell.call(lambda: hosting._see_to_drain(stage))
+    await_that("it is not quiet", lambda: not stage.quiet, 10)
+    assert len(shop.copied.queries) == 1
+
+
+# --- sessions, on a model of Spark's Java side ----------------------------------------------------------------
+
+
+class Settings(dict[str, str]):
+    """Settings as Spark's and Hadoop's own are asked for them."""
+
+    def set(self, key: str, value: str) -> None:
+        self[key] = value
+
+
+class Session(SparkSession):
+    """A session without a JVM."""
+
+    def __init__(self) -> None:
+        self.settings, self.hadoop = Settings(), Settings()
+        self.schemes = {"file"}
+        self.stopped: BaseException | None = None
+        self.level = ""
+
+    @property
+    def conf(self) -> Any:
+        return self.settings
+
+    @property
+    def sparkContext(self) -> Any:
+        def find(scheme: str, _: Any) -> None:
+            if scheme not in self.schemes:
+                raise Py4JJavaError("no", SimpleNamespace(_target_id="x", _gateway_client=None))
+
+        fs = SimpleNamespace(FileSystem=SimpleNamespace(getFileSystemClass=find))
+        version = SimpleNamespace(VersionInfo=SimpleNamespace(getVersion=lambda: "3.4.2"))
+        hadoop = SimpleNamespace(fs=fs, util=version)
+        jvm = SimpleNamespace(org=SimpleNamespace(apache=SimpleNamespace(hadoop=hadoop)))
+        return SimpleNamespace(
+            _jsc=SimpleNamespace(hadoopConfiguration=lambda: self.hadoop),
+            _jvm=jvm,
+            setLogLevel=self._set_level,
+        )
+
+    def _set_level(self, level: str) -> None:
+        if self.stopped is not None:
+            raise self.stopped
+        self.level = level
+
+    def stop(self) -> None:
+        if self.stopped is not None:
+            raise self.stopped
+
+
+@pytest.fixture
+def no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.usefixtures("no_server")
+def test_a_session_of_others_gets_what_every_query_needs() -> None:
+    for provider, version in (("", "1"), ("x.HDFSBackedStateStoreProvider", "1"), (session.ROCKSDB, "2")):
+        given = Session()
+        if provider:
+            given.settings[session.PROVIDER] = provider
+        session.adopt_session(given)
+        assert session.NEEDED.items() <= given.settings.items()
+        assert given.settings["spark.sql.streaming.stateStore.checkpointFormatVersion"] == version
+        assert given.hadoop == {}
+    with pytest.raises(UserError, match="is no SparkSession"):
+        session.adopt_session("local")
+    connect = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})
+    with pytest.raises(UserError, match="this is a Spark Connect session"):
+        session.adopt_session(connect())
+
+
+@pytest.mark.usefixtures("no_server")
+def test_spark_is_given_the_server_of_the_environment_unless_the_user_has_set_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def told(**before: str) -> dict[str, str]:
+        given = Session()
+        given.hadoop.update({f"fs.s3a.endpoint{key}": value for key, value in before.items()})
+        session.adopt_session(given)
+        return {key.removeprefix("fs.s3a."): value for key, value in given.hadoop.items()}
+
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "here")
+    assert told() == {"endpoint.region": "here"}
+    monkeypatch.setenv("AWS_REGION", "there")
+    assert told() == {"endpoint.region": "there"}
+    assert told(**{".region": "own"}) == {"endpoint.region": "own"}
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://a")
+    server = {"endpoint": "http://a", "path.style.access": "true", "endpoint.region": "there"}
+    assert told() == told(**{"": "http://a"}) == server
+    assert told(**{"": "http://own"}) == {"endpoint": "http://own", "endpoint.region": "there"}
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://b")
+    assert told()["endpoint"] == "http://b"
+
+
+def test_it_is_said_what_spark_lacks_to_reach_a_bucket() -> None:
+    given = Session()
+    session.check_reach(given, "file:///x")
+    with pytest.raises(UserError, match=r"spark.jars.packages=org.apache.hadoop:hadoop-aws:3\.4\.2"):
+        session.check_reach(given, "s3a://b/x")
+    with pytest.raises(UserError, match="put a Hadoop file system for gs://"):
+        session.check_reach(given, "gs://b/x")
+
+
+def test_spark_s_python_is_that_of_this_process_unless_the_user_has_chosen_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", "mine")
+    session._use_quick_python()
+    assert os.environ["PYSPARK_PYTHON"] == "mine"
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    session._use_quick_python()
+    launcher = os.environ["PYSPARK_PYTHON"]
+    assert launcher != sys.executable
+    show = "import os, sys; print(sys.executable, os.environ['PYTHONPATH'])"
+    said = subprocess.run(
+        [launcher, "-S", "-c", show],
+        env={"PYTHONPATH": "/a:/spark/python/lib/pyspark.zip:/spark/python/lib/py4j-0.10-src.zip:/b"},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert said.stdout.split() == [sys.executable, "/a:/b"]
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    monkeypatch.setattr(pyspark, "__file__", "/spark/python/lib/pyspark.zip/pyspark/__init__.py")
+    session._use_quick_python()
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
+
+
+def test_a_session_whose_jvm_is_gone_makes_way_for_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = Session()
+    for is_gone in (False, True):
+        process = SimpleNamespace(poll=lambda is_gone=is_gone: 137 if is_gone else None)
+        gateway = SimpleNamespace(proc=process)
+        monkeypatch.setattr(SparkContext, "_gateway", gateway)
+        monkeypatch.setattr(SparkContext, "_jvm", "jvm")
+        monkeypatch.setattr(SparkContext, "_active_spark_context", "context")
+        monkeypatch.setattr(SparkSession, "_instantiatedSession", given)
+        monkeypatch.setattr(SparkSession, "_activeSession", given)
+        given.stopped = Py4JNetworkError("gone") if is_gone else None
+        session.hush(given)
+        session.end_session(given)
+        assert given.level == "OFF"
+        assert (SparkContext._gateway, SparkContext._jvm) == ((None, None) if is_gone else (gateway, "jvm"))
+        left = (
+            SparkContext._active_spark_context,
+            SparkSession._instantiatedSession,
+            SparkSession._activeSession,
+        )
+        assert left == ((None, None, None) if is_gone else ("context", given, given))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -22,7 +23,7 @@ from cutwater.protocol.base.errors import UserError
 from cutwater.runtime.second_process import claim
 from cutwater.store import presence
 from cutwater.store import process_identity as identity
-from cutwater.store.presence import Presence, Watch, silence_s
+from cutwater.store.presence import SLACK_S, Presence, Watch, silence_s
 from cutwater.store.process_identity import ProcessId, exists, this_process
 from cutwater.store.status import REPORT_REMOTE_S, REPORT_S, read_status
 from cutwater.store.stores import LocalStore, Store, open_store
@@ -139,6 +140,19 @@ def test_looking_for_long_is_shown(store: Store) -> None:
     assert shown.stderr.startswith("looking whether the pipeline is running ...\n")
     shown = CliRunner().invoke(app, ["gc", "--json", "--store", store.url])
     assert shown.stderr == ""
+
+
+def test_whoever_looks_is_told_before_each_further_look(store: Store) -> None:
+    put_status(store)
+    for look, nobody in ((Watch.running, None), (Watch.settle, [Presence.SILENT])):
+        moments = itertools.count(0.0, SLACK_S / 2)
+        watch = Watch(store, lambda moments=moments: next(moments))  # type: ignore[misc]
+        watch.every_s = 0.0
+        ticks: list[int] = []
+        found: Any = look(watch, lambda ticks=ticks: ticks.append(1))  # type: ignore[misc]
+        assert (found and [one.presence for one in found]) == nobody
+        assert len(ticks) >= 2
+        assert next(moments) == (len(ticks) + 1) * SLACK_S / 2, "one look more than ticks"
 
 
 def test_one_that_leads_is_preferred_among_those_that_run(store: Store) -> None:

@@ -17,12 +17,13 @@ from itertools import count
 from pathlib import Path
 from threading import Barrier
 
+import obstore
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cutwater.protocol.base.errors import StoreError
-from cutwater.store.stores import LocalStore, Store, StoreUnavailable, open_store
+from cutwater.store.stores import LocalStore, ObjectStore, Store, StoreUnavailable, open_store
 
 DEADLINE_SECONDS = 60
 
@@ -595,3 +596,10 @@ def test_a_copy_to_where_something_is_leaves_that_there(local: LocalStore) -> No
     local.create("b", b"y")
     local.copy("a", "b")
     assert local.read("b") == b"y"
+
+
+def test_a_bucket_that_was_tried_out_is_as_it_was() -> None:
+    store = open_store("memory://", create=True)
+    assert isinstance(store, ObjectStore)
+    store.check_usable(write=True)
+    assert obstore.list(store._bucket).collect() == []

@@ -9,14 +9,14 @@ import pytest
 
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base import records as r
-from cutwater.protocol.base.errors import UserError
+from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.log import append
 from cutwater.protocol.base.wire import Reply, Request, RequestKind
 from cutwater.protocol.leader import steering
 from cutwater.protocol.member.journal import KEPT_ANSWERS, Journal
 from cutwater.runtime.restore import check_topology, differences
-from cutwater.store.at_rest import carry_out, drive, read_journal
+from cutwater.store.at_rest import PATIENCE, carry_out, drive, read_journal
 from cutwater.store.stores import LocalStore, open_store
 from tests.support.builders import pipeline, stage
 from tests.support.live_leader import LiveLeader
@@ -486,3 +486,31 @@ def test_a_store_of_another_graph_is_refused_with_what_differs(store: LocalStore
     check_topology(store, ONE)
     with pytest.raises(UserError, match="is not the one in this code: stage 'new' is new; stage 's' is gone"):
         check_topology(store, pipeline(stage("new", member="main")))
+
+
+def test_a_command_gives_up_on_a_store_that_never_answers_and_not_on_one_that_does_in_time(
+    tmp_path: Path,
+) -> None:
+    class Failing(LocalStore):
+        left = 0
+
+        def read(self, name: str) -> bytes | None:
+            self.left -= 1
+            if self.left >= 0:
+                raise OSError("the store does not answer")
+            return b"x"
+
+    def ask(times: int) -> fx.Procedure[list[bytes]]:
+        found = []
+        for _ in range(times):
+            answer = yield fx.Read("a")
+            if answer is not fx.FAILED:
+                found.append(answer)
+        return found
+
+    store = Failing(tmp_path)
+    store.left = PATIENCE
+    assert drive(store, ask(PATIENCE + 1)) == [b"x"]
+    store.left = PATIENCE + 1
+    with pytest.raises(StoreError, match="does not answer"):
+        drive(store, ask(5 * PATIENCE))

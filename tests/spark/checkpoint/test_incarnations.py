@@ -25,7 +25,7 @@ from cutwater.protocol.base.records import (
 )
 from cutwater.protocol.base.watermark import NONE
 from cutwater.protocol.member.retention import deletable_states
-from cutwater.spark.checkpoint.folder import Voucher
+from cutwater.spark.checkpoint.folder import SparkFolder, Voucher
 from cutwater.spark.checkpoint.incarnations import (
     Cache,
     _to_take_over,
@@ -119,6 +119,19 @@ def test_a_batch_is_committed_when_spark_says_so(store: Store) -> None:
     write_prepared(store, STAGE, 1, 1, prepared(2))
     assert prepared_again(store, STAGE, 1, 1, 1) == prepared(1)
     assert committed(store, STAGE, 1, 1, 2) is None
+
+
+def test_the_last_committed_batch_has_its_record_and_is_none_before_the_folder_began(store: Store) -> None:
+    def last(start: int, *names: str) -> int:
+        return SparkFolder(store, "f/", Cache(), [f"f/{name}" for name in names]).last_committed(start)
+
+    whole = [f"{kind}/{batch}" for batch in (1, 2, 3) for kind in ("offsets", "commits")]
+    assert last(-1) == -1
+    assert last(-1, *whole) == -1
+    assert last(2, *whole, "prepared/1.json") == 2
+    assert last(-1, *whole, "prepared/1.json", "prepared/2.json") == 2
+    assert last(1, *whole, "prepared/2.json", "prepared/3.json") == 3
+    assert last(1, *whole, "prepared/2.json", "prepared/4.json") == 2
 
 
 def test_a_folder_begun_at_a_later_batch_counts_from_there(store: Store) -> None:
@@ -353,6 +366,8 @@ def test_schema_files_are_found_in_the_new_folder(store: Store) -> None:
     query.run()
     assert spans(store)[f"{query.prefix}state/0/_metadata/v2/0"] == (0, 0)
     assert spans(store)[f"{query.prefix}state/0/_metadata/v2/1"] == (1, FOREVER)
+    assert spans(store)[f"{query.prefix}state/0/_stateSchema/default/0_a"] == (0, FOREVER)
+    assert spans(store)[f"{query.prefix}state/0/_stateSchema/default/1_b"] == (1, FOREVER)
 
 
 # --- what a checkpoint names ----------------------------------------------------------------------------
@@ -387,6 +402,10 @@ def test_a_batch_needs_its_newest_snapshot_and_what_came_after(store: Store) -> 
         "state/0/1/6_1x5x1.changelog",
         "state/0/1/6_1x5x1.changelog.crc",
     }
+
+
+def test_the_first_batch_needs_what_describes_its_state(store: Store) -> None:
+    assert new_query(store).run().named(0) >= {"state/0/_metadata/metadata", "state/0/0/_metadata/schema"}
 
 
 def test_a_batch_needs_all_that_it_has_read_of_a_source(store: Store) -> None:
@@ -502,6 +521,17 @@ def test_a_snapshot_frees_what_it_replaces_only_from_the_next_batch_on(store: St
     query.snapshot(10, 0, ["t2"])
     assert span("state/0/0/7_1x6x0.zip") == (6, 11)
     assert span("state/0/0/SSTs/t2") == (6, FOREVER)
+
+
+def test_a_batch_that_is_committed_while_a_folder_is_looked_at_counts(store: Store) -> None:
+    """A checkpoint may be of it, and do without what the snapshots replace only from then on."""
+    query = new_query(store).run(4)
+    query.snapshot(3, 0, [])
+    looked = SparkFolder(store, query.prefix, Cache())
+    query.run()
+    found = looked.spans(live=True)
+    assert found["commits/4"] == (4, 5)
+    assert found["state/0/0/2_1x1x0.changelog"] == (1, 4)
 
 
 def test_a_folder_that_was_never_finished_goes(store: Store) -> None:
@@ -777,6 +807,14 @@ def test_a_checkpoint_that_is_damaged_after_the_restore_is_not_taken(store: Stor
     assert list_folders(store, STAGE, 2) == []
 
 
+def test_it_is_told_which_state_nobody_but_spark_vouches_for(store: Store) -> None:
+    query = new_query(store).run(3)
+    found = check_newest(store, STAGE, 1, 1, 2, None)
+    files = [f"state/0/{p}/{n + 1}_1x{n}x{p}.changelog" for p in (0, 1) for n in range(3)]
+    assert found == sorted([*files, *(f"{name}.crc" for name in files)])
+    assert check_newest(store, STAGE, 1, 1, 2, report(2, query.state(2) or {})) == []
+
+
 def test_source_logs_that_are_written_anew_are_vouched_for(store: Store) -> None:
     new_query(store).run(5)
     make_folder(store, STAGE, 1, 2, 1, None, 4, log_interval=2)
@@ -798,6 +836,41 @@ def test_batches_vouch_for_the_logs_of_file_sources_beside_channels(store: Store
     assert sorted(known) == [
         "offsets/5", "offsets/6", "sources/0/2.compact", "sources/0/5.compact", "sources/0/6"
     ]  # fmt: skip
+
+
+def test_batches_vouch_for_where_a_source_that_reads_no_files_began(store: Store) -> None:
+    voucher = Voucher(
+        store, "f/", [Leaf(None, "kafka", "t", log=0), Leaf("a"), Leaf(None, "rate", "", log=1)]
+    )
+    store.put("f/sources/0/0", b"began")
+    for batch in range(3):
+        plan = f'v1\n{{}}\n{{"t":{{"0":{batch}}}}}\n{{"channel":"a","batch":1,"incarnation":1}}\n5'.encode()
+        known = voucher.checksums(batch, plan)
+        assert known["sources/0/0"] == digest(b"began")
+        assert "sources/1/0" not in known, "it has not begun yet"
+        assert known[f"offsets/{batch}"] == digest(plan)
+    store.put("f/sources/1/0", b"later")
+    assert voucher.checksums(3, plan)["sources/1/0"] == digest(b"later")
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_copy_that_fails_is_told_from_a_file_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_gone: bool
+) -> None:
+    store = open_store(str(tmp_path / "store"), create=True)
+    query = new_query(store).run(3)
+
+    def fail(source: str, target: str) -> None:
+        if is_gone:
+            store.delete([f"{query.prefix}offsets/2"])
+        raise OSError("no")
+
+    monkeypatch.setattr(store, "copy", fail)
+    if is_gone:
+        assert find_state(store, STAGE, 1, 1, 2, "checkpoints/4-9/state/clean/", Cache()) is None
+    else:
+        with pytest.raises(OSError, match="no"):
+            find_state(store, STAGE, 1, 1, 2, "checkpoints/4-9/state/clean/", Cache())
 
 
 @pytest.mark.parametrize("name", ["commits/0", "offsets/0", "cutwater/base.json", "cutwater/complete"])
@@ -823,6 +896,32 @@ def test_the_next_plan_reads_nothing_more_and_works_with_the_later_watermark() -
     plan = parse_offsets("x", next_plan("x", data, 70, 90))
     assert plan == Offsets(70, 100, {"a": "b"}, ('{"logOffset":3}', None))
     assert parse_offsets("x", next_plan("x", data, 70, 200)).timestamp_ms == 200
+
+
+def test_a_query_is_to_show_first_what_its_last_batch_has_closed(store: Store) -> None:
+    query = new_query(store).run(2)
+
+    def due() -> dict[str, bytes]:
+        return SparkFolder(store, query.prefix, Cache()).due_plan(77)
+
+    assert due() == {}, "the watermark has not moved"
+    query.put("commits/1", b'v2\n{"nextBatchWatermarkMs":9}')
+    (name,) = due()
+    assert name == "offsets/2"
+    plan = parse_offsets(name, due()[name])
+    assert (plan.watermark_ms, plan.timestamp_ms, plan.sources) == (9, 77, ('{"logOffset":1}',))
+    query.put("offsets/1", b'v1\n{"batchWatermarkMs":9,"conf":{}}\n{"logOffset":1}')
+    assert due() == {}, "the last batch worked with that watermark"
+    query.put("offsets/1", b'v1\n{}\n{"logOffset":1}\n{"channel":"a","batch":3,"incarnation":1}')
+    assert due() == {}, "a query that reads a channel gets a batch anyway"
+    query.put("offsets/1", b'v1\n{}\n{"logOffset":1}')
+    assert due()
+    store.delete([f"{query.prefix}state/0/_metadata/metadata"])
+    assert due() == {}, "without state nothing can be closed"
+    store.delete([f"{query.prefix}offsets/1"])
+    assert due() == {}
+    make_folder(store, STAGE, 2, 1, None, None)
+    assert SparkFolder(store, spark_prefix(STAGE, 2, 1), Cache()).due_plan(77) == {}
 
 
 def test_sources_that_have_given_nothing_yet_are_native() -> None:

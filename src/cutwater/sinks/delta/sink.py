@@ -163,6 +163,11 @@ class DeltaSink(Sink):
             configuration = table.metadata().configuration
             self._is_ours = configuration.get(log.MADE_BY) == log.CUTWATER
             self._problem = self._find_problem(table) if self._schema is not None else None
+        newest = self._commit_at(self._version)
+        if (
+            newest is not None and self._app in newest.transactions
+        ):  # such as that with which we made the table
+            self._own_version = newest.version
         if self._transaction == 0:
             self._look_back()
         if log.FORGETS_AFTER in configuration:
