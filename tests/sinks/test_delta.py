@@ -358,6 +358,14 @@ def test_other_partition_columns_are_refused(make: Make, table: str) -> None:
         make(partition_by="city")
 
 
+@pytest.mark.parametrize("folder", ["per%20cent", "back\\slash"])
+def test_a_path_that_the_delta_library_takes_for_another_is_refused(
+    tmp_path: Path, store: Store, folder: str
+) -> None:
+    with pytest.raises(UserError, match="Choose a path without them"):
+        delta(str(tmp_path / folder / "out")).bind(store, "out", ROWS)
+
+
 def test_a_partition_column_whose_folders_are_hidden_is_refused(make: Make) -> None:
     with pytest.raises(UserError, match="begins with a dot"):
         make(schema(**{"id": "long", ".day": "string"}), partition_by=".day")

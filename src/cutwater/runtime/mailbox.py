@@ -41,7 +41,7 @@ REMEMBERED_LINES = 100
 """So many lines are not told again."""
 KEEP_REPLIES_S = 900.0
 KEEP_REPLIES = 1_000
-_SAVEPOINT = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
+_SAVEPOINT = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,99}")
 """How long, and how many, answers are kept that nobody fetches; by the clock of whoever leads, from when it saw them."""
 
 
@@ -390,7 +390,7 @@ def check_savepoint_name(name: str) -> None:
     if name == "latest" or not _SAVEPOINT.fullmatch(name):
         raise UserError(
             f"'{name}' cannot name a savepoint: begin with a letter from a to z, go on with letters, digits, '_', '-' "
-            "and '.', and do not call it 'latest'"
+            "and '.', at most 100 in all, and do not call it 'latest'"
         )
 
 

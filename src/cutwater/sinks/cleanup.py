@@ -38,7 +38,7 @@ class Needed:
         if attempt in self._named or not isinstance(attempt, str):
             return True
         parts = attempt.split("-")
-        if len(parts) != LABEL_PARTS or not all(part.isdigit() for part in parts[:3]):
+        if len(parts) != LABEL_PARTS or not all(part.isdecimal() for part in parts[:3]):
             return True
         generation, batch = int(parts[0]), int(parts[2])
         if generation == self._generation:

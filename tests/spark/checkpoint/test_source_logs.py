@@ -157,20 +157,18 @@ FILE_LOG = b'v1\n{"path":"file:///in/0","timestamp":1,"batchId":0}'
 KAFKA_LOG = b'v1\n{"topic":{"0":17}}'
 
 
+@pytest.mark.parametrize("setting", [1, 10])
 @pytest.mark.parametrize(
-    ("entry", "written"),
-    [(FILE_LOG, {"sources/1/0.compact": FILE_LOG}), (KAFKA_LOG, {})],
-    ids=["files", "kafka"],
+    ("entry", "dropped"), [(FILE_LOG, {"sources/1/0"}), (KAFKA_LOG, set())], ids=["files", "kafka"]
 )
-def test_a_log_is_rewritten_also_if_no_batch_has_a_position_on_its_source_yet(
-    entry: bytes, written: dict[str, bytes]
+def test_a_file_source_of_which_nothing_was_read_begins_without_a_log(
+    entry: bytes, dropped: set[str], setting: int
 ) -> None:
-    """Spark lists the first files of a source before it plans the batch that reads them, and may fail in between."""
+    """Spark lists the first files of a source before it plans the batch that reads them, and may fail in between. With
+    such an entry it would look for 0.compact, if its setting is 1 by now, and never start."""
     store = open_store("memory://")
     store.put("f/offsets/0", b'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}\n{"logOffset":0}\n-')
     store.put("f/commits/0", b'v1\n{"nextBatchWatermarkMs":0}')
     store.put("f/sources/0/0.compact", FILE_LOG)
     store.put("f/sources/1/0", entry)
-    replaced, instead = SparkFolder(store, "f/", Cache()).logs_written_anew(setting=1)
-    assert instead == written
-    assert replaced == ({"sources/1/0"} if written else set())
+    assert SparkFolder(store, "f/", Cache()).logs_written_anew(setting) == (dropped, {})

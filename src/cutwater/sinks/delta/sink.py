@@ -7,6 +7,7 @@ commit adds them. That commit carries a transaction of this sink, whose version 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -56,6 +57,9 @@ _FEATURES = {
 }
 """Table features with which plain files may be added, as long as no column or property makes use of them."""
 
+_MISREAD = re.compile(r"%[0-9A-Fa-f]{2}|\\")
+"""What the deltalake package decodes in the path of a table, which is then another path."""
+
 _LOG = logging.getLogger(__name__)
 
 
@@ -91,6 +95,11 @@ class DeltaSink(Sink):
         self._looked_up_to = -1
 
     def bind(self, store: Store, sink_name: str, schema_json: str, register: bool = True) -> None:
+        if _MISREAD.search(url := open_store(self.path, create=True).url):
+            raise UserError(
+                f"sink {sink_name} writes to {url}: the Delta library takes a '%' with two digits and a backslash in a path "
+                "for something else. Choose a path without them"
+            )
         super().bind(store, sink_name, schema_json, register)
         unfit = unfit_for_delta(self.schema) or unfit_to_partition(self.schema, self.partition_by)
         if unfit is not None:

@@ -287,20 +287,23 @@ class SparkFolder:
         return {"offsets/-2": lines, "offsets/-1": lines, "commits/-1": STARTED}
 
     def logs_written_anew(self, setting: int) -> tuple[set[str], dict[str, bytes]]:
-        """The files of source logs with which Spark would not start, where its setting for their interval is this,
-        and by name what to put in their place."""
+        """The files of source logs with which Spark must not start, and by name what to put in their place: those that it
+        could not read, where its setting for their interval is this; and entries of a file source of which no batch
+        has read anything yet. (Spark lists the first files before it plans the batch that reads them.)"""
         instead: dict[str, bytes] = {}
         replaced: set[str] = set()
         for source, log in self._logs.items():
             read = [self._read_upto(source, batch) for batch in self.offsets]
-            if can_start(log, setting):
+            nothing_read = all(upto is None for upto in read)
+            if not nothing_read and can_start(log, setting):
                 continue
             names = [log[entry] for entry in needed_to_rewrite(log) if entry in log]
             data = self._store.read_many([self.prefix + name for name in names])
             contents = {name: text for name, text in zip(names, data, strict=True) if text is not None}
-            if all(upto is None for upto in read) and not is_file_log(contents.values()):
-                continue  # the log of another kind of source, which is not compacted
-            lowest = min((-1 if upto is None else upto for upto in read), default=-1)
+            if nothing_read:
+                replaced.update(log.values() if is_file_log(contents.values()) else ())
+                continue
+            lowest = min(-1 if upto is None else upto for upto in read)
             instead |= written_anew(self.prefix, contents, log, lowest, setting)
             replaced.update(log.values())
         return replaced, instead

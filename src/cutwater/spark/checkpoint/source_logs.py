@@ -76,8 +76,7 @@ def written_anew(
 
 
 def is_file_log(entries: Iterable[bytes]) -> bool:
-    """Whether these are entries of a file source's log. Its query may have no position on it yet: Spark lists the first
-    files before it plans the batch that reads them."""
+    """Whether these are entries of a file source's log, and not of another source's."""
     try:
         return all(len(_lines("", data)) > 0 for data in entries)
     except StoreError:
