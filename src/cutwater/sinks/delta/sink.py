@@ -97,8 +97,8 @@ class DeltaSink(Sink):
     def bind(self, store: Store, sink_name: str, schema_json: str, register: bool = True) -> None:
         if _MISREAD.search(url := open_store(self.path, create=True).url):
             raise UserError(
-                f"sink {sink_name} writes to {url}: the Delta library takes a '%' with two digits and a backslash in a path "
-                "for something else. Choose a path without them"
+                f"sink {sink_name} writes to {url}: the Delta library takes a '%' with two digits and a backslash in "
+                "a path for something else. Choose a path without them"
             )
         super().bind(store, sink_name, schema_json, register)
         unfit = unfit_for_delta(self.schema) or unfit_to_partition(self.schema, self.partition_by)
