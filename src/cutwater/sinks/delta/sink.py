@@ -32,7 +32,7 @@ from cutwater.sinks.contract import (
 from cutwater.sinks.delta import log
 from cutwater.sinks.footers import read_footers, statistics
 from cutwater.sinks.schemas import misfit, plain, unfit_for_delta, unfit_to_partition
-from cutwater.store.stores import Store, open_store
+from cutwater.store.stores import Store, open_place
 
 CHECKPOINT_EVERY = 100
 HISTORY_MS = 30 * 24 * 3_600_000
@@ -108,7 +108,7 @@ class DeltaSink(Sink):
     def _place(self, create: bool) -> tuple[Store, str]:
         own = self._own_id()
         self._app = f"cutwater/{self.name}/{own}"
-        return open_store(self.path, create=create), f"{FOLDER}{own}/"
+        return open_place(self.path, create=create), f"{FOLDER}{own}/"
 
     # --- what the table is ----------------------------------------------------------------------------
 
