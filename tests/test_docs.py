@@ -113,6 +113,20 @@ def test_modules_and_functions_that_are_named_exist(page: Path) -> None:
         assert (ROOT / name).exists(), f"{page.name} names {name}"
 
 
+def test_files_that_the_architecture_names_are_in_the_tree() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+    source = ROOT / "src" / "cutwater"
+    named = set(re.findall(r"`((?!src|tests|bench)[a-z_/]+/(?:[a-z_]+\.py)?)`", text)) - {"_cutwater/"}
+    assert len(named) > 40
+    places = {source, source / "protocol", ROOT}
+    store = {"stages/", "requests/", "replies/"}  # names in a store
+    missing = {name for name in named if not any((place / name).exists() for place in places)}
+    assert missing == store
+    modules = {path.stem for path in (source / "protocol").rglob("*.py")} - {"__init__", "config", "lead"}
+    of_replay = {path.stem for path in (source / "protocol" / "replay").glob("*.py")}
+    assert {name for name in modules - of_replay if f"/{name}.py`" not in text} == set()
+
+
 def module_or_function(dotted: str) -> bool:
     """Whether this is a module, a package, or a name in a module."""
     path = ROOT / "src" / Path(*dotted.split("."))
