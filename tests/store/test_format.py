@@ -72,7 +72,7 @@ def test_a_new_store_says_its_version(tmp_path: Path) -> None:
     assert contents(tmp_path) == before
 
 
-def test_who_only_looks_writes_no_version(tmp_path: Path) -> None:
+def test_opening_a_store_only_to_read_writes_no_version(tmp_path: Path) -> None:
     open_store(str(tmp_path))
     assert contents(tmp_path) == {}
 
@@ -104,7 +104,7 @@ def test_the_check_costs_one_read(create: bool, tmp_path: Path) -> None:
     assert Counting.calls == [f"read {NAME}"]
 
 
-def test_of_two_processes_that_make_a_store_the_later_one_reads_what_the_first_has_written() -> None:
+def test_if_two_processes_create_a_store_the_second_checks_what_the_first_wrote() -> None:
     class Raced:
         url = "raced"
         found: bytes | None = None
@@ -155,7 +155,7 @@ def test_every_command_refuses_an_unknown_version_and_changes_nothing(name: str,
     assert contents(newer) == before
 
 
-def test_these_are_all_commands_that_have_a_store() -> None:
+def test_the_list_has_every_command_with_a_store() -> None:
     group = typer.main.get_command(app)
     with_store = {
         name
@@ -179,7 +179,7 @@ def test_a_run_refuses_an_unknown_version_and_changes_nothing(newer: Path, tmp_p
 
 
 @pytest.mark.parametrize("archive", sorted(path.name for path in STORES.glob("*.tar.gz")))
-def test_a_store_from_before_there_were_versions_is_read(archive: str, tmp_path: Path) -> None:
+def test_a_store_without_a_version_is_version_1_and_continues(archive: str, tmp_path: Path) -> None:
     with tarfile.open(STORES / archive) as packed:
         packed.extractall(tmp_path, filter="data")
     (folder,) = [path.parent for path in tmp_path.rglob("journal")]
@@ -223,7 +223,26 @@ def test_a_damaged_version_is_an_error_that_names_it(damage: object, tmp_path: P
     assert contents(store) == before
 
 
-def test_what_is_advised_for_a_damaged_version_works(tmp_path: Path) -> None:
+def test_no_flipped_bit_goes_unnoticed() -> None:
+    class Holding:
+        url = "held"
+        data = b""
+
+        def read(self, name: str) -> bytes | None:
+            return self.data
+
+        def create(self, name: str, data: bytes) -> bool:
+            raise AssertionError
+
+    store, whole = Holding(), seal(Format(CURRENT))
+    for place in range(len(whole)):
+        for bit in range(8):
+            store.data = whole[:place] + bytes([whole[place] ^ 1 << bit]) + whole[place + 1 :]
+            with pytest.raises(StoreError):
+                check_format(store, create=False)
+
+
+def test_the_advice_for_a_damaged_version_works(tmp_path: Path) -> None:
     open_store(str(tmp_path), create=True)
     (tmp_path / NAME).write_bytes(b"?")
     (tmp_path / NAME).unlink()
@@ -231,5 +250,5 @@ def test_what_is_advised_for_a_damaged_version_works(tmp_path: Path) -> None:
     assert json.loads((tmp_path / NAME).read_bytes())["version"] == CURRENT
 
 
-def test_the_current_version_is_one_that_is_read() -> None:
+def test_the_current_version_is_readable() -> None:
     assert store_format.CURRENT in store_format.READABLE
