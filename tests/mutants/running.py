@@ -25,7 +25,10 @@ HEAVY = (
     "pyspark.sql", "pyspark.sql.functions", "pytest", "rich.live", "typer", "zenoh",
 )  # fmt: skip
 """Imported once, before the forks."""
-COPIED = "src", "tests", "examples", "bench", "pyproject.toml", "README.md", "ARCHITECTURE.md", "Makefile"
+COPIED = (
+    "src", "tests", "examples", "bench", "docs", "pyproject.toml", "Makefile", "LICENSE",
+    "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "README.md", "SECURITY.md",
+)  # fmt: skip
 NOT_SLOW = "not slow and not faults and not s3 and not damage"
 TIMED_OUT = "+ Timeout +"
 """What pytest-timeout prints when a test takes too long."""

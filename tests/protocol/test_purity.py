@@ -1,7 +1,8 @@
 """`cutwater.protocol` decides and does not act: what it may import, and what it may not call.
 
-The rule is checked over the source, so imports within functions count too. Since a module may import, of this
-project, only others below `cutwater.protocol`, what holds for each holds for all that it leads to.
+The check reads the source, so an import inside a function counts. A module may import from this project only what is
+below `cutwater.protocol`, so a rule that holds for each module holds for everything that it imports. (`test_layers.py`
+checks the layers within the protocol.)
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ ALLOWED = {
     "struct",
     "typing",
 }
-"""What is used. A module may join the list if nothing in it does I/O, starts threads, or reads a clock or
-random numbers."""
+"""What is in use. A module may be added if it does no I/O, starts no threads, and reads no clock and no random
+numbers."""
 
 FORBIDDEN = {"breakpoint", "eval", "exec", "input", "open", "print", "__import__"}
-"""What acts without an import, or imports without saying so."""
+"""Built-in functions that act without an import, or that hide one."""
 
 FOLDER = Path(cutwater.protocol.__path__[0])
 MODULES = sorted(FOLDER.rglob("*.py"))
 
 
 def imported(node: ast.AST) -> list[str]:
-    """The modules that a statement imports; those of this project in full, with what is taken from them."""
+    """The modules that a statement imports."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if not isinstance(node, ast.ImportFrom):
@@ -50,7 +51,7 @@ def imported(node: ast.AST) -> list[str]:
 
 
 def impurities(source: str) -> list[str]:
-    """What a module does that the protocol must not, each with its line."""
+    """What a module does and must not do in the protocol, each with its line."""
     found: list[str] = []
     for node in ast.walk(ast.parse(source)):
         for name in imported(node):
@@ -66,7 +67,7 @@ def test_a_module_of_the_protocol_is_pure(path: Path) -> None:
     assert impurities(path.read_text("utf-8")) == []
 
 
-def test_every_module_is_looked_at_those_of_sub_packages_too() -> None:
+def test_every_module_is_checked_including_those_of_sub_packages() -> None:
     names = {str(path.relative_to(FOLDER)) for path in MODULES}
     assert {"__init__.py", "base/chain.py", "replay/__init__.py", "replay/session.py"} <= names
 
@@ -97,7 +98,7 @@ def test_every_module_is_looked_at_those_of_sub_packages_too() -> None:
         "list(map(print, 'x'))",
     ],
 )
-def test_the_check_finds_what_is_not_pure(source: str) -> None:
+def test_the_check_finds_an_impure_module(source: str) -> None:
     assert len(impurities(source)) == 1
 
 
@@ -117,7 +118,7 @@ def test_the_check_finds_what_is_not_pure(source: str) -> None:
         "state.open[1] = 2",
     ],
 )
-def test_the_check_lets_pass_what_is_pure(source: str) -> None:
+def test_the_check_accepts_a_pure_module(source: str) -> None:
     assert impurities(source) == []
 
 

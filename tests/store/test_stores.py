@@ -23,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cutwater.protocol.base.errors import StoreError
-from cutwater.store.stores import LocalStore, ObjectStore, Store, StoreUnavailable, open_store
+from cutwater.store.stores import LocalStore, ObjectStore, Store, StoreUnavailable, open_place
 
 DEADLINE_SECONDS = 60
 
@@ -191,9 +191,9 @@ class StoreContract:
 
 COMPETE = """
 import sys, time
-from cutwater.store.stores import open_store
+from cutwater.store.stores import open_place
 
-store = open_store(sys.argv[1])
+store = open_place(sys.argv[1])
 me = sys.argv[2]
 deadline = time.monotonic() + 60
 for i in range(40):
@@ -226,7 +226,7 @@ def check_race_of_processes(store: Store) -> None:
 class TestLocalStore(StoreContract):
     @pytest.fixture
     def store(self, tmp_path: Path) -> Store:
-        return open_store(f"{tmp_path}/store", create=True)
+        return open_place(f"{tmp_path}/store", create=True)
 
     def test_of_many_processes_exactly_one_creates(self, store: Store) -> None:
         check_race_of_processes(store)
@@ -235,12 +235,12 @@ class TestLocalStore(StoreContract):
 class TestMemoryStore(StoreContract):
     @pytest.fixture
     def store(self) -> Store:
-        return open_store("memory:///", create=True)
+        return open_place("memory:///", create=True)
 
 
 @pytest.fixture
 def local(tmp_path: Path) -> LocalStore:
-    store = open_store(f"{tmp_path}/store", create=True)
+    store = open_place(f"{tmp_path}/store", create=True)
     assert isinstance(store, LocalStore)
     return store
 
@@ -257,7 +257,7 @@ def test_list_is_the_sorted_names_with_that_prefix(
     prefix = prefix[:cut]
     wanted = sorted(name for name in names if name.startswith(prefix) and name > after)
     with tempfile.TemporaryDirectory() as folder:
-        for store in (open_store(folder), open_store("memory:///")):
+        for store in (open_place(folder), open_place("memory:///")):
             for name in names:
                 store.put(name, b"")
             assert store.list(prefix, after) == wanted
@@ -265,10 +265,10 @@ def test_list_is_the_sorted_names_with_that_prefix(
 
 WRITE_AND_DIE = """
 import os, resource, signal, sys
-from cutwater.store.stores import open_store
+from cutwater.store.stores import open_place
 
 url, method, moment = sys.argv[1], sys.argv[2], int(sys.argv[3])
-store = open_store(url)
+store = open_place(url)
 
 def die_in_time(event, _):
     global moment
@@ -292,7 +292,7 @@ def test_a_killed_process_leaves_no_half_object(local: LocalStore, method: str) 
     new = b"new" * 100_000
     seen = []
     for moment in range(-1, 100):
-        store = open_store(f"{local.root}/{moment}", create=True)
+        store = open_place(f"{local.root}/{moment}", create=True)
         if method == "put":
             store.put("a/b/object", b"old")
         writer = subprocess.run([sys.executable, "-c", WRITE_AND_DIE, store.url, method, f"{moment}"])
@@ -316,9 +316,9 @@ def test_what_killed_processes_left_is_cleared_away_after_an_hour(local: LocalSt
         file.write_bytes(b"half")
     for path, age in ((old, 3700), (young, 3500)):
         os.utime(path, (time.time() - age, time.time() - age))
-    open_store(local.url)
+    open_place(local.url)
     assert old.exists()
-    open_store(local.url, create=True)
+    open_place(local.url, create=True)
     assert temporary_files(local) == [young]
 
 
@@ -330,7 +330,7 @@ def test_what_a_living_process_writes_is_not_cleared_away_by_one_whose_clock_is_
     young.write_bytes(b"half")
     ahead = time.time() + 7_200
     monkeypatch.setattr(time, "time", lambda: ahead)
-    open_store(local.url, create=True)
+    open_place(local.url, create=True)
     assert young.exists()
 
 
@@ -487,7 +487,7 @@ def test_a_store_that_is_gone_is_not_an_empty_store(local: LocalStore) -> None:
 
 
 def test_a_folder_that_was_not_opened_for_writing_is_left_as_it_is(tmp_path: Path) -> None:
-    store = open_store(f"{tmp_path}")
+    store = open_place(f"{tmp_path}")
     assert store.list("") == []
     assert store.read("a") is None
     assert list(tmp_path.iterdir()) == []
@@ -495,18 +495,18 @@ def test_a_folder_that_was_not_opened_for_writing_is_left_as_it_is(tmp_path: Pat
 
 def test_where_objects_are(tmp_path: Path) -> None:
     folder = tmp_path / "a b%20c"
-    store = open_store(f"{folder}", create=True)
+    store = open_place(f"{folder}", create=True)
     store.create("d/e", b"x")
     assert store.path("d/e") == folder / "d/e"
     assert store.spark_url("d/e") == f"file://{folder}/d/e"
-    assert open_store(store.url).read("d/e") == b"x"
-    assert open_store(f"{tmp_path}/elsewhere/../a b%20c").url == store.url
-    assert open_store("memory:///").path("d/e") is None
+    assert open_place(store.url).read("d/e") == b"x"
+    assert open_place(f"{tmp_path}/elsewhere/../a b%20c").url == store.url
+    assert open_place("memory:///").path("d/e") is None
 
 
 def test_a_relative_folder_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    store = open_store("state", create=True)
+    store = open_place("state", create=True)
     monkeypatch.chdir("/")
     assert store.create("a", b"x")
     assert (tmp_path / "state/a").read_bytes() == b"x"
@@ -516,44 +516,44 @@ def test_a_relative_folder_stays_where_it_was(tmp_path: Path, monkeypatch: pytes
 def test_a_store_that_cannot_be_is_refused(tmp_path: Path, create: bool) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StoreError, match="is a file, and a store is a folder"):
-        open_store(f"{tmp_path}/file", create=create)
+        open_place(f"{tmp_path}/file", create=create)
     with pytest.raises(StoreError, match="three slashes"):
-        open_store("file://host/folder", create=create)
+        open_place("file://host/folder", create=create)
     for url in ("foo://x/y", "https://example.com/x"):
         with pytest.raises(StoreError, match="not a kind of store"):
-            open_store(url, create=create)
+            open_place(url, create=create)
     with pytest.raises(StoreError, match="cannot be used as a store"):
-        open_store(f"{tmp_path}/file/below", create=True)
+        open_place(f"{tmp_path}/file/below", create=True)
 
 
 def test_a_folder_that_does_not_exist_is_made_only_when_asked_for(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no such folder"):
-        open_store(f"{tmp_path}/x/y")
+        open_place(f"{tmp_path}/x/y")
     assert not (tmp_path / "x").exists()
-    assert open_store(f"{tmp_path}/x/y", create=True).list("") == []
+    assert open_place(f"{tmp_path}/x/y", create=True).list("") == []
 
 
 def test_a_folder_that_cannot_be_written_is_refused() -> None:
     with pytest.raises(StoreError, match="must be able to write"):
-        open_store("/proc/self", create=True)
+        open_place("/proc/self", create=True)
 
 
 def test_an_azure_container_needs_its_account(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
     with pytest.raises(StoreError, match="abfss://container@account"):
-        open_store("az://container/prefix")
+        open_place("az://container/prefix")
 
 
 def test_a_removed_store_can_be_made_again(local: LocalStore) -> None:
     shutil.rmtree(local.root)
-    assert open_store(f"{local.root}", create=True).create("a", b"x")
+    assert open_place(f"{local.root}", create=True).create("a", b"x")
 
 
 @pytest.mark.parametrize("ask", ["read", "size", "exists", "checksum"])
 def test_a_bucket_that_is_gone_is_not_an_object_that_is_not_there(
     ask: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = open_store("memory://", create=True)
+    store = open_place("memory://", create=True)
     store.put("a", b"x")
 
     def gone(*_: object, **__: object) -> None:
@@ -566,7 +566,7 @@ def test_a_bucket_that_is_gone_is_not_an_object_that_is_not_there(
 
 
 def test_a_bucket_that_goes_while_an_object_is_read_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = open_store("memory://", create=True)
+    store = open_place("memory://", create=True)
     store.put("a", b"x")
 
     def gone(*_: object, **__: object) -> None:
@@ -599,7 +599,7 @@ def test_a_copy_to_where_something_is_leaves_that_there(local: LocalStore) -> No
 
 
 def test_a_bucket_that_was_tried_out_is_as_it_was() -> None:
-    store = open_store("memory://", create=True)
+    store = open_place("memory://", create=True)
     assert isinstance(store, ObjectStore)
     store.check_usable(write=True)
     assert obstore.list(store._bucket).collect() == []

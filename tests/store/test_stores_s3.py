@@ -20,7 +20,7 @@ from cutwater.protocol.base.records import Prepared
 from cutwater.protocol.base.watermark import NONE
 from cutwater.spark.checkpoint import incarnations as folders
 from cutwater.spark.checkpoint.folder import Cache
-from cutwater.store.stores import Store, StoreUnavailable, open_store
+from cutwater.store.stores import Store, StoreUnavailable, open_place
 from tests.store.test_stores import StoreContract, check_race_of_processes
 from tests.support.s3_server import BUCKET, INSTALL, S3Server, find_server, s3_server
 
@@ -39,7 +39,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server
 class TestS3Store(StoreContract):
     @pytest.fixture
     def store(self, server: S3Server) -> Store:
-        return open_store(server.url, create=True)
+        return open_place(server.url, create=True)
 
     def test_of_many_processes_exactly_one_creates(self, store: Store) -> None:
         check_race_of_processes(store)
@@ -54,11 +54,11 @@ class TestS3Store(StoreContract):
         assert store.path("a/b") is None
 
     def test_stores_in_one_bucket_do_not_see_each_other(self, store: Store) -> None:
-        other = open_store(f"s3a://{BUCKET}/pipelines/order", create=True)
+        other = open_place(f"s3a://{BUCKET}/pipelines/order", create=True)
         store.create("a", b"x")
         assert other.list("") == []
         assert other.create("a", b"y")
-        assert open_store(f"s3://{BUCKET}").list("pipelines/o") == ["pipelines/order/a", "pipelines/orders/a"]
+        assert open_place(f"s3://{BUCKET}").list("pipelines/o") == ["pipelines/order/a", "pipelines/orders/a"]
 
 
 def make_folders(server: S3Server, *names: str) -> None:
@@ -75,7 +75,7 @@ def make_folders(server: S3Server, *names: str) -> None:
 
 @needs_server
 def test_markers_of_folders_are_not_listed_and_empty_objects_are(server: S3Server) -> None:
-    store = open_store(server.url, create=True)
+    store = open_place(server.url, create=True)
     make_folders(server, "top", "a/offsets", "a/sources/0", "a/nothing/in/it")
     for name in ("a/offsets/0", "a/offsets/1", "a/sources/0/0"):
         store.create(name, b"x")
@@ -97,7 +97,7 @@ def test_markers_of_folders_are_not_listed_and_empty_objects_are(server: S3Serve
 
 @needs_server
 def test_a_stage_is_cut_and_opened_again_beside_markers_of_folders(server: S3Server) -> None:
-    store = open_store(server.url, create=True)
+    store = open_place(server.url, create=True)
     folder = folders.spark_prefix("s", 1, 1)
     make_folders(server, f"{folder}offsets", f"{folder}commits", f"{folder}sources/0", "published/t")
     folders.make_folder(store, "s", 1, 1, None, None)
@@ -121,18 +121,18 @@ def test_a_stage_is_cut_and_opened_again_beside_markers_of_folders(server: S3Ser
 def test_a_bucket_that_cannot_be_used_is_refused(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     for create in (False, True):
         with pytest.raises(StoreError, match=r"s3://nope/x cannot be used as a store: .*does not exist"):
-            open_store("s3://nope/x", create=create)
+            open_place("s3://nope/x", create=create)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     with pytest.raises(StoreError, match=r"signature.*AWS_SECRET_ACCESS_KEY"):
-        open_store(server.url)
+        open_place(server.url)
     monkeypatch.delenv("AWS_ALLOW_HTTP")
     with pytest.raises(StoreError, match="AWS_ALLOW_HTTP=true"):
-        open_store(server.url)
+        open_place(server.url)
 
 
 @needs_server
 def test_a_bucket_that_is_gone_is_not_an_empty_store(server: S3Server, tmp_path: Path) -> None:
-    store = open_store(server.url, create=True)
+    store = open_place(server.url, create=True)
     store.create("a", b"x")
     shutil.rmtree(tmp_path / "s3" / BUCKET)
     calls: list[Callable[[], object]] = [
@@ -152,7 +152,7 @@ def test_a_server_that_is_down_is_an_error_that_passes(
     with s3_server(tmp_path / "s3") as first:
         for key, value in first.environment.items():
             monkeypatch.setenv(key, value)
-        store = open_store(first.url, create=True)
+        store = open_place(first.url, create=True)
         store.create("a", b"x")
         port = int(first.endpoint.rpartition(":")[2])
     calls: list[Callable[[], object]] = [
@@ -218,9 +218,9 @@ class CarelessServer(BaseHTTPRequestHandler):
 
 def test_a_server_that_ignores_conditions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(CarelessServer, monkeypatch):
-        open_store("s3://bucket/x")
+        open_place("s3://bucket/x")
         with pytest.raises(StoreError, match=r"lets two writers create the same object.*If-None-Match"):
-            open_store("s3://bucket/x", create=True)
+            open_place("s3://bucket/x", create=True)
 
 
 def test_a_marker_of_a_folder_that_only_a_server_knows_is_told_from_an_object(
@@ -249,7 +249,7 @@ def test_a_marker_of_a_folder_that_only_a_server_knows_is_told_from_an_object(
             self.answer(f"<ListBucketResult><IsTruncated>false</IsTruncated>{said}</ListBucketResult>")
 
     with serving(Lister, monkeypatch):
-        store = open_store("s3://bucket/x")
+        store = open_place("s3://bucket/x")
         assert store.list("") == ["a/one", "a/void", "b", "c"]
         assert store.list("a/") == ["a/one", "a/void"]
 
@@ -269,4 +269,4 @@ def test_many_are_read_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with serving(PatientServer, monkeypatch):
         names = [f"a/{i}" for i in range(8)]
-        assert open_store("s3://bucket").read_many(names) == [name[-1].encode() for name in names]
+        assert open_place("s3://bucket").read_many(names) == [name[-1].encode() for name in names]

@@ -44,6 +44,7 @@ def second(first):
 """
 
 KINDS = {
+    "format": r"format\.json",
     "journal": r"journal/.*",
     "stage log": r"stages/[^/]+/\d+/log/.*",
     "manifest": r"checkpoints/.*/manifest.json",

@@ -20,6 +20,7 @@ from cutwater.protocol.member.journal import Journal
 from cutwater.protocol.member.publish import begin
 from cutwater.runtime.restore import finder, historian
 from cutwater.store.at_rest import drive, manifest_of, read_journal, resolve
+from cutwater.store.format import FormatDamaged
 from cutwater.store.stores import Store, open_store
 
 SIDE_BY_SIDE = 8
@@ -54,7 +55,11 @@ def verify(
     from cutwater.plan.assemble import part_kind  # which need Spark's library
     from cutwater.sinks.contract import kind_of, record_problems
 
-    where = open_store(store)
+    try:
+        where = open_store(store)
+    except FormatDamaged as error:
+        show(as_json, {"damaged": True, "format": str(error)}, Text(f"format  {error}", style="red"))
+        raise typer.Exit(1) from None
     with waiting("reading the journal and the logs", as_json) as tell:
         try:
             journal = read_journal(where)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from cutwater.protocol.base.effects import Procedure
 from cutwater.protocol.base.log import follow
 from cutwater.protocol.base.records import mark_name
 from cutwater.protocol.base.wire import Reply, Request, RequestKind, encode
 from cutwater.protocol.member.journal import Journal
-from cutwater.sim.commands import Command, Operator
+from cutwater.sim.commands import Command, CommandScene, Operator
 from cutwater.sim.faults import TIMES_MS, Faults
+from cutwater.sim.network import Network
+from cutwater.sim.scene import ProcessView
 from cutwater.sim.store import TableVersion
-
-if TYPE_CHECKING:
-    from cutwater.sim.process import Process
-    from cutwater.sim.world import World
 
 RESTORE_AGAIN_MS = 2_000
 """How long a user waits who has asked for a restore and sees that nothing has changed."""
@@ -25,14 +23,21 @@ ANSWERED_AT_LAST = (RequestKind.CHECKPOINT, RequestKind.SAVEPOINT, RequestKind.F
 """What is still asked for when faults stop. The others would change the course that is then looked at."""
 
 
+class ChaosScene(CommandScene, Protocol):
+    """A world in which anything may go wrong."""
+
+    @property
+    def network(self) -> Network: ...
+
+
 class Chaos:
     """The faults of one schedule that come by time, and its users."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: ChaosScene) -> None:
         self.world = world
         self.on = False
         self.unanswered: dict[str, Request] = {}
-        self._delivered: dict[str, set[tuple[Process, int]]] = {}
+        self._delivered: dict[str, set[tuple[ProcessView, int]]] = {}
         """By request: which processes were given it, and in which term."""
         self.operator = Operator(world)
         self._requests = 0
@@ -91,7 +96,7 @@ class Chaos:
             if name not in running:
                 self.world.start(name)
 
-    def graph_changed(self, process: Process) -> None:
+    def graph_changed(self, process: ProcessView) -> None:
         """A process finds that the graph is another one: it ends, and starts again as a part of that."""
         self.world.trace(process, "ends: the graph has changed")
         if process.recorder is not None:
@@ -110,7 +115,7 @@ class Chaos:
             getattr(self, f"_{name.removesuffix('_every_ms')}")()
             self._next(name)
 
-    def _some_process(self) -> Process | None:
+    def _some_process(self) -> ProcessView | None:
         """A process that runs; the leader twice as often as the others."""
         running = [p for p in self.world.processes if not p.paused]
         running += [p for p in self.world.leaders() if not p.paused]
@@ -132,7 +137,7 @@ class Chaos:
             self.world.trace(None, f"{name} starts again")
             self.world.start(name)
 
-    def interrupt(self, process: Process) -> None:
+    def interrupt(self, process: ProcessView) -> None:
         """A process sleeps or dies in the middle of a write."""
         if process not in self.world.processes:  # a command, which nobody starts again
             process.crash()
@@ -143,12 +148,12 @@ class Chaos:
             self.world.stop(process)
             self.world.schedule(self.world.rng.randint(50, 900), self._restart, process.name)
 
-    def ends(self, process: Process, why: str) -> None:
+    def ends(self, process: ProcessView, why: str) -> None:
         """A process learns that another one has taken over, or gives up. It ends, but a zombie takes its time."""
         self.world.trace(process, why)
         self.world.schedule(self.world.rng.randint(0, 600) if self.on else 0, self._leave, process, why)
 
-    def _leave(self, process: Process, why: str) -> None:
+    def _leave(self, process: ProcessView, why: str) -> None:
         if process.alive:
             if process.recorder is not None:
                 process.recorder.ended(why)
@@ -177,7 +182,7 @@ class Chaos:
         if self.on and member and sum(p.name == name for p in self.world.processes) < 2:
             self.world.start(name)
 
-    def _wake(self, process: Process) -> None:
+    def _wake(self, process: ProcessView) -> None:
         if process.alive and process.paused:
             self.world.trace(process, "wakes up")
             process.wake_up()
@@ -320,7 +325,7 @@ class Chaos:
             if process.name == host and rng.random() < 0.5:
                 world.schedule(lasts_ms, self._replace_failed, process)
 
-    def _replace_failed(self, process: Process) -> None:
+    def _replace_failed(self, process: ProcessView) -> None:
         """Its supervisor, or a user, starts the member again."""
         if process.alive and process.member.failures:
             self.world.stop(process)

@@ -6,24 +6,32 @@ everybody else, and may sleep or die between any two of its steps.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.records import SinkSpec, StageSpec, Topology
 from cutwater.protocol.base.wire import Reply, Request, RequestKind
 from cutwater.protocol.leader.steering import command
 from cutwater.protocol.member.journal import Journal
+from cutwater.sim.io import Io
+from cutwater.sim.oracle import WatchedScene
 from cutwater.sim.topology import MAX_PATHS, StageModel
 from cutwater.store.recording import Recorder
 
-if TYPE_CHECKING:
-    from cutwater.sim.world import World
+
+class CommandScene(WatchedScene, Protocol):
+    """A world in which commands run."""
+
+    commands: list[Command]
+
+    @property
+    def io(self) -> Io: ...
 
 
 class Command:
     """One command. It is its own only actor, as `Io` sees it."""
 
-    def __init__(self, world: World, request: Request) -> None:
+    def __init__(self, world: CommandScene, request: Request) -> None:
         self.world = world
         self.request = request
         self.name = f"command-{request.request_id}"
@@ -112,7 +120,7 @@ class Command:
 class Operator:
     """Draws what the users of commands do."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: CommandScene) -> None:
         self.world = world
         self._fresh = 0
 

@@ -7,16 +7,14 @@ after its failure was reported.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.member.retention import Stored
+from cutwater.sim.oracle import WatchedScene
+from cutwater.sim.scene import ActorView, ProcessView
 from cutwater.sim.spark import START, GoneForZombie, copy_folder, folder_from_report
 from cutwater.sim.store import RowsOverlap, TableVersion, extend
-
-if TYPE_CHECKING:
-    from cutwater.sim.process import Actor, Process
-    from cutwater.sim.world import World
 
 WRITES = {fx.Create, fx.Delete, fx.Copy, fx.PublishTable, fx.RewindTable}
 TABLES = {fx.ReadTable, fx.FindTableVersion, fx.ReadTableHistory, fx.PublishTable, fx.RewindTable}
@@ -33,7 +31,7 @@ STUCK_MS = 4_000
 class Io:
     """The durable side of a world."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: WatchedScene) -> None:
         self.world = world
         self._apply: dict[type, Any] = {
             fx.Create: self._create,
@@ -54,7 +52,7 @@ class Io:
             fx.FindStored: self._find_stored,
         }
 
-    def perform(self, process: Process, actor: Actor, effect: fx.Effect) -> None:
+    def perform(self, process: ProcessView, actor: ActorView, effect: fx.Effect) -> None:
         world = self.world
         kind = type(effect)
         if kind in TABLES and process in world.processes:
@@ -85,7 +83,7 @@ class Io:
             return
         world.schedule(delay, self._apply_and_answer, process, actor, actor.token, effect)
 
-    def _draw_fault(self, process: Process, effect: fx.Effect) -> str | None:
+    def _draw_fault(self, process: ProcessView, effect: fx.Effect) -> str | None:
         world, faults, rng = self.world, self.world.faults, self.world.rng
         kind = type(effect)
         if kind in TABLES and world.tables[effect.sink].failing_until_ms > world.now_ms:  # type: ignore[union-attr]
@@ -115,7 +113,9 @@ class Io:
     def _apply_only(self, effect: fx.Effect) -> None:
         self._apply[type(effect)](effect)
 
-    def _apply_and_answer(self, process: Process, actor: Actor, token: int, effect: fx.Effect) -> None:
+    def _apply_and_answer(
+        self, process: ProcessView, actor: ActorView, token: int, effect: fx.Effect
+    ) -> None:
         answer = self._apply[type(effect)](effect)
         if actor.token != token or not process.alive:
             return
@@ -182,7 +182,7 @@ class Io:
             if stage == effect.stage and generation == effect.generation and folder.complete
         ]
 
-    def _make_folder(self, process: Process, actor: Actor, token: int, effect: fx.MakeFolder) -> None:
+    def _make_folder(self, process: ProcessView, actor: ActorView, token: int, effect: fx.MakeFolder) -> None:
         """Copies what is there now; the folder is complete only later, if the process lives to see it."""
         world, key = self.world, (effect.stage, effect.generation, effect.incarnation)
         if effect.source is not None:
@@ -202,7 +202,9 @@ class Io:
         world.put_state(*key, folder.last, state)
         world.schedule(world.between(1, 10), self._finish_folder, process, actor, token, effect)
 
-    def _finish_folder(self, process: Process, actor: Actor, token: int, effect: fx.MakeFolder) -> None:
+    def _finish_folder(
+        self, process: ProcessView, actor: ActorView, token: int, effect: fx.MakeFolder
+    ) -> None:
         if not process.alive or actor.token != token:
             return
         folder = self.world.folders[effect.stage, effect.generation, effect.incarnation]

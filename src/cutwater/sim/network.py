@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -11,21 +11,19 @@ from cutwater.protocol.base.log import LogView, entry_name
 from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, Phase, Reply, encode
 from cutwater.protocol.replay.messages import Message as ReplayMessage
 from cutwater.protocol.replay.messages import encode as encode_replay
-
-if TYPE_CHECKING:
-    from cutwater.sim.process import Process
-    from cutwater.sim.world import World
+from cutwater.sim.oracle import WatchedScene
+from cutwater.sim.scene import ProcessView
 
 
 class Network:
     """Carries messages between processes, by member name; a zombie shares its successor's name."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: WatchedScene) -> None:
         self.world = world
         self.blocked: set[tuple[str, str]] = set()
         self.old_acks: dict[str, Ack] = {}
 
-    def send(self, sender: Process, to: str | None, message: Any) -> None:
+    def send(self, sender: ProcessView, to: str | None, message: Any) -> None:
         world = self.world
         world.oracle.sending(sender, message)
         if isinstance(message, Reply):
@@ -40,7 +38,7 @@ class Network:
             if to is None or process.name == to:
                 self._carry(sender.name, process, data)
 
-    def _maybe_stray(self, sender: Process, ack: Ack) -> Ack:
+    def _maybe_stray(self, sender: ProcessView, ack: Ack) -> Ack:
         """Sometimes an ack of an earlier checkpoint turns up under the current number."""
         old = self.old_acks.get(sender.name)
         if old is None or old.checkpoint_id != ack.checkpoint_id:
@@ -50,7 +48,7 @@ class Network:
                 return msgspec.structs.replace(old, epoch=ack.epoch)
         return ack
 
-    def speak_as_stranger(self, to: Process) -> None:
+    def speak_as_stranger(self, to: ProcessView) -> None:
         """Somebody who is let in and is no member says that he leads: in a heartbeat, or in an announcement with
         an entry that would fit behind the newest one."""
         world = self.world
@@ -67,7 +65,7 @@ class Network:
             )
         world.schedule(world.between(1, 5), to.deliver, "stranger", encode(message))
 
-    def _carry(self, sender: str, to: Process, data: bytes) -> None:
+    def _carry(self, sender: str, to: ProcessView, data: bytes) -> None:
         world, faults, rng = self.world, self.world.faults, self.world.rng
         if sender == to.name:
             world.schedule(0, to.deliver, sender, data)

@@ -6,7 +6,7 @@ wrote, and so can say of every committed cut and every table version exactly whi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import msgspec
 
@@ -18,23 +18,27 @@ from cutwater.protocol.base.watermark import WatermarkKind
 from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, Phase, Reply, RequestKind
 from cutwater.protocol.member.stage import Stage, StagePhase
 from cutwater.sim.ledger import Kept, Ledger, StageLedger, is_drain, member_view
-from cutwater.sim.spark import input_progress
+from cutwater.sim.scene import ProcessView
+from cutwater.sim.spark import SparkScene, input_progress
 from cutwater.sim.store import checksum_of
 from cutwater.sim.topology import WINDOW, Path
-
-if TYPE_CHECKING:
-    from cutwater.sim.process import Process
-    from cutwater.sim.world import World
 
 
 class Violation(Exception):
     """An invariant does not hold."""
 
 
+class WatchedScene(SparkScene, Protocol):
+    """A world with its oracle."""
+
+    @property
+    def oracle(self) -> Oracle: ...
+
+
 class Oracle:
     """Checks one world."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SparkScene) -> None:
         self.world = world
         self.ledger = Ledger()
         self.stages: dict[tuple[str, int], StageLedger] = {}
@@ -581,7 +585,7 @@ class Oracle:
 
     # --- processes ------------------------------------------------------------------------------------
 
-    def sending(self, process: Process, message: Any) -> None:
+    def sending(self, process: ProcessView, message: Any) -> None:
         """Nothing is announced before it is durable."""
         if isinstance(message, Ack):
             self.check_caught_up(process, "acks")
@@ -599,12 +603,12 @@ class Oracle:
                     f"the commit of epoch {message.epoch} was announced before it was in the journal"
                 )
 
-    def check_caught_up(self, process: Process, what: str) -> None:
+    def check_caught_up(self, process: ProcessView, what: str) -> None:
         """A member that was away acts only when it knows what was decided before it came back."""
         if process.member.journal.index < process.must_know:
             self.violation(f"{process} {what} before it has caught up")
 
-    def check_journal(self, process: Process) -> None:
+    def check_journal(self, process: ProcessView) -> None:
         """What a process believes must be a prefix of the truth, and it must make the same of it."""
         journal = process.member.journal
         index = process.checked_index = journal.index
@@ -615,7 +619,7 @@ class Oracle:
                 f"{process} derives {member_view(journal.state)} at {index}, not {self.ledger.states[index]}"
             )
 
-    def watch_replay(self, process: Process) -> None:
+    def watch_replay(self, process: ProcessView) -> None:
         """An answer to a request that is no longer in flight changes nothing in a catch-up."""
         catch_up = process.member.catch_up
         real = catch_up.take
@@ -632,7 +636,7 @@ class Oracle:
 
         catch_up.take = take  # type: ignore[method-assign]
 
-    def check_campaign(self, process: Process) -> None:
+    def check_campaign(self, process: ProcessView) -> None:
         """A process that has been asleep does not take that for the leader's silence."""
         now_ms, config = self.world.now_ms, process.leader.config
         slept_ms = process.woke_ms - process.paused_ms
@@ -648,7 +652,7 @@ class Oracle:
             if leader.member.journal.state.term == self.ledger.term and shows_itself:
                 self.violation(f"{process} wakes up and tries to unseat {leader}, which leads and says so")
 
-    def check_give_up(self, process: Process) -> None:
+    def check_give_up(self, process: ProcessView) -> None:
         """A member ends for what failed because of itself, not for what others refused or were late with; at once if
         there is no hope for one of its stages."""
         tolerated = process.member.config.tolerated_failures

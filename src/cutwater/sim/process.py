@@ -6,23 +6,37 @@ yield and resumes them with the answers. A crash is that they are never resumed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.errors import GraphChanged, PeerError
 from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, LogGrown, decode
 from cutwater.protocol.base.wire import Request as WireRequest
-from cutwater.protocol.leader.leader import Leader, LeaderPhase
+from cutwater.protocol.leader.leader import Leader, LeaderConfig, LeaderPhase
+from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.injector import Counters, Request
 from cutwater.protocol.member.member import Member
 from cutwater.protocol.member.stage import QueryEnd, Stage, StagePhase
 from cutwater.protocol.replay.messages import AskRange, Compacted, EntriesChunk, FetchEntries, HaveRange
 from cutwater.protocol.replay.messages import decode as decode_replay
+from cutwater.sim.io import Io
+from cutwater.sim.network import Network
+from cutwater.sim.oracle import WatchedScene
 from cutwater.sim.spark import GoneForZombie, Query
 from cutwater.store.recording import Recorder
 
-if TYPE_CHECKING:
-    from cutwater.sim.world import World
+
+class ProcessScene(WatchedScene, Protocol):
+    """A world in which processes run."""
+
+    member_config: MemberConfig
+    leader_config: LeaderConfig
+
+    @property
+    def io(self) -> Io: ...
+
+    @property
+    def network(self) -> Network: ...
 
 
 INLINE = {fx.Send, fx.ReadPrepared, fx.StartQuery}
@@ -75,7 +89,7 @@ class Actor:
 class Process:
     """A process of a member; `boot` tells it from the member's other ones."""
 
-    def __init__(self, world: World, name: str, boot: int) -> None:
+    def __init__(self, world: ProcessScene, name: str, boot: int) -> None:
         self.world = world
         self.name = name
         self.boot = boot

@@ -9,18 +9,59 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from cutwater.protocol.base.effects import Procedure, Sleep, Wait
+from cutwater.protocol.base.effects import Procedure, ReadPrepared, Sleep, Wait
 from cutwater.protocol.base.records import Offset, Prepared, StagedFile
 from cutwater.protocol.base.watermark import NONE, UNKNOWN, Watermark, known
 from cutwater.protocol.member import channel
 from cutwater.protocol.member.stage import QueryEnd, Stage, StagePhase
+from cutwater.sim.scene import ProcessView, Scene
 from cutwater.sim.store import Rows, extend
 from cutwater.sim.topology import WINDOW, Path, StageModel
 
-if TYPE_CHECKING:
-    from cutwater.sim.process import Process
+
+class StageFacts(Protocol):
+    """What a query asks the oracle."""
+
+    def is_open(self, stage: str, generation: int, incarnation: int) -> bool: ...
+
+    def emitted_by(self, stage: str, generation: int, batch: int) -> dict[Path, int]: ...
+
+
+class SparkScene(Scene, Protocol):
+    """A world with Spark in it: folders, states, and what attempts have read and written."""
+
+    folders: dict[tuple[str, int, int], Folder]
+    attempts: list[Attempt]
+
+    @property
+    def oracle(self) -> StageFacts: ...
+
+    def new_attempt(self, attempt: Attempt) -> int: ...
+
+    def state_name(self, stage: str, generation: int, incarnation: int, batch: int) -> str: ...
+
+    def state_at(
+        self, stage: str, generation: int, incarnation: int, batch: int, reader: int | None = None
+    ) -> State: ...
+
+    def state_of_report(self, stage: str, report: Any) -> State: ...
+
+    def put_state(self, stage: str, generation: int, incarnation: int, batch: int, state: State) -> None: ...
+
+    def read_prepared(self, effect: ReadPrepared) -> Prepared | None: ...
+
+    def read_data(self, name: str, what: str, reader: tuple[str, int, int]) -> tuple[int, Rows]: ...
+
+    def read_staged(self, name: str, sink: str) -> Rows: ...
+
+
+class QueryHost(ProcessView, Protocol):
+    """The process that runs a query."""
+
+    @property
+    def world(self) -> SparkScene: ...
 
 
 @dataclass(slots=True, frozen=True)
@@ -77,7 +118,7 @@ class Attempt:
 class Query:
     """One running query: the procedure `run`, over a folder of its own."""
 
-    def __init__(self, process: Process, stage: Stage, folder: Folder) -> None:
+    def __init__(self, process: QueryHost, stage: Stage, folder: Folder) -> None:
         self.process = process
         self.world = process.world
         self.member = process.member

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from cutwater.protocol.leader.leader import LeaderPhase
 from cutwater.protocol.member.stage import StagePhase
-
-if TYPE_CHECKING:
-    from cutwater.sim.process import Process
-    from cutwater.sim.world import World
+from cutwater.sim.oracle import WatchedScene
+from cutwater.sim.scene import ProcessView
 
 _MARKS = {
     StagePhase.OPENING: "~",
@@ -20,14 +16,14 @@ _MARKS = {
 }
 
 
-def line(world: World, process: Process | None, what: str) -> str:
+def line(world: WatchedScene, process: ProcessView | None, what: str) -> str:
     """Time, who, what; then every process: L leads, z sleeps, journal index, and its stages' last batches."""
     who = str(process) if process is not None else ""
     cluster = " ".join(_process(p) for p in world.processes)
     return f"{world.now_ms:>6} {who:<6} {what:<64} | E{world.oracle.ledger.head or 0} | {cluster}"
 
 
-def _process(process: Process) -> str:
+def _process(process: ProcessView) -> str:
     leads = "L" if process.leader.phase is LeaderPhase.LEADING else ""
     sleeps = "z" if process.paused else ""
     stages = ",".join(

@@ -29,6 +29,7 @@ from cutwater.sim.io import Io
 from cutwater.sim.network import Network
 from cutwater.sim.oracle import Oracle, Violation
 from cutwater.sim.process import Process
+from cutwater.sim.scene import ProcessView
 from cutwater.sim.spark import START, Attempt, Folder, GoneForZombie, State
 from cutwater.sim.store import Rows, SimStore, SimTable
 
@@ -248,7 +249,8 @@ class World:
         self.last_start_ms[name] = self.now_ms
         return process
 
-    def stop(self, process: Process) -> None:
+    def stop(self, process: ProcessView) -> None:
+        assert isinstance(process, Process)
         process.crash()
         self.processes.remove(process)
 
@@ -326,7 +328,7 @@ class World:
         if self.tracer is not None:
             self.trace(None, f"fault: {what}")
 
-    def trace(self, process: Process | None, what: str) -> None:
+    def trace(self, process: ProcessView | None, what: str) -> None:
         if self.tracer is not None:
             from cutwater.sim.trace import line
 

@@ -25,7 +25,7 @@ from cutwater.protocol.base.effects import TableHead, TableHistory
 from cutwater.protocol.base.errors import StoreError, UserError, listed
 from cutwater.protocol.base.records import MARK_PREFIX, StagedFile, decode, seal
 from cutwater.sinks.footers import check_pages, read_footers
-from cutwater.store.stores import Store, open_store
+from cutwater.store.stores import Store, open_place
 
 FOLDER = "_cutwater/"
 """Where a sink keeps what is its own, below a table. VACUUM leaves folders alone that begin with `_`."""
@@ -158,7 +158,7 @@ class Sink(ABC):
         """What this sink is."""
         if self.path is None:
             return Description(self.kind, None, self.partition_by, self.final_by, -1, self.name)
-        url = open_store(self.path, create=True).url
+        url = open_place(self.path, create=True).url
         self._refuse_other_names(url)
         since = self._first_version(url)
         return Description(self.kind, url, self.partition_by, self.final_by, since, self.name)

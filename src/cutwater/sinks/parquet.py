@@ -20,7 +20,7 @@ from cutwater.protocol.base.records import decode, seal
 from cutwater.sinks.contract import FOLDER, Sink, last_part, refuse_foreign
 from cutwater.sinks.footers import read_footers
 from cutwater.sinks.schemas import misfit, plain
-from cutwater.store.stores import Store, open_store
+from cutwater.store.stores import Store, open_place
 
 VERSIONS = f"{FOLDER}versions/"
 LIST_ALL_EVERY = 100
@@ -55,7 +55,7 @@ def parquet(
 def parquet_files(path: str, version: int | None = None) -> list[str]:
     """The files that a Parquet sink shows, now or at a version, in the order of publishing. Their columns are
     all inside: readers that make columns of folder names are to be told not to."""
-    store = open_store(path)
+    store = open_place(path)
     newest = _newest(store)
     wanted = newest if version is None else version
     if not -1 <= wanted <= newest:
@@ -85,7 +85,7 @@ class ParquetSink(Sink):
     def _place(self, create: bool) -> tuple[Store, str]:
         own = self._own_id()
         self._app = f"cutwater/{self.name}/{own}"
-        return open_store(self.path, create=create), f"{FOLDER}{own}/"
+        return open_place(self.path, create=create), f"{FOLDER}{own}/"
 
     def writer(self, rows: DataFrame) -> DataFrameWriter:
         # Spark leaves out of the files what it makes folders of, and readers of single files need it.

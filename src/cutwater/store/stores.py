@@ -27,6 +27,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import MemoryStore, from_url
 
 from cutwater.protocol.base.errors import StoreError
+from cutwater.store.format import check_format
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Bucket
@@ -110,8 +111,16 @@ class Store(Protocol):
 
 
 def open_store(url: str, *, create: bool = False) -> Store:
-    """Opens the store at a folder or URL. With `create`, makes the folder if need be and makes sure that the
-    store can be written and keeps its promises."""
+    """Opens a pipeline's store at a folder or URL. With `create`, makes it if need be, and makes sure that it can be
+    written and keeps its promises. Raises `StoreError` if it cannot be used, or if this code does not know its format:
+    every way into a pipeline's store passes here."""
+    store = open_place(url, create=create)
+    check_format(store, create=create)
+    return store
+
+
+def open_place(url: str, *, create: bool = False) -> Store:
+    """Opens a folder or URL for objects that are not a pipeline's: a table. `create` is as for `open_store`."""
     if "://" not in url and not url.startswith("file:"):
         return _open_folder(Path(url), create)
     parts = urlsplit(url)

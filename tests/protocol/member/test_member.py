@@ -13,7 +13,8 @@ from cutwater.protocol.base.wire import Ack, Announcement, Phase, RequestKind, d
 from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.member import Member
 from cutwater.protocol.member.stage import QueryEnd
-from cutwater.sim.process import Process, SimWord
+from cutwater.sim.process import SimWord
+from cutwater.sim.scene import ProcessView
 from cutwater.sim.world import World
 from tests.support.builders import (
     CHAIN,
@@ -211,7 +212,7 @@ def test_followers_do_not_read_what_was_announced_to_them() -> None:
     reads: list[str] = []
     draw_fault = world.io._draw_fault
 
-    def watch(process: Process, effect: fx.Effect) -> str | None:
+    def watch(process: ProcessView, effect: fx.Effect) -> str | None:
         if isinstance(effect, fx.ReadMany | fx.Read) and process is not leader_of(world):
             names = effect.names if isinstance(effect, fx.ReadMany) else (effect.name,)
             reads.extend(name for name in names if name.startswith(r.JOURNAL_PREFIX))
@@ -301,7 +302,7 @@ def who_give_up(world: World, ms: int) -> dict[str, str]:
     """The members that give up within a while, with their stories; nobody ends for it."""
     gave_up: dict[str, str] = {}
 
-    def ends(process: Process, why: str) -> None:
+    def ends(process: ProcessView, why: str) -> None:
         gave_up[process.name] = why
 
     world.chaos.ends = ends  # type: ignore[method-assign]

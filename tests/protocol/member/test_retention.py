@@ -24,7 +24,7 @@ from cutwater.protocol.member.retention import (
 )
 from cutwater.protocol.member.stage import StagePhase
 from cutwater.protocol.member.stage_log import trimmed
-from cutwater.sim.process import Process
+from cutwater.sim.scene import ProcessView
 from tests.protocol.member.test_channel import histories
 from tests.support.builders import (
     CHAIN,
@@ -361,7 +361,7 @@ def test_a_successor_that_is_behind_in_the_journal_deletes_no_state_of_a_commit(
     assert world.oracle.stages["b", 1].snapshot, "the log was compacted"
     draw_fault, end_ms = world.io._draw_fault, world.now_ms + 500
 
-    def fail_journal(process: Process, effect: fx.Effect) -> str | None:
+    def fail_journal(process: ProcessView, effect: fx.Effect) -> str | None:
         names = effect.names if isinstance(effect, fx.ReadMany) else ()
         names = (effect.name,) if isinstance(effect, fx.Read) else names
         of_journal = any(name.startswith(r.JOURNAL_PREFIX) for name in names)

@@ -33,7 +33,7 @@ from cutwater.sinks.contract import (
 from cutwater.sinks.delta import log
 from cutwater.sinks.footers import read_footers, statistics
 from cutwater.sinks.schemas import misfit, plain, unfit_for_delta, unfit_to_partition
-from cutwater.store.stores import Store, open_store
+from cutwater.store.stores import Store, open_place
 
 CHECKPOINT_EVERY = 100
 HISTORY_MS = 30 * 24 * 3_600_000
@@ -95,7 +95,7 @@ class DeltaSink(Sink):
         self._looked_up_to = -1
 
     def bind(self, store: Store, sink_name: str, schema_json: str, register: bool = True) -> None:
-        if _MISREAD.search(url := open_store(self.path, create=True).url):
+        if _MISREAD.search(url := open_place(self.path, create=True).url):
             raise UserError(
                 f"sink {sink_name} writes to {url}: the Delta library takes a '%' with two digits and a backslash in "
                 "a path for something else. Choose a path without them"
@@ -117,7 +117,7 @@ class DeltaSink(Sink):
     def _place(self, create: bool) -> tuple[Store, str]:
         own = self._own_id()
         self._app = f"cutwater/{self.name}/{own}"
-        return open_store(self.path, create=create), f"{FOLDER}{own}/"
+        return open_place(self.path, create=create), f"{FOLDER}{own}/"
 
     # --- what the table is ----------------------------------------------------------------------------
 

@@ -1,0 +1,127 @@
+"""What the parts of a simulated world know of it and of each other's processes.
+
+Each part takes the world as a `Scene`, or as a scene of its own module that adds the parts which it uses. So the
+modules of the simulator import one way: `world` imports all of them, and none imports `world`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any, Protocol
+
+from cutwater.protocol.base.records import Topology
+from cutwater.protocol.base.wire import Reply, Request
+from cutwater.protocol.leader.leader import Leader
+from cutwater.protocol.member.member import Member
+from cutwater.sim.faults import Faults
+from cutwater.sim.store import SimStore, SimTable
+from cutwater.sim.topology import Model, StageModel
+from cutwater.store.recording import Recorder
+
+
+class ActorView(Protocol):
+    """A procedure that waits for the answer to an effect."""
+
+    token: int
+
+
+class ProcessView(Protocol):
+    """A process of a member."""
+
+    name: str
+    alive: bool
+    paused: bool
+    started_ms: int
+    paused_ms: int
+    woke_ms: int
+    woke_before_ms: int
+    beat_ms: int
+    store_down_until_ms: int
+    checked_index: int
+    must_know: int
+    member: Member
+    leader: Leader
+    recorder: Recorder | None
+
+    def resume(self, actor: Any, token: int, answer: Any) -> None: ...
+
+    def resume_later(self, delay_ms: int, actor: Any, answer: Any) -> None: ...
+
+    def deliver(self, sender: str, data: bytes) -> None: ...
+
+    def poke(self, name: str) -> None: ...
+
+    def crash(self) -> None: ...
+
+    def pause(self) -> None: ...
+
+    def wake_up(self) -> None: ...
+
+
+class Troubles(Protocol):
+    """What the other parts tell `Chaos`, which decides what comes next."""
+
+    def interrupt(self, process: ProcessView) -> None: ...
+
+    def ends(self, process: ProcessView, why: str) -> None: ...
+
+    def graph_changed(self, process: ProcessView) -> None: ...
+
+    def on_reply(self, reply: Reply) -> None: ...
+
+    def start_members(self) -> None: ...
+
+
+class Scene(Protocol):
+    """A world: its time and chance, what is stored, what runs, and what is asked for."""
+
+    rng: Random
+    now_ms: int
+    faults: Faults
+    model: Model
+    store: SimStore
+    tables: dict[str, SimTable]
+    requests: dict[str, Request]
+    tracer: Callable[[str], None] | None
+    record: Callable[[bytes], object] | None
+    slow_until_ms: dict[str, int]
+    slowness: int
+    broken_until_ms: dict[str, int]
+    trigger_ms: dict[str, int]
+    last_start_ms: dict[str, int]
+    io_ms: int
+    table_ms: int
+    wants_rest: bool
+    rested: set[tuple[str, int, int]]
+
+    @property
+    def graph(self) -> Topology: ...
+
+    @property
+    def chaos(self) -> Troubles: ...
+
+    @property
+    def processes(self) -> Sequence[ProcessView]: ...
+
+    def leaders(self) -> Sequence[ProcessView]: ...
+
+    def start(self, name: str) -> ProcessView: ...
+
+    def stop(self, process: ProcessView) -> None: ...
+
+    def run_command(self, request: Request) -> None: ...
+
+    def add_stage(self, model: StageModel) -> None: ...
+
+    def schedule(self, delay_ms: int, call: Callable[..., None], *args: Any) -> None: ...
+
+    def between(self, low: int, high: int) -> int: ...
+
+    def available(self, root: str) -> int: ...
+
+    def batch_ms(self, stage: str) -> int: ...
+
+    def fault(self, what: str) -> None: ...
+
+    def trace(self, process: ProcessView | None, what: str) -> None: ...

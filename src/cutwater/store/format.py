@@ -1,0 +1,76 @@
+"""The version of a store's format, in the object `format.json`.
+
+A new store gets the object when it is opened for the first time. A store without it is of version 1: it was written
+before stores said their version. Later versions of Cutwater may add fields to the object, but must keep `version` and the
+checksum as they are, so that every version can read it.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from cutwater.protocol.base.chain import check
+from cutwater.protocol.base.errors import PeerError, StoreError
+from cutwater.protocol.base.records import seal
+
+NAME = "format.json"
+CURRENT = 1
+"""The version that new stores get."""
+READABLE = frozenset({1})
+"""The versions that this code reads and continues."""
+
+
+class Format(msgspec.Struct, frozen=True):
+    """What `format.json` holds."""
+
+    version: int
+
+
+class FormatDamaged(StoreError):
+    """`format.json` cannot be read."""
+
+
+class Objects(Protocol):
+    """What the check needs of a store."""
+
+    url: str
+
+    def create(self, name: str, data: bytes) -> bool: ...
+
+    def read(self, name: str) -> bytes | None: ...
+
+
+def check_format(store: Objects, *, create: bool) -> None:
+    """Checks that this code can read the store, with one read. With `create`, a store without `format.json` gets one.
+    Raises `FormatDamaged`, or `StoreError` for a version that this code does not know and for a store that fails."""
+    try:
+        data = store.read(NAME)
+        if data is None and create and not store.create(NAME, seal(Format(CURRENT))):
+            data = store.read(NAME)  # another process was faster
+    except OSError as error:
+        raise StoreError(f"cannot read the format version of {store.url}: {error}") from error
+    if data is not None:
+        _refuse_unknown(store.url, _decode(store.url, data).version)
+
+
+def _decode(url: str, data: bytes) -> Format:
+    try:
+        check(data)
+        return msgspec.json.decode(data, type=Format)
+    except (PeerError, ValueError, RecursionError) as error:  # msgspec's own errors are ValueErrors
+        raise FormatDamaged(
+            f"{NAME} in {url} is damaged ({error}), so the version of the store is not known. Bring it back from a "
+            "backup; or remove it if the store was only ever used with this version of Cutwater"
+        ) from error
+
+
+def _refuse_unknown(url: str, version: int) -> None:
+    if version not in READABLE:
+        readable = ", ".join(map(str, sorted(READABLE)))
+        raise StoreError(
+            f"{url} has format version {version}, and this version of Cutwater reads {readable}. Nothing was changed. "
+            "Use the version of Cutwater that wrote the store (`pip install --upgrade cutwater` if that is a newer "
+            "one), or give another store"
+        )
