@@ -21,11 +21,12 @@ from cutwater.cli.checkpoints import watermark_words
 from cutwater.cli.explain import timeline_of, watermark_hints
 from cutwater.cli.main import app
 from cutwater.cli.output import local, size
+from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.barrier import Flags
-from cutwater.protocol.base.log import entry_name
+from cutwater.protocol.base.paths import entry_name, notes_name
 from cutwater.protocol.base.watermark import Watermark, WatermarkKind
-from cutwater.runtime.timings import EpochTimes, StageTime, explain_name
+from cutwater.runtime.timings import EpochTimes, StageTime
 from cutwater.sinks import parquet
 from cutwater.sinks.registry import open_sink
 from cutwater.store import presence
@@ -265,7 +266,7 @@ def test_tables_are_those_of_the_newest_epoch_that_is_published_everywhere(
 
 def test_an_epoch_whose_mark_is_gone_has_no_tables(folder: Path) -> None:
     store = open_store(str(folder))
-    gone = r.mark_name(read_journal(store).state.committed[2].index, "out")
+    gone = paths.mark_name(read_journal(store).state.committed[2].index, "out")
     store.delete([gone])
     assert "has gone past epoch 2" in call("tables", "--store", folder, "--epoch", 2).stderr
 
@@ -325,7 +326,10 @@ def test_damage_is_found_and_blamed_on_the_checkpoints_that_need_it(folder: Path
 @pytest.mark.parametrize("place", ["journal/", "stages/b/1/log/", "manifest", "mark"])
 def test_damaged_records_are_found(place: str, folder: Path, history: Written) -> None:
     head = history.state.committed[3]
-    name = {"manifest": r.manifest_name(3, head.checkpoint_id), "mark": r.mark_name(head.index, "out")}
+    name = {
+        "manifest": paths.manifest_name(3, head.checkpoint_id),
+        "mark": paths.mark_name(head.index, "out"),
+    }
     (folder / name.get(place, entry_name(place, 2))).write_bytes(b"{}")
     shown = call("verify", "--store", folder)
     assert shown.exit_code == 1
@@ -395,7 +399,7 @@ def test_a_stage_is_dropped_only_if_nobody_reads_it(folder: Path) -> None:
 def test_gc_removes_what_is_over_and_nothing_that_is_kept(tmp_path: Path, history: Written) -> None:
     store = history.write(tmp_path)
     before = store.list("")
-    left = [f"{r.checkpoint_prefix(4, 99)}{name}" for name in ("channels/a/1/x", "manifest.json")]
+    left = [f"{paths.checkpoint_prefix(4, 99)}{name}" for name in ("channels/a/1/x", "manifest.json")]
     for name in left:
         store.create(name, b"12345")
     found = document("gc", "--dry-run", "--retained", "1", "--store", tmp_path)
@@ -428,16 +432,16 @@ def test_gc_removes_generations_that_are_expired(tmp_path: Path, history: Writte
 
 def test_gc_removes_nothing_while_a_kept_checkpoint_cannot_be_read(folder: Path, history: Written) -> None:
     store = open_store(str(folder))
-    left = f"{r.checkpoint_prefix(4, 99)}manifest.json"
+    left = f"{paths.checkpoint_prefix(4, 99)}manifest.json"
     store.create(left, b"")
-    store.delete([r.manifest_name(1, history.state.committed[1].checkpoint_id)])
+    store.delete([paths.manifest_name(1, history.state.committed[1].checkpoint_id)])
     assert "nothing is removed" in call("gc", "--store", folder).stderr
     assert store.exists(left)
 
 
 def test_gc_leaves_a_running_pipeline_alone(folder: Path) -> None:
     store = open_store(str(folder))
-    left = f"{r.checkpoint_prefix(4, 99)}manifest.json"
+    left = f"{paths.checkpoint_prefix(4, 99)}manifest.json"
     store.create(left, b"12345")
     with beating(store, clock_s=-4 * 3600):
         shown = call("gc", "--store", folder)
@@ -467,7 +471,7 @@ def test_a_restore_without_a_running_pipeline_says_so(folder: Path, monkeypatch:
 def test_a_checkpoint_whose_manifest_is_gone_is_called_damaged(folder: Path) -> None:
     store = open_store(str(folder))
     checkpoint = read_journal(store).state.committed[1]
-    store.delete([r.manifest_name(1, checkpoint.checkpoint_id)])
+    store.delete([paths.manifest_name(1, checkpoint.checkpoint_id)])
     flags = {c["epoch"]: c["flags"] for c in document("checkpoints", "--store", folder)["checkpoints"]}
     assert "damaged" in flags[1]
     assert "damaged" not in flags[2] + flags[3]
@@ -521,7 +525,7 @@ def test_explain_draws_when_what_happened(folder: Path) -> None:
 
 
 def test_explain_without_notes_says_that_there_are_none(folder: Path) -> None:
-    open_store(str(folder)).delete([explain_name(2)])
+    open_store(str(folder)).delete([notes_name(2)])
     text = call("explain", "2", "--store", folder).stdout
     assert "when what happened was not noted, or the notes are gone" in text
     assert "not noted" not in call("explain", "4", "--store", folder).stdout, "it was aborted, and says why"

@@ -26,6 +26,7 @@ from cutwater.inspection.wholeness import (
     journal_problems,
     mark_problems,
 )
+from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.chain import digest
 from cutwater.protocol.base.errors import StoreError
@@ -267,7 +268,7 @@ def written(tmp_path: Path) -> Store:
 
 def test_a_mark_that_says_that_it_is_another_is_seen(written: Store) -> None:
     state = read_journal(written).state
-    first, second, _ = sorted(written.list(r.MARK_PREFIX))
+    first, second, _ = sorted(written.list(paths.MARK_PREFIX))
     assert mark_problems(written, state) == {}
     data = written.read(second)
     assert data is not None
@@ -282,7 +283,7 @@ def test_a_mark_that_is_gone_between_others_is_seen_and_one_at_the_end_is_not_th
     written: Store,
 ) -> None:
     state = read_journal(written).state
-    first, second, third = sorted(written.list(r.MARK_PREFIX))
+    first, second, third = sorted(written.list(paths.MARK_PREFIX))
     written.delete([third])
     assert mark_problems(written, state) == {}
     written.put(third, b"x")
@@ -311,7 +312,7 @@ def test_tables_are_looked_at_when_that_is_asked_for(tmp_path: Path) -> None:
     sink.register()
     files = stage(sink, "1-1-0-a", [1, 2, 3])
     assert sink.publish(-1, index, files) == 0
-    store.create(r.mark_name(index, "out"), seal(r.Published(1, "out", index, 0)))
+    store.create(paths.mark_name(index, "out"), seal(r.Published(1, "out", index, 0)))
     words = ["verify", "--store", str(tmp_path / "state"), "--json"]
     plain, thorough = (CliRunner().invoke(app, [*words, *more]) for more in ([], ["--tables"]))
     assert (plain.exit_code, thorough.exit_code) == (0, 0), thorough.output
@@ -329,7 +330,7 @@ def test_what_is_later_than_the_journals_end_is_seen(written: Store) -> None:
     journal = read_journal(written)
     assert journal.state.committed[3].index == journal.index
     assert journal_problems(written, journal) == {}
-    written.put(f"{r.CHECKPOINT_PREFIX}notes", b"")
+    written.put(f"{paths.CHECKPOINT_PREFIX}notes", b"")
     assert journal_problems(written, journal) == {}
     last = max(written.list("journal/"))
     written.delete([last])

@@ -27,6 +27,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 from pyspark.sql import SparkSession
 
+from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.chain import digest
 from cutwater.protocol.base.effects import TableHead, TableHistory
@@ -511,7 +512,7 @@ def test_a_table_that_forgot_and_lost_its_log_gets_no_marked_epoch_again(
     for epoch in (1, 2, 3):
         release = {"table": stage(sink, f"attempt-{epoch}", [epoch])}
         data = r.encode(manifest(epoch, 2 * epoch, release=release))
-        store.create(r.manifest_name(epoch, 2 * epoch), data)
+        store.create(paths.manifest_name(epoch, 2 * epoch), data)
         bodies += [
             r.Begun(1, 1, epoch, 2 * epoch, 0, "h"),
             committed(epoch, 2 * epoch, manifest=digest(data)),
@@ -674,7 +675,7 @@ def test_who_cannot_go_back_goes_on_under_another_name_and_path(
     def epoch(number: int, generation: int, **release: tuple[str, ...]) -> None:
         place = len(bodies) + 1
         data = r.encode(manifest(number, place, release=release))
-        store.create(r.manifest_name(number, place), data)
+        store.create(paths.manifest_name(number, place), data)
         begun = r.Begun(1, generation, number, place, 0, "h")
         bodies.extend([begun, committed(number, place, generation, manifest=digest(data))])
 

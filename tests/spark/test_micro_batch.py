@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from cutwater.protocol.base.chain import digest
+from cutwater.protocol.base.paths import Attempt
 from cutwater.protocol.base.records import Prepared, StageReport, decode
 from cutwater.protocol.base.watermark import NONE, UNKNOWN, Watermark, known
 from cutwater.sinks import Sink, delta, parquet
@@ -61,7 +62,7 @@ def test_every_target_of_a_batch_shows_the_same_version_of_its_rows(
         parquet(str(tmp_path / "files"), partition_by="kind"),
         delta(str(tmp_path / "final"), final_by="window.end"),
     ]
-    files, staged, count, _ = writer(store, rows, sinks, has_readers)._write(rows, "1-0-a")
+    files, staged, count, _ = writer(store, rows, sinks, has_readers)._write(rows, Attempt(1, 0, "a"))
     seen = {name: drawn(tmp_path / name, [f.name for f in found]) for name, found in staged.items()}
     if has_readers:
         seen["channel"] = drawn(tmp_path / "store", files)
@@ -76,7 +77,7 @@ def test_a_final_sink_beside_a_channel_has_its_windows_apart(
 ) -> None:
     """A link to the channel's file would put all windows into one, and show them at once."""
     sinks = [delta(str(tmp_path / "final"), final_by="window.end")]
-    _, staged, _, _ = writer(store, rows, sinks, has_readers=True)._write(rows, "1-0-a")
+    _, staged, _, _ = writer(store, rows, sinks, has_readers=True)._write(rows, Attempt(1, 0, "a"))
     assert {file.end for file in staged["final"]} == {60_000, 120_000, 180_000, 240_000}
     for file in staged["final"]:
         ids = pq.ParquetFile(tmp_path / "final" / file.name).read()["id"].to_pylist()

@@ -15,6 +15,7 @@ import obstore
 import pytest
 from pyarrow.fs import S3FileSystem  # type: ignore[import-untyped]
 
+from cutwater.protocol.base import paths
 from cutwater.protocol.base.errors import StoreError
 from cutwater.protocol.base.records import Prepared
 from cutwater.protocol.base.watermark import NONE
@@ -98,7 +99,7 @@ def test_markers_of_folders_are_not_listed_and_empty_objects_are(server: S3Serve
 @needs_server
 def test_a_stage_is_cut_and_opened_again_beside_markers_of_folders(server: S3Server) -> None:
     store = open_store(server.url, create=True)
-    folder = folders.spark_prefix("s", 1, 1)
+    folder = paths.spark_prefix("s", 1, 1)
     make_folders(server, f"{folder}offsets", f"{folder}commits", f"{folder}sources/0", "published/t")
     folders.make_folder(store, "s", 1, 1, None, None)
     store.put(

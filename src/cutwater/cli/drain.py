@@ -14,7 +14,8 @@ from cutwater.cli.output import AsJson, StoreUrl, Timeout, command, show, waitin
 from cutwater.protocol.base.durations import seconds
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.log import follow
-from cutwater.protocol.base.records import MARK_PREFIX, JournalState, settled
+from cutwater.protocol.base.paths import MARK_PREFIX
+from cutwater.protocol.base.records import JournalState, settled
 from cutwater.protocol.base.wire import Request, RequestKind
 from cutwater.protocol.member.journal import Journal
 from cutwater.runtime.mailbox import new_id

@@ -13,7 +13,8 @@ from rich.text import Text
 from cutwater.cli.output import AsJson, StoreUrl, command, plural, show, waiting
 from cutwater.protocol.base.errors import CutwaterError, StoreError
 from cutwater.protocol.base.failures import FailureReason
-from cutwater.protocol.base.records import MARK_PREFIX, JournalState, Manifest, settled
+from cutwater.protocol.base.paths import GRAPH_PREFIX, MARK_PREFIX, SINK_PREFIX
+from cutwater.protocol.base.records import JournalState, Manifest, settled
 from cutwater.protocol.base.wire import Request, RequestKind
 from cutwater.protocol.leader.steering import refusal
 from cutwater.protocol.member.journal import Journal
@@ -63,7 +64,7 @@ def verify(
             raise typer.Exit(1) from None
         state = journal.state
         damage = journal_problems(where, journal) | mark_problems(where, state)
-        damage |= graph_problems(where, {"graph/": part_kind, "sinks/": kind_of})
+        damage |= graph_problems(where, {GRAPH_PREFIX: part_kind, SINK_PREFIX: kind_of})
         damage |= record_problems(where, state.topology.sinks() if state.topology is not None else ())
         wanted = (
             [resolve(state, ref)]

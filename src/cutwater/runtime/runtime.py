@@ -16,6 +16,7 @@ from cutwater.cluster.links import Hint, Links
 from cutwater.plan.build import Built
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.errors import CutwaterError, StoreError, UserError
+from cutwater.protocol.base.paths import top_folder
 from cutwater.protocol.base.records import JournalState, StageReport
 from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, LogGrown, Reply, Request
 from cutwater.protocol.leader.leader import Leader, LeaderConfig, LeaderPhase
@@ -375,10 +376,10 @@ class Runtime:
 
     def _delete(self, effect: fx.Delete) -> fx.Answer:
         names = effect.names
-        failpoints.reach("before delete", names[0].split("/", 1)[0] if names else "")
+        failpoints.reach("before delete", top_folder(names[0]) if names else "")
         half = len(names) // 2
         self.store.delete(names[:half])
-        failpoints.reach("during delete", names[0].split("/", 1)[0] if names else "")
+        failpoints.reach("during delete", top_folder(names[0]) if names else "")
         self.store.delete(names[half:])
         return fx.DONE
 

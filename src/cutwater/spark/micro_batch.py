@@ -18,9 +18,15 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 from pyspark.sql.types import DatetimeType, NumericType, StructType
 
+from cutwater.protocol.base.paths import (
+    Attempt,
+    attempt_prefix,
+    batch_file_name,
+    spark_prefix,
+    staged_attempt_name,
+)
 from cutwater.protocol.base.records import Offset, Prepared, StagedFile
 from cutwater.protocol.base.watermark import NONE, UNKNOWN, Watermark, known
-from cutwater.sinks.cleanup import label
 from cutwater.sinks.contract import Sink, is_data
 from cutwater.sinks.footers import read_footers
 from cutwater.spark.checkpoint.folder import Voucher
@@ -60,7 +66,6 @@ class BatchWriter:
         self.store = store
         self.stage = stage
         self.generation = generation
-        self.prefix = f"stages/{stage}/{generation}/"
         self.incarnation = incarnation
         self.base = base
         self.schema = schema
@@ -77,13 +82,13 @@ class BatchWriter:
     @property
     def folder(self) -> str:
         """The incarnation's Spark folder."""
-        return f"{self.prefix}spark/{self.incarnation}/"
+        return spark_prefix(self.stage, self.generation, self.incarnation)
 
     def __call__(self, frame: DataFrame, spark_batch: int) -> None:
         if self.stopping:
             raise StopAsked
         batch = spark_batch + self.base + 1
-        attempt = f"{self.incarnation}-{batch}-{uuid.uuid4().hex[:8]}"
+        attempt = Attempt(self.incarnation, batch, uuid.uuid4().hex[:8])
         try:
             files, staged, rows, size = self._write(frame, attempt)
         except Exception as error:
@@ -103,24 +108,24 @@ class BatchWriter:
     # --- output ---------------------------------------------------------------------------------------
 
     def _write(
-        self, frame: DataFrame, attempt: str
+        self, frame: DataFrame, attempt: Attempt
     ) -> tuple[tuple[str, ...], dict[str, tuple[StagedFile, ...]], int, int]:
         """Writes a batch to all its targets: the channel's files, each sink's, and how much it is."""
         if not self.has_readers and len(self.sinks) == 1:
             sink = self.sinks[0]
-            staging = label(self.generation, attempt)
+            staging = staged_attempt_name(self.generation, attempt)
             sink.writer(frame).mode("append").parquet(sink.staging(staging))
             found = sink.staged(staging)
             rows, size = sink.measure(found)
             return (), {sink.name: tuple(found)} if found else {}, rows, size
-        folder = f"{self.prefix}data/{attempt}/"
+        folder = attempt_prefix(self.stage, self.generation, attempt)
         writer = frame.write.options(**self._passing(frame)) if not self.sinks else frame.write
         writer.mode("append").parquet(self.store.spark_url(folder.rstrip("/")))
         files, rows, size = self._written(folder)
         staged: dict[str, tuple[StagedFile, ...]] = {}
         if files:
             for sink in self.sinks:
-                staging = label(self.generation, attempt)
+                staging = staged_attempt_name(self.generation, attempt)
                 self._derive(frame, sink, staging, files)
                 staged[sink.name] = tuple(sink.staged(staging))
         kept = files if self.has_readers else ()
@@ -171,7 +176,7 @@ class BatchWriter:
         rows: int,
         size: int,
     ) -> Prepared:
-        where = f"{self.folder}offsets/{spark_batch}"
+        where = self.folder + batch_file_name("offsets", spark_batch)
         data = self.store.read(where)
         if data is None:
             raise RuntimeError(f"{where} is missing, though batch {batch} of '{self.stage}' is under way")

@@ -14,8 +14,9 @@ from enum import Enum
 import msgspec
 
 from cutwater.protocol.base.errors import UserError
+from cutwater.protocol.base.paths import STATUS_PREFIX
 from cutwater.store.process_identity import exists
-from cutwater.store.status import PREFIX, Status, decode_status
+from cutwater.store.status import Status, decode_status
 from cutwater.store.stores import LocalStore, Store
 
 INTERVALS = 2
@@ -57,7 +58,7 @@ class Watch:
 
     def look(self) -> list[Seen]:
         """The members now. Raises `UserError` for one that speaks in a way which this version does not understand."""
-        names = self._store.list(PREFIX)
+        names = self._store.list(STATUS_PREFIX)
         found = dict(zip(names, self._store.read_many(names), strict=True))
         now = self._clock()
         known: dict[str, tuple[bytes, float, bool]] = {}

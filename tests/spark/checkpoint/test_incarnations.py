@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from cutwater.protocol.base.chain import digest
 from cutwater.protocol.base.errors import StoreError
+from cutwater.protocol.base.paths import spark_prefix
 from cutwater.protocol.base.records import (
     BarrierAt,
     Checkpoint,
@@ -36,7 +37,6 @@ from cutwater.spark.checkpoint.incarnations import (
     find_stored,
     list_folders,
     make_folder,
-    spark_prefix,
     write_prepared,
 )
 from cutwater.spark.checkpoint.leaves import Leaf

@@ -26,7 +26,8 @@ from cutwater.protocol.base.effects import (
 )
 from cutwater.protocol.base.errors import GraphChanged, StoreError, UserError
 from cutwater.protocol.base.failures import FailureReason
-from cutwater.protocol.base.log import entry_name, follow
+from cutwater.protocol.base.log import follow
+from cutwater.protocol.base.paths import entry_name, manifest_name, state_copies_prefix
 from cutwater.protocol.base.records import (
     Aborted,
     BarrierAt,
@@ -35,9 +36,7 @@ from cutwater.protocol.base.records import (
     SinkSpec,
     StageReport,
     Topology,
-    checkpoint_prefix,
     encode,
-    manifest_name,
 )
 from cutwater.protocol.base.transitions import Table
 from cutwater.protocol.base.watermark import UNKNOWN, lowest
@@ -435,7 +434,7 @@ class Member:
     def _report(self, begun: Begun, name: str, at: BarrierAt) -> Procedure[StageReport | None]:
         copy_to = None
         if begun.flags & Flags.FULL_SNAPSHOT:
-            copy_to = f"{checkpoint_prefix(begun.epoch, begun.checkpoint_id)}state/{name}/"
+            copy_to = state_copies_prefix(begun.epoch, begun.checkpoint_id, name)
         find = FindState(name, begun.generation, at.incarnation, at.batch, copy_to)
         files = yield find
         if files is FAILED:

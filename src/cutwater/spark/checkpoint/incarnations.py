@@ -9,7 +9,6 @@ batches from there; how far its sources had been read is in it all the same, see
 
 from __future__ import annotations
 
-import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,10 +19,24 @@ import msgspec
 
 from cutwater.protocol.base.chain import digest
 from cutwater.protocol.base.errors import StoreError
+from cutwater.protocol.base.paths import (
+    BASE,
+    COMPLETE,
+    SOURCES,
+    batch_file_name,
+    batch_file_of,
+    channel_file_of,
+    channel_prefix,
+    source_logs_prefix,
+    spark_file_of,
+    spark_folders_prefix,
+    spark_prefix,
+    state_copy_of,
+)
 from cutwater.protocol.base.records import Prepared, StageReport, decode, seal
 from cutwater.protocol.member.retention import Stored
-from cutwater.spark.checkpoint.folder import BASE, COMPLETE, OPERATOR, Cache, SparkFolder, is_lasting
-from cutwater.spark.checkpoint.leaves import SOURCES, Leaf, refuse_changed
+from cutwater.spark.checkpoint.folder import OPERATOR, Cache, SparkFolder, is_lasting
+from cutwater.spark.checkpoint.leaves import Leaf, refuse_changed
 from cutwater.spark.checkpoint.offsets import parse_commit
 from cutwater.spark.checkpoint.source_logs import DEFAULT_INTERVAL
 from cutwater.spark.checkpoint.state_files import FOREVER, moved_metadata, split_name
@@ -41,13 +54,9 @@ __all__ = [
     "find_stored",
     "list_folders",
     "make_folder",
-    "spark_prefix",
     "write_prepared",
 ]
 
-_IN_PLACE = re.compile(r"stages/[^/]+/\d+/spark/\d+/(.+)")
-_COPIED = re.compile(r"checkpoints/[^/]+/state/[^/]+/(.+)")
-_ATTEMPT = re.compile(r"(\d+)-(\d+)-[^/]*/.+")
 _SIDE_BY_SIDE = 16
 IDENTITY = ("metadata", SOURCES)
 """The files that say which query it is, and what it reads."""
@@ -73,16 +82,10 @@ class Complete(msgspec.Struct, frozen=True):
     folder: str = ""
 
 
-def spark_prefix(stage: str, generation: int, incarnation: int) -> str:
-    """Where an incarnation's Spark folder lies."""
-    return f"stages/{stage}/{generation}/spark/{incarnation}/"
-
-
 def list_folders(store: Store, stage: str, generation: int) -> list[int]:
     """The incarnations whose folder is complete."""
-    prefix = f"stages/{stage}/{generation}/spark/"
-    names = (name.removeprefix(prefix).partition("/") for name in store.list(prefix))
-    return sorted(int(number) for number, _, rest in names if rest == COMPLETE and number.isdecimal())
+    files = (spark_file_of(name) for name in store.list(spark_folders_prefix(stage, generation)))
+    return sorted(file.incarnation for file in files if file is not None and file.file == COMPLETE)
 
 
 def base_of(store: Store, stage: str, generation: int, incarnation: int, cache: Cache | None = None) -> int:
@@ -121,7 +124,8 @@ def write_prepared(
 ) -> None:
     """Makes the record of a batch durable; to be called before Spark commits the batch."""
     base = base_of(store, stage, generation, incarnation, cache)
-    name = f"{spark_prefix(stage, generation, incarnation)}prepared/{record.batch - base - 1}.json"
+    folder = spark_prefix(stage, generation, incarnation)
+    name = folder + batch_file_name("prepared", record.batch - base - 1)
     data = seal(record)
     if not store.create(name, data) and store.read(name) != data:
         raise StoreError(
@@ -135,10 +139,10 @@ def committed(
     """The prepared record of a batch that the log does not have yet, if Spark has committed the batch."""
     prefix = spark_prefix(stage, generation, incarnation)
     number = batch - base_of(store, stage, generation, incarnation, cache) - 1
-    commit = store.read(f"{prefix}commits/{number}") if number >= 0 else None
+    commit = store.read(prefix + batch_file_name("commits", number)) if number >= 0 else None
     if commit is None:
         return None
-    name = f"{prefix}prepared/{number}.json"
+    name = prefix + batch_file_name("prepared", number)
     data = store.read(name)
     if data is None and max(list_folders(store, stage, generation), default=0) > incarnation:
         return None  # superseded, and cleaned up after
@@ -280,7 +284,7 @@ def _to_take_over(
         )
     prepared = {batch for batch in folder.prepared if batch <= upto}
     lowest = last - base - 1 if last is not None else min(prepared, default=upto + 1) - 1
-    names = {BASE, *(f"prepared/{batch}.json" for batch in prepared if batch > lowest)}
+    names = {BASE, *(batch_file_name("prepared", batch) for batch in prepared if batch > lowest)}
     for batch in range(max(lowest, folder.first), upto + 1):
         needed = folder.needed(batch)
         if needed is None and batch == upto:
@@ -290,12 +294,12 @@ def _to_take_over(
         names |= needed or set()
     known = {n.removeprefix(origin): c for n, c in report.state.items()} if report is not None else {}
     for batch in sorted(prepared & set(range(max(lowest, 0), upto + 1))):
-        known |= _read(store, f"{origin}prepared/{batch}.json", Prepared).checksums
+        known |= _read(store, origin + batch_file_name("prepared", batch), Prepared).checksums
     if last is not None and commit:
-        known[f"commits/{last - base - 1}"] = commit
+        known[batch_file_name("commits", last - base - 1)] = commit
     known |= made.checksums  # last: what was written anew here is not what a record from before says
     for name in names:
-        if name.startswith("commits/"):
+        if (of := batch_file_of(name)) is not None and of.kind == "commits":
             parse_commit(origin + name, store.read(origin + name) or b"")
     names |= {name for name in made.checksums if name.endswith(".crc") and name.removesuffix(".crc") in names}
     small = [name for name in names if _is_small(name) and name in known]
@@ -357,7 +361,9 @@ def _fill(
         written |= folder.due_plan(int(time.time() * 1000))
     else:
         written |= folder.first_plan(consumed)
-        replaced |= {name for name in files if not (name in IDENTITY or name.startswith("sources/"))}
+        replaced |= {
+            name for name in files if not (name in IDENTITY or name.startswith(source_logs_prefix()))
+        }
     copied = files.keys() - replaced
     _side_by_side(copy, sorted(copied))
     for name, data in written.items():
@@ -377,10 +383,10 @@ def _copy(store: Store, source: str, prefix: str, name: str) -> None:
 
 
 def _name_in_folder(name: str) -> str:
-    match = _IN_PLACE.fullmatch(name) or _COPIED.fullmatch(name)
-    if match is None:
+    of = spark_file_of(name) or state_copy_of(name)
+    if of is None:
         raise StoreError(f"{name} is listed as a state file, and is not below a Spark folder or a checkpoint")
-    return match[1]
+    return of.file
 
 
 def _side_by_side(act: Callable[[T], R], items: Sequence[T]) -> list[R]:
@@ -444,29 +450,27 @@ def find_stored(
 ) -> tuple[list[Stored], list[Stored]]:
     """What lies below a stage's folder: its channel files, and its state files with the batches that need
     them. `cache` must be the same in every call of a process: it knows since when a snapshot is there."""
-    prefix = f"stages/{stage}/{generation}/"
     data = []
-    for name in store.list(f"{prefix}data/"):
-        if match := _ATTEMPT.fullmatch(name.removeprefix(f"{prefix}data/")):
-            data.append(Stored(name, int(match[1]), int(match[2])))
-    names = store.list(f"{prefix}spark/")
+    for name in store.list(channel_prefix(stage, generation)):
+        if of := channel_file_of(name):
+            data.append(Stored(name, of.attempt.incarnation, of.attempt.batch))
+    names = store.list(spark_folders_prefix(stage, generation))
     folders: dict[int, list[str]] = defaultdict(list)
     for name in names:
-        number, inside, _ = name.removeprefix(f"{prefix}spark/").partition("/")
-        if inside and number.isdecimal():
-            folders[int(number)].append(name)
+        if (file := spark_file_of(name)) is not None:
+            folders[file.incarnation].append(name)
     states: list[Stored] = []
     for incarnation, files in folders.items():
         if incarnation <= last_incarnation:
-            states += _stored(
-                store, spark_prefix(stage, generation, incarnation), files, last_incarnation, cache
-            )
-    _forget(cache, f"{prefix}spark/", set(names))
+            prefix = spark_prefix(stage, generation, incarnation)
+            states += _stored(store, prefix, incarnation, files, last_incarnation, cache)
+    _forget(cache, spark_folders_prefix(stage, generation), set(names))
     return data, states
 
 
-def _stored(store: Store, prefix: str, files: list[str], last: int, cache: Cache) -> list[Stored]:
-    incarnation = int(prefix.split("/")[-2])
+def _stored(
+    store: Store, prefix: str, incarnation: int, files: list[str], last: int, cache: Cache
+) -> list[Stored]:
     begun, complete = store.read_many([prefix + BASE, prefix + COMPLETE])
     if begun is None or complete is None:
         return (
