@@ -8,15 +8,12 @@ import shutil
 import tarfile
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
-from typing import Any
 
 import msgspec
 import pytest
 from typer.testing import CliRunner
 
 from cutwater.cli.main import app
-from cutwater.cli.verify import check_objects, needed
 from cutwater.inspection.wholeness import (
     NextRun,
     check_rows,
@@ -28,7 +25,6 @@ from cutwater.inspection.wholeness import (
 )
 from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
-from cutwater.protocol.base.chain import digest
 from cutwater.protocol.base.errors import StoreError
 from cutwater.protocol.base.log import AppendPhase, append, follow
 from cutwater.protocol.base.records import Open, seal
@@ -39,7 +35,6 @@ from cutwater.sinks.contract import Description, Identity, kind_of
 from cutwater.spark.checkpoint.incarnations import Cache, find_stored, list_folders, make_folder
 from cutwater.store.at_rest import drive, manifest_of, read_journal
 from cutwater.store.stores import Store, open_store
-from tests.support.builders import manifest
 from tests.support.damages import DAMAGES, KINDS, MIX_UPS, Damage, damaged, suffer
 from tests.support.sink_helpers import ROWS, stage
 from tests.support.written import Written
@@ -406,23 +401,3 @@ def test_rows_that_are_still_to_be_read_are_missed_and_counted(stopped: Path) ->
     check_rows(opened, batch.files, None)
     (stopped / batch.files[0]).unlink()
     assert "is gone" in problems_of(stopped)["channel 'first' → 'second'"]
-
-
-def test_objects_are_looked_at_with_and_without_a_checksum(tmp_path: Path) -> None:
-    store = open_store(str(tmp_path / "state"), create=True)
-    named: Any = SimpleNamespace(held={}, objects=lambda: {"plain": None, "summed": digest(b"x")})
-    gone = {"plain": "plain is missing", "summed": "summed is missing"}
-    assert check_objects(store, [named], lambda line: None) == gone
-    store.put("plain", b"anything")
-    store.put("summed", b"x")
-    assert check_objects(store, [named], lambda line: None) == {}
-    store.put("summed", b"y")
-    found = check_objects(store, [named], lambda line: None)
-    assert found == {"summed": "summed is damaged (its checksum differs)"}
-
-
-def test_what_a_sink_holds_is_looked_at_with_its_table(tmp_path: Path) -> None:
-    """It lies there, and not in the store."""
-    held = r.StagedFile("somewhere/part-0.parquet", 5)
-    found = manifest(1, 1, release={"out": ("a.parquet",)}, held={"out": (held,)})
-    assert held.name not in needed(found)

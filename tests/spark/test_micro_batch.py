@@ -133,7 +133,7 @@ def test_a_batch_is_prepared_with_its_files_rows_and_positions(store: Store) -> 
     assert found.size == store.size(file)
     assert (found.consumed, found.offsets, found.sinks) == ({"c": 6}, {"1": "7"}, {})
     assert found.watermark == NONE
-    assert found.checksums.keys() == {"offsets/4", "cutwater/base.json"}
+    assert found.checksums.keys() == {"offsets/4"}
     assert found.checksums["offsets/4"] == digest(plan)
 
 
@@ -147,7 +147,7 @@ def test_the_log_of_a_file_source_is_part_of_the_batch(store: Store) -> None:
     batch = Batch(store, has_readers=True, leaves=[Leaf(None, "parquet", "/in", log=0)])
     store.put(f"{batch.writer.folder}sources/0/8.compact", b"log")
     found = batch.run(1, plan=PLAN % (0, b'{"logOffset":8}'))
-    assert found.checksums.keys() == {"offsets/4", "cutwater/base.json", "sources/0/8.compact"}
+    assert found.checksums.keys() == {"offsets/4", "sources/0/8.compact"}
     assert found.checksums["sources/0/8.compact"] == digest(b"log")
 
 

@@ -84,7 +84,7 @@ class Runtime:
         self.times = Times(store, name)
         self.done = Event()
         self.failure: BaseException | None = None
-        self._caches = {s: folders.Cache() for s in built.topology.stages}
+        self.caches = {s: folders.Cache() for s in built.topology.stages}
         self.recorder = recording.from_environment(self.member)
         perform, send = recording.watched(self.recorder, self._perform, self._send)
         self.shell = Shell(
@@ -432,7 +432,7 @@ class Runtime:
             self.store, effect.stage, effect.generation, effect.incarnation, effect.source, report,
             log.last if log is not None else None,
             max(1, int(self.built.spark.conf.get(SETTING) or DEFAULT_INTERVAL)),
-            log.commit if log is not None else "", effect.reset,
+            log.commit if log is not None else "", effect.reset, self.caches[effect.stage],
         )  # fmt: skip
         failpoints.reach("after folder", effect.stage)
         return fx.DONE
@@ -440,7 +440,7 @@ class Runtime:
     def _read_prepared(self, effect: fx.ReadPrepared) -> Any:
         found = folders.committed(
             self.store, effect.stage, effect.generation, effect.incarnation, effect.batch,
-            self._caches[effect.stage],
+            self.caches[effect.stage],
         )  # fmt: skip
         if found is not None:
             failpoints.reach("after commit", effect.stage)
@@ -451,7 +451,7 @@ class Runtime:
             failpoints.reach("before copy", effect.stage)
         found = folders.find_state(
             self.store, effect.stage, effect.generation, effect.incarnation, effect.batch, effect.copy_to,
-            self._caches[effect.stage],
+            self.caches[effect.stage],
         )  # fmt: skip
         if effect.copy_to is not None:
             failpoints.reach("after copy", effect.stage)
@@ -462,7 +462,7 @@ class Runtime:
         if stage is None or stage.incarnation == 0:
             return fx.FAILED
         return folders.find_stored(
-            self.store, effect.stage, effect.generation, stage.incarnation, self._caches[effect.stage]
+            self.store, effect.stage, effect.generation, stage.incarnation, self.caches[effect.stage]
         )
 
 

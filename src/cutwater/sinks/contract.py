@@ -33,7 +33,7 @@ from cutwater.protocol.base.paths import (
     staged_prefix,
 )
 from cutwater.protocol.base.records import StagedFile, decode, seal
-from cutwater.sinks.footers import check_pages, read_footers
+from cutwater.sinks.footers import Footers, check_pages
 from cutwater.store.stores import Store, open_store
 
 FOLDER = "_cutwater/"
@@ -95,6 +95,7 @@ class Sink(ABC):
         self.partition_by = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
         self._schema: dict[str, Any] | None = None
         self._since = -1
+        self._footers = Footers()
         self._new_id = uuid4().hex[:12]
         """Its id, if the store knows none yet."""
 
@@ -222,16 +223,15 @@ class Sink(ABC):
         """The files with rows that Spark has written for an attempt; durable when this returns."""
         prefix = f"{self._prefix}{attempt}/"
         names = [n for n in self._files.list(prefix) if is_data(n.removeprefix(prefix))]
-        footers = read_footers(self._files, names)
-        full = [n for n, footer in zip(names, footers, strict=True) if footer.num_rows > 0]
+        footers = self._footers.get(self._files, names)
+        full = [n for n, footer in zip(names, footers, strict=True) if footer.rows > 0]
         sync(self._files, full)
         return [StagedFile(n, _end_of(n) if self.final_by is not None else None) for n in full]
 
     def measure(self, files: Sequence[StagedFile]) -> tuple[int, int]:
         """How many rows staged files have, and how many bytes."""
-        names = [file.name for file in files]
-        rows = sum(footer.num_rows for footer in read_footers(self._files, names))
-        return rows, sum(self._files.size(name) or 0 for name in names)
+        footers = self._footers.get(self._files, [file.name for file in files])
+        return sum(footer.rows for footer in footers), sum(footer.size for footer in footers)
 
     def discard(self, keep: Container[str]) -> None:
         """Removes staged attempts that are neither in `keep` nor in any version of the target that can

@@ -16,7 +16,6 @@ from cutwater.protocol.base.effects import TableHead
 from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.protocol.base.paths import DONE_FOLDER, done_name, done_of, done_prefix, staged_prefix
 from cutwater.sinks.contract import Sink, SinkFailed
-from cutwater.sinks.footers import read_footers
 from cutwater.spark.files import Files
 from cutwater.store.stores import Store
 
@@ -76,7 +75,7 @@ class CallSink(Sink):
                 f"sink {self.name} calls a function, and needs a Spark session and an epoch for it"
             )
         try:
-            read_footers(self._files, files)
+            self._footers.check(self._files, files)
         except StoreError:
             if self._is_next(expected_version, transaction):
                 raise
@@ -89,6 +88,7 @@ class CallSink(Sink):
             raise SinkFailed(
                 f"sink {self.name}: its function failed on epoch {epoch}: {type(error).__name__}: {error}"
             ) from error
+        self._footers.forget(files)
         return self._mark(transaction, epoch)
 
     def rewind(

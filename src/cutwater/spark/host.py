@@ -112,9 +112,10 @@ class StageHost:
             prefix = spark_prefix(self.name, generation, incarnation).rstrip("/")
             self.writer = BatchWriter(
                 runtime.store, self.name, generation, incarnation,
-                folders.base_of(runtime.store, self.name, generation, incarnation), self.built.schema,
+                folders.base_of(runtime.store, self.name, generation, incarnation, runtime.caches[self.name]),
+                self.built.schema,
                 self.built.plan.leaves, definition.sinks, self.built.has_readers, self.built.plan.has_watermark,
-                self._on_prepared,
+                self._on_prepared, runtime.caches[self.name],
             )  # fmt: skip
             self.finished = False
             self._in_batch = False

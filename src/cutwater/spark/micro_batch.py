@@ -30,7 +30,7 @@ from cutwater.protocol.base.watermark import NONE, UNKNOWN, Watermark, known
 from cutwater.sinks.contract import Sink, is_data
 from cutwater.sinks.footers import read_footers
 from cutwater.spark.checkpoint.folder import Voucher
-from cutwater.spark.checkpoint.incarnations import write_prepared
+from cutwater.spark.checkpoint.incarnations import Cache, write_prepared
 from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.spark.checkpoint.offsets import parse_offsets, position_in
 from cutwater.spark.files import Files
@@ -62,6 +62,7 @@ class BatchWriter:
         has_readers: bool,
         has_watermark: bool,
         on_prepared: Callable[[int], None],
+        cache: Cache | None = None,
     ) -> None:
         self.store = store
         self.stage = stage
@@ -73,6 +74,8 @@ class BatchWriter:
         self.has_readers = has_readers
         self.has_watermark = has_watermark
         self.on_prepared = on_prepared
+        self.cache = cache or Cache()
+        """What this process knows of the stage's folders: the record of a batch is put there for who logs it."""
         self.stopping = False
         self.last: int | None = None
         """The last batch of this incarnation that was prepared, by Spark's count."""
@@ -100,7 +103,7 @@ class BatchWriter:
             raise StopAsked
         prepared = self._prepared(spark_batch, batch, files, staged, rows, size)
         failpoints.reach("before prepared", self.stage)
-        write_prepared(self.store, self.stage, self.generation, self.incarnation, prepared)
+        write_prepared(self.store, self.stage, self.generation, self.incarnation, prepared, self.cache)
         failpoints.reach("after prepared", self.stage)
         self.last = spark_batch
         self.on_prepared(batch)
@@ -161,9 +164,10 @@ class BatchWriter:
     def _written(self, folder: str) -> tuple[tuple[str, ...], int, int]:
         """The files with rows that Spark has left in a folder, how many rows and how many bytes."""
         names = [name for name in self.store.list(folder) if is_data(name.removeprefix(folder))]
-        counts = [int(footer.num_rows) for footer in read_footers(self.store, names)]
-        files = tuple(name for name, count in zip(names, counts, strict=True) if count)
-        return files, sum(counts), sum(self.store.size(name) or 0 for name in files)
+        footers = dict(zip(names, read_footers(self.store, names), strict=True))
+        full = {name: footer for name, footer in footers.items() if footer.rows}
+        rows = sum(footer.rows for footer in full.values())
+        return tuple(full), rows, sum(footer.size for footer in full.values())
 
     # --- the record -------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from typing import TypeVar
 from cutwater.protocol.base.chain import digest
 from cutwater.protocol.base.errors import StoreError
 from cutwater.protocol.base.paths import (
+    BASE,
     COMPLETE,
     SOURCES,
     batch_file_name,
@@ -27,6 +28,7 @@ from cutwater.protocol.base.paths import (
     source_log_name,
     source_log_of,
 )
+from cutwater.protocol.base.records import Prepared
 from cutwater.spark.checkpoint.leaves import Leaf, parse_leaves
 from cutwater.spark.checkpoint.offsets import (
     STARTED,
@@ -72,6 +74,8 @@ class Cache:
     tables: dict[str, list[str]] = field(default_factory=dict)
     operators: dict[str, list[Place]] = field(default_factory=dict)
     bases: dict[str, int] = field(default_factory=dict)
+    lowest: dict[str, int] = field(default_factory=dict)
+    prepared: dict[str, Prepared] = field(default_factory=dict)
     seen: dict[str, int] = field(default_factory=dict)
 
 
@@ -99,7 +103,7 @@ class Voucher:
         """By name in the folder, where `data` is the plan of the batch."""
         if self._lasting is None:
             names = (name.removeprefix(self._prefix) for name in self._store.list(self._prefix))
-            self._lasting = self._read([name for name in names if is_lasting(name)])
+            self._lasting = self._read([name for name in names if is_lasting(name) and name != BASE])
             name = batch_file_name("offsets", batch - 1)
             before = self._store.read(self._prefix + name) if batch > 0 else None
             self._before = (name, before) if before is not None else None

@@ -99,6 +99,13 @@ def _base(store: Store, prefix: str, cache: Cache) -> int:
     return cache.bases[prefix]
 
 
+def _lowest(store: Store, prefix: str, cache: Cache) -> int:
+    """The first batch at which the stage can be cut with what is in a folder."""
+    if prefix not in cache.lowest:
+        cache.lowest[prefix] = _mark(prefix, _read(store, prefix + COMPLETE, Complete)).lowest
+    return cache.lowest[prefix]
+
+
 def _read(store: Store, name: str, kind: type[T]) -> T:
     data = store.read(name)
     if data is None:
@@ -131,22 +138,27 @@ def write_prepared(
         raise StoreError(
             f"{name} exists already: two queries work in the same Spark folder; stop one of them"
         )
+    if cache is not None:
+        cache.prepared[name] = record
 
 
 def committed(
     store: Store, stage: str, generation: int, incarnation: int, batch: int, cache: Cache | None = None
 ) -> Prepared | None:
-    """The prepared record of a batch that the log does not have yet, if Spark has committed the batch."""
+    """The prepared record of a batch that the log does not have yet, if Spark has committed the batch. With the cache
+    of who wrote the record, it is not read again."""
     prefix = spark_prefix(stage, generation, incarnation)
     number = batch - base_of(store, stage, generation, incarnation, cache) - 1
     commit = store.read(prefix + batch_file_name("commits", number)) if number >= 0 else None
     if commit is None:
         return None
     name = prefix + batch_file_name("prepared", number)
-    data = store.read(name)
-    if data is None and max(list_folders(store, stage, generation), default=0) > incarnation:
-        return None  # superseded, and cleaned up after
-    record = decode(name, data, Prepared) if data is not None else None
+    record = cache.prepared.get(name) if cache is not None else None
+    if record is None:
+        data = store.read(name)
+        if data is None and max(list_folders(store, stage, generation), default=0) > incarnation:
+            return None  # superseded, and cleaned up after
+        record = decode(name, data, Prepared) if data is not None else None
     if record is None or record.batch != batch:
         raise StoreError(
             f"Spark has committed batch {batch} of stage {stage}, and the record of what it did, {name}, "
@@ -187,6 +199,7 @@ def make_folder(
     log_interval: int = DEFAULT_INTERVAL,
     commit: str = "",
     reset: bool = False,
+    cache: Cache | None = None,
 ) -> None:
     """Makes an incarnation's folder: from the folder of incarnation `source`, up to the last batch that Spark
     has committed there; or, without one, from the files that `report` names; or empty. With `reset` nothing is taken
@@ -202,7 +215,7 @@ def make_folder(
     store.delete(store.list(prefix))
     if source is not None:
         origin = spark_prefix(stage, generation, source)
-        names, known, mark = _to_take_over(store, origin, last, report, commit)
+        names, known, mark = _to_take_over(store, origin, last, report, commit, cache)
         gone, there = _fill(store, prefix, {name: origin + name for name in names}, log_interval)
         if gone:
             raise StoreError(
@@ -266,15 +279,20 @@ def check_newest(
 
 
 def _to_take_over(
-    store: Store, origin: str, last: int | None, report: StageReport | None, commit: str = ""
+    store: Store,
+    origin: str,
+    last: int | None,
+    report: StageReport | None,
+    commit: str = "",
+    known_before: Cache | None = None,
 ) -> tuple[list[str], dict[str, str], Complete]:
     """The files of a folder that its successor needs, the checksums that are known of them, and the successor's
-    mark."""
+    mark. Spark's files are read anew, whatever is known of them: the successor starts from what is there."""
     cache = Cache()
     made = _mark(origin, _read(store, origin + COMPLETE, Complete))
     lasting = (origin + name for name in made.checksums if is_lasting(name))
     folder = SparkFolder(store, origin, cache, {*store.list(origin), *lasting})
-    base = _base(store, origin, cache)
+    base = _base(store, origin, known_before or cache)
     start = made.batch - base - 1
     upto = folder.last_committed(start)
     if last is not None and upto + base + 1 < last:
@@ -471,14 +489,12 @@ def find_stored(
 def _stored(
     store: Store, prefix: str, incarnation: int, files: list[str], last: int, cache: Cache
 ) -> list[Stored]:
-    begun, complete = store.read_many([prefix + BASE, prefix + COMPLETE])
-    if begun is None or complete is None:
+    if not {prefix + BASE, prefix + COMPLETE} <= set(files):
         return (
             [Stored(name, incarnation, -1, -1, unknown=True) for name in files] if incarnation < last else []
         )
     try:
-        base = decode(prefix + BASE, begun, Base).base
-        lowest = _mark(prefix, decode(prefix + COMPLETE, complete, Complete)).lowest
+        base, lowest = _base(store, prefix, cache), _lowest(store, prefix, cache)
         spans = SparkFolder(store, prefix, cache, files).spans(live=incarnation == last)
     except StoreError:
         if incarnation < last:
