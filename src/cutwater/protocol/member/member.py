@@ -88,8 +88,7 @@ class Member:
     """The state that the actors of one member share.
 
     The shell sets `now_ms` before each resumption, spawns what `spawned` holds, ends what `ended` names,
-    and resumes the actors in `woken`, all after each resumption. (`query NAME` in there is not an actor of
-    ours: it says that the query's feed has changed.) `word` makes the word of an injector.
+    and resumes the actors in `woken`, all after each resumption. `word` makes the word of an injector.
     """
 
     def __init__(
@@ -175,7 +174,6 @@ class Member:
         for reader in self.topology.readers(stage):
             if reader in self.stages:
                 self.wake(f"stage {reader}")
-                self.wake(f"query {reader}")
 
     def tell_readers(self, stage: str) -> Procedure[None]:
         """The log of a hosted stage has grown: whoever reads it, here or elsewhere, looks again."""
