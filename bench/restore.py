@@ -21,7 +21,7 @@ from cutwater.protocol.base.records import Manifest, StageReport
 from cutwater.protocol.base.watermark import UNKNOWN
 from cutwater.spark.checkpoint import incarnations as folders
 from cutwater.store.checkpoint_objects import damaged_objects
-from cutwater.store.stores import open_store
+from cutwater.store.opening import open_store
 
 FILES = 64
 

@@ -29,8 +29,9 @@ from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.paths import REPLY_PREFIX, REQUEST_PREFIX
 from cutwater.protocol.base.wire import Reply, Request, RequestKind, encode
 from cutwater.runtime.mailbox import understood
+from cutwater.store.contract import Store
+from cutwater.store.opening import open_store
 from cutwater.store.status import Status
-from cutwater.store.stores import Store, open_store
 from tests.support.live_member import members
 from tests.support.spark_helpers import await_that, deliver, numbers, rows_of
 from tests.support.written import Written, beating, put_status

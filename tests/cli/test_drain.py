@@ -21,9 +21,10 @@ from cutwater.protocol.base.wire import Reply, Request, RequestKind, encode
 from cutwater.runtime.mailbox import understood
 from cutwater.runtime.runtime import Runtime
 from cutwater.store.at_rest import drive, read_journal
+from cutwater.store.contract import Store
+from cutwater.store.opening import open_store
 from cutwater.store.process_identity import this_process
 from cutwater.store.status import read_status
-from cutwater.store.stores import Store, open_store
 from tests.support.builders import pipeline, stage
 from tests.support.live_member import ONE, TWO, members
 from tests.support.spark_helpers import await_that

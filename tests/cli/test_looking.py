@@ -31,8 +31,8 @@ from cutwater.sinks import parquet
 from cutwater.sinks.registry import open_sink
 from cutwater.store import presence
 from cutwater.store.at_rest import read_journal
+from cutwater.store.opening import open_store
 from cutwater.store.process_identity import ProcessId, this_process
-from cutwater.store.stores import open_store
 from tests.support.builders import DIAMOND, manifest, pipeline, stage
 from tests.support.sink_helpers import ROWS
 from tests.support.written import Written, beating, put_status

@@ -10,7 +10,7 @@ import pytest
 from cutwater.protocol.base import paths
 from cutwater.protocol.member.retention import Stored
 from cutwater.spark.checkpoint import incarnations as folders
-from cutwater.store.stores import LocalStore
+from cutwater.store.local import LocalStore
 from tests.faults.inputs import MATCHED, ORDERS, PAID_REVENUE, PAYMENTS
 from tests.faults.prefixes import check_prefixes
 from tests.faults.runner import Bench, pause_and_overtake

@@ -16,7 +16,7 @@ import cutwater as cw
 from cutwater.protocol.base.errors import CutwaterError
 from cutwater.protocol.base.paths import JOURNAL_PREFIX, entry_name, manifest_name, stage_log_prefix
 from cutwater.store.at_rest import read_journal
-from cutwater.store.stores import open_store
+from cutwater.store.opening import open_store
 from tests.support.spark_helpers import NUMBERS, deliver, numbers, rows_of
 
 Change = Callable[[DataFrame], DataFrame]

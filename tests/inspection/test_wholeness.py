@@ -34,7 +34,8 @@ from cutwater.sinks import parquet
 from cutwater.sinks.contract import Description, Identity, kind_of
 from cutwater.spark.checkpoint.incarnations import Cache, find_stored, list_folders, make_folder
 from cutwater.store.at_rest import drive, manifest_of, read_journal
-from cutwater.store.stores import Store, open_store
+from cutwater.store.contract import Store
+from cutwater.store.opening import open_store
 from tests.support.damages import DAMAGES, KINDS, MIX_UPS, Damage, damaged, suffer
 from tests.support.sink_helpers import ROWS, stage
 from tests.support.written import Written

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-STORES = "tests/store/test_stores.py", "tests/store/test_stores_s3.py", "tests/store/test_store_troubles.py"
+STORES = (
+    "tests/store/test_local.py",
+    "tests/store/test_objects.py",
+    "tests/store/test_opening.py",
+    "tests/store/test_stores_s3.py",
+    "tests/store/test_store_troubles.py",
+)
 SINKS = "tests/sinks/test_delta.py", "tests/sinks/test_parquet.py", "tests/sinks/test_foreach_epoch.py"
 FOLDERS = (
     "tests/spark/checkpoint/test_incarnations.py",
@@ -35,7 +41,7 @@ FAST: dict[str, tuple[str, ...]] = {
     "store/at_rest.py": (
         "tests/protocol/leader/test_steering.py",
         "tests/cli/test_looking.py",
-        *STORES[2:],
+        "tests/store/test_store_troubles.py",
         "tests/protocol/leader/test_in_flight.py",
     ),
     "spark/checkpoint/offsets.py": FOLDERS,
@@ -52,7 +58,11 @@ FAST: dict[str, tuple[str, ...]] = {
     "spark/checkpoint/folder.py": (*FOLDERS, "tests/store/test_stores_s3.py"),
     "spark/": (*HOSTING, *QUERIES),
     "spark/checkpoint/state_files.py": (*FOLDERS, "tests/spark/checkpoint/test_state_files.py"),
-    "store/stores.py": STORES,
+    "store/contract.py": STORES,
+    "store/local.py": STORES,
+    "store/objects.py": STORES,
+    "store/opening.py": STORES,
+    "store/checkpoint_objects.py": ("tests/store/test_checkpoint_objects.py", "tests/cli/test_looking.py"),
     "inspection/wholeness.py": ("tests/inspection/test_wholeness.py", "tests/cli/test_looking.py"),
 }
 """Per module, or folder of modules, the tests without Spark."""

@@ -21,7 +21,7 @@ from cutwater.runtime import mailbox
 from cutwater.runtime.mailbox import Unanswered, ask_through, understood
 from cutwater.runtime.runtime import Runtime
 from cutwater.store.at_rest import drive, read_journal
-from cutwater.store.stores import LocalStore
+from cutwater.store.local import LocalStore
 from tests.support.live_member import TWO, Members, members
 from tests.support.spark_helpers import await_that
 

@@ -10,7 +10,8 @@ from cutwater.protocol.base import records as r
 from cutwater.protocol.base.chain import Entry
 from cutwater.protocol.base.paths import entry_name, notes_name
 from cutwater.runtime.timings import KEPT, SURPLUS, EpochTimes, Times, read_times
-from cutwater.store.stores import LocalStore, open_store
+from cutwater.store.local import LocalStore
+from cutwater.store.opening import open_store
 
 
 def note(times: Times, epoch: int) -> None:

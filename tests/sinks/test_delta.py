@@ -41,7 +41,8 @@ from cutwater.sinks.delta.sink import DeltaSink, delta
 from cutwater.sinks.delta.sink import _is_elsewhere as is_elsewhere
 from cutwater.sinks.footers import INDEXED_COLUMNS, check_pages, statistics
 from cutwater.sinks.schemas import misfit
-from cutwater.store.stores import Store, open_store
+from cutwater.store.contract import Store
+from cutwater.store.opening import open_store
 from tests.support.builders import committed, journal_of, manifest
 from tests.support.sink_helpers import (
     ROWS,

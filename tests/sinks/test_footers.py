@@ -16,7 +16,7 @@ from cutwater.sinks import Sink, footers
 from cutwater.sinks.delta.sink import delta
 from cutwater.sinks.footers import Footers
 from cutwater.sinks.parquet import parquet
-from cutwater.store.stores import Store
+from cutwater.store.contract import Store
 from tests.support.sink_helpers import ROWS, stage, store
 
 __all__ = ["store"]

@@ -17,7 +17,7 @@ from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.sinks import SinkFailed, open_sinks
 from cutwater.sinks.footers import Footers
 from cutwater.sinks.foreach_epoch import REMEMBERED, CallSink, call
-from cutwater.store.stores import Store
+from cutwater.store.contract import Store
 from tests.support.sink_helpers import ROWS, publish, stage, store, write_with_spark
 
 __all__ = ["store"]

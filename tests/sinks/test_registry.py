@@ -15,7 +15,8 @@ from cutwater.protocol.base import records as r
 from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.sinks import Sink, delta, open_sinks, parquet
 from cutwater.sinks.contract import Description, Identity, description, identity
-from cutwater.store.stores import LocalStore, open_store
+from cutwater.store.local import LocalStore
+from cutwater.store.opening import open_store
 from tests.support.live_leader import LiveLeader
 from tests.support.sink_helpers import ROWS, publish
 

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 import cutwater as cw
 from cutwater.spark.channel_source import ChannelSource
 from cutwater.spark.feed import Feed, FeedClosed
-from cutwater.store.stores import LocalStore
+from cutwater.store.local import LocalStore
 from tests.support.spark_helpers import NUMBERS, deliver, numbers, rows_of
 
 ALL_TYPES = """

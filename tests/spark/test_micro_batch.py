@@ -22,7 +22,8 @@ from cutwater.sinks import Sink, delta, parquet
 from cutwater.spark.checkpoint.incarnations import make_folder
 from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.spark.micro_batch import BatchFailed, BatchWriter, StopAsked, in_short
-from cutwater.store.stores import Store, open_store
+from cutwater.store.contract import Store
+from cutwater.store.opening import open_store
 from tests.support.modelled_query import Rows
 
 NEVER_THE_SAME = """

@@ -9,7 +9,8 @@ from typing import Any
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.chain import digest
 from cutwater.store.checkpoint_objects import checkpoint_problems, damaged_objects, needed
-from cutwater.store.stores import LocalStore, open_store
+from cutwater.store.local import LocalStore
+from cutwater.store.opening import open_store
 from tests.support.builders import manifest
 
 

@@ -21,9 +21,10 @@ from cutwater.protocol.base.records import Prepared
 from cutwater.protocol.base.watermark import NONE
 from cutwater.spark.checkpoint import incarnations as folders
 from cutwater.spark.checkpoint.folder import Cache
-from cutwater.store.stores import Store, StoreUnavailable, open_store
-from tests.store.test_stores import StoreContract, check_race_of_processes
+from cutwater.store.contract import Store, StoreUnavailable
+from cutwater.store.opening import open_store
 from tests.support.s3_server import BUCKET, INSTALL, S3Server, find_server, s3_server
+from tests.support.store_contract import StoreContract, check_race_of_processes
 
 needs_server = pytest.mark.skipif(find_server() is None, reason=f"no S3 server; install it with: {INSTALL}")
 

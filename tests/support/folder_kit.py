@@ -17,7 +17,7 @@ from cutwater.protocol.base.watermark import NONE
 from cutwater.protocol.member.retention import deletable_states
 from cutwater.spark.checkpoint.incarnations import Cache, find_state, find_stored, make_folder
 from cutwater.spark.checkpoint.source_logs import SETTING
-from cutwater.store.stores import Store
+from cutwater.store.contract import Store
 from tests.support.folder_queries import Outputs, run, write_input
 from tests.support.modelled_folder import Query
 

@@ -21,7 +21,8 @@ from cutwater.protocol.base.paths import spark_prefix
 from cutwater.protocol.base.records import Prepared
 from cutwater.protocol.base.watermark import NONE
 from cutwater.spark.checkpoint.incarnations import Cache, base_of, write_prepared
-from cutwater.store.stores import Store, open_store
+from cutwater.store.contract import Store
+from cutwater.store.opening import open_store
 
 STATE = "org.apache.spark.sql.execution.streaming.state"
 PROVIDERS = {

@@ -9,7 +9,7 @@ from cutwater.protocol.base.log import AppendPhase, append, follow
 from cutwater.protocol.base.watermark import NONE
 from cutwater.protocol.member.journal import Journal
 from cutwater.store.at_rest import drive
-from cutwater.store.stores import Store
+from cutwater.store.contract import Store
 
 
 class LiveLeader:

@@ -14,7 +14,7 @@ from cutwater.protocol.base.watermark import NONE
 from cutwater.spark.checkpoint.folder import Voucher
 from cutwater.spark.checkpoint.incarnations import Cache, base_of, find_state, write_prepared
 from cutwater.spark.checkpoint.leaves import Leaf
-from cutwater.store.stores import Store
+from cutwater.store.contract import Store
 
 STAGE = "clean"
 INTERVAL = 3

@@ -22,8 +22,10 @@ from cutwater.protocol.member.stage_log import StageLog
 from cutwater.runtime.timings import EpochTimes, StageTime
 from cutwater.sinks.contract import Identity
 from cutwater.store.at_rest import drive
+from cutwater.store.contract import Store
+from cutwater.store.local import LocalStore
+from cutwater.store.opening import open_store
 from cutwater.store.status import StageStatus, Status
-from cutwater.store.stores import LocalStore, Store, open_store
 from tests.support.builders import CHAIN, Play
 
 BEGUN_AT = 1_767_225_600.0

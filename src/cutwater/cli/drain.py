@@ -20,8 +20,9 @@ from cutwater.protocol.base.wire import Request, RequestKind
 from cutwater.protocol.member.journal import Journal
 from cutwater.runtime.mailbox import new_id
 from cutwater.store.at_rest import drive, read_journal
+from cutwater.store.contract import Store
+from cutwater.store.opening import open_store
 from cutwater.store.presence import Presence, Seen, Watch
-from cutwater.store.stores import Store, open_store
 
 WAIT = "10m"
 BECAME = {"failed": "has failed", "stopped": "was stopped", "drained": "has drained"}

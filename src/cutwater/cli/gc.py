@@ -18,7 +18,8 @@ from cutwater.protocol.base.paths import CHECKPOINT_PREFIX, MARK_PREFIX, STAGE_P
 from cutwater.protocol.base.records import JournalState, Manifest, settled
 from cutwater.protocol.member.retention import expire, is_leftover, named_objects
 from cutwater.store.at_rest import manifest_of, read_journal
-from cutwater.store.stores import Store, open_store
+from cutwater.store.contract import Store
+from cutwater.store.opening import open_store
 
 
 @command

@@ -21,7 +21,8 @@ from cutwater.protocol.member.publish import begin
 from cutwater.runtime.restore import finder, historian
 from cutwater.store.at_rest import drive, manifest_of, read_journal, resolve
 from cutwater.store.checkpoint_objects import damaged_objects, needed
-from cutwater.store.stores import Store, open_store
+from cutwater.store.contract import Store
+from cutwater.store.opening import open_store
 
 SHOWN = 5
 

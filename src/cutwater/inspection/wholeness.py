@@ -45,7 +45,7 @@ from cutwater.spark.checkpoint import incarnations as folders
 from cutwater.spark.checkpoint.folder import Cache
 from cutwater.spark.checkpoint.offsets import parse_offsets, position_in
 from cutwater.store.at_rest import drive
-from cutwater.store.stores import Store
+from cutwater.store.contract import Store
 
 Problems = dict[str, str]
 """By what is damaged, why."""

@@ -21,8 +21,9 @@ from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.paths import GRAPH_PREFIX, graph_part_name, graph_part_of
 from cutwater.protocol.base.records import StageSpec, Topology, decode, seal
 from cutwater.store.at_rest import read_journal
+from cutwater.store.contract import Store
+from cutwater.store.local import LocalStore
 from cutwater.store.status import ALONE
-from cutwater.store.stores import LocalStore, Store
 
 
 class WaitEnded(Exception):

@@ -24,7 +24,8 @@ from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.paths import REPLY_PREFIX, REQUEST_PREFIX, reply_name, request_name, request_of
 from cutwater.protocol.base.wire import Reply, Request, RequestKind, decode, encode
 from cutwater.protocol.leader.leader import LeaderPhase
-from cutwater.store.stores import LocalStore, Store
+from cutwater.store.contract import Store
+from cutwater.store.local import LocalStore
 
 if TYPE_CHECKING:
     from cutwater.runtime.runtime import Runtime

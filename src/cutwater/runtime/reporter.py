@@ -17,10 +17,10 @@ from cutwater.protocol.base.paths import MARK_PREFIX, status_name
 from cutwater.protocol.base.records import settled
 from cutwater.protocol.base.watermark import WatermarkKind
 from cutwater.protocol.leader.leader import LeaderPhase
+from cutwater.store.local import LocalStore
 from cutwater.store.presence import Presence, Watch
 from cutwater.store.process_identity import this_process
 from cutwater.store.status import REPORT_REMOTE_S, REPORT_S, StageStatus, Status, decode_status
-from cutwater.store.stores import LocalStore
 
 if TYPE_CHECKING:
     from cutwater.runtime.runtime import Runtime

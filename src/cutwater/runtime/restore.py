@@ -20,7 +20,7 @@ from cutwater.store.at_rest import (
     resolve,
 )
 from cutwater.store.checkpoint_objects import checkpoint_problems
-from cutwater.store.stores import Store
+from cutwater.store.contract import Store
 
 
 class GraphMoved(UserError):

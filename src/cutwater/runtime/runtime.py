@@ -36,7 +36,8 @@ from cutwater.spark.checkpoint.source_logs import DEFAULT_INTERVAL, SETTING
 from cutwater.spark.host import StageHost, is_spark_gone, spark_is_gone
 from cutwater.store import failpoints, recording
 from cutwater.store.at_rest import manifest_of
-from cutwater.store.stores import LocalStore, Store
+from cutwater.store.contract import Store
+from cutwater.store.local import LocalStore
 
 DISCARD_FIRST_S = 60.0
 DISCARD_EVERY_S = 600.0

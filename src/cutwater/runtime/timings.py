@@ -35,7 +35,7 @@ from cutwater.protocol.base.records import (
     Published,
     decode,
 )
-from cutwater.store.stores import Store
+from cutwater.store.contract import Store
 
 KEPT = 50
 """Epochs whose notes are kept; why one was aborted is in the journal for longer."""

@@ -34,7 +34,8 @@ from cutwater.protocol.base.paths import (
 )
 from cutwater.protocol.base.records import StagedFile, decode, seal
 from cutwater.sinks.footers import Footers, check_pages
-from cutwater.store.stores import Store, open_store
+from cutwater.store.contract import Store
+from cutwater.store.opening import open_store
 
 FOLDER = "_cutwater/"
 """Where a sink keeps what is its own, below a table. VACUUM leaves folders alone that begin with `_`."""

@@ -19,7 +19,7 @@ from obstore.exceptions import BaseError
 from obstore.store import from_url
 
 from cutwater.protocol.base.errors import StoreError
-from cutwater.store.stores import Store, StoreUnavailable
+from cutwater.store.contract import Store, StoreUnavailable
 
 INDEXED_COLUMNS = 32
 LONGEST_TEXT = 32

@@ -17,7 +17,7 @@ from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.protocol.base.paths import DONE_FOLDER, done_name, done_of, done_prefix, staged_prefix
 from cutwater.sinks.contract import Sink, SinkFailed
 from cutwater.spark.files import Files
-from cutwater.store.stores import Store
+from cutwater.store.contract import Store
 
 REMEMBERED = 100
 

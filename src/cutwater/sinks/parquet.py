@@ -19,7 +19,8 @@ from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.protocol.base.records import decode, seal
 from cutwater.sinks.contract import FOLDER, Sink, last_part, refuse_foreign
 from cutwater.sinks.schemas import misfit, plain
-from cutwater.store.stores import Store, open_store
+from cutwater.store.contract import Store
+from cutwater.store.opening import open_store
 
 VERSIONS = f"{FOLDER}versions/"
 LIST_ALL_EVERY = 100

@@ -35,7 +35,8 @@ from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.spark.checkpoint.offsets import parse_offsets, position_in
 from cutwater.spark.files import Files
 from cutwater.store import failpoints
-from cutwater.store.stores import LocalStore, Store
+from cutwater.store.contract import Store
+from cutwater.store.local import LocalStore
 
 
 class StopAsked(Exception):

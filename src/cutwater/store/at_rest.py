@@ -17,7 +17,7 @@ from cutwater.protocol.leader.steering import command
 from cutwater.protocol.member.journal import Journal
 from cutwater.protocol.member.publish import read_manifest
 from cutwater.store import failpoints, recording
-from cutwater.store.stores import Store
+from cutwater.store.contract import Store
 
 R = TypeVar("R")
 PATIENCE = 20

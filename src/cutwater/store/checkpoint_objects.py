@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from cutwater.protocol.base.errors import StoreError
 from cutwater.protocol.base.records import Checkpoint, Manifest
 from cutwater.store.at_rest import manifest_of
-from cutwater.store.stores import Store
+from cutwater.store.contract import Store
 
 SIDE_BY_SIDE = 8
 

@@ -15,9 +15,10 @@ import msgspec
 
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.paths import STATUS_PREFIX
+from cutwater.store.contract import Store
+from cutwater.store.local import LocalStore
 from cutwater.store.process_identity import exists
 from cutwater.store.status import Status, decode_status
-from cutwater.store.stores import LocalStore, Store
 
 INTERVALS = 2
 SLACK_S = 2.0

@@ -9,8 +9,8 @@ from __future__ import annotations
 import msgspec
 
 from cutwater.protocol.base.paths import STATUS_PREFIX
+from cutwater.store.contract import Store
 from cutwater.store.process_identity import ProcessId
-from cutwater.store.stores import Store
 
 ALONE = "main"
 """The name of a member that is the only one."""

@@ -258,7 +258,8 @@ SPLIT_OTHER_THINGS = {
     "sinks/delta/sink.py": "paths below a table",
     "sinks/parquet.py": "paths below a table",
     "spark/checkpoint/folder.py": "the folder of a snapshot of Spark's",
-    "store/stores.py": "any name, whatever it means",
+    "store/contract.py": "any name, whatever it means",
+    "store/objects.py": "any name, whatever it means",
 }
 
 

@@ -17,7 +17,8 @@ from cutwater.protocol.base.errors import StoreError
 from cutwater.protocol.leader import in_flight
 from cutwater.store.at_rest import manifest_of, read_journal
 from cutwater.store.checkpoint_objects import damaged_objects
-from cutwater.store.stores import LocalStore, open_store
+from cutwater.store.local import LocalStore
+from cutwater.store.opening import open_store
 from tests.support.builders import Desk, manifest
 from tests.support.spark_helpers import NUMBERS, deliver, numbers
 

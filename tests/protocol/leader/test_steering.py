@@ -18,7 +18,8 @@ from cutwater.protocol.leader import steering
 from cutwater.protocol.member.journal import KEPT_ANSWERS, Journal
 from cutwater.runtime.restore import check_topology, differences
 from cutwater.store.at_rest import carry_out, drive, read_journal
-from cutwater.store.stores import LocalStore, open_store
+from cutwater.store.local import LocalStore
+from cutwater.store.opening import open_store
 from tests.support.builders import pipeline, stage
 from tests.support.live_leader import LiveLeader
 

@@ -42,7 +42,8 @@ from cutwater.spark.checkpoint.incarnations import (
 from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.spark.checkpoint.offsets import Offsets, next_plan, parse_commit, parse_offsets, starting_plan
 from cutwater.spark.checkpoint.state_files import FOREVER, split_name
-from cutwater.store.stores import Store, open_store
+from cutwater.store.contract import Store
+from cutwater.store.opening import open_store
 from tests.support.modelled_folder import OPERATOR, STAGE, STORES, Query, prepared, snapshot_of
 
 

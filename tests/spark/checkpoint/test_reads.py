@@ -20,7 +20,8 @@ from cutwater.spark.checkpoint.incarnations import (
     make_folder,
     write_prepared,
 )
-from cutwater.store.stores import LocalStore, open_store
+from cutwater.store.local import LocalStore
+from cutwater.store.opening import open_store
 from tests.support.modelled_folder import STAGE, Query, prepared
 
 

@@ -14,7 +14,7 @@ from cutwater.protocol.base.records import StageReport
 from cutwater.protocol.base.watermark import NONE
 from cutwater.spark.checkpoint.incarnations import make_folder
 from cutwater.spark.checkpoint.source_logs import can_start
-from cutwater.store.stores import open_store
+from cutwater.store.opening import open_store
 from tests.support.folder_kit import Life, modelled
 from tests.support.modelled_folder import STAGE, CannotStart, Query, SourceLog
 

@@ -17,7 +17,8 @@ from cutwater.protocol.base.records import Checkpoint, JournalState, StageReport
 from cutwater.protocol.base.watermark import NONE
 from cutwater.protocol.member.retention import deletable_states
 from cutwater.spark.checkpoint.incarnations import Cache, committed, find_state, find_stored, make_folder
-from cutwater.store.stores import Store, open_store
+from cutwater.store.contract import Store
+from cutwater.store.opening import open_store
 from tests.support.folder_queries import Outputs, Row, check, make_session, run, use_provider, write_input
 
 pytestmark = pytest.mark.slow

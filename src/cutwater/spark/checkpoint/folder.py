@@ -55,7 +55,7 @@ from cutwater.spark.checkpoint.state_files import (
     stores_of,
     version_of,
 )
-from cutwater.store.stores import Store
+from cutwater.store.contract import Store
 
 OPERATOR = re.compile(r"state/(\d+)/_metadata/(?:metadata|v2/(\d+))")
 _SCHEMA = re.compile(r"state/\d+/_stateSchema/.+/(\d+)_[^/]+")

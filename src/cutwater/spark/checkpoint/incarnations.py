@@ -41,7 +41,7 @@ from cutwater.spark.checkpoint.offsets import parse_commit
 from cutwater.spark.checkpoint.source_logs import DEFAULT_INTERVAL
 from cutwater.spark.checkpoint.state_files import FOREVER, moved_metadata, split_name
 from cutwater.store import failpoints
-from cutwater.store.stores import Store, StoreUnavailable
+from cutwater.store.contract import Store, StoreUnavailable
 
 __all__ = [
     "Cache",

@@ -1,0 +1,31 @@
+"""Opens the store that a URL or a path names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from cutwater.protocol.base.errors import StoreError
+from cutwater.store.contract import Store
+from cutwater.store.local import open_folder
+from cutwater.store.objects import open_bucket
+
+URL_FORMS = "a folder, file:///folder, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix"
+_BUCKET_SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "memory")
+
+
+def open_store(url: str, *, create: bool = False) -> Store:
+    """Opens the store at a folder or URL. With `create`, makes the folder if need be and makes sure that the
+    store can be written and keeps its promises."""
+    if "://" not in url and not url.startswith("file:"):
+        return open_folder(Path(url), create)
+    parts = urlsplit(url)
+    if parts.scheme == "file":
+        if parts.netloc not in ("", "localhost"):
+            raise StoreError(
+                f"{url} names the host {parts.netloc!r}; write file:///folder, with three slashes"
+            )
+        return open_folder(Path(unquote(parts.path)), create)
+    if parts.scheme not in _BUCKET_SCHEMES:
+        raise StoreError(f"{url} is not a kind of store that Cutwater knows; give {URL_FORMS}")
+    return open_bucket(url, create)
