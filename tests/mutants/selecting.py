@@ -11,9 +11,22 @@ STORES = (
     "tests/store/test_stores_s3.py",
     "tests/store/test_store_troubles.py",
 )
-SINKS = "tests/sinks/test_delta.py", "tests/sinks/test_parquet.py", "tests/sinks/test_foreach_epoch.py"
+SINKS = (
+    "tests/sinks/test_delta_publishing.py",
+    "tests/sinks/test_delta_tables_of_others.py",
+    "tests/sinks/test_delta_history.py",
+    "tests/sinks/test_delta_at_rest.py",
+    "tests/sinks/test_delta_files.py",
+    "tests/sinks/test_footers.py",
+    "tests/sinks/test_parquet.py",
+    "tests/sinks/test_foreach_epoch.py",
+)
 FOLDERS = (
-    "tests/spark/checkpoint/test_incarnations.py",
+    "tests/spark/checkpoint/test_incarnation_batches.py",
+    "tests/spark/checkpoint/test_incarnation_folders.py",
+    "tests/spark/checkpoint/test_incarnation_state.py",
+    "tests/spark/checkpoint/test_incarnation_damage.py",
+    "tests/spark/checkpoint/test_reads.py",
     "tests/spark/checkpoint/test_source_logs.py",
     "tests/spark/checkpoint/test_leaves.py",
     "tests/inspection/test_wholeness.py",
