@@ -34,7 +34,7 @@ from cutwater.protocol.member.member import Member
 from cutwater.protocol.replay.messages import Message as ReplayMessage
 from cutwater.runtime.shell import Shell
 from cutwater.runtime.words import LocalWord
-from cutwater.store.stores import LocalStore
+from cutwater.store.local import LocalStore
 
 TIMEOUT_MS = 2_000
 POLL_MS = 1_000

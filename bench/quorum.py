@@ -25,7 +25,7 @@ from cutwater.protocol.base.wire import Ack, decode, encode
 from cutwater.protocol.leader.coordinator import Coordinator
 from cutwater.protocol.leader.coordinator_actions import CoordinatorConfig, Decide
 from cutwater.protocol.leader.quorum import Quorum, Reached
-from cutwater.store.stores import LocalStore
+from cutwater.store.local import LocalStore
 
 MEMBERS = 1_000
 ROUNDS = 40

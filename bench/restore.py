@@ -20,8 +20,8 @@ from pathlib import Path
 from cutwater.protocol.base.records import Manifest, StageReport
 from cutwater.protocol.base.watermark import UNKNOWN
 from cutwater.spark.checkpoint import incarnations as folders
-from cutwater.store.at_rest import missing_objects
-from cutwater.store.stores import open_store
+from cutwater.store.checkpoint_objects import damaged_objects
+from cutwater.store.opening import open_store
 
 FILES = 64
 
@@ -48,7 +48,7 @@ def main() -> None:
         copied: list[float] = []
         for number in range(arguments.rounds):
             started = time.perf_counter()
-            assert missing_objects(store, manifest, checksums=True) == []
+            assert damaged_objects(store, [manifest]) == {}
             folders.make_folder(store, "counts", 2, number + 1, None, report)
             took.append(time.perf_counter() - started)
             started = time.perf_counter()

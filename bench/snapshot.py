@@ -24,7 +24,8 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import cutwater as cw
 from cutwater.spark.session import make_session
 from cutwater.store.at_rest import manifest_of, read_journal
-from cutwater.store.stores import LocalStore, open_store
+from cutwater.store.local import LocalStore
+from cutwater.store.opening import open_store
 
 CONTROL = ("journal/", "checkpoints/", "published/")
 

@@ -9,7 +9,7 @@ import obstore
 import pytest
 
 from cutwater.store.at_rest import read_journal
-from cutwater.store.stores import open_store
+from cutwater.store.opening import open_store
 from tests.faults.inputs import MATCHED, ORDERS, PAID_REVENUE, PAYMENTS
 from tests.faults.runner import Bench
 from tests.support.s3_server import TOOLS, S3Server, find_server, s3_server

@@ -15,7 +15,7 @@ from cutwater.plan.graph import in_order
 from cutwater.protocol.base.durations import readable, seconds
 from cutwater.protocol.base.errors import UserError
 from cutwater.spark.session import adopt_session
-from cutwater.store.stores import open_store
+from cutwater.store.opening import open_store
 from tests.support.spark_helpers import NUMBERS, deliver, numbers
 
 Stage = Callable[..., Any]

@@ -27,10 +27,12 @@ from cutwater.cli.run import Lines
 from cutwater.cli.spark_output import hearing
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.failures import FailureReason
+from cutwater.protocol.base.paths import REPLY_PREFIX, REQUEST_PREFIX
 from cutwater.protocol.base.wire import Reply, Request, RequestKind, encode
-from cutwater.runtime.mailbox import REPLIES, REQUESTS, understood
+from cutwater.runtime.mailbox import understood
+from cutwater.store.contract import Store
+from cutwater.store.opening import open_store
 from cutwater.store.status import Status
-from cutwater.store.stores import Store, open_store
 from tests.support.live_member import members
 from tests.support.spark_helpers import await_that, deliver, numbers, rows_of
 from tests.support.written import Written, beating, put_status
@@ -138,12 +140,12 @@ def answering(store: Store, *replies: dict[str, Any]) -> Iterator[list[Request]]
 
     def answer() -> None:
         while not over.wait(0.01):
-            for name in store.list(REQUESTS):
+            for name in store.list(REQUEST_PREFIX):
                 request = understood(store.read(name), Request)
                 if request is not None and request not in heard:
                     heard.append(request)
                     reply = Reply(request.request_id, **replies[len(heard) - 1])
-                    store.put(f"{REPLIES}{request.request_id}.json", encode(reply))
+                    store.put(f"{REPLY_PREFIX}{request.request_id}.json", encode(reply))
 
     with beating(store) as over:
         thread = Thread(target=answer)
@@ -179,7 +181,7 @@ def test_requests_reach_the_running_pipeline_and_answers_come_back(store: Store)
     assert (heard[0].full, heard[0].unaligned) == (True, True)
     assert (heard[2].name, heard[2].epoch) == ("y", 2)
     assert (heard[4].epoch, heard[4].reset) == (2, ("b",))
-    assert store.list(REQUESTS) == store.list(REPLIES) == []
+    assert store.list(REQUEST_PREFIX) == store.list(REPLY_PREFIX) == []
 
 
 def test_a_refusal_says_why_and_what_to_do(store: Store) -> None:
@@ -195,14 +197,14 @@ def test_a_request_that_nobody_answers_is_withdrawn(store: Store) -> None:
         shown = call("checkpoint", "--timeout", "300ms", "--store", store.url)
     assert shown.exit_code == 1
     assert "no answer within 0.30 s" in shown.stderr
-    assert store.list(REQUESTS) == []
+    assert store.list(REQUEST_PREFIX) == []
 
 
 def test_a_pipeline_that_ends_meanwhile_is_not_waited_for(store: Store) -> None:
     with beating(store) as over:
 
         def end_when_asked() -> None:
-            await_that("it asks", lambda: store.list(REQUESTS))
+            await_that("it asks", lambda: store.list(REQUEST_PREFIX))
             over.set()
 
         asked = Thread(target=end_when_asked)
@@ -211,7 +213,7 @@ def test_a_pipeline_that_ends_meanwhile_is_not_waited_for(store: Store) -> None:
         asked.join()
     assert shown.exit_code == 1
     assert "ended before it answered" in shown.stderr
-    assert store.list(REQUESTS) == []
+    assert store.list(REQUEST_PREFIX) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -222,20 +224,20 @@ def test_whoever_is_interrupted_while_it_waits_withdraws_and_says_so(
     command = [sys.executable, "-m", "cutwater", "checkpoint", "--store", store.url, *option]
     with beating(store):
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        await_that("it asks", lambda: store.list(REQUESTS))
+        await_that("it asks", lambda: store.list(REQUEST_PREFIX))
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 130
     said = json.loads(out)["error"] if option else err
     assert "interrupted; the request is withdrawn, but it may have been begun or even done" in said
     assert "Traceback" not in out + err
-    assert store.list(REQUESTS) == []
+    assert store.list(REQUEST_PREFIX) == []
 
 
 def test_a_request_that_vanishes_or_is_answered_in_tongues_is_told(store: Store) -> None:
     def disturb(act: Callable[[str], None]) -> Result:
         with beating(store):
-            thread = Thread(target=lambda: act(await_that("it asks", lambda: store.list(REQUESTS))[0]))
+            thread = Thread(target=lambda: act(await_that("it asks", lambda: store.list(REQUEST_PREFIX))[0]))
             thread.start()
             shown = call("checkpoint", "--timeout", "60s", "--store", store.url)
             thread.join()
@@ -245,9 +247,9 @@ def test_a_request_that_vanishes_or_is_answered_in_tongues_is_told(store: Store)
 
     shown = disturb(lambda name: store.delete([name]))
     assert "the request is gone from the store, and no answer is there" in shown.stderr
-    shown = disturb(lambda name: store.put(name.replace(REQUESTS, REPLIES), b"{}"))
+    shown = disturb(lambda name: store.put(name.replace(REQUEST_PREFIX, REPLY_PREFIX), b"{}"))
     assert "the answer cannot be read" in shown.stderr
-    assert store.list(REQUESTS) + store.list(REPLIES) == []
+    assert store.list(REQUEST_PREFIX) + store.list(REPLY_PREFIX) == []
 
 
 def test_a_changed_graph_needs_a_new_start(store: Store) -> None:

@@ -13,17 +13,20 @@ from typer.testing import CliRunner, Result
 
 from cutwater.cli.drain import _unfinished, look
 from cutwater.cli.main import app
+from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.barrier import Flags
 from cutwater.protocol.base.log import append
+from cutwater.protocol.base.paths import REPLY_PREFIX, REQUEST_PREFIX
 from cutwater.protocol.base.wire import Reply, Request, RequestKind, encode
-from cutwater.runtime.mailbox import REPLIES, REQUESTS, understood
+from cutwater.runtime.mailbox import understood
 from cutwater.runtime.runtime import Runtime
 from cutwater.store.at_rest import drive, read_journal
+from cutwater.store.contract import Store
+from cutwater.store.opening import open_store
 from cutwater.store.presence import Watch
 from cutwater.store.process_identity import this_process
 from cutwater.store.status import read_status
-from cutwater.store.stores import Store, open_store
 from tests.support.builders import pipeline, stage
 from tests.support.live_member import ONE, TWO, members
 from tests.support.spark_helpers import await_that
@@ -71,7 +74,7 @@ def test_a_drain_ends_when_every_member_has_ended(empty: Store, topology: r.Topo
         assert set(states.values()) == {"drained"}
     head = read_journal(empty).state.head
     assert json.loads(shown.stdout) == {"epoch": head, "state": "drained", "failed": []}
-    assert empty.list(REQUESTS) == empty.list(REPLIES) == []
+    assert empty.list(REQUEST_PREFIX) == empty.list(REPLY_PREFIX) == []
     again = drain(empty)
     assert again.exit_code == 0
     assert f"drained before: epoch {head}" in again.stdout
@@ -87,7 +90,7 @@ def shop(folder: Path, *, flags: int = Flags.DRAIN, unmarked: tuple[str, ...] = 
     play.checkpoint(flags)
     store = play.write(folder)
     assert play.state.head == 2
-    store.delete([r.mark_name(play.state.committed[2].index, sink) for sink in unmarked])
+    store.delete([paths.mark_name(play.state.committed[2].index, sink) for sink in unmarked])
     return store
 
 
@@ -100,7 +103,7 @@ def two_running(store: Store, then: Callable[[], None], ok: bool = True) -> Iter
 
         def answer() -> None:
             while not given_up.wait(0.02):
-                for name in store.list(REQUESTS):
+                for name in store.list(REQUEST_PREFIX):
                     request = understood(store.read(name), Request)
                     if request is not None:
                         assert request.kind is RequestKind.DRAIN
@@ -110,7 +113,7 @@ def two_running(store: Store, then: Callable[[], None], ok: bool = True) -> Iter
                         then()
                         if ok:
                             reply = Reply(request.request_id, True, 2)
-                            store.create(f"{REPLIES}{request.request_id}.json", encode(reply))
+                            store.create(f"{REPLY_PREFIX}{request.request_id}.json", encode(reply))
                         return
 
         thread = Thread(target=answer)
@@ -163,10 +166,10 @@ def answered_by_billing(store: Store, then: Callable[[], None]) -> Iterator[None
     """One member runs; it answers the drain, and `then` is done when the answer was taken."""
 
     def answer() -> None:
-        name = await_that("it is asked", lambda: store.list(REQUESTS))[0]
-        request_id = name.removeprefix(REQUESTS).removesuffix(".json")
-        store.create(f"{REPLIES}{request_id}.json", encode(Reply(request_id, True, 2)))
-        await_that("the answer is taken", lambda: not store.list(REQUESTS) + store.list(REPLIES))
+        name = await_that("it is asked", lambda: store.list(REQUEST_PREFIX))[0]
+        request_id = name.removeprefix(REQUEST_PREFIX).removesuffix(".json")
+        store.create(f"{REPLY_PREFIX}{request_id}.json", encode(Reply(request_id, True, 2)))
+        await_that("the answer is taken", lambda: not store.list(REQUEST_PREFIX) + store.list(REPLY_PREFIX))
         then()
 
     with beating(store, member="billing") as over:
@@ -194,7 +197,7 @@ def test_what_a_member_said_before_the_drain_does_not_count(tmp_path: Path) -> N
     def publish() -> None:
         head = read_journal(store).state.committed[2]
         mark = r.Published(2, "zested", head.index, 7)
-        store.create(r.mark_name(head.index, "zested"), r.encode(mark))
+        store.create(paths.mark_name(head.index, "zested"), r.encode(mark))
 
     with answered_by_billing(store, publish):
         shown = drain(store, "--timeout", "60s")
@@ -245,7 +248,7 @@ def test_a_pipeline_that_ends_instead_is_not_drained(tmp_path: Path) -> None:
     assert "ended without having been drained: member 'billing' was stopped, member 'zeta' has failed" in (
         shown.stderr
     )
-    assert store.list(REQUESTS) == []
+    assert store.list(REQUEST_PREFIX) == []
 
 
 def test_a_pipeline_that_ended_by_a_drain_of_somebody_else_is_drained(tmp_path: Path) -> None:

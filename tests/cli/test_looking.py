@@ -23,17 +23,18 @@ from cutwater.cli.gc import _only_of
 from cutwater.cli.main import app
 from cutwater.cli.output import local, plural, size
 from cutwater.cli.verify import SHOWN
+from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.barrier import Flags
-from cutwater.protocol.base.log import entry_name
+from cutwater.protocol.base.paths import entry_name, notes_name
 from cutwater.protocol.base.watermark import Watermark, WatermarkKind
-from cutwater.runtime.timings import EpochTimes, StageTime, explain_name
+from cutwater.runtime.timings import EpochTimes, StageTime
 from cutwater.sinks import parquet
 from cutwater.sinks.registry import open_sink
 from cutwater.store import presence
 from cutwater.store.at_rest import read_journal
+from cutwater.store.opening import open_store
 from cutwater.store.process_identity import ProcessId, this_process
-from cutwater.store.stores import open_store
 from tests.support.builders import DIAMOND, manifest, pipeline, stage
 from tests.support.sink_helpers import ROWS
 from tests.support.written import Written, beating, put_status
@@ -280,7 +281,7 @@ def test_tables_are_those_of_the_newest_epoch_that_is_published_everywhere(
 
 def test_an_epoch_whose_mark_is_gone_has_no_tables(folder: Path) -> None:
     store = open_store(str(folder))
-    gone = r.mark_name(read_journal(store).state.committed[2].index, "out")
+    gone = paths.mark_name(read_journal(store).state.committed[2].index, "out")
     store.delete([gone])
     assert "has gone past epoch 2" in call("tables", "--store", folder, "--epoch", 2).stderr
 
@@ -340,7 +341,10 @@ def test_damage_is_found_and_blamed_on_the_checkpoints_that_need_it(folder: Path
 @pytest.mark.parametrize("place", ["journal/", "stages/b/1/log/", "manifest", "mark"])
 def test_damaged_records_are_found(place: str, folder: Path, history: Written) -> None:
     head = history.state.committed[3]
-    name = {"manifest": r.manifest_name(3, head.checkpoint_id), "mark": r.mark_name(head.index, "out")}
+    name = {
+        "manifest": paths.manifest_name(3, head.checkpoint_id),
+        "mark": paths.mark_name(head.index, "out"),
+    }
     (folder / name.get(place, entry_name(place, 2))).write_bytes(b"{}")
     shown = call("verify", "--store", folder)
     assert shown.exit_code == 1
@@ -410,7 +414,7 @@ def test_tables_are_told_of_the_newest_epoch_that_all_of_them_have(tmp_path: Pat
     for _ in range(3):
         history.checkpoint()
     store = history.write(tmp_path)
-    store.delete([r.mark_name(history.state.committed[3].index, "there")])
+    store.delete([paths.mark_name(history.state.committed[3].index, "there")])
     assert cutwater.tables(store.url) == {"here": 102, "there": 102}
     shown = call("tables", "--store", tmp_path).stdout
     assert shown.splitlines()[0] == "epoch 2"
@@ -435,7 +439,7 @@ def test_of_many_problems_verify_shows_some_and_counts_the_others(tmp_path: Path
 def test_gc_removes_what_is_over_and_nothing_that_is_kept(tmp_path: Path, history: Written) -> None:
     store = history.write(tmp_path)
     before = store.list("")
-    left = [f"{r.checkpoint_prefix(4, 99)}{name}" for name in ("channels/a/1/x", "manifest.json")]
+    left = [f"{paths.checkpoint_prefix(4, 99)}{name}" for name in ("channels/a/1/x", "manifest.json")]
     for name in left:
         store.create(name, b"12345")
     found = document("gc", "--dry-run", "--retained", "1", "--store", tmp_path)
@@ -452,7 +456,7 @@ def test_of_what_retention_will_remove_only_files_of_the_store_are_counted() -> 
     """Rows that wait for a watermark lie with their table."""
     state = dict.fromkeys(("stages/a/1/spark/1/x", "stages/a/1/spark/1/y"), "")
     report = r.StageReport("a", 1, 1, False, {}, {}, Watermark(WatermarkKind.NONE), state)
-    copy = f"{r.checkpoint_prefix(1, 1)}channels/a/1/x"
+    copy = f"{paths.checkpoint_prefix(1, 1)}channels/a/1/x"
     flight = r.InFlight("a", "b", 0, 1, {1: (copy,)})
     held: dict[str, tuple[r.StagedFile, ...]] = {"out": (r.StagedFile("_cutwater/staged/z"),)}
     manifests = {
@@ -483,16 +487,16 @@ def test_gc_removes_generations_that_are_expired(tmp_path: Path, history: Writte
 
 def test_gc_removes_nothing_while_a_kept_checkpoint_cannot_be_read(folder: Path, history: Written) -> None:
     store = open_store(str(folder))
-    left = f"{r.checkpoint_prefix(4, 99)}manifest.json"
+    left = f"{paths.checkpoint_prefix(4, 99)}manifest.json"
     store.create(left, b"")
-    store.delete([r.manifest_name(1, history.state.committed[1].checkpoint_id)])
+    store.delete([paths.manifest_name(1, history.state.committed[1].checkpoint_id)])
     assert "nothing is removed" in call("gc", "--store", folder).stderr
     assert store.exists(left)
 
 
 def test_gc_leaves_a_running_pipeline_alone(folder: Path) -> None:
     store = open_store(str(folder))
-    left = f"{r.checkpoint_prefix(4, 99)}manifest.json"
+    left = f"{paths.checkpoint_prefix(4, 99)}manifest.json"
     store.create(left, b"12345")
     with beating(store, clock_s=-4 * 3600):
         shown = call("gc", "--store", folder)
@@ -522,7 +526,7 @@ def test_a_restore_without_a_running_pipeline_says_so(folder: Path, monkeypatch:
 def test_a_checkpoint_whose_manifest_is_gone_is_called_damaged(folder: Path) -> None:
     store = open_store(str(folder))
     checkpoint = read_journal(store).state.committed[1]
-    store.delete([r.manifest_name(1, checkpoint.checkpoint_id)])
+    store.delete([paths.manifest_name(1, checkpoint.checkpoint_id)])
     flags = {c["epoch"]: c["flags"] for c in document("checkpoints", "--store", folder)["checkpoints"]}
     assert "damaged" in flags[1]
     assert "damaged" not in flags[2] + flags[3]
@@ -576,7 +580,7 @@ def test_explain_draws_when_what_happened(folder: Path) -> None:
 
 
 def test_explain_without_notes_says_that_there_are_none(folder: Path) -> None:
-    open_store(str(folder)).delete([explain_name(2)])
+    open_store(str(folder)).delete([notes_name(2)])
     text = call("explain", "2", "--store", folder).stdout
     assert "when what happened was not noted, or the notes are gone" in text
     assert "not noted" not in call("explain", "4", "--store", folder).stdout, "it was aborted, and says why"

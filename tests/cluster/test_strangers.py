@@ -21,7 +21,7 @@ from bench.ports import free_endpoints
 
 from cutwater.cluster.config import MAX_ACCEPTING
 from cutwater.store.at_rest import read_journal
-from cutwater.store.stores import open_store
+from cutwater.store.opening import open_store
 from tests.support.cluster_helpers import SECRET, OverZenoh, eventually, free_endpoint
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ import msgspec
 
 from cutwater.protocol.base.records import Published
 from cutwater.store.at_rest import read_journal
-from cutwater.store.stores import open_store
+from cutwater.store.opening import open_store
 from tests.faults.inputs import BIG, MATCHED, ORDERS, PAYMENTS, ROWS, SMALL, TIMES, windows
 from tests.faults.runner import Bench, difference
 

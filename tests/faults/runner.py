@@ -19,7 +19,7 @@ from deltalake.exceptions import TableNotFoundError
 
 from cutwater import parquet_files
 from cutwater.store.at_rest import read_journal
-from cutwater.store.stores import open_store
+from cutwater.store.opening import open_store
 from tests.faults.inputs import FINAL_WATERMARK, Input, Rows
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from cutwater.store.at_rest import manifest_of, read_journal, resolve
-from cutwater.store.stores import open_store
+from cutwater.store.opening import open_store
 from tests.faults.inputs import ALL_PAID_REVENUE, BIG, MATCHED, ORDERS, PAID_REVENUE, PAYMENTS
 from tests.faults.runner import Bench, agree, pause_and_meet, pause_and_overtake
 

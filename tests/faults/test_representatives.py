@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from cutwater.protocol.base import paths
 from cutwater.protocol.member.retention import Stored
 from cutwater.spark.checkpoint import incarnations as folders
-from cutwater.store.stores import LocalStore
+from cutwater.store.local import LocalStore
 from tests.faults.inputs import MATCHED, ORDERS, PAID_REVENUE, PAYMENTS
 from tests.faults.prefixes import check_prefixes
 from tests.faults.runner import Bench, pause_and_overtake
@@ -46,9 +47,9 @@ def test_a_folder_whose_deletion_was_cut_short_is_deleted_the_next_time(tmp_path
     store = LocalStore(tmp_path)
     for incarnation in (1, 2):
         folders.make_folder(store, "clean", 1, incarnation, None, None)
-    store.delete([f"{folders.spark_prefix('clean', 1, 1)}cutwater/base.json"])
+    store.delete([f"{paths.spark_prefix('clean', 1, 1)}cutwater/base.json"])
     _, states = folders.find_stored(store, "clean", 1, 2, folders.Cache())
-    left = f"{folders.spark_prefix('clean', 1, 1)}cutwater/complete"
+    left = f"{paths.spark_prefix('clean', 1, 1)}cutwater/complete"
     assert Stored(left, 1, -1, -1, unknown=True) in states
 
 

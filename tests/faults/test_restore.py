@@ -11,7 +11,7 @@ import pytest
 from cutwater.protocol.base.errors import StoreError
 from cutwater.runtime.restore import restore_before_start
 from cutwater.store.at_rest import manifest_of, read_journal, resolve
-from cutwater.store.stores import open_store
+from cutwater.store.opening import open_store
 from tests.faults.inputs import MATCHED, ORDERS, PAID_REVENUE, PAYMENTS, closed_windows
 from tests.faults.runner import Bench
 

@@ -14,10 +14,9 @@ from pyspark.sql import functions as F
 
 import cutwater as cw
 from cutwater.protocol.base.errors import CutwaterError
-from cutwater.protocol.base.log import entry_name
-from cutwater.protocol.base.records import JOURNAL_PREFIX, manifest_name, stage_log_prefix
+from cutwater.protocol.base.paths import JOURNAL_PREFIX, entry_name, manifest_name, stage_log_prefix
 from cutwater.store.at_rest import read_journal
-from cutwater.store.stores import open_store
+from cutwater.store.opening import open_store
 from tests.support.spark_helpers import NUMBERS, deliver, numbers, rows_of
 
 Change = Callable[[DataFrame], DataFrame]

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cutwater.store.at_rest import read_journal
-from cutwater.store.stores import open_store
+from cutwater.store.opening import open_store
 from tests.support.damages import DAMAGES, KINDS, MIX_UPS, Damage, Patient
 
 PER_KIND = int(os.environ.get("CUTWATER_DAMAGES", "5"))

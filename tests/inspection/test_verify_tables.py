@@ -16,7 +16,8 @@ from cutwater.protocol.base import records as r
 from cutwater.protocol.member.publish import begin, duties, perform
 from cutwater.sinks import Sink, delta, parquet
 from cutwater.sinks.footers import check_pages
-from cutwater.store.stores import LocalStore, open_store
+from cutwater.store.local import LocalStore
+from cutwater.store.opening import open_store
 from tests.support.live_leader import LiveLeader
 from tests.support.sink_helpers import ROWS, drive, stage
 

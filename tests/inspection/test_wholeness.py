@@ -8,15 +8,12 @@ import shutil
 import tarfile
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
-from typing import Any
 
 import msgspec
 import pytest
 from typer.testing import CliRunner
 
 from cutwater.cli.main import app
-from cutwater.cli.verify import check_objects, needed
 from cutwater.inspection.wholeness import (
     NextRun,
     check_rows,
@@ -26,8 +23,8 @@ from cutwater.inspection.wholeness import (
     journal_problems,
     mark_problems,
 )
+from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
-from cutwater.protocol.base.chain import digest
 from cutwater.protocol.base.errors import StoreError
 from cutwater.protocol.base.log import AppendPhase, append, follow
 from cutwater.protocol.base.records import Open, seal
@@ -37,8 +34,8 @@ from cutwater.sinks import parquet
 from cutwater.sinks.contract import Description, Identity, kind_of
 from cutwater.spark.checkpoint.incarnations import Cache, find_stored, list_folders, make_folder
 from cutwater.store.at_rest import drive, manifest_of, read_journal
-from cutwater.store.stores import Store, open_store
-from tests.support.builders import manifest
+from cutwater.store.contract import Store
+from cutwater.store.opening import open_store
 from tests.support.damages import DAMAGES, KINDS, MIX_UPS, Damage, damaged, suffer
 from tests.support.sink_helpers import ROWS, stage
 from tests.support.written import Written
@@ -267,7 +264,7 @@ def written(tmp_path: Path) -> Store:
 
 def test_a_mark_that_says_that_it_is_another_is_seen(written: Store) -> None:
     state = read_journal(written).state
-    first, second, _ = sorted(written.list(r.MARK_PREFIX))
+    first, second, _ = sorted(written.list(paths.MARK_PREFIX))
     assert mark_problems(written, state) == {}
     data = written.read(second)
     assert data is not None
@@ -282,7 +279,7 @@ def test_a_mark_that_is_gone_between_others_is_seen_and_one_at_the_end_is_not_th
     written: Store,
 ) -> None:
     state = read_journal(written).state
-    first, second, third = sorted(written.list(r.MARK_PREFIX))
+    first, second, third = sorted(written.list(paths.MARK_PREFIX))
     written.delete([third])
     assert mark_problems(written, state) == {}
     written.put(third, b"x")
@@ -311,7 +308,7 @@ def test_tables_are_looked_at_when_that_is_asked_for(tmp_path: Path) -> None:
     sink.register()
     files = stage(sink, "1-1-0-a", [1, 2, 3])
     assert sink.publish(-1, index, files) == 0
-    store.create(r.mark_name(index, "out"), seal(r.Published(1, "out", index, 0)))
+    store.create(paths.mark_name(index, "out"), seal(r.Published(1, "out", index, 0)))
     words = ["verify", "--store", str(tmp_path / "state"), "--json"]
     plain, thorough = (CliRunner().invoke(app, [*words, *more]) for more in ([], ["--tables"]))
     assert (plain.exit_code, thorough.exit_code) == (0, 0), thorough.output
@@ -329,7 +326,7 @@ def test_what_is_later_than_the_journals_end_is_seen(written: Store) -> None:
     journal = read_journal(written)
     assert journal.state.committed[3].index == journal.index
     assert journal_problems(written, journal) == {}
-    written.put(f"{r.CHECKPOINT_PREFIX}notes", b"")
+    written.put(f"{paths.CHECKPOINT_PREFIX}notes", b"")
     assert journal_problems(written, journal) == {}
     last = max(written.list("journal/"))
     written.delete([last])
@@ -405,23 +402,3 @@ def test_rows_that_are_still_to_be_read_are_missed_and_counted(stopped: Path) ->
     check_rows(opened, batch.files, None)
     (stopped / batch.files[0]).unlink()
     assert "is gone" in problems_of(stopped)["channel 'first' → 'second'"]
-
-
-def test_objects_are_looked_at_with_and_without_a_checksum(tmp_path: Path) -> None:
-    store = open_store(str(tmp_path / "state"), create=True)
-    named: Any = SimpleNamespace(held={}, objects=lambda: {"plain": None, "summed": digest(b"x")})
-    gone = {"plain": "plain is missing", "summed": "summed is missing"}
-    assert check_objects(store, [named], lambda line: None) == gone
-    store.put("plain", b"anything")
-    store.put("summed", b"x")
-    assert check_objects(store, [named], lambda line: None) == {}
-    store.put("summed", b"y")
-    found = check_objects(store, [named], lambda line: None)
-    assert found == {"summed": "summed is damaged (its checksum differs)"}
-
-
-def test_what_a_sink_holds_is_looked_at_with_its_table(tmp_path: Path) -> None:
-    """It lies there, and not in the store."""
-    held = r.StagedFile("somewhere/part-0.parquet", 5)
-    found = manifest(1, 1, release={"out": ("a.parquet",)}, held={"out": (held,)})
-    assert held.name not in needed(found)

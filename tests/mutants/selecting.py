@@ -4,13 +4,31 @@ from __future__ import annotations
 
 from pathlib import Path
 
-STORES = "tests/store/test_stores.py", "tests/store/test_stores_s3.py", "tests/store/test_store_troubles.py"
+STORES = (
+    "tests/store/test_local.py",
+    "tests/store/test_objects.py",
+    "tests/store/test_opening.py",
+    "tests/store/test_stores_s3.py",
+    "tests/store/test_store_troubles.py",
+)
 SINKS = (
-    "tests/sinks/test_delta.py", "tests/sinks/test_parquet.py", "tests/sinks/test_foreach_epoch.py",
-    "tests/sinks/test_registry.py", "tests/inspection/test_verify_tables.py",
-)  # fmt: skip
+    "tests/sinks/test_delta_publishing.py",
+    "tests/sinks/test_delta_tables_of_others.py",
+    "tests/sinks/test_delta_history.py",
+    "tests/sinks/test_delta_at_rest.py",
+    "tests/sinks/test_delta_files.py",
+    "tests/sinks/test_footers.py",
+    "tests/sinks/test_parquet.py",
+    "tests/sinks/test_foreach_epoch.py",
+    "tests/sinks/test_registry.py",
+    "tests/inspection/test_verify_tables.py",
+)
 FOLDERS = (
-    "tests/spark/checkpoint/test_incarnations.py",
+    "tests/spark/checkpoint/test_incarnation_batches.py",
+    "tests/spark/checkpoint/test_incarnation_folders.py",
+    "tests/spark/checkpoint/test_incarnation_state.py",
+    "tests/spark/checkpoint/test_incarnation_damage.py",
+    "tests/spark/checkpoint/test_reads.py",
     "tests/spark/checkpoint/test_source_logs.py",
     "tests/spark/checkpoint/test_leaves.py",
     "tests/inspection/test_wholeness.py",
@@ -38,7 +56,7 @@ FAST: dict[str, tuple[str, ...]] = {
     "store/at_rest.py": (
         "tests/protocol/leader/test_steering.py",
         "tests/cli/test_looking.py",
-        *STORES[2:],
+        "tests/store/test_store_troubles.py",
         "tests/protocol/leader/test_in_flight.py",
     ),
     "spark/checkpoint/offsets.py": FOLDERS,
@@ -55,7 +73,11 @@ FAST: dict[str, tuple[str, ...]] = {
     "spark/checkpoint/folder.py": (*FOLDERS, "tests/store/test_stores_s3.py"),
     "spark/": (*HOSTING, *QUERIES),
     "spark/checkpoint/state_files.py": (*FOLDERS, "tests/spark/checkpoint/test_state_files.py"),
-    "store/stores.py": STORES,
+    "store/contract.py": STORES,
+    "store/local.py": STORES,
+    "store/objects.py": STORES,
+    "store/opening.py": STORES,
+    "store/checkpoint_objects.py": ("tests/store/test_checkpoint_objects.py", "tests/cli/test_looking.py"),
     "inspection/wholeness.py": ("tests/inspection/test_wholeness.py", "tests/cli/test_looking.py"),
 }
 """Per module, or folder of modules, the tests without Spark."""

@@ -18,7 +18,8 @@ from cutwater.protocol.base.chain import digest
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.records import SinkSpec, StageSpec, Topology, TopologySet, encode
 from cutwater.runtime.restore import check_topology, differences
-from cutwater.store.stores import LocalStore, open_store
+from cutwater.store.local import LocalStore
+from cutwater.store.opening import open_store
 from tests.support.live_leader import LiveLeader
 
 Reads = dict[str, tuple[str, ...]]

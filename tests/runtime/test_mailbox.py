@@ -14,13 +14,14 @@ from cutwater.protocol.base import records as r
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.log import append
+from cutwater.protocol.base.paths import REPLY_PREFIX, REQUEST_PREFIX
 from cutwater.protocol.base.wire import Reply, Request, RequestKind, encode
 from cutwater.protocol.leader.leader import LeaderPhase
 from cutwater.runtime import mailbox
-from cutwater.runtime.mailbox import REPLIES, REQUESTS, Unanswered, ask_through, understood
+from cutwater.runtime.mailbox import Unanswered, ask_through, understood
 from cutwater.runtime.runtime import Runtime
 from cutwater.store.at_rest import drive, read_journal
-from cutwater.store.stores import LocalStore
+from cutwater.store.local import LocalStore
 from tests.support.live_member import TWO, Members, members
 from tests.support.spark_helpers import await_that
 
@@ -46,13 +47,13 @@ class Troubled(LocalStore):
         return super().create(name, data)
 
     def put(self, name: str, data: bytes) -> None:
-        assert not name.startswith((REQUESTS, REPLIES)), f"{name} would not be durable"
+        assert not name.startswith((REQUEST_PREFIX, REPLY_PREFIX)), f"{name} would not be durable"
         super().put(name, data)
 
     def delete(self, names: Iterable[str]) -> None:
         for name in list(names):
             self._trouble("delete", name)
-            if name.startswith(REQUESTS) and self.exists(name) and not self.exists(reply_to(name)):
+            if name.startswith(REQUEST_PREFIX) and self.exists(name) and not self.exists(reply_to(name)):
                 self.early.append(name)
             super().delete([name])
 
@@ -71,7 +72,7 @@ class Troubled(LocalStore):
 
 
 def reply_to(name: str) -> str:
-    return name.replace(REQUESTS, REPLIES)
+    return name.replace(REQUEST_PREFIX, REPLY_PREFIX)
 
 
 @pytest.fixture
@@ -82,7 +83,7 @@ def store(tmp_path: Path) -> Troubled:
 
 def put_request(store: LocalStore, kind: RequestKind, request_id: str, **what: Any) -> Request:
     request = Request(kind, request_id, **what)
-    store.create(f"{REQUESTS}{request_id}.json", encode(request))
+    store.create(f"{REQUEST_PREFIX}{request_id}.json", encode(request))
     return request
 
 
@@ -90,9 +91,9 @@ def reply_of(store: LocalStore, request_id: str) -> Reply:
     """The answer, when it is there and the request is removed."""
 
     def found() -> Reply | None:
-        if store.exists(f"{REQUESTS}{request_id}.json"):
+        if store.exists(f"{REQUEST_PREFIX}{request_id}.json"):
             return None
-        return understood(store.read(f"{REPLIES}{request_id}.json"), Reply)
+        return understood(store.read(f"{REPLY_PREFIX}{request_id}.json"), Reply)
 
     reply = await_that(f"{request_id} is answered", found, 30)
     assert isinstance(reply, Reply)
@@ -157,8 +158,8 @@ def test_a_member_that_ends_writes_its_last_answers(store: Troubled) -> None:
         await_that("it ends", made.mailbox._stopped.is_set, 30)
         store.fails.clear()
         ending.join()
-    assert understood(store.read(f"{REPLIES}aaa.json"), Reply) == Reply("aaa", True, 2)
-    assert store.list(REQUESTS) == []
+    assert understood(store.read(f"{REPLY_PREFIX}aaa.json"), Reply) == Reply("aaa", True, 2)
+    assert store.list(REQUEST_PREFIX) == []
 
 
 def test_a_request_whose_answer_was_never_written_is_left_for_the_next_leader(
@@ -171,7 +172,7 @@ def test_a_request_whose_answer_was_never_written_is_left_for_the_next_leader(
         put_request(store, RequestKind.FORGET, "aaa", name="never-was")
         await_that("its answer fails", lambda: store.failed > 2, 30)
         made.stop()
-        assert store.list(REQUESTS) == [f"{REQUESTS}aaa.json"]
+        assert store.list(REQUEST_PREFIX) == [f"{REQUEST_PREFIX}aaa.json"]
         store.fails.clear()
         heard = heard_by(up.start("main"))
         assert not reply_of(store, "aaa").ok
@@ -189,7 +190,7 @@ def test_a_new_leader_takes_up_what_lies_there(store: Troubled) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", [REQUESTS, REPLIES])
+@pytest.mark.parametrize("place", [REQUEST_PREFIX, REPLY_PREFIX])
 def test_one_request_that_nobody_can_read_or_answer_keeps_no_other_waiting(
     store: Troubled, place: str
 ) -> None:
@@ -206,7 +207,7 @@ def test_a_request_that_was_answered_by_a_leader_that_died_is_removed_and_not_do
     store: Troubled,
 ) -> None:
     put_request(store, RequestKind.SAVEPOINT, "aaa", name="twice")
-    store.create(f"{REPLIES}aaa.json", encode(Reply("aaa", True, 7)))
+    store.create(f"{REPLY_PREFIX}aaa.json", encode(Reply("aaa", True, 7)))
     with members(store) as up:
         heard = heard_by(up.start("main"))
         assert reply_of(store, "aaa") == Reply("aaa", True, 7)
@@ -218,7 +219,7 @@ def test_a_request_that_was_answered_by_a_leader_that_died_is_removed_and_not_do
 
 def test_an_answer_that_is_damaged_is_written_anew(store: Troubled) -> None:
     put_request(store, RequestKind.CHECKPOINT, "aaa")
-    store.create(f"{REPLIES}aaa.json", b"")
+    store.create(f"{REPLY_PREFIX}aaa.json", b"")
     with members(store) as up:
         up.start("main")
         assert reply_of(store, "aaa").ok
@@ -253,7 +254,7 @@ def test_a_request_is_delivered_once_in_each_term(store: Troubled) -> None:
     "data", [*GARBAGE, encode(Reply("aaa", True)), encode(Request(RequestKind.DRAIN, "bbb"))]
 )
 def test_a_request_that_cannot_be_read_is_refused_and_does_not_stay(store: Troubled, data: bytes) -> None:
-    store.create(f"{REQUESTS}aaa.json", data)
+    store.create(f"{REQUEST_PREFIX}aaa.json", data)
     with members(store) as up:
         made = leading(up)
         reply = reply_of(store, "aaa")
@@ -272,12 +273,12 @@ def test_what_is_no_request_by_its_name_is_removed(store: Troubled, name: str) -
         leading(up)
         await_that("it is removed", lambda: not store.exists(name), 30)
         assert any(f"{name} is no request" in line for line in up.told)
-    assert store.list(REPLIES) == []
+    assert store.list(REPLY_PREFIX) == []
 
 
 def test_answers_that_nobody_fetches_are_removed_by_the_clock_of_whoever_leads(store: Troubled) -> None:
-    store.create(f"{REPLIES}old.json", encode(Reply("old", True)))
-    store.create(f"{REPLIES}damaged.json", b"")
+    store.create(f"{REPLY_PREFIX}old.json", encode(Reply("old", True)))
+    store.create(f"{REPLY_PREFIX}damaged.json", b"")
     with members(store) as up:
         made = leading(up)
         box = made.mailbox
@@ -286,11 +287,13 @@ def test_answers_that_nobody_fetches_are_removed_by_the_clock_of_whoever_leads(s
         box._next_sweep = 0.0
         await_that("they are seen", lambda: len(box._replies) == 2, 30)
         now[0] += mailbox.KEEP_REPLIES_S - 1
-        store.create(f"{REPLIES}new.json", encode(Reply("new", True)))
+        store.create(f"{REPLY_PREFIX}new.json", encode(Reply("new", True)))
         await_that("the new one is seen", lambda: len(box._replies) == 3, 30)
-        assert len(store.list(REPLIES)) == 3
+        assert len(store.list(REPLY_PREFIX)) == 3
         now[0] += mailbox.SWEEP_EVERY_S
-        await_that("the old ones are removed", lambda: store.list(REPLIES) == [f"{REPLIES}new.json"], 30)
+        await_that(
+            "the old ones are removed", lambda: store.list(REPLY_PREFIX) == [f"{REPLY_PREFIX}new.json"], 30
+        )
 
 
 def is_seen(box: mailbox.Mailbox, name: str) -> bool:
@@ -302,15 +305,15 @@ def test_only_so_many_answers_are_kept(store: Troubled, monkeypatch: pytest.Monk
     monkeypatch.setattr(mailbox, "SWEEP_EVERY_S", 0.0)
     with members(store) as up:
         seen = leading(up).mailbox
-        for name in [f"{REPLIES}{number}.json" for number in (9, 8, 7, 6, 5)]:
+        for name in [f"{REPLY_PREFIX}{number}.json" for number in (9, 8, 7, 6, 5)]:
             store.create(name, b"")
             await_that(f"{name} is seen", partial(is_seen, seen, name), 30)
-        await_that("the first are removed", lambda: len(store.list(REPLIES)) == 3, 30)
-    assert store.list(REPLIES) == [f"{REPLIES}{n}.json" for n in (5, 6, 7)]
+        await_that("the first are removed", lambda: len(store.list(REPLY_PREFIX)) == 3, 30)
+    assert store.list(REPLY_PREFIX) == [f"{REPLY_PREFIX}{n}.json" for n in (5, 6, 7)]
 
 
 def test_an_answer_that_cannot_be_removed_keeps_no_other(store: Troubled) -> None:
-    names = [f"{REPLIES}{name}.json" for name in ("aaa", "bbb", "ccc")]
+    names = [f"{REPLY_PREFIX}{name}.json" for name in ("aaa", "bbb", "ccc")]
     for name in names:
         store.create(name, b"")
     with members(store) as up:
@@ -321,7 +324,7 @@ def test_an_answer_that_cannot_be_removed_keeps_no_other(store: Troubled) -> Non
         await_that("they are seen", lambda: len(box._replies) == 3, 30)
         store.refused.add(names[1])
         now[0] += mailbox.KEEP_REPLIES_S
-        await_that("the others are removed", lambda: store.list(REPLIES) == [names[1]], 30)
+        await_that("the others are removed", lambda: store.list(REPLY_PREFIX) == [names[1]], 30)
         store.refused.clear()
 
 
@@ -358,20 +361,20 @@ def test_an_answer_that_cannot_be_read_does_not_deafen_a_member(led_by_one: Trou
     with members(store, TWO) as up:
         made = up.start("two", timeout_ms=600_000)
         thread, got = answered_by(made, Request(RequestKind.CHECKPOINT, "aaa"))
-        await_that("it is forwarded", lambda: store.exists(f"{REQUESTS}aaa.json"), 30)
-        store.create(f"{REPLIES}aaa.json", data)
+        await_that("it is forwarded", lambda: store.exists(f"{REQUEST_PREFIX}aaa.json"), 30)
+        store.create(f"{REPLY_PREFIX}aaa.json", data)
         thread.join(30)
         assert isinstance(got[0], Reply)
         assert not got[0].ok
         assert "cannot be read" in got[0].detail
-        await_that("both are removed", lambda: not store.list(REQUESTS) + store.list(REPLIES), 30)
+        await_that("both are removed", lambda: not store.list(REQUEST_PREFIX) + store.list(REPLY_PREFIX), 30)
         assert any("replies/aaa.json cannot be read" in line for line in up.told)
         thread, got = answered_by(made, Request(RequestKind.CHECKPOINT, "bbb"))
-        await_that("the next is forwarded", lambda: store.exists(f"{REQUESTS}bbb.json"), 30)
-        store.create(f"{REPLIES}bbb.json", encode(Reply("bbb", True, 5)))
+        await_that("the next is forwarded", lambda: store.exists(f"{REQUEST_PREFIX}bbb.json"), 30)
+        store.create(f"{REPLY_PREFIX}bbb.json", encode(Reply("bbb", True, 5)))
         thread.join(30)
         assert got == [Reply("bbb", True, 5)]
-        await_that("both are removed", lambda: not store.list(REQUESTS) + store.list(REPLIES), 30)
+        await_that("both are removed", lambda: not store.list(REQUEST_PREFIX) + store.list(REPLY_PREFIX), 30)
 
 
 def test_a_request_that_cannot_be_forwarded_is_forwarded_later(led_by_one: Troubled) -> None:
@@ -380,8 +383,8 @@ def test_a_request_that_cannot_be_forwarded_is_forwarded_later(led_by_one: Troub
     with members(store, TWO) as up:
         made = up.start("two", timeout_ms=600_000)
         thread, got = answered_by(made, Request(RequestKind.CHECKPOINT, "aaa"))
-        await_that("it is forwarded", lambda: store.exists(f"{REQUESTS}aaa.json"), 30)
-        store.create(f"{REPLIES}aaa.json", encode(Reply("aaa", True, 5)))
+        await_that("it is forwarded", lambda: store.exists(f"{REQUEST_PREFIX}aaa.json"), 30)
+        store.create(f"{REPLY_PREFIX}aaa.json", encode(Reply("aaa", True, 5)))
         thread.join(30)
         assert got == [Reply("aaa", True, 5)]
 
@@ -391,11 +394,11 @@ def test_a_forwarded_request_that_nobody_answers_is_withdrawn(led_by_one: Troubl
     with members(store, TWO) as up:
         made = up.start("two", timeout_ms=600_000)
         thread, got = answered_by(made, Request(RequestKind.CHECKPOINT, "aaa"), 1.0)
-        await_that("it is forwarded", lambda: store.exists(f"{REQUESTS}aaa.json"), 30)
+        await_that("it is forwarded", lambda: store.exists(f"{REQUEST_PREFIX}aaa.json"), 30)
         store.fails["delete requests"] = 2
         thread.join(30)
         assert "no answer to 'checkpoint' within 1 s, and it is withdrawn" in str(got[0])
-        await_that("it is removed", lambda: not store.list(REQUESTS), 30)
+        await_that("it is removed", lambda: not store.list(REQUEST_PREFIX), 30)
 
 
 def test_a_member_that_comes_to_lead_does_itself_what_it_had_forwarded(led_by_one: Troubled) -> None:
@@ -408,7 +411,7 @@ def test_a_member_that_comes_to_lead_does_itself_what_it_had_forwarded(led_by_on
         thread.join(30)
         assert isinstance(got[0], Reply)
         assert heard == ["aaa"]
-        await_that("nothing is left", lambda: not store.list(REQUESTS) + store.list(REPLIES), 30)
+        await_that("nothing is left", lambda: not store.list(REQUEST_PREFIX) + store.list(REPLY_PREFIX), 30)
 
 
 def test_a_member_that_nobody_else_leads_keeps_its_question_until_it_leads(store: Troubled) -> None:
@@ -418,7 +421,7 @@ def test_a_member_that_nobody_else_leads_keeps_its_question_until_it_leads(store
         thread, got = answered_by(made, Request(RequestKind.FORGET, "aaa", name="never-was"))
         thread.join(30)
         assert isinstance(got[0], Reply)
-    assert not [name for name in store.created if name.startswith(REQUESTS)]
+    assert not [name for name in store.created if name.startswith(REQUEST_PREFIX)]
 
 
 def test_a_fault_in_one_errand_is_told_and_ends_nothing(store: Troubled) -> None:
@@ -444,36 +447,36 @@ def test_a_question_that_vanishes_is_told_from_one_that_nobody_answers(store: Tr
     request = Request(RequestKind.CHECKPOINT, "aaa")
     assert ask_through(store, request, 0.3) is Unanswered.TIMED_OUT
     assert ask_through(store, request, 30, lambda: False) is Unanswered.NOBODY_THERE
-    hint = lambda: LocalStore.delete(store, [f"{REQUESTS}aaa.json"])  # noqa: E731
+    hint = lambda: LocalStore.delete(store, [f"{REQUEST_PREFIX}aaa.json"])  # noqa: E731
     assert ask_through(store, request, 30, hint=hint) is Unanswered.VANISHED
-    assert store.list(REQUESTS) == []
+    assert store.list(REQUEST_PREFIX) == []
 
 
 def test_an_answer_that_comes_at_the_last_moment_is_heard(store: Troubled) -> None:
     reply = Reply("aaa", True, 4)
 
     def end_with_an_answer() -> bool:
-        store.create(f"{REPLIES}aaa.json", encode(reply))
+        store.create(f"{REPLY_PREFIX}aaa.json", encode(reply))
         return False
 
     assert ask_through(store, Request(RequestKind.CHECKPOINT, "aaa"), 30, end_with_an_answer) == reply
-    assert store.list(REQUESTS) + store.list(REPLIES) == []
+    assert store.list(REQUEST_PREFIX) + store.list(REPLY_PREFIX) == []
 
 
 def test_an_answer_that_cannot_be_read_is_no_answer(store: Troubled) -> None:
-    store.create(f"{REPLIES}aaa.json", b"")
+    store.create(f"{REPLY_PREFIX}aaa.json", b"")
     assert ask_through(store, Request(RequestKind.CHECKPOINT, "aaa"), 30) is Unanswered.UNREADABLE
-    assert store.list(REQUESTS) + store.list(REPLIES) == []
+    assert store.list(REQUEST_PREFIX) + store.list(REPLY_PREFIX) == []
 
 
 def test_whoever_is_interrupted_withdraws_the_question(store: Troubled) -> None:
     def interrupt() -> bool:
-        assert store.list(REQUESTS)
+        assert store.list(REQUEST_PREFIX)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         ask_through(store, Request(RequestKind.CHECKPOINT, "aaa"), 30, interrupt)
-    assert store.list(REQUESTS) == []
+    assert store.list(REQUEST_PREFIX) == []
 
 
 # --- what an answer means -----------------------------------------------------------------------------------

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from threading import Event, Thread
 
+from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.chain import Entry
-from cutwater.protocol.base.log import entry_name
-from cutwater.runtime.timings import KEPT, SURPLUS, EpochTimes, Times, explain_name, read_times
-from cutwater.store.stores import LocalStore, open_store
+from cutwater.protocol.base.paths import entry_name, notes_name
+from cutwater.runtime.timings import KEPT, SURPLUS, EpochTimes, Times, read_times
+from cutwater.store.local import LocalStore
+from cutwater.store.opening import open_store
 
 
 def note(times: Times, epoch: int) -> None:
@@ -39,7 +41,7 @@ def test_a_member_that_starts_again_deletes_nothing_that_others_still_keep(tmp_p
     assert isinstance(store, LocalStore)
     for epoch in range(400, 451):
         for member in (None, "b", "c"):
-            store.put(explain_name(epoch, member), b"{}")
+            store.put(notes_name(epoch, member), b"{}")
     note(Times(store, "a"), 450)
     assert len(store.list("explain/")) == 3 * 51
     note(Times(store, "a"), 460)
@@ -66,14 +68,14 @@ def test_nobody_waits_for_a_slow_store_but_who_writes_the_notes(tmp_path: Path) 
     entries: list[r.JournalBody] = [r.Begun(1, 1, 1, 1, 0, "t"), r.Committed(1, 1, 1, 1, "m", None, {})]
     for index, body in enumerate(entries, 1):
         sealed = r.JOURNAL.seal(Entry(index, "", 0, "n", body))
-        times.created(entry_name(r.JOURNAL_PREFIX, index), sealed.data)
+        times.created(entry_name(paths.JOURNAL_PREFIX, index), sealed.data)
     assert times.must_save()
     writer = Thread(target=times.save)
     writer.start()
     assert store.asked.wait(10)
     assert not times.must_save(), "somebody is at it"
     assert len(times.news()) == 1
-    times.created(r.mark_name(2, "out"), r.encode(r.Published(1, "out", 2, 7)))
+    times.created(paths.mark_name(2, "out"), r.encode(r.Published(1, "out", 2, 7)))
     store.go_on.set()
     writer.join(10)
     found = read_times(store, 1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pytest
 
+from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.wire import RequestKind
 from cutwater.sim.world import World
@@ -81,7 +82,7 @@ def test_scenario(name: str) -> None:
     for line in SCENARIOS[name].strip().splitlines():
         command, _, expected = (part.strip() for part in line.partition("->"))
         index, version = world.oracle.ledger.last, len(world.tables["out"].versions)
-        marks = world.store.list(r.MARK_PREFIX)
+        marks = world.store.list(paths.MARK_PREFIX)
         for process in world.leaders():
             process.leader.story = ""
         do(world, *command.split())
@@ -121,7 +122,7 @@ def do(world: World, verb: str, what: str = "", *rest_of_line: str) -> None:
 def decisions(world: World, after: int) -> list[str]:
     """What the journal says behind `after`, and why the leader refused something."""
     said: list[str] = []
-    for name in world.store.list(r.JOURNAL_PREFIX):
+    for name in world.store.list(paths.JOURNAL_PREFIX):
         entry = r.JOURNAL.open(world.store.objects[name]).entry
         if entry.index <= after:
             continue
@@ -149,7 +150,7 @@ def shown(world: World, after: int, marks: list[str]) -> list[str]:
     for version in world.tables["out"].versions[after:]:
         body = world.oracle.ledger.by_index[version.transaction]
         verbs[version.transaction] = "rewinds to" if isinstance(body, r.Restored) else "shows"
-    for name in set(world.store.list(r.MARK_PREFIX)) - set(marks):
+    for name in set(world.store.list(paths.MARK_PREFIX)) - set(marks):
         verbs.setdefault(r.decode(name, world.store.objects[name], r.Published).index, "marks")
     said = [f"{verb} {world.oracle.ledger.by_index[index].epoch}" for index, verb in sorted(verbs.items())]
     return [f"out {', '.join(said)}"] if said else []

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from cutwater.protocol.base import records as r
-from cutwater.sinks.cleanup import Needed, label
+from cutwater.protocol.base.paths import Attempt, staged_attempt_name
+from cutwater.sinks.cleanup import Needed
 from tests.support.builders import journal_of, manifest
 
 STATE = journal_of(
@@ -18,7 +19,7 @@ STATE = journal_of(
 
 
 def attempt(generation: int, batch: int) -> str:
-    return label(generation, f"3-{batch}-0a1b2c3d")
+    return staged_attempt_name(generation, Attempt(3, batch, "0a1b2c3d"))
 
 
 def file_of(attempt: str) -> str:

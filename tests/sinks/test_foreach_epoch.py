@@ -7,7 +7,6 @@ late; a restore brings back rows that are held; nobody says what to call it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
 import pytest
@@ -15,14 +14,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cutwater.protocol.base.effects import TableHead
 from cutwater.protocol.base.errors import StoreError, UserError
-from cutwater.sinks import SinkFailed, footers, open_sinks
+from cutwater.sinks import SinkFailed, open_sinks
+from cutwater.sinks.footers import Footers
 from cutwater.sinks.foreach_epoch import REMEMBERED, CallSink, call
-from cutwater.store.stores import Store
+from cutwater.store.contract import Store
 from tests.support.sink_helpers import ROWS, publish, stage, store, write_with_spark
 
 __all__ = ["store"]
 
-call_module = import_module("cutwater.sinks.foreach_epoch")
 
 Calls = list[tuple[int, list[int]]]
 Make = Callable[..., CallSink]
@@ -125,15 +124,15 @@ def test_files_that_a_faster_process_has_cleared_away_are_no_error(
 ) -> None:
     slow, fast = make(), make()
     files = stage(slow, "a", [1])
-    read = footers.read_footers
+    check = Footers.check
 
-    def read_late(store: Store, names: tuple[str, ...]) -> list[Any]:
-        monkeypatch.setattr(call_module, "read_footers", read)
+    def check_late(footers: Footers, store: Store, names: tuple[str, ...]) -> list[Any]:
+        monkeypatch.setattr(Footers, "check", check)
         fast.publish(-1, 5, files, epoch=2)
         fast.discard(keep=set())
-        return read(store, names)
+        return check(footers, store, names)
 
-    monkeypatch.setattr(call_module, "read_footers", read_late)
+    monkeypatch.setattr(Footers, "check", check_late)
     assert slow.publish(-1, 5, files, epoch=2) is None
     assert calls == [(2, [1])]
 

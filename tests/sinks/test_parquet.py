@@ -16,7 +16,8 @@ from cutwater.protocol.base.effects import TableHead
 from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.sinks import open_sinks
 from cutwater.sinks.parquet import LIST_ALL_EVERY, ParquetSink, parquet, parquet_files
-from cutwater.store.stores import Store, open_store
+from cutwater.store.contract import Store
+from cutwater.store.opening import open_store
 from tests.support.sink_helpers import (
     ROWS,
     at_once,

@@ -10,11 +10,13 @@ import pytest
 from typer.testing import CliRunner
 
 from cutwater.cli.main import app
+from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.sinks import Sink, delta, open_sinks, parquet
 from cutwater.sinks.contract import Description, Identity, description, identity
-from cutwater.store.stores import LocalStore, open_store
+from cutwater.store.local import LocalStore
+from cutwater.store.opening import open_store
 from tests.support.live_leader import LiveLeader
 from tests.support.sink_helpers import ROWS, publish
 
@@ -40,7 +42,7 @@ class Place:
         version = publish(self.start(name), 5, [1])
         assert version is not None
         mark = r.Published(1, name, 5, version, 5, 1)
-        self.store.create(r.mark_name(5, name), r.seal(mark))
+        self.store.create(paths.mark_name(5, name), r.seal(mark))
 
     def verify(self) -> str:
         result = CliRunner().invoke(app, ["verify", "--store", str(self.folder / "store"), "--json"])

@@ -23,7 +23,7 @@ from cutwater.protocol.base.errors import UserError
 from cutwater.spark.channel_source import ChannelSource
 from cutwater.spark.feed import Feed, FeedClosed
 from cutwater.spark.plan import Plan, Source, channel_schema, read_plan, row_schema
-from cutwater.store.stores import LocalStore
+from cutwater.store.local import LocalStore
 from tests.support.spark_helpers import NUMBERS, deliver, numbers, rows_of
 
 ALL_TYPES = """

@@ -46,7 +46,8 @@ from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.spark.feed import Feed
 from cutwater.spark.micro_batch import BatchWriter, StopAsked
 from cutwater.store.at_rest import manifest_of
-from cutwater.store.stores import LocalStore, open_store
+from cutwater.store.local import LocalStore
+from cutwater.store.opening import open_store
 from tests.support.modelled_query import SPARK, Frame, Numbers, Query, Rows
 from tests.support.spark_helpers import await_that
 

@@ -15,13 +15,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from cutwater.protocol.base.chain import digest
+from cutwater.protocol.base.paths import Attempt
 from cutwater.protocol.base.records import Prepared, StageReport, decode
 from cutwater.protocol.base.watermark import NONE, UNKNOWN, Watermark, known
 from cutwater.sinks import Sink, delta, parquet
 from cutwater.spark.checkpoint.incarnations import make_folder
 from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.spark.micro_batch import BatchFailed, BatchWriter, StopAsked, in_short
-from cutwater.store.stores import Store, open_store
+from cutwater.store.contract import Store
+from cutwater.store.opening import open_store
 from tests.support.modelled_query import Rows
 
 NEVER_THE_SAME = """
@@ -61,7 +63,7 @@ def test_every_target_of_a_batch_shows_the_same_version_of_its_rows(
         parquet(str(tmp_path / "files"), partition_by="kind"),
         delta(str(tmp_path / "final"), final_by="window.end"),
     ]
-    files, staged, count, _ = writer(store, rows, sinks, has_readers)._write(rows, "1-0-a")
+    files, staged, count, _ = writer(store, rows, sinks, has_readers)._write(rows, Attempt(1, 0, "a"))
     seen = {name: drawn(tmp_path / name, [f.name for f in found]) for name, found in staged.items()}
     if has_readers:
         seen["channel"] = drawn(tmp_path / "store", files)
@@ -76,7 +78,7 @@ def test_a_final_sink_beside_a_channel_has_its_windows_apart(
 ) -> None:
     """A link to the channel's file would put all windows into one, and show them at once."""
     sinks = [delta(str(tmp_path / "final"), final_by="window.end")]
-    _, staged, _, _ = writer(store, rows, sinks, has_readers=True)._write(rows, "1-0-a")
+    _, staged, _, _ = writer(store, rows, sinks, has_readers=True)._write(rows, Attempt(1, 0, "a"))
     assert {file.end for file in staged["final"]} == {60_000, 120_000, 180_000, 240_000}
     for file in staged["final"]:
         ids = pq.ParquetFile(tmp_path / "final" / file.name).read()["id"].to_pylist()
@@ -132,7 +134,7 @@ def test_a_batch_is_prepared_with_its_files_rows_and_positions(store: Store) -> 
     assert found.size == store.size(file)
     assert (found.consumed, found.offsets, found.sinks) == ({"c": 6}, {"1": "7"}, {})
     assert found.watermark == NONE
-    assert found.checksums.keys() == {"offsets/4", "cutwater/base.json"}
+    assert found.checksums.keys() == {"offsets/4"}
     assert found.checksums["offsets/4"] == digest(plan)
 
 
@@ -146,7 +148,7 @@ def test_the_log_of_a_file_source_is_part_of_the_batch(store: Store) -> None:
     batch = Batch(store, has_readers=True, leaves=[Leaf(None, "parquet", "/in", log=0)])
     store.put(f"{batch.writer.folder}sources/0/8.compact", b"log")
     found = batch.run(1, plan=PLAN % (0, b'{"logOffset":8}'))
-    assert found.checksums.keys() == {"offsets/4", "cutwater/base.json", "sources/0/8.compact"}
+    assert found.checksums.keys() == {"offsets/4", "sources/0/8.compact"}
     assert found.checksums["sources/0/8.compact"] == digest(b"log")
 
 

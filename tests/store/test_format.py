@@ -14,11 +14,12 @@ from typer.testing import CliRunner
 import cutwater as cw
 from cutwater.cli.main import app
 from cutwater.protocol.base.errors import StoreError
+from cutwater.protocol.base.paths import FORMAT_NAME
 from cutwater.protocol.base.records import seal
 from cutwater.store import format as store_format
 from cutwater.store.at_rest import read_journal
-from cutwater.store.format import CURRENT, NAME, Format, FormatDamaged, check_format
-from cutwater.store.stores import open_place, open_store
+from cutwater.store.format import CURRENT, Format, FormatDamaged, check_format
+from cutwater.store.opening import open_place, open_store
 from tests.support.written import Written
 
 STORES = Path(__file__).parents[1] / "support" / "stores"
@@ -57,13 +58,13 @@ def newer(tmp_path: Path) -> Path:
     play.checkpoint()
     play.write(tmp_path / "state")
     later = msgspec.defstruct("Later", [("version", int), ("since", str)])
-    (tmp_path / "state" / NAME).write_bytes(seal(later(CURRENT + 1, "tomorrow")))
+    (tmp_path / "state" / FORMAT_NAME).write_bytes(seal(later(CURRENT + 1, "tomorrow")))
     return tmp_path / "state"
 
 
 def test_a_new_store_says_its_version(tmp_path: Path) -> None:
     open_store(str(tmp_path / "state"), create=True)
-    said = json.loads((tmp_path / "state" / NAME).read_bytes())
+    said = json.loads((tmp_path / "state" / FORMAT_NAME).read_bytes())
     assert said["version"] == CURRENT
     assert len(said["sum"]) == 64
     before = contents(tmp_path)
@@ -80,7 +81,7 @@ def test_opening_a_store_only_to_read_writes_no_version(tmp_path: Path) -> None:
 def test_a_table_is_not_a_store_and_gets_no_version(tmp_path: Path) -> None:
     place = open_place(str(tmp_path), create=True)
     assert place.list("") == []
-    place.create(NAME, b"something else")
+    place.create(FORMAT_NAME, b"something else")
     open_place(str(tmp_path))
 
 
@@ -101,7 +102,7 @@ def test_the_check_costs_one_read(create: bool, tmp_path: Path) -> None:
             return store.create(name, data)
 
     check_format(Counting(), create=create)
-    assert Counting.calls == [f"read {NAME}"]
+    assert Counting.calls == [f"read {FORMAT_NAME}"]
 
 
 def test_if_two_processes_create_a_store_the_second_checks_what_the_first_wrote() -> None:
@@ -136,7 +137,7 @@ def test_a_store_that_fails_is_an_error_and_not_an_old_one() -> None:
 
 @pytest.mark.parametrize("version", [CURRENT + 1, 0, -1])
 def test_an_unknown_version_is_refused_with_what_to_do(version: int, tmp_path: Path) -> None:
-    (tmp_path / NAME).write_bytes(seal(Format(version)))
+    (tmp_path / FORMAT_NAME).write_bytes(seal(Format(version)))
     for create in (False, True):
         with pytest.raises(
             StoreError, match=f"has format version {version}, and this version .* reads 1"
@@ -183,12 +184,12 @@ def test_a_store_without_a_version_is_version_1_and_continues(archive: str, tmp_
     with tarfile.open(STORES / archive) as packed:
         packed.extractall(tmp_path, filter="data")
     (folder,) = [path.parent for path in tmp_path.rglob("journal")]
-    assert not (folder / NAME).exists()
+    assert not (folder / FORMAT_NAME).exists()
     assert read_journal(open_store(str(folder))).index > 0
-    assert not (folder / NAME).exists()
+    assert not (folder / FORMAT_NAME).exists()
     opened = open_store(str(folder), create=True)  # as a run does, which goes on with it
     assert read_journal(opened).index > 0
-    assert json.loads((folder / NAME).read_bytes())["version"] == 1
+    assert json.loads((folder / FORMAT_NAME).read_bytes())["version"] == 1
 
 
 @pytest.mark.parametrize(
@@ -207,7 +208,7 @@ def test_a_store_without_a_version_is_version_1_and_continues(archive: str, tmp_
 def test_a_damaged_version_is_an_error_that_names_it(damage: object, tmp_path: Path) -> None:
     store = tmp_path / "state"
     open_store(str(store), create=True)
-    place = store / NAME
+    place = store / FORMAT_NAME
     place.write_bytes(damage(place.read_bytes()))  # type: ignore[operator]
     before = contents(store)
     for create in (False, True):
@@ -244,10 +245,10 @@ def test_no_flipped_bit_goes_unnoticed() -> None:
 
 def test_the_advice_for_a_damaged_version_works(tmp_path: Path) -> None:
     open_store(str(tmp_path), create=True)
-    (tmp_path / NAME).write_bytes(b"?")
-    (tmp_path / NAME).unlink()
+    (tmp_path / FORMAT_NAME).write_bytes(b"?")
+    (tmp_path / FORMAT_NAME).unlink()
     open_store(str(tmp_path), create=True)
-    assert json.loads((tmp_path / NAME).read_bytes())["version"] == CURRENT
+    assert json.loads((tmp_path / FORMAT_NAME).read_bytes())["version"] == CURRENT
 
 
 def test_the_current_version_is_readable() -> None:

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 import cutwater as cw
 from cutwater.cli.main import app
-from cutwater.protocol.base.records import JOURNAL_PREFIX, mark_name
+from cutwater.protocol.base.paths import JOURNAL_PREFIX, mark_name
 from cutwater.store.at_rest import read_journal
-from cutwater.store.stores import open_store
+from cutwater.store.opening import open_store
 
 HELD = 40
 """So many rows are in its table."""

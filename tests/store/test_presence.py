@@ -23,10 +23,12 @@ from cutwater.protocol.base.errors import UserError
 from cutwater.runtime.second_process import claim
 from cutwater.store import presence
 from cutwater.store import process_identity as identity
+from cutwater.store.contract import Store
+from cutwater.store.local import LocalStore
+from cutwater.store.opening import open_store
 from cutwater.store.presence import SLACK_S, Presence, Watch, silence_s
 from cutwater.store.process_identity import ProcessId, exists, this_process
 from cutwater.store.status import REPORT_REMOTE_S, REPORT_S, read_status
-from cutwater.store.stores import LocalStore, Store, open_store
 from tests.support.cluster_helpers import free_endpoint
 from tests.support.live_member import members
 from tests.support.spark_helpers import await_that

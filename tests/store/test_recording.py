@@ -29,7 +29,7 @@ from cutwater.sim.checker import Report, check
 from cutwater.sim.store import SimTable, TableVersion
 from cutwater.store import recording as rec
 from cutwater.store.at_rest import perform
-from cutwater.store.stores import LocalStore
+from cutwater.store.local import LocalStore
 
 TOPOLOGY = Topology(
     {

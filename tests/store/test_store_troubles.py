@@ -14,7 +14,8 @@ from cutwater.protocol.base.log import append
 from cutwater.protocol.base.records import Leader
 from cutwater.protocol.member.journal import Journal
 from cutwater.store.at_rest import drive
-from cutwater.store.stores import LocalStore, open_store
+from cutwater.store.local import LocalStore
+from cutwater.store.opening import open_store
 from tests.support.spark_helpers import NUMBERS, deliver, numbers, rows_of
 
 

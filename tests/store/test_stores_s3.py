@@ -15,14 +15,16 @@ import obstore
 import pytest
 from pyarrow.fs import S3FileSystem  # type: ignore[import-untyped]
 
+from cutwater.protocol.base import paths
 from cutwater.protocol.base.errors import StoreError
 from cutwater.protocol.base.records import Prepared
 from cutwater.protocol.base.watermark import NONE
 from cutwater.spark.checkpoint import incarnations as folders
 from cutwater.spark.checkpoint.folder import Cache
-from cutwater.store.stores import Store, StoreUnavailable, open_place
-from tests.store.test_stores import StoreContract, check_race_of_processes
+from cutwater.store.contract import Store, StoreUnavailable
+from cutwater.store.opening import open_place
 from tests.support.s3_server import BUCKET, INSTALL, S3Server, find_server, s3_server
+from tests.support.store_contract import StoreContract, check_race_of_processes
 
 needs_server = pytest.mark.skipif(find_server() is None, reason=f"no S3 server; install it with: {INSTALL}")
 
@@ -98,7 +100,7 @@ def test_markers_of_folders_are_not_listed_and_empty_objects_are(server: S3Serve
 @needs_server
 def test_a_stage_is_cut_and_opened_again_beside_markers_of_folders(server: S3Server) -> None:
     store = open_place(server.url, create=True)
-    folder = folders.spark_prefix("s", 1, 1)
+    folder = paths.spark_prefix("s", 1, 1)
     make_folders(server, f"{folder}offsets", f"{folder}commits", f"{folder}sources/0", "published/t")
     folders.make_folder(store, "s", 1, 1, None, None)
     store.put(

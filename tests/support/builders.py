@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from cutwater.protocol.base import effects as fx
+from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.chain import digest
 from cutwater.protocol.base.errors import CutwaterError
@@ -269,11 +270,11 @@ class Play:
 
 
 def data_name(name: str, number: int, attempt: int = 0, generation: int = 1) -> str:
-    return f"stages/{name}/{generation}/data/1-{number}-{attempt}"
+    return paths.channel_file_name(name, generation, paths.Attempt(1, number, str(attempt)), "rows")
 
 
 def state_name(name: str, number: int, generation: int = 1) -> str:
-    return f"stages/{name}/{generation}/spark/1/state/{number}"
+    return f"{paths.spark_prefix(name, generation, 1)}state/{number}"
 
 
 # --- a store with tables ----------------------------------------------------------------------------------
@@ -493,7 +494,9 @@ def leader_of(world: World) -> Process:
 
 def entries(world: World, kind: type) -> list[Any]:
     """The bodies of this kind that stand in the journal, in order."""
-    found = [r.JOURNAL.open(world.store.objects[n]).entry.body for n in world.store.list(r.JOURNAL_PREFIX)]
+    found = [
+        r.JOURNAL.open(world.store.objects[n]).entry.body for n in world.store.list(paths.JOURNAL_PREFIX)
+    ]
     return [body for body in found if isinstance(body, kind)]
 
 
@@ -510,7 +513,7 @@ def epochs_with_rows(world: World, sink: str = "out") -> list[int]:
 
 def mark_of(world: World, epoch: int, sink: str = "out") -> r.Published:
     """The mark that an epoch's commit has in a sink."""
-    name = r.mark_name(world.oracle.ledger.history[epoch].index, sink)
+    name = paths.mark_name(world.oracle.ledger.history[epoch].index, sink)
     return r.decode(name, world.store.objects[name], r.Published)
 
 
@@ -564,7 +567,7 @@ def errors_of(world: World, ms: int = 3_000) -> list[str]:
 
 def manifest_of(world: World, epoch: int) -> str:
     """The name of a kept checkpoint's manifest."""
-    return r.manifest_name(epoch, world.oracle.ledger.kept[epoch].entry.checkpoint_id)
+    return paths.manifest_name(epoch, world.oracle.ledger.kept[epoch].entry.checkpoint_id)
 
 
 def damage(world: World, name: str) -> None:

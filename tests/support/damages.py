@@ -22,7 +22,7 @@ from cutwater.cli.load import load
 from cutwater.cli.main import app
 from cutwater.protocol.base.errors import CutwaterError
 from cutwater.spark.checkpoint.incarnations import list_folders
-from cutwater.store.stores import open_store
+from cutwater.store.opening import open_store
 from tests.faults.child import last_batch, until
 from tests.support.spark_helpers import deliver, numbers
 

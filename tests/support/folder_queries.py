@@ -17,10 +17,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
+from cutwater.protocol.base.paths import spark_prefix
 from cutwater.protocol.base.records import Prepared
 from cutwater.protocol.base.watermark import NONE
-from cutwater.spark.checkpoint.incarnations import Cache, base_of, spark_prefix, write_prepared
-from cutwater.store.stores import Store, open_store
+from cutwater.spark.checkpoint.incarnations import Cache, base_of, write_prepared
+from cutwater.store.contract import Store
+from cutwater.store.opening import open_store
 
 STATE = "org.apache.spark.sql.execution.streaming.state"
 PROVIDERS = {

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.chain import digest
 from cutwater.protocol.base.log import AppendPhase, append, follow
 from cutwater.protocol.base.watermark import NONE
 from cutwater.protocol.member.journal import Journal
 from cutwater.store.at_rest import drive
-from cutwater.store.stores import Store
+from cutwater.store.contract import Store
 
 
 class LiveLeader:
@@ -57,7 +58,7 @@ class LiveLeader:
             epoch, place, generation, self.term, 0, savepoint, graph, reports, in_flight, published, held or {}, None
         )  # fmt: skip
         data = r.encode(manifest)
-        self.store.create(r.manifest_name(epoch, place), data)
+        self.store.create(paths.manifest_name(epoch, place), data)
         cuts = dict.fromkeys(reports, batch)
         self.write(r.Committed(self.term, generation, epoch, place, digest(data), None, cuts))
         return epoch

@@ -20,7 +20,7 @@ from cutwater.protocol.leader.leader import LeaderConfig
 from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.stage import Stage
 from cutwater.runtime import runtime
-from cutwater.store.stores import Store
+from cutwater.store.contract import Store
 from tests.support.builders import pipeline, stage
 
 ONE = pipeline(stage("s", member="main"))

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from cutwater.protocol.base.paths import spark_prefix
 from cutwater.protocol.base.records import Prepared
 from cutwater.protocol.base.watermark import NONE
 from cutwater.spark.checkpoint.folder import Voucher
-from cutwater.spark.checkpoint.incarnations import Cache, base_of, find_state, spark_prefix, write_prepared
+from cutwater.spark.checkpoint.incarnations import Cache, base_of, find_state, write_prepared
 from cutwater.spark.checkpoint.leaves import Leaf
-from cutwater.store.stores import Store
+from cutwater.store.contract import Store
 
 STAGE = "clean"
 INTERVAL = 3

@@ -15,7 +15,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from cutwater.spark.host import WAITING
-from cutwater.store.stores import Store
+from cutwater.store.contract import Store
 
 SPARK = SimpleNamespace(
     conf={}, sparkContext=SimpleNamespace(setLocalProperty=lambda *_: None, master="local[2]")

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from cutwater.protocol.base import effects as fx
-from cutwater.protocol.base import log, watermark
+from cutwater.protocol.base import log, paths, watermark
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.log import AppendPhase
@@ -64,7 +64,7 @@ def _patch_follow(patch: Patch, follow: Any) -> None:
 @bug
 def rule_1_an_errored_append_is_taken_as_failed(patch: Patch) -> None:
     def append(view: Any, sealed: Any) -> Any:
-        answer = yield fx.Create(log.entry_name(view.prefix, sealed.entry.index), sealed.data)
+        answer = yield fx.Create(paths.entry_name(view.prefix, sealed.entry.index), sealed.data)
         if answer is fx.FAILED:
             return AppendPhase.VOID
         if answer is fx.CREATED:
@@ -80,7 +80,7 @@ def rule_1_an_errored_append_is_taken_as_failed(patch: Patch) -> None:
 def rule_1_an_existing_entry_is_taken_as_anothers(patch: Patch) -> None:
     def append(view: Any, sealed: Any) -> Any:
         while True:
-            answer = yield fx.Create(log.entry_name(view.prefix, sealed.entry.index), sealed.data)
+            answer = yield fx.Create(paths.entry_name(view.prefix, sealed.entry.index), sealed.data)
             if answer is fx.CREATED:
                 view.push(sealed)
                 return AppendPhase.MINE
@@ -143,7 +143,7 @@ def rule_2_a_reader_does_not_look_for_a_snapshot_after_reading(patch: Patch) -> 
     def follow(view: Any) -> Any:
         before = view.last
         while True:
-            name = log.entry_name(view.prefix, view.last + 1)
+            name = paths.entry_name(view.prefix, view.last + 1)
             data = yield from fx.insist(fx.Read(name))
             if data is None:
                 break
@@ -320,7 +320,7 @@ def rule_8_a_table_is_not_asked_what_it_has(patch: Patch) -> None:
             if effect is not None and isinstance((yield effect), int):
                 break
         mark = r.Published(duty.epoch, sink, duty.index, head.version + 1)
-        yield from fx.insist(fx.Create(r.mark_name(duty.index, sink), r.encode(mark)))
+        yield from fx.insist(fx.Create(paths.mark_name(duty.index, sink), r.encode(mark)))
 
     patch.setattr(member, "perform", perform)
 
@@ -751,7 +751,7 @@ def things_are_deleted_before_they_are_expired(patch: Patch) -> None:
         if isinstance(body, r.Expired):
             for epoch in body.epochs:
                 checkpoint = self.member.journal.state.committed[epoch]
-                name = r.manifest_name(epoch, checkpoint.checkpoint_id)
+                name = paths.manifest_name(epoch, checkpoint.checkpoint_id)
                 yield from fx.insist(fx.Delete((name,)))
         return (yield from real(self, term, make))
 
@@ -837,7 +837,7 @@ def a_member_acts_before_it_has_caught_up(patch: Patch) -> None:
 
     def follow_journal(self: Any) -> Any:
         while True:
-            name = log.entry_name(r.JOURNAL_PREFIX, self.journal.index + 1)
+            name = paths.entry_name(paths.JOURNAL_PREFIX, self.journal.index + 1)
             data = yield from fx.insist(fx.Read(name))
             if data is None:
                 yield from log.follow(self.journal.view)

@@ -16,7 +16,8 @@ import pytest
 from cutwater.protocol.base import effects as fx
 from cutwater.sinks import Sink
 from cutwater.store.at_rest import perform
-from cutwater.store.stores import Store, open_store
+from cutwater.store.contract import Store
+from cutwater.store.opening import open_store
 from tests.support.s3_server import BUCKET, INSTALL, find_server, s3_server
 
 T = TypeVar("T")

@@ -13,15 +13,19 @@ from typing import Any
 
 import msgspec
 
+from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.log import append
+from cutwater.protocol.base.paths import notes_name
 from cutwater.protocol.member.journal import Journal
 from cutwater.protocol.member.stage_log import StageLog
-from cutwater.runtime.timings import EpochTimes, StageTime, explain_name
+from cutwater.runtime.timings import EpochTimes, StageTime
 from cutwater.sinks.contract import Identity
 from cutwater.store.at_rest import drive
+from cutwater.store.contract import Store
+from cutwater.store.local import LocalStore
+from cutwater.store.opening import open_store
 from cutwater.store.status import StageStatus, Status
-from cutwater.store.stores import LocalStore, Store, open_store
 from tests.support.builders import CHAIN, Play
 
 BEGUN_AT = 1_767_225_600.0
@@ -62,14 +66,14 @@ class Written(Play):
                 drive(store, append(view, view.seal(entry, f"n{number}")))
         for epoch, manifest in self.manifests.items():
             checkpoint = self.state.committed[epoch]
-            store.create(r.manifest_name(epoch, checkpoint.checkpoint_id), r.encode(manifest))
+            store.create(paths.manifest_name(epoch, checkpoint.checkpoint_id), r.encode(manifest))
             for file in manifest.objects():
                 store.create(file, file.encode())
             for sink in self.topology.sinks():
                 if epoch not in unmarked:
                     mark = r.Published(epoch, sink, checkpoint.index, epoch + 100)
-                    store.create(r.mark_name(checkpoint.index, sink), r.encode(mark))
-            store.put(explain_name(epoch), msgspec.json.encode(self.times(epoch)))
+                    store.create(paths.mark_name(checkpoint.index, sink), r.encode(mark))
+            store.put(notes_name(epoch), msgspec.json.encode(self.times(epoch)))
         for sink in self.topology.sinks():
             store.create(f"sinks/{sink}.json", r.seal(Identity("written", sink)))
         return store

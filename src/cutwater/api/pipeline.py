@@ -29,8 +29,9 @@ from cutwater.runtime.second_process import claim
 from cutwater.sinks.contract import Sink
 from cutwater.spark.session import adopt_session, check_reach, end_session, hush, make_session
 from cutwater.store.at_rest import read_journal
+from cutwater.store.contract import Store
+from cutwater.store.opening import open_store
 from cutwater.store.status import Status
-from cutwater.store.stores import Store, open_store
 
 Function = Callable[..., Any]
 ANSWER_S = 600.0

@@ -7,17 +7,12 @@ epoch became, by time travel.
 from __future__ import annotations
 
 from cutwater.protocol.base.errors import UserError
-from cutwater.protocol.base.records import (
-    MARK_PREFIX,
-    Checkpoint,
-    JournalState,
-    decode_mark,
-    mark_name,
-    settled,
-)
+from cutwater.protocol.base.paths import MARK_PREFIX, mark_name
+from cutwater.protocol.base.records import Checkpoint, JournalState, decode_mark, settled
 from cutwater.protocol.member.journal import timeline
 from cutwater.store.at_rest import read_journal, resolve
-from cutwater.store.stores import Store, open_store
+from cutwater.store.contract import Store
+from cutwater.store.opening import open_store
 
 
 def tables(store: str, epoch: int | None = None) -> dict[str, int]:

@@ -13,9 +13,9 @@ from cutwater.protocol.base.durations import readable, seconds
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.wire import Request
 from cutwater.runtime.mailbox import Unanswered, answered, ask_through
+from cutwater.store.contract import Store
 from cutwater.store.presence import Presence, Watch
 from cutwater.store.status import Status, read_status
-from cutwater.store.stores import Store
 
 if TYPE_CHECKING:
     from cutwater.cluster.config import ClusterConfig

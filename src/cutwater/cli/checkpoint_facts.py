@@ -15,7 +15,7 @@ from cutwater.protocol.base.records import Checkpoint, JournalState, Manifest
 from cutwater.protocol.member.journal import timeline
 from cutwater.runtime.timings import EpochTimes, read_times
 from cutwater.store.at_rest import manifest_of
-from cutwater.store.stores import Store
+from cutwater.store.contract import Store
 
 SIDE_BY_SIDE = 16
 WORDS = {Flags.FULL_SNAPSHOT: "full", Flags.DRAIN: "drain", Flags.UNALIGNED: "unaligned"}

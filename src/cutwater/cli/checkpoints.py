@@ -25,7 +25,7 @@ from cutwater.protocol.base.durations import readable
 from cutwater.protocol.base.records import StageReport
 from cutwater.protocol.base.watermark import Watermark, WatermarkKind
 from cutwater.store.at_rest import read_journal, resolve
-from cutwater.store.stores import open_store
+from cutwater.store.opening import open_store
 
 Ref = Annotated[str, typer.Argument(help="An epoch, a savepoint's name, or latest.")]
 

@@ -14,13 +14,15 @@ from cutwater.cli.output import AsJson, StoreUrl, Timeout, command, show, waitin
 from cutwater.protocol.base.durations import seconds
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.log import follow
-from cutwater.protocol.base.records import MARK_PREFIX, JournalState, settled
+from cutwater.protocol.base.paths import MARK_PREFIX
+from cutwater.protocol.base.records import JournalState, settled
 from cutwater.protocol.base.wire import Request, RequestKind
 from cutwater.protocol.member.journal import Journal
 from cutwater.runtime.mailbox import new_id
 from cutwater.store.at_rest import drive, read_journal
+from cutwater.store.contract import Store
+from cutwater.store.opening import open_store
 from cutwater.store.presence import Presence, Seen, Watch
-from cutwater.store.stores import Store, open_store
 
 WAIT = "10m"
 BECAME = {"failed": "has failed", "stopped": "was stopped", "drained": "has drained"}

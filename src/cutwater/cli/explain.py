@@ -18,7 +18,8 @@ from cutwater.protocol.base.watermark import WatermarkKind
 from cutwater.protocol.member.journal import Fate, fate
 from cutwater.runtime.timings import EpochTimes, read_times
 from cutwater.store.at_rest import manifest_of, read_journal
-from cutwater.store.stores import Store, open_store
+from cutwater.store.contract import Store
+from cutwater.store.opening import open_store
 
 BAR = 24
 

@@ -14,10 +14,12 @@ from cutwater.cli.ask import running
 from cutwater.cli.checkpoint_facts import sizes_of
 from cutwater.cli.output import AsJson, StoreUrl, command, plural, show, size, table, waiting
 from cutwater.protocol.base.errors import StoreError, UserError
-from cutwater.protocol.base.records import CHECKPOINT_PREFIX, MARK_PREFIX, JournalState, Manifest, settled
-from cutwater.protocol.member.retention import expire, is_leftover, named_objects, of_generation
+from cutwater.protocol.base.paths import CHECKPOINT_PREFIX, MARK_PREFIX, STAGE_PREFIX, generation_of
+from cutwater.protocol.base.records import JournalState, Manifest, settled
+from cutwater.protocol.member.retention import expire, is_leftover, named_objects
 from cutwater.store.at_rest import manifest_of, read_journal
-from cutwater.store.stores import Store, open_store
+from cutwater.store.contract import Store
+from cutwater.store.opening import open_store
 
 
 @command
@@ -74,8 +76,8 @@ def leftovers(store: Store, state: JournalState, manifests: dict[int, Manifest])
     """The objects that the journal says are over and that no kept checkpoint names."""
     named = named_objects(manifests.values())
     found = [n for n in store.list(CHECKPOINT_PREFIX) if is_leftover(state, n)]
-    for name in store.list("stages/"):
-        generation = of_generation(name)
+    for name in store.list(STAGE_PREFIX):
+        generation = generation_of(name)
         if generation is not None and generation < state.generation and generation not in state.generations:
             found.append(name)
     return [name for name in found if name not in named]
@@ -93,4 +95,4 @@ def _only_of(manifests: dict[int, Manifest], epochs: tuple[int, ...]) -> list[st
     """The state files and in-flight files that only these epochs name."""
     going = named_objects(m for e, m in manifests.items() if e in epochs)
     staying = named_objects(m for e, m in manifests.items() if e not in epochs)
-    return sorted(n for n in going - staying if n.startswith(("stages/", CHECKPOINT_PREFIX)))
+    return sorted(n for n in going - staying if n.startswith((STAGE_PREFIX, CHECKPOINT_PREFIX)))

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from cutwater.protocol.base.records import JOURNAL_PREFIX
+from cutwater.protocol.base.paths import JOURNAL_PREFIX
 
 MOST = 200
 """How many entries of a folder are looked at."""

@@ -27,12 +27,14 @@ from cutwater.cli.output import (
 from cutwater.cluster.config import ClusterConfig
 from cutwater.protocol.base.durations import readable
 from cutwater.protocol.base.errors import UserError
-from cutwater.protocol.base.records import MARK_PREFIX, JournalState, settled
+from cutwater.protocol.base.paths import MARK_PREFIX
+from cutwater.protocol.base.records import JournalState, settled
 from cutwater.store.at_rest import read_journal
+from cutwater.store.contract import Store
+from cutwater.store.opening import open_store
 from cutwater.store.presence import Presence, Seen, Watch, silence_s
 from cutwater.store.process_identity import exists
 from cutwater.store.status import ALONE, Status, read_status
-from cutwater.store.stores import Store, open_store
 
 
 @command

@@ -14,7 +14,8 @@ from cutwater.protocol.base.wire import Request, RequestKind
 from cutwater.runtime.mailbox import answered, check_savepoint_name, new_id
 from cutwater.runtime.restore import finder, restore_before_start, whole_checkpoint
 from cutwater.store.at_rest import carry_out, read_journal, resolve
-from cutwater.store.stores import Store, open_store
+from cutwater.store.contract import Store
+from cutwater.store.opening import open_store
 
 if TYPE_CHECKING:
     from cutwater.cluster.config import ClusterConfig

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Annotated, Any
 
@@ -13,17 +12,19 @@ from rich.text import Text
 from cutwater.cli.output import AsJson, StoreUrl, command, plural, show, waiting
 from cutwater.protocol.base.errors import CutwaterError, StoreError
 from cutwater.protocol.base.failures import FailureReason
-from cutwater.protocol.base.records import MARK_PREFIX, JournalState, Manifest, settled
+from cutwater.protocol.base.paths import GRAPH_PREFIX, MARK_PREFIX, SINK_PREFIX
+from cutwater.protocol.base.records import JournalState, Manifest, settled
 from cutwater.protocol.base.wire import Request, RequestKind
 from cutwater.protocol.leader.steering import refusal
 from cutwater.protocol.member.journal import Journal
 from cutwater.protocol.member.publish import begin
 from cutwater.runtime.restore import finder, historian
 from cutwater.store.at_rest import drive, manifest_of, read_journal, resolve
+from cutwater.store.checkpoint_objects import damaged_objects, needed
+from cutwater.store.contract import Store
 from cutwater.store.format import FormatDamaged
-from cutwater.store.stores import Store, open_store
+from cutwater.store.opening import open_store
 
-SIDE_BY_SIDE = 8
 SHOWN = 5
 
 
@@ -68,7 +69,7 @@ def verify(
             raise typer.Exit(1) from None
         state = journal.state
         damage = journal_problems(where, journal) | mark_problems(where, state)
-        damage |= graph_problems(where, {"graph/": part_kind, "sinks/": kind_of})
+        damage |= graph_problems(where, {GRAPH_PREFIX: part_kind, SINK_PREFIX: kind_of})
         damage |= record_problems(where, state.topology.sinks() if state.topology is not None else ())
         wanted = (
             [resolve(state, ref)]
@@ -84,7 +85,7 @@ def verify(
             except StoreError as error:
                 problems[checkpoint.epoch].append(str(error))
         damage |= folder_problems(where, manifests.values())
-        wrong = check_objects(where, manifests.values(), tell)
+        wrong = damaged_objects(where, manifests.values(), tell)
         damage |= NextRun(where, state, _newest(where, state, manifests)).look(tell)
         if tables and state.topology is not None:
             for sink in sorted(state.topology.sinks()):
@@ -94,7 +95,7 @@ def verify(
                 tell(f"asking the tables whether they can go back to epoch {epoch}")
                 problems[epoch] += _refusals(where, journal, manifest)
     for epoch, manifest in manifests.items():
-        problems[epoch] += [wrong[name] for name in sorted(needed(manifest)) if name in wrong]
+        problems[epoch] += [wrong[name] for name in needed(manifest) if name in wrong]
     document = {
         "damaged": bool(damage) or any(problems.values()),
         "journal": "whole",
@@ -150,40 +151,6 @@ def _table_problems(
     except (CutwaterError, OSError) as error:
         found = [*found, str(error)]
     return {f"sink '{sink}' ({number})": why for number, why in enumerate(dict.fromkeys(found), 1)}
-
-
-def needed(manifest: Manifest) -> dict[str, str | None]:
-    """What a restore needs of the store, with checksums. What is held lies with its table, and not here."""
-    held = {file.name for files in manifest.held.values() for file in files}
-    return {name: checksum for name, checksum in manifest.objects().items() if name not in held}
-
-
-def check_objects(store: Store, manifests: Iterable[Manifest], tell: Callable[[str], None]) -> dict[str, str]:
-    """What is wrong with the objects that these manifests name, each looked at once."""
-    names: dict[str, str | None] = {}
-    for manifest in manifests:
-        names |= needed(manifest)
-    wrong: dict[str, str] = {}
-
-    def check(item: tuple[str, str | None]) -> str:
-        name, checksum = item
-        if checksum is None:
-            return "" if store.exists(name) else "is missing"
-        found = store.checksum(name)
-        return (
-            "is missing"
-            if found is None
-            else ""
-            if found == checksum
-            else "is damaged (its checksum differs)"
-        )
-
-    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
-        for done, (name, why) in enumerate(zip(names, pool.map(check, names.items()), strict=True), 1):
-            tell(f"checking objects: {done:,} of {len(names):,}")
-            if why:
-                wrong[name] = f"{name} {why}"
-    return wrong
 
 
 def _text(

@@ -25,8 +25,8 @@ from cutwater.protocol.member.catchup import CatchUp
 from cutwater.protocol.member.journal import Journal
 from cutwater.protocol.replay.messages import ReplayConfig
 from cutwater.store.at_rest import perform
+from cutwater.store.contract import Store
 from cutwater.store.status import Status
-from cutwater.store.stores import Store
 
 JOIN_S = 10.0
 SMALL_GAP = 8

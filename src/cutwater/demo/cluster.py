@@ -25,7 +25,7 @@ from cutwater.protocol.base.records import JournalState
 from cutwater.protocol.base.wire import Request, RequestKind
 from cutwater.runtime.mailbox import new_id
 from cutwater.store.at_rest import read_journal
-from cutwater.store.stores import open_store
+from cutwater.store.opening import open_store
 
 MEMBERS = {"till": "orders", "bank": "payments", "books": "matched, revenue"}
 LIMIT = 1_000_000_000

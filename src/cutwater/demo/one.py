@@ -20,7 +20,7 @@ from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.wire import Request, RequestKind
 from cutwater.runtime.mailbox import new_id
 from cutwater.store.at_rest import read_journal
-from cutwater.store.stores import open_store
+from cutwater.store.opening import open_store
 
 FIXED_LIMIT = 900_000
 PAID_PER_FILE = 900

@@ -23,7 +23,7 @@ from cutwater.protocol.base.records import JournalState
 from cutwater.protocol.base.wire import Request
 from cutwater.runtime.mailbox import Unanswered, answered, ask_through
 from cutwater.store.at_rest import read_journal
-from cutwater.store.stores import open_store
+from cutwater.store.opening import open_store
 
 DEADLINE_S = 180.0
 

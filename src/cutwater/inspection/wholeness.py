@@ -7,54 +7,60 @@ would look at it, and nothing is changed.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
 from cutwater.protocol.base.errors import StoreError
 from cutwater.protocol.base.log import follow
-from cutwater.protocol.base.records import (
+from cutwater.protocol.base.paths import (
+    BASE,
     CHECKPOINT_PREFIX,
+    COMPLETE,
     MARK_PREFIX,
+    STAGE_PREFIX,
+    batch_file_name,
+    checkpoint_of,
+    generation_of,
+    mark_name,
+    mark_of,
+    spark_file_of,
+    spark_prefix,
+)
+from cutwater.protocol.base.records import (
     Batch,
     JournalState,
     Manifest,
     StageState,
     Topology,
-    checkpoint_of,
     decode,
     decode_mark,
-    mark_name,
-    mark_of,
 )
 from cutwater.protocol.member.channel import BatchUnknown, Channel, carried_batches
 from cutwater.protocol.member.journal import Journal, timeline
-from cutwater.protocol.member.retention import named_objects, of_generation
+from cutwater.protocol.member.retention import named_objects
 from cutwater.protocol.member.stage_log import StageLog
 from cutwater.sinks.footers import check_pages
 from cutwater.spark.checkpoint import incarnations as folders
-from cutwater.spark.checkpoint.folder import BASE, COMPLETE, Cache
+from cutwater.spark.checkpoint.folder import Cache
 from cutwater.spark.checkpoint.offsets import parse_offsets, position_in
 from cutwater.store.at_rest import drive
-from cutwater.store.stores import Store
+from cutwater.store.contract import Store
 
 Problems = dict[str, str]
 """By what is damaged, why."""
 
-_SPARK_FOLDER = re.compile(r"stages/[^/]+/\d+/spark/\d+/")
-
 
 def journal_problems(store: Store, journal: Journal) -> Problems:
     """What is in the store and later than the journal's end: then its newest entries were lost."""
-    marks = {name: found[1] for name in store.list(MARK_PREFIX) if (found := mark_of(name))}
+    marks = {name: found.index for name in store.list(MARK_PREFIX) if (found := mark_of(name))}
     later = {name: index for name, index in marks.items() if index > journal.index}
     for name in store.list(CHECKPOINT_PREFIX):
         of = checkpoint_of(name)
-        if of is not None and of[1] > journal.index:
-            later[name] = of[1]
-    for name in store.list("stages/"):
-        generation = of_generation(name)
+        if of is not None and of.checkpoint_id > journal.index:
+            later[name] = of.checkpoint_id
+    for name in store.list(STAGE_PREFIX):
+        generation = generation_of(name)
         if generation is not None and generation > journal.state.generation:
             return {
                 "journal": f"{name} is of a generation that the journal does not know: its newest entries were lost"
@@ -78,7 +84,7 @@ def mark_problems(store: Store, state: JournalState) -> Problems:
         except StoreError as error:
             wrong[name] = str(error)
     for sink in state.topology.sinks() if state.topology is not None else ():
-        indexes = [found[1] for name in names if (found := mark_of(name)) and found[0] == sink]
+        indexes = [of.index for name in names if (of := mark_of(name)) and of.sink == sink]
         for checkpoint in timeline(state):
             name = mark_name(checkpoint.index, sink)
             if name not in names and min(indexes, default=0) < checkpoint.index < max(indexes, default=0):
@@ -91,7 +97,8 @@ def mark_problems(store: Store, state: JournalState) -> Problems:
 def folder_problems(store: Store, manifests: Iterable[Manifest]) -> Problems:
     """The marks that are gone from Spark folders in which files of kept checkpoints lie. Such a folder is not cleaned
     up as long as one of them is kept."""
-    folders = sorted({match[0] for name in named_objects(manifests) if (match := _SPARK_FOLDER.match(name))})
+    of = (spark_file_of(name) for name in named_objects(manifests))
+    folders = sorted({spark_prefix(f.stage, f.generation, f.incarnation) for f in of if f is not None})
     wrong: Problems = {}
     for folder in folders:
         names = [folder + BASE, folder + COMPLETE]
@@ -180,7 +187,7 @@ class NextRun:
                 f"its log ends at batch {log.last}, and the newest checkpoint is of batch {cut}: the newest entries of "
                 "the log were lost"
             )
-        prefix = folders.spark_prefix(stage, generation, max(known))
+        prefix = spark_prefix(stage, generation, max(known))
         unvouched = folders.check_newest(store, stage, generation, max(known), log.last, report, log.commit)
         check_state(store, [prefix + name for name in unvouched])
         self._look_at_plan(prefix, stage, max(known))
@@ -193,7 +200,7 @@ class NextRun:
         number = log.last - base - 1
         if number < 0:
             return
-        name = f"{prefix}offsets/{number}"
+        name = prefix + batch_file_name("offsets", number)
         data = self._store.read(name)
         if data is None:
             raise StoreError(f"{name} is gone; restore the newest checkpoint")

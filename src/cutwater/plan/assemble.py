@@ -18,12 +18,12 @@ from cutwater.plan.build import Builder, whole
 from cutwater.plan.graph import NAME, StageDef, goes_nowhere
 from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.protocol.base.failures import FailureReason
+from cutwater.protocol.base.paths import GRAPH_PREFIX, graph_part_name, graph_part_of
 from cutwater.protocol.base.records import StageSpec, Topology, decode, seal
 from cutwater.store.at_rest import read_journal
+from cutwater.store.contract import Store
+from cutwater.store.local import LocalStore
 from cutwater.store.status import ALONE
-from cutwater.store.stores import LocalStore, Store
-
-PREFIX = "graph/"
 
 
 class WaitEnded(Exception):
@@ -109,7 +109,7 @@ def assemble(
             others = {n: spec for p in present for n, spec in p.stages.items()}
         builder.advance(others)
         part = msgspec.structs.replace(part, beat=part.beat + 1, stages=dict(builder.specs))
-        store.put(f"{PREFIX}{member}.json", seal(part))
+        store.put(graph_part_name(member), seal(part))
         if recorded is not None:
             missing = _unknown_inputs(builder, others)
         else:
@@ -132,7 +132,7 @@ def assemble(
 
 def part_kind(name: str) -> type[GraphPart] | None:
     """What an object below `graph/` is; `None` if it is none of ours."""
-    return GraphPart if name.endswith(".json") else None
+    return GraphPart if graph_part_of(name) is not None else None
 
 
 class _Looks:
@@ -140,12 +140,12 @@ class _Looks:
 
     def __init__(self, store: Store, member: str) -> None:
         self._store = store
-        self._own = f"{PREFIX}{member}.json"
+        self._own = graph_part_name(member)
         self._first: dict[str, GraphPart] | None = None
         self.live: set[str] = set()
 
     def look(self) -> dict[str, GraphPart]:
-        names = [n for n in self._store.list(PREFIX) if n != self._own and part_kind(n) is not None]
+        names = [n for n in self._store.list(GRAPH_PREFIX) if n != self._own and part_kind(n) is not None]
         parts: dict[str, GraphPart] = {}
         for name, data in zip(names, self._store.read_many(names), strict=True):
             try:

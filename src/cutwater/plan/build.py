@@ -15,8 +15,8 @@ from cutwater.protocol.base.records import SinkSpec, StageSpec, Topology
 from cutwater.sinks.contract import Sink
 from cutwater.spark.channel_source import ChannelSource
 from cutwater.spark.plan import Plan, channel_schema, read_plan, row_schema
+from cutwater.store.contract import Store
 from cutwater.store.status import ALONE
-from cutwater.store.stores import Store
 
 
 class BuiltStage(msgspec.Struct, frozen=True):

@@ -22,16 +22,16 @@ from typing import TYPE_CHECKING, TypeVar
 from cutwater.protocol.base.chain import with_checksum
 from cutwater.protocol.base.errors import PeerError, UserError
 from cutwater.protocol.base.failures import FailureReason
+from cutwater.protocol.base.paths import REPLY_PREFIX, REQUEST_PREFIX, reply_name, request_name, request_of
 from cutwater.protocol.base.wire import Reply, Request, RequestKind, decode, encode
 from cutwater.protocol.leader.leader import LeaderPhase
-from cutwater.store.stores import LocalStore, Store
+from cutwater.store.contract import Store
+from cutwater.store.local import LocalStore
 
 if TYPE_CHECKING:
     from cutwater.runtime.runtime import Runtime
 
 T = TypeVar("T", Request, Reply)
-REQUESTS = "requests/"
-REPLIES = "replies/"
 AGAIN_S = 0.25
 """When to look again whether somebody can be given a request."""
 LAST_ERRANDS_S = 10.0
@@ -143,7 +143,7 @@ class Mailbox:
         self._errands.pop(("forward", request_id), None)
         if request_id in self._forwarded:
             self._forwarded.discard(request_id)
-            self._run("remove", request_id, lambda: self._store.delete([_request_name(request_id)]))
+            self._run("remove", request_id, lambda: self._store.delete([request_name(request_id)]))
 
     def _deliver(self) -> None:
         """Hands to the leader what it has not been given in this term, and to others what is theirs."""
@@ -182,16 +182,16 @@ class Mailbox:
 
     def _forward(self, request: Request) -> None:
         """Another member leads: it finds the request in the store."""
-        self._store.create(_request_name(request.request_id), with_checksum(encode(request)))
+        self._store.create(request_name(request.request_id), with_checksum(encode(request)))
         self._runtime.links.hint("requests")
 
     def _answer(self, reply: Reply) -> None:
         """Makes the answer durable, and only then removes the request."""
-        name, data = _reply_name(reply.request_id), with_checksum(encode(reply))
+        name, data = reply_name(reply.request_id), with_checksum(encode(reply))
         if not self._store.create(name, data) and understood(self._store.read(name), Reply) is None:
             self._store.delete([name])
             self._store.create(name, data)
-        self._store.delete([_request_name(reply.request_id)])
+        self._store.delete([request_name(reply.request_id)])
         self._from_store.discard(reply.request_id)
 
     # --- the thread -------------------------------------------------------------------------------------
@@ -252,7 +252,7 @@ class Mailbox:
             self._guarded(partial(self._fetch_answer, request_id))
 
     def _fetch_answer(self, request_id: str) -> None:
-        name = _reply_name(request_id)
+        name = reply_name(request_id)
         data = self._store.read(name)
         if data is None:
             return
@@ -262,16 +262,16 @@ class Mailbox:
             why = "its answer cannot be read; it may have been done: see `cutwater checkpoints`"
             reply = Reply(request_id, False, None, None, why)
         self._forwarded.discard(request_id)
-        self._errands["remove", request_id] = partial(self._store.delete, [_request_name(request_id), name])
+        self._errands["remove", request_id] = partial(self._store.delete, [request_name(request_id), name])
         self._runtime.shell.call(partial(self.on_reply, reply))
 
     def _take_all(self) -> None:
         """Takes up what lies in the store and is not known yet."""
         known = self._from_store | self._forwarded
-        fresh = [n for n in self._store.list(REQUESTS) if _id_of(n) not in known]
+        fresh = [n for n in self._store.list(REQUEST_PREFIX) if request_of(n) not in known]
         if not fresh:
             return
-        answered = set(self._store.list(REPLIES))
+        answered = set(self._store.list(REPLY_PREFIX))
         for name, data in zip(fresh, self._read_each(fresh), strict=True):
             if data is not None:
                 self._guarded(partial(self._take, name, data, answered))
@@ -288,12 +288,12 @@ class Mailbox:
         return found
 
     def _take(self, name: str, data: bytes, answered: set[str]) -> None:
-        request_id = _id_of(name)
+        request_id = request_of(name)
         request = understood(data, Request)
-        if name != _request_name(request_id):
+        if request_id is None:
             self._tell(f"{name} is no request, so it is removed: {data[:60]!r}")
             self._store.delete([name])
-        elif _reply_name(request_id) in answered and self._is_answered(request_id):
+        elif reply_name(request_id) in answered and self._is_answered(request_id):
             self._store.delete([name])  # whoever answered it did not come to this
         elif request is None or request.request_id != request_id:
             self._tell(f"{name} cannot be read, so it is refused: {data[:60]!r}")
@@ -308,7 +308,7 @@ class Mailbox:
             self.post(request)
 
     def _is_answered(self, request_id: str) -> bool:
-        return understood(self._store.read(_reply_name(request_id)), Reply) is not None
+        return understood(self._store.read(reply_name(request_id)), Reply) is not None
 
     def _sweep(self) -> None:
         """Removes answers that nobody has fetched for long, and the oldest of too many."""
@@ -316,7 +316,7 @@ class Mailbox:
         if now < self._next_sweep:
             return
         self._next_sweep = now + SWEEP_EVERY_S
-        self._replies = {name: self._replies.get(name, now) for name in self._store.list(REPLIES)}
+        self._replies = {name: self._replies.get(name, now) for name in self._store.list(REPLY_PREFIX)}
         by_age = sorted(self._replies, key=lambda name: self._replies[name])
         surplus = max(0, len(by_age) - KEEP_REPLIES)
         old = [n for at, n in enumerate(by_age) if at < surplus or now - self._replies[n] >= KEEP_REPLIES_S]
@@ -340,7 +340,7 @@ def ask_through(
 ) -> Reply | Unanswered:
     """Asks a pipeline that runs elsewhere, and waits while somebody is there to answer. Without an answer the
     request is withdrawn, so that no later run acts on it."""
-    question, answer = _request_name(request.request_id), _reply_name(request.request_id)
+    question, answer = request_name(request.request_id), reply_name(request.request_id)
     found: Reply | Unanswered = Unanswered.TIMED_OUT
     try:
         store.create(question, with_checksum(encode(request)))
@@ -392,15 +392,3 @@ def check_savepoint_name(name: str) -> None:
             f"'{name}' cannot name a savepoint: begin with a letter from a to z, go on with letters, digits, '_', '-' "
             "and '.', at most 100 in all, and do not call it 'latest'"
         )
-
-
-def _request_name(request_id: str) -> str:
-    return f"{REQUESTS}{request_id}.json"
-
-
-def _reply_name(request_id: str) -> str:
-    return f"{REPLIES}{request_id}.json"
-
-
-def _id_of(name: str) -> str:
-    return name.rsplit("/", 1)[-1].removesuffix(".json")

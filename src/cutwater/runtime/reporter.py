@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cutwater.protocol.base.errors import UserError
-from cutwater.protocol.base.records import MARK_PREFIX, settled
+from cutwater.protocol.base.paths import MARK_PREFIX, status_name
+from cutwater.protocol.base.records import settled
 from cutwater.protocol.base.watermark import WatermarkKind
 from cutwater.protocol.leader.leader import LeaderPhase
+from cutwater.store.local import LocalStore
 from cutwater.store.presence import Presence, Watch
 from cutwater.store.process_identity import this_process
-from cutwater.store.status import PREFIX, REPORT_REMOTE_S, REPORT_S, StageStatus, Status, decode_status
-from cutwater.store.stores import LocalStore
+from cutwater.store.status import REPORT_REMOTE_S, REPORT_S, StageStatus, Status, decode_status
 
 if TYPE_CHECKING:
     from cutwater.runtime.runtime import Runtime
@@ -61,7 +62,7 @@ class Reporter:
     def _has_successor(self) -> bool:
         """Whether another process of this member has begun to report: what this one says last must not hide it."""
         try:
-            data = self._runtime.store.read(f"{PREFIX}{self._runtime.member.name}.json")
+            data = self._runtime.store.read(status_name(self._runtime.member.name))
         except OSError:
             return False
         found = decode_status(data) if data is not None else None
@@ -92,7 +93,7 @@ class Reporter:
         data = msgspec.json.encode(status)
         self._runtime.links.show("status", data)
         try:
-            self._runtime.store.put(f"{PREFIX}{status.member}.json", data)
+            self._runtime.store.put(status_name(status.member), data)
         except OSError:
             return
 

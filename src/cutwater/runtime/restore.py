@@ -16,12 +16,11 @@ from cutwater.store.at_rest import (
     Find,
     History,
     carry_out,
-    manifest_of,
-    missing_objects,
     read_journal,
     resolve,
 )
-from cutwater.store.stores import Store
+from cutwater.store.checkpoint_objects import checkpoint_problems
+from cutwater.store.contract import Store
 
 
 class GraphMoved(UserError):
@@ -114,7 +113,7 @@ def whole_checkpoint(store: Store, state: JournalState, ref: str, tell: Callable
         candidates = [target, *(c for c in reversed(timeline(state)) if c.epoch != target.epoch)]
     reports: list[str] = []
     for checkpoint in candidates:
-        problems = problems_of(store, checkpoint)
+        problems = checkpoint_problems(store, checkpoint)
         if not problems:
             if reports:
                 tell(f"falling back to epoch {checkpoint.epoch}: " + "; ".join(reports))
@@ -126,15 +125,6 @@ def whole_checkpoint(store: Store, state: JournalState, ref: str, tell: Callable
         + ". Nothing was changed. Run `cutwater verify` to see which checkpoints are whole, and restore "
         "one of those"
     )
-
-
-def problems_of(store: Store, checkpoint: Checkpoint) -> list[str]:
-    """What is wrong with a checkpoint; empty if it can be restored."""
-    try:
-        manifest = manifest_of(store, checkpoint)
-    except StoreError as error:
-        return [str(error)]
-    return missing_objects(store, manifest, checksums=True)
 
 
 def finder(store: Store) -> Find:

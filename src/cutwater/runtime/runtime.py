@@ -16,6 +16,7 @@ from cutwater.cluster.links import Hint, Links
 from cutwater.plan.build import Built
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.errors import CutwaterError, StoreError, UserError
+from cutwater.protocol.base.paths import top_folder
 from cutwater.protocol.base.records import JournalState, StageReport
 from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, LogGrown, Reply, Request
 from cutwater.protocol.leader.leader import Leader, LeaderConfig, LeaderPhase
@@ -35,7 +36,8 @@ from cutwater.spark.checkpoint.source_logs import DEFAULT_INTERVAL, SETTING
 from cutwater.spark.host import StageHost, is_spark_gone, spark_is_gone
 from cutwater.store import failpoints, recording
 from cutwater.store.at_rest import manifest_of
-from cutwater.store.stores import LocalStore, Store
+from cutwater.store.contract import Store
+from cutwater.store.local import LocalStore
 
 DISCARD_FIRST_S = 60.0
 DISCARD_EVERY_S = 600.0
@@ -83,7 +85,7 @@ class Runtime:
         self.times = Times(store, name)
         self.done = Event()
         self.failure: BaseException | None = None
-        self._caches = {s: folders.Cache() for s in built.topology.stages}
+        self.caches = {s: folders.Cache() for s in built.topology.stages}
         self.recorder = recording.from_environment(self.member)
         perform, send = recording.watched(self.recorder, self._perform, self._send)
         self.shell = Shell(
@@ -375,10 +377,10 @@ class Runtime:
 
     def _delete(self, effect: fx.Delete) -> fx.Answer:
         names = effect.names
-        failpoints.reach("before delete", names[0].split("/", 1)[0] if names else "")
+        failpoints.reach("before delete", top_folder(names[0]) if names else "")
         half = len(names) // 2
         self.store.delete(names[:half])
-        failpoints.reach("during delete", names[0].split("/", 1)[0] if names else "")
+        failpoints.reach("during delete", top_folder(names[0]) if names else "")
         self.store.delete(names[half:])
         return fx.DONE
 
@@ -431,7 +433,7 @@ class Runtime:
             self.store, effect.stage, effect.generation, effect.incarnation, effect.source, report,
             log.last if log is not None else None,
             max(1, int(self.built.spark.conf.get(SETTING) or DEFAULT_INTERVAL)),
-            log.commit if log is not None else "", effect.reset,
+            log.commit if log is not None else "", effect.reset, self.caches[effect.stage],
         )  # fmt: skip
         failpoints.reach("after folder", effect.stage)
         return fx.DONE
@@ -439,7 +441,7 @@ class Runtime:
     def _read_prepared(self, effect: fx.ReadPrepared) -> Any:
         found = folders.committed(
             self.store, effect.stage, effect.generation, effect.incarnation, effect.batch,
-            self._caches[effect.stage],
+            self.caches[effect.stage],
         )  # fmt: skip
         if found is not None:
             failpoints.reach("after commit", effect.stage)
@@ -450,7 +452,7 @@ class Runtime:
             failpoints.reach("before copy", effect.stage)
         found = folders.find_state(
             self.store, effect.stage, effect.generation, effect.incarnation, effect.batch, effect.copy_to,
-            self._caches[effect.stage],
+            self.caches[effect.stage],
         )  # fmt: skip
         if effect.copy_to is not None:
             failpoints.reach("after copy", effect.stage)
@@ -461,7 +463,7 @@ class Runtime:
         if stage is None or stage.incarnation == 0:
             return fx.FAILED
         return folders.find_stored(
-            self.store, effect.stage, effect.generation, stage.incarnation, self._caches[effect.stage]
+            self.store, effect.stage, effect.generation, stage.incarnation, self.caches[effect.stage]
         )
 
 

@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 from cutwater.protocol.base.durations import readable
 from cutwater.protocol.base.errors import UserError
+from cutwater.store.contract import Store
 from cutwater.store.presence import Presence, Watch, silence_s
 from cutwater.store.process_identity import exists
 from cutwater.store.status import ALONE, Status
-from cutwater.store.stores import Store
 
 TELL_AFTER_S = 1.0
 

@@ -14,10 +14,18 @@ import msgspec
 
 from cutwater.protocol.base.barrier import Flags
 from cutwater.protocol.base.durations import readable
+from cutwater.protocol.base.paths import (
+    EXPLAIN_PREFIX,
+    journal_entry_of,
+    manifest_of,
+    mark_of,
+    notes_name,
+    notes_of,
+    notes_prefix,
+    stage_entry_of,
+)
 from cutwater.protocol.base.records import (
     JOURNAL,
-    JOURNAL_PREFIX,
-    MARK_PREFIX,
     STAGE,
     Aborted,
     BarrierAt,
@@ -25,16 +33,14 @@ from cutwater.protocol.base.records import (
     Committed,
     JournalState,
     Published,
-    checkpoint_of,
     decode,
 )
-from cutwater.store.stores import Store
+from cutwater.store.contract import Store
 
 KEPT = 50
 """Epochs whose notes are kept; why one was aborted is in the journal for longer."""
 SURPLUS = 10
 """Older notes that may lie about, so that not every epoch deletes one."""
-PREFIX = "explain/"
 
 
 class StageTime(msgspec.Struct):
@@ -63,14 +69,11 @@ class EpochTimes(msgspec.Struct):
     published_s: dict[str, float] = {}
 
 
-def explain_name(epoch: int, member: str | None = None) -> str:
-    return f"{PREFIX}{epoch:012d}{f'-{member}' if member is not None else ''}.json"
-
-
 def read_times(store: Store, epoch: int) -> EpochTimes | None:
     """What all members know of an epoch."""
     found: list[EpochTimes] = []
-    for data in store.read_many(sorted(store.list(f"{PREFIX}{epoch:012d}"), key=len)):
+    names = [n for n in store.list(notes_prefix(epoch)) if (of := notes_of(n)) and of.epoch == epoch]
+    for data in store.read_many(sorted(names, key=len)):
         try:
             if data is not None:
                 found.append(msgspec.json.decode(data, type=EpochTimes))
@@ -109,17 +112,17 @@ class Times:
         """An object of the protocol has just been created by this process."""
         now = time.monotonic()
         with self._lock:
-            if name.startswith(JOURNAL_PREFIX):
+            if journal_entry_of(name) is not None:
                 entry = JOURNAL.open(data).entry
                 self._journal(entry.body, now)
-            elif name.startswith("stages/"):
+            elif (of := stage_entry_of(name)) is not None:
                 body = STAGE.open(data).entry.body
                 if isinstance(body, BarrierAt):
-                    self._note(body.epoch, now, name.split("/")[1], body)
-            elif name.startswith(MARK_PREFIX):
+                    self._note(body.epoch, now, of.stage, body)
+            elif mark_of(name) is not None:
                 self._mark(decode(name, data, Published), now)
-            elif (found := checkpoint_of(name)) is not None:
-                self._note(found[0], now, "manifest_s", None)
+            elif (found := manifest_of(name)) is not None:
+                self._note(found.epoch, now, "manifest_s", None)
 
     def acked(self, epoch: int) -> None:
         """This process has acked an epoch."""
@@ -195,22 +198,21 @@ class Times:
 
     def _save(self, times: EpochTimes) -> None:
         foreign = times.epoch in self._led_by_others
-        name = explain_name(times.epoch, self._member if foreign else None)
+        name = notes_name(times.epoch, self._member if foreign else None)
         self._unsaved[name] = times.epoch, msgspec.json.encode(times)
 
     def _write(self, name: str, epoch: int, data: bytes) -> None:
         """Best effort: these are notes for people."""
         try:
             if self._files is None:
-                self._files = self._store.list(PREFIX)
+                self._files = self._store.list(EXPLAIN_PREFIX)
             self._store.put(name, data)
             if name not in self._files:
                 self._files.append(name)
-            oldest = f"{PREFIX}{max(0, epoch - KEPT):012d}"
-            old = [name for name in self._files if name < oldest]
+            old = [n for n in self._files if (of := notes_of(n)) is not None and of.epoch < epoch - KEPT]
             if len(old) > SURPLUS:
                 self._store.delete(old)
-                self._files = [name for name in self._files if name >= oldest]
+                self._files = [name for name in self._files if name not in old]
         except OSError:
             pass
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from cutwater.protocol.base.effects import Procedure
 from cutwater.protocol.base.log import follow
-from cutwater.protocol.base.records import mark_name
+from cutwater.protocol.base.paths import mark_name
 from cutwater.protocol.base.wire import Reply, Request, RequestKind, encode
 from cutwater.protocol.member.journal import Journal
 from cutwater.sim.commands import Command, CommandScene, Operator

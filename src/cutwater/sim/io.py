@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from cutwater.protocol.base import effects as fx
+from cutwater.protocol.base import paths
 from cutwater.protocol.member.retention import Stored
 from cutwater.sim.oracle import WatchedScene
 from cutwater.sim.scene import ActorView, ProcessView
@@ -225,9 +226,9 @@ class Io:
         return None if checksum is None else {name: checksum}
 
     def _find_stored(self, effect: fx.FindStored) -> tuple[list[Stored], list[Stored]]:
-        prefix = f"stages/{effect.stage}/{effect.generation}/"
-        data = [_data(name) for name in self.world.store.list(f"{prefix}data/")]
-        states = [_state(name) for name in self.world.store.list(f"{prefix}spark/")]
+        of = effect.stage, effect.generation
+        data = [_data(name) for name in self.world.store.list(paths.channel_prefix(*of))]
+        states = [_state(name) for name in self.world.store.list(paths.spark_folders_prefix(*of))]
         newest = max((state.incarnation for state in states), default=0)
         return data, [_unmarked(state) if state.incarnation < newest else state for state in states]
 
@@ -240,10 +241,12 @@ def _unmarked(state: Stored) -> Stored:
 
 
 def _data(name: str) -> Stored:
-    incarnation, batch, _ = name.rsplit("/", 1)[1].split("-")
-    return Stored(name, int(incarnation), int(batch))
+    of = paths.channel_file_of(name)
+    assert of is not None
+    return Stored(name, of.attempt.incarnation, of.attempt.batch)
 
 
 def _state(name: str) -> Stored:
-    parts = name.split("/")
-    return Stored(name, int(parts[4]), int(parts[6]))
+    of = paths.spark_file_of(name)
+    assert of is not None
+    return Stored(name, of.incarnation, int(paths.file_name(of.file)))

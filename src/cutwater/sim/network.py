@@ -6,8 +6,10 @@ from typing import Any
 
 import msgspec
 
+from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
-from cutwater.protocol.base.log import LogView, entry_name
+from cutwater.protocol.base.log import LogView
+from cutwater.protocol.base.paths import entry_name
 from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, Phase, Reply, encode
 from cutwater.protocol.replay.messages import Message as ReplayMessage
 from cutwater.protocol.replay.messages import encode as encode_replay
@@ -56,8 +58,10 @@ class Network:
         term = world.oracle.ledger.term + world.rng.randint(0, 50)
         message: Any = Heartbeat("stranger", "stranger", term, last)
         if last and world.rng.random() < 0.5:
-            newest = r.JOURNAL.open(world.store.objects[entry_name(r.JOURNAL_PREFIX, last)])
-            view: LogView[r.JournalBody] = LogView(r.JOURNAL_PREFIX, r.JOURNAL, r.Snapshot, lambda *_: None)
+            newest = r.JOURNAL.open(world.store.objects[entry_name(paths.JOURNAL_PREFIX, last)])
+            view: LogView[r.JournalBody] = LogView(
+                paths.JOURNAL_PREFIX, r.JOURNAL, r.Snapshot, lambda *_: None
+            )
             view.jump(newest)
             forged = view.seal(r.Leader(term + 1, "stranger"), "stranger-1")
             message = Announcement(

@@ -10,6 +10,7 @@ from typing import Any, NoReturn, Protocol
 
 import msgspec
 
+from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.chain import Sealed, follows
 from cutwater.protocol.base.effects import ReadTableHistory
@@ -61,12 +62,11 @@ class Oracle:
     # --- what becomes durable -------------------------------------------------------------------------
 
     def created(self, name: str, data: bytes) -> None:
-        if name.startswith(r.JOURNAL_PREFIX):
+        if paths.journal_entry_of(name) is not None:
             self._journal_entry(r.JOURNAL.open(data))
-        elif name.startswith("stages/"):
-            _, stage, generation, _ = name.split("/", 3)
-            self._stage_entry(stage, int(generation), r.STAGE.open(data))
-        elif name.startswith(r.MARK_PREFIX):
+        elif (of := paths.stage_entry_of(name)) is not None:
+            self._stage_entry(of.stage, of.generation, r.STAGE.open(data))
+        elif paths.mark_of(name) is not None:
             mark = r.decode(name, data, r.Published)
             shown = self.world.tables[mark.sink].versions[mark.version].shown
             self._check_shown(mark.sink, mark.index, shown)
@@ -177,7 +177,7 @@ class Oracle:
         for member in self.world.graph.members():
             if (member, body.epoch, body.checkpoint_id, body.term) not in self.acks:
                 self.violation(f"epoch {body.epoch} committed without an ack of {member} for this checkpoint")
-        name = r.manifest_name(body.epoch, body.checkpoint_id)
+        name = paths.manifest_name(body.epoch, body.checkpoint_id)
         data = self.world.store.objects.get(name)
         if data is None:
             self.violation(f"epoch {body.epoch} committed without a manifest")
@@ -314,7 +314,7 @@ class Oracle:
         sinks = (body.topology or self.world.graph).sinks()
         for sink, table in self.world.tables.items():
             known_ms = self._looked_back_ms.get((self.ledger.leader, sink, target.index), self.world.now_ms)
-            is_marked = r.mark_name(target.index, sink) in self.world.store.objects
+            is_marked = paths.mark_name(target.index, sink) in self.world.store.objects
             version = table.find(target.index)
             if sink not in sinks or not is_marked or version is None or body.force:
                 continue
@@ -378,7 +378,7 @@ class Oracle:
         ledger.floors, ledger.pinned = body.floors, body.pinned
 
     def _has_settled(self, sink: str, index: int) -> bool:
-        marks = self.world.store.list(f"{r.MARK_PREFIX}{sink}/", r.mark_name(index - 1, sink))
+        marks = self.world.store.list(paths.mark_prefix(sink), paths.mark_name(index - 1, sink))
         return bool(marks) or self.world.tables[sink].transaction >= index
 
     # --- stage logs -----------------------------------------------------------------------------------
@@ -550,31 +550,27 @@ class Oracle:
         ledger = self.ledger
         if self._named.get(name):
             self.violation(f"{name} is deleted, and epochs {sorted(self._named[name])} need it")
-        kind, rest = name.split("/", 1)
-        if kind == "journal":
-            if int(rest.removesuffix(".json")) >= ledger.snapshot:
-                self.violation(f"{name} is deleted, and no snapshot covers it")
-        elif kind == "checkpoints":
-            epoch = int(rest.split("-", 1)[0])
+        index = paths.journal_entry_of(name)
+        if index is not None and index >= ledger.snapshot:
+            self.violation(f"{name} is deleted, and no snapshot covers it")
+        of_checkpoint = paths.checkpoint_of(name)
+        if of_checkpoint is not None:
+            epoch = of_checkpoint.epoch
             if epoch in ledger.kept or epoch in ledger.open:
                 self.violation(f"{name} is deleted, and epoch {epoch} has not expired")
-        elif kind == "stages":
+        if paths.generation_of(name) == ledger.generation:
             self._deleting_of_stage(name)
 
     def _deleting_of_stage(self, name: str) -> None:
-        parts = name.split("/")
-        stage, generation, kind = parts[1], int(parts[2]), parts[3]
-        if generation != self.ledger.generation:
-            return
-        if kind == "log":
-            if int(parts[4].removesuffix(".json")) >= self.stages[stage, generation].snapshot:
-                self.violation(f"{name} is deleted, and no snapshot covers it")
-        elif kind == "data":
-            batch = int(parts[4].split("-")[1])
-            logged = self.stages[stage, generation].batches.get(batch)
+        entry = paths.stage_entry_of(name)
+        if entry is not None and entry.index >= self.stages[entry.stage, entry.generation].snapshot:
+            self.violation(f"{name} is deleted, and no snapshot covers it")
+        file = paths.channel_file_of(name)
+        if file is not None:
+            logged = self.stages[file.stage, file.generation].batches.get(file.attempt.batch)
             if logged is not None and name in logged.files:
-                for reader in self.world.graph.readers(stage):
-                    if self._position(reader, stage, generation) < batch:
+                for reader in self.world.graph.readers(file.stage):
+                    if self._position(reader, file.stage, file.generation) < file.attempt.batch:
                         self.violation(f"{name} is deleted, and {reader} has not read it")
 
     def _position(self, reader: str, producer: str, generation: int) -> int:
@@ -693,7 +689,7 @@ class Oracle:
         late = []
         for sink in sorted(self.world.graph.sinks()):
             table = self.world.tables[sink]
-            mark = r.mark_name(index, sink)
+            mark = paths.mark_name(index, sink)
             if table.transaction > index or mark not in self.world.store.objects:
                 late.append(sink)
         return late

@@ -195,10 +195,7 @@ class Process:
                 self.end(name)
                 self.spawn(name, procedure)
             member.spawned.clear()
-        if member.woken:
-            for name in member.woken:
-                self.poke(name)
-            member.woken.clear()
+        self._wake()
         if member.journal.index != self.checked_index:
             self.world.oracle.check_journal(self)
         if member.given_up is not None and not self.leaving:
@@ -275,9 +272,15 @@ class Process:
                 self.member.on_log_grown(message)
             case Ack() | WireRequest():
                 self.leader.on_message(message)
+        self._wake()
+
+    def _wake(self) -> None:
+        """Resumes what the member has woken. The query of a stage looks again whenever its stage does."""
         woken, self.member.woken = self.member.woken, []
         for name in woken:
             self.poke(name)
+            if name.startswith("stage "):
+                self.poke(f"query {name.removeprefix('stage ')}")
 
     # --- faults ---------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from cutwater.protocol.base import paths
 from cutwater.protocol.base.effects import Procedure, ReadPrepared, Sleep, Wait
 from cutwater.protocol.base.records import Offset, Prepared, StagedFile
 from cutwater.protocol.base.watermark import NONE, UNKNOWN, Watermark, known
@@ -273,11 +274,12 @@ class Query:
         }
         dropped = sum(low - before.taken.get(path, 0) for path, (low, _) in incoming.items())
         attempt = world.new_attempt(Attempt(name, generation, batch, taken, emitted, seen, dropped))
-        prefix = f"stages/{name}/{generation}/data/{self.stage.incarnation}-{batch}-{attempt}"
+        label = paths.Attempt(self.stage.incarnation, batch, str(attempt))
+        file = paths.channel_file_name(name, generation, label, "rows")
         files: tuple[str, ...] = ()
         if rows and self.member.topology.readers(name):
-            world.store.create(prefix, (attempt, rows), synced=False)
-            files = (prefix,)
+            world.store.create(file, (attempt, rows), synced=False)
+            files = (file,)
         sinks: dict[str, tuple[StagedFile, ...]] = {}
         for sink in self.model.spec.sinks:
             staged = self._stage_rows(

@@ -15,6 +15,7 @@ from random import Random
 from typing import Any
 
 from cutwater.protocol.base.effects import ReadPrepared
+from cutwater.protocol.base.paths import spark_prefix
 from cutwater.protocol.base.records import Prepared, Topology
 from cutwater.protocol.base.wire import Request
 from cutwater.protocol.leader.coordinator_actions import CoordinatorConfig
@@ -273,7 +274,7 @@ class World:
 
     @staticmethod
     def state_name(stage: str, generation: int, incarnation: int, batch: int) -> str:
-        return f"stages/{stage}/{generation}/spark/{incarnation}/state/{batch}"
+        return f"{spark_prefix(stage, generation, incarnation)}state/{batch}"
 
     def state_at(
         self, stage: str, generation: int, incarnation: int, batch: int, reader: int | None = None

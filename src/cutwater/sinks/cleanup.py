@@ -9,16 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from cutwater.protocol.base.paths import staged_attempt_of
 from cutwater.protocol.base.records import JournalState, Manifest
 from cutwater.protocol.member.publish import oldest_needed
 from cutwater.sinks.contract import Sink
-
-LABEL_PARTS = 4
-
-
-def label(generation: int, attempt: str) -> str:
-    """What an attempt (`<incarnation>-<batch>-<nonce>`) is called where sinks stage."""
-    return f"{generation}-{attempt}"
 
 
 class Needed:
@@ -37,13 +31,12 @@ class Needed:
     def __contains__(self, attempt: object) -> bool:
         if attempt in self._named or not isinstance(attempt, str):
             return True
-        parts = attempt.split("-")
-        if len(parts) != LABEL_PARTS or not all(part.isdecimal() for part in parts[:3]):
+        staged = staged_attempt_of(attempt)
+        if staged is None:
             return True
-        generation, batch = int(parts[0]), int(parts[2])
-        if generation == self._generation:
-            return batch > self._cut
-        return generation > self._generation
+        if staged.generation == self._generation:
+            return staged.attempt.batch > self._cut
+        return staged.generation > self._generation
 
 
 def tidy(sink: Sink, stage: str, state: JournalState, manifests: Sequence[Manifest]) -> None:

@@ -23,9 +23,19 @@ from pyspark.sql import functions as F
 
 from cutwater.protocol.base.effects import TableHead, TableHistory
 from cutwater.protocol.base.errors import StoreError, UserError, listed
-from cutwater.protocol.base.records import MARK_PREFIX, StagedFile, decode, seal
-from cutwater.sinks.footers import check_pages, read_footers
-from cutwater.store.stores import Store, open_place
+from cutwater.protocol.base.paths import (
+    SINK_PREFIX,
+    mark_prefix,
+    sink_description_name,
+    sink_description_of,
+    sink_id_name,
+    sink_id_of,
+    staged_prefix,
+)
+from cutwater.protocol.base.records import StagedFile, decode, seal
+from cutwater.sinks.footers import Footers, check_pages
+from cutwater.store.contract import Store
+from cutwater.store.opening import open_place
 
 FOLDER = "_cutwater/"
 """Where a sink keeps what is its own, below a table. VACUUM leaves folders alone that begin with `_`."""
@@ -89,6 +99,7 @@ class Sink(ABC):
         self.partition_by = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
         self._schema: dict[str, Any] | None = None
         self._since = -1
+        self._footers = Footers()
         self._new_id = uuid4().hex[:12]
         """Its id, if the store knows none yet."""
 
@@ -137,10 +148,10 @@ class Sink(ABC):
         """Tells the store what this sink is, and then gives it an id there, without which it can write nothing: so
         whatever was in the target when it was bound is not its own."""
         if description(self._store, self.name) != self._description:
-            self._store.put(_description_name(self.name), seal(self._description))
+            self._store.put(sink_description_name(self.name), seal(self._description))
         if self.path is not None:
             if identity(self._store, self.name) is None:
-                self._store.create(_identity_name(self.name), seal(Identity(self._new_id, self.name)))
+                self._store.create(sink_id_name(self.name), seal(Identity(self._new_id, self.name)))
             self._files, self._prefix = self._place(create=True)  # another process may have been faster
 
     @property
@@ -168,7 +179,7 @@ class Sink(ABC):
         known = description(self._store, self.name)
         if known is not None and known.url == url:
             return known.since
-        return -1 if self._store.exists(_identity_name(self.name)) else self._version_at(url)
+        return -1 if self._store.exists(sink_id_name(self.name)) else self._version_at(url)
 
     def _version_at(self, url: str) -> int:
         """The version that the target has before this sink is known to it; -1 if that does not matter."""
@@ -232,16 +243,15 @@ class Sink(ABC):
         """The files with rows that Spark has written for an attempt; durable when this returns."""
         prefix = f"{self._prefix}{attempt}/"
         names = [n for n in self._files.list(prefix) if is_data(n.removeprefix(prefix))]
-        footers = read_footers(self._files, names)
-        full = [n for n, footer in zip(names, footers, strict=True) if footer.num_rows > 0]
+        footers = self._footers.get(self._files, names)
+        full = [n for n, footer in zip(names, footers, strict=True) if footer.rows > 0]
         sync(self._files, full)
         return [StagedFile(n, _end_of(n) if self.final_by is not None else None) for n in full]
 
     def measure(self, files: Sequence[StagedFile]) -> tuple[int, int]:
         """How many rows staged files have, and how many bytes."""
-        names = [file.name for file in files]
-        rows = sum(footer.num_rows for footer in read_footers(self._files, names))
-        return rows, sum(self._files.size(name) or 0 for name in names)
+        footers = self._footers.get(self._files, [file.name for file in files])
+        return sum(footer.rows for footer in footers), sum(footer.size for footer in footers)
 
     def discard(self, keep: Container[str]) -> None:
         """Removes staged attempts that are neither in `keep` nor in any version of the target that can
@@ -333,30 +343,18 @@ def last_part(path: str) -> str:
     return path.rstrip("/").rsplit("/", 1)[-1]
 
 
-_SINKS = "sinks/"
-_DESCRIPTION = "/description.json"
-
-
-def _identity_name(sink: str) -> str:
-    return f"{_SINKS}{sink}.json"
-
-
-def _description_name(sink: str) -> str:
-    return f"{_SINKS}{sink}{_DESCRIPTION}"
-
-
 def description(store: Store, sink: str) -> Description | None:
     """What the store knows of a sink; `None` if no run has bound it yet."""
-    name = _description_name(sink)
+    name = sink_description_name(sink)
     data = store.read(name)
     return None if data is None else _described(name, data)
 
 
 def descriptions(store: Store) -> dict[str, Description]:
     """What the store knows of all its sinks, those among them that are no longer in use."""
-    names = [name for name in store.list(_SINKS) if name.endswith(_DESCRIPTION)]
-    found = zip(names, store.read_many(names), strict=True)
-    return {name.split("/")[1]: _described(name, data) for name, data in found if data is not None}
+    names = {n: sink for n in store.list(SINK_PREFIX) if (sink := sink_description_of(n)) is not None}
+    found = zip(names.items(), store.read_many(list(names)), strict=True)
+    return {sink: _described(name, data) for (name, sink), data in found if data is not None}
 
 
 def _described(name: str, data: bytes) -> Description:
@@ -365,26 +363,26 @@ def _described(name: str, data: bytes) -> Description:
         found = decode(name, data, Description)
     except StoreError as error:
         raise StoreError(f"{error}. {again}") from error
-    if found.sink and _description_name(found.sink) != name:
+    if found.sink and sink_description_name(found.sink) != name:
         raise StoreError(f"{name} says that it is of sink {found.sink}. {again}")
     return found
 
 
 def kind_of(name: str) -> type[Identity] | type[Description] | None:
-    """What an object below `sinks/` is; `None` if it is none of ours."""
-    if name.endswith(_DESCRIPTION):
+    """What an object below `sinks/` is; `None` if it is not one of ours."""
+    if sink_description_of(name) is not None:
         return Description
-    return Identity if re.fullmatch(rf"{_SINKS}[^/]+\.json", name) else None
+    return Identity if sink_id_of(name) is not None else None
 
 
 def has_marks(store: Store, sink: str) -> bool:
     """Whether a sink has published anything."""
-    return bool(store.list(f"{MARK_PREFIX}{sink}/"))
+    return bool(store.list(mark_prefix(sink)))
 
 
 def identity(store: Store, sink: str) -> str | None:
     """The id of a sink in this store, `None` if it has none yet. Raises `StoreError` if it was lost or is not its own."""
-    name = _identity_name(sink)
+    name = sink_id_name(sink)
     data = store.read(name)
     if data is None:
         if not has_marks(store, sink):
@@ -410,17 +408,17 @@ def record_problems(store: Store, sinks: Iterable[str]) -> dict[str, str]:
     """What is wrong with what the store knows of its sinks, by object."""
     wrong = {}
     for sink in sinks:
-        calls = bool(store.list(f"staged/{sink}/"))
+        calls = bool(store.list(staged_prefix(sink)))
         try:
             known = description(store, sink)
             calls = known.kind == "call" if known is not None else calls
         except StoreError as error:
-            wrong[_description_name(sink)] = str(error)
+            wrong[sink_description_name(sink)] = str(error)
         try:
             if not calls:
                 identity(store, sink)
         except StoreError as error:
-            wrong[_identity_name(sink)] = str(error)
+            wrong[sink_id_name(sink)] = str(error)
     return wrong
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date, datetime
 from decimal import Decimal
 from io import BytesIO
 from math import isfinite
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import obstore
@@ -19,26 +19,79 @@ from obstore.exceptions import BaseError
 from obstore.store import from_url
 
 from cutwater.protocol.base.errors import StoreError
-from cutwater.store.stores import Store, StoreUnavailable
+from cutwater.store.contract import Store, StoreUnavailable
 
 INDEXED_COLUMNS = 32
 LONGEST_TEXT = 32
 _SIDE_BY_SIDE = 16
+MOST_KEPT = 1_000
+"""Footers that are kept for files that wait to be published; of a wide table each has some 100 KB."""
 _TAIL = 64 << 10
 _ENCODE = msgspec.json.Encoder(decimal_format="number").encode
 
 Path = tuple[str, ...]
 
 
-def read_footers(store: Store, names: Sequence[str]) -> list[Any]:
-    """The footer of each file, as pyarrow has it. Raises `StoreError` if a file is gone or is no Parquet."""
+class Footer(NamedTuple):
+    """What the end of a Parquet file says of it: `metadata` as pyarrow has it, and the size of the file in bytes."""
+
+    metadata: Any
+    size: int
+
+    @property
+    def rows(self) -> int:
+        return int(self.metadata.num_rows)
+
+
+def read_footers(store: Store, names: Sequence[str]) -> list[Footer]:
+    """The footer of each file. Raises `StoreError` if a file is gone or is not a Parquet file."""
     if not names:
         return []
     if store.path(names[0]) is not None:
-        return [_read(name, store.path(name)) for name in names]
+        return [_read_file(name, store.path(name)) for name in names]
     bucket = from_url(store.url)
     with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
         return list(pool.map(lambda name: _read_object(bucket, name), names))
+
+
+class Footers:
+    """The footers of files that a process has written and will publish. Each is read once: staged files never change,
+    so before it publishes a process only looks whether they are still there, and as large as they were."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Footer] = {}
+
+    def get(self, store: Store, names: Sequence[str]) -> list[Footer]:
+        """The footer of each file. Raises `StoreError` as `read_footers` does."""
+        unknown = [name for name in names if name not in self._known]
+        found = {name: self._known[name] for name in names if name in self._known}
+        found |= dict(zip(unknown, read_footers(store, unknown), strict=True))
+        self._known |= found
+        for name in list(self._known)[: max(0, len(self._known) - MOST_KEPT)]:
+            self._known.pop(name, None)
+        return [found[name] for name in names]
+
+    def check(self, store: Store, names: Sequence[str]) -> list[Footer]:
+        """What `get` gives, of files that are there now."""
+        sizes = _sizes(store, [name for name in names if name in self._known])
+        for name, size in sizes.items():
+            if size is None:
+                raise _gone(name)
+            if size != self._known[name].size:
+                del self._known[name]
+        return self.get(store, names)
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Forgets files that are published."""
+        for name in names:
+            self._known.pop(name, None)
+
+
+def _sizes(store: Store, names: Sequence[str]) -> dict[str, int | None]:
+    if not names or store.path(names[0]) is not None:
+        return {name: store.size(name) for name in names}
+    with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
+        return dict(zip(names, pool.map(store.size, names), strict=True))
 
 
 def check_pages(store: Store, name: str) -> int:
@@ -92,14 +145,21 @@ def _encloses(said: Any, lowest: Any, highest: Any, kind: Any) -> bool:
         return True
 
 
-def _read_object(bucket: Any, name: str) -> Any:
+def _read_file(name: str, path: Any) -> Footer:
+    try:
+        return Footer(_read(name, path), path.stat().st_size)
+    except FileNotFoundError:
+        raise _gone(name) from None
+
+
+def _read_object(bucket: Any, name: str) -> Footer:
     try:
         size = obstore.head(bucket, name)["size"]
         tail = bytes(obstore.get_range(bucket, name, start=max(0, size - _TAIL), end=size))
         length = int.from_bytes(tail[-8:-4], "little") + 8  # of the footer: what follows it says so
         if _TAIL < length <= size:
             tail = bytes(obstore.get_range(bucket, name, start=size - length, end=size))
-        return _read(name, BytesIO(tail))
+        return Footer(_read(name, BytesIO(tail)), size)
     except FileNotFoundError:
         raise _gone(name) from None
     except BaseError as error:
@@ -109,8 +169,6 @@ def _read_object(bucket: Any, name: str) -> Any:
 def _read(name: str, source: Any) -> Any:
     try:
         return pq.read_metadata(source)
-    except FileNotFoundError:
-        raise _gone(name) from None
     except pa.ArrowInvalid as error:
         raise StoreError(
             f"the staged file {name} is damaged ({error}), so its epoch cannot be published; "

@@ -14,10 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cutwater.protocol.base.effects import TableHead
 from cutwater.protocol.base.errors import StoreError, UserError
+from cutwater.protocol.base.paths import DONE_FOLDER, done_name, done_of, done_prefix, staged_prefix
 from cutwater.sinks.contract import Sink, SinkFailed
-from cutwater.sinks.footers import read_footers
 from cutwater.spark.files import Files
-from cutwater.store.stores import Store
+from cutwater.store.contract import Store
 
 REMEMBERED = 100
 
@@ -52,19 +52,15 @@ class CallSink(Sink):
         self._spark = spark
 
     def _place(self, create: bool) -> tuple[Store, str]:
-        return self._store, f"staged/{self.name}/"
-
-    @property
-    def _done(self) -> str:
-        return f"{self._prefix}done/"
+        return self._store, staged_prefix(self.name)
 
     def head(self) -> TableHead:
         done = self._transactions()
         return TableHead(done[-1], done[-1]) if done else TableHead(-1, 0)
 
     def _transactions(self) -> list[int]:
-        names = (name.removeprefix(self._done).removesuffix(".json") for name in self._files.list(self._done))
-        return [int(name) for name in names if name.isdecimal()]
+        found = (done_of(self.name, name) for name in self._files.list(done_prefix(self.name)))
+        return [transaction for transaction in found if transaction is not None]
 
     def find(self, transaction: int) -> int | None:
         return max((done for done in self._transactions() if done <= transaction), default=-1)
@@ -79,7 +75,7 @@ class CallSink(Sink):
                 f"sink {self.name} calls a function, and needs a Spark session and an epoch for it"
             )
         try:
-            read_footers(self._files, files)
+            self._footers.check(self._files, files)
         except StoreError:
             if self._is_next(expected_version, transaction):
                 raise
@@ -92,6 +88,7 @@ class CallSink(Sink):
             raise SinkFailed(
                 f"sink {self.name}: its function failed on epoch {epoch}: {type(error).__name__}: {error}"
             ) from error
+        self._footers.forget(files)
         return self._mark(transaction, epoch)
 
     def rewind(
@@ -100,10 +97,10 @@ class CallSink(Sink):
         return self._mark(transaction, None) if self._is_next(expected_version, transaction) else None
 
     def _mark(self, transaction: int, epoch: int | None) -> int:
-        self._files.create(f"{self._done}{transaction:012d}.json", msgspec.json.encode(Done(epoch)))
-        self._files.delete([f"{self._done}{done:012d}.json" for done in self._transactions()[:-REMEMBERED]])
+        self._files.create(done_name(self.name, transaction), msgspec.json.encode(Done(epoch)))
+        self._files.delete([done_name(self.name, done) for done in self._transactions()[:-REMEMBERED]])
         return transaction
 
     def _shown(self, attempts: Iterable[str]) -> set[str]:
         """No attempt: what a function got is not needed again. The marks are no attempt either."""
-        return {"done"}
+        return {DONE_FOLDER}

@@ -18,9 +18,9 @@ from cutwater.protocol.base.effects import TableHead, TableHistory
 from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.protocol.base.records import decode, seal
 from cutwater.sinks.contract import FOLDER, Sink, last_part, refuse_foreign
-from cutwater.sinks.footers import read_footers
 from cutwater.sinks.schemas import misfit, plain
-from cutwater.store.stores import Store, open_place
+from cutwater.store.contract import Store
+from cutwater.store.opening import open_place
 
 VERSIONS = f"{FOLDER}versions/"
 LIST_ALL_EVERY = 100
@@ -159,10 +159,13 @@ class ParquetSink(Sink):
             return None
         if expected_version >= 0 and not self._fits:
             self._check_fit()
-        read_footers(self._files, files)
+        self._footers.check(self._files, files)
         complete = (expected_version + 1) % LIST_ALL_EVERY == 0
         before = _files_at(self._files, expected_version) if complete else []
-        return self._commit(expected_version, transaction, [*before, *files], complete, epoch)
+        version = self._commit(expected_version, transaction, [*before, *files], complete, epoch)
+        if version is not None:
+            self._footers.forget(files)
+        return version
 
     def rewind(
         self, expected_version: int, transaction: int, to_version: int, force: bool = False

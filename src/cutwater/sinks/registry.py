@@ -12,7 +12,7 @@ from cutwater.sinks.contract import Description, Sink, description
 from cutwater.sinks.delta.sink import delta
 from cutwater.sinks.foreach_epoch import call
 from cutwater.sinks.parquet import parquet
-from cutwater.store.stores import Store
+from cutwater.store.contract import Store
 
 
 def open_sinks(store: Store, names: Iterable[str]) -> dict[str, Sink]:

@@ -16,6 +16,7 @@ from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from cutwater.protocol.base.paths import incarnation_url
 from cutwater.spark.checkpoint.leaves import SourcesChanged
 from cutwater.spark.checkpoint.offsets import position_in
 from cutwater.spark.feed import Feed
@@ -112,8 +113,7 @@ class ChannelSource:
     def _refuse_other_columns(self, url: str) -> None:
         """Columns can only change with the code, so with an incarnation: where a look costs a request, one file of
         each is looked at."""
-        folder, attempt, _ = url.rsplit("/", 2)
-        writer = f"{folder}/{attempt.partition('-')[0]}"
+        writer = incarnation_url(url)
         if writer in self._writers and not url.startswith("file:"):
             return
         wanted, has = _columns(self._columns), self._columns_of(url)

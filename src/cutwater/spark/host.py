@@ -22,6 +22,13 @@ from cutwater.plan.build import BuiltStage
 from cutwater.protocol.base.barrier import Flags
 from cutwater.protocol.base.durations import seconds
 from cutwater.protocol.base.errors import UserError
+from cutwater.protocol.base.paths import (
+    BatchKind,
+    batch_file_name,
+    batch_file_of,
+    batch_files_prefix,
+    spark_prefix,
+)
 from cutwater.protocol.member import channel
 from cutwater.protocol.member.journal import Fate, fate
 from cutwater.protocol.member.stage import QueryEnd, Stage, StagePhase
@@ -102,12 +109,13 @@ class StageHost:
                 return
             definition = self.built.definition
             self._open_feeds(stage)
-            prefix = f"stages/{self.name}/{generation}/spark/{incarnation}"
+            prefix = spark_prefix(self.name, generation, incarnation).rstrip("/")
             self.writer = BatchWriter(
                 runtime.store, self.name, generation, incarnation,
-                folders.base_of(runtime.store, self.name, generation, incarnation), self.built.schema,
+                folders.base_of(runtime.store, self.name, generation, incarnation, runtime.caches[self.name]),
+                self.built.schema,
                 self.built.plan.leaves, definition.sinks, self.built.has_readers, self.built.plan.has_watermark,
-                self._on_prepared,
+                self._on_prepared, runtime.caches[self.name],
             )  # fmt: skip
             self.finished = False
             self._in_batch = False
@@ -198,7 +206,7 @@ class StageHost:
             return True
         if type_of(execution.triggerExecutor()) != "SingleBatchExecutor" or writer.last is None:
             return False
-        planned, committed = (self._numbers(writer, kind) for kind in ("offsets", "commits"))
+        planned, committed = self._numbers(writer, "offsets"), self._numbers(writer, "commits")
         return writer.last in committed and max(planned) <= writer.last
 
     def _run_batch(self, stage: Stage, writer: BatchWriter, frame: DataFrame, spark_batch: int) -> None:
@@ -220,7 +228,7 @@ class StageHost:
         writer = self.writer
         if writer is None:
             return
-        name = f"{writer.folder}commits/{batch - writer.base - 1}"
+        name = writer.folder + batch_file_name("commits", batch - writer.base - 1)
         local = self.runtime.store.path(name) is not None
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline and not writer.stopping:
@@ -466,16 +474,16 @@ class StageHost:
             return -1
         return max(self._numbers(writer, "commits"), default=-1) + writer.base + 1
 
-    def _numbers(self, writer: BatchWriter, kind: str) -> list[int]:
+    def _numbers(self, writer: BatchWriter, kind: BatchKind) -> list[int]:
         """The batches that Spark has planned or committed, by its own count; none if the run is over."""
-        prefix = f"{writer.folder}{kind}/"
+        prefix = writer.folder + batch_files_prefix(kind)
         while not self._closed:
             try:
-                names = [name.removeprefix(prefix) for name in self.runtime.store.list(prefix)]
+                names = [name.removeprefix(writer.folder) for name in self.runtime.store.list(prefix)]
             except OSError:
                 time.sleep(COMMIT_LOOK_REMOTE_S)
                 continue
-            return [int(name) for name in names if name.isdigit()]
+            return [of.batch for name in names if (of := batch_file_of(name)) is not None]
         return []
 
     def _be_done_with(self, stage: Stage) -> None:

@@ -18,18 +18,25 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 from pyspark.sql.types import DatetimeType, NumericType, StructType
 
+from cutwater.protocol.base.paths import (
+    Attempt,
+    attempt_prefix,
+    batch_file_name,
+    spark_prefix,
+    staged_attempt_name,
+)
 from cutwater.protocol.base.records import Offset, Prepared, StagedFile
 from cutwater.protocol.base.watermark import NONE, UNKNOWN, Watermark, known
-from cutwater.sinks.cleanup import label
 from cutwater.sinks.contract import Sink, is_data
 from cutwater.sinks.footers import read_footers
 from cutwater.spark.checkpoint.folder import Voucher
-from cutwater.spark.checkpoint.incarnations import write_prepared
+from cutwater.spark.checkpoint.incarnations import Cache, write_prepared
 from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.spark.checkpoint.offsets import parse_offsets, position_in
 from cutwater.spark.files import Files
 from cutwater.store import failpoints
-from cutwater.store.stores import LocalStore, Store
+from cutwater.store.contract import Store
+from cutwater.store.local import LocalStore
 
 
 class StopAsked(Exception):
@@ -56,11 +63,11 @@ class BatchWriter:
         has_readers: bool,
         has_watermark: bool,
         on_prepared: Callable[[int], None],
+        cache: Cache | None = None,
     ) -> None:
         self.store = store
         self.stage = stage
         self.generation = generation
-        self.prefix = f"stages/{stage}/{generation}/"
         self.incarnation = incarnation
         self.base = base
         self.schema = schema
@@ -68,6 +75,8 @@ class BatchWriter:
         self.has_readers = has_readers
         self.has_watermark = has_watermark
         self.on_prepared = on_prepared
+        self.cache = cache or Cache()
+        """What this process knows of the stage's folders: the record of a batch is put there for who logs it."""
         self.stopping = False
         self.last: int | None = None
         """The last batch of this incarnation that was prepared, by Spark's count."""
@@ -77,13 +86,13 @@ class BatchWriter:
     @property
     def folder(self) -> str:
         """The incarnation's Spark folder."""
-        return f"{self.prefix}spark/{self.incarnation}/"
+        return spark_prefix(self.stage, self.generation, self.incarnation)
 
     def __call__(self, frame: DataFrame, spark_batch: int) -> None:
         if self.stopping:
             raise StopAsked
         batch = spark_batch + self.base + 1
-        attempt = f"{self.incarnation}-{batch}-{uuid.uuid4().hex[:8]}"
+        attempt = Attempt(self.incarnation, batch, uuid.uuid4().hex[:8])
         try:
             files, staged, rows, size = self._write(frame, attempt)
         except Exception as error:
@@ -95,7 +104,7 @@ class BatchWriter:
             raise StopAsked
         prepared = self._prepared(spark_batch, batch, files, staged, rows, size)
         failpoints.reach("before prepared", self.stage)
-        write_prepared(self.store, self.stage, self.generation, self.incarnation, prepared)
+        write_prepared(self.store, self.stage, self.generation, self.incarnation, prepared, self.cache)
         failpoints.reach("after prepared", self.stage)
         self.last = spark_batch
         self.on_prepared(batch)
@@ -103,24 +112,24 @@ class BatchWriter:
     # --- output ---------------------------------------------------------------------------------------
 
     def _write(
-        self, frame: DataFrame, attempt: str
+        self, frame: DataFrame, attempt: Attempt
     ) -> tuple[tuple[str, ...], dict[str, tuple[StagedFile, ...]], int, int]:
         """Writes a batch to all its targets: the channel's files, each sink's, and how much it is."""
         if not self.has_readers and len(self.sinks) == 1:
             sink = self.sinks[0]
-            staging = label(self.generation, attempt)
+            staging = staged_attempt_name(self.generation, attempt)
             sink.writer(frame).mode("append").parquet(sink.staging(staging))
             found = sink.staged(staging)
             rows, size = sink.measure(found)
             return (), {sink.name: tuple(found)} if found else {}, rows, size
-        folder = f"{self.prefix}data/{attempt}/"
+        folder = attempt_prefix(self.stage, self.generation, attempt)
         writer = frame.write.options(**self._passing(frame)) if not self.sinks else frame.write
         writer.mode("append").parquet(self.store.spark_url(folder.rstrip("/")))
         files, rows, size = self._written(folder)
         staged: dict[str, tuple[StagedFile, ...]] = {}
         if files:
             for sink in self.sinks:
-                staging = label(self.generation, attempt)
+                staging = staged_attempt_name(self.generation, attempt)
                 self._derive(frame, sink, staging, files)
                 staged[sink.name] = tuple(sink.staged(staging))
         kept = files if self.has_readers else ()
@@ -156,9 +165,10 @@ class BatchWriter:
     def _written(self, folder: str) -> tuple[tuple[str, ...], int, int]:
         """The files with rows that Spark has left in a folder, how many rows and how many bytes."""
         names = [name for name in self.store.list(folder) if is_data(name.removeprefix(folder))]
-        counts = [int(footer.num_rows) for footer in read_footers(self.store, names)]
-        files = tuple(name for name, count in zip(names, counts, strict=True) if count)
-        return files, sum(counts), sum(self.store.size(name) or 0 for name in files)
+        footers = dict(zip(names, read_footers(self.store, names), strict=True))
+        full = {name: footer for name, footer in footers.items() if footer.rows}
+        rows = sum(footer.rows for footer in full.values())
+        return tuple(full), rows, sum(footer.size for footer in full.values())
 
     # --- the record -------------------------------------------------------------------------------------
 
@@ -171,7 +181,7 @@ class BatchWriter:
         rows: int,
         size: int,
     ) -> Prepared:
-        where = f"{self.folder}offsets/{spark_batch}"
+        where = self.folder + batch_file_name("offsets", spark_batch)
         data = self.store.read(where)
         if data is None:
             raise RuntimeError(f"{where} is missing, though batch {batch} of '{self.stage}' is under way")

@@ -6,7 +6,6 @@ import itertools
 import time
 import uuid
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from cutwater.protocol.base import effects as fx
@@ -18,10 +17,9 @@ from cutwater.protocol.leader.steering import command
 from cutwater.protocol.member.journal import Journal
 from cutwater.protocol.member.publish import read_manifest
 from cutwater.store import failpoints, recording
-from cutwater.store.stores import Store
+from cutwater.store.contract import Store
 
 R = TypeVar("R")
-SIDE_BY_SIDE = 8
 PATIENCE = 20
 """How often a failing store is asked again before a command gives up."""
 
@@ -135,24 +133,6 @@ def resolve(state: JournalState, ref: str) -> Checkpoint:
     kept = ", ".join(str(e) for e in sorted(state.committed)) or "none"
     named = ", ".join(sorted(state.savepoints)) or "none"
     raise UserError(f"there is no checkpoint '{ref}'; epochs that are kept: {kept}; savepoints: {named}")
-
-
-def missing_objects(store: Store, manifest: Manifest, *, checksums: bool) -> list[str]:
-    """The objects that a restore of this checkpoint needs and that are gone or damaged, with why."""
-    held = {file.name for files in manifest.held.values() for file in files}
-    # What is held lies with its table, which the sink looks after.
-    needed = {name: checksum for name, checksum in sorted(manifest.objects().items()) if name not in held}
-
-    def wrong_with(name: str) -> str | None:
-        checksum = needed[name]
-        if not store.exists(name):
-            return f"{name} is missing"
-        if checksums and checksum is not None and store.checksum(name) != checksum:
-            return f"{name} is damaged (its checksum differs)"
-        return None
-
-    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
-        return [problem for problem in pool.map(wrong_with, needed) if problem is not None]
 
 
 def carry_out(

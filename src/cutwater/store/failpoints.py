@@ -12,7 +12,8 @@ import os
 import signal
 from threading import Lock
 
-from cutwater.protocol.base.records import JOURNAL, JOURNAL_PREFIX, MARK_PREFIX, STAGE
+from cutwater.protocol.base.paths import journal_entry_of, manifest_of, mark_of, stage_entry_of
+from cutwater.protocol.base.records import JOURNAL, STAGE
 
 _WANTED = os.environ.get("CUTWATER_KILL_AT", "")
 _SIGNAL = signal.Signals[os.environ.get("CUTWATER_KILL_WITH", "SIGKILL")]
@@ -41,12 +42,12 @@ def _visit(place: str, thing: str) -> None:
 
 def place_of(name: str, data: bytes) -> tuple[str, str]:
     """What an object is, in a word, and of whom: for failpoints."""
-    if name.startswith(JOURNAL_PREFIX):
+    if journal_entry_of(name) is not None:
         return "journal entry", type(JOURNAL.open(data).entry.body).__name__.upper()
-    if name.startswith("stages/"):
+    if (entry := stage_entry_of(name)) is not None:
         body = STAGE.open(data).entry.body
         kinds = {"Batch": "batch entry", "BarrierAt": "barrier entry", "Open": "open entry"}
-        return kinds.get(type(body).__name__, "stage snapshot"), name.split("/")[1]
-    if name.startswith(MARK_PREFIX):
-        return "mark", name.split("/")[1]
-    return ("manifest", "") if name.endswith("manifest.json") else ("object", "")
+        return kinds.get(type(body).__name__, "stage snapshot"), entry.stage
+    if (mark := mark_of(name)) is not None:
+        return "mark", mark.sink
+    return ("manifest", "") if manifest_of(name) is not None else ("object", "")

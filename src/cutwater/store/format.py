@@ -13,9 +13,9 @@ import msgspec
 
 from cutwater.protocol.base.chain import check
 from cutwater.protocol.base.errors import PeerError, StoreError
+from cutwater.protocol.base.paths import FORMAT_NAME
 from cutwater.protocol.base.records import seal
 
-NAME = "format.json"
 CURRENT = 1
 """The version that new stores get."""
 READABLE = frozenset({1})
@@ -46,9 +46,9 @@ def check_format(store: Objects, *, create: bool) -> None:
     """Checks that this code can read the store, with one read. With `create`, a store without `format.json` gets one.
     Raises `FormatDamaged`, or `StoreError` for a version that this code does not know and for a store that fails."""
     try:
-        data = store.read(NAME)
-        if data is None and create and not store.create(NAME, seal(Format(CURRENT))):
-            data = store.read(NAME)  # another process was faster
+        data = store.read(FORMAT_NAME)
+        if data is None and create and not store.create(FORMAT_NAME, seal(Format(CURRENT))):
+            data = store.read(FORMAT_NAME)  # another process was faster
     except OSError as error:
         raise StoreError(f"cannot read the format version of {store.url}: {error}") from error
     if data is not None:
@@ -61,8 +61,8 @@ def _decode(url: str, data: bytes) -> Format:
         return msgspec.json.decode(data, type=Format)
     except (PeerError, ValueError, RecursionError) as error:  # msgspec's own errors are ValueErrors
         raise FormatDamaged(
-            f"{NAME} in {url} is damaged ({error}), so the version of the store is not known. Bring it back from a "
-            "backup; or remove it if the store was only ever used with this version of Cutwater"
+            f"{FORMAT_NAME} in {url} is damaged ({error}), so the version of the store is not known. Bring it back from "
+            "a backup; or remove it if the store was only ever used with this version of Cutwater"
         ) from error
 
 

@@ -14,9 +14,11 @@ from enum import Enum
 import msgspec
 
 from cutwater.protocol.base.errors import UserError
+from cutwater.protocol.base.paths import STATUS_PREFIX
+from cutwater.store.contract import Store
+from cutwater.store.local import LocalStore
 from cutwater.store.process_identity import exists
-from cutwater.store.status import PREFIX, Status, decode_status
-from cutwater.store.stores import LocalStore, Store
+from cutwater.store.status import Status, decode_status
 
 INTERVALS = 2
 SLACK_S = 2.0
@@ -57,7 +59,7 @@ class Watch:
 
     def look(self) -> list[Seen]:
         """The members now. Raises `UserError` for one that speaks in a way which this version does not understand."""
-        names = self._store.list(PREFIX)
+        names = self._store.list(STATUS_PREFIX)
         found = dict(zip(names, self._store.read_many(names), strict=True))
         now = self._clock()
         known: dict[str, tuple[bytes, float, bool]] = {}

@@ -28,7 +28,8 @@ import msgspec
 
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.chain import digest
-from cutwater.protocol.base.records import CHECKPOINT_PREFIX, JOURNAL_PREFIX, MARK_PREFIX, encode
+from cutwater.protocol.base.paths import log_prefix_of, manifest_of, mark_of
+from cutwater.protocol.base.records import encode
 from cutwater.protocol.base.wire import Ack, Announcement
 from cutwater.protocol.member.journal import Journal
 from cutwater.protocol.member.member import Member
@@ -183,9 +184,7 @@ Send = Callable[[fx.Send], None]
 
 def is_record(name: str) -> bool:
     """Whether the object of this name is a record of the protocol."""
-    if name.startswith(CHECKPOINT_PREFIX):
-        return name.endswith("/manifest.json")
-    return name.startswith((JOURNAL_PREFIX, MARK_PREFIX)) or (name.startswith("stages/") and "/log/" in name)
+    return log_prefix_of(name) is not None or mark_of(name) is not None or manifest_of(name) is not None
 
 
 class Recorder:

@@ -6,17 +6,12 @@ journal and the logs. Whether a member runs is seen by its status changing (`pre
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
+from cutwater.protocol.base.paths import STATUS_PREFIX
+from cutwater.store.contract import Store
 from cutwater.store.process_identity import ProcessId
-from cutwater.store.stores import Store
 
-if TYPE_CHECKING:
-    pass
-
-PREFIX = "status/"
 ALONE = "main"
 """The name of a member that is the only one."""
 REPORT_S = 1.0
@@ -92,5 +87,5 @@ _decoder = msgspec.json.Decoder(Status)
 
 def read_status(store: Store) -> list[Status]:
     """What the members last said of themselves, whether or not they run."""
-    found = (decode_status(data) for data in store.read_many(store.list(PREFIX)) if data is not None)
+    found = (decode_status(data) for data in store.read_many(store.list(STATUS_PREFIX)) if data is not None)
     return [status for status in found if status is not None]

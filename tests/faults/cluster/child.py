@@ -17,7 +17,8 @@ from typing import Any
 import msgspec
 
 import cutwater as cw
-from cutwater.store.stores import LocalStore, open_store
+from cutwater.store.local import LocalStore
+from cutwater.store.opening import open_store
 from tests.faults.child import say
 from tests.faults.pipelines import PIPELINES
 

@@ -16,7 +16,7 @@ from cutwater.protocol.base.wire import Request, RequestKind
 from cutwater.runtime.mailbox import Unanswered, answered, ask_through, new_id
 from cutwater.sim.checker import check
 from cutwater.store.at_rest import read_journal
-from cutwater.store.stores import open_store
+from cutwater.store.opening import open_store
 from tests.faults.cluster.proxy import Proxy, free_port
 from tests.faults.inputs import MATCHED, ORDERS, PAID_REVENUE, PAYMENTS
 from tests.faults.runner import QUICK_START, ROOT, Bench, Child

@@ -11,17 +11,9 @@ import pytest
 from cutwater.protocol.base.chain import Codec, Sealed, follows
 from cutwater.protocol.base.effects import Create, Delete, Effect, List, Procedure, Read, ReadMany
 from cutwater.protocol.base.errors import StoreError
-from cutwater.protocol.base.log import (
-    APPEND,
-    AppendPhase,
-    LogView,
-    append,
-    compact,
-    entry_name,
-    follow,
-    trim,
-)
+from cutwater.protocol.base.log import APPEND, AppendPhase, LogView, append, compact, follow, trim
 from cutwater.protocol.base.logs import follow_all
+from cutwater.protocol.base.paths import entry_name
 from tests.support.driver import (
     Choose,
     Crashed,

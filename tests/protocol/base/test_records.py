@@ -10,6 +10,9 @@ import pytest
 from cutwater.protocol.base.barrier import Flags
 from cutwater.protocol.base.effects import Create, Effect, Read, put
 from cutwater.protocol.base.errors import StoreError
+from cutwater.protocol.base.paths import (
+    mark_name,
+)
 from cutwater.protocol.base.records import (
     InFlight,
     Manifest,
@@ -20,14 +23,9 @@ from cutwater.protocol.base.records import (
     StageReport,
     StageSpec,
     Topology,
-    checkpoint_of,
-    checkpoint_prefix,
     decode,
     encode,
-    manifest_name,
-    mark_name,
     seal,
-    stage_log_prefix,
 )
 from cutwater.protocol.base.watermark import known
 from tests.support.driver import Fault, Outcome, Store, drive
@@ -174,7 +172,7 @@ def test_anothers_record_that_lands_meanwhile_is_not_overwritten() -> None:
     assert store.objects == {"name": b"other"}
 
 
-# --- the pipeline, and names --------------------------------------------------------------------------------
+# --- the pipeline ------------------------------------------------------------------------------------------
 
 
 def test_a_topology_knows_members_hosts_readers_and_sinks() -> None:
@@ -184,17 +182,3 @@ def test_a_topology_knows_members_hosts_readers_and_sinks() -> None:
     assert TOPOLOGY.readers("clean") == ("matched",)
     assert TOPOLOGY.readers("matched") == ()
     assert TOPOLOGY.sinks() == {"t1": "matched", "t2": "matched"}
-
-
-def test_names_are_those_of_the_design_and_two_attempts_never_share_one() -> None:
-    assert stage_log_prefix("clean", 2) == "stages/clean/2/log/"
-    assert checkpoint_prefix(4, 12) == "checkpoints/4-12/"
-    assert manifest_name(4, 12) == "checkpoints/4-12/manifest.json"
-    assert mark_name(12, "t1") == "published/t1/000000000012.json"
-    for name in (
-        manifest_name(4, 12),
-        f"{checkpoint_prefix(4, 12)}state/a-b/x.1",
-    ):
-        assert checkpoint_of(name) == (4, 12)
-    assert checkpoint_of("checkpoints/notes.txt") is None
-    assert mark_name(9, "t1") < mark_name(10, "t1")

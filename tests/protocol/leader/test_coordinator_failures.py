@@ -39,16 +39,6 @@ def test_a_commit_forgives_and_what_somebody_asked_for_does_not_count() -> None:
     assert c.status().failures_in_a_row == 2
 
 
-def test_a_begin_that_fails_uses_no_number_and_counts() -> None:
-    c = make()
-    c.tick(0)
-    assert c.begin_failed(1, Why.STORE_UNAVAILABLE, "no answer") == []
-    assert c.in_flight() == ()
-    assert c.status().failures_in_a_row == 1
-    assert c.last_failed is not None
-    assert (c.last_failed.epoch, c.last_failed.reason) == (0, Why.STORE_UNAVAILABLE)
-
-
 def test_the_leader_may_abort_for_a_reason_of_its_own_at_any_time_before_the_fate() -> None:
     for acks in (0, 1, 2):
         c = started()
@@ -101,9 +91,7 @@ def play(seed: int) -> list[str]:
         choice = rng.random()
         if todo and choice < 0.5:
             action = todo.pop(0)
-            if isinstance(action, Begin) and rng.random() < 0.1:
-                take(c.begin_failed(now_ms, Why.STORE_UNAVAILABLE))
-            elif isinstance(action, Begin):
+            if isinstance(action, Begin):
                 journal += rng.randint(1, 3)
                 epoch = len(begun) + 1
                 begun[epoch] = set()

@@ -100,7 +100,7 @@ def test_seed_c06_max_concurrent_is_read_and_decisions_come_in_epoch_order() -> 
     assert [f.phase.value for f in c.in_flight()] == ["collecting", "captured", "captured"]
     assert all_ack(c, 1, 10_003) == [decided(1)]
     assert c.committed(1, 10_004) == [decided(2), PLAIN]
-    c.begin_failed(10_005, Why.STORE_UNAVAILABLE)
+    begin(c, 4, 10_005)
     assert c.aborted(2, 10_006, Why.INCONSISTENT_CUT, "x") == [decided(3)]
 
 
@@ -318,7 +318,8 @@ def test_a_drain_that_aborts_is_tried_again_until_it_commits() -> None:
 def test_a_drain_is_tried_again_after_an_interval_if_that_is_short() -> None:
     c = make(interval_ms=100)
     c.request_drain(0, "r")
-    c.begin_failed(0, Why.STORE_UNAVAILABLE)
+    begin(c, 1, 0)
+    c.aborted(1, 0, Why.INCONSISTENT_CUT)
     assert c.tick(99) == []
     assert c.tick(100) == [Begin(Flags.DRAIN, None, ("r",))]
 

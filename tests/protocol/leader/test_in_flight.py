@@ -15,8 +15,10 @@ from cutwater.protocol.base import records as r
 from cutwater.protocol.base.chain import digest
 from cutwater.protocol.base.errors import StoreError
 from cutwater.protocol.leader import in_flight
-from cutwater.store.at_rest import manifest_of, missing_objects, read_journal
-from cutwater.store.stores import LocalStore, open_store
+from cutwater.store.at_rest import manifest_of, read_journal
+from cutwater.store.checkpoint_objects import damaged_objects
+from cutwater.store.local import LocalStore
+from cutwater.store.opening import open_store
 from tests.support.builders import Desk, manifest
 from tests.support.spark_helpers import NUMBERS, deliver, numbers
 
@@ -130,11 +132,11 @@ def test_an_unaligned_checkpoint_names_only_files_that_were_synced(
     for name in flying:
         stat = store.path(name).stat()
         assert (stat.st_dev, stat.st_ino) in synced, f"{name} was never synced"
-    assert missing_objects(store, newest, checksums=True) == []
+    assert damaged_objects(store, [newest]) == {}
     name = min(flying)
     whole = store.path(name).read_bytes()
     store.path(name).write_bytes(bytes(len(whole)))
-    assert missing_objects(store, newest, checksums=True) == [f"{name} is damaged (its checksum differs)"]
+    assert damaged_objects(store, [newest]) == {name: f"{name} is damaged (its checksum differs)"}
     store.path(name).write_bytes(whole)
     pipeline.run(str(tmp_path / "store"), spark=spark, once=True)
     assert len(cw.parquet_files(str(tmp_path / "out"))) > 0

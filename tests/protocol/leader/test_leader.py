@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from cutwater.protocol.base import effects as fx
+from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.barrier import Flags
 from cutwater.protocol.base.errors import StoreError
 from cutwater.protocol.base.failures import FailureReason
-from cutwater.protocol.base.log import entry_name, follow
+from cutwater.protocol.base.log import follow
+from cutwater.protocol.base.paths import entry_name
 from cutwater.protocol.base.watermark import NONE
 from cutwater.protocol.base.wire import Ack, Heartbeat, Request, RequestKind, encode
 from cutwater.protocol.leader.coordinator_actions import Action, Begin, Refuse
@@ -81,7 +83,7 @@ def test_seed_a08_of_two_leaders_in_a_partition_only_one_decides() -> None:
     rest(world, 1_000)
     checkpoint(world)
     term = 0
-    for name in world.store.list(r.JOURNAL_PREFIX):
+    for name in world.store.list(paths.JOURNAL_PREFIX):
         body = r.JOURNAL.open(world.store.objects[name]).entry.body
         term = body.term if isinstance(body, r.Leader) else term
         assert body.term == term, "nobody writes in a term that is over"
@@ -337,7 +339,7 @@ def flying_savepoint(world: World) -> r.Manifest:
 def test_a_savepoint_names_nothing_outside_its_folder_and_the_tables() -> None:
     world = running_world(alignment_timeout_ms=50)
     found = flying_savepoint(world)
-    folder = r.checkpoint_prefix(found.epoch, found.checkpoint_id)
+    folder = paths.checkpoint_prefix(found.epoch, found.checkpoint_id)
     assert {name for name in found.objects() if not name.startswith(folder)} == set()
     (flight,) = found.in_flight
     logged = of(world, "m0").member.log("a").state.batches
@@ -354,7 +356,7 @@ def test_a_checkpoint_that_is_not_full_leaves_what_is_in_flight_where_it_lies() 
     found = checkpoint(world)
     assert found.in_flight
     assert all(name.startswith("stages/") for name in found.objects())
-    assert not any("/channels/" in name for name in world.store.list(r.CHECKPOINT_PREFIX))
+    assert not any("/channels/" in name for name in world.store.list(paths.CHECKPOINT_PREFIX))
 
 
 def test_a_savepoint_can_be_restored_when_the_data_of_the_stages_is_gone() -> None:
@@ -412,12 +414,12 @@ def test_a_savepoint_is_not_lost_to_another_of_the_same_name() -> None:
 def test_retention_deletes_what_expired_checkpoints_had_for_themselves() -> None:
     world = running_world(retained=1)
     found = checkpoint(world, full=True)
-    folder = r.checkpoint_prefix(found.epoch, found.checkpoint_id)
+    folder = paths.checkpoint_prefix(found.epoch, found.checkpoint_id)
     assert world.store.list(folder)
     checkpoint(world)
     rest(world, 1_000)
     assert world.store.list(folder) == []
-    assert world.store.list(r.CHECKPOINT_PREFIX)
+    assert world.store.list(paths.CHECKPOINT_PREFIX)
 
 
 # Restore.
@@ -587,7 +589,7 @@ def test_a_missing_old_manifest_does_not_end_retention() -> None:
 def test_seed_a14_a_lost_journal_is_an_error_and_never_a_silent_fresh_start() -> None:
     world = running_world()
     checkpoint(world)
-    for name in world.store.list(r.JOURNAL_PREFIX):
+    for name in world.store.list(paths.JOURNAL_PREFIX):
         world.store.delete(name)
     again = calm_world()
     again.store.objects, again.store._names = world.store.objects, world.store._names
@@ -595,7 +597,7 @@ def test_seed_a14_a_lost_journal_is_an_error_and_never_a_silent_fresh_start() ->
     said = errors_of(again)
     assert said
     assert all(line.startswith("StoreError: the journal is empty, but the store holds ") for line in said)
-    assert again.store.list(r.JOURNAL_PREFIX) == [], "nobody has begun a new one"
+    assert again.store.list(paths.JOURNAL_PREFIX) == [], "nobody has begun a new one"
 
 
 def campaigner(entries_known: int, mark: int | None) -> tuple[Leader, Desk]:
@@ -604,9 +606,9 @@ def campaigner(entries_known: int, mark: int | None) -> tuple[Leader, Desk]:
     for term in range(1, entries_known + 1):
         sealed = journal.view.seal(r.Leader(term, "m0"), f"n{term}")
         journal.view.push(sealed)
-        desk.objects[entry_name(r.JOURNAL_PREFIX, term)] = sealed.data
+        desk.objects[entry_name(paths.JOURNAL_PREFIX, term)] = sealed.data
     if mark is not None:
-        desk.objects[r.mark_name(mark, "out")] = r.seal(r.Published(1, "out", mark, 0))
+        desk.objects[paths.mark_name(mark, "out")] = r.seal(r.Published(1, "out", mark, 0))
     member = Member("m0", "boot", CHAIN, MemberConfig(), SimWord)
     desk.run(follow(member.journal.view))
     member.live = True
@@ -619,7 +621,7 @@ def test_nobody_leads_over_a_journal_whose_newest_entries_were_lost() -> None:
         StoreError, match=r"ends at entry 3, but published/out/000000000004.json is of a later one"
     ):
         desk.run(leader._campaign())
-    assert len([name for name in desk.objects if name.startswith(r.JOURNAL_PREFIX)]) == 3
+    assert len([name for name in desk.objects if name.startswith(paths.JOURNAL_PREFIX)]) == 3
     for mark in (None, 3):
         leader, desk = campaigner(3, mark)
         assert desk.run(leader._campaign()) == 4
@@ -628,7 +630,7 @@ def test_nobody_leads_over_a_journal_whose_newest_entries_were_lost() -> None:
 def test_a_mark_of_an_entry_that_came_meanwhile_is_no_loss() -> None:
     leader, desk = campaigner(3, mark=4)
     sealed = leader.member.journal.view.seal(r.Leader(4, "m1"), "other")
-    desk.objects[entry_name(r.JOURNAL_PREFIX, 4)] = sealed.data
+    desk.objects[entry_name(paths.JOURNAL_PREFIX, 4)] = sealed.data
     assert desk.run(leader._expect_whole_journal()) is False
     assert leader.member.journal.state.leader == "m1"
 
@@ -639,9 +641,9 @@ def test_a_term_that_the_journal_has_seen_while_the_marks_were_read_is_not_used_
     view = leader.member.journal.view
 
     def the_journal_grows(effect: fx.Effect) -> None:
-        if isinstance(effect, fx.List) and effect.prefix == r.MARK_PREFIX:
+        if isinstance(effect, fx.List) and effect.prefix == paths.MARK_PREFIX:
             sealed = view.seal(r.Leader(4, "m1"), "other")
-            desk.objects[entry_name(r.JOURNAL_PREFIX, 4)] = sealed.data
+            desk.objects[entry_name(paths.JOURNAL_PREFIX, 4)] = sealed.data
             view.push(sealed)
 
     desk.before = the_journal_grows

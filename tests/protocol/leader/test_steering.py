@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cutwater.protocol.base import effects as fx
+from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.protocol.base.failures import FailureReason
@@ -17,7 +18,8 @@ from cutwater.protocol.leader import steering
 from cutwater.protocol.member.journal import KEPT_ANSWERS, Journal
 from cutwater.runtime.restore import check_topology, differences
 from cutwater.store.at_rest import PATIENCE, carry_out, drive, read_journal
-from cutwater.store.stores import LocalStore, open_store
+from cutwater.store.local import LocalStore
+from cutwater.store.opening import open_store
 from tests.support.builders import pipeline, stage
 from tests.support.live_leader import LiveLeader
 
@@ -52,7 +54,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> Non
 
 def published(store: LocalStore, leader: LiveLeader, epoch: int, sink: str = "t") -> None:
     index = leader.state.committed[epoch].index
-    store.create(r.mark_name(index, sink), r.encode(r.Published(epoch, sink, index, 1)))
+    store.create(paths.mark_name(index, sink), r.encode(r.Published(epoch, sink, index, 1)))
 
 
 def test_an_epoch_that_a_live_restore_abandons_is_not_restored(
@@ -261,7 +263,7 @@ def test_a_table_that_lost_what_the_mark_of_the_checkpoint_names_refuses_the_res
     leader = LiveLeader(store, ONE)
     leader.commit(0)
     index = leader.state.committed[1].index
-    store.create(r.mark_name(index, "t"), r.seal(r.Published(1, "t", index, 1, index, 1)))
+    store.create(paths.mark_name(index, "t"), r.seal(r.Published(1, "t", index, 1, index, 1)))
     request = Request(RequestKind.RESTORE, "r", epoch=1, force=True)
     reply = carry_out(store, read_journal(store), request, lambda *_: 0, lambda *_: fx.TableHistory(0))
     assert (reply.reason, "overwritten" in reply.detail) == ("table_history_gone", True)
@@ -394,7 +396,7 @@ def test_a_stage_does_not_come_back_to_read_its_source_into_a_table_that_has_its
 ) -> None:
     leader = LiveLeader(store, ONE)
     leader.commit(0)
-    store.create(r.mark_name(1, "u"), r.seal(r.Published(1, "u", 1, 0)))
+    store.create(paths.mark_name(1, "u"), r.seal(r.Published(1, "u", 1, 0)))
     reply = back(store, spec, native=native)
     assert (reply.ok, reply.reason) == (False, FailureReason.NO_POSITIONS.value)
     assert "sink 'u' has rows of it already" in reply.detail
@@ -409,7 +411,7 @@ def test_a_table_that_has_rows_of_a_stage_is_enough_to_refuse_it(store: LocalSto
 
 def test_a_stage_comes_back_that_reads_only_channels(store: LocalStore) -> None:
     LiveLeader(store, ONE).commit(0)
-    store.create(r.mark_name(1, "u"), r.seal(r.Published(1, "u", 1, 0)))
+    store.create(paths.mark_name(1, "u"), r.seal(r.Published(1, "u", 1, 0)))
     assert back(store, MIXED).ok
 
 
@@ -419,7 +421,7 @@ def test_a_stage_that_came_after_the_checkpoint_reads_its_source_again_when_its_
     leader = LiveLeader(store, ONE)
     leader.commit(0)
     later = leader.state.committed[1].index + 3
-    store.create(r.mark_name(later, "u"), r.seal(r.Published(2, "u", later, 0)))
+    store.create(paths.mark_name(later, "u"), r.seal(r.Published(2, "u", later, 0)))
     assert back(store, ROOT, {later: 0}).ok
 
 

@@ -8,8 +8,9 @@ import pytest
 
 from cutwater.protocol.base.effects import Effect, Read, ReadMany, Send
 from cutwater.protocol.base.errors import StoreError
-from cutwater.protocol.base.log import compact, entry_name, follow
-from cutwater.protocol.base.records import JOURNAL_PREFIX, JournalBody, Leader, Snapshot
+from cutwater.protocol.base.log import compact, follow
+from cutwater.protocol.base.paths import JOURNAL_PREFIX, entry_name
+from cutwater.protocol.base.records import JournalBody, Leader, Snapshot
 from cutwater.protocol.member.catchup import CatchUp
 from cutwater.protocol.member.journal import Journal
 from cutwater.protocol.replay.messages import (

@@ -1,13 +1,8 @@
-"""The injector, over both kinds of word, with real threads and real processes."""
+"""The injector, with real threads."""
 
-import os
-import signal
-import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -15,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cutwater.protocol.base.barrier import BadBarrier, Barrier, Flags
-from cutwater.protocol.base.errors import StoreError, UserError
+from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.member.injector import BarrierInjector, Counters, PollHandle, Request, Word
-from cutwater.runtime.words import LocalWord, MappedWord
+from cutwater.runtime.words import LocalWord
 
 
-@pytest.fixture(params=["local", "mapped"])
-def word(request: pytest.FixtureRequest, tmp_path: Path) -> Word:
-    return LocalWord() if request.param == "local" else MappedWord(tmp_path / "word")
+@pytest.fixture
+def word() -> Word:
+    return LocalWord()
 
 
 @pytest.fixture
@@ -112,13 +107,6 @@ def test_seed_b04_a_superseded_barrier_is_returned_counted_and_named(injector: B
         triggered=4, superseded=2, pending=Request(4, Flags.NONE), last_superseded=Request(2, Flags.NONE)
     )
     assert injector.counters().claimed == 1
-
-
-def test_seed_b04_the_trace_of_a_superseded_barrier_is_seen_by_other_processes(tmp_path: Path) -> None:
-    here = BarrierInjector(MappedWord(tmp_path / "word"))
-    run_python(tmp_path, "injector.trigger(1); injector.trigger(2)")
-    assert here.counters() == Counters(2, 1, Request(2, Flags.NONE), Request(1, Flags.NONE))
-    assert here.handle().poll(1) == Barrier(2, 1)
 
 
 def test_a_poll_that_cannot_make_a_barrier_claims_nothing(injector: BarrierInjector) -> None:
@@ -236,158 +224,6 @@ def test_threads_claim_each_barrier_exactly_once_or_see_it_superseded(word: Word
         done.set()
         sys.setswitchinterval(interval)
     add_up(injector, list(range(1, 1 + each * triggerers)), claimed, superseded)
-
-
-def start_python(folder: Path, code: str) -> subprocess.Popen[str]:
-    """A process of its own that runs `code` with `word`, `injector` and `handle` over the shared file."""
-    prelude = (
-        "import os, signal, sys\n"
-        "from cutwater.protocol.member.injector import BarrierInjector\n"
-        "from cutwater.runtime.words import MappedWord\n"
-        "word = MappedWord(sys.argv[1])\n"
-        "injector = BarrierInjector(word)\n"
-        "handle = injector.handle()\n"
-    )
-    return subprocess.Popen(
-        [sys.executable, "-c", prelude + code, str(folder / "word")], stdout=subprocess.PIPE, text=True
-    )
-
-
-def run_python(folder: Path, code: str) -> tuple[int, str]:
-    process = start_python(folder, code)
-    try:
-        out, _ = process.communicate(timeout=20)
-    finally:
-        process.kill()
-    return process.returncode, out
-
-
-def test_processes_claim_each_barrier_exactly_once_or_see_it_superseded(tmp_path: Path) -> None:
-    injector = BarrierInjector(MappedWord(tmp_path / "word"))
-    triggering = (
-        "while not os.path.exists(sys.argv[1] + '.start'): pass\n"
-        "for checkpoint_id in range({first}, {first} + 300):\n"
-        "    old = injector.trigger(checkpoint_id)\n"
-        "    if old is not None: print('superseded', old.checkpoint_id)\n"
-    )
-    polling = (
-        "print('ready', 0, flush=True)\n"
-        "while not os.path.exists(sys.argv[1] + '.done'):\n"
-        "    barrier = handle.poll(1)\n"
-        "    if barrier is not None: print('claimed', barrier.checkpoint_id)\n"
-    )
-    pollers = [start_python(tmp_path, polling) for _ in range(2)]
-    triggerers = [start_python(tmp_path, triggering.format(first=first)) for first in (1, 301)]
-    try:
-        for process in pollers:
-            assert process.stdout is not None
-            process.stdout.readline()
-        (tmp_path / "word.start").touch()
-        out = "".join(process.communicate(timeout=20)[0] for process in triggerers)
-        (tmp_path / "word.done").touch()
-        out += "".join(process.communicate(timeout=20)[0] for process in pollers)
-    finally:
-        for process in pollers + triggerers:
-            process.kill()
-    assert [process.returncode for process in triggerers + pollers] == [0, 0, 0, 0]
-
-    fates = [line.split() for line in out.splitlines()]
-    claimed = [int(checkpoint_id) for fate, checkpoint_id in fates if fate == "claimed"]
-    superseded = [int(checkpoint_id) for fate, checkpoint_id in fates if fate == "superseded"]
-    add_up(injector, list(range(1, 601)), claimed, superseded)
-
-
-@pytest.mark.parametrize("pending", [False, True])
-@pytest.mark.parametrize("moment", ["before", "half-way", "after"])
-def test_a_process_killed_while_it_holds_the_lock_leaves_no_lock_and_counters_that_add_up(
-    tmp_path: Path, moment: str, pending: bool
-) -> None:
-    injector = BarrierInjector(MappedWord(tmp_path / "word"))
-    if pending:
-        injector.trigger(1)
-    kill = "os.kill(os.getpid(), signal.SIGKILL)"
-    code = {
-        "before": f"word._redo = lambda: {kill}\n",
-        "half-way": f"def half():\n    word._cells[0] = word._cells[4]\n    {kill}\nword._redo = half\n",
-        "after": f"redo = word._redo\ndef whole():\n    redo()\n    {kill}\nword._redo = whole\n",
-    }[moment]
-    status, _ = run_python(tmp_path, code + "injector.trigger(2)")
-    assert status == -signal.SIGKILL
-    # It had got as far as to say what it was about to do, so that is what happened.
-    assert injector.counters() == Counters(
-        triggered=1 + pending,
-        superseded=int(pending),
-        pending=Request(2, Flags.NONE),
-        last_superseded=Request(1, Flags.NONE) if pending else None,
-    )
-    assert injector.handle().poll(1) == Barrier(2, 1)
-    assert injector.counters().claimed == 1
-
-
-def test_a_word_that_is_carried_over_a_fork_works_on_both_sides(tmp_path: Path) -> None:
-    code = (
-        "child = os.fork()\n"
-        "if child == 0:\n"
-        "    injector.trigger(5)\n"
-        "    os._exit(0)\n"
-        "os.waitpid(child, 0)\n"
-        "print(handle.poll(1).checkpoint_id)\n"
-    )
-    assert run_python(tmp_path, code) == (0, "5\n")
-
-
-def test_a_mapped_word_keeps_its_request_and_counters_when_it_is_opened_again(tmp_path: Path) -> None:
-    BarrierInjector(MappedWord(tmp_path / "word")).trigger(3, Flags.CANCEL)
-    again = BarrierInjector(MappedWord(tmp_path / "word"))
-    assert again.handle().poll(2) == Barrier(3, 2, Flags.CANCEL)
-    assert again.counters().triggered == 1
-
-
-def test_an_empty_file_left_by_a_process_killed_while_creating_it_is_made_whole(tmp_path: Path) -> None:
-    (tmp_path / "word").touch()
-    assert BarrierInjector(MappedWord(tmp_path / "word")).trigger(1) is None
-
-
-def make_short(path: Path) -> None:
-    path.write_bytes(b"\0" * 7)
-
-
-def make_long(path: Path) -> None:
-    MappedWord(path)
-    path.write_bytes(path.read_bytes() + b"\0")
-
-
-def make_foreign(path: Path) -> None:
-    path.write_bytes(b"x" * 80)
-
-
-@pytest.mark.parametrize("make", [make_short, make_long, make_foreign])
-def test_a_file_that_is_no_word_is_named_and_left_alone(tmp_path: Path, make: Callable[[Path], None]) -> None:
-    path = tmp_path / "word"
-    make(path)
-    before = path.read_bytes()
-    with pytest.raises(StoreError, match="word is not a barrier word"):
-        MappedWord(path)
-    assert path.read_bytes() == before
-
-
-@pytest.mark.parametrize("path", ["missing/word", "."])
-def test_a_place_where_no_file_can_be_is_a_clear_error(tmp_path: Path, path: str) -> None:
-    with pytest.raises(StoreError, match="cannot be used"):
-        MappedWord(tmp_path / path)
-
-
-def test_triggering_a_word_whose_file_is_gone_or_replaced_fails_instead_of_reaching_nobody(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "word"
-    injector = BarrierInjector(MappedWord(path))
-    os.rename(path, tmp_path / "away")
-    with pytest.raises(StoreError, match="cannot be used"):
-        injector.trigger(1)
-    MappedWord(path)
-    with pytest.raises(StoreError, match="was replaced"):
-        injector.trigger(1)
 
 
 def test_counters_travel_as_json(injector: BarrierInjector) -> None:

@@ -13,10 +13,10 @@ import pytest
 from cutwater.protocol.base.barrier import Flags
 from cutwater.protocol.base.chain import Sealed, digest
 from cutwater.protocol.base.effects import Create, Procedure, put
-from cutwater.protocol.base.log import AppendPhase, append, compact, entry_name, follow
+from cutwater.protocol.base.log import AppendPhase, append, compact, follow
+from cutwater.protocol.base.paths import JOURNAL_PREFIX, entry_name, manifest_name
 from cutwater.protocol.base.records import (
     JOURNAL,
-    JOURNAL_PREFIX,
     Aborted,
     Begun,
     Committed,
@@ -30,7 +30,6 @@ from cutwater.protocol.base.records import (
     StageSpec,
     Topology,
     TopologySet,
-    manifest_name,
 )
 from cutwater.protocol.member.journal import KEPT_STORIES, Fate, Journal, apply, fate, is_void, timeline
 from cutwater.protocol.member.publish import CommitPermit, RewindOrder, duties

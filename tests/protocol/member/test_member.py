@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from cutwater.protocol.base import effects as fx
+from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.chain import Sealed
 from cutwater.protocol.base.errors import StoreError, UserError
@@ -75,7 +76,7 @@ def test_no_two_attempts_to_write_have_the_same_nonce() -> None:
 def test_the_head_manifest_is_read_once_and_kept() -> None:
     play = committed_play()
     desk = Desk()
-    desk.objects[r.manifest_name(1, 3)] = r.encode(play.manifests[1])
+    desk.objects[paths.manifest_name(1, 3)] = r.encode(play.manifests[1])
     someone = member(play)
     assert desk.run(someone.head_manifest()) == play.manifests[1]
     reads = len(desk.done)
@@ -89,7 +90,7 @@ def test_before_the_first_commit_there_is_none() -> None:
 
 def test_a_damaged_head_manifest_is_named_and_not_taken() -> None:
     desk = Desk()
-    desk.objects[r.manifest_name(1, 3)] = b'{"epoch": 1}'
+    desk.objects[paths.manifest_name(1, 3)] = b'{"epoch": 1}'
     with pytest.raises(StoreError, match=r"checkpoints/1-3/manifest\.json.*restore an older checkpoint"):
         desk.run(member(committed_play()).head_manifest())
 
@@ -108,7 +109,7 @@ def restored_twice() -> tuple[Play, Desk, Member]:
     play.commit()
     desk = Desk()
     for epoch, kept in play.state.committed.items():
-        desk.objects[r.manifest_name(epoch, kept.checkpoint_id)] = r.encode(play.manifests[epoch])
+        desk.objects[paths.manifest_name(epoch, kept.checkpoint_id)] = r.encode(play.manifests[epoch])
     play.record(r.Restored(1, 2, 1, play.state.committed[1].cuts))
     return play, desk, member(play)
 
@@ -215,7 +216,7 @@ def test_followers_do_not_read_what_was_announced_to_them() -> None:
     def watch(process: ProcessView, effect: fx.Effect) -> str | None:
         if isinstance(effect, fx.ReadMany | fx.Read) and process is not leader_of(world):
             names = effect.names if isinstance(effect, fx.ReadMany) else (effect.name,)
-            reads.extend(name for name in names if name.startswith(r.JOURNAL_PREFIX))
+            reads.extend(name for name in names if name.startswith(paths.JOURNAL_PREFIX))
         return draw_fault(process, effect)
 
     world.io._draw_fault = watch  # type: ignore[method-assign]
@@ -391,7 +392,7 @@ def test_state_that_is_gone_refuses_the_checkpoint() -> None:
 def test_a_full_snapshot_copies_the_state_below_the_checkpoints_folder() -> None:
     world = running_world()
     found = checkpoint(world, full=True)
-    folder = r.checkpoint_prefix(found.epoch, found.checkpoint_id)
+    folder = paths.checkpoint_prefix(found.epoch, found.checkpoint_id)
     for name, report in found.stages.items():
         (copy,) = report.state
         assert copy == f"{folder}state/{name}/{report.batch}"
@@ -497,7 +498,7 @@ def test_an_epoch_without_rows_that_lacks_its_mark_gets_it_at_start(behind_rows:
 def crash_before_the_mark(world: World, index: int) -> None:
     for process in list(world.processes):
         world.stop(process)
-    world.store.delete(r.mark_name(index, "out"))
+    world.store.delete(paths.mark_name(index, "out"))
     assert not world.oracle.all_settled()
 
 
@@ -549,8 +550,8 @@ def test_a_stage_that_is_added_starts_at_the_cut() -> None:
     for _ in range(3):
         checkpoint(world)
     add_stage(world, "x", "a", "m1")
-    until(world, lambda: bool(world.store.list(r.stage_log_prefix("x", 2))))
-    name = world.store.list(r.stage_log_prefix("x", 2))[0]
+    until(world, lambda: bool(world.store.list(paths.stage_log_prefix("x", 2))))
+    name = world.store.list(paths.stage_log_prefix("x", 2))[0]
     opened = r.STAGE.open(world.store.objects[name]).entry.body
     assert isinstance(opened, r.Open)
     assert opened.consumed == {"a": world.oracle.manifests[4].stages["a"].batch}

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from cutwater.protocol.base import effects as fx
+from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.chain import digest
 from cutwater.protocol.base.errors import StoreError
@@ -144,7 +145,7 @@ def release(epoch: int, *files: str) -> r.Manifest:
 def permit(desk: Desk, epoch: int, *files: str) -> CommitPermit:
     """The right to publish these files as this epoch, whose manifest is in the store."""
     data = r.encode(release(epoch, *files))
-    desk.objects[r.manifest_name(epoch, 2 * epoch)] = data
+    desk.objects[paths.manifest_name(epoch, 2 * epoch)] = data
     state = journal_of(
         LEADER,
         *[None] * (2 * epoch - 2),
@@ -157,7 +158,7 @@ def permit(desk: Desk, epoch: int, *files: str) -> CommitPermit:
 
 
 def mark(desk: Desk, index: int) -> r.Published:
-    name = r.mark_name(index, "out")
+    name = paths.mark_name(index, "out")
     return r.decode(name, desk.objects[name], r.Published)
 
 
@@ -259,7 +260,7 @@ def test_seed_a11_republishing_at_start_publishes_what_was_committed() -> None:
     permits = [permit(desk, n, f"f{n}") for n in (1, 2, 3)]
     desk.run(perform("out", permits[0]), crash_after=4)
     assert commits(desk) == [3]
-    assert not any(name.startswith(r.MARK_PREFIX) for name in desk.objects)
+    assert not any(name.startswith(paths.MARK_PREFIX) for name in desk.objects)
     for duty in permits:
         desk.run(perform("out", duty))
     assert desk.shown("out") == ("f1", "f2", "f3")
@@ -273,7 +274,7 @@ def test_republishing_at_start_marks_what_had_no_rows_in_its_place() -> None:
     desk.run(perform("out", permits[0]))
     desk.run(perform("out", permits[1]))
     desk.run(perform("out", permits[2]), crash_after=3)
-    assert r.mark_name(7, "out") not in desk.objects, "the crash came before its mark"
+    assert paths.mark_name(7, "out") not in desk.objects, "the crash came before its mark"
     desk.foreign_commit("out", "theirs")
     for duty in permits:
         desk.run(perform("out", duty))
@@ -528,7 +529,7 @@ def test_a_mark_that_retention_takes_while_it_is_read_leaves_a_newer_one() -> No
         if isinstance(effect, fx.Read):
             desk.before = None
             desk.run(perform("out", permit(desk, 2, "g")))
-            del desk.objects[r.mark_name(3, "out")]
+            del desk.objects[paths.mark_name(3, "out")]
 
     desk.before = the_other_goes_on
     assert desk.run(newest_mark("out")) == (5, r.Published(2, "out", 5, 2, 5, 1))
@@ -540,10 +541,12 @@ def test_a_newest_mark_that_is_damaged_is_written_anew(files: tuple[str, ...], h
     desk, journal = Desk("out"), known_journal(LEADER, *epochs(1, 2))
     desk.run(perform("out", permit(desk, 1, "f")))
     desk.run(perform("out", permit(desk, 2, *files)))
-    whole = r.decode("mark", desk.objects[r.mark_name(5, "out")], r.Published)
-    desk.objects[r.mark_name(5, "out")] = desk.objects[r.mark_name(3, "out")] if harm is None else harm
+    whole = r.decode("mark", desk.objects[paths.mark_name(5, "out")], r.Published)
+    desk.objects[paths.mark_name(5, "out")] = (
+        desk.objects[paths.mark_name(3, "out")] if harm is None else harm
+    )
     assert desk.run(begin("out", journal)) == 5
-    told = r.decode("mark", desk.objects[r.mark_name(5, "out")], r.Published)
+    told = r.decode("mark", desk.objects[paths.mark_name(5, "out")], r.Published)
     assert (told.epoch, told.sink, told.index, told.version) == (whole.epoch, "out", 5, whole.version)
     assert desk.shown("out") == ("f", *files)
 
@@ -553,17 +556,17 @@ def test_a_crash_while_a_mark_is_written_anew_leaves_it_to_the_duty(files: tuple
     desk, journal = Desk("out"), known_journal(LEADER, *epochs(1, 2))
     desk.run(perform("out", permit(desk, 1, "f")))
     desk.run(perform("out", permit(desk, 2, *files)))
-    del desk.objects[r.mark_name(5, "out")]  # as far as the deletion
+    del desk.objects[paths.mark_name(5, "out")]  # as far as the deletion
     assert desk.run(begin("out", journal)) < 5
     desk.run(perform("out", permit(desk, 2, *files)))
-    assert r.mark_name(5, "out") in desk.objects
+    assert paths.mark_name(5, "out") in desk.objects
     assert desk.shown("out") == ("f", *files)
 
 
 def test_a_damaged_mark_of_a_table_that_forgets_still_says_that_its_epoch_is_published() -> None:
     desk, journal = Desk("out"), known_journal(LEADER, *epochs(1))
     desk.run(perform("out", permit(desk, 1, "f")))
-    desk.objects[r.mark_name(3, "out")] = b""
+    desk.objects[paths.mark_name(3, "out")] = b""
     forget(desk)
     desk.forgetful.add("out")
     assert desk.run(begin("out", journal)) == 3
@@ -588,7 +591,7 @@ def test_a_manifest_that_retention_took_means_that_the_table_has_gone_on() -> No
         if isinstance(effect, fx.Read):
             desk.before = None
             desk.run(perform("out", new))
-            del desk.objects[r.manifest_name(1, 2)]
+            del desk.objects[paths.manifest_name(1, 2)]
 
     desk.before = the_other_goes_on
     desk.run(perform("out", old))
@@ -603,7 +606,7 @@ def test_a_manifest_that_retention_took_from_an_epoch_without_rows_is_no_loss(ma
     old, new = permit(desk, 1), permit(desk, 2)
     desk.run(perform("out", (old, new)[marked - 1]))
     before = dict(desk.objects)
-    del before[r.manifest_name(1, 2)]
+    del before[paths.manifest_name(1, 2)]
     desk.objects = dict(before)
     desk.run(perform("out", old))
     assert (commits(desk), desk.objects) == ([], before)
@@ -613,7 +616,7 @@ def test_an_earlier_epochs_mark_does_not_settle_a_lost_manifest() -> None:
     desk = Desk("out")
     desk.run(perform("out", permit(desk, 1)))
     duty = permit(desk, 2)
-    del desk.objects[r.manifest_name(2, 4)]
+    del desk.objects[paths.manifest_name(2, 4)]
     with pytest.raises(StoreError, match=r"the manifest of epoch 2 is missing, and sink out has not"):
         desk.run(perform("out", duty))
 
@@ -621,7 +624,7 @@ def test_an_earlier_epochs_mark_does_not_settle_a_lost_manifest() -> None:
 def test_a_lost_manifest_of_an_unpublished_epoch_is_an_error_and_not_waited_for() -> None:
     desk = Desk("out")
     duty = permit(desk, 1, "f")
-    del desk.objects[r.manifest_name(1, 2)]
+    del desk.objects[paths.manifest_name(1, 2)]
     with pytest.raises(StoreError, match=r"the manifest of epoch 1 is missing, and sink out has not"):
         desk.run(perform("out", duty))
     assert commits(desk) == []
@@ -630,7 +633,7 @@ def test_a_lost_manifest_of_an_unpublished_epoch_is_an_error_and_not_waited_for(
 def test_a_manifest_that_is_not_the_committed_one_is_named() -> None:
     desk = Desk("out")
     duty = permit(desk, 1, "f")
-    desk.objects[r.manifest_name(1, 2)] = r.encode(release(1, "forged"))
+    desk.objects[paths.manifest_name(1, 2)] = r.encode(release(1, "forged"))
     with pytest.raises(StoreError, match=r"checkpoints/1-2/manifest.json is not the manifest.*verify"):
         desk.run(perform("out", duty))
     assert commits(desk) == []

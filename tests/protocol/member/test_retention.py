@@ -7,7 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cutwater.protocol.base import effects as fx
+from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
+from cutwater.protocol.base.paths import generation_of
 from cutwater.protocol.base.records import settled
 from cutwater.protocol.base.watermark import UNKNOWN
 from cutwater.protocol.member.journal import Fate, fate
@@ -19,7 +21,6 @@ from cutwater.protocol.member.retention import (
     is_leftover,
     kept_epochs,
     named_objects,
-    of_generation,
     stage_floors,
 )
 from cutwater.protocol.member.stage import StagePhase
@@ -58,7 +59,7 @@ def play_with(commits: int, savepoint_at: int | None = None) -> Play:
 
 
 def test_what_is_no_mark_settles_nothing_and_is_passed_over() -> None:
-    marks = [r.mark_name(4, "t"), r.mark_name(12, "t"), r.mark_name(7, "u")]
+    marks = [paths.mark_name(4, "t"), paths.mark_name(12, "t"), paths.mark_name(7, "u")]
     strays = [
         "published/t",
         "published/stray",
@@ -104,7 +105,7 @@ def test_an_epoch_that_a_sink_has_not_settled_is_kept() -> None:
 
 
 def test_marks_say_how_far_a_sink_has_settled() -> None:
-    names = [r.mark_name(12, "out"), r.mark_name(7, "out"), r.mark_name(3, "db/table")]
+    names = [paths.mark_name(12, "out"), paths.mark_name(7, "out"), paths.mark_name(3, "db/table")]
     assert settled(names) == {"out": 12, "db/table": 3}
 
 
@@ -364,7 +365,7 @@ def test_a_successor_that_is_behind_in_the_journal_deletes_no_state_of_a_commit(
     def fail_journal(process: ProcessView, effect: fx.Effect) -> str | None:
         names = effect.names if isinstance(effect, fx.ReadMany) else ()
         names = (effect.name,) if isinstance(effect, fx.Read) else names
-        of_journal = any(name.startswith(r.JOURNAL_PREFIX) for name in names)
+        of_journal = any(name.startswith(paths.JOURNAL_PREFIX) for name in names)
         if process is successor and of_journal and world.now_ms < end_ms:
             return "failed read"
         return draw_fault(process, effect)
@@ -387,7 +388,7 @@ def test_leftovers_are_what_lies_in_the_folders_of_epochs_that_are_over() -> Non
 
     def over() -> list[int]:
         return [
-            e for e in range(1, 7) if is_leftover(play.state, f"{r.checkpoint_prefix(e, 9)}manifest.json")
+            e for e in range(1, 7) if is_leftover(play.state, f"{paths.checkpoint_prefix(e, 9)}manifest.json")
         ]
 
     assert over() == [3], "aborted; 4 is open, 5 unknown"
@@ -398,7 +399,7 @@ def test_leftovers_are_what_lies_in_the_folders_of_epochs_that_are_over() -> Non
 
 
 def test_the_generation_is_in_the_names() -> None:
-    assert of_generation(data_name("a", 3, generation=4)) == 4
-    assert of_generation(state_name("a", 3)) == 1
-    assert of_generation("checkpoints/1-2/state/a/3") is None
-    assert of_generation("tables/out/_cutwater/1-2") is None
+    assert generation_of(data_name("a", 3, generation=4)) == 4
+    assert generation_of(state_name("a", 3)) == 1
+    assert generation_of("checkpoints/1-2/state/a/3") is None
+    assert generation_of("tables/out/_cutwater/1-2") is None

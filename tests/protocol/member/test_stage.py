@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cutwater.protocol.base import effects as fx
+from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.errors import IllegalStep, StoreError
 from cutwater.protocol.base.watermark import NONE, UNKNOWN, Watermark, idle, known
@@ -43,7 +44,7 @@ LATER_MS = 10**9
 
 def log_of(world: World, stage: str, generation: int = 1) -> list[r.StageBody]:
     """The bodies in a stage's log, in order."""
-    names = world.store.list(r.stage_log_prefix(stage, generation))
+    names = world.store.list(paths.stage_log_prefix(stage, generation))
     return [r.STAGE.open(world.store.objects[name]).entry.body for name in names]
 
 
@@ -357,7 +358,7 @@ def test_a_stage_of_a_generation_that_has_expired_meanwhile_does_not_open() -> N
     cuts = play.state.head_cuts
     play.record(r.Restored(1, 2, 1, cuts))
     desk = Desk()
-    desk.objects[r.manifest_name(1, 3)] = r.encode(play.manifests[1])
+    desk.objects[paths.manifest_name(1, 3)] = r.encode(play.manifests[1])
     someone = Member("m2", "boot", CHAIN, MemberConfig(), SimWord)
     someone.journal.state = play.state
     someone._generation = 2

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from cutwater.store.stores import open_store
+from cutwater.store.opening import open_store
 from tests.support.folder_kit import Life, modelled, real
 from tests.support.folder_queries import Outputs, check, make_session, use_provider
 

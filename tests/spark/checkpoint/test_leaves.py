@@ -11,18 +11,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 import cutwater as cw
 from cutwater.protocol.base.errors import StoreError, UserError
+from cutwater.protocol.base.paths import SOURCES
 from cutwater.spark.checkpoint.incarnations import Cache, claim_sources, find_state, make_folder
-from cutwater.spark.checkpoint.leaves import (
-    SOURCES,
-    Leaf,
-    SourcesChanged,
-    native_leaf,
-    parse_leaves,
-    refuse_changed,
-)
+from cutwater.spark.checkpoint.leaves import Leaf, SourcesChanged, native_leaf, parse_leaves, refuse_changed
 from cutwater.spark.plan import read_plan
 from cutwater.spark.session import adopt_session
-from cutwater.store.stores import open_store
+from cutwater.store.opening import open_store
 from tests.support.modelled_folder import STAGE, Query
 from tests.support.spark_helpers import NUMBERS, deliver, numbers, rows_of
 

@@ -9,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cutwater.protocol.base.errors import StoreError
+from cutwater.protocol.base.paths import source_log_name
 from cutwater.protocol.base.records import StageReport
 from cutwater.protocol.base.watermark import NONE
 from cutwater.spark.checkpoint.folder import Cache, SparkFolder
 from cutwater.spark.checkpoint.incarnations import make_folder
 from cutwater.spark.checkpoint.source_logs import can_start
-from cutwater.store.stores import open_store
+from cutwater.store.opening import open_store
 from tests.support.folder_kit import Life, modelled
 from tests.support.modelled_folder import STAGE, CannotStart, Query, SourceLog
 
@@ -119,11 +120,12 @@ def test_other_sources_logs_are_left_as_they_are() -> None:
 
 def test_what_spark_concludes_from_one_compact_file() -> None:
     """The cases that its own comments give."""
-    log = {11: "11.compact", 12: "12", 13: "13"}
+    log = {11: source_log_name(0, 11, compact=True), 12: source_log_name(0, 12), 13: source_log_name(0, 13)}
+    longer = {**log, **{entry: source_log_name(0, entry) for entry in range(14, 18)}}
     assert can_start(log, 5)  # 6
-    assert not can_start({**log, 14: "14", 15: "15", 16: "16", 17: "17"}, 5)
-    assert can_start({**log, 14: "14", 15: "15", 16: "16", 17: "17"}, 12)
-    assert can_start({**log, 14: "14", 15: "15", 16: "16", 17: "17"}, 6)  # 12
+    assert not can_start(longer, 5)
+    assert can_start(longer, 12)
+    assert can_start(longer, 6)  # 12
 
 
 def test_a_log_of_another_version_is_not_written_anew() -> None:

@@ -12,18 +12,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from cutwater.protocol.base.paths import spark_prefix
 from cutwater.protocol.base.records import Checkpoint, JournalState, StageReport, StageState
 from cutwater.protocol.base.watermark import NONE
 from cutwater.protocol.member.retention import deletable_states
-from cutwater.spark.checkpoint.incarnations import (
-    Cache,
-    committed,
-    find_state,
-    find_stored,
-    make_folder,
-    spark_prefix,
-)
-from cutwater.store.stores import Store, open_store
+from cutwater.spark.checkpoint.incarnations import Cache, committed, find_state, find_stored, make_folder
+from cutwater.store.contract import Store
+from cutwater.store.opening import open_store
 from tests.support.folder_queries import Outputs, Row, check, make_session, run, use_provider, write_input
 
 pytestmark = pytest.mark.slow

@@ -82,13 +82,6 @@ class FailureReason(Enum):
     )
 
     # Nothing had begun.
-    STORE_UNAVAILABLE = (
-        "store_unavailable",
-        False,
-        True,
-        "See whether the store answers and whether this member may write to it; the next"
-        " checkpoint tries again.",
-    )
     ALREADY_IN_PROGRESS = (
         "already_in_progress",
         False,

@@ -39,6 +39,7 @@ from cutwater.protocol.base.effects import (
     insist,
 )
 from cutwater.protocol.base.errors import PeerError, StoreError
+from cutwater.protocol.base.paths import entry_name, entry_of
 from cutwater.protocol.base.transitions import Table
 
 B = TypeVar("B")
@@ -76,17 +77,6 @@ APPEND = Table(
         (AppendPhase.OTHERS, "newer_snapshot"): AppendPhase.VOID,
     },
 )
-
-
-def entry_name(prefix: str, index: int) -> str:
-    """The name of the object that holds entry `index`; names sort as indexes do."""
-    return f"{prefix}{index:012d}.json"
-
-
-def is_entry(prefix: str, name: str) -> bool:
-    """Whether an object below `prefix` is an entry, by its name. What else lies there is none of ours."""
-    index = name.removeprefix(prefix).removesuffix(".json")
-    return index.isdecimal() and name == entry_name(prefix, int(index))
 
 
 class LogView(Generic[B]):
@@ -253,7 +243,7 @@ def follow(view: LogView[B], heard: int = 0) -> Procedure[int]:
 def entries_after(view: LogView[B], index: int) -> Procedure[list[str]]:
     """The names of the entries behind `index` that the store has, sorted."""
     names = yield from insist(List(view.prefix, entry_name(view.prefix, index)))
-    return [name for name in names if is_entry(view.prefix, name)]
+    return [name for name in names if entry_of(view.prefix, name) is not None]
 
 
 def next_names(view: LogView[B], start: int, names: list[str]) -> list[str]:
@@ -305,4 +295,4 @@ def trim(view: LogView[B]) -> Procedure[None]:
     """Deletes every entry below the newest SNAPSHOT."""
     keep = entry_name(view.prefix, view.snapshot)
     names = yield from insist(List(view.prefix))
-    yield from insist(Delete(tuple(n for n in names if n < keep and is_entry(view.prefix, n))))
+    yield from insist(Delete(tuple(n for n in names if n < keep and entry_of(view.prefix, n) is not None)))

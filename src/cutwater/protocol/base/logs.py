@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from cutwater.protocol.base.effects import ListMany, Procedure, ReadMany, insist
-from cutwater.protocol.base.log import LogView, entry_name, follow, is_entry, next_names, open_all
+from cutwater.protocol.base.log import LogView, follow, next_names, open_all
+from cutwater.protocol.base.paths import entry_name, entry_of
 
 B = TypeVar("B")
 
@@ -47,6 +48,6 @@ def _list(views: Sequence[LogView[B]], starts: Sequence[int]) -> Procedure[list[
     )
     listed = yield from insist(ListMany(tuple(places)))
     return [
-        [name for name in names if is_entry(view.prefix, name)]
+        [name for name in names if entry_of(view.prefix, name) is not None]
         for view, names in zip(views, listed, strict=True)
     ]

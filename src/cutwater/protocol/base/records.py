@@ -1,7 +1,7 @@
 """The durable records: bodies of journal and stage log entries, manifests, published marks.
 
-This file declares formats and names, nothing else. What the records *mean* is derived from them in
-`journal.py` and `stagelog.py`; nothing is remembered beside them.
+This file declares formats, nothing else. `paths.py` has the names of the objects that hold them. What the records
+*mean* is derived from them in `journal.py` and `stage_log.py`; nothing is remembered beside them.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import msgspec
 
 from cutwater.protocol.base.chain import Codec, check, digest, with_checksum
 from cutwater.protocol.base.errors import PeerError, StoreError
+from cutwater.protocol.base.paths import mark_name, mark_of
 from cutwater.protocol.base.watermark import UNKNOWN, Watermark
 
 # --- the pipeline ---------------------------------------------------------------------------------
@@ -431,57 +432,15 @@ def decode(name: str, data: bytes, kind: type[T]) -> T:
         ) from error
 
 
-# --- names in the store ------------------------------------------------------------------------------
-
-JOURNAL_PREFIX = "journal/"
-CHECKPOINT_PREFIX = "checkpoints/"
-
-
-def stage_log_prefix(stage: str, generation: int) -> str:
-    return f"stages/{stage}/{generation}/log/"
-
-
-def checkpoint_prefix(epoch: int, checkpoint_id: int) -> str:
-    return f"{CHECKPOINT_PREFIX}{epoch}-{checkpoint_id}/"
-
-
-def checkpoint_of(name: str) -> tuple[int, int] | None:
-    """The epoch and the checkpoint that an object is of; `None` if it is in no checkpoint's folder."""
-    folder, inside, _ = name.removeprefix(CHECKPOINT_PREFIX).partition("/")
-    epoch, _, checkpoint_id = folder.partition("-")
-    if not (
-        name.startswith(CHECKPOINT_PREFIX) and inside and epoch.isdecimal() and checkpoint_id.isdecimal()
-    ):
-        return None
-    return int(epoch), int(checkpoint_id)
-
-
-def manifest_name(epoch: int, checkpoint_id: int) -> str:
-    return f"{checkpoint_prefix(epoch, checkpoint_id)}manifest.json"
-
-
-MARK_PREFIX = "published/"
-
-
-def mark_name(index: int, sink: str) -> str:
-    return f"{MARK_PREFIX}{sink}/{index:012d}.json"
-
-
-def mark_of(name: str) -> tuple[str, int] | None:
-    """The sink and the journal index that a mark is of, by its name; `None` if it is no name of a mark."""
-    sink, _, file = name.removeprefix(MARK_PREFIX).rpartition("/")
-    index = file.removesuffix(".json")
-    is_mark = index.isdecimal() and name == mark_name(int(index), sink)
-    return (sink, int(index)) if is_mark else None
+# --- marks --------------------------------------------------------------------------------------
 
 
 def settled(marks: list[str]) -> dict[str, int]:
-    """Per sink the highest journal index among these marks. What is no mark is passed over."""
+    """Per sink the highest journal index among these marks. Names that are not marks are skipped."""
     highest: dict[str, int] = {}
     for name in marks:
         if found := mark_of(name):
-            sink, index = found
-            highest[sink] = max(highest.get(sink, 0), index)
+            highest[found.sink] = max(highest.get(found.sink, 0), found.index)
     return highest
 
 

@@ -4,8 +4,8 @@ One `Coordinator` serves one leadership. It decides and does nothing else: every
 returns actions, in order, for the leader to perform.
 
 The leader's duties
-1. `Begin`: append BEGUN, then call `begun` with the epoch and the checkpoint id that the journal gave it (or
-   `begin_failed`), then announce PREPARE, unless `begun` answered with an `Abort` of it.
+1. `Begin`: append BEGUN, then call `begun` with the epoch and the checkpoint id that the journal gave it, then
+   announce PREPARE, unless `begun` answered with an `Abort` of it.
 2. `Decide`: check the cut; append COMMITTED and call `committed`, or append ABORTED and call `aborted` with
    the reason. Once this action is out, the coordinator itself no longer aborts that checkpoint.
 3. `Abort`: append ABORTED, call `aborted`, announce ABORT.
@@ -177,12 +177,6 @@ class Coordinator:
         if flight.reason is not None:
             actions.append(self._abort(flight, flight.reason, "by request, while it began", now_ms))
         return actions + self._start(now_ms)
-
-    def begin_failed(self, now_ms: int, reason: FailureReason, detail: str = "") -> list[Action]:
-        """BEGUN is not in the journal and will not be; no number was used."""
-        flight = self._beginning("begin failed")
-        flight.step("begin failed", now_ms)
-        return self._failed(flight, reason, detail, now_ms)
 
     def on_ack(self, ack: Ack, now_ms: int) -> tuple[AckOutcome, list[Action]]:
         """Takes one member's answer; the last one, or the first refusal, acts at once."""

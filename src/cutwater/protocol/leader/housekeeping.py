@@ -9,16 +9,8 @@ from __future__ import annotations
 from cutwater.protocol.base.effects import Delete, List, Procedure, insist
 from cutwater.protocol.base.errors import StoreError
 from cutwater.protocol.base.log import AppendPhase, compact, follow, trim
-from cutwater.protocol.base.records import (
-    CHECKPOINT_PREFIX,
-    MARK_PREFIX,
-    Checkpoint,
-    Manifest,
-    Snapshot,
-    mark_name,
-    mark_of,
-    settled,
-)
+from cutwater.protocol.base.paths import CHECKPOINT_PREFIX, MARK_PREFIX, mark_name, mark_of
+from cutwater.protocol.base.records import Checkpoint, Manifest, Snapshot, settled
 from cutwater.protocol.leader.lead import Lead
 from cutwater.protocol.member.journal import Fate, fate
 from cutwater.protocol.member.publish import read_manifest

@@ -12,7 +12,8 @@ import msgspec
 
 from cutwater.protocol.base.effects import Checksum, Copy, Procedure, insist
 from cutwater.protocol.base.errors import StoreError
-from cutwater.protocol.base.records import InFlight, Manifest, checkpoint_prefix
+from cutwater.protocol.base.paths import channel_copy_name, file_name
+from cutwater.protocol.base.records import InFlight, Manifest
 
 MAX_AT_ONCE = 100
 """Files that are asked for at once."""
@@ -42,12 +43,16 @@ def secured(manifest: Manifest, previous: Manifest | None) -> Procedure[Manifest
 def copied(manifest: Manifest) -> Procedure[Manifest]:
     """The manifest of a full checkpoint, which stands on its own: what is in flight is copied too. Raises
     `StoreError` if some of it is gone: it is lost, or this leader's term is long over."""
-    prefix = checkpoint_prefix(manifest.epoch, manifest.checkpoint_id)
     flights: list[InFlight] = []
     for flight in manifest.in_flight:
         batches: dict[int, tuple[str, ...]] = {}
         for batch, files in flight.batches.items():
-            copies = tuple(f"{prefix}channels/{flight.producer}/{batch}/{f.rsplit('/')[-1]}" for f in files)
+            copies = tuple(
+                channel_copy_name(
+                    manifest.epoch, manifest.checkpoint_id, flight.producer, batch, file_name(file)
+                )
+                for file in files
+            )
             for source, target in zip(files, copies, strict=True):
                 if (yield from insist(Copy(source, target))) is None:
                     raise _is_missing(flight, source)

@@ -22,17 +22,20 @@ from cutwater.protocol.base.errors import StoreError
 from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.log import AppendPhase, append, follow
 from cutwater.protocol.base.logs import follow_all
-from cutwater.protocol.base.records import (
+from cutwater.protocol.base.paths import (
     CHECKPOINT_PREFIX,
     MARK_PREFIX,
+    STAGE_PREFIX,
+    manifest_name,
+    mark_name,
+)
+from cutwater.protocol.base.records import (
     Aborted,
     Begun,
     Committed,
     JournalBody,
     TopologySet,
     encode,
-    manifest_name,
-    mark_name,
     seal,
     settled,
 )
@@ -215,7 +218,7 @@ class Leader:
     def _expect_empty_store(self) -> Procedure[None]:
         """An empty journal is that of a new pipeline only if the store holds nothing else. Raises
         `StoreError` otherwise: a lost journal must never look like a fresh start."""
-        for prefix in (CHECKPOINT_PREFIX, MARK_PREFIX, "stages/"):
+        for prefix in (CHECKPOINT_PREFIX, MARK_PREFIX, STAGE_PREFIX):
             names = yield from insist(List(prefix))
             if names:
                 yield from follow(self.member.journal.view)

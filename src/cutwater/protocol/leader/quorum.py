@@ -162,7 +162,6 @@ CHECKPOINT = Table(
     _P.BEGINNING,
     {
         (_P.BEGINNING, "begun"): _P.COLLECTING,
-        (_P.BEGINNING, "begin failed"): _P.ABORTED,
         (_P.COLLECTING, "all acked"): _P.CAPTURED,
         (_P.COLLECTING, "abort"): _P.ABORTING,
         (_P.COLLECTING, "aborted"): _P.ABORTED,

@@ -29,8 +29,8 @@ from cutwater.protocol.base.effects import (
 from cutwater.protocol.base.errors import StoreError, listed
 from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.log import AppendPhase, append, follow
+from cutwater.protocol.base.paths import MARK_PREFIX, mark_name, mark_prefix
 from cutwater.protocol.base.records import (
-    MARK_PREFIX,
     Checkpoint,
     JournalBody,
     JournalState,
@@ -43,7 +43,6 @@ from cutwater.protocol.base.records import (
     columns,
     decode,
     encode,
-    mark_name,
     settled,
 )
 from cutwater.protocol.base.wire import Reply, Request, RequestKind
@@ -408,7 +407,7 @@ def _check_new_readers(
         if name in manifest.stages or (spec.inputs and name not in request.native):
             continue
         for sink in (sink.name for sink in spec.sinks):
-            first = f"{MARK_PREFIX}{sink}/"
+            first = mark_prefix(sink)
             known = any(first <= mark <= mark_name(target.index, sink) for mark in marks)
             if not known:
                 begun = yield from tables.ask(FindTableVersion(sink, target.index))

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from cutwater.protocol.base.effects import FAILED, Procedure, Read, ReadMany, Send, Wait, insist
-from cutwater.protocol.base.log import MAX_READ, entries_after, entry_name, follow, newest_snapshot
+from cutwater.protocol.base.log import MAX_READ, entries_after, follow, newest_snapshot
+from cutwater.protocol.base.paths import entry_name
 from cutwater.protocol.base.records import JOURNAL, JournalBody
 from cutwater.protocol.member.journal import Journal
 from cutwater.protocol.replay import ReplaySession

@@ -16,9 +16,9 @@ from cutwater.protocol.base.barrier import Flags
 from cutwater.protocol.base.chain import Sealed
 from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.log import LogView
+from cutwater.protocol.base.paths import JOURNAL_PREFIX
 from cutwater.protocol.base.records import (
     JOURNAL,
-    JOURNAL_PREFIX,
     Aborted,
     Begun,
     Checkpoint,

@@ -26,7 +26,8 @@ from cutwater.protocol.base.effects import (
 )
 from cutwater.protocol.base.errors import GraphChanged, StoreError, UserError
 from cutwater.protocol.base.failures import FailureReason
-from cutwater.protocol.base.log import entry_name, follow
+from cutwater.protocol.base.log import follow
+from cutwater.protocol.base.paths import entry_name, manifest_name, state_copies_prefix
 from cutwater.protocol.base.records import (
     Aborted,
     BarrierAt,
@@ -35,9 +36,7 @@ from cutwater.protocol.base.records import (
     SinkSpec,
     StageReport,
     Topology,
-    checkpoint_prefix,
     encode,
-    manifest_name,
 )
 from cutwater.protocol.base.transitions import Table
 from cutwater.protocol.base.watermark import UNKNOWN, lowest
@@ -89,8 +88,7 @@ class Member:
     """The state that the actors of one member share.
 
     The shell sets `now_ms` before each resumption, spawns what `spawned` holds, ends what `ended` names,
-    and resumes the actors in `woken`, all after each resumption. (`query NAME` in there is not an actor of
-    ours: it says that the query's feed has changed.) `word` makes the word of an injector.
+    and resumes the actors in `woken`, all after each resumption. `word` makes the word of an injector.
     """
 
     def __init__(
@@ -176,7 +174,6 @@ class Member:
         for reader in self.topology.readers(stage):
             if reader in self.stages:
                 self.wake(f"stage {reader}")
-                self.wake(f"query {reader}")
 
     def tell_readers(self, stage: str) -> Procedure[None]:
         """The log of a hosted stage has grown: whoever reads it, here or elsewhere, looks again."""
@@ -435,7 +432,7 @@ class Member:
     def _report(self, begun: Begun, name: str, at: BarrierAt) -> Procedure[StageReport | None]:
         copy_to = None
         if begun.flags & Flags.FULL_SNAPSHOT:
-            copy_to = f"{checkpoint_prefix(begun.epoch, begun.checkpoint_id)}state/{name}/"
+            copy_to = state_copies_prefix(begun.epoch, begun.checkpoint_id, name)
         find = FindState(name, begun.generation, at.incarnation, at.batch, copy_to)
         files = yield find
         if files is FAILED:

@@ -37,8 +37,8 @@ from cutwater.protocol.base.effects import (
 )
 from cutwater.protocol.base.errors import StoreError
 from cutwater.protocol.base.log import follow
+from cutwater.protocol.base.paths import manifest_name, mark_name, mark_of, mark_prefix
 from cutwater.protocol.base.records import (
-    MARK_PREFIX,
     Batch,
     Checkpoint,
     JournalState,
@@ -48,9 +48,6 @@ from cutwater.protocol.base.records import (
     Topology,
     decode,
     decode_mark,
-    manifest_name,
-    mark_name,
-    mark_of,
     seal,
 )
 from cutwater.protocol.member.journal import Journal, timeline
@@ -218,7 +215,7 @@ def newest_mark(sink: str) -> Procedure[tuple[int, Published | None]]:
     """The journal index of the last thing that was done in a sink, 0 if nothing was: all up to it is settled. And the
     newest mark that can be read. (That a mark is there says that its entry is settled, whatever is in it.)"""
     while True:
-        names = [name for name in (yield from insist(List(f"{MARK_PREFIX}{sink}/"))) if mark_of(name)]
+        names = [name for name in (yield from insist(List(mark_prefix(sink)))) if mark_of(name)]
         for name in reversed(names):
             data = yield from insist(Read(name))
             if data is None and name == names[-1]:
@@ -234,7 +231,7 @@ def newest_mark(sink: str) -> Procedure[tuple[int, Published | None]]:
 def _index(name: str) -> int:
     found = mark_of(name)
     assert found is not None
-    return found[1]
+    return found.index
 
 
 def _mark_anew(sink: str, index: int, state: JournalState) -> Procedure[None]:
@@ -251,7 +248,7 @@ def _mark_anew(sink: str, index: int, state: JournalState) -> Procedure[None]:
 
 def is_settled(sink: str, index: int) -> Procedure[bool]:
     """Whether a mark says that a sink has done what the journal ordered at `index`, or gone beyond it."""
-    names = yield from insist(List(f"{MARK_PREFIX}{sink}/", mark_name(index - 1, sink)))
+    names = yield from insist(List(mark_prefix(sink), mark_name(index - 1, sink)))
     return any(mark_of(name) for name in names)
 
 

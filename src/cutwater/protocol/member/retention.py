@@ -11,7 +11,8 @@ from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
-from cutwater.protocol.base.records import Expired, JournalState, Manifest, StageState, checkpoint_of
+from cutwater.protocol.base.paths import channel_file_of, checkpoint_of, generation_of
+from cutwater.protocol.base.records import Expired, JournalState, Manifest, StageState
 from cutwater.protocol.member.journal import Fate, fate
 
 
@@ -55,11 +56,12 @@ def expire(
             for number, generation in state.generations.items()
             if number != state.generation
             and not any(state.committed[epoch].generation == number for epoch in kept)
-            and not any(of_generation(name) == number for name in named)
+            and not any(generation_of(name) == number for name in named)
             and is_settled(state, generation.index, settled)
         )
     )
-    pinned = tuple(sorted(n for n in named if of_generation(n) == state.generation and "/data/" in n))
+    rows = {name: found for name in named if (found := channel_file_of(name)) is not None}
+    pinned = tuple(sorted(name for name, file in rows.items() if file.generation == state.generation))
     return Expired(state.term, state.generation, gone, generations, floors, pinned)
 
 
@@ -74,12 +76,6 @@ def stage_floors(state: JournalState, head: Manifest) -> dict[str, int]:
             [head.stages[name].batch, *(r.consumed[name] for r in readers if name in r.consumed)]
         )
     return floors
-
-
-def of_generation(name: str) -> int | None:
-    """The generation to which an object below `stages/` belongs; `None` if it is none of ours."""
-    parts = name.split("/", 3)
-    return int(parts[2]) if len(parts) == 4 and parts[0] == "stages" and parts[2].isdecimal() else None
 
 
 def named_objects(manifests: Iterable[Manifest]) -> set[str]:
@@ -152,4 +148,4 @@ def is_leftover(state: JournalState, name: str) -> bool:
     """Whether an object may be deleted because it is of a checkpoint that is over and not kept. What somebody else
     has put there is none of ours."""
     found = checkpoint_of(name)
-    return found is not None and fate(state, found[0]) is Fate.OVER
+    return found is not None and fate(state, found.epoch) is Fate.OVER

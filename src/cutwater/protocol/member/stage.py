@@ -30,6 +30,7 @@ from cutwater.protocol.base.effects import (
 )
 from cutwater.protocol.base.errors import StoreError
 from cutwater.protocol.base.log import AppendPhase, append, compact, follow
+from cutwater.protocol.base.paths import generation_of, stage_prefix
 from cutwater.protocol.base.records import (
     BarrierAt,
     Batch,
@@ -50,7 +51,7 @@ from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.injector import PollHandle
 from cutwater.protocol.member.journal import Fate, Journal, fate
 from cutwater.protocol.member.publish import read_manifest
-from cutwater.protocol.member.retention import deletable_data, deletable_states, of_generation
+from cutwater.protocol.member.retention import deletable_data, deletable_states
 from cutwater.protocol.member.stage_log import StageLog, trimmed
 
 DRAIN = int(Flags.DRAIN)
@@ -409,11 +410,11 @@ class Stage:
         gone = deletable_data(state, self.name, self.log.state, data)
         gone += deletable_states(state, self.name, self.generation, self.log.state, states, named)
         if self.generation > 1:
-            names = yield from insist(List(f"stages/{self.name}/"))
+            names = yield from insist(List(stage_prefix(self.name)))
             gone += [
                 n
                 for n in names
-                if (g := of_generation(n)) and g not in state.generations and g < self.generation
+                if (g := generation_of(n)) and g not in state.generations and g < self.generation
             ]
         if gone:
             yield from insist(Delete(tuple(gone)))

@@ -13,16 +13,8 @@ import msgspec
 
 from cutwater.protocol.base.chain import Sealed
 from cutwater.protocol.base.log import LogView
-from cutwater.protocol.base.records import (
-    STAGE,
-    BarrierAt,
-    Batch,
-    Open,
-    StageBody,
-    StageSnapshot,
-    StageState,
-    stage_log_prefix,
-)
+from cutwater.protocol.base.paths import stage_log_prefix
+from cutwater.protocol.base.records import STAGE, BarrierAt, Batch, Open, StageBody, StageSnapshot, StageState
 
 
 def is_void(state: StageState, body: StageBody, index: int) -> bool:

@@ -12,6 +12,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.wire import Ack, Announcement
 from cutwater.sim.checker.chains import join
@@ -121,6 +122,6 @@ def _counts(trace: Trace, history: History, tables: Tables) -> dict[str, int]:
         "announcements sent": sum(isinstance(m, Announcement) for m in messages),
         "publishes": sum(isinstance(line, rec.Publishing) for line in made),
         "rewinds": sum(isinstance(line, rec.Rewinding) for line in made),
-        "marks": len({name for name, _ in trace.records if name.startswith(r.MARK_PREFIX)}),
+        "marks": len({name for name, _ in trace.records if name.startswith(paths.MARK_PREFIX)}),
         "deletions": lines[rec.Deletion],
     }

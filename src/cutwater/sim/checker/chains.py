@@ -7,6 +7,7 @@ emptied the place: a write that was long under way, or a sleeper's; it means not
 
 from __future__ import annotations
 
+from cutwater.protocol.base import paths
 from cutwater.protocol.base.chain import GENESIS
 from cutwater.sim.checker.evidence import At, Findings, Log, Trace, Variant
 from cutwater.store import recording as rec
@@ -58,12 +59,12 @@ def _came_too_late(trace: Trace, index: int, variant: Variant) -> bool:
 def _saw_a_snapshot(trace: Trace, index: int, at: At) -> bool:
     if not isinstance(at.line, rec.Creation | rec.Reading):
         return False  # who announces an entry knows that it stands there
-    prefix = at.line.name.rpartition("/")[0]
+    log = paths.log_prefix_of(at.line.name)
     for later in trace.processes[at.line.process][at.line.n :]:
         look = later.line
         if not isinstance(look, rec.Reading) or look.hash is None or look.name <= at.line.name:
             continue
-        if look.name.rpartition("/")[0] == prefix and (look.name, look.hash) in trace.records:
+        if paths.log_prefix_of(look.name) == log and (look.name, look.hash) in trace.records:
             return bool(trace.records[look.name, look.hash].snapshot > index)
     return False
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from cutwater.protocol.base import records as r
+from cutwater.protocol.base import paths
 from cutwater.sim.checker.evidence import At, Findings, Trace, log_of, place_of
 from cutwater.sim.checker.history import Commit, History
 from cutwater.store import recording as rec
@@ -22,10 +22,11 @@ def check_deletions(trace: Trace, history: History, findings: Findings) -> None:
             for name in at.line.names:
                 for commit in named.get(name, ()):
                     _check_over(history, name, commit.epoch, commit.index, at, findings, commit.lines)
-                of_checkpoint = r.checkpoint_of(name)
+                of_checkpoint = paths.checkpoint_of(name)
                 if of_checkpoint is not None:
-                    _check_over(history, name, *of_checkpoint, at, findings, ())
-                elif name.startswith(r.JOURNAL_PREFIX) or "/log/" in name:
+                    since = of_checkpoint.checkpoint_id
+                    _check_over(history, name, of_checkpoint.epoch, since, at, findings, ())
+                elif paths.log_prefix_of(name) is not None:
                     _check_entry(trace, history, name, at, findings)
 
 
@@ -53,8 +54,8 @@ def _check_over(
 
 def _check_entry(trace: Trace, history: History, name: str, at: At, findings: Findings) -> None:
     """An entry of a log goes only when a SNAPSHOT stands above it, or with its whole generation."""
-    journal = name.startswith(r.JOURNAL_PREFIX)
-    if not journal and int(name.split("/")[2]) in history.gone_generations:
+    journal = paths.journal_entry_of(name) is not None
+    if paths.generation_of(name) in history.gone_generations:
         return
     log, index = log_of(trace, name), place_of(name)
     if log.newest_snapshot > index:

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.chain import Codec, Entry, digest
 from cutwater.protocol.base.errors import PeerError, StoreError
-from cutwater.protocol.base.log import entry_name
+from cutwater.protocol.base.paths import entry_name
 from cutwater.protocol.base.wire import Announcement
 from cutwater.store import recording as rec
 
@@ -138,7 +139,7 @@ def _add(trace: Trace, at: At, findings: Findings) -> None:
         case rec.Creation() | rec.Reading() if line.hash is not None and line.record != rec.NOTHING:
             _add_record(trace, at, line.name, bytes(line.record), line.hash, findings)
         case rec.Received() if isinstance(line.message, Announcement) and _is_evidence(trace, line):
-            name, data = entry_name(r.JOURNAL_PREFIX, line.message.index), bytes(line.message.entry)
+            name, data = entry_name(paths.JOURNAL_PREFIX, line.message.index), bytes(line.message.entry)
             _add_record(trace, at, name, data, digest(data), findings)
         case _:
             pass
@@ -183,23 +184,28 @@ def _add_entry(log: Log, index: int, hashed: str, entry: Entry[Any], at: At) -> 
 
 def decode(name: str, data: bytes) -> Any:
     """The record in an object of this name. Raises `PeerError` or `StoreError` if it is none."""
-    if name.startswith(r.MARK_PREFIX):
+    if paths.mark_of(name) is not None:
         return r.decode(name, data, r.Published)
-    if name.startswith(r.CHECKPOINT_PREFIX):
+    if paths.manifest_of(name) is not None:
         return r.decode(name, data, r.Manifest)
-    codec: Codec[Any] = r.JOURNAL if name.startswith(r.JOURNAL_PREFIX) else r.STAGE
+    if paths.log_prefix_of(name) is None:
+        raise StoreError(f"no record has the name {name}")
+    codec: Codec[Any] = r.JOURNAL if paths.journal_entry_of(name) is not None else r.STAGE
     return codec.open(data).entry
 
 
 def log_of(trace: Trace, name: str) -> Log:
     """The log that an entry's object belongs to."""
-    if name.startswith(r.JOURNAL_PREFIX):
+    of = paths.stage_entry_of(name)
+    if of is None:
         return trace.journal
-    _, stage, generation, _ = name.split("/", 3)
-    key = stage, int(generation)
-    return trace.stages.setdefault(key, Log(f"log of {stage} in generation {generation}"))
+    key = of.stage, of.generation
+    return trace.stages.setdefault(key, Log(f"log of {of.stage} in generation {of.generation}"))
 
 
 def place_of(name: str) -> int:
     """The index in an entry's name."""
-    return int(name.rsplit("/", 1)[1].removesuffix(".json"))
+    of = paths.stage_entry_of(name)
+    index = of.index if of is not None else paths.journal_entry_of(name)
+    assert index is not None, f"{name} is not an entry of a log"
+    return index

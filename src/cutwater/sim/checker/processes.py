@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.chain import Entry
 from cutwater.protocol.base.wire import Ack, Announcement, Phase
@@ -96,7 +97,9 @@ class Walk:
             body = record.body
             self._entries.setdefault((type(body), body.epoch, body.checkpoint_id), (body, at))
         elif isinstance(record, Entry) and isinstance(record.body, r.BarrierAt | r.StageSnapshot):
-            self._know_barriers(name.split("/")[1], record.body)
+            of = paths.stage_entry_of(name)
+            assert of is not None
+            self._know_barriers(of.stage, record.body)
         elif isinstance(record, r.Published):  # a mark is evidence too: a table may forget
             self._transactions[record.sink].add(record.index)
 
@@ -111,7 +114,7 @@ class Walk:
     # --- the journal ----------------------------------------------------------------------------------
 
     def _append(self, name: str, record: object, at: At) -> None:
-        if name.startswith(r.JOURNAL_PREFIX) and isinstance(record, Entry):
+        if paths.journal_entry_of(name) is not None and isinstance(record, Entry):
             if record.body.term < self._term:
                 what = f"{self._process} appends in term {record.body.term}, after term {self._term}"
                 self._findings.wrong("fenced", what, at)
@@ -123,7 +126,7 @@ class Walk:
         if key in self._judged:
             return
         self._judged.add(key)
-        manifest = r.manifest_name(body.epoch, body.checkpoint_id)
+        manifest = paths.manifest_name(body.epoch, body.checkpoint_id)
         if (manifest, body.manifest) not in self._stands:
             what = f"epoch {body.epoch} is committed before its manifest stands in the store"
             self._findings.wrong("manifest", what, *lines)

@@ -17,7 +17,7 @@ import msgspec
 
 from cutwater.protocol.base.errors import StoreError
 from cutwater.sinks.schemas import leaves
-from cutwater.store.stores import Store
+from cutwater.store.contract import Store
 
 LOG = "_delta_log/"
 KEEPS_LOG = "delta.enableExpiredLogCleanup"

@@ -31,9 +31,10 @@ from cutwater.sinks.contract import (
     sync,
 )
 from cutwater.sinks.delta import log
-from cutwater.sinks.footers import read_footers, statistics
+from cutwater.sinks.footers import Footer, statistics
 from cutwater.sinks.schemas import misfit, plain, unfit_for_delta, unfit_to_partition
-from cutwater.store.stores import Store, open_place
+from cutwater.store.contract import Store
+from cutwater.store.opening import open_place
 
 CHECKPOINT_EVERY = 100
 HISTORY_MS = 30 * 24 * 3_600_000
@@ -233,12 +234,14 @@ class DeltaSink(Sink):
         if not self._is_next(expected_version, transaction):
             return None
         self._check_fit()
-        footers = read_footers(self._files, files)
+        footers = self._footers.check(self._files, files)
         added = [self._add(name, footer) for name, footer in zip(files, footers, strict=True)]
         info = log.commit_info("STREAMING UPDATE", epoch, outputMode="Append", queryId=self._app)
         version = self._commit(expected_version, transaction, info, added)
-        if version is not None and (version + 1) % CHECKPOINT_EVERY == 0:
-            self._checkpoint()
+        if version is not None:
+            self._footers.forget(files)
+            if (version + 1) % CHECKPOINT_EVERY == 0:
+                self._checkpoint()
         return version
 
     def rewind(
@@ -262,11 +265,9 @@ class DeltaSink(Sink):
         name = log.commit_name(expected_version + 1)
         return expected_version + 1 if self._files.create(name, log.encode_commit(actions)) else None
 
-    def _add(self, name: str, footer: Any) -> dict[str, Any]:
-        size = self._files.size(name)
-        if size is None:
-            raise SinkFailed(f"the staged file {name} vanished while it was being published")
-        return log.add_action(name, size, partition_values(name, self.partition_by), statistics(footer))
+    def _add(self, name: str, footer: Footer) -> dict[str, Any]:
+        values = partition_values(name, self.partition_by)
+        return log.add_action(name, footer.size, values, statistics(footer.metadata))
 
     def _restore(self, table: DeltaTable, transaction: int, to_version: int) -> int | None:
         """Takes rows back, in one commit right behind the version that `table` shows."""

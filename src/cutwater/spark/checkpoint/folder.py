@@ -18,7 +18,18 @@ from typing import TypeVar
 
 from cutwater.protocol.base.chain import digest
 from cutwater.protocol.base.errors import StoreError
-from cutwater.spark.checkpoint.leaves import SOURCES, Leaf, parse_leaves
+from cutwater.protocol.base.paths import (
+    BASE,
+    COMPLETE,
+    SOURCES,
+    batch_file_name,
+    batch_file_of,
+    batch_files_prefix,
+    source_log_name,
+    source_log_of,
+)
+from cutwater.protocol.base.records import Prepared
+from cutwater.spark.checkpoint.leaves import Leaf, parse_leaves
 from cutwater.spark.checkpoint.offsets import (
     STARTED,
     Commit,
@@ -29,7 +40,6 @@ from cutwater.spark.checkpoint.offsets import (
     starting_plan,
 )
 from cutwater.spark.checkpoint.source_logs import (
-    COMPACT,
     can_start,
     is_file_log,
     needed_entries,
@@ -46,13 +56,9 @@ from cutwater.spark.checkpoint.state_files import (
     stores_of,
     version_of,
 )
-from cutwater.store.stores import Store
+from cutwater.store.contract import Store
 
-BASE = "cutwater/base.json"
-COMPLETE = "cutwater/complete"
 OPERATOR = re.compile(r"state/(\d+)/_metadata/(?:metadata|v2/(\d+))")
-_BATCH = re.compile(r"(offsets|commits|prepared)/(-?\d+)(?:\.json)?")
-_SOURCE_LOG = re.compile(r"sources/(\d+)/(\d+)(?:\.compact)?")
 _SCHEMA = re.compile(r"state/\d+/_stateSchema/.+/(\d+)_[^/]+")
 
 T = TypeVar("T")
@@ -69,6 +75,8 @@ class Cache:
     tables: dict[str, list[str]] = field(default_factory=dict)
     operators: dict[str, list[Place]] = field(default_factory=dict)
     bases: dict[str, int] = field(default_factory=dict)
+    lowest: dict[str, int] = field(default_factory=dict)
+    prepared: dict[str, Prepared] = field(default_factory=dict)
     seen: dict[str, int] = field(default_factory=dict)
     stateful: dict[str, bool] = field(default_factory=dict)
     """By folder whether its query keeps state."""
@@ -76,7 +84,7 @@ class Cache:
 
 def is_lasting(name: str) -> bool:
     """Whether a file in a folder is of no batch: every batch after it needs it."""
-    of_batch = _BATCH.fullmatch(name) or _SOURCE_LOG.fullmatch(name) or split_name(name)
+    of_batch = batch_file_of(name) or source_log_of(name) or split_name(name)
     return not of_batch and name != COMPLETE
 
 
@@ -98,10 +106,11 @@ class Voucher:
         """By name in the folder, where `data` is the plan of the batch."""
         if self._lasting is None:
             names = (name.removeprefix(self._prefix) for name in self._store.list(self._prefix))
-            self._lasting = self._read([name for name in names if is_lasting(name)])
-            before = self._store.read(f"{self._prefix}offsets/{batch - 1}") if batch > 0 else None
-            self._before = (f"offsets/{batch - 1}", before) if before is not None else None
-        name = f"offsets/{batch}"
+            self._lasting = self._read([name for name in names if is_lasting(name) and name != BASE])
+            name = batch_file_name("offsets", batch - 1)
+            before = self._store.read(self._prefix + name) if batch > 0 else None
+            self._before = (name, before) if before is not None else None
+        name = batch_file_name("offsets", batch)
         plans = dict([self._before] if self._before is not None else [])
         entries = self._log_entries(parse_offsets(name, data))
         self._before = name, data
@@ -114,15 +123,15 @@ class Voucher:
         for number, place in self._places.items():
             upto, after = plan.log_offset(place), before.log_offset(place) if before is not None else None
             if upto is None:  # no file source: it has written where it began, and never anything else
-                begun = f"sources/{number}/0"
+                begun = source_log_name(number, 0)
                 self._known |= self._read([begun]) if begun not in self._known else {}
                 needed |= {begun: self._known[begun]} if begun in self._known else {}
                 continue
             new = range(0 if after is None else after + 1, upto + 1)
-            found = self._read([f"sources/{number}/{e}{end}" for e in new for end in ("", COMPACT)])
+            found = self._read([source_log_name(number, e, c) for e in new for c in (False, True)])
             self._known |= found
             log = self._logs[number]
-            log.update({int(name.split("/")[2].removesuffix(COMPACT)): name for name in found})
+            log.update({of.entry: name for name in found if (of := source_log_of(name)) is not None})
             kept = needed_entries(log, after, upto)
             for entry in log.keys() - kept:
                 self._known.pop(log.pop(entry))
@@ -153,11 +162,11 @@ class SparkFolder:
             self._add(name.removeprefix(prefix))
 
     def _add(self, name: str) -> None:
-        if match := _BATCH.fullmatch(name):
-            batches: set[int] = getattr(self, match[1])
-            batches.add(int(match[2]))
-        elif match := _SOURCE_LOG.fullmatch(name):
-            self._logs[int(match[1])][int(match[2])] = name
+        if of_batch := batch_file_of(name):
+            batches: set[int] = getattr(self, of_batch.kind)
+            batches.add(of_batch.batch)
+        elif entry := source_log_of(name):
+            self._logs[entry.source][entry.entry] = name
         elif match := OPERATOR.fullmatch(name):
             self._operators[int(match[1])][int(match[2] or 0)] = name
         elif match := _SCHEMA.fullmatch(name):
@@ -175,12 +184,12 @@ class SparkFolder:
     def _commit(self, batch: int) -> Commit | None:
         if batch not in self.commits:
             return None
-        return self._known(self._cache.commits, f"commits/{batch}", parse_commit)
+        return self._known(self._cache.commits, batch_file_name("commits", batch), parse_commit)
 
     def _plan(self, batch: int) -> Offsets | None:
         if batch not in self.offsets:
             return None
-        return self._known(self._cache.offsets, f"offsets/{batch}", parse_offsets)
+        return self._known(self._cache.offsets, batch_file_name("offsets", batch), parse_offsets)
 
     def _tables(self, snapshot: str) -> list[str]:
         if not snapshot.endswith(".zip"):
@@ -213,7 +222,8 @@ class SparkFolder:
         before = batch - 1 if batch else 0
         if plan is None or before not in self.offsets or batch not in self.commits:
             return None
-        names = {f"offsets/{batch}", f"offsets/{before}", f"commits/{batch}"}
+        names = {batch_file_name("offsets", number) for number in (before, batch)}
+        names.add(batch_file_name("commits", batch))
         names.update(name for name in self._whole if batch >= 0 or not name.startswith("state/"))
         names.update(name for name, since in self._schemas.items() if since <= batch)
         for source in self._with_log(plan):
@@ -236,7 +246,7 @@ class SparkFolder:
             if chain is None:
                 return None
             names.update(self._stores[place].files(chain))
-            names.update(f"commits/{key.version - 1}" for key in chain.used())
+            names.update(batch_file_name("commits", key.version - 1) for key in chain.used())
         return names
 
     def _entries(self, source: int, batch: int) -> set[int]:
@@ -284,7 +294,8 @@ class SparkFolder:
                 f"the positions of batch {last} are gone from {self.prefix}; restore another checkpoint"
             )
         lines = starting_plan(plan, consumed)
-        return {"offsets/-2": lines, "offsets/-1": lines, "commits/-1": STARTED}
+        plans = {batch_file_name("offsets", number): lines for number in (-2, -1)}
+        return {**plans, batch_file_name("commits", -1): STARTED}
 
     def logs_written_anew(self, setting: int) -> tuple[set[str], dict[str, bytes]]:
         """The files of source logs with which Spark must not start, and by name what to put in their place: those that it
@@ -316,17 +327,18 @@ class SparkFolder:
         plan, commit = self._plan(last), self._commit(last)
         if plan is None or commit is None or len(plan.native) < len(plan.sources):
             return {}
-        data = self._store.read(f"{self.prefix}offsets/{last}")
+        name = batch_file_name("offsets", last)
+        data = self._store.read(self.prefix + name)
         if data is None or not self._operators or commit.watermark_ms <= plan.watermark_ms:
             return {}
-        return {f"offsets/{last + 1}": next_plan(f"offsets/{last}", data, commit.watermark_ms, now_ms)}
+        return {batch_file_name("offsets", last + 1): next_plan(name, data, commit.watermark_ms, now_ms)}
 
     # --- which batches need a file --------------------------------------------------------------------
 
     def spans(self, live: bool) -> Spans:
         """Which batches need each file. Where a query runs (`live`) that can be batches to come."""
         # Listed after the snapshots: a checkpoint that did without one of them is of one of these batches.
-        for name in self._store.list(f"{self.prefix}commits/"):
+        for name in self._store.list(self.prefix + batch_files_prefix("commits")):
             self._add(name.removeprefix(self.prefix))
         newest = max(self.commits, default=-1)
 
@@ -341,11 +353,11 @@ class SparkFolder:
             if (version := version_of(name)) is not None:
                 chains[version - 1] = max(chains.get(version - 1, -1), until)
         for batch in self.commits:
-            spans[f"commits/{batch}"] = batch, max(batch + 1, chains.get(batch, -1))
+            spans[batch_file_name("commits", batch)] = batch, max(batch + 1, chains.get(batch, -1))
         for batch in self.offsets:
-            spans[f"offsets/{batch}"] = batch, batch + 1
+            spans[batch_file_name("offsets", batch)] = batch, batch + 1
         for batch in self.prepared:
-            spans[f"prepared/{batch}.json"] = batch, batch
+            spans[batch_file_name("prepared", batch)] = batch, batch
         for source in self._logs:
             spans.update(self._log_spans(source))
         for versions in self._operators.values():

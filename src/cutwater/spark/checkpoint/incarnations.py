@@ -9,7 +9,6 @@ batches from there; how far its sources had been read is in it all the same, see
 
 from __future__ import annotations
 
-import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,16 +19,30 @@ import msgspec
 
 from cutwater.protocol.base.chain import digest
 from cutwater.protocol.base.errors import StoreError
+from cutwater.protocol.base.paths import (
+    BASE,
+    COMPLETE,
+    SOURCES,
+    batch_file_name,
+    batch_file_of,
+    channel_file_of,
+    channel_prefix,
+    source_logs_prefix,
+    spark_file_of,
+    spark_folders_prefix,
+    spark_prefix,
+    state_copy_of,
+)
 from cutwater.protocol.base.records import Prepared, StageReport, decode, seal
 from cutwater.protocol.base.watermark import Watermark, WatermarkKind
 from cutwater.protocol.member.retention import Stored
-from cutwater.spark.checkpoint.folder import BASE, COMPLETE, OPERATOR, Cache, SparkFolder, is_lasting
-from cutwater.spark.checkpoint.leaves import SOURCES, Leaf, refuse_changed
+from cutwater.spark.checkpoint.folder import OPERATOR, Cache, SparkFolder, is_lasting
+from cutwater.spark.checkpoint.leaves import Leaf, refuse_changed
 from cutwater.spark.checkpoint.offsets import parse_commit
 from cutwater.spark.checkpoint.source_logs import DEFAULT_INTERVAL
 from cutwater.spark.checkpoint.state_files import FOREVER, moved_metadata, split_name
 from cutwater.store import failpoints
-from cutwater.store.stores import Store, StoreUnavailable
+from cutwater.store.contract import Store, StoreUnavailable
 
 __all__ = [
     "Cache",
@@ -42,13 +55,9 @@ __all__ = [
     "find_stored",
     "list_folders",
     "make_folder",
-    "spark_prefix",
     "write_prepared",
 ]
 
-_IN_PLACE = re.compile(r"stages/[^/]+/\d+/spark/\d+/(.+)")
-_COPIED = re.compile(r"checkpoints/[^/]+/state/[^/]+/(.+)")
-_ATTEMPT = re.compile(r"(\d+)-(\d+)-[^/]*/.+")
 _SIDE_BY_SIDE = 16
 IDENTITY = ("metadata", SOURCES)
 """The files that say which query it is, and what it reads."""
@@ -74,16 +83,10 @@ class Complete(msgspec.Struct, frozen=True):
     folder: str = ""
 
 
-def spark_prefix(stage: str, generation: int, incarnation: int) -> str:
-    """Where an incarnation's Spark folder lies."""
-    return f"stages/{stage}/{generation}/spark/{incarnation}/"
-
-
 def list_folders(store: Store, stage: str, generation: int) -> list[int]:
     """The incarnations whose folder is complete."""
-    prefix = f"stages/{stage}/{generation}/spark/"
-    names = (name.removeprefix(prefix).partition("/") for name in store.list(prefix))
-    return sorted(int(number) for number, _, rest in names if rest == COMPLETE and number.isdecimal())
+    files = (spark_file_of(name) for name in store.list(spark_folders_prefix(stage, generation)))
+    return sorted(file.incarnation for file in files if file is not None and file.file == COMPLETE)
 
 
 def base_of(store: Store, stage: str, generation: int, incarnation: int, cache: Cache | None = None) -> int:
@@ -95,6 +98,13 @@ def _base(store: Store, prefix: str, cache: Cache) -> int:
     if prefix not in cache.bases:
         cache.bases[prefix] = _read(store, prefix + BASE, Base).base
     return cache.bases[prefix]
+
+
+def _lowest(store: Store, prefix: str, cache: Cache) -> int:
+    """The first batch at which the stage can be cut with what is in a folder."""
+    if prefix not in cache.lowest:
+        cache.lowest[prefix] = _mark(prefix, _read(store, prefix + COMPLETE, Complete)).lowest
+    return cache.lowest[prefix]
 
 
 def _read(store: Store, name: str, kind: type[T]) -> T:
@@ -122,28 +132,35 @@ def write_prepared(
 ) -> None:
     """Makes the record of a batch durable; to be called before Spark commits the batch."""
     base = base_of(store, stage, generation, incarnation, cache)
-    name = f"{spark_prefix(stage, generation, incarnation)}prepared/{record.batch - base - 1}.json"
+    folder = spark_prefix(stage, generation, incarnation)
+    name = folder + batch_file_name("prepared", record.batch - base - 1)
     data = seal(record)
     if not store.create(name, data) and store.read(name) != data:
         raise StoreError(
             f"{name} exists already: two queries work in the same Spark folder; stop one of them"
         )
+    if cache is not None:
+        cache.prepared[name] = record
 
 
 def committed(
     store: Store, stage: str, generation: int, incarnation: int, batch: int, cache: Cache | None = None
 ) -> Prepared | None:
-    """The prepared record of a batch that the log does not have yet, if Spark has committed the batch."""
+    """The prepared record of a batch that the log does not have yet, if Spark has committed the batch. With the cache
+    of who wrote the record, it is not read again."""
     prefix = spark_prefix(stage, generation, incarnation)
     number = batch - base_of(store, stage, generation, incarnation, cache) - 1
-    commit = store.read(f"{prefix}commits/{number}") if number >= 0 else None
+    commit_name = prefix + batch_file_name("commits", number)
+    commit = store.read(commit_name) if number >= 0 else None
     if commit is None:
         return None
-    name = f"{prefix}prepared/{number}.json"
-    data = store.read(name)
-    if data is None and max(list_folders(store, stage, generation), default=0) > incarnation:
-        return None  # superseded, and cleaned up after
-    record = decode(name, data, Prepared) if data is not None else None
+    name = prefix + batch_file_name("prepared", number)
+    record = cache.prepared.get(name) if cache is not None else None
+    if record is None:
+        data = store.read(name)
+        if data is None and max(list_folders(store, stage, generation), default=0) > incarnation:
+            return None  # superseded, and cleaned up after
+        record = decode(name, data, Prepared) if data is not None else None
     if record is None or record.batch != batch:
         raise StoreError(
             f"Spark has committed batch {batch} of stage {stage}, and the record of what it did, {name}, "
@@ -152,7 +169,7 @@ def committed(
     watermark = record.watermark
     if watermark.kind is not WatermarkKind.NONE and not _has_state(store, prefix, cache):
         # Without state nothing waits for a watermark: the one that this batch leaves behind holds already.
-        reached_ms = parse_commit(f"{prefix}commits/{number}", commit).watermark_ms
+        reached_ms = parse_commit(commit_name, commit).watermark_ms
         watermark = Watermark(WatermarkKind.KNOWN, reached_ms) if reached_ms > 0 else watermark
     return msgspec.structs.replace(record, commit=digest(commit), watermark=watermark)
 
@@ -197,6 +214,7 @@ def make_folder(
     log_interval: int = DEFAULT_INTERVAL,
     commit: str = "",
     reset: bool = False,
+    cache: Cache | None = None,
 ) -> None:
     """Makes an incarnation's folder: from the folder of incarnation `source`, up to the last batch that Spark
     has committed there; or, without one, from the files that `report` names; or empty. With `reset` nothing is taken
@@ -212,7 +230,7 @@ def make_folder(
     store.delete(store.list(prefix))
     if source is not None:
         origin = spark_prefix(stage, generation, source)
-        names, known, mark = _to_take_over(store, origin, last, report, commit)
+        names, known, mark = _to_take_over(store, origin, last, report, commit, cache)
         gone, there = _fill(store, prefix, {name: origin + name for name in names}, log_interval)
         if gone:
             raise StoreError(
@@ -276,15 +294,20 @@ def check_newest(
 
 
 def _to_take_over(
-    store: Store, origin: str, last: int | None, report: StageReport | None, commit: str = ""
+    store: Store,
+    origin: str,
+    last: int | None,
+    report: StageReport | None,
+    commit: str = "",
+    known_before: Cache | None = None,
 ) -> tuple[list[str], dict[str, str], Complete]:
     """The files of a folder that its successor needs, the checksums that are known of them, and the successor's
-    mark."""
+    mark. Spark's files are read anew, whatever is known of them: the successor starts from what is there."""
     cache = Cache()
     made = _mark(origin, _read(store, origin + COMPLETE, Complete))
     lasting = (origin + name for name in made.checksums if is_lasting(name))
     folder = SparkFolder(store, origin, cache, {*store.list(origin), *lasting})
-    base = _base(store, origin, cache)
+    base = _base(store, origin, known_before or cache)
     start = made.batch - base - 1
     upto = folder.last_committed(start)
     if last is not None and upto + base + 1 < last:
@@ -294,7 +317,7 @@ def _to_take_over(
         )
     prepared = {batch for batch in folder.prepared if batch <= upto}
     lowest = last - base - 1 if last is not None else min(prepared, default=upto + 1) - 1
-    names = {BASE, *(f"prepared/{batch}.json" for batch in prepared if batch > lowest)}
+    names = {BASE, *(batch_file_name("prepared", batch) for batch in prepared if batch > lowest)}
     for batch in range(max(lowest, folder.first), upto + 1):
         needed = folder.needed(batch)
         if needed is None and batch == upto:
@@ -304,12 +327,12 @@ def _to_take_over(
         names |= needed or set()
     known = {n.removeprefix(origin): c for n, c in report.state.items()} if report is not None else {}
     for batch in sorted(prepared & set(range(max(lowest, 0), upto + 1))):
-        known |= _read(store, f"{origin}prepared/{batch}.json", Prepared).checksums
+        known |= _read(store, origin + batch_file_name("prepared", batch), Prepared).checksums
     if last is not None and commit:
-        known[f"commits/{last - base - 1}"] = commit
+        known[batch_file_name("commits", last - base - 1)] = commit
     known |= made.checksums  # last: what was written anew here is not what a record from before says
     for name in names:
-        if name.startswith("commits/"):
+        if (of := batch_file_of(name)) is not None and of.kind == "commits":
             parse_commit(origin + name, store.read(origin + name) or b"")
     names |= {name for name in made.checksums if name.endswith(".crc") and name.removesuffix(".crc") in names}
     small = [name for name in names if _is_small(name) and name in known]
@@ -371,7 +394,9 @@ def _fill(
         written |= folder.due_plan(int(time.time() * 1000))
     else:
         written |= folder.first_plan(consumed)
-        replaced |= {name for name in files if not (name in IDENTITY or name.startswith("sources/"))}
+        replaced |= {
+            name for name in files if not (name in IDENTITY or name.startswith(source_logs_prefix()))
+        }
     copied = files.keys() - replaced
     _side_by_side(copy, sorted(copied))
     for name, data in written.items():
@@ -391,10 +416,10 @@ def _copy(store: Store, source: str, prefix: str, name: str) -> None:
 
 
 def _name_in_folder(name: str) -> str:
-    match = _IN_PLACE.fullmatch(name) or _COPIED.fullmatch(name)
-    if match is None:
+    of = spark_file_of(name) or state_copy_of(name)
+    if of is None:
         raise StoreError(f"{name} is listed as a state file, and is not below a Spark folder or a checkpoint")
-    return match[1]
+    return of.file
 
 
 def _side_by_side(act: Callable[[T], R], items: Sequence[T]) -> list[R]:
@@ -458,37 +483,33 @@ def find_stored(
 ) -> tuple[list[Stored], list[Stored]]:
     """What lies below a stage's folder: its channel files, and its state files with the batches that need
     them. `cache` must be the same in every call of a process: it knows since when a snapshot is there."""
-    prefix = f"stages/{stage}/{generation}/"
     data = []
-    for name in store.list(f"{prefix}data/"):
-        if match := _ATTEMPT.fullmatch(name.removeprefix(f"{prefix}data/")):
-            data.append(Stored(name, int(match[1]), int(match[2])))
-    names = store.list(f"{prefix}spark/")
+    for name in store.list(channel_prefix(stage, generation)):
+        if of := channel_file_of(name):
+            data.append(Stored(name, of.attempt.incarnation, of.attempt.batch))
+    names = store.list(spark_folders_prefix(stage, generation))
     folders: dict[int, list[str]] = defaultdict(list)
     for name in names:
-        number, inside, _ = name.removeprefix(f"{prefix}spark/").partition("/")
-        if inside and number.isdecimal():
-            folders[int(number)].append(name)
+        if (file := spark_file_of(name)) is not None:
+            folders[file.incarnation].append(name)
     states: list[Stored] = []
     for incarnation, files in folders.items():
         if incarnation <= last_incarnation:
-            states += _stored(
-                store, spark_prefix(stage, generation, incarnation), files, last_incarnation, cache
-            )
-    _forget(cache, f"{prefix}spark/", set(names))
+            prefix = spark_prefix(stage, generation, incarnation)
+            states += _stored(store, prefix, incarnation, files, last_incarnation, cache)
+    _forget(cache, spark_folders_prefix(stage, generation), set(names))
     return data, states
 
 
-def _stored(store: Store, prefix: str, files: list[str], last: int, cache: Cache) -> list[Stored]:
-    incarnation = int(prefix.split("/")[-2])
-    begun, complete = store.read_many([prefix + BASE, prefix + COMPLETE])
-    if begun is None or complete is None:
+def _stored(
+    store: Store, prefix: str, incarnation: int, files: list[str], last: int, cache: Cache
+) -> list[Stored]:
+    if not {prefix + BASE, prefix + COMPLETE} <= set(files):
         return (
             [Stored(name, incarnation, -1, -1, unknown=True) for name in files] if incarnation < last else []
         )
     try:
-        base = decode(prefix + BASE, begun, Base).base
-        lowest = _mark(prefix, decode(prefix + COMPLETE, complete, Complete)).lowest
+        base, lowest = _base(store, prefix, cache), _lowest(store, prefix, cache)
         spans = SparkFolder(store, prefix, cache, files).spans(live=incarnation == last)
     except StoreError:
         if incarnation < last:

@@ -15,8 +15,6 @@ from cutwater.protocol.base.chain import digest
 from cutwater.protocol.base.errors import StoreError
 from cutwater.spark.checkpoint.offsets import position_in
 
-SOURCES = "cutwater/sources.json"
-
 PLACES = (
     "path", "table", "subscribe", "subscribepattern", "assign", "topic", "topics", "stream", "streamname", "queue",
     "host", "port", "dbtable",

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from cutwater.protocol.base.errors import StoreError
+from cutwater.protocol.base.paths import source_log_name, source_log_of
 
 SETTING = "spark.sql.streaming.fileSource.log.compactInterval"
 DEFAULT_INTERVAL = 10
-COMPACT = ".compact"
 KEPT = 2
 """How many `.compact` files say what the interval is."""
 
@@ -48,7 +48,7 @@ def can_start(log: Log, setting: int) -> bool:
     last = max(log)
     first = max(0, (last + 1) // interval * interval - 1)
     return all(
-        entry in log and log[entry].endswith(COMPACT) == _is_compact(entry, interval)
+        entry in log and _is_compact_file(log[entry]) == _is_compact(entry, interval)
         for entry in range(first, last + 1)
     )
 
@@ -58,20 +58,24 @@ def written_anew(
 ) -> dict[str, bytes]:
     """The same log, by name, as Spark would have written it with this setting. It can be cut wherever `lowest` or more
     has been read. `contents`: what the log has below `prefix`."""
-    folder = log[max(log)].rpartition("/")[0]
     last = max(log)
+    of = source_log_of(log[last])
+    assert of is not None
     lines = [line for name, data in contents.items() for line in _lines(prefix + name, data)]
     if {entry for entry, _ in lines} != set(range(last + 1)):
         raise StoreError(
-            f"the source log {prefix}{folder} does not have all of its entries up to {last}; restore another checkpoint"
+            f"the log of source {of.source} in {prefix} does not have all of its entries up to {last}; restore another "
+            "checkpoint"
         )
     found: dict[str, bytes] = {}
     begin = (lowest + 1) // setting * setting - 1
     for entry in range(max(begin - setting, 0), last + 1):
         if _is_compact(entry, setting):
-            found[f"{folder}/{entry}{COMPACT}"] = _text(line for of, line in lines if of <= entry)
+            found[source_log_name(of.source, entry, compact=True)] = _text(
+                line for of, line in lines if of <= entry
+            )
         elif entry > begin:
-            found[f"{folder}/{entry}"] = _text(line for of, line in lines if of == entry)
+            found[source_log_name(of.source, entry)] = _text(line for of, line in lines if of == entry)
     return found
 
 
@@ -89,7 +93,7 @@ def needed_to_rewrite(log: Log) -> range:
 
 
 def _compacted(log: Log, upto: int | None = None) -> list[int]:
-    return sorted(e for e, name in log.items() if name.endswith(COMPACT) and (upto is None or e <= upto))
+    return sorted(e for e, name in log.items() if _is_compact_file(name) and (upto is None or e <= upto))
 
 
 def _is_compact(entry: int, interval: int) -> bool:
@@ -122,3 +126,8 @@ def _lines(name: str, data: bytes) -> list[tuple[int, bytes]]:
 
 def _text(lines: Iterable[bytes]) -> bytes:
     return b"\n".join([b"v1", *lines])
+
+
+def _is_compact_file(name: str) -> bool:
+    of = source_log_of(name)
+    return of is not None and of.compact

@@ -1,0 +1,252 @@
+"""A store in a local folder. What is created is synced to the disk before anybody is told that it is there."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from io import FileIO
+from pathlib import Path
+from typing import TypeVar
+from uuid import uuid4
+
+from cutwater.protocol.base.errors import StoreError
+from cutwater.store.contract import TEMP, Contents, NameLists, Names, StoreUnavailable, check_name
+
+T = TypeVar("T")
+
+_TEMP_SECONDS = 3600
+_TEMP_FOLDERS = 64
+_ATTEMPTS = 100
+_NO_LINK = (errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS)
+
+
+class LocalStore:
+    """A folder on a local or shared file system with hard links."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.url = self.root.as_uri()
+        self._folder = str(self.root)
+        self._temp = self.root / TEMP
+        self._mark = self._temp if self._temp.is_dir() else self.root
+        self._synced: set[str] = set()
+
+    def create(self, name: str, data: bytes) -> bool:
+        place = f"{self._folder}/{check_name(name)}"
+        folder = os.path.dirname(place)
+        with self._temp_file(data, sync=True) as temp:
+            try:
+                self._inside(folder, lambda: os.link(temp, place))
+                created = True
+            except FileExistsError:
+                created = False
+        # Also when it exists: that may be our own earlier try, whose sync failed.
+        self._sync(folder)
+        return created
+
+    def put(self, name: str, data: bytes) -> None:
+        place = self.path(name)
+        with self._temp_file(data, sync=False) as temp:
+            self._inside(str(place.parent), lambda: os.replace(temp, place))
+
+    def read(self, name: str) -> bytes | None:
+        try:
+            with open(f"{self._folder}/{check_name(name)}", "rb", buffering=0) as file:
+                return file.read()
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            self._check_root()
+            return None
+
+    def read_many(self, names: Sequence[str]) -> Contents:
+        return [self.read(name) for name in names]
+
+    def list(self, prefix: str, after: str = "") -> Names:
+        check_name(prefix + "x")
+        found = []
+        folders = [prefix[: prefix.rfind("/") + 1]]
+        while folders:
+            folder = folders.pop()
+            try:
+                entries = os.scandir(f"{self._folder}/{folder}")
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            with entries:
+                for entry in entries:
+                    name = folder + entry.name
+                    if entry.name.startswith(".") or not name.startswith(prefix):
+                        continue
+                    if entry.is_dir():
+                        below = name + "/"
+                        if below > after or after.startswith(below):
+                            folders.append(below)
+                    elif name > after:
+                        found.append(name)
+        if not found:
+            self._check_root()
+        return sorted(found)
+
+    def list_many(self, places: Sequence[tuple[str, str]]) -> NameLists:
+        return [self.list(prefix, after) for prefix, after in places]
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Removes the `.crc` that Hadoop put beside a file too, and folders that are left empty."""
+        folders = set()
+        for name in names:
+            place = self.path(name)
+            for file in (place, place.with_name(f".{place.name}.crc")):
+                with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                    file.unlink()
+            folders.add(place.parent)
+        self._check_root()
+        for folder in sorted(folders, reverse=True):
+            self._prune(folder)
+
+    def exists(self, name: str) -> bool:
+        return self.size(name) is not None
+
+    def size(self, name: str) -> int | None:
+        place = self.path(name)
+        if place.is_file():
+            with suppress(FileNotFoundError):
+                return place.stat().st_size
+        self._check_root()
+        return None
+
+    def copy(self, source: str, target: str) -> None:
+        """A hard link, or a copy where links do not work."""
+        origin, place = self.path(source), self.path(target)
+        if not origin.is_file():
+            raise FileNotFoundError(errno.ENOENT, "nothing to copy: no such object", str(origin))
+        try:
+            self._inside(str(place.parent), lambda: os.link(origin, place))
+        except FileExistsError:
+            return
+        except OSError as error:
+            if error.errno not in _NO_LINK:
+                raise
+            with self._temp_file(b"", sync=False) as temp:
+                shutil.copyfile(origin, temp)
+                self._inside(str(place.parent), lambda: os.replace(temp, place))
+
+    def checksum(self, name: str) -> str | None:
+        place = self.path(name)
+        try:
+            with place.open("rb") as file:
+                os.fsync(file.fileno())
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            self._sync(str(place.parent))
+            return digest
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            self._check_root()
+            return None
+
+    def path(self, name: str) -> Path:
+        return self.root / check_name(name)
+
+    def spark_url(self, name: str) -> str:
+        return f"file://{self.path(name)}"  # Hadoop reads its paths literally: nothing is escaped
+
+    def check_writable(self) -> None:
+        """Writes as `create` does, and clears away what processes that were killed have left behind."""
+        probe = f"{TEMP}/{uuid4().hex}"
+        self.create(probe, b"")
+        now = self.path(probe).stat().st_mtime  # of the file system's clock, which may be another machine's
+        self.path(probe).unlink(missing_ok=True)
+        for folder, _, files in os.walk(self._temp):
+            for temp in (Path(folder, file) for file in files):
+                with suppress(FileNotFoundError):
+                    if temp.stat().st_mtime < now - _TEMP_SECONDS:
+                        temp.unlink()
+
+    @contextmanager
+    def _temp_file(self, data: bytes, *, sync: bool) -> Iterator[str]:
+        # Several folders: in one that all processes share they would wait for each other.
+        folder = f"{self._folder}/{TEMP}/{os.getpid() % _TEMP_FOLDERS}"
+        temp = f"{folder}/{uuid4().hex}"
+        file = self._inside(folder, lambda: FileIO(temp, "x"))
+        try:
+            with file:
+                left = memoryview(data)
+                while left:
+                    left = left[file.write(left) :]
+                if sync:
+                    os.fsync(file.fileno())
+            yield temp
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(temp)
+
+    def _inside(self, folder: str, act: Callable[[], T]) -> T:
+        """Does `act`, making `folder` when it is missing; again when a `delete` removed it in between."""
+        for _ in range(_ATTEMPTS):
+            try:
+                return act()
+            except FileNotFoundError:
+                self._make(Path(folder))
+        return act()
+
+    def _make(self, folder: Path) -> None:
+        if folder == self.root:
+            self._check_root()
+            return
+        self._make(folder.parent)
+        self._synced.discard(str(folder))
+        with suppress(FileExistsError, FileNotFoundError):
+            folder.mkdir()
+
+    def _prune(self, folder: Path) -> None:
+        with suppress(OSError):
+            while folder not in (self.root, self._temp):
+                folder.rmdir()
+                folder = folder.parent
+
+    def _sync(self, folder: str) -> None:
+        """Makes durable what is in `folder`, and the first time also that the folder itself is there."""
+        _sync_folder(folder)
+        while folder != self._folder and folder not in self._synced:
+            above = os.path.dirname(folder)
+            _sync_folder(above)
+            self._synced.add(folder)
+            folder = above
+
+    def _check_root(self) -> None:
+        """A store that was removed or unmounted is an error, and not an empty store."""
+        if not self._mark.is_dir():
+            raise StoreUnavailable(
+                f"the store {self.root} is gone: there is no folder {self._mark} any more. Is its file "
+                "system still mounted? If the folder was removed by hand, make it again"
+            )
+
+
+def _sync_folder(folder: Path | str) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def open_folder(root: Path, create: bool) -> LocalStore:
+    """The store in a folder, which is made first with `create`. Raises `StoreError` if it cannot be one."""
+    root = root.resolve()
+    try:
+        if root.exists() and not root.is_dir():
+            raise StoreError(f"{root} is a file, and a store is a folder; give the path of a folder")
+        if not create:
+            if not root.exists():
+                raise StoreError(f"there is no store at {root}: no such folder; check the path")
+            return LocalStore(root)
+        (root / TEMP).mkdir(parents=True, exist_ok=True)
+        store = LocalStore(root)
+        _sync_folder(root.parent)
+        store.check_writable()
+        return store
+    except OSError as error:
+        raise StoreError(
+            f"the folder {root} cannot be used as a store: {error.strerror or error}; it must be on a file "
+            "system with hard links, and this user must be able to write there"
+        ) from error

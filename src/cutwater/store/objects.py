@@ -1,0 +1,222 @@
+"""A store in a bucket: anything that obstore opens and that has conditional writes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.store import MemoryStore, from_url
+
+from cutwater.protocol.base.errors import StoreError
+from cutwater.store.contract import TEMP, Contents, NameLists, Names, StoreUnavailable, check_name
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore as Bucket
+
+_AZURE_ACCESS = (
+    "AZURE_STORAGE_ACCOUNT_KEY or one of its alternatives, and AZURE_STORAGE_ACCOUNT_NAME unless the URL is "
+    "abfss://container@account.dfs.core.windows.net/prefix"
+)
+_ACCESS = {
+    "s3": "AWS_REGION, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or their alternatives; for a server "
+    "of your own AWS_ENDPOINT_URL, and AWS_ALLOW_HTTP=true if that is http",
+    "gs": "GOOGLE_SERVICE_ACCOUNT or GOOGLE_APPLICATION_CREDENTIALS",
+    "az": _AZURE_ACCESS,
+    "ab": _AZURE_ACCESS,
+}
+_SIDE_BY_SIDE = 16
+_CHUNK = 8 << 20
+
+
+class ObjectStore:
+    """A bucket, or what lies below a prefix in it."""
+
+    def __init__(self, url: str, bucket: Bucket, spark_root: str) -> None:
+        self.url = url
+        self._bucket = bucket
+        self._spark_root = spark_root
+        self._pool = ThreadPoolExecutor(_SIDE_BY_SIDE, thread_name_prefix="store")
+        self._lookers = ThreadPoolExecutor(_SIDE_BY_SIDE, thread_name_prefix="store")  # for those in the pool
+
+    def create(self, name: str, data: bytes) -> bool:
+        with self._errors("create", name):
+            try:
+                obstore.put(self._bucket, check_name(name), data, mode="create", use_multipart=False)
+                return True
+            except AlreadyExistsError:
+                return False
+
+    def put(self, name: str, data: bytes) -> None:
+        with self._errors("put", name):
+            obstore.put(self._bucket, check_name(name), data, use_multipart=False)
+
+    def read(self, name: str) -> bytes | None:
+        with self._errors("read", name):
+            try:
+                return bytes(obstore.get(self._bucket, check_name(name)).bytes())
+            except FileNotFoundError as error:
+                _check_bucket(error)
+                return None
+
+    def read_many(self, names: Sequence[str]) -> Contents:
+        return list(self._pool.map(self.read, names))
+
+    def list(self, prefix: str, after: str = "") -> Names:
+        check_name(prefix + "x")
+        folder = prefix[: prefix.rfind("/") + 1]
+        with self._errors("list", prefix):
+            found = obstore.list(self._bucket, folder or None, offset=after or None).collect()
+        sizes: dict[str, int] = {}
+        for entry in found:
+            if (name := entry["path"]).startswith(prefix) and name > after and "/." not in f"/{name}":
+                sizes[name] = max(entry["size"], sizes.get(name, 0))
+        return sorted(sizes.keys() - self._markers([name for name, size in sizes.items() if not size]))
+
+    def _markers(self, empty: Names) -> set[str]:
+        """Those of the listed names that are no objects, but what Hadoop's S3A leaves for folders: empty objects
+        whose key ends in a slash, which obstore leaves out. A listing with a delimiter tells: of the folder above it
+        gives an object by its own key, and a key that goes on behind the slash as a folder."""
+        folders = sorted({name.rpartition("/")[0] for name in empty})
+        objects: set[str] = set()
+        for found in self._lookers.map(self._objects_in, folders):
+            objects |= found
+        return set(empty) - objects
+
+    def _objects_in(self, folder: str) -> set[str]:
+        with self._errors("list", folder):
+            found = obstore.list_with_delimiter(self._bucket, folder or None)
+        names = (entry["path"] for entry in found["objects"])  # the folder's own marker among them
+        return {name for name in names if name.rpartition("/")[0] == folder}
+
+    def list_many(self, places: Sequence[tuple[str, str]]) -> NameLists:
+        return list(self._pool.map(lambda place: self.list(*place), places))
+
+    def delete(self, names: Iterable[str]) -> None:
+        wanted = [check_name(name) for name in names]
+        with self._errors("delete", ", ".join(wanted[:3])):
+            try:
+                obstore.delete(self._bucket, wanted)
+            except FileNotFoundError:
+                # Some stores stop at the first one that is not there.
+                list(self._pool.map(self._delete_one, wanted))
+
+    def _delete_one(self, name: str) -> None:
+        with suppress(FileNotFoundError):
+            obstore.delete(self._bucket, name)
+
+    def exists(self, name: str) -> bool:
+        return self.size(name) is not None
+
+    def size(self, name: str) -> int | None:
+        with self._errors("look at", name):
+            try:
+                return obstore.head(self._bucket, check_name(name))["size"]
+            except FileNotFoundError as error:
+                _check_bucket(error)
+                return None
+
+    def copy(self, source: str, target: str) -> None:
+        with self._errors("copy", source):
+            obstore.copy(self._bucket, check_name(source), check_name(target))
+
+    def checksum(self, name: str) -> str | None:
+        """Reads the object piece by piece, each within the time limit of one request."""
+        size = self.size(name)
+        if size is None:
+            return None
+        digest = hashlib.sha256()
+        with self._errors("read", name):
+            try:
+                for start in range(0, size, _CHUNK):
+                    end = min(start + _CHUNK, size)
+                    digest.update(obstore.get_range(self._bucket, name, start=start, end=end))
+            except FileNotFoundError as error:
+                _check_bucket(error)
+                return None
+        return digest.hexdigest()
+
+    def path(self, name: str) -> None:
+        return None
+
+    def spark_url(self, name: str) -> str:
+        return f"{self._spark_root}/{check_name(name)}"
+
+    def check_usable(self, *, write: bool) -> None:
+        """Asks the bucket for something; with `write`, whether `create` can be relied upon as well."""
+        name = f"{TEMP}/{uuid4().hex}"
+        obstore.list(self._bucket, name).collect()
+        if write:
+            self.create(name, b"")
+            created_twice = self.create(name, b"")
+            self.delete([name])
+            if created_twice:
+                raise StoreError(
+                    f"{self.url} cannot be used as a store: it lets two writers create the same object. "
+                    "Use one that supports conditional writes (for S3: If-None-Match on PUT)"
+                )
+
+    @contextmanager
+    def _errors(self, what: str, name: str) -> Iterator[None]:
+        try:
+            yield
+        except BaseError as error:
+            raise StoreUnavailable(f"cannot {what} {name} in {self.url}: {_reason(error)}") from error
+
+
+def _check_bucket(error: FileNotFoundError) -> None:
+    """That an object is not there is fine; that its bucket is not there is an error."""
+    if "NoSuchBucket" in str(error):
+        raise StoreUnavailable(f"the bucket is gone: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """What a store said, without the XML around it and the debug output below it."""
+    text = str(error).partition("\n\nDebug source")[0]
+    said = re.search("<Message>(.*?)</Message>", text, re.DOTALL)
+    return (said[1] if said else text.partition("\n")[0]).rstrip(".")
+
+
+def open_bucket(url: str, create: bool) -> ObjectStore:
+    """The store at a URL; with `create` one that can be written. Raises `StoreError` if it cannot be used."""
+    try:
+        bucket: Any
+        if url.startswith("memory:"):
+            bucket = MemoryStore()
+        else:
+            bucket = from_url(url, retry_config={"max_retries": 4, "retry_timeout": timedelta(seconds=20)})
+        store = ObjectStore(url, bucket, _spark_root(url, bucket))
+        store.check_usable(write=create)
+        return store
+    except (BaseError, OSError, ValueError) as error:
+        raise StoreError(
+            f"{url} cannot be used as a store: {_reason(error)}; check that it exists and that the "
+            f"environment gives access to it: {_ACCESS[url[:2]]}"
+        ) from error
+
+
+def _spark_root(url: str, bucket: Any) -> str:
+    """The URL by which Hadoop's file systems know the same place."""
+    scheme = urlsplit(url).scheme
+    if scheme == "memory":
+        return "memory:"
+    config: dict[str, str] = bucket.config
+    if scheme in ("s3", "s3a"):
+        root = f"s3a://{config['bucket']}"
+    elif scheme == "gs":
+        root = f"gs://{config['bucket']}"
+    else:
+        account = config.get("account_name") or os.environ.get("AZURE_STORAGE_ACCOUNT_NAME")
+        if not account:
+            raise ValueError("the storage account of the container is not known")
+        root = f"abfss://{config['container_name']}@{account}.dfs.core.windows.net"
+    return f"{root}/{bucket.prefix}" if bucket.prefix else root

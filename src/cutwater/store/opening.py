@@ -1,0 +1,40 @@
+"""Opens the store that a URL or a path names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from cutwater.protocol.base.errors import StoreError
+from cutwater.store.contract import Store
+from cutwater.store.format import check_format
+from cutwater.store.local import open_folder
+from cutwater.store.objects import open_bucket
+
+URL_FORMS = "a folder, file:///folder, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix"
+_BUCKET_SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "memory")
+
+
+def open_store(url: str, *, create: bool = False) -> Store:
+    """Opens a pipeline's store at a folder or URL. With `create`, makes it if need be, and makes sure that it can be
+    written and keeps its promises. Raises `StoreError` if it cannot be used, or if this code does not know its format:
+    every way into a pipeline's store passes here."""
+    store = open_place(url, create=create)
+    check_format(store, create=create)
+    return store
+
+
+def open_place(url: str, *, create: bool = False) -> Store:
+    """Opens a folder or URL for objects that are not a pipeline's: a table. `create` is as for `open_store`."""
+    if "://" not in url and not url.startswith("file:"):
+        return open_folder(Path(url), create)
+    parts = urlsplit(url)
+    if parts.scheme == "file":
+        if parts.netloc not in ("", "localhost"):
+            raise StoreError(
+                f"{url} names the host {parts.netloc!r}; write file:///folder, with three slashes"
+            )
+        return open_folder(Path(unquote(parts.path)), create)
+    if parts.scheme not in _BUCKET_SCHEMES:
+        raise StoreError(f"{url} is not a kind of store that Cutwater knows; give {URL_FORMS}")
+    return open_bucket(url, create)

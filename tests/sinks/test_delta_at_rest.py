@@ -1,0 +1,187 @@
+"""Delta tables asked by whoever has only the store; durability, discarding, buckets."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from cutwater.protocol.base.effects import TableHead
+from cutwater.protocol.base.errors import StoreError, UserError
+from cutwater.sinks import open_sinks
+from cutwater.sinks.delta.sink import delta
+from cutwater.store.contract import Store
+from cutwater.store.opening import open_store
+from tests.support.delta_helpers import Make, clean_up_log, ids, make, table
+from tests.support.sink_helpers import (
+    ROWS,
+    bucket,
+    needs_server,
+    publish,
+    stage,
+    stage_object,
+    store,
+)
+
+__all__ = ["bucket", "make", "store", "table"]
+
+
+def test_a_sink_is_asked_by_whoever_has_only_the_store(
+    make: Make, table: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = make(partition_by="city", final_by="at")
+    for transaction in (5, 6):
+        publish(sink, transaction, [transaction])
+    monkeypatch.chdir(tmp_path)  # a command may run anywhere
+    opened = open_sinks(store, ["table"])["table"]
+    assert (opened.name, opened.partition_by, opened.final_by) == ("table", ("city",), "at")
+    assert opened.head() == TableHead(1, 6)
+    assert [opened.find(t) for t in (4, 5, 6)] == [-1, 0, 1]
+
+
+def test_a_relative_path_is_known_from_everywhere(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sink = delta("out/table")
+    sink.bind(store, "table", ROWS)
+    publish(sink, 5, [1])
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    assert open_sinks(store, ["table"])["table"].head() == TableHead(0, 5)
+
+
+def test_what_cannot_be_asked_is_named(make: Make, table: str, store: Store) -> None:
+    with pytest.raises(StoreError, match="does not say where sink other writes to"):
+        open_sinks(store, ["other"])
+    make()
+    shutil.rmtree(table)
+    with pytest.raises(StoreError, match=r"sink table cannot be asked.*no such folder"):
+        open_sinks(store, ["table"])
+
+
+def test_a_sink_keeps_its_name(make: Make, table: str, store: Store) -> None:
+    """Under another name it would neither go back with a restore nor show what it held."""
+    make()
+    renamed = delta(table, name="renamed")
+    with pytest.raises(UserError, match=r"write name='table', or give it a path of its own"):
+        renamed.bind(store, "renamed", ROWS)
+    delta(f"{table}-2", name="renamed").bind(store, "renamed", ROWS)
+    named = delta(table, name="table")
+    named.bind(store, named.name, ROWS)
+
+
+def test_a_sink_whose_table_was_moved_goes_on_there(make: Make, table: str, store: Store) -> None:
+    publish(make(), 5, [1])
+    shutil.move(table, f"{table}-2")
+    moved = delta(f"{table}-2", name="table")
+    moved.bind(store, "table", ROWS)
+    assert moved.head() == TableHead(0, 5)
+    assert open_sinks(store, ["table"])["table"].head() == TableHead(0, 5)
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files and folders that were made durable, by their paths."""
+    paths: list[str] = []
+    real = os.fsync
+
+    def fsync(handle: int) -> None:
+        paths.append(os.readlink(f"/proc/self/fd/{handle}"))
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return paths
+
+
+def test_staged_files_are_durable_before_anybody_names_them(
+    make: Make, table: str, synced: list[str]
+) -> None:
+    (name,) = stage(make(), "a", [1])
+    file = Path(table, name)
+    assert {str(file), *(str(folder) for folder in list(file.parents)[:4])} <= set(synced)
+
+
+@pytest.mark.parametrize("to_version", [0, -1], ids=["to a version", "to before the first"])
+def test_a_rewind_is_durable_before_it_is_believed(
+    make: Make, table: str, synced: list[str], to_version: int
+) -> None:
+    sink = make()
+    for transaction in (5, 6):
+        publish(sink, transaction, [transaction])
+    synced.clear()
+    assert sink.rewind(1, 9, to_version) == 2
+    log = Path(table, "_delta_log")
+    assert {str(log / f"{2:020d}.json"), str(log)} <= set(synced)
+
+
+def attempts(table: str) -> set[str]:
+    return {folder.name for folder in Path(table, "_cutwater").glob("*/*")}
+
+
+def test_only_attempts_that_nobody_names_are_discarded(make: Make, table: str) -> None:
+    sink = make()
+    for name in ("published", "rewound", "kept", "failed"):
+        stage(sink, name, [len(name)])
+    prefix = next(Path(table, "_cutwater").iterdir()).name
+    sink.publish(-1, 1, (f"_cutwater/{prefix}/published/part-0.parquet",))
+    sink.publish(0, 2, (f"_cutwater/{prefix}/rewound/part-0.parquet",))
+    sink.rewind(1, 3, 0)
+    leftover = Path(table, "_cutwater", prefix, "failed", "_temporary", "0", ".crc")
+    leftover.parent.mkdir(parents=True)
+    leftover.touch()
+
+    make().discard(keep={"kept"})
+    assert attempts(table) == {"published", "rewound", "kept"}
+    sink.discard(keep={"kept"})
+    assert sink.rewind(2, 4, 1) == 3
+    assert ids(table) == [7, 9]
+    make().discard(keep=set())
+    assert attempts(table) == {"published", "rewound"}
+
+
+def test_attempts_in_a_cleaned_up_log_are_not_discarded(make: Make, table: str) -> None:
+    sink = make()
+    for transaction in range(10):
+        publish(sink, transaction + 1, [transaction])
+    clean_up_log(table, before=5)
+    stage(sink, "failed", [99])
+    make().discard(keep=set())
+    assert attempts(table) == {f"attempt-{n}" for n in range(1, 11)}
+    assert ids(table) == list(range(10))
+
+
+def test_nothing_is_discarded_while_the_log_cannot_be_read(make: Make, table: str) -> None:
+    """What is not known to be in the table may be in it."""
+    sink = make()
+    for transaction in range(4):
+        publish(sink, transaction + 1, [transaction])
+    stage(sink, "failed", [99])
+    Path(table, "_delta_log", f"{1:020d}.json").unlink()
+    before = attempts(table)
+    with pytest.raises(StoreError, match=r"begins at version 2, and there is no checkpoint"):
+        sink.discard(keep=set())
+    assert attempts(table) == before
+
+
+@needs_server
+def test_a_table_in_a_bucket(bucket: str, store: Store) -> None:
+    sink = delta(f"{bucket}/table", partition_by="city")
+    sink.bind(store, "table", ROWS)
+    files = stage_object(sink, "a", [1], folder="city=a b%2Fc%25/")
+    assert sink.publish(-1, 5, files) == 0
+    assert DeltaTable(f"{bucket}/table").to_pyarrow_table().to_pylist() == [{"id": 1, "city": "a b/c%"}]
+    assert sink.publish(0, 6, stage_object(sink, "b", [2], folder="city=x/")) == 1
+    assert sink.publish(0, 6, files) is None
+    assert (sink.find(5), sink.rewind(1, 9, 0), sink.head()) == (0, 2, TableHead(2, 9))
+    assert ids(f"{bucket}/table") == [1]
+    stage_object(sink, "failed", [3], folder="city=x/")
+    sink.discard(keep=set())
+    left = open_store(f"{bucket}/table").list("_cutwater/")
+    assert [name.split("/")[2] for name in left] == ["a", "b"]
+    with pytest.raises(StoreError, match="is gone"):
+        sink.publish(2, 10, ("_cutwater/nothing.parquet",))

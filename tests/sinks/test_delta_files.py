@@ -1,0 +1,237 @@
+"""The files of Delta tables: what Spark writes, what is said of a file, and what their paths tell."""
+
+from __future__ import annotations
+
+import json
+from datetime import date, datetime
+from io import BytesIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import duckdb
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from cutwater.protocol.base.errors import StoreError, UserError
+from cutwater.sinks.contract import is_data, partition_values
+from cutwater.sinks.footers import INDEXED_COLUMNS, check_pages, statistics
+from cutwater.store.opening import open_store
+from tests.support.delta_helpers import Make, ids, make, table
+from tests.support.sink_helpers import (
+    store,
+    write_with_spark,
+)
+
+__all__ = ["make", "store", "table"]
+
+
+MANY_KINDS = """
+    select * from values
+    (1L, 'a b/c%d=e:f', date'2024-01-02', 1.50BD, timestamp_ntz'2024-01-02 03:04:05.123456',
+     timestamp'2024-01-02 03:04:05.123456', array(1, 2), map('a', 1), named_struct('n', 3, 'x', 'y'),
+     x'00', 1.5D),
+    (2L, null, null, null, null, null, null, null, null, null, null),
+    (3L, 'ü "x"', date'1900-01-02', -1.50BD, timestamp_ntz'9999-01-02 03:04:05',
+     timestamp'1900-01-02 03:04:05', array(null), map('a', null), named_struct('n', null, 'x', null),
+     x'', double('NaN'))
+    as t(id, city, day, price, local, at, list, map, struct, bytes, ratio)"""
+
+
+def test_every_kind_of_value_comes_back(make: Make, table: str, spark: SparkSession) -> None:
+    rows = spark.sql(MANY_KINDS)
+    sink = make(rows.schema.json(), partition_by=["city", "day", "local"])
+    files = write_with_spark(sink, "a", rows)
+    assert sink.publish(-1, 1, tuple(f.name for f in files)) == 0
+    back = DeltaTable(table).to_pyarrow_table().select(rows.columns).sort_by("id")
+    expected = rows.toArrow().sort_by("id")
+    assert back.schema.field("at").type == pa.timestamp("us", "UTC")
+    assert str(back.to_pylist()) == str(expected.to_pylist())  # as text: NaN is not equal to itself
+
+    dataset = DeltaTable(table).to_pyarrow_dataset()
+    found = duckdb.from_arrow(dataset).filter("city = 'ü \"x\"'").project("id, day, price").fetchall()
+    assert [str(value) for value in found[0]] == ["3", "1900-01-02", "-1.50"]
+
+    assert sink.rewind(0, 2, -1) == 1
+    assert sink.rewind(1, 3, 0) == 2
+    assert ids(table) == [1, 2, 3]
+
+
+def test_files_say_what_is_in_them(make: Make, table: str, spark: SparkSession) -> None:
+    rows = spark.sql(MANY_KINDS).coalesce(1)
+    sink = make(rows.schema.json())
+    files = write_with_spark(sink, "a", rows)
+    sink.publish(-1, 1, tuple(f.name for f in files))
+    log = Path(table, "_delta_log", f"{0:020d}.json").read_text()
+    (add,) = [json.loads(line)["add"] for line in log.splitlines() if '"add"' in line]
+    stats = json.loads(add["stats"])
+    assert stats["numRecords"] == 3
+    assert stats["minValues"] == {
+        "id": 1,
+        "city": "a b/c%d=e:f",
+        "day": "1900-01-02",
+        "price": -1.5,
+        "local": "2024-01-02T03:04:05.123456",
+        "at": "1900-01-02T03:04:05.000000Z",
+        "struct": {"n": 3, "x": "y"},
+    }
+    assert stats["maxValues"]["at"] == "2024-01-02T03:04:05.123456Z"
+    assert stats["nullCount"]["struct"] == {"n": 2, "x": 2}
+    assert stats["nullCount"]["bytes"] == 1
+    assert not {"list", "map"} & stats["nullCount"].keys()
+    assert DeltaTable(table).scan(predicate="id > 3").read_all().num_rows == 0
+
+
+def test_what_is_said_of_a_file_is_short_and_never_wrong() -> None:
+    """Long texts are cut where that is safe; infinity is no JSON; a row group may have nothing but nulls."""
+    rows = {"text": ["b" * 50, "a" * 50, None], "number": [1.0, float("inf"), None], "few": [None, None, 7]}
+    data = BytesIO()
+    pq.write_table(pa.table(rows), data, row_group_size=1)
+    stats = json.loads(statistics(pq.read_metadata(data)))
+    assert stats == {
+        "numRecords": 3,
+        "minValues": {"text": "a" * 32, "few": 7},
+        "maxValues": {"few": 7},
+        "nullCount": {"text": 1, "number": 1, "few": 2},
+    }
+
+
+def test_windows_are_staged_apart_and_shown_when_they_are_closed(
+    make: Make, table: str, spark: SparkSession
+) -> None:
+    rows = spark.sql(
+        "select id, window, city from (select id, window(timestamp_seconds(60 * id), '1 minute') window, "
+        "if(id % 2 = 0, 'even', null) city from range(4))"
+    )
+    sink = make(rows.schema.json(), final_by="window.end", partition_by="city")
+    staged = write_with_spark(sink, "a", rows)
+    assert sorted({file.end for file in staged}) == [60_000, 120_000, 180_000, 240_000]
+    closed = tuple(file.name for file in staged if file.end is not None and file.end <= 120_000)
+    sink.publish(-1, 1, closed)
+    assert ids(table) == [0, 1]
+    sink.publish(0, 2, tuple(file.name for file in staged if file.name not in closed))
+    back = DeltaTable(table).to_pyarrow_table().sort_by("id")
+    assert back.column_names == ["id", "window", "city"]
+    assert back.column("city").to_pylist() == ["even", None, "even", None]
+
+
+def test_an_end_between_two_milliseconds_is_not_over_too_early(make: Make, spark: SparkSession) -> None:
+    rows = spark.sql("select timestamp_micros(c) at from values (60000000), (60000001), (null) as t(c)")
+    staged = write_with_spark(make(rows.schema.json(), final_by="at"), "a", rows)
+    assert sorted([f.end for f in staged], key=str) == [60_000, 60_001, None]
+
+
+def test_final_by_must_be_a_timestamp(make: Make, spark: SparkSession) -> None:
+    rows = spark.range(1)
+    with pytest.raises(UserError, match="final_by='id' is a long"):
+        make(rows.schema.json(), final_by="id").writer(rows)
+
+
+def test_a_batch_without_rows_stages_nothing(make: Make, spark: SparkSession) -> None:
+    rows = spark.range(1).where("id > 5")
+    assert write_with_spark(make(rows.schema.json()), "a", rows) == []
+
+
+def test_what_is_said_of_a_file_covers_dates_times_and_structs_and_not_lists() -> None:
+    at = datetime(2024, 1, 2, 3, 4, 5, 123456)
+    rows = pa.table(
+        {
+            "list": [[1, 2], [3]],
+            "pair": pa.array([{"n": 1, "m": {"x": "b"}}, {"n": None, "m": {"x": "a"}}]),
+            "map": pa.array([[("k", 1)], []], pa.map_(pa.string(), pa.int64())),
+            "day": [date(2024, 1, 2), date(1900, 1, 2)],
+            "local": [at, at],
+            "at": pa.array([at, at], pa.timestamp("us", "UTC")),
+            "yes": [True, False],
+            "bytes": [b"a", b"b"],
+        }
+    )
+    data = BytesIO()
+    pq.write_table(rows, data)
+    stats = json.loads(statistics(pq.read_metadata(data)))
+    assert stats["minValues"] == {
+        "pair": {"n": 1, "m": {"x": "a"}},
+        "day": "1900-01-02",
+        "local": "2024-01-02T03:04:05.123456",
+        "at": "2024-01-02T03:04:05.123456Z",
+    }
+    assert stats["maxValues"]["pair"] == {"n": 1, "m": {"x": "b"}}
+    assert stats["maxValues"]["day"] == "2024-01-02"
+    assert stats["nullCount"] == {
+        "pair": {"n": 1, "m": {"x": 0}}, "day": 0, "local": 0, "at": 0, "yes": 0, "bytes": 0,
+    }  # fmt: skip
+
+
+def test_only_the_first_columns_are_described() -> None:
+    data = BytesIO()
+    pq.write_table(pa.table({f"c{n}": [n] for n in range(INDEXED_COLUMNS + 1)}), data)
+    stats = json.loads(statistics(pq.read_metadata(data)))
+    assert list(stats["nullCount"]) == [f"c{n}" for n in range(INDEXED_COLUMNS)]
+
+
+@pytest.mark.parametrize("kind", ["local", "memory"])
+def test_a_file_is_read_to_its_end_to_be_called_whole(tmp_path: Path, kind: str) -> None:
+    store = open_store(str(tmp_path / "files") if kind == "local" else "memory://", create=True)
+    data = BytesIO()
+    pq.write_table(pa.table({"id": list(range(1000))}), data, write_page_checksum=True)
+    store.put("a.parquet", data.getvalue())
+    assert check_pages(store, "a.parquet") == 1000
+    broken = bytearray(data.getvalue())
+    broken[len(broken) // 3] ^= 1
+    store.put("a.parquet", bytes(broken))
+    with pytest.raises(StoreError, match=r"a\.parquet is damaged"):
+        check_pages(store, "a.parquet")
+    with pytest.raises(StoreError, match=r"b\.parquet is gone"):
+        check_pages(store, "b.parquet")
+
+
+def test_bounds_are_told_only_if_every_part_of_a_file_has_them() -> None:
+    def part(**what: Any) -> Any:
+        return SimpleNamespace(**({"has_null_count": True, "null_count": 0, "num_values": 1} | what))
+
+    parts = [part(has_min_max=True, min=5, max=6), part(has_min_max=False)]
+    footer = SimpleNamespace(
+        num_rows=2,
+        num_row_groups=2,
+        row_group=lambda group: SimpleNamespace(column=lambda _: SimpleNamespace(statistics=parts[group])),
+        schema=SimpleNamespace(to_arrow_schema=lambda: pa.schema([("id", pa.int64())])),
+    )
+    assert json.loads(statistics(footer)) == {
+        "numRecords": 2, "minValues": {}, "maxValues": {}, "nullCount": {"id": 0},
+    }  # fmt: skip
+    parts[1] = part(has_min_max=True, min=1, max=2)
+    assert json.loads(statistics(footer))["minValues"] == {"id": 1}
+    parts[0] = part(has_null_count=False)
+    assert json.loads(statistics(footer))["nullCount"] == {}
+
+
+def test_staged_windows_are_known_by_their_folders(make: Make, table: str) -> None:
+    sink = make(final_by="at")
+    for folder in ("__cutwater_end=60000", "__cutwater_end=__HIVE_DEFAULT_PARTITION__"):
+        place = Path(sink.staging("a").removeprefix("file://"), folder)
+        place.mkdir(parents=True)
+        pq.write_table(pa.table({"id": [1]}), place / "part-0.parquet")
+        pq.write_table(pa.table({"id": []}), place / "part-1.parquet")
+    assert [file.end for file in sink.staged("a")] == [60_000, None]
+    assert sink.measure(sink.staged("a"))[0] == 2
+
+
+def test_partition_values_are_read_from_folders_that_name_a_column() -> None:
+    name = "1-1-0-a/city/day=2024%2D01/kind=__HIVE_DEFAULT_PARTITION__/other=x/part=0.parquet"
+    found = partition_values(name, ["city", "day", "kind", "part"])
+    assert found == {"day": "2024-01", "kind": None}
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        ("part-0.parquet", True), ("city=a/part-0.parquet", True), ("_city=a/part-0.parquet", True),
+        ("part-0.txt", False), ("_temporary/0/part-0.parquet", False), (".hidden/part-0.parquet", False),
+        (".part-0.parquet", False), ("_part-0.parquet", False), ("city=a/_temporary/part-0.parquet", False),
+    ],
+)  # fmt: skip
+def test_only_what_a_job_has_committed_is_data(name: str, counts: bool) -> None:
+    assert is_data(name) is counts

@@ -1,0 +1,236 @@
+"""Delta tables that were there before, and rows that do or do not fit them."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
+
+from cutwater.protocol.base.effects import TableHead
+from cutwater.protocol.base.errors import StoreError, UserError
+from cutwater.sinks import SinkFailed
+from cutwater.sinks.delta.sink import DeltaSink, delta
+from cutwater.sinks.delta.sink import _is_elsewhere as is_elsewhere
+from cutwater.sinks.schemas import misfit
+from cutwater.store.contract import Store
+from cutwater.store.opening import open_store
+from tests.support.delta_helpers import Make, append, ids, make, table
+from tests.support.sink_helpers import (
+    ROWS,
+    publish,
+    schema,
+    stage,
+    store,
+)
+
+__all__ = ["make", "store", "table"]
+
+
+def test_an_old_table_is_added_to_and_keeps_what_it_had(make: Make, table: str) -> None:
+    append(table, 1)
+    append(table, 2)
+    sink = make()
+    assert sink.head() == TableHead(1, 0)
+    assert publish(sink, 5, [3]) == 2
+    assert [sink.find(t) for t in (4, 5)] == [1, 2]
+    assert sink.rewind(2, 9, 1) == 3
+    assert ids(table) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("rows", "why"),
+    [
+        (schema(id="long", city="string", more="string"), "no column more"),
+        (schema(id="integer", city="string"), "id is integer, and long in the table"),
+        (schema(id="long", city="date"), "city is date"),
+    ],
+)
+def test_rows_that_do_not_fit_an_old_table_are_refused(make: Make, table: str, rows: str, why: str) -> None:
+    append(table, 1)
+    with pytest.raises(UserError, match=why):
+        make(rows)
+
+
+def test_rows_that_may_be_null_do_not_fit_where_the_table_allows_no_nulls(make: Make, table: str) -> None:
+    strict = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("city", pa.string())])
+    write_deltalake(table, pa.table({"id": [1], "city": ["x"]}, schema=strict))
+    with pytest.raises(UserError, match="id can be null"):
+        make()
+    make(ROWS.replace('"nullable": true', '"nullable": false', 1))
+
+
+def test_columns_that_only_the_table_has_are_null(make: Make, table: str) -> None:
+    write_deltalake(table, pa.table({"id": [1], "city": ["x"], "more": [True]}))
+    publish(make(), 5, [2])
+    assert DeltaTable(table).to_pyarrow_table().sort_by("id").column("more").to_pylist() == [True, None]
+
+
+def test_a_table_that_wants_more_than_plain_files_is_refused(make: Make, table: str) -> None:
+    append(table, 1)
+    DeltaTable(table).alter.add_constraint({"positive": "id > 0"})
+    with pytest.raises(UserError, match=r"delta\.constraints\.positive"):
+        make()
+
+
+def test_other_partition_columns_are_refused(make: Make, table: str) -> None:
+    append(table, 1)
+    with pytest.raises(UserError, match="partitioned by"):
+        make(partition_by="city")
+
+
+def test_a_change_of_the_table_under_a_running_sink_is_noticed(make: Make, table: str) -> None:
+    sink = make()
+    publish(sink, 5, [1])
+    files = stage(sink, "a", [2])
+    assert sink.head() == TableHead(0, 5)
+    write_deltalake(table, pa.table({"id": ["text"]}), mode="overwrite", schema_mode="overwrite")
+    with pytest.raises(UserError, match="id is long, and string in the table"):
+        sink.publish(sink.head().version, 7, files)
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "why"),
+    [
+        (schema(id="variant"), {}, "variant"),
+        (schema(**{"a b": "long"}), {}, "rename"),
+        (schema(id="long", at="timestamp"), {"partition_by": ["at"]}, "to_date"),
+        (schema(id="long", price="decimal(9,2)"), {"partition_by": ["price"]}, "use another column"),
+        (schema(id="long"), {"partition_by": ["day"]}, "they have id"),
+    ],
+)
+def test_what_no_delta_table_can_hold_is_refused(
+    make: Make, rows: str, options: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(UserError, match=why):
+        make(rows, **options)
+
+
+def test_two_stores_that_write_to_one_table_do_not_take_each_other_for_themselves(
+    make: Make, table: str, tmp_path: Path
+) -> None:
+    """A fresh store begins with low journal indexes: its rows must not pass for old ones."""
+    first = make()
+    publish(first, 500, [1])
+    second = make(store=open_store(str(tmp_path / "other"), create=True))
+    assert second.head() == TableHead(0, 0)
+    assert publish(second, 5, [2]) == 1
+    assert ids(table) == [1, 2]
+    assert (first.head(), second.head()) == (TableHead(1, 500), TableHead(1, 5))
+    with pytest.raises(UserError, match="--force"):
+        first.rewind(1, 501, 0)
+    second.discard(keep=set())
+    first.discard(keep=set())
+    assert ids(table) == [1, 2]
+
+
+LIST = {"type": "array", "elementType": "long", "containsNull": False}
+MAP = {"type": "map", "keyType": "string", "valueType": "long", "valueContainsNull": False}
+
+
+@pytest.mark.parametrize(
+    ("table", "rows", "why"),
+    [
+        (LIST, LIST, None),
+        (LIST, LIST | {"containsNull": True}, "c has nulls in it, and the table allows none there"),
+        (LIST | {"containsNull": True}, LIST, None),
+        (LIST, LIST | {"elementType": "string"}, "c.element is string, and long in the table"),
+        (MAP, MAP, None),
+        (MAP, MAP | {"valueContainsNull": True}, "c has nulls in it, and the table allows none there"),
+        (MAP, MAP | {"keyType": "long"}, "c.key is long, and string in the table"),
+        (MAP, MAP | {"valueType": "date"}, "c.value is date, and long in the table"),
+        (LIST, MAP, "c is map, and array in the table"),
+        ("long", LIST, "c is array, and long in the table"),
+    ],
+)
+def test_rows_fit_a_table_down_to_what_is_in_lists_and_maps(table: Any, rows: Any, why: str | None) -> None:
+    assert misfit(table, rows, "c") == why
+
+
+def test_a_column_that_must_have_a_value_must_be_given_one() -> None:
+    def struct(nullable: bool, *names: str) -> Any:
+        fields = [{"name": n, "type": "long", "nullable": nullable, "metadata": {}} for n in names]
+        return {"type": "struct", "fields": fields}
+
+    assert misfit(struct(False, "a", "b"), struct(False, "a")) == (
+        "the table's column b must have a value, and the rows do not have it"
+    )
+    assert misfit(struct(True, "a", "b"), struct(True, "a")) is None
+    assert (
+        misfit(struct(False, "a"), struct(True, "a"), "x")
+        == "x.a can be null, and the table allows no nulls there"
+    )
+    assert misfit(struct(True, "a"), struct(False, "a")) is None
+
+
+def test_a_table_with_local_times_asks_for_readers_that_know_them(make: Make, table: str) -> None:
+    sink = make(schema(id="long", city="string", local="timestamp_ntz"))
+    assert publish(sink, 1, [1]) == 0
+    protocol = DeltaTable(table).protocol()
+    assert (protocol.min_reader_version, protocol.min_writer_version) == (3, 7)
+    assert protocol.reader_features == protocol.writer_features == ["timestampNtz"]
+
+
+def test_a_plain_table_asks_for_nothing_special(make: Make, table: str) -> None:
+    publish(make(), 1, [1])
+    protocol = DeltaTable(table).protocol()
+    assert (protocol.min_reader_version, protocol.min_writer_version) == (1, 2)
+
+
+def test_a_table_that_cannot_be_read_is_an_error_of_the_sink(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = make()
+    publish(sink, 1, [1])
+    publish(sink, 2, [2])
+
+    def fail(*_: object, **__: object) -> None:
+        raise DeltaError("no such luck")
+
+    monkeypatch.setattr(sys.modules[DeltaSink.__module__], "DeltaTable", fail)
+    with pytest.raises(SinkFailed, match="no such luck"):
+        sink.rewind(1, 3, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "elsewhere"),
+    [("s3://other/a.parquet", True), ("/other/a.parquet", True), ("a/b.parquet", False)],
+)
+def test_files_of_a_shallow_clone_lie_elsewhere(name: str, elsewhere: bool) -> None:
+    assert is_elsewhere(name) is elsewhere
+
+
+@pytest.mark.parametrize("folder", ["per%20cent", "back\\slash"])
+def test_a_path_that_the_delta_library_takes_for_another_is_refused(
+    tmp_path: Path, store: Store, folder: str
+) -> None:
+    with pytest.raises(UserError, match="Choose a path without them"):
+        delta(str(tmp_path / folder / "out")).bind(store, "out", ROWS)
+
+
+def test_a_partition_column_whose_folders_are_hidden_is_refused(make: Make) -> None:
+    with pytest.raises(UserError, match="begins with a dot"):
+        make(schema(**{"id": "long", ".day": "string"}), partition_by=".day")
+
+
+@pytest.mark.parametrize("column", ["__cutwater_end", "__CUTWATER_by_day"])
+def test_a_column_with_a_name_of_our_own_is_refused(make: Make, column: str) -> None:
+    with pytest.raises(UserError, match=f"'{column}': names that begin with __cutwater_ are Cutwater's own"):
+        make(schema(**{"id": "long", column: "long"}))
+
+
+def test_a_first_commit_that_was_overwritten_is_noticed_too(make: Make, table: str) -> None:
+    """Both made the table at the same time."""
+    sink = make()
+    publish(sink, 5, [5])
+    assert sink.head() == TableHead(0, 5)
+    theirs = f"{table}-theirs"
+    append(theirs, 100)
+    shutil.copy(Path(theirs, "_delta_log", f"{0:020d}.json"), Path(table, "_delta_log"))
+    with pytest.raises(StoreError, match=r"version 0 of .* overwritten by another writer"):
+        sink.head()

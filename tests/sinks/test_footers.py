@@ -1,0 +1,108 @@
+"""Footers of staged files: each is read once, and a file that is gone or was replaced is still noticed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import obstore
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import pytest
+from obstore.store import MemoryStore
+
+from cutwater.protocol.base.errors import StoreError
+from cutwater.sinks import Sink, footers
+from cutwater.sinks.delta.sink import delta
+from cutwater.sinks.footers import Footers
+from cutwater.sinks.parquet import parquet
+from cutwater.store.contract import Store
+from tests.support.sink_helpers import ROWS, stage, store
+
+__all__ = ["store"]
+
+Make = Callable[[], Sink]
+
+
+@pytest.fixture(params=[delta, parquet], ids=["delta", "parquet"])
+def make(request: pytest.FixtureRequest, tmp_path: Path, store: Store) -> Make:
+    def bound() -> Sink:
+        sink: Sink = request.param(str(tmp_path / "out"))
+        sink.bind(store, "out", ROWS)
+        return sink
+
+    return bound
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often the footer of each file was read, by the file's folder."""
+    counted: Counter[str] = Counter()
+    read = pq.read_metadata
+
+    def count(source: Any) -> Any:
+        counted[Path(source).parent.name] += 1
+        return read(source)
+
+    monkeypatch.setattr(pq, "read_metadata", count)
+    return counted
+
+
+def test_a_process_reads_the_footer_of_a_file_once_from_staging_to_publishing(
+    make: Make, reads: Counter[str]
+) -> None:
+    sink = make()
+    for transaction, ids in enumerate(([1, 2], [3]), 1):
+        stage(sink, f"attempt-{transaction}", ids)
+        staged = sink.staged(f"attempt-{transaction}")
+        assert sink.measure(staged)[0] == len(ids)
+        sink.publish(sink.head().version, transaction, tuple(file.name for file in staged), epoch=transaction)
+    assert reads == {"attempt-1": 1, "attempt-2": 1}
+
+
+def test_another_process_reads_it_for_itself(make: Make, reads: Counter[str]) -> None:
+    files = stage(make(), "a", [1])
+    make().publish(-1, 1, files, epoch=1)
+    assert reads == {"a": 2}
+
+
+@pytest.mark.parametrize("change", [Path.unlink, lambda path: path.write_bytes(b"PAR1")], ids=["gone", "cut"])
+def test_a_file_that_was_changed_since_it_was_staged_is_not_published(
+    make: Make, tmp_path: Path, change: Callable[[Path], object]
+) -> None:
+    sink = make()
+    (file,) = stage(sink, "a", [1])
+    change(tmp_path / "out" / file)
+    with pytest.raises(StoreError, match="cannot be published"):
+        sink.publish(-1, 1, (file,), epoch=1)
+    assert sink.head().version == -1
+
+
+def test_footers_do_not_pile_up(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(footers, "MOST_KEPT", 2)
+    known = Footers()
+    names = [f"{number}.parquet" for number in range(5)]
+    for name in names:
+        pq.write_table(pa.table({"id": [1]}), tmp_path / "store" / name)
+    assert [footer.rows for footer in known.get(store, names)] == [1] * 5
+    assert list(known._known) == names[-2:]
+    known.forget(names)
+    assert known._known == {}
+
+
+def test_a_footer_is_read_from_the_end_of_an_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a bucket in memory: that one on a server behaves so is for the tests with one."""
+    bucket, data = MemoryStore(), BytesIO()
+    pq.write_table(pa.table({f"column {n}": [n, n] for n in range(20)}), data)
+    obstore.put(bucket, "x/part-0.parquet", data.getvalue())
+    wanted = pq.read_metadata(BytesIO(data.getvalue()))
+    assert footers._read_object(bucket, "x/part-0.parquet").metadata.equals(wanted)
+    monkeypatch.setattr(footers, "_TAIL", 100)  # far less than the footer has
+    assert footers._read_object(bucket, "x/part-0.parquet").metadata.equals(wanted)
+    obstore.put(bucket, "x/cut.parquet", data.getvalue()[:-4])
+    for name in ("x/cut.parquet", "x/gone.parquet"):
+        with pytest.raises(StoreError, match=name):
+            footers._read_object(bucket, name)

@@ -1,0 +1,96 @@
+"""How often a running process reads what it already knows: the marks of a folder, and records that it wrote itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cutwater.protocol.base.errors import StoreError
+from cutwater.protocol.base.paths import BASE, COMPLETE, batch_file_name, spark_prefix
+from cutwater.spark.checkpoint.folder import Cache
+from cutwater.spark.checkpoint.incarnations import (
+    base_of,
+    committed,
+    find_state,
+    find_stored,
+    make_folder,
+    write_prepared,
+)
+from cutwater.store.local import LocalStore
+from cutwater.store.opening import open_store
+from tests.support.modelled_folder import STAGE, Query, prepared
+
+
+class CountingStore(LocalStore):
+    """Counts how often each object is read."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.reads: Counter[str] = Counter()
+
+    def read(self, name: str) -> bytes | None:
+        self.reads[name] += 1
+        return super().read(name)
+
+    def read_many(self, names: Sequence[str]) -> list[bytes | None]:
+        return [self.read(name) for name in names]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CountingStore:
+    open_store(str(tmp_path), create=True)
+    return CountingStore(tmp_path)
+
+
+def run(store: CountingStore, incarnation: int, batches: range, cache: Cache) -> None:
+    """Does with the store what a running member does: a checkpoint after every batch."""
+    query = Query(store, incarnation, batch=batches.start - 1, stateful=False)
+    base_of(store, STAGE, 1, incarnation, cache)
+    for batch in batches:
+        query.plan()
+        write_prepared(store, STAGE, 1, incarnation, prepared(batch), cache)
+        query.put(batch_file_name("commits", batch), b"v2\n{}")
+        found = committed(store, STAGE, 1, incarnation, batch, cache)
+        assert found is not None
+        assert msgspec.structs.replace(found, commit="") == prepared(batch)
+        find_state(store, STAGE, 1, incarnation, batch, None, cache)
+        find_stored(store, STAGE, 1, incarnation, cache)
+
+
+def test_the_base_of_an_incarnation_is_read_once_and_its_own_records_never(store: CountingStore) -> None:
+    cache = Cache()
+    make_folder(store, STAGE, 1, 1, None, None, cache=cache)
+    store.reads.clear()
+    run(store, 1, range(3), cache)
+    prefix = spark_prefix(STAGE, 1, 1)
+    assert store.reads[prefix + BASE] == 1
+    assert store.reads[prefix + COMPLETE] == 1
+    assert [store.reads[prefix + batch_file_name("prepared", batch)] for batch in range(3)] == [0, 0, 0]
+
+
+def test_the_base_of_the_incarnation_before_is_not_read_again(store: CountingStore) -> None:
+    cache = Cache()
+    make_folder(store, STAGE, 1, 1, None, None, cache=cache)
+    run(store, 1, range(2), cache)
+    before = store.reads[spark_prefix(STAGE, 1, 1) + BASE]
+    make_folder(store, STAGE, 1, 2, 1, None, 1, cache=cache)
+    run(store, 2, range(2, 4), cache)
+    assert store.reads[spark_prefix(STAGE, 1, 1) + BASE] == before
+    assert store.reads[spark_prefix(STAGE, 1, 2) + BASE] == 1
+
+
+def test_another_process_reads_the_record(store: CountingStore) -> None:
+    """The one that wrote it may be dead: then whoever goes on knows the batch from the store alone."""
+    make_folder(store, STAGE, 1, 1, None, None)
+    Query(store, 1).run(1)
+    name = spark_prefix(STAGE, 1, 1) + batch_file_name("prepared", 0)
+    store.reads.clear()
+    assert committed(store, STAGE, 1, 1, 0, Cache()) is not None
+    assert store.reads[name] == 1
+    store.delete([name])
+    with pytest.raises(StoreError, match="is gone"):
+        committed(store, STAGE, 1, 1, 0, Cache())

@@ -1,0 +1,57 @@
+"""What the tests of Spark folders share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cutwater.protocol.base.paths import spark_prefix
+from cutwater.protocol.base.records import (
+    Prepared,
+    StageReport,
+)
+from cutwater.protocol.base.watermark import NONE
+from cutwater.spark.checkpoint.incarnations import (
+    Cache,
+    committed,
+    find_stored,
+    make_folder,
+)
+from cutwater.store.contract import Store
+from cutwater.store.opening import open_store
+from tests.support.modelled_folder import STAGE, Query
+
+
+@pytest.fixture(params=["local", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    return open_store(str(tmp_path / "store") if request.param == "local" else "memory://", create=True)
+
+
+def report(batch: int, state: dict[str, str]) -> StageReport:
+    return StageReport(STAGE, 1, batch, False, {}, {}, NONE, state)
+
+
+def new_query(store: Store, rocksdb: bool = True) -> Query:
+    make_folder(store, STAGE, 1, 1, None, None)
+    return Query(store, 1, rocksdb)
+
+
+def spans(store: Store, cache: Cache | None = None, last: int = 1) -> dict[str, tuple[int, int | None]]:
+    """What may be deleted when, by name."""
+    _, states = find_stored(store, STAGE, 1, last, cache or Cache())
+    return {stored.name: (stored.batch, stored.until) for stored in states}
+
+
+def prepared_again(
+    store: Store, stage: str, generation: int, incarnation: int, batch: int
+) -> Prepared | None:
+    """The record of a committed batch, as it was written."""
+    found = committed(store, stage, generation, incarnation, batch)
+    return msgspec.structs.replace(found, commit="") if found is not None else None
+
+
+def names(store: Store, generation: int, incarnation: int) -> set[str]:
+    prefix = spark_prefix(STAGE, generation, incarnation)
+    return {name.removeprefix(prefix) for name in store.list(prefix)}
