@@ -30,6 +30,6 @@ def orders(spark: SparkSession) -> DataFrame:
     return files.parquet("in/orders").withColumn("size", size)
 
 
-@pipeline.stage(sinks=[cw.call(write_alarms, name="alarms")])
+@pipeline.stage(sinks=[cw.foreach_epoch(write_alarms, name="alarms")])
 def alarms(orders: DataFrame) -> DataFrame:
     return orders.where("amount < 0").select("id", "amount")

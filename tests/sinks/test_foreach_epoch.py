@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from cutwater.protocol.base.effects import TableHead
 from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.sinks import SinkFailed, footers, open_sinks
-from cutwater.sinks.foreach_epoch import REMEMBERED, CallSink, call
+from cutwater.sinks.foreach_epoch import REMEMBERED, ForeachEpochSink, foreach_epoch
 from cutwater.store.stores import Store
 from tests.support.sink_helpers import ROWS, publish, stage, store, write_with_spark
 
@@ -25,7 +25,7 @@ __all__ = ["store"]
 call_module = import_module("cutwater.sinks.foreach_epoch")
 
 Calls = list[tuple[int, list[int]]]
-Make = Callable[..., CallSink]
+Make = Callable[..., ForeachEpochSink]
 
 
 @pytest.fixture
@@ -38,8 +38,8 @@ def make(store: Store, spark: SparkSession, calls: Calls) -> Make:
     def note(rows: DataFrame, epoch: int) -> None:
         calls.append((epoch, sorted(row.id for row in rows.collect())))
 
-    def bound(function: Any = note, rows: str = ROWS, **options: Any) -> CallSink:
-        sink = call(function, **options)
+    def bound(function: Any = note, rows: str = ROWS, **options: Any) -> ForeachEpochSink:
+        sink = foreach_epoch(function, **options)
         sink.bind(store, "note", rows)
         sink.attach(spark)
         return sink
@@ -154,7 +154,7 @@ def test_files_are_there_until_nobody_names_them(make: Make, store: Store, calls
 
 
 def test_what_was_called_is_known_to_whoever_has_only_the_store(store: Store) -> None:
-    sink = call(print, name="note")
+    sink = foreach_epoch(print, name="note")
     sink.bind(store, "note", ROWS)
     assert sink.rewind(-1, 9, -1) == 9
     opened = open_sinks(store, ["note"])["note"]
@@ -183,5 +183,5 @@ def test_a_window_is_given_when_it_is_closed(make: Make, spark: SparkSession) ->
 
 def test_a_function_without_a_name_needs_one() -> None:
     with pytest.raises(UserError, match=r"Give it one with name="):
-        call(lambda rows, epoch: None)
-    assert call(lambda rows, epoch: None, name="mail").name == "mail"
+        foreach_epoch(lambda rows, epoch: None)
+    assert foreach_epoch(lambda rows, epoch: None, name="mail").name == "mail"

@@ -394,7 +394,7 @@ def record_problems(store: Store, sinks: Iterable[str]) -> dict[str, str]:
         calls = bool(store.list(f"staged/{sink}/"))
         try:
             known = description(store, sink)
-            calls = known.kind == "call" if known is not None else calls
+            calls = known.url is None if known is not None else calls
         except StoreError as error:
             wrong[_description_name(sink)] = str(error)
         try:

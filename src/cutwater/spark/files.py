@@ -38,7 +38,7 @@ class Files:
         self.none = scala_object(jvm.scala, "None")
         self.dataset = scala_object(sql.classic, "Dataset")
         self.attributes = sql.catalyst.types.DataTypeUtils.toAttributes
-        self._conf = context._jsc.hadoopConfiguration()
+        self._conf = self.session.sessionState().newHadoopConf()
         self._some = jvm.scala.Some
         self._seq = jvm.org.apache.spark.api.python.PythonUtils.toSeq
         self._path = jvm.org.apache.hadoop.fs.Path
