@@ -1,5 +1,5 @@
-"""One source, several targets that are published together: a partitioned Delta table, plain Parquet files, and a
-function that is given each epoch's alarms.
+"""One source, several targets that are published behind one decision: a partitioned Delta table, plain Parquet
+files, and a function that is given each epoch's alarms.
 
     cutwater run examples/many_sinks.py --store ./state --every 5s
 """

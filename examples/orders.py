@@ -1,4 +1,4 @@
-"""The pipeline of the README: two sources, a join, revenue per minute, two tables that always agree.
+"""The pipeline of the README: two sources, a join, revenue per minute, two tables that agree at every epoch.
 
 python examples/make_orders.py in            # some input to try it on
 cutwater run examples/orders.py --store ./state --every 5s

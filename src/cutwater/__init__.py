@@ -15,6 +15,7 @@ from cutwater.protocol.base.errors import (
 if TYPE_CHECKING:
     from cutwater.api.config import RunConfig
     from cutwater.api.pipeline import Pipeline
+    from cutwater.api.snapshot import Snapshot, read, snapshot
     from cutwater.api.tables import tables
     from cutwater.cluster.config import ClusterConfig
     from cutwater.sinks.contract import Sink
@@ -33,6 +34,7 @@ __all__ = [
     "Pipeline",
     "RunConfig",
     "Sink",
+    "Snapshot",
     "StageStatus",
     "Status",
     "StoreError",
@@ -41,6 +43,8 @@ __all__ = [
     "foreach_epoch",
     "parquet",
     "parquet_files",
+    "read",
+    "snapshot",
     "tables",
 ]
 
@@ -49,12 +53,15 @@ _PLACES = {
     "Pipeline": "cutwater.api.pipeline",
     "RunConfig": "cutwater.api.config",
     "Sink": "cutwater.sinks.contract",
+    "Snapshot": "cutwater.api.snapshot",
     "StageStatus": "cutwater.store.status",
     "Status": "cutwater.store.status",
     "delta": "cutwater.sinks.delta.sink",
     "foreach_epoch": "cutwater.sinks.foreach_epoch",
     "parquet": "cutwater.sinks.parquet",
     "parquet_files": "cutwater.sinks.parquet",
+    "read": "cutwater.api.snapshot",
+    "snapshot": "cutwater.api.snapshot",
     "tables": "cutwater.api.tables",
 }
 

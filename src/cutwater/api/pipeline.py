@@ -141,8 +141,9 @@ class Pipeline:
         stage functions get that copy as their parameter `spark`. It has the settings, temporary views, functions,
         listeners of queries and the current catalog and database that yours has at the start, and shares with it the
         SparkContext, catalogs, tables, global temporary views and cached data. What you set or register later in your
-        session is not seen by the pipeline. Without `spark` a session is made, with `master` and `conf`, and stopped
-        with the pipeline; a process has only one SparkContext, so if there is one already this is refused.
+        session is not seen by the pipeline; its queries are in `queries`, and not in your `spark.streams`. Without
+        `spark` a session is made, with `master` and `conf`, and stopped with the pipeline; a process has only one
+        SparkContext, so if there is one already this is refused.
 
         What happens is logged by the standard logger `cutwater`. Raises `UserError` for what cannot run.
         """
