@@ -42,6 +42,7 @@ lint: .venv/ready
 
 docs: .venv/ready
 	$(BIN)/python -m tests.support.diagrams --write ARCHITECTURE.md
+	$(BIN)/python -m tests.support.configuration --write docs/configuration.md
 
 bench: .venv/ready
 	$(BIN)/python -m bench.poll

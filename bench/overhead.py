@@ -118,6 +118,7 @@ def run_pipeline(folder: Path, work: Path) -> tuple[float, int]:
     from deltalake import DeltaTable
 
     import cutwater as cw
+    from cutwater.api.log_lines import lines_to
     from cutwater.spark.session import make_session
 
     pipeline = cw.Pipeline("bench")
@@ -137,7 +138,8 @@ def run_pipeline(folder: Path, work: Path) -> tuple[float, int]:
     spark = make_session("bench")
     spark.range(10).count()
     started = time.perf_counter()
-    pipeline.run(str(work / "store"), every="5s", once=True, spark=spark, tell=lambda line: None)
+    with lines_to(lambda line: None):
+        pipeline.run(str(work / "store"), every="5s", once=True, spark=spark)
     took = time.perf_counter() - started
     table = DeltaTable(str(work / "c")).to_pyarrow_table(columns=["n"])
     spark.stop()

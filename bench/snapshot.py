@@ -65,7 +65,9 @@ def main() -> None:
         deliver(work / "in", 0, range(arguments.keys))
         pipeline = cw.Pipeline("bench")
 
-        @pipeline.stage(output_mode="update", sinks=[cw.call(lambda rows, epoch: None, name="nobody")])
+        @pipeline.stage(
+            output_mode="update", sinks=[cw.foreach_epoch(lambda rows, epoch: None, name="nobody")]
+        )
         def counts(spark: Any) -> Any:
             files = spark.readStream.schema("key long").option("maxFilesPerTrigger", 1)
             return files.parquet(str(work / "in")).groupBy("key").count()

@@ -1,5 +1,5 @@
-"""One source, several targets that are published together: a partitioned Delta table, plain Parquet files, and a
-function that is given each epoch's alarms.
+"""One source, several targets that are published behind one decision: a partitioned Delta table, plain Parquet
+files, and a function that is given each epoch's alarms.
 
     cutwater run examples/many_sinks.py --store ./state --every 5s
 """
@@ -30,6 +30,6 @@ def orders(spark: SparkSession) -> DataFrame:
     return files.parquet("in/orders").withColumn("size", size)
 
 
-@pipeline.stage(sinks=[cw.call(write_alarms, name="alarms")])
+@pipeline.stage(sinks=[cw.foreach_epoch(write_alarms, name="alarms")])
 def alarms(orders: DataFrame) -> DataFrame:
     return orders.where("amount < 0").select("id", "amount")

@@ -3,11 +3,13 @@ one Spark at a time, while the other process runs what needs none."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from cutwater.api.log_lines import lines_to
 from cutwater.spark.session import make_session
 
 STARTS_SPARK = (
@@ -38,6 +40,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark() -> SparkSession:
     """The session, which takes many seconds to start and is there for all; its settings are put right again."""
     return make_session("tests", "local[2]")
+
+
+@pytest.fixture
+def told() -> Iterator[list[str]]:
+    """The lines that pipelines log meanwhile."""
+    lines: list[str] = []
+    with lines_to(lines.append):
+        yield lines
 
 
 @pytest.fixture

@@ -2,36 +2,66 @@
 
 from typing import TYPE_CHECKING, Any
 
-from cutwater.protocol.base.errors import PeerError, StoreError, UserError
+from cutwater.protocol.base.errors import (
+    CutwaterError,
+    GraphChanged,
+    IllegalStep,
+    InvariantBroken,
+    PeerError,
+    StoreError,
+    UserError,
+)
 
 if TYPE_CHECKING:
+    from cutwater.api.config import RunConfig
     from cutwater.api.pipeline import Pipeline
+    from cutwater.api.snapshot import Snapshot, read, snapshot
     from cutwater.api.tables import tables
     from cutwater.cluster.config import ClusterConfig
+    from cutwater.sinks.contract import Sink
     from cutwater.sinks.delta.sink import delta
-    from cutwater.sinks.foreach_epoch import call
+    from cutwater.sinks.foreach_epoch import foreach_epoch
     from cutwater.sinks.parquet import parquet, parquet_files
+    from cutwater.store.status import StageStatus, Status
 
 __all__ = [
     "ClusterConfig",
+    "CutwaterError",
+    "GraphChanged",
+    "IllegalStep",
+    "InvariantBroken",
     "PeerError",
     "Pipeline",
+    "RunConfig",
+    "Sink",
+    "Snapshot",
+    "StageStatus",
+    "Status",
     "StoreError",
     "UserError",
-    "call",
     "delta",
+    "foreach_epoch",
     "parquet",
     "parquet_files",
+    "read",
+    "snapshot",
     "tables",
 ]
 
 _PLACES = {
     "ClusterConfig": "cutwater.cluster.config",
     "Pipeline": "cutwater.api.pipeline",
-    "call": "cutwater.sinks.foreach_epoch",
+    "RunConfig": "cutwater.api.config",
+    "Sink": "cutwater.sinks.contract",
+    "Snapshot": "cutwater.api.snapshot",
+    "StageStatus": "cutwater.store.status",
+    "Status": "cutwater.store.status",
     "delta": "cutwater.sinks.delta.sink",
+    "foreach_epoch": "cutwater.sinks.foreach_epoch",
     "parquet": "cutwater.sinks.parquet",
     "parquet_files": "cutwater.sinks.parquet",
+    "read": "cutwater.api.snapshot",
+    "snapshot": "cutwater.api.snapshot",
     "tables": "cutwater.api.tables",
 }
 

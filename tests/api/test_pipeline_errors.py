@@ -14,7 +14,7 @@ from cutwater.plan.build import bind_sinks, build
 from cutwater.plan.graph import in_order
 from cutwater.protocol.base.durations import readable, seconds
 from cutwater.protocol.base.errors import UserError
-from cutwater.spark.session import adopt_session
+from cutwater.spark.session import copy_session
 from cutwater.store.opening import open_store
 from tests.support.spark_helpers import NUMBERS, deliver, numbers
 
@@ -101,9 +101,9 @@ def test_update_and_complete_do_not_go_into_channels_or_tables(mode: str) -> Non
         ordered(pipeline)
     with pytest.raises(UserError, match="can only be appended to"):
         pipeline.stage(name="three", output_mode=mode, sinks=[cw.delta("x")])(returns())
-    pipeline.stage(name="four", output_mode=mode, sinks=[cw.call(lambda rows, epoch: None, name="f")])(
-        returns()
-    )
+    pipeline.stage(
+        name="four", output_mode=mode, sinks=[cw.foreach_epoch(lambda rows, epoch: None, name="f")]
+    )(returns())
 
 
 def test_two_sinks_need_two_names_and_two_places() -> None:
@@ -123,7 +123,7 @@ def test_two_sinks_need_two_places_however_these_are_spelled(tmp_path: Path, spa
     pipeline = cw.Pipeline("p")
     for name, path in (("one", "out"), ("two", "in/../out")):
         sink = cw.delta(str(tmp_path / path), name=name)
-        pipeline.stage(name=name, sinks=[sink], same_source=True)(
+        pipeline.stage(name=name, sinks=[sink], allow_shared_source=True)(
             lambda spark: spark.readStream.format("rate").load()
         )
     with pytest.raises(UserError, match="sinks 'one' and 'two' both write to"):
@@ -137,8 +137,8 @@ def test_two_sinks_need_two_places_however_these_are_spelled(tmp_path: Path, spa
         ({"name": "spark"}, "cannot be named 'spark'"),
         ({"output_mode": "replace"}, "give one of append, update, complete"),
         ({"trigger": "soon"}, "is no duration"),
-        ({"max_rows": -1}, "max_rows is -1"),
-        ({"sinks": ["out"]}, "is no sink"),
+        ({"max_rows": 0}, "max_rows is 0; give 1 or more, or None for no limit"),
+        ({"sinks": ["out"]}, "is not a sink"),
     ],
 )
 def test_bad_options_are_refused(options: dict[str, Any], says: str) -> None:
@@ -180,9 +180,9 @@ def test_readable_durations(span: float, text: str) -> None:
 def test_spark_connect_is_refused() -> None:
     connect = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})
     with pytest.raises(UserError, match="Spark Connect"):
-        adopt_session(connect())
-    with pytest.raises(UserError, match="no SparkSession"):
-        adopt_session("spark")
+        copy_session(connect())
+    with pytest.raises(UserError, match="not a SparkSession"):
+        copy_session("spark")
 
 
 # --- what only the plan tells -------------------------------------------------------------------------
@@ -231,7 +231,7 @@ def test_plans_that_cannot_be_part_of_a_pipeline(spark: SparkSession, tmp_path: 
     def above(source: DataFrame, other: DataFrame) -> DataFrame:
         return source.union(other).withWatermark("ts", "1 minute").dropDuplicatesWithinWatermark(["id"])
 
-    same = {"same_source": True}
+    same = {"allow_shared_source": True}
     check("withWatermark() above a fan-in of source, other", ({}, source), (same, other), (out, above))
 
     def united(source: DataFrame, other: DataFrame) -> DataFrame:

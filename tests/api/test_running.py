@@ -57,7 +57,7 @@ def test_neither_a_drain_nor_once_waits_for_the_trigger_of_a_stage_that_reads_a_
         return source
 
     pipeline.start(str(tmp_path / "state"), every="1h", once=True, spark=spark)
-    assert pipeline.wait(90)
+    assert pipeline.awaitTermination(90)
     pipeline.stop()
     assert [row[0] for row in rows_of(tmp_path / "out", "id")] == list(range(5))
 
@@ -74,11 +74,10 @@ def test_neither_a_drain_nor_once_waits_for_the_trigger_of_a_stage_that_reads_a_
 
 
 def test_a_drain_that_takes_longer_than_a_checkpoint_may_is_tried_until_once_can_end(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, spark: SparkSession, told: list[str]
 ) -> None:
     """The sources have given all long before what is behind them has worked through it."""
     deliver(tmp_path / "in", "0", numbers(range(8)))
-    told: list[str] = []
     pipeline = cw.Pipeline("once")
 
     @pipeline.stage
@@ -95,16 +94,14 @@ def test_a_drain_that_takes_longer_than_a_checkpoint_may_is_tried_until_once_can
 
     pipeline.run(
         str(tmp_path / "state"), every="1h", timeout="2s", once=True, spark=spark, tolerated_failures=None,
-        tell=told.append,
     )  # fmt: skip
     assert rows_of(tmp_path / "out") == [(i,) for i in range(8)]
     assert any("aborted (deadline)" in line for line in told), told
 
 
 def test_a_query_that_somebody_else_stops_is_missed_reported_and_started_again(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, spark: SparkSession, told: list[str]
 ) -> None:
-    told: list[str] = []
     pipeline = cw.Pipeline("stopped")
 
     @pipeline.stage
@@ -119,10 +116,10 @@ def test_a_query_that_somebody_else_stops_is_missed_reported_and_started_again(
         return rows_of(tmp_path / "out") if (tmp_path / "out/_delta_log").exists() else []
 
     deliver(tmp_path / "in", "0", numbers(range(3)))
-    pipeline.start(str(tmp_path / "state"), every="1s", spark=spark, tell=told.append)
+    pipeline.start(str(tmp_path / "state"), every="1s", spark=spark)
     try:
         await_that("the first rows", lambda: shown() == [(i,) for i in range(3)])
-        for query in spark.streams.active:
+        for query in pipeline.queries.values():
             query.stop()
         deliver(tmp_path / "in", "1", numbers(range(3, 6)))
         await_that("the rows after the stop", lambda: shown() == [(i,) for i in range(6)])
@@ -132,12 +129,11 @@ def test_a_query_that_somebody_else_stops_is_missed_reported_and_started_again(
 
 
 def test_a_query_that_somebody_stops_between_two_batches_has_not_taken_all(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, spark: SparkSession, told: list[str]
 ) -> None:
     """Nothing is under way then, and no error tells of it; most of the input is still unread."""
     for part in range(12):
         deliver(tmp_path / "in", f"{part:02}", numbers([part]))
-    told: list[str] = []
     pipeline = cw.Pipeline("between")
 
     @pipeline.stage(sinks=[cw.delta(str(tmp_path / "out"))])
@@ -154,14 +150,13 @@ def test_a_query_that_somebody_stops_between_two_batches_has_not_taken_all(
         planned, committed = ({path.name for path in paths if path.name.isdigit()} for paths in found)
         return planned == committed and "2" in committed
 
-    pipeline.start(str(tmp_path / "state"), every="1h", once=True, spark=spark, tell=told.append)
+    pipeline.start(str(tmp_path / "state"), every="1h", once=True, spark=spark)
     try:
-        (query,) = await_that(
-            "its query", lambda: [q for q in spark.streams.active if q.name == "between.copied"]
-        )
+        query = await_that("its query", lambda: pipeline.queries.get("copied"))
+        assert query.name == "between.copied"
         await_that("a moment between two batches", is_between)
         query.stop()
-        assert pipeline.wait(120)
+        assert pipeline.awaitTermination(120)
     finally:
         pipeline.stop()
     assert rows_of(tmp_path / "out") == [(i,) for i in range(12)]
@@ -185,9 +180,9 @@ def test_a_drain_waits_until_the_last_batch_that_spark_has_committed_is_in_the_l
     try:
         await_that("a drain is under way", lambda: pipeline.status().state == "draining")
         assert list((tmp_path / "state").glob("stages/kept/1/spark/*/commits/0"))
-        assert not pipeline.wait(3), "it has come to rest without its last batch"
+        assert not pipeline.awaitTermination(3), "it has come to rest without its last batch"
         is_seen.set()
-        assert pipeline.wait(90)
+        assert pipeline.awaitTermination(90)
     finally:
         pipeline.stop()
     assert rows_of(tmp_path / "out") == [(i,) for i in range(5)]
@@ -210,3 +205,78 @@ def test_once_shows_all_that_one_batch_closes_when_a_stage_without_state_has_a_w
 
     pipeline.run(str(tmp_path / "state"), every="1h", once=True, spark=spark)
     assert [row[0] for row in rows_of(tmp_path / "windows", "count")] == [100] * WINDOWS
+
+
+class Copying:
+    """A pipeline that copies numbers from `in` to `out`."""
+
+    def __init__(self, base: Path, spark: SparkSession) -> None:
+        self.base, self.spark = base, spark
+        self.pipeline = cw.Pipeline("copying")
+
+        @self.pipeline.stage(sinks=[cw.delta(str(base / "out"))])
+        def copied(spark: SparkSession) -> DataFrame:
+            return spark.readStream.schema(NUMBERS).parquet(str(base / "in")).select("id")
+
+    def start(self) -> cw.Pipeline:
+        deliver(self.base / "in", "0", numbers(range(5)))
+        return self.pipeline.start(str(self.base / "state"), every="1h", spark=self.spark)
+
+
+def test_leaving_the_block_drains(tmp_path: Path, spark: SparkSession) -> None:
+    with Copying(tmp_path, spark).start() as run:
+        assert run.is_running
+        assert isinstance(run.status(), cw.Status)
+        assert [stage.name for stage in run.status().stages] == ["copied"]
+    assert not run.is_running
+    assert rows_of(tmp_path / "out") == [(i,) for i in range(5)]
+    with pytest.raises(cw.UserError, match="is not running in this process"):
+        run.status()
+
+
+def test_an_error_in_the_block_stops_at_once_and_is_what_is_raised(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    copying = Copying(tmp_path, spark)
+    with pytest.raises(ZeroDivisionError), copying.start() as run:
+        raise ZeroDivisionError
+    assert not run.is_running
+    assert not (tmp_path / "out/_delta_log").exists(), "nothing was committed, so nothing is published"
+    with copying.start():
+        pass
+    assert rows_of(tmp_path / "out") == [(i,) for i in range(5)]
+
+
+def test_a_pipeline_that_fails_raises_that_when_its_block_is_left_and_when_it_is_waited_for(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    copying = Copying(tmp_path, spark)
+
+    def leave() -> None:
+        with copying.start() as run:
+            assert run._runtime is not None
+            run._runtime._on_failure(cw.UserError("no more"))
+
+    with pytest.raises(cw.UserError, match="no more"):
+        leave()
+    run = copying.start()
+    assert run._runtime is not None
+    run._runtime._on_failure(cw.UserError("no more"))
+    with pytest.raises(cw.UserError, match="no more"):
+        run.awaitTermination("60s")
+    assert not run.is_running
+
+
+def test_a_pipeline_that_could_not_start_can_be_started_again(tmp_path: Path, spark: SparkSession) -> None:
+    copying = Copying(tmp_path, spark)
+    (tmp_path / "in").mkdir()
+    with pytest.raises(cw.UserError, match="good"):
+        copying.pipeline.start(str(tmp_path / "state"), spark=spark, restore="good")
+    run = copying.start()
+    assert not run.awaitTermination(0.1)
+    with pytest.raises(cw.UserError, match="is already running"):
+        copying.start()
+    with pytest.raises(cw.UserError, match="flight"):
+        run.cancel_checkpoint()
+    run.drain()
+    assert rows_of(tmp_path / "out") == [(i,) for i in range(5)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -20,6 +21,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
+from cutwater.api.config import RunConfig
 from cutwater.cli.live import LiveView, view
 from cutwater.cli.load import load
 from cutwater.cli.main import app
@@ -426,14 +428,16 @@ class Pretended:
 
     def __init__(self, outcome: bool | BaseException) -> None:
         self.outcome = outcome
-        self.given: dict[str, Any] = {}
+        self.store = ""
+        self.given = RunConfig()
         self.stopped = False
 
-    def start(self, store: str, **given: Any) -> None:
-        self.given = given | {"store": store}
-        given["tell"]("it begins")
+    def start(self, store: str, given: RunConfig) -> None:
+        self.store, self.given = store, given
+        logging.getLogger("cutwater").info("it begins")
+        logging.getLogger("cutwater").debug("which nobody is told")
 
-    def stay(self, tell: Callable[[str], None], tick: Callable[[], None] | None) -> bool:
+    def stay(self, tick: Callable[[], None] | None) -> bool:
         for _ in range(2):
             if tick is not None:
                 tick()
@@ -457,14 +461,15 @@ def run_pretended(
 
 
 def test_a_run_that_was_drained_ends_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown, made = run_pretended(monkeypatch, True, "--store", "s", "--conf", "a=b", "--drop", "c")
+    shown, made = run_pretended(
+        monkeypatch, True, "--store", "s", "--conf", "a=b", "--restore", "7", "--drop", "c"
+    )
     assert shown.exit_code == 0
     assert [line.split(" ", 1)[1] for line in shown.stdout.splitlines()] == [
         "starting Spark, then the stages", "it begins", "drained",
     ]  # fmt: skip
-    assert made.given["store"] == "s"
-    assert made.given["conf"] == {"a": "b"}
-    assert (made.given["drop"], made.given["reset"], made.given["once"]) == (["c"], (), False)
+    assert made.store == "s"
+    assert made.given == RunConfig(conf={"a": "b"}, restore="7", drop=("c",))
     assert not made.stopped
 
 
@@ -474,10 +479,10 @@ def test_what_spark_writes_to_the_error_output_is_told_with_the_rest(
     told: list[str] = []
 
     class Noisy(Pretended):
-        def stay(self, tell: Callable[[str], None], tick: Callable[[], None] | None) -> bool:
+        def stay(self, tick: Callable[[], None] | None) -> bool:
             os.write(2, b"no space left\n")
             await_that("it is told", lambda: "no space left" in told, 10)
-            return super().stay(tell, tick)
+            return super().stay(tick)
 
     monkeypatch.setattr(Lines, "tell", lambda self, line: told.append(line))
     monkeypatch.setattr("cutwater.cli.load.load", lambda _: Noisy(True))
@@ -516,7 +521,7 @@ def test_who_listens_for_others_must_have_a_name(monkeypatch: pytest.MonkeyPatch
     shown, made = run_pretended(monkeypatch, True, "--listen", "tcp/127.0.0.1:0")
     assert shown.exit_code == 1
     assert "give it a name with --member NAME" in shown.stderr
-    assert made.given == {}
+    assert made.store == ""
 
 
 def test_a_checkpoint_that_is_under_way_can_be_called_off(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import cutwater as cw
+from cutwater.api.log_lines import lines_to
 from tests.faults.pipelines import PIPELINES
 
 DEADLINE_S = 110.0
@@ -71,10 +72,11 @@ def main(kind: str, folder: str, options: str, *steps: str) -> None:
     if steps == ("once",):
         pipeline.run(store, once=True, **settings)
         return
-    pipeline.start(store, tell=say, **settings)
-    for step in steps:
-        say(f"{step} -> {perform(pipeline, base, step)}")
-    pipeline.stop()
+    with lines_to(say):
+        pipeline.start(store, **settings)
+        for step in steps:
+            say(f"{step} -> {perform(pipeline, base, step)}")
+        pipeline.stop()
 
 
 if __name__ == "__main__":

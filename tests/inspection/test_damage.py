@@ -6,6 +6,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
@@ -13,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import cutwater as cw
+from cutwater.api.log_lines import lines_to
 from cutwater.protocol.base.errors import CutwaterError
 from cutwater.protocol.base.paths import JOURNAL_PREFIX, entry_name, manifest_name, stage_log_prefix
 from cutwater.store.at_rest import read_journal
@@ -33,7 +35,7 @@ class Shop:
         deliver(self.base / "in", f"part-{self.count}", numbers(range(self.count, self.count + 40)))
         self.count += 40
 
-    def run(self, change: Change = lambda kept: kept, **options: object) -> None:
+    def run(self, change: Change = lambda kept: kept, **options: Any) -> None:
         pipeline = cw.Pipeline("shop")
 
         @pipeline.stage(sinks=[cw.delta(str(self.base / "out/clean"))])
@@ -46,9 +48,10 @@ class Shop:
 
         options = {"every": "1h", "restarts": 0, "tolerated_failures": 0, **options}
         store = str(self.base / "state")
-        pipeline.run(store, spark=self.spark, once=True, tell=self.told.append, **options)
+        with lines_to(self.told.append):
+            pipeline.run(store, spark=self.spark, once=True, **options)
 
-    def fails(self, change: Change = lambda kept: kept, **options: object) -> str:
+    def fails(self, change: Change = lambda kept: kept, **options: Any) -> str:
         """Runs it, which must fail; what is said."""
         with pytest.raises(CutwaterError) as raised:
             self.run(change, **options)

@@ -16,7 +16,7 @@ from cutwater.protocol.base.effects import TableHead
 from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.sinks import SinkFailed, open_sinks
 from cutwater.sinks.footers import Footers
-from cutwater.sinks.foreach_epoch import REMEMBERED, CallSink, call
+from cutwater.sinks.foreach_epoch import REMEMBERED, ForeachEpochSink, foreach_epoch
 from cutwater.store.contract import Store
 from tests.support.sink_helpers import ROWS, publish, stage, store, write_with_spark
 
@@ -24,7 +24,7 @@ __all__ = ["store"]
 
 
 Calls = list[tuple[int, list[int]]]
-Make = Callable[..., CallSink]
+Make = Callable[..., ForeachEpochSink]
 
 
 @pytest.fixture
@@ -37,8 +37,8 @@ def make(store: Store, spark: SparkSession, calls: Calls) -> Make:
     def note(rows: DataFrame, epoch: int) -> None:
         calls.append((epoch, sorted(row.id for row in rows.collect())))
 
-    def bound(function: Any = note, rows: str = ROWS, **options: Any) -> CallSink:
-        sink = call(function, **options)
+    def bound(function: Any = note, rows: str = ROWS, **options: Any) -> ForeachEpochSink:
+        sink = foreach_epoch(function, **options)
         sink.bind(store, "note", rows)
         sink.attach(spark)
         return sink
@@ -153,7 +153,7 @@ def test_files_are_there_until_nobody_names_them(make: Make, store: Store, calls
 
 
 def test_what_was_called_is_known_to_whoever_has_only_the_store(store: Store) -> None:
-    sink = call(print, name="note")
+    sink = foreach_epoch(print, name="note")
     sink.bind(store, "note", ROWS)
     assert sink.rewind(-1, 9, -1) == 9
     opened = open_sinks(store, ["note"])["note"]
@@ -182,12 +182,12 @@ def test_a_window_is_given_when_it_is_closed(make: Make, spark: SparkSession) ->
 
 def test_a_function_without_a_name_needs_one() -> None:
     with pytest.raises(UserError, match=r"Give it one with name="):
-        call(lambda rows, epoch: None)
-    assert call(lambda rows, epoch: None, name="mail").name == "mail"
+        foreach_epoch(lambda rows, epoch: None)
+    assert foreach_epoch(lambda rows, epoch: None, name="mail").name == "mail"
 
 
 def test_what_was_done_is_known_by_its_records_and_only_so_many_are_kept(store: Store) -> None:
-    sink = call(print, "note")
+    sink = foreach_epoch(print, "note")
     sink.bind(store, "note", ROWS)
     assert (sink.head(), sink.find(9)) == (TableHead(-1, 0), -1)
     assert sink.rewind(-1, 1, -1) == 1

@@ -68,7 +68,7 @@ def test_every_type_that_can_pass_passes_unchanged(spark: SparkSession, tmp_path
     def third(second: DataFrame) -> DataFrame:
         return second
 
-    pipeline.run(str(tmp_path / "state"), once=True, spark=spark, tell=lambda line: None)
+    pipeline.run(str(tmp_path / "state"), once=True, spark=spark)
     out = spark.read.schema(rows.schema).parquet(*cw.parquet_files(str(tmp_path / "out")))
     before = spark.read.schema(rows.schema).parquet(source)
     assert sorted(out.collect(), key=lambda r: r.id) == sorted(before.collect(), key=lambda r: r.id)
@@ -101,7 +101,7 @@ def test_types_that_python_has_no_rows_for_pass_as_well(spark: SparkSession, tmp
     def third(second: DataFrame) -> DataFrame:
         return second.selectExpr(*told)
 
-    pipeline.run(str(tmp_path / "state"), once=True, spark=spark, tell=lambda line: None)
+    pipeline.run(str(tmp_path / "state"), once=True, spark=spark)
     out = spark.read.parquet(*cw.parquet_files(str(tmp_path / "out")))
     batch = spark.read.schema(NUMBERS).parquet(str(tmp_path / "in")).selectExpr(*made)
     wanted = batch.selectExpr(*told).collect()
@@ -138,7 +138,7 @@ def test_fan_out_self_join_and_a_native_source_beside_a_channel(spark: SparkSess
         )
         return even.select("id").union(other.select("id"))
 
-    pipeline.run(str(tmp_path / "state"), every="500ms", once=True, spark=spark, tell=lambda line: None)
+    pipeline.run(str(tmp_path / "state"), every="500ms", once=True, spark=spark)
     assert rows_of(tmp_path / "even", "id") == [(i,) for i in range(0, 600, 2)]
     assert rows_of(tmp_path / "pairs", "id", "before") == [(i, i - 1) for i in range(1, 600)]
     assert rows_of(tmp_path / "both", "id") == sorted(
@@ -534,7 +534,7 @@ def test_the_file_of_a_task_that_was_given_up_is_in_no_batch(
     def third(first: DataFrame) -> DataFrame:
         return first.select("id")
 
-    pipeline.run(str(tmp_path / "state"), once=True, spark=spark, tell=lambda line: None)
+    pipeline.run(str(tmp_path / "state"), once=True, spark=spark)
     folders = {str(path).partition("/_temporary/")[0].rpartition("/")[0] for path in left}
     assert len(folders) == 5  # the channels of two stages, and three sinks
     for table in ("one", "two", "three"):

@@ -847,15 +847,15 @@ def test_a_session_of_others_gets_what_every_query_needs() -> None:
         given = Session()
         if provider:
             given.settings[session.PROVIDER] = provider
-        session.adopt_session(given)
+        session._set_needed(given)
         assert session.NEEDED.items() <= given.settings.items()
         assert given.settings["spark.sql.streaming.stateStore.checkpointFormatVersion"] == version
         assert given.hadoop == {}
-    with pytest.raises(UserError, match="is no SparkSession"):
-        session.adopt_session("local")
+    with pytest.raises(UserError, match="is not a SparkSession"):
+        session.refuse_unusable("local")
     connect = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})
     with pytest.raises(UserError, match="this is a Spark Connect session"):
-        session.adopt_session(connect())
+        session.refuse_unusable(connect())
 
 
 @pytest.mark.usefixtures("no_server")
@@ -865,7 +865,7 @@ def test_spark_is_given_the_server_of_the_environment_unless_the_user_has_set_on
     def told(**before: str) -> dict[str, str]:
         given = Session()
         given.hadoop.update({f"fs.s3a.endpoint{key}": value for key, value in before.items()})
-        session.adopt_session(given)
+        session._tell_s3a(given.hadoop, given.hadoop)
         return {key.removeprefix("fs.s3a."): value for key, value in given.hadoop.items()}
 
     monkeypatch.setenv("AWS_DEFAULT_REGION", "here")

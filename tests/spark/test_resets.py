@@ -23,9 +23,7 @@ def read(spark: SparkSession, folder: Path) -> DataFrame:
 
 
 def run(pipeline: cw.Pipeline, tmp_path: Path, spark: SparkSession, **more: Any) -> None:
-    pipeline.run(
-        str(tmp_path / "state"), every="300ms", once=True, spark=spark, tell=lambda line: None, **more
-    )
+    pipeline.run(str(tmp_path / "state"), every="300ms", once=True, spark=spark, **more)
 
 
 @pytest.mark.parametrize("provider", ["RocksDBStateStoreProvider", "HDFSBackedStateStoreProvider"])

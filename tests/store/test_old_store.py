@@ -66,8 +66,8 @@ def test_it_goes_on_and_can_be_restored(old: Path, spark: SparkSession) -> None:
 
     assert ids(old) == list(range(HELD))
     good = rows_at(old, "good")
-    for options, held in (({}, HELD), ({"restore": "good"}, good)):
-        pipeline.run(str(old / "state"), spark=spark, once=True, every="1h", **options)
+    for restore, held in ((None, HELD), ("good", good)):
+        pipeline.run(str(old / "state"), spark=spark, once=True, every="1h", restore=restore)
         found = ids(old)
         assert found == list(range(len(found)))
         assert len(found) > held

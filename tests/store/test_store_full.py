@@ -61,20 +61,17 @@ def fill(disk: Path, left: int) -> Path:
 
 
 def test_a_full_disk_is_told_and_the_run_goes_on_or_ends_in_words_and_nothing_is_lost(
-    spark: SparkSession, tmp_path: Path, disk: Path
+    spark: SparkSession, tmp_path: Path, disk: Path, told: list[str]
 ) -> None:
     deliver(tmp_path / "in", "one", numbers(range(20)))
     new_pipeline(tmp_path).run(str(disk / "store"), spark=spark, once=True)
     deliver(tmp_path / "in", "two", numbers(range(20, 4_000)))
     ballast = fill(disk, LEFT)
-    told: list[str] = []
     pipeline = new_pipeline(tmp_path)
 
     def run() -> None:
         try:
-            pipeline.run(
-                str(disk / "store"), spark=spark, once=True, every="1s", restarts=1, tell=told.append
-            )
+            pipeline.run(str(disk / "store"), spark=spark, once=True, every="1s", restarts=1)
         except CutwaterError as error:
             told.append(f"ended: {error}")
 

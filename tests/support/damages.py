@@ -228,7 +228,7 @@ class Patient:
         options = {"restarts": 0, "tolerated_failures": 0, "takeover": True, **options}
         try:
             pipeline.start(self.store, every=EVERY_HOUR, once=True, spark=self.spark, **options)
-            assert pipeline.wait(DEADLINE_S), "it hangs"
+            assert pipeline.awaitTermination(DEADLINE_S), "it hangs"
         except CutwaterError as error:
             return str(error)
         finally:

@@ -15,7 +15,7 @@ from cutwater.store.contract import Store
 from cutwater.store.opening import open_store
 
 
-def tables(store: str, epoch: int | None = None) -> dict[str, int]:
+def tables(store: str, epoch: int | str | None = None) -> dict[str, int]:
     """The version of each table (by its sink's name) at an epoch: by default the newest that is published
     everywhere. A table that has been given no rows yet is at -1. Raises `UserError` if there is no such
     epoch, or if a sink has no version for it."""
@@ -23,7 +23,9 @@ def tables(store: str, epoch: int | None = None) -> dict[str, int]:
     return versions_at(where, read_journal(where).state, epoch)[1]
 
 
-def versions_at(store: Store, state: JournalState, epoch: int | None = None) -> tuple[int, dict[str, int]]:
+def versions_at(
+    store: Store, state: JournalState, epoch: int | str | None = None
+) -> tuple[int, dict[str, int]]:
     """The epoch, and the versions that belong to it."""
     marks = store.list(MARK_PREFIX)
     sinks = sinks_of(state)

@@ -4,54 +4,38 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from cutwater.api.config import MEMBERS, options_of
+from cutwater.cluster.config import ClusterConfig
 from cutwater.protocol.base.errors import UserError
 
-if TYPE_CHECKING:
-    from cutwater.cluster.config import ClusterConfig
-
-PANEL = "Several members"
 MAX_SECRET = 4_096
-Listen = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--listen", metavar="tcp/HOST:PORT", help="Where other members reach this one.", rich_help_panel=PANEL
-    ),
-]
-Peer = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--peer",
-        metavar="tcp/HOST:PORT",
-        help="A member that it knows; one leads to all.",
-        rich_help_panel=PANEL,
-    ),
-]
+_OPTIONS = options_of(ClusterConfig)
+
+
+def _flag(flag: str, name: str, metavar: str | None = None, envvar: str | None = None) -> Any:
+    """The flag of an option of `ClusterConfig`."""
+    return typer.Option(
+        flag, metavar=metavar, envvar=envvar, help=_OPTIONS[name].summary, rich_help_panel=MEMBERS
+    )
+
+
+Listen = Annotated[list[str] | None, _flag("--listen", "listen", "tcp/HOST:PORT")]
+Peer = Annotated[list[str] | None, _flag("--peer", "peers", "tcp/HOST:PORT")]
 Secret = Annotated[
     str,
     typer.Option(
-        "--secret", metavar="@FILE", rich_help_panel=PANEL,
+        "--secret", metavar="@FILE", rich_help_panel=MEMBERS,
         help="A file with the secret, the same for all members; or the variable CUTWATER_SECRET has it (or @FILE).",
     ),
 ]  # fmt: skip
-
-
-def _file(name: str, help: str) -> Any:
-    """The option for one of the files of TLS."""
-    envvar = f"CUTWATER_TLS_{name.upper()}"
-    return typer.Option(f"--tls-{name}", envvar=envvar, metavar="FILE", help=help, rich_help_panel=PANEL)
-
-
-TlsCa = Annotated[str | None, _file("ca", "TLS: the authority.")]
-TlsCert = Annotated[str | None, _file("cert", "TLS: its certificate.")]
-TlsKey = Annotated[str | None, _file("key", "TLS: the key to it.")]
-Multicast = Annotated[
-    bool,
-    typer.Option("--multicast", help="Also look for members in the local network.", rich_help_panel=PANEL),
-]
+TlsCa = Annotated[str | None, _flag("--tls-ca", "tls_ca", "FILE", "CUTWATER_TLS_CA")]
+TlsCert = Annotated[str | None, _flag("--tls-cert", "tls_cert", "FILE", "CUTWATER_TLS_CERT")]
+TlsKey = Annotated[str | None, _flag("--tls-key", "tls_key", "FILE", "CUTWATER_TLS_KEY")]
+Multicast = Annotated[bool, _flag("--multicast", "multicast")]
 
 
 def peer_config(peer: list[str] | None, secret: str) -> ClusterConfig | None:
@@ -73,8 +57,6 @@ def cluster_config(
     _refuse_shown(secret)
     if not (listen or peer or multicast):
         return None
-    from cutwater.cluster.config import ClusterConfig
-
     config = ClusterConfig(
         listen=tuple(listen or ()), peers=tuple(peer or ()), secret=_secret(secret), tls_ca=tls_ca, tls_cert=tls_cert,
         tls_key=tls_key, multicast=multicast,

@@ -11,8 +11,9 @@ from typing import Annotated, Any, Protocol
 import msgspec
 import typer
 
+from cutwater.api.config import MEMBERS, RunConfig, options_of
+from cutwater.api.log_lines import lines_to
 from cutwater.cli.cluster_options import (
-    PANEL,
     Listen,
     Multicast,
     Peer,
@@ -84,73 +85,42 @@ class Events:
         sys.stdout.flush()
 
 
+OPTIONS = options_of(RunConfig)
+DEFAULTS = RunConfig()
+
+
+def _flag(name: str, metavar: str | None = None, min: int | None = None) -> Any:
+    """The flag of an option of `RunConfig`, with the help text that it has there."""
+    option = OPTIONS[name]
+    panel = option.group if option.group == MEMBERS else None
+    return typer.Option(option.flag, metavar=metavar, min=min, help=option.summary, rich_help_panel=panel)
+
+
 @command
 def run(
     target: Annotated[
         str, typer.Argument(metavar="FILE[:NAME]", help="The pipeline's file, and its variable there.")
     ],
     store: StoreUrl = "./state",
-    every: Annotated[str, typer.Option("--every", help="From one checkpoint to the next.")] = "10s",
-    once: Annotated[bool, typer.Option("--once", help="Process what is there now, publish it, end.")] = False,
-    restore: Annotated[
-        str | None, typer.Option("--restore", metavar="REF", help="Go back to a checkpoint first.")
-    ] = None,
-    drop: Annotated[
-        list[str] | None,
-        typer.Option("--drop", metavar="STAGE", help="With --restore: a stage that the code no longer has."),
-    ] = None,
-    reset: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--reset", metavar="STAGE", help="With --restore: a stage that starts without its state."
-        ),
-    ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="With --restore: also undo what others did to the tables since.")
-    ] = False,
-    takeover: Annotated[
-        bool, typer.Option("--takeover", help="Do not wait for another process that seems to run it.")
-    ] = False,
-    unaligned: Annotated[
-        bool, typer.Option("--unaligned", help="Checkpoints do not wait for rows in channels.")
-    ] = False,
-    timeout: Annotated[
-        str, typer.Option("--timeout", help="A checkpoint that takes longer is aborted.")
-    ] = "10m",
-    alignment_timeout: Annotated[
-        str | None, typer.Option("--alignment-timeout", help="One that takes longer is turned unaligned.")
-    ] = None,
-    retained: Annotated[int, typer.Option("--retained", min=1, help="How many checkpoints to keep.")] = 3,
-    tolerated_failures: Annotated[
-        int, typer.Option("--tolerated-failures", help="Checkpoints in a row that may fail by this member.")
-    ] = 3,
-    restarts: Annotated[int, typer.Option("--restarts", help="Restarts in a row of a query that fails.")] = 5,
-    idle_after: Annotated[
-        str, typer.Option("--idle-after", help="Silence after which a stage holds back no watermark.")
-    ] = "10s",
-    master: Annotated[
-        str | None, typer.Option("--master", help="Spark's master, for example local[4].")
-    ] = None,
-    conf: Annotated[
-        list[str] | None,
-        typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting; may be repeated."),
-    ] = None,
+    every: Annotated[str, _flag("every")] = str(DEFAULTS.every),
+    once: Annotated[bool, _flag("once")] = DEFAULTS.once,
+    restore: Annotated[str | None, _flag("restore", "REF")] = None,
+    drop: Annotated[list[str] | None, _flag("drop", "STAGE")] = None,
+    reset: Annotated[list[str] | None, _flag("reset", "STAGE")] = None,
+    force: Annotated[bool, _flag("force")] = DEFAULTS.force,
+    takeover: Annotated[bool, _flag("takeover")] = DEFAULTS.takeover,
+    unaligned: Annotated[bool, _flag("unaligned")] = DEFAULTS.unaligned,
+    timeout: Annotated[str, _flag("timeout")] = str(DEFAULTS.timeout),
+    alignment_timeout: Annotated[str | None, _flag("alignment_timeout")] = None,
+    retained: Annotated[int, _flag("retained", min=1)] = DEFAULTS.retained,
+    tolerated_failures: Annotated[int | None, _flag("tolerated_failures")] = DEFAULTS.tolerated_failures,
+    restarts: Annotated[int, _flag("restarts")] = DEFAULTS.restarts,
+    idle_after: Annotated[str, _flag("idle_after")] = str(DEFAULTS.idle_after),
+    master: Annotated[str | None, _flag("master")] = None,
+    conf: Annotated[list[str] | None, _flag("conf", "KEY=VALUE")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object per line.")] = False,
-    member: Annotated[
-        str | None,
-        typer.Option(
-            "--member", metavar="NAME", help="This process is one of several.", rich_help_panel=PANEL
-        ),
-    ] = None,
-    wait_for: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--wait-for",
-            metavar="NAME",
-            help="A member without which it does not begin.",
-            rich_help_panel=PANEL,
-        ),
-    ] = None,
+    member: Annotated[str | None, _flag("member", "NAME")] = None,
+    wait_for: Annotated[list[str] | None, _flag("wait_for", "NAME")] = None,
     listen: Listen = None,
     peer: Peer = None,
     secret: Secret = "",
@@ -158,31 +128,25 @@ def run(
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     multicast: Multicast = False,
-    leader_timeout: Annotated[
-        str,
-        typer.Option("--leader-timeout", help="Silence after which another leads.", rich_help_panel=PANEL),
-    ] = "3s",
+    leader_timeout: Annotated[str, _flag("leader_timeout")] = str(DEFAULTS.leader_timeout),
 ) -> None:
     """Runs a pipeline, or one member of it, until it is drained: by Ctrl-C (twice stops at once), `cutwater
     drain`, or --once. Ctrl-C ends one member of several at once, and the others wait for it."""
     from cutwater.cli.load import load
 
-    settings = _settings(conf or [])
     cluster = cluster_config(listen, peer, secret, tls_ca, tls_cert, tls_key, multicast)
     if cluster is not None and member is None:
         raise UserError(
             "--listen and --peer are for one member of several: give it a name with --member NAME"
         )
+    config = RunConfig(
+        every=every, once=once, restore=restore, drop=tuple(drop or ()), reset=tuple(reset or ()), force=force,
+        takeover=takeover, unaligned=unaligned, timeout=timeout, alignment_timeout=alignment_timeout,
+        retained=retained, tolerated_failures=tolerated_failures, restarts=restarts, idle_after=idle_after,
+        master=master, conf=_settings(conf or []), member=member, wait_for=tuple(wait_for or ()), cluster=cluster,
+        leader_timeout=leader_timeout,
+    )  # fmt: skip
     pipeline = load(target)
-
-    def start(tell: Callable[[str], None]) -> None:
-        pipeline.start(
-            store, every=every, once=once, restore=restore, drop=drop or (), reset=reset or (), force=force,
-            takeover=takeover, unaligned=unaligned, timeout=timeout, alignment_timeout=alignment_timeout,
-            retained=retained, tolerated_failures=tolerated_failures, restarts=restarts,
-            idle_after=idle_after, master=master, conf=settings, tell=tell, member=member,
-            wait_for=wait_for or (), cluster=cluster, leader_timeout=leader_timeout,
-        )  # fmt: skip
 
     def status() -> Status | None:
         try:
@@ -193,9 +157,9 @@ def run(
     teller, tick = _teller(as_json, store, pipeline.name, status)
     teller.start()
     try:
-        with hearing(teller.tell):
-            _beside(lambda: start(teller.tell))
-            drained = pipeline.stay(teller.tell, tick)
+        with hearing(teller.tell), lines_to(teller.tell):
+            _beside(lambda: pipeline.start(store, config))
+            drained = pipeline.stay(tick)
     except (CutwaterError, OSError) as error:
         teller.close()
         fail(str(error), as_json)
@@ -208,7 +172,7 @@ def run(
         raise typer.Exit(STOPPED_AT_ONCE)
 
 
-def _beside(work: Callable[[], None]) -> None:
+def _beside(work: Callable[[], object]) -> None:
     """Does something in a thread of its own and waits: a Spark session that is made in the main thread takes
     Ctrl-C for itself, calls Spark from within the call that it interrupts, and pages of errors come of that."""
     failed: list[BaseException] = []

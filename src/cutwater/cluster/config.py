@@ -11,9 +11,10 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from cutwater.cluster.identity import Identity
 from cutwater.cluster.keys import check_secret, derive
@@ -35,30 +36,46 @@ ACCEPT_MS = 5_000
 MAX_FILES = 65_536
 
 
+def _doc(description: str) -> Meta:
+    return Meta(description=description)
+
+
 class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How a member joins its cluster.
+    """How a member joins its cluster."""
 
-    `listen` and `peers` are endpoints, `tcp/HOST:PORT` or `tls/HOST:PORT`. One peer is enough to find all
-    others, but only peers that are named are tried again for ever after a broken connection. `secret` is
-    the same for all members; who does not know it is not let in, and can neither read nor forge what they say.
-    `tls_ca`, `tls_cert` and `tls_key` are PEM files; with them every connection is encrypted, both sides show a
-    certificate, and only who has the certificate that bears a member's name can speak for that member.
-    `multicast`: also look for members in the local network. `gossip`: let members tell each other of those that they
-    know.
-    `lease_s`: silence after which a connection counts as broken. `grace_s`: how long the slots of a member
-    that has gone are kept.
-    """
-
-    listen: tuple[str, ...] = ()
-    peers: tuple[str, ...] = ()
-    secret: str = ""
-    tls_ca: str | None = None
-    tls_cert: str | None = None
-    tls_key: str | None = None
-    multicast: bool = False
-    gossip: bool = True
-    lease_s: float = 10.0
-    grace_s: float = 30.0
+    listen: Annotated[
+        tuple[str, ...],
+        _doc("Where other members reach this one. Endpoints: `tcp/HOST:PORT`, or `tls/HOST:PORT`."),
+    ] = ()
+    peers: Annotated[
+        tuple[str, ...],
+        _doc(
+            "A member that this one knows; one leads to all. Only peers that are named are tried again for ever after a "
+            "broken connection."
+        ),
+    ] = ()
+    secret: Annotated[
+        str,
+        _doc(
+            "The secret, the same for all members. Who does not know it is not let in, and can neither read nor forge "
+            "what they say."
+        ),
+    ] = ""
+    tls_ca: Annotated[
+        str | None,
+        _doc(
+            "TLS: the authority's certificate, a PEM file. With TLS every connection is encrypted, both sides show a "
+            "certificate, and only who has the certificate that bears a member's name can speak for that member."
+        ),
+    ] = None
+    tls_cert: Annotated[str | None, _doc("TLS: this member's certificate, a PEM file.")] = None
+    tls_key: Annotated[str | None, _doc("TLS: the key of the certificate, a PEM file.")] = None
+    multicast: Annotated[bool, _doc("Also look for members in the local network.")] = False
+    gossip: Annotated[bool, _doc("Let members tell each other of those that they know.")] = True
+    lease_s: Annotated[float, _doc("Silence, in seconds, after which a connection counts as broken.")] = 10.0
+    grace_s: Annotated[float, _doc("How long, in seconds, the slots of a member that has gone are kept.")] = (
+        30.0
+    )
 
     def __repr__(self) -> str:
         shown = {name: getattr(self, name) for name in self.__struct_fields__ if name != "secret"}

@@ -14,7 +14,7 @@ from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.records import SinkSpec, StageSpec, Topology
 from cutwater.sinks.contract import Sink
 from cutwater.spark.channel_source import ChannelSource
-from cutwater.spark.plan import Plan, channel_schema, read_plan, row_schema
+from cutwater.spark.plan import Plan, channel_schema, is_of_session, read_plan, row_schema
 from cutwater.store.contract import Store
 from cutwater.store.status import ALONE
 
@@ -188,6 +188,12 @@ def _call(stage: StageDef, spark: SparkSession, channels: Mapping[str, ChannelSo
             f"stage '{stage.name}' returned a batch DataFrame: read its source with spark.readStream, or read another "
             "stage by naming it as a parameter"
         )
+    if not is_of_session(frame, spark):
+        raise UserError(
+            f"stage '{stage.name}' reads with another Spark session than the pipeline's, whose settings its query needs: "
+            "take `spark` as a parameter of the function and read with that. In a join with a DataFrame of your own "
+            "session, begin with the stream: stream.join(yours, ...)"
+        )
     return frame
 
 
@@ -207,13 +213,13 @@ def _check_plan(stage: StageDef, plan: Plan) -> None:
                 "out, and remove files that were read before the oldest checkpoint (`cutwater checkpoints` lists them) "
                 "with a job of your own"
             )
-    if plan.fan_in_watermark and not stage.watermark_above_fan_in:
+    if plan.fan_in_watermark and not stage.allow_watermark_above_fan_in:
         inputs = ", ".join(plan.fan_in_watermark)
         raise UserError(
             f"stage '{stage.name}' has withWatermark() above a fan-in of {inputs}: an input that falls behind the other "
             "would lose rows as late. Put withWatermark() on each input before they are joined or united, for example "
             f"{plan.fan_in_watermark[0]}.withWatermark(...); or accept that with "
-            "@pipeline.stage(watermark_above_fan_in=True)"
+            "@pipeline.stage(allow_watermark_above_fan_in=True)"
         )
 
 
@@ -224,11 +230,11 @@ def _refuse_shared_sources(called: Iterable[tuple[StageDef, Plan]]) -> None:
             if source.is_shareable:
                 continue
             other = seen.setdefault(source, stage.name)
-            if other != stage.name and not stage.same_source:
+            if other != stage.name and not stage.allow_shared_source:
                 raise UserError(
                     f"stages '{other}' and '{stage.name}' both read the source {source}, each at its own pace, so their "
                     "tables would not show the same rows of it. Read it in one stage and let both name that stage as a "
-                    "parameter; or accept it with @pipeline.stage(same_source=True)"
+                    "parameter; or accept it with @pipeline.stage(allow_shared_source=True)"
                 )
 
 

@@ -28,9 +28,9 @@ class StageDef(msgspec.Struct, frozen=True):
     sinks: tuple[Sink, ...]
     output_mode: str
     trigger: str
-    max_rows: int
-    watermark_above_fan_in: bool
-    same_source: bool
+    max_rows: int | None
+    allow_watermark_above_fan_in: bool
+    allow_shared_source: bool
     member: str | None
 
 
@@ -41,9 +41,9 @@ def define(
     sinks: Sequence[Sink],
     output_mode: str,
     trigger: str,
-    max_rows: int,
-    watermark_above_fan_in: bool,
-    same_source: bool,
+    max_rows: int | None,
+    allow_watermark_above_fan_in: bool,
+    allow_shared_source: bool,
     member: str | None,
 ) -> StageDef:
     """Reads a stage function's signature. Raises `UserError` for what cannot be a stage."""
@@ -70,20 +70,21 @@ def define(
     for sink in sinks:
         if not isinstance(sink, Sink):
             raise UserError(
-                f"stage '{name}': {sink!r} is no sink; give cutwater.delta(path), cutwater.parquet(path) or "
-                "cutwater.call(function)"
+                f"stage '{name}': {sink!r} is not a sink; give cutwater.delta(path), cutwater.parquet(path) or "
+                "cutwater.foreach_epoch(function)"
             )
         if output_mode != "append" and sink.appends_only:
             raise UserError(
                 f"stage '{name}' has output_mode '{output_mode}', and {sink.name} can only be appended to: its "
-                "rows would be there many times. Use append mode with a watermark, or cutwater.call(function)"
+                "rows would be there many times. Use append mode with a watermark, or "
+                "cutwater.foreach_epoch(function)"
             )
     seconds(trigger, f"stage '{name}': trigger")
-    if max_rows < 0:
-        raise UserError(f"stage '{name}': max_rows is {max_rows}; give 0 (no limit) or more")
+    if max_rows is not None and max_rows < 1:
+        raise UserError(f"stage '{name}': max_rows is {max_rows}; give 1 or more, or None for no limit")
     return StageDef(
         name, function, tuple(inputs), wants_spark, tuple(sinks), output_mode, trigger, max_rows,
-        watermark_above_fan_in, same_source, member,
+        allow_watermark_above_fan_in, allow_shared_source, member,
     )  # fmt: skip
 
 

@@ -2,8 +2,8 @@
 
 from cutwater.sinks.contract import Sink, SinkFailed
 from cutwater.sinks.delta.sink import delta
-from cutwater.sinks.foreach_epoch import call
+from cutwater.sinks.foreach_epoch import foreach_epoch
 from cutwater.sinks.parquet import parquet, parquet_files
 from cutwater.sinks.registry import open_sinks
 
-__all__ = ["Sink", "SinkFailed", "call", "delta", "open_sinks", "parquet", "parquet_files"]
+__all__ = ["Sink", "SinkFailed", "delta", "foreach_epoch", "open_sinks", "parquet", "parquet_files"]

@@ -332,10 +332,37 @@ class Sink(ABC):
         """Makes the target's rows those of `to_version` again; answers as `publish`. Raises `UserError` if that
         would undo what others did to the target since, unless it is to be forced."""
 
+    # --- reading --------------------------------------------------------------------------------------
+
+    def dataset(self, version: int) -> Any:
+        """The target's rows at a version, as an Arrow dataset. Raises `UserError` if it has none that can be read, or
+        if its history does not go back that far."""
+        raise self._unreadable()
+
+    def frame(self, spark: SparkSession, version: int) -> DataFrame:
+        """The same as a DataFrame."""
+        raise self._unreadable()
+
+    def _unreadable(self) -> UserError:
+        return UserError(f"sink {self.name} is a {self.kind}, which keeps no rows that could be read")
+
     def _is_next(self, expected_version: int, transaction: int) -> bool:
         """Whether the target is where the caller believes it to be, and has not seen the transaction."""
         head = self.head()
         return head.version == expected_version and head.transaction < transaction
+
+
+def nothing_yet(sink: str, path: str | None) -> UserError:
+    return UserError(
+        f"table '{sink}' ({path}) does not exist yet: it is made with its first rows, and has been given none"
+    )
+
+
+def history_gone(sink: str, path: str | None, version: int) -> UserError:
+    return UserError(
+        f"version {version} of table '{sink}' ({path}) can no longer be read: its history, or files of that version, "
+        "were removed, by VACUUM, by a cleanup of its log or by hand. Choose a newer epoch"
+    )
 
 
 def last_part(path: str) -> str:
@@ -411,7 +438,7 @@ def record_problems(store: Store, sinks: Iterable[str]) -> dict[str, str]:
         calls = bool(store.list(staged_prefix(sink)))
         try:
             known = description(store, sink)
-            calls = known.kind == "call" if known is not None else calls
+            calls = known.url is None if known is not None else calls
         except StoreError as error:
             wrong[sink_description_name(sink)] = str(error)
         try:

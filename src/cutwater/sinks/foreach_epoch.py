@@ -25,20 +25,23 @@ Function = Callable[[DataFrame, int], object]
 
 
 class Done(msgspec.Struct, frozen=True):
-    """The function was called for this epoch, or told of nothing because of a restore (`None`)."""
+    """The function was called for this epoch; `None` for a restore, of which it is not told."""
 
     epoch: int | None
 
 
-def call(function: Function, name: str | None = None, final_by: str | None = None) -> CallSink:
-    """Calls `function(rows, epoch)` with a batch DataFrame of every committed epoch that has rows."""
-    return CallSink(function, name, final_by)
+def foreach_epoch(
+    function: Function, name: str | None = None, final_by: str | None = None
+) -> ForeachEpochSink:
+    """Calls `function(rows, epoch)` with a batch DataFrame of every committed epoch that has rows: at least once, and
+    for one epoch always with the same rows. `final_by` is as for `delta`."""
+    return ForeachEpochSink(function, name, final_by)
 
 
-class CallSink(Sink):
+class ForeachEpochSink(Sink):
     """Its versions are the transactions themselves."""
 
-    kind = "call"
+    kind = "foreach_epoch"
     rewinds = False
     appends_only = False
     calls_user = True

@@ -11,14 +11,20 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
-from pyspark.sql import DataFrame, DataFrameWriter
+import pyarrow.dataset as arrow_dataset  # type: ignore[import-untyped]
+from deltalake.fs import DeltaStorageHandler
+from pyarrow.fs import PyFileSystem  # type: ignore[import-untyped]
+from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from cutwater.protocol.base.effects import TableHead, TableHistory
 from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.protocol.base.records import decode, seal
-from cutwater.sinks.contract import FOLDER, Sink, last_part, refuse_foreign
+from cutwater.sinks.contract import FOLDER, Sink, history_gone, last_part, nothing_yet, refuse_foreign
 from cutwater.sinks.schemas import misfit, plain
+from cutwater.spark.files import Files
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_place
 
@@ -151,6 +157,25 @@ class ParquetSink(Sink):
         if version == self.head().version:
             return set()
         return set(_files_at(self._files, version)).difference(self._files.list(FOLDER))
+
+    def dataset(self, version: int) -> Any:
+        files = self._readable_files(version)
+        if not files:
+            schema = to_arrow_schema(StructType.fromJson(_read(self._files, 0).schema))
+            return arrow_dataset.dataset(schema.empty_table())
+        system = PyFileSystem(DeltaStorageHandler(self._files.url))  # reads whatever a store can be in
+        return arrow_dataset.dataset(files, filesystem=system, format="parquet")
+
+    def frame(self, spark: SparkSession, version: int) -> DataFrame:
+        files = [self._files.spark_url(name) for name in self._readable_files(version)]
+        return Files(spark).frame(files, msgspec.json.encode(_read(self._files, 0).schema).decode())
+
+    def _readable_files(self, version: int) -> list[str]:
+        if self.head().version < 0:
+            raise nothing_yet(self.name, self.path)
+        if version > self.head().version or self._gone_at(version):
+            raise history_gone(self.name, self.path, version)
+        return _files_at(self._files, version)
 
     def publish(
         self, expected_version: int, transaction: int, files: tuple[str, ...], epoch: int | None = None

@@ -10,7 +10,7 @@ from cutwater.protocol.base.effects import TableHistory
 from cutwater.protocol.base.errors import StoreError
 from cutwater.sinks.contract import Description, Sink, description
 from cutwater.sinks.delta.sink import delta
-from cutwater.sinks.foreach_epoch import call
+from cutwater.sinks.foreach_epoch import ForeachEpochSink, foreach_epoch
 from cutwater.sinks.parquet import parquet
 from cutwater.store.contract import Store
 
@@ -53,8 +53,8 @@ def read_history(store: Store, sink: str, transaction: int) -> TableHistory | No
 
 
 def _make(name: str, known: Description) -> Sink:
-    if known.kind == "call":
-        return call(_not_here, name, known.final_by)
+    if known.kind in (ForeachEpochSink.kind, "call"):  # as stores have it from before it was renamed
+        return foreach_epoch(_not_here, name, known.final_by)
     kinds = {"delta": delta, "parquet": parquet}
     if known.kind not in kinds or known.url is None:
         raise StoreError(f"sink {name} is a {known.kind!r}, which this version of Cutwater does not know")

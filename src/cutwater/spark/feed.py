@@ -20,7 +20,7 @@ class FeedClosed(Exception):
 class Feed:
     """Filled by the member's loop, read by the threads of a query."""
 
-    def __init__(self, input: str, after: int, max_rows: int = 0, incarnation: int = 0) -> None:
+    def __init__(self, input: str, after: int, max_rows: int | None = None, incarnation: int = 0) -> None:
         self.input = input
         self.incarnation = incarnation
         self.start = after

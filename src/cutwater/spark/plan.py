@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 
 from cutwater.protocol.base.errors import UserError
@@ -63,6 +63,17 @@ def read_plan(frame: DataFrame) -> Plan:
             sources.append(source)
             leaves.append(_leaf(node, source, native))
     return Plan(tuple(sources), has_watermark, above, tuple(leaves))
+
+
+def is_of_session(frame: DataFrame, spark: SparkSession) -> bool:
+    """Whether a streaming DataFrame would run in this session, and Spark's own sources in it take their settings from
+    there: each holds the session that it was read with."""
+    inner: Any = spark
+    found = [frame._jdf.sparkSession()]
+    for node in _nodes(frame._jdf.queryExecution().analyzed()):
+        if node.nodeName() == "StreamingRelation":
+            found.append(node.dataSource().sparkSession())
+    return all(session.equals(inner._jsparkSession) for session in found)
 
 
 def _nodes(node: Any) -> Iterator[Any]:

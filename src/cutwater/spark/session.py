@@ -1,4 +1,4 @@
-"""The Spark session: one with good defaults, or the user's own, and what queries need of either."""
+"""The Spark session: one with good defaults, or a copy of the user's own, and what queries need of either."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NEEDED = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.streaming.noDataMicroBatches.enabled": "true",
 }
-"""What every query needs, whoever made the session."""
+"""What every query needs, whoever made the session. Set in sessions of ours alone: never in the user's own."""
 
 DEFAULTS = {
     PROVIDER: ROCKSDB,
@@ -61,7 +61,9 @@ DEFAULTS = {
 
 
 def make_session(name: str, master: str | None = None, conf: dict[str, str] | None = None) -> SparkSession:
-    """A session with good defaults; `conf` wins over them. Raises `UserError` if there is no Java."""
+    """A session with good defaults and a SparkContext of its own; `conf` wins over them. If there is a SparkContext
+    in this process, its session is used and its settings are changed: see `refuse_active_session`. Raises
+    `UserError` if there is no Java."""
     if not (os.environ.get("JAVA_HOME") or shutil.which("java")):
         raise UserError(
             "Spark needs Java 17 or later, and there is none on the PATH; install it (Debian: "
@@ -82,6 +84,10 @@ def make_session(name: str, master: str | None = None, conf: dict[str, str] | No
         builder = builder.config(key, value)
     session: SparkSession = builder.getOrCreate()
     _write_no_checksum_files(session)
+    inner: Any = session.sparkContext
+    hadoop = inner._jsc.hadoopConfiguration()
+    _tell_s3a(hadoop, hadoop)
+    _set_needed(session)
     return session
 
 
@@ -149,35 +155,73 @@ def _write_no_checksum_files(session: SparkSession) -> None:
     local.setWriteChecksum(False)
 
 
-def adopt_session(session: Any) -> None:
-    """Gives a session what every query needs. Raises `UserError` if it is none that can be used."""
+def refuse_active_session() -> None:
+    """Raises `UserError` if this process has a SparkContext. Spark allows one per process, so a session with other
+    settings cannot be made beside it, and the one that is there is not ours to change."""
+    if SparkContext._active_spark_context is not None:
+        raise UserError(
+            "there is a Spark session in this process already, and a process can have only one SparkContext. To use it, "
+            "give it to the pipeline: start(..., spark=session); it is not changed. To have one made, with master= and "
+            "conf=, stop() it first. A file for `cutwater run` makes none itself: its stage functions get one as their "
+            "parameter `spark`, and --master and --conf say what it is like"
+        )
+
+
+def copy_session(session: Any) -> SparkSession:
+    """A copy of the user's session for queries to run in, with what they need. Raises `UserError` if it cannot be used.
+
+    It is the copy that Spark itself makes for every streaming query: it has the settings, temporary views and functions
+    of the original, and shares the SparkContext, the catalogs and the cache with it. (`newSession()` would have neither
+    views nor functions.) What Spark leaves out is copied here: the current catalog and listeners of streaming queries.
+    """
+    refuse_unusable(session)
+    original: Any = session
+    copy = SparkSession(session.sparkContext, original._jsparkSession.cloneSession())
+    catalog, namespace = session.catalog.currentCatalog(), session.catalog.currentDatabase()
+    if catalog != copy.catalog.currentCatalog():
+        copy.sql(f"USE `{catalog}`")  # and not by copy.catalog, which takes settings from the active session
+        if namespace and namespace != copy.catalog.currentDatabase():
+            copy.sql(f"USE NAMESPACE {namespace}")
+    inner: Any = copy
+    for listener in original._jsparkSession.streams().listListeners():
+        inner._jsparkSession.streams().addListener(listener)
+    _tell_s3a(inner._jsparkSession.sessionState().newHadoopConf(), copy.conf)
+    _set_needed(copy)
+    return copy
+
+
+def refuse_unusable(session: Any) -> None:
+    """Raises `UserError` for what is not a classic session."""
     if ".connect." in f"{type(session).__module__}.":
         raise UserError(
-            "this is a Spark Connect session, which cannot run a pipeline: batches are handed to Python in the "
+            "this is a Spark Connect session, which can neither run a pipeline nor read its tables: both need the "
             "driver's own process, and Connect has none. Use a classic session: SparkSession.builder.master(...)"
             ".getOrCreate() in the driver, or spark-submit"
         )
     if not isinstance(session, SparkSession):
-        raise UserError(f"spark={session!r} is no SparkSession; leave it out to get one with good defaults")
+        raise UserError(
+            f"spark={session!r} is not a SparkSession; leave it out to get one with good defaults"
+        )
+
+
+def _set_needed(session: SparkSession) -> None:
     for key, value in NEEDED.items():
         session.conf.set(key, value)
-    _tell_s3a(session)
     # With RocksDB state files get names of their own, so that no two attempts can write the same one.
     version = "2" if "RocksDB" in (session.conf.get(PROVIDER) or "") else "1"
     session.conf.set("spark.sql.streaming.stateStore.checkpointFormatVersion", version)
 
 
-def _tell_s3a(session: SparkSession) -> None:
+def _tell_s3a(known: Any, conf: Any) -> None:
     """Gives Hadoop's S3A the server that the environment names, as the store itself has it. (Spark itself hands on
-    keys from there.) What the user has set stays."""
+    keys from there.) What is `known` to Hadoop, because the user has set it, stays. `conf` takes the rest: Hadoop's
+    own, or a session's, which is a part of Hadoop's in all that the session reads and writes."""
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    inner: Any = session.sparkContext
-    conf = inner._jsc.hadoopConfiguration()
-    if endpoint and conf.get("fs.s3a.endpoint", "") in ("", endpoint):
+    if endpoint and known.get("fs.s3a.endpoint", "") in ("", endpoint):
         conf.set("fs.s3a.endpoint", endpoint)
         conf.set("fs.s3a.path.style.access", "true")
-    if region and not conf.get("fs.s3a.endpoint.region", ""):
+    if region and not known.get("fs.s3a.endpoint.region", ""):
         conf.set("fs.s3a.endpoint.region", region)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 import cutwater as cw
+from cutwater.api.log_lines import lines_to
 from cutwater.store.local import LocalStore
 from cutwater.store.opening import open_store
 from tests.faults.child import say
@@ -88,7 +89,8 @@ def main(member: str, folder: str, given: str) -> None:
     settings["conf"] = {"spark.sql.shuffle.partitions": "1"}
     open_store(str(base / "store"), create=True)
     store = FlakyStore(base / "store", base / f"down-{member}", base / f"slow-{member}")
-    pipeline.run(store, member=member, cluster=cluster, tell=say, **settings)
+    with lines_to(say):
+        pipeline.run(store, member=member, cluster=cluster, **settings)
 
 
 def _tuple(value: Any) -> Any:

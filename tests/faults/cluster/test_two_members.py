@@ -21,12 +21,12 @@ from tests.support.spark_helpers import NUMBERS, await_that, deliver, numbers, r
 class Two:
     """Member `a` has the source, member `b` the table."""
 
-    def __init__(self, base: Path, spark: SparkSession) -> None:
+    def __init__(self, base: Path, spark: SparkSession, lines: list[str]) -> None:
         self.base = base
         self.spark = spark
         self.ends = {m: f"tcp/127.0.0.1:{free_port()}" for m in ("a", "b")}
         self.up: dict[str, cw.Pipeline] = {}
-        self.lines: list[str] = []
+        self.lines = lines
 
     def of_a(self, *, doubled: bool = False) -> cw.Pipeline:
         pipeline = cw.Pipeline("two")
@@ -57,7 +57,7 @@ class Two:
         given: dict[str, Any] = {
             "every": "1h", "leader_timeout": "1s", "wait_for": ("a", "b"), "takeover": True, "member": name,
             "cluster": cw.ClusterConfig(listen=(self.ends[name],), peers=(other,), secret=SECRET),
-            "tell": lambda line: self.lines.append(f"{name}: {line}"), **options,
+            **options,
         }  # fmt: skip
         pipeline.start(str(self.base / "store"), spark=self.spark, **given)
         self.up[name] = pipeline
@@ -92,8 +92,8 @@ class Two:
 
 
 @pytest.fixture
-def two(tmp_path: Path, spark: SparkSession) -> Iterator[Two]:
-    made = Two(tmp_path, spark)
+def two(tmp_path: Path, spark: SparkSession, told: list[str]) -> Iterator[Two]:
+    made = Two(tmp_path, spark, told)
     yield made
     for pipeline in made.up.values():
         pipeline.stop()
@@ -123,7 +123,7 @@ def test_a_member_goes_on_as_a_part_of_a_graph_that_another_one_has_changed(two:
     two.leader()
     a, b = two.up["a"], two.up["b"]
     two.await_rows(10, a)
-    staying = Thread(target=b.stay, args=(two.lines.append,), daemon=True)
+    staying = Thread(target=b.stay, daemon=True)
     staying.start()
     a.stop()
     deliver(two.base / "in", "two", numbers(range(10, 20)))
@@ -147,7 +147,7 @@ def test_a_member_that_comes_later_joins_with_a_restore(two: Two) -> None:
     two.await_rows(10, a, table="doubled")
     with pytest.raises(cw.UserError, match=r"begun without member 'b', with a\. .*--restore latest"):
         two.start_alone("b", two.of_b(), {})
-    staying = Thread(target=a.stay, args=(two.lines.append,), daemon=True)
+    staying = Thread(target=a.stay, daemon=True)
     staying.start()
     two.start(b=(two.of_b(), {"restore": "latest"}))
     await_that("a has started again", lambda: any("starting again" in line for line in two.lines))

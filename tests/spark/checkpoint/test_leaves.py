@@ -15,7 +15,6 @@ from cutwater.protocol.base.paths import SOURCES
 from cutwater.spark.checkpoint.incarnations import Cache, claim_sources, find_state, make_folder
 from cutwater.spark.checkpoint.leaves import Leaf, SourcesChanged, native_leaf, parse_leaves, refuse_changed
 from cutwater.spark.plan import read_plan
-from cutwater.spark.session import adopt_session
 from cutwater.store.opening import open_store
 from tests.support.modelled_folder import STAGE, Query
 from tests.support.spark_helpers import NUMBERS, deliver, numbers, rows_of
@@ -201,7 +200,6 @@ def read(spark: SparkSession, folder: Path) -> DataFrame:
 
 
 def test_logs_are_numbered_as_spark_numbers_them(spark: SparkSession, tmp_path: Path) -> None:
-    adopt_session(spark)
     for name in ("left", "right"):
         deliver(tmp_path / name, "0", numbers(range(5)))
     left, right = read(spark, tmp_path / "left"), read(spark, tmp_path / "right")
@@ -242,7 +240,7 @@ def pipeline(tmp_path: Path, both: Any) -> cw.Pipeline:
 
 
 def once(found: cw.Pipeline, tmp_path: Path, spark: SparkSession, **more: Any) -> None:
-    found.run(str(tmp_path / "state"), every="300ms", once=True, spark=spark, tell=lambda line: None, **more)
+    found.run(str(tmp_path / "state"), every="300ms", once=True, spark=spark, **more)
 
 
 def test_a_union_whose_sides_were_exchanged_is_refused_and_goes_on_as_it_was(

@@ -114,6 +114,13 @@ def checkpoints(store: Store, lowest: int) -> list[int]:
     return sorted(version for version in found if version >= lowest)
 
 
+def goes_back_to(store: Store, version: int) -> bool:
+    """Whether the table can be read as of a version: the log has every commit since a checkpoint, or since its start."""
+    start = max((c for c in checkpoints(store, 0) if c <= version), default=-1) + 1
+    names = set(store.list(LOG))
+    return all(commit_name(number) in names for number in range(start, version + 1))
+
+
 def names_before(store: Store, version: int) -> list[str]:
     """Everything in the log that is of versions before this one."""
     names = ((name, name.removeprefix(LOG)[:20]) for name in store.list(LOG))

@@ -18,6 +18,7 @@ from urllib.parse import unquote
 import msgspec
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolError, TableNotFoundError
+from pyspark.sql import DataFrame, SparkSession
 
 from cutwater.protocol.base.effects import TableHead, TableHistory
 from cutwater.protocol.base.errors import StoreError, UserError
@@ -25,12 +26,14 @@ from cutwater.sinks.contract import (
     FOLDER,
     Sink,
     SinkFailed,
+    history_gone,
     last_part,
+    nothing_yet,
     partition_values,
     refuse_foreign,
     sync,
 )
-from cutwater.sinks.delta import log
+from cutwater.sinks.delta import log, reading
 from cutwater.sinks.footers import Footer, statistics
 from cutwater.sinks.schemas import misfit, plain, unfit_for_delta, unfit_to_partition
 from cutwater.store.contract import Store
@@ -376,6 +379,29 @@ class DeltaSink(Sink):
             return True
         appends_only = table.metadata().configuration.get("delta.appendOnly", "false").lower() == "true"
         return not (appends_only and table.file_uris())
+
+    def dataset(self, version: int) -> Any:
+        table = self._readable_table(version)
+        with self._table_errors():
+            return reading.dataset(table) if version >= 0 else reading.empty_dataset(table)
+
+    def frame(self, spark: SparkSession, version: int) -> DataFrame:
+        table = self._readable_table(version)
+        with self._table_errors():
+            return reading.frame(spark, table, self._files, is_empty=version < 0)
+
+    def _readable_table(self, version: int) -> DeltaTable:
+        """The table at a version; before its first one, the table as it is now, whose rows are not meant."""
+        if version >= 0 and not log.goes_back_to(self._files, version):
+            raise history_gone(self.name, self.path, version)
+        if self.head().version < 0:
+            raise nothing_yet(self.name, self.path)
+        if version >= 0 and not self._can_go_back(version):
+            raise history_gone(self.name, self.path, version)
+        with self._table_errors():
+            table = DeltaTable(self._files.url, version=version if version >= 0 else None)
+        reading.refuse_unreadable(table, self.path)
+        return table
 
     def _find_version(self, transaction: int) -> int | None:
         """The version to which a transaction belongs, `None` if the log does not go back that far."""

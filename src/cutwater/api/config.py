@@ -1,0 +1,269 @@
+"""The options of a run: one place for their defaults and their documentation.
+
+`Pipeline.start` and `run`, the flags of `cutwater run` and the page `docs/configuration.md` are made from `RunConfig`.
+The first sentence of an option's description is the help text of its flag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, TypedDict, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+from cutwater.cluster.config import ClusterConfig
+from cutwater.protocol.base.durations import seconds
+from cutwater.protocol.base.errors import UserError
+from cutwater.protocol.leader.coordinator_actions import CoordinatorConfig
+from cutwater.protocol.leader.leader import LeaderConfig
+
+LEADER_ALONE_MS = 200
+"""Silence after which a member tries to lead that has no peers to hear."""
+HEARTBEAT_MS = 1_000
+_DURATIONS = ("every", "timeout", "alignment_timeout", "idle_after", "leader_timeout")
+_FLOORS = {"retained": 1, "restarts": 0, "tolerated_failures": 0}
+_NAMES = ("drop", "reset", "wait_for")
+
+Duration = str | float
+"""`500ms`, `5s`, `2m`, `1h`; a bare number is seconds."""
+
+
+def _in(group: str, description: str) -> Meta:
+    return Meta(description=description, extra={"group": group})
+
+
+CHECKPOINTS = "Checkpoints"
+RESTORING = "Restoring"
+FAILURES = "Failures"
+SPARK = "Spark"
+MEMBERS = "Several members"
+
+
+class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Every option of a run. Raises `UserError` for values that cannot work."""
+
+    every: Annotated[
+        Duration, _in(CHECKPOINTS, "Time between the starts of two checkpoints. Each one publishes its rows.")
+    ] = "10s"
+    once: Annotated[
+        bool,
+        _in(
+            CHECKPOINTS,
+            "Process what is there now, publish it, end. Windows that this input closes are published too.",
+        ),
+    ] = False
+    timeout: Annotated[Duration, _in(CHECKPOINTS, "A checkpoint that takes longer is aborted.")] = "10m"
+    alignment_timeout: Annotated[
+        Duration | None,
+        _in(
+            CHECKPOINTS,
+            "A checkpoint whose alignment takes longer turns unaligned. Without it, alignment may take until "
+            "`timeout`. Must be less than `timeout`.",
+        ),
+    ] = None
+    unaligned: Annotated[
+        bool,
+        _in(
+            CHECKPOINTS,
+            "Checkpoints do not wait for rows in channels. The rows in flight become part of the checkpoint; "
+            "tables then do not show the same prefix of every source.",
+        ),
+    ] = False
+    retained: Annotated[
+        int,
+        _in(
+            CHECKPOINTS, "How many checkpoints to keep. Savepoints are kept besides, until they are removed."
+        ),
+    ] = 3
+    idle_after: Annotated[
+        Duration,
+        _in(CHECKPOINTS, "Silence after which a stage no longer holds back the pipeline-wide watermark."),
+    ] = "10s"
+
+    restore: Annotated[
+        str | int | None,
+        _in(
+            RESTORING,
+            "Go back to a checkpoint first. An epoch, a savepoint's name, or `latest`. With it the code may have "
+            "changed.",
+        ),
+    ] = None
+    drop: Annotated[
+        Sequence[str],
+        _in(RESTORING, "With restore: a stage or a sink that the code no longer has. May name several."),
+    ] = ()
+    reset: Annotated[
+        Sequence[str],
+        _in(
+            RESTORING,
+            "With restore: a stage that starts without its state. How far it has read its sources is kept. May name "
+            "several.",
+        ),
+    ] = ()
+    force: Annotated[bool, _in(RESTORING, "With restore: also undo what others did to the tables since.")] = (
+        False
+    )
+    takeover: Annotated[
+        bool,
+        _in(
+            RESTORING,
+            "Do not wait for another process that seems to run it. Nothing is lost if that process is alive: it ends.",
+        ),
+    ] = False
+
+    tolerated_failures: Annotated[
+        int | None,
+        _in(
+            FAILURES,
+            "Checkpoints in a row that may fail because of this member. After one more the run ends; `None` (in Python "
+            "only) tolerates any number.",
+        ),
+    ] = 3
+    restarts: Annotated[
+        int,
+        _in(
+            FAILURES,
+            "Restarts in a row of a query that fails. The first comes after 1 s, each further one after twice as long.",
+        ),
+    ] = 5
+
+    master: Annotated[
+        str | None,
+        _in(
+            SPARK,
+            "Spark's master, for example `local[4]`. Else the environment variable `SPARK_MASTER`, else `local` with "
+            "all cores. Not together with a session of your own.",
+        ),
+    ] = None
+    conf: Annotated[
+        dict[str, str],
+        _in(
+            SPARK,
+            "Spark settings for the session that is made. They win over Cutwater's defaults. Not together with a "
+            "session of your own.",
+        ),
+    ] = {}
+
+    member: Annotated[
+        str | None,
+        _in(
+            MEMBERS,
+            "The name of this process, one of several. It hosts the stages that name it, or all stages of its file if "
+            "none names a member.",
+        ),
+    ] = None
+    wait_for: Annotated[
+        Sequence[str],
+        _in(
+            MEMBERS,
+            "A member without which the first start does not begin. Those whose stages are read here are waited for "
+            "anyway. May name several.",
+        ),
+    ] = ()
+    leader_timeout: Annotated[
+        Duration, _in(MEMBERS, "Silence of the leader after which another member takes over.")
+    ] = "3s"
+    cluster: Annotated[
+        ClusterConfig | None, _in(MEMBERS, "How members reach each other: a `cutwater.ClusterConfig`.")
+    ] = None
+
+    def __post_init__(self) -> None:
+        for name in _DURATIONS:
+            value = getattr(self, name)
+            if value is not None:
+                seconds(value, name)
+        for name, floor in _FLOORS.items():
+            value = getattr(self, name)
+            if value is not None and value < floor:
+                raise UserError(f"{name} is {value}; give {floor} or more")
+        for name in _NAMES:
+            value = getattr(self, name)
+            if isinstance(value, str):
+                raise UserError(f"{name} is a list of names: write {name}=[{value!r}]")
+        if self.restore is None and (self.drop or self.reset):
+            raise UserError("drop and reset say what a restore does with stages; give restore= too")
+        patience = None if self.unaligned else self.alignment_timeout
+        if patience is not None and seconds(patience) >= seconds(self.timeout):
+            raise UserError(
+                f"alignment_timeout is {patience}, timeout {self.timeout}: a checkpoint would be aborted before it turns "
+                "unaligned; give less than timeout"
+            )
+
+    def for_changed_graph(self) -> RunConfig:
+        """The options of a start that goes on as a part of a changed graph: in the session that exists, without
+        another restore."""
+        return msgspec.structs.replace(self, restore=None, drop=(), reset=(), takeover=True)
+
+    def leader(self, is_alone: bool) -> LeaderConfig:
+        """The protocol's part of it. A member that `is_alone` has nobody to wait for before it leads."""
+        patience_ms = 0 if self.unaligned else None
+        if patience_ms is None and self.alignment_timeout is not None:
+            patience_ms = _ms(self.alignment_timeout)
+        coordinator = CoordinatorConfig(
+            interval_ms=max(1, _ms(self.every)), timeout_ms=max(1, _ms(self.timeout)),
+            alignment_timeout_ms=patience_ms, retained=self.retained,
+        )  # fmt: skip
+        if is_alone:
+            return LeaderConfig(LEADER_ALONE_MS, HEARTBEAT_MS, coordinator)
+        silence_ms = max(100, _ms(self.leader_timeout))
+        return LeaderConfig(silence_ms, min(HEARTBEAT_MS, silence_ms // 3), coordinator)
+
+
+class RunOptions(TypedDict, total=False):
+    """The options as keyword arguments. Their defaults and their meaning are in `RunConfig`."""
+
+    every: Duration
+    once: bool
+    timeout: Duration
+    alignment_timeout: Duration | None
+    unaligned: bool
+    retained: int
+    idle_after: Duration
+    restore: str | int | None
+    drop: Sequence[str]
+    reset: Sequence[str]
+    force: bool
+    takeover: bool
+    tolerated_failures: int | None
+    restarts: int
+    master: str | None
+    conf: dict[str, str]
+    member: str | None
+    wait_for: Sequence[str]
+    leader_timeout: Duration
+    cluster: ClusterConfig | None
+
+
+class Option(msgspec.Struct, frozen=True):
+    """One option, as its class documents it."""
+
+    name: str
+    default: Any
+    description: str
+    group: str = ""
+
+    @property
+    def flag(self) -> str:
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def summary(self) -> str:
+        """The first sentence of its description."""
+        return self.description.partition(". ")[0].rstrip(".") + "."
+
+
+def options_of(config: type[msgspec.Struct]) -> dict[str, Option]:
+    """The options that a class of this kind documents, by name."""
+    hints = get_type_hints(config, include_extras=True)
+    defaults = config()
+    found = {}
+    for name in config.__struct_fields__:
+        meta: Meta = hints[name].__metadata__[0]
+        group = (meta.extra or {}).get("group", "")
+        found[name] = Option(name, getattr(defaults, name), meta.description or "", group)
+    return found
+
+
+def _ms(duration: Duration) -> int:
+    return int(seconds(duration) * 1000)

@@ -1,0 +1,62 @@
+"""The rows of a Delta table at one version, for Arrow and for Spark, which has no Delta connector of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.dataset  # type: ignore[import-untyped]
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+
+from cutwater.protocol.base.errors import UserError
+from cutwater.sinks.schemas import plain
+from cutwater.spark.files import Files
+from cutwater.store.contract import Store
+
+READABLE = {"timestampNtz"}
+"""Features of a table with which its files hold exactly its rows, under the names of its columns."""
+
+
+def refuse_unreadable(table: DeltaTable, path: str) -> None:
+    """Raises `UserError` if the rows of the table are not just those in its files."""
+    used = set(table.protocol().reader_features or ()) - READABLE
+    if table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
+        used.add("columnMapping")
+    if used:
+        raise UserError(
+            f"the Delta table {path} uses {', '.join(sorted(used))}, which cannot be read here; read version "
+            f"{table.version()} of it with an engine that can, by time travel"
+        )
+
+
+def dataset(table: DeltaTable) -> Any:
+    """The rows as an Arrow dataset."""
+    return table.to_pyarrow_dataset()
+
+
+def empty_dataset(table: DeltaTable) -> Any:
+    """No rows, with the columns of the table."""
+    schema: Any = dataset(table).schema
+    return pyarrow.dataset.dataset(schema.empty_table())
+
+
+def frame(spark: SparkSession, table: DeltaTable, files: Store, is_empty: bool) -> DataFrame:
+    """The rows as a DataFrame, or none, with the columns in the table's order. Raises `FileNotFoundError` if a file is
+    gone."""
+    schema = plain(msgspec.json.decode(table.schema().to_json()))
+    actions = pa.table(table.get_add_actions(flatten=True))
+    columns = table.metadata().partition_columns
+    paths = [_url(files, path) for path in actions.column("path").to_pylist()]
+    values = pa.table({column: actions.column(f"partition.{column}") for column in columns})
+    if is_empty:
+        paths, values = [], values.slice(0, 0)
+    return Files(spark).partitioned_frame(paths, schema, values)
+
+
+def _url(files: Store, path: str) -> str:
+    """Where Spark finds a file. Those of a shallow clone lie elsewhere."""
+    name = unquote(path)
+    return name if "://" in name or name.startswith("/") else files.spark_url(name)

@@ -1,0 +1,153 @@
+"""The options of a run: one place for defaults and documentation, and what is refused."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import msgspec
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+import cutwater as cw
+from cutwater.api.config import LEADER_ALONE_MS, RunConfig, RunOptions, options_of
+from cutwater.cli.main import app
+from cutwater.cli.run import run
+from cutwater.cluster.config import ClusterConfig
+from cutwater.protocol.base.errors import UserError
+from tests.support import configuration
+
+PAGE = Path(__file__).parents[2] / "docs/configuration.md"
+NOT_FLAGS = {"cluster"}
+"""What only Python can give as one thing; its parts have flags of their own."""
+
+
+def flags() -> dict[str, Any]:
+    command: Any = typer.main.get_command(app)
+    return {parameter.name: parameter for parameter in command.commands["run"].params}
+
+
+def test_the_page_in_the_repository_is_current(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert configuration.main(["--check", str(PAGE)]) == 0, capsys.readouterr().err
+    stale = tmp_path / "configuration.md"
+    stale.write_text(PAGE.read_text("utf-8").replace("`10s`", "`11s`"), "utf-8")
+    assert configuration.main(["--check", str(stale)]) == 1
+    assert "run `make docs`" in capsys.readouterr().err
+    assert configuration.main(["--write", str(stale)]) == 0
+    assert stale.read_text("utf-8") == PAGE.read_text("utf-8")
+
+
+@pytest.mark.parametrize("kind", [RunConfig, ClusterConfig])
+def test_every_option_says_in_sentences_what_it_is(kind: type[msgspec.Struct]) -> None:
+    for option in options_of(kind).values():
+        assert re.match(r"[A-Z].*[.]$", option.description), option
+        assert len(option.summary) < 80, option
+
+
+def test_keyword_arguments_are_the_options() -> None:
+    """`RunOptions` exists for type checkers alone, which cannot derive it."""
+    assert get_type_hints(RunOptions) == get_type_hints(RunConfig)
+
+
+def test_every_option_is_a_flag_with_its_default_and_its_help() -> None:
+    found = flags()
+    for name, option in options_of(RunConfig).items():
+        if name in NOT_FLAGS:
+            continue
+        flag = found[name]
+        assert option.flag in flag.opts
+        assert flag.help == option.summary
+        assert (flag.default or None) == (option.default or None), name
+
+
+def test_flags_arrive_as_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each flag with a value other than its default ends up in the option of its name."""
+    given: list[RunConfig] = []
+
+    def start(self: cw.Pipeline, store: str, config: RunConfig) -> None:
+        given.append(config)
+        raise UserError("that is all")
+
+    monkeypatch.setattr(cw.Pipeline, "start", start)
+    (tmp_path / "p.py").write_text('import cutwater\npipeline = cutwater.Pipeline("p")\n')
+    values: dict[str, Any] = {
+        "every": "7s", "timeout": "8m", "alignment_timeout": "9s", "idle_after": "11s", "leader_timeout": "12s",
+        "once": True, "unaligned": True, "force": True, "takeover": True, "retained": 4, "tolerated_failures": 5,
+        "restarts": 6, "restore": "ref", "drop": ("a", "b"), "reset": ("c",), "wait_for": ("d",), "member": "m",
+        "master": "local[3]", "conf": {"k": "v=w"},
+    }  # fmt: skip
+    words = ["run", str(tmp_path / "p.py"), "--listen", "tcp/127.0.0.1:1", "--peer", "tcp/127.0.0.1:2"]
+    for name, value in values.items():
+        flag = f"--{name.replace('_', '-')}"
+        if isinstance(value, dict):
+            words += [flag, "k=v=w"]
+        elif isinstance(value, tuple):
+            words += [word for one in value for word in (flag, one)]
+        else:
+            words += [flag] if value is True else [flag, str(value)]
+    result = CliRunner().invoke(app, words)
+    assert "that is all" in result.output + result.stderr
+    cluster = ClusterConfig(listen=("tcp/127.0.0.1:1",), peers=("tcp/127.0.0.1:2",))
+    assert given == [RunConfig(**values, cluster=cluster)]
+    assert values.keys() | NOT_FLAGS == options_of(RunConfig).keys()
+
+
+def test_the_store_has_no_default_in_python() -> None:
+    for function in (cw.Pipeline.start, cw.Pipeline.run):
+        assert inspect.signature(function).parameters["store"].default is inspect.Parameter.empty
+    assert inspect.signature(run).parameters["store"].default == "./state"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"every": "5x"}, "every '5x'"),
+        ({"idle_after": "soon"}, "idle_after 'soon'"),
+        ({"retained": 0}, "retained is 0; give 1 or more"),
+        ({"restarts": -1}, "restarts is -1; give 0 or more"),
+        ({"tolerated_failures": -1}, "tolerated_failures is -1; give 0 or more"),
+        ({"drop": ["a"]}, "give restore= too"),
+        ({"reset": ["a"]}, "give restore= too"),
+        ({"restore": "latest", "drop": "a"}, r"drop is a list of names: write drop=\['a'\]"),
+        ({"alignment_timeout": "10m"}, "give less than timeout"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_starts(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        RunConfig(**options)
+    with pytest.raises(UserError, match=says):
+        cw.Pipeline("p").start("nowhere/at/all", **options)
+    assert not Path("nowhere").exists()
+
+
+def test_keyword_arguments_win_over_a_config_and_an_unknown_one_is_refused() -> None:
+    pipeline = cw.Pipeline("p")
+    with pytest.raises(UserError, match="every 'wrong'"):
+        pipeline.start("s", RunConfig(every="5s"), every="wrong")
+    with pytest.raises(TypeError, match="evry"):
+        pipeline.start("s", evry="5s")  # type: ignore[call-arg]
+
+
+def test_a_start_after_a_changed_graph_keeps_the_options_and_restores_nothing() -> None:
+    before = RunConfig(every="5s", restore="latest", drop=("a",), reset=("b",), member="m", retained=9)
+    after = before.for_changed_graph()
+    assert (after.restore, after.drop, after.reset, after.takeover) == (None, (), (), True)
+    assert (after.every, after.member, after.retained) == ("5s", "m", 9)
+
+
+def test_what_the_protocol_is_told() -> None:
+    config = RunConfig(
+        every="2s", timeout="1m", alignment_timeout="500ms", retained=7, leader_timeout="600ms"
+    )
+    leader = config.leader(is_alone=False)
+    assert (leader.timeout_ms, leader.heartbeat_ms) == (600, 200)
+    assert config.leader(is_alone=True).timeout_ms == LEADER_ALONE_MS
+    found = leader.coordinator
+    assert (found.interval_ms, found.timeout_ms, found.alignment_timeout_ms, found.retained) == (
+        2_000, 60_000, 500, 7,
+    )  # fmt: skip
+    assert RunConfig(unaligned=True).leader(True).coordinator.alignment_timeout_ms == 0
+    assert RunConfig().leader(True).coordinator.alignment_timeout_ms is None

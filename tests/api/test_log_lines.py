@@ -1,0 +1,73 @@
+"""What happens is logged by the logger `cutwater`, and shown as the user has configured logging."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from cutwater.api.log_lines import LOG, lines_printed, lines_to, log_of
+
+
+@contextmanager
+def configured(*handlers: logging.Handler, level: int = logging.WARNING) -> Iterator[None]:
+    """The root logger with these handlers, and without those of pytest, which come after fixtures."""
+    root = logging.getLogger()
+    before, level_before = root.handlers[:], root.level
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    try:
+        yield
+    finally:
+        root.handlers[:] = before
+        root.setLevel(level_before)
+
+
+class Kept(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
+def test_records_say_of_which_pipeline_and_member_they_are() -> None:
+    kept = Kept()
+    with configured(kept, level=logging.INFO):
+        log_of("shop", "till").info("it is 100 % done")
+    (record,) = kept.records
+    assert (record.name, record.getMessage()) == ("cutwater", "it is 100 % done")
+    assert (vars(record)["pipeline"], vars(record)["member"]) == ("shop", "till")
+
+
+def test_lines_are_printed_where_logging_is_not_configured(capsys: pytest.CaptureFixture[str]) -> None:
+    with configured():
+        with lines_printed():
+            log_of("shop", "main").info("begun")
+        log_of("shop", "main").info("after it")
+    assert [line.split(" ", 1)[1] for line in capsys.readouterr().out.splitlines()] == ["begun"]
+
+
+def test_logging_that_is_configured_decides_where_lines_go(capsys: pytest.CaptureFixture[str]) -> None:
+    kept = Kept()
+    with configured(kept), lines_printed():
+        log_of("shop", "main").info("below the level that was asked for")
+        log_of("shop", "main").warning("above it")
+    assert capsys.readouterr().out == ""
+    assert [record.getMessage() for record in kept.records] == ["above it"]
+
+
+@pytest.mark.parametrize("level", [logging.WARNING, logging.INFO])
+def test_a_view_gets_every_line_and_other_handlers_what_they_would_have_got(level: int) -> None:
+    kept, told = Kept(), list[str]()
+    before = LOG.level, LOG.propagate, LOG.handlers[:]
+    with configured(kept, level=level), lines_to(told.append):
+        log_of("shop", "main").info("begun")
+        log_of("shop", "main").debug("in detail")
+        log_of("shop", "main").info("done")
+    assert told == ["begun", "done"]
+    assert [r.getMessage() for r in kept.records] == (told if level == logging.INFO else [])
+    assert (LOG.level, LOG.propagate, LOG.handlers) == before
