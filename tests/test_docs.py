@@ -17,8 +17,6 @@ ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 IDS = [str(page.relative_to(ROOT)) for page in PAGES]
 
-"""Pages and names that the documentation mentions and that are still to come. The lists only shrink."""
-
 
 def blocks(text: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
