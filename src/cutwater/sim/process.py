@@ -86,6 +86,16 @@ class Actor:
         """What is under way and is to be recorded, and how far the journal was known when it began."""
 
 
+class HostingMember(Member):
+    """A member whose queries are actors too: each looks again when a log that it reads has grown."""
+
+    def wake_readers(self, stage: str) -> None:
+        before = len(self.woken)
+        super().wake_readers(stage)
+        readers = [name.removeprefix("stage ") for name in self.woken[before:]]
+        self.woken[before:] = [f"{actor} {name}" for name in readers for actor in ("stage", "query")]
+
+
 class Process:
     """A process of a member; `boot` tells it from the member's other ones."""
 
@@ -106,7 +116,7 @@ class Process:
         """How far this process's clock is ahead: no two clocks agree."""
         self.backlog: list[tuple[Actor, int, Any]] = []
         self.mail: list[tuple[str, bytes]] = []
-        self.member = Member(name, f"{name}{boot}", world.graph, world.member_config, SimWord)
+        self.member = HostingMember(name, f"{name}{boot}", world.graph, world.member_config, SimWord)
         self.member.timeless = frozenset(n for n, m in world.model.stages.items() if not m.event_time)
         self.member.wants_rest = world.wants_rest
         self.leader = Leader(self.member, world.leader_config)
@@ -275,12 +285,10 @@ class Process:
         self._wake()
 
     def _wake(self) -> None:
-        """Resumes what the member has woken. The query of a stage looks again whenever its stage does."""
+        """Resumes what the member has woken."""
         woken, self.member.woken = self.member.woken, []
         for name in woken:
             self.poke(name)
-            if name.startswith("stage "):
-                self.poke(f"query {name.removeprefix('stage ')}")
 
     # --- faults ---------------------------------------------------------------------------------------
 
