@@ -18,7 +18,6 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from cutwater.cluster.kv import MemoryCluster
 from cutwater.cluster.links import Links
-from cutwater.plan.graph import StageDef
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.records import SinkSpec, StageSpec, Topology
@@ -31,11 +30,12 @@ from cutwater.runtime import runtime
 from cutwater.runtime.mailbox import new_id
 from cutwater.runtime.runtime import Runtime
 from cutwater.sinks import parquet, parquet_files
-from cutwater.spark import host
+from cutwater.spark import errors, host
 from cutwater.spark.checkpoint import incarnations as folders
 from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.spark.feed import Feed
 from cutwater.spark.micro_batch import BatchWriter
+from cutwater.spark.query import WAITING
 from cutwater.store.stores import LocalStore, open_store
 from tests.support.modelled_query import SPARK, Frame, Numbers, Query
 from tests.support.spark_helpers import await_that
@@ -96,11 +96,10 @@ class Running:
     def _built(
         name: str, frame: Frame, inputs: tuple[str, ...], leaves: tuple[Leaf, ...], channels: Any, *sinks: Any
     ) -> Any:
-        definition = StageDef(name, print, inputs, False, sinks, "append", "0s", 0, False, False, None)
         return SimpleNamespace(
-            name=name, definition=definition, frame=frame, schema=SCHEMA, channels=channels,
+            name=name, inputs=inputs, frame=frame, schema=SCHEMA, channels=channels, sinks=sinks,
             plan=SimpleNamespace(has_watermark=False, leaves=leaves), has_readers=not sinks,
-            has_native_source=not inputs,
+            output_mode="append", trigger_s=0.0, max_rows=0, has_native_source=not inputs,
         )  # fmt: skip
 
     def stop(self) -> None:
@@ -188,7 +187,7 @@ def test_a_query_that_others_stop_is_missed(shop: Running) -> None:
     shop.numbers.available = 6
     shop.await_shown(6)
     assert any(
-        f"has lost its query and is started again in 1 s (1 of 2): {host.STOPPED}" in t for t in shop.told
+        f"has lost its query and is started again in 1 s (1 of 2): {errors.STOPPED}" in t for t in shop.told
     )
 
 
@@ -377,7 +376,7 @@ def _has_read(shop: Running, rows: int) -> bool:
 def test_a_stage_is_idle_when_spark_waits_and_it_has_been_silent_for_long(shop: Running) -> None:
     made = shop.start(every_ms=3_600_000, idle_after_s=1.0)
     await_that("both are idle", lambda: len(_idle(made)) == 2, 30)
-    newest(shop.source).status = {"message": host.WAITING, "isTriggerActive": True}
+    newest(shop.source).status = {"message": WAITING, "isTriggerActive": True}
     shop.numbers.available = 4
     await_that("it is not idle with a new batch", lambda: "source" not in _idle(made), 30)
     await_that("and again when it is silent", lambda: len(_idle(made)) == 2, 30)
@@ -563,13 +562,13 @@ def test_a_member_polls_a_folder_often_and_a_bucket_seldom(tmp_path: Path) -> No
     ],
 )
 def test_of_what_spark_says_the_users_own_error_is_told(said: str, reason: str) -> None:
-    assert host.reason_of(RuntimeError(said)) == reason
+    assert errors.reason_of(RuntimeError(said)) == reason
 
 
 def test_a_worker_that_was_slow_to_start_is_overload_and_no_fault() -> None:
-    assert host.kind_of(RuntimeError("Python worker failed to connect back.")) is QueryEnd.OVERLOADED
-    assert host.kind_of(RuntimeError("INCOMPATIBLE")) is QueryEnd.HOPELESS
-    assert host.kind_of(RuntimeError("x")) is QueryEnd.FAILED
+    assert errors.kind_of(RuntimeError("Python worker failed to connect back.")) is QueryEnd.OVERLOADED
+    assert errors.kind_of(RuntimeError("INCOMPATIBLE")) is QueryEnd.HOPELESS
+    assert errors.kind_of(RuntimeError("x")) is QueryEnd.FAILED
 
 
 def test_a_stage_becomes_idle_while_checkpoints_go_on(shop: Running) -> None:

@@ -199,7 +199,7 @@ class Reporter:
         log = stage.log.state
         lag_batches = lag_rows = 0
         waits_for = []
-        for name in host.built.definition.inputs:
+        for name in host.built.inputs:
             producer = runtime.member.log(name).state
             position = log.consumed.get(name, -1)
             unread = [b for n, b in list(producer.batches.items()) if n > position and b.files]

@@ -32,7 +32,9 @@ from cutwater.sinks.contract import Sink
 from cutwater.sinks.registry import find_version, read_history
 from cutwater.spark.checkpoint import incarnations as folders
 from cutwater.spark.checkpoint.source_logs import DEFAULT_INTERVAL, SETTING
-from cutwater.spark.host import StageHost, is_spark_gone, spark_is_gone
+from cutwater.spark.errors import is_spark_gone, spark_is_gone
+from cutwater.spark.host import StageHost
+from cutwater.spark.surroundings import Surroundings
 from cutwater.store import failpoints, recording
 from cutwater.store.at_rest import manifest_of
 from cutwater.store.stores import LocalStore, Store
@@ -89,7 +91,8 @@ class Runtime:
         self.shell = Shell(
             self.member, perform, send, self._on_ended, self._after_step, self._on_failure, self._apart
         )
-        self.hosts = {s: StageHost(self, built.stages[s]) for s in hosted}
+        around = self._surroundings()
+        self.hosts = {s: StageHost(around, built.stages[s]) for s in hosted}
         self.mailbox = Mailbox(self)
         self.reporter = Reporter(self)
         self._handlers: dict[type, Callable[[Any], Any]] = {
@@ -123,6 +126,25 @@ class Runtime:
         self._trouble = ""
         self._trouble_due_ms = 0
 
+    def _surroundings(self) -> Surroundings:
+        """What the hosts use of this process."""
+        shell, settings = self.shell, self.settings
+        return Surroundings(
+            pipeline=self.built.name,
+            spark=self.built.spark,
+            store=self.store,
+            once=settings.once,
+            idle_after_s=settings.idle_after_s,
+            restarts=settings.member.restarts,
+            find=lambda name: self.member.stages.get(name),
+            call=shell.call,
+            work=shell.work,
+            later=shell.later,
+            poke=shell.poke,
+            tell=self.tell,
+            restart=self.restart_stage,
+        )
+
     # --- life -----------------------------------------------------------------------------------------
 
     def start(self) -> None:
@@ -150,7 +172,7 @@ class Runtime:
         try:
             manifests = [manifest_of(self.store, checkpoint) for checkpoint in state.committed.values()]
             for stage in self.hosts.values():
-                for sink in stage.built.definition.sinks:
+                for sink in stage.built.sinks:
                     tidy(sink, stage.name, state, manifests)
         except (OSError, StoreError) as error:
             self.shell.last_trouble = f"removing staged leftovers: {error}"

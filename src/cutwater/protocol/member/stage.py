@@ -41,9 +41,11 @@ from cutwater.protocol.base.records import (
     StageReport,
     StageSnapshot,
     StageSpec,
+    StageState,
 )
 from cutwater.protocol.base.transitions import Table
 from cutwater.protocol.base.watermark import NONE, UNKNOWN, Watermark, idle, known
+from cutwater.protocol.member import channel
 from cutwater.protocol.member.aligner import Aligner
 from cutwater.protocol.member.channel import BatchUnknown, Channel, carried_batches
 from cutwater.protocol.member.config import MemberConfig
@@ -343,11 +345,32 @@ class Stage:
         return Aligner(self.spec.inputs, barrier, positions, self.member.now_ms, None, self._rows_between)
 
     def _rows_between(self, name: str, after: int, upto: int) -> bool:
-        carried = carried_batches(self.member.manifest, self.name, name)
         try:
-            return bool(Channel(self.member.log(name).state, carried).unread(after, upto))
+            return bool(self.channel(name).unread(after, upto))
         except BatchUnknown:  # we are a zombie: what it cannot know may well have rows
             return True
+
+    # --- what the query may read ----------------------------------------------------------------------
+
+    def producer(self, name: str) -> StageState:
+        """The log of an input, as far as it is known here."""
+        return self.member.log(name).state
+
+    def channel(self, name: str) -> Channel:
+        """The channel from an input to this stage."""
+        return Channel(self.producer(name), carried_batches(self.member.manifest, self.name, name))
+
+    def readable(self, name: str) -> int:
+        """The batch of an input up to which the query may read now: the hold rule."""
+        return channel.readable(self.member.journal.state, self.log.state, self.producer(name))
+
+    def has_unread(self) -> bool:
+        """Whether an input has rows that no logged batch of this stage has read."""
+        consumed = self.log.state.consumed
+        return any(
+            self._rows_between(name, consumed.get(name, -1), self.producer(name).last)
+            for name in self.spec.inputs
+        )
 
     def _barrier_entry(self, begun: Begun, unaligned: bool) -> BarrierAt:
         state = self.log.state
