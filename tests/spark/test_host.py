@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
@@ -30,7 +31,7 @@ from cutwater.runtime import runtime
 from cutwater.runtime.mailbox import new_id
 from cutwater.runtime.runtime import Runtime
 from cutwater.sinks import parquet, parquet_files
-from cutwater.spark import errors, host
+from cutwater.spark import errors
 from cutwater.spark.checkpoint import incarnations as folders
 from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.spark.feed import Feed
@@ -60,7 +61,13 @@ class Running:
         self.up: Runtime | None = None
 
     def start(
-        self, *, every_ms: int = 200, once: bool = False, idle_after_s: float = 60.0, restarts: int = 2
+        self,
+        *,
+        every_ms: int = 200,
+        once: bool = False,
+        idle_after_s: float = 60.0,
+        restarts: int = 2,
+        rest_within_ms: int = 3_000,
     ) -> Runtime:
         self._boots += 1
         sink = parquet(str(self.table))
@@ -81,7 +88,7 @@ class Running:
         coordinator = CoordinatorConfig(interval_ms=every_ms)
         settings = runtime.Settings(
             LeaderConfig(300, 100, coordinator),
-            MemberConfig(poll_ms=50, restarts=restarts),
+            MemberConfig(poll_ms=50, restarts=restarts, rest_within_ms=rest_within_ms),
             idle_after_s,
             once,
         )
@@ -283,12 +290,9 @@ def test_a_drain_takes_what_is_there_and_ends_the_run(shop: Running) -> None:
     assert len(shop.source.queries) == 1, "it fell silent by itself"
 
 
-def test_a_source_that_never_falls_silent_is_brought_to_rest(
-    shop: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(host, "REST_WITHIN_S", 0.3)
+def test_a_source_that_never_falls_silent_is_brought_to_rest(shop: Running) -> None:
     shop.numbers.grows = True
-    made = shop.start(every_ms=3_600_000)
+    made = shop.start(every_ms=3_600_000, rest_within_ms=300)
     await_that("the first rows", lambda: _has_rows(shop), 30)
     made.come_to_rest()
     assert made.wait(30)
@@ -316,25 +320,16 @@ def test_no_stage_is_quiet_before_its_last_batch_is_logged(
     made = shop.start(once=True, every_ms=3_600_000)
     await_that("the source has given all", lambda: made.sources_done, 30)
     await_that("a drain is under way", lambda: made.member.journal.state.open, 30)
-    rested = made.hosts["source"]._rested
-    asked: list[int] = []
-
-    def listen(stage: Any, last: int) -> None:
-        asked.append(last)
-        rested(stage, last)
-
-    monkeypatch.setattr(made.hosts["source"], "_rested", listen)
-    await_that("it was asked whether it rests", lambda: len(asked) > 1, 30)
-    assert not made.member.stages["source"].quiet
+    stage = made.member.stages["source"]
+    assert not stage.quiet
+    time.sleep(0.5)
+    assert not stage.quiet
     is_seen.set()
     assert made.wait(30)
     assert shop.shown() == [0, 1, 2]
 
 
-def test_a_drain_that_is_cancelled_lets_the_pipeline_go_on(
-    shop: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(host, "REST_WITHIN_S", 0.3)
+def test_a_drain_that_is_cancelled_lets_the_pipeline_go_on(shop: Running) -> None:
     held, let_go = Event(), Event()
 
     def wait() -> None:
@@ -342,7 +337,7 @@ def test_a_drain_that_is_cancelled_lets_the_pipeline_go_on(
             held.set()
             let_go.wait(30)
 
-    made = shop.start(every_ms=3_600_000)
+    made = shop.start(every_ms=3_600_000, rest_within_ms=300)
     await_that("the first rows", lambda: _has_rows(shop), 30)
     shop.copied.before_batch = wait
     shop.numbers.grows = True
@@ -394,14 +389,15 @@ def test_a_stage_whose_batch_takes_long_is_not_idle(shop: Running) -> None:
 
     made = shop.start(every_ms=3_600_000, idle_after_s=0.3)
     await_that("both are idle", lambda: len(_idle(made)) == 2, 30)
-    stage, hosting = made.member.stages["source"], made.hosts["source"]
+    stage = made.member.stages["source"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(BatchWriter, "__call__", slow)
         shop.numbers.available = 5
         assert began.wait(30)
         await_that("it is not idle", lambda: not stage.idle, 30)
-        hosting.active_at -= 10
-        assert not hosting._is_silent(stage)
+        time.sleep(1.0)
+        assert not stage.idle
+        assert not stage.may_be_idle
         go_on.set()
         await_that("it is idle again", lambda: stage.idle, 30)
 

@@ -34,8 +34,6 @@ class RestingHost:
     def __init__(self, around: Surroundings, built: Any) -> None:
         self.name = built.name
         self.built = built
-        self.is_root = not built.inputs
-        self.finished = True
         self.restarts = 0
         self.error = ""
         self.query = None
@@ -43,9 +41,8 @@ class RestingHost:
         self._around = around
 
     def attend(self, stage: Stage) -> None:
-        if stage.draining and not stage.quiet:
-            stage.quiet = True
-            stage.member.wake(f"stage {self.name}")
+        if stage.asks_for_rest:
+            self._around.call(lambda: stage.query_rested(-1))
 
     def start(self, generation: int, incarnation: int) -> None: ...
 
@@ -78,6 +75,8 @@ class Members:
                 inputs=spec.inputs,
                 sinks=(),
                 plan=SimpleNamespace(has_watermark=True),
+                trigger_s=0.0,
+                has_native_source=not spec.inputs,
             )
             for s, spec in self.topology.stages.items()
         }

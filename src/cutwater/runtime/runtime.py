@@ -11,6 +11,7 @@ from threading import Event
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from cutwater.cluster.links import Hint, Links
 from cutwater.plan.build import Built
@@ -77,9 +78,12 @@ class Runtime:
         self.tell = tell
         self.links = links
         self.boot = boot
-        self.member = Member(name, boot, built.topology, settings.member, LocalWord)
+        config = replace(settings.member, idle_after_ms=int(settings.idle_after_s * 1000), once=settings.once)
+        self.member = Member(name, boot, built.topology, config, LocalWord)
         hosted = built.topology.hosted(name)
         self.member.timeless = frozenset(s for s in hosted if not built.stages[s].plan.has_watermark)
+        self.member.native = frozenset(s for s in hosted if built.stages[s].has_native_source)
+        self.member.triggers_ms = {s: int(built.stages[s].trigger_s * 1000) for s in hosted}
         self.leader = Leader(self.member, settings.leader)
         self.sinks: Mapping[str, Sink] = built.sinks
         self.times = Times(store, name)
@@ -133,16 +137,11 @@ class Runtime:
             pipeline=self.built.name,
             spark=self.built.spark,
             store=self.store,
-            once=settings.once,
-            idle_after_s=settings.idle_after_s,
             restarts=settings.member.restarts,
             find=lambda name: self.member.stages.get(name),
             call=shell.call,
             work=shell.work,
-            later=shell.later,
-            poke=shell.poke,
             tell=self.tell,
-            restart=self.restart_stage,
         )
 
     # --- life -----------------------------------------------------------------------------------------
@@ -269,7 +268,7 @@ class Runtime:
         return (
             self.settings.once
             and len(self.member.stages) == len(self.hosts)
-            and all(host.finished for host in self.hosts.values() if host.is_root)
+            and all(stage.took_all for stage in self.member.stages.values() if not stage.spec.inputs)
         )
 
     def _all_sources_done(self) -> bool:
@@ -308,13 +307,6 @@ class Runtime:
     def _on_ended(self, actor: str) -> None:
         if actor.startswith("stage "):
             self.hosts[actor.removeprefix("stage ")].end()
-
-    def restart_stage(self, name: str) -> None:
-        """Starts the next incarnation of a stage, in a turn of the shell."""
-        if not self._stopping and name in self.member.stages:
-            self.shell.end(f"stage {name}")
-            self.member.start_stage(name)
-            self.shell.settle()
 
     # --- messages -------------------------------------------------------------------------------------
 

@@ -668,6 +668,12 @@ class Oracle:
                 f"{process} gives up after {len(own)} failures of its own: {process.member.given_up}"
             )
 
+    def check_busy(self, stage: Stage) -> None:
+        """A stage with a batch under way has something to do."""
+        if stage.phase is StagePhase.RUNNING and (stage.quiet or stage.idle):
+            what = "quiet" if stage.quiet else "idle"
+            self.violation(f"{stage.name} is called {what} while a batch is under way")
+
     def check_stage(self, stage: Stage) -> None:
         """A drained stage stops only after the commit, as far as its member knows the journal."""
         if stage.phase is StagePhase.STOPPED and stage not in self._stopped:
@@ -694,6 +700,17 @@ class Oracle:
                 late.append(sink)
         return late
 
+    def _check_read(self, entry: r.Committed) -> None:
+        """Every stage has read what its own source had when faults stopped."""
+        for stage in self.world.graph.stages:
+            if self.world.model.stages[stage].native:
+                has = self._taken(stage, entry.generation, entry.cuts[stage]).get(stage, 0)
+                had = self.world.available(stage, self.world.healed_ms)
+                if has < had:
+                    self.violation(
+                        f"{stage} has read {has} events of its source, which had {had} long before"
+                    )
+
     def final_check(self) -> None:
         """After a drain every sink shows every event that any source has given, once per path; and every
         kept checkpoint could still be restored."""
@@ -701,6 +718,7 @@ class Oracle:
         assert head is not None
         self.check_kept()
         entry = self.ledger.history[head].entry
+        self._check_read(entry)
         for sink, stage in self.world.graph.sinks().items():
             shown = self.world.tables[sink].versions[-1].shown
             self._check_shown(sink, self.ledger.history[head].index, shown)

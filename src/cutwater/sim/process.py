@@ -6,6 +6,7 @@ yield and resumes them with the answers. A crash is that they are never resumed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from cutwater.protocol.base import effects as fx
@@ -94,6 +95,8 @@ class Process:
         self.mail: list[tuple[str, bytes]] = []
         self.member = Member(name, f"{name}{boot}", world.graph, world.member_config, SimWord)
         self.member.timeless = frozenset(n for n, m in world.model.stages.items() if not m.event_time)
+        self.member.native = frozenset(n for n, m in world.model.stages.items() if m.native)
+        self.member.triggers_ms = world.trigger_ms
         self.member.wants_rest = world.wants_rest
         self.leader = Leader(self.member, world.leader_config)
         self.recorder: Recorder | None = None
@@ -191,6 +194,8 @@ class Process:
             self.leaving = True
             self.world.oracle.check_give_up(self)
             self.world.chaos.ends(self, f"gives up: {member.given_up}")
+        if actor.stage is not None and actor.stage.asks_for_rest:
+            self.poke(f"query {actor.stage.name}")  # for its host to ask Spark
         if actor.stage is not None and actor.stage.phase is not StagePhase.RUNNING:
             self.world.oracle.check_stage(actor.stage)
             if member.superseded and not self.leaving:
@@ -234,6 +239,17 @@ class Process:
         self.end(f"query {effect.stage}")
         self.spawn(f"query {effect.stage}", Query(self, stage, folder).run())
 
+    def report(self, stage: Stage, fact: Callable[..., None], *args: int) -> None:
+        """The host of a query reports a fact, in a turn of its own; to nobody if the next incarnation has begun."""
+        if not self.alive or self.member.stages.get(stage.name) is not stage:
+            return
+        if self.paused:
+            self.world.schedule(20, self.report, stage, fact, *args)
+            return
+        self.member.now_ms = self.world.now_ms + self.skew_ms
+        fact(*args)
+        self._poke_woken()
+
     # --- messages -------------------------------------------------------------------------------------
 
     def deliver(self, sender: str, data: bytes) -> None:
@@ -261,6 +277,9 @@ class Process:
                 self.member.on_log_grown(message)
             case Ack() | WireRequest():
                 self.leader.on_message(message)
+        self._poke_woken()
+
+    def _poke_woken(self) -> None:
         woken, self.member.woken = self.member.woken, []
         for name in woken:
             self.poke(name)

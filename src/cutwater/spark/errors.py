@@ -42,6 +42,8 @@ def kind_of(error: BaseException | None) -> QueryEnd:
     """What the end of a query means for the next try; `None` is an end without an error."""
     if error is None:
         return QueryEnd.STOPPED
+    if was_asked(error):
+        return QueryEnd.ASKED
     if is_incompatible(error):
         return QueryEnd.HOPELESS
     return QueryEnd.OVERLOADED if is_overload(error) else QueryEnd.FAILED

@@ -34,13 +34,11 @@ class Query:
         self.takes_all = takes_all
         self.spark: Any = None
         """Spark's StreamingQuery, once it is started."""
+        self.began = -1
+        """The batch that has begun last, by the log's count."""
         self._ended = Event()
         self._ended.set()
         self._closed = False
-
-    @property
-    def has_ended(self) -> bool:
-        return self._ended.is_set()
 
     def start(self, built: BuiltStage, name: str, trigger_s: float, batch: Batch) -> None:
         """Starts the query; raises what Spark raises."""
@@ -89,6 +87,21 @@ class Query:
             return bool(status["message"] == WAITING and not status["isTriggerActive"])
         except Exception:
             return False  # the query has ended; whoever watches it knows why
+
+    def await_rest(self) -> int | None:
+        """Waits until Spark finds nothing to do, neither new data nor a reason to run without. The last batch that it has
+        committed then, by the log's count; `None` if the query has ended. A batch that begins just when Spark has
+        said so may leave something to do behind it: then Spark is asked again."""
+        while not self._closed:
+            began = self.began
+            try:
+                self.spark.processAllAvailable()
+            except Exception:
+                return None  # whoever watches the query knows why
+            last = self.last_committed()
+            if began == self.began:
+                return last
+        return None
 
     def has_taken_all(self) -> bool:
         """Whether a query has ended because it has taken everything. Spark ends it when a look at the sources has found

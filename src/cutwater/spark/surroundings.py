@@ -15,21 +15,14 @@ Task = Callable[[], None]
 
 @dataclass(frozen=True)
 class Surroundings:
-    """`find` gives a stage's newest incarnation. `call` runs a task in a turn, `work` in a thread of the pool,
-    `later` in a turn after so many seconds; `poke` resumes an actor; `tell` is for the user. `restart` starts a
-    stage's next incarnation; callers must hold the turn. `once`: take what is there, then end. `idle_after_s`: silence
-    after which a stage no longer holds back the watermark. `restarts`: how often a query is started again."""
+    """`find` gives a stage's newest incarnation. `call` runs a task in a turn, `work` in a thread of the pool; `tell` is
+    for the user. `restarts`: how often in a row a query is started again."""
 
     pipeline: str
     spark: SparkSession
     store: Store
-    once: bool
-    idle_after_s: float
     restarts: int
     find: Callable[[str], Stage | None]
     call: Callable[[Task], None]
     work: Callable[[Task], None]
-    later: Callable[[float, Task], None]
-    poke: Callable[[str], None]
     tell: Callable[[str], None]
-    restart: Callable[[str], None]

@@ -11,7 +11,7 @@ share this object, and none of them is interrupted between two effects.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import TypeVar
 
@@ -42,6 +42,7 @@ from cutwater.protocol.base.records import (
 from cutwater.protocol.base.transitions import Table
 from cutwater.protocol.base.watermark import UNKNOWN, lowest
 from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, LogGrown, Phase
+from cutwater.protocol.member.activity import Pace
 from cutwater.protocol.member.catchup import CatchUp
 from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.injector import BarrierInjector, Word
@@ -115,6 +116,10 @@ class Member:
         self.stages: dict[str, Stage] = {}
         self.timeless: frozenset[str] = frozenset()
         """The hosted stages whose plans have no event time; the shell says which, before anything starts."""
+        self.native: frozenset[str] = frozenset()
+        """The hosted stages with inputs that also read sources of their own; as above."""
+        self.triggers_ms: Mapping[str, int] = {}
+        """How long the queries of hosted stages wait between two looks for new rows; as above."""
         self.wants_rest = False
         """Whether this process wants the pipeline drained: while it does, and leads, it asks for that. The shell sets
         it, for a signal or when all has been read with `once`; a cancellation takes it back."""
@@ -284,10 +289,11 @@ class Member:
             self.ended.append("channels")
             self.spawned["channels"] = self._follow_channels(remote)
 
-    def start_stage(self, name: str) -> None:
-        """Starts a new incarnation of a stage: at a generation's start, or after its query ended."""
+    def start_stage(self, name: str, pace: Pace | None = None) -> None:
+        """Starts a new incarnation of a stage: at a generation's start, after its query ended, or because it needs one
+        with another pace. `None` is the usual pace."""
         injector = self._injectors.setdefault(name, BarrierInjector(self._word()))
-        stage = Stage(self, self.topology.stages[name], self._generation, injector.handle())
+        stage = Stage(self, self.topology.stages[name], self._generation, injector.handle(), pace)
         self.stages[name] = stage
         self.spawned[f"stage {name}"] = stage.run()
         for begun in self.journal.state.open.values():
