@@ -29,10 +29,12 @@ from cutwater.protocol.leader import (
     requests,
     steering,
 )
+from cutwater.protocol.leader import sources as leader_sources
 from cutwater.protocol.member import (
     activity,
     catchup,
     channel,
+    ending,
     journal,
     member,
     publish,
@@ -1021,6 +1023,26 @@ def a_source_that_was_brought_to_rest_is_not_started_again(patch: Patch) -> None
 @bug
 def a_drain_waits_for_a_source_that_never_falls_silent(patch: Patch) -> None:
     patch.setattr(stage.Stage, "_may_take_all", lambda self: False)
+
+
+@bug
+def once_ends_before_the_sources_of_other_members_are_done(patch: Patch) -> None:
+    patch.setattr(leader_sources.Sources, "all_done", lambda self, members, generation, now_ms: True)
+
+
+@bug
+def a_run_ends_before_the_sinks_of_other_members_have_published(patch: Patch) -> None:
+    real = ending.Ending.unpublished
+    patch.setattr(ending.Ending, "unpublished", lambda self: real(self) & self._own)
+
+
+@bug
+def a_run_does_not_end_although_the_sinks_of_others_have_published(patch: Patch) -> None:
+    def run(self: Any) -> Any:
+        return
+        yield
+
+    patch.setattr(ending.Ending, "run", run)
 
 
 # --- what a power cut leaves ------------------------------------------------------------------------------

@@ -18,8 +18,8 @@ from cutwater.plan.build import Built
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.errors import CutwaterError, StoreError, UserError
 from cutwater.protocol.base.records import JournalState, StageReport
-from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, LogGrown, Reply, Request
-from cutwater.protocol.leader.leader import Leader, LeaderConfig, LeaderPhase
+from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, LogGrown, Reply, Request, SourcesDone
+from cutwater.protocol.leader.leader import Leader, LeaderConfig
 from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.member import Member
 from cutwater.protocol.replay.messages import AskRange, Compacted, EntriesChunk, FetchEntries, HaveRange
@@ -121,7 +121,6 @@ class Runtime:
             fx.FindStored: self._find_stored,
         }
         self._stopping = False
-        self._once_done = False
         self._twin_told = False
         self._told_index = 0
         self._acked = 0
@@ -205,11 +204,7 @@ class Runtime:
     @property
     def drained(self) -> bool:
         """Whether the last epoch is committed, and published everywhere."""
-        state = self.member.journal.state
-        if not state.drained or state.head is None or self.member.resumes:
-            return False
-        index = state.committed[state.head].index
-        return all(self.times.marked.get(sink, 0) >= index for sink in self.built.topology.sinks())
+        return self.member.drained
 
     def _on_failure(self, error: BaseException) -> None:
         if self.failure is None:
@@ -242,8 +237,6 @@ class Runtime:
             )
         if member.given_up is not None:
             raise UserError(self._give_up_story(member.given_up))
-        if self.settings.once:
-            self._settle_once()
         if self.drained:
             self.done.set()
 
@@ -255,27 +248,10 @@ class Runtime:
         self.member.wants_rest = wanted
         self.shell.poke("lead")
 
-    def _settle_once(self) -> None:
-        """A drain is wanted as long as all sources have given all; a restore, say, has them begin anew."""
-        done = self._all_sources_done()
-        if done != self._once_done or (done and not self.member.wants_rest):
-            self._once_done = done
-            self._want_rest(done)
-
     @property
     def sources_done(self) -> bool:
         """Whether the sources of this member's stages have given all that was there, with `once`."""
-        return (
-            self.settings.once
-            and len(self.member.stages) == len(self.hosts)
-            and all(stage.took_all for stage in self.member.stages.values() if not stage.spec.inputs)
-        )
-
-    def _all_sources_done(self) -> bool:
-        if self.leader.phase is not LeaderPhase.LEADING or not self.sources_done:
-            return False
-        others = set(self.built.topology.members()) - {self.member.name}
-        return others <= self.reporter.finished_elsewhere
+        return self.member.sources_done
 
     def _give_up_story(self, why: str) -> str:
         failed = "; ".join(f"stage '{s}' failed: {e}" for s, e in sorted(self.member.failures.items()))
@@ -355,6 +331,8 @@ class Runtime:
                 self.member.on_log_grown(message)
             case Ack():
                 self.leader.on_message(message)
+            case SourcesDone():
+                self.leader.on_sources_done(message)
             case AskRange() | FetchEntries() | HaveRange() | EntriesChunk() | Compacted():
                 self.member.on_replay(sender, message)
 

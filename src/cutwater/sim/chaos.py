@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from cutwater.protocol.base.effects import Procedure
 from cutwater.protocol.base.log import follow
 from cutwater.protocol.base.records import mark_name
@@ -147,6 +149,16 @@ class Chaos:
         """A process learns that another one has taken over, or gives up. It ends, but a zombie takes its time."""
         self.world.trace(process, why)
         self.world.schedule(self.world.rng.randint(0, 600) if self.on else 0, self._leave, process, why)
+
+    def is_over(self, process: Process) -> None:
+        """A process finds that the run is over, and ends; nobody starts it again for that. (Without faults all stay.)"""
+        if self.on:
+            self.world.trace(process, "ends, as the run is over")
+            self.world.schedule(self.world.rng.randint(0, 600), self._end_for_good, process)
+
+    def _end_for_good(self, process: Process) -> None:
+        if process.alive and process.member.drained:
+            self.world.stop(process)
 
     def _leave(self, process: Process, why: str) -> None:
         if process.alive:
@@ -375,13 +387,26 @@ class Chaos:
             world.slow_until_ms[world.rng.choice(last)] = world.now_ms + world.rng.randint(500, 3_000)
             world.slowness = 200
             world.faults.query_ends_at_rest = 0.3
-        if world.rng.random() < 0.5:
+        draw = world.rng.random()
+        if draw < 0.4:
+            self._start_once()
+        elif draw < 0.7:
             world.wants_rest = True
             for process in world.processes:
                 process.member.wants_rest = True
                 process.poke("lead")
         else:
             self.ask(Request(RequestKind.DRAIN, self._id()), withdraws=False)
+
+    def _start_once(self) -> None:
+        """Somebody starts the pipeline with `once`, one member after the other: it takes what is there, and drains."""
+        world = self.world
+        world.trace(None, "the pipeline is started with once")
+        world.member_config = msgspec.structs.replace(world.member_config, once=True)
+        for process in list(world.processes):
+            world.stop(process)
+        for name in world.graph.members():
+            world.schedule(world.between(1, 800), self._restart, name)
 
     def _id(self) -> str:
         self._requests += 1

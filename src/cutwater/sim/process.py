@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.errors import GraphChanged, PeerError
-from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, LogGrown, decode
+from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, LogGrown, SourcesDone, decode
 from cutwater.protocol.base.wire import Request as WireRequest
 from cutwater.protocol.leader.leader import Leader, LeaderPhase
 from cutwater.protocol.member.injector import Counters, Request
@@ -173,6 +173,8 @@ class Process:
         if followed and self.leader.phase is LeaderPhase.CAMPAIGNING:
             self.world.oracle.check_campaign(self)
         if effect is not None:
+            if actor.stage is not None and type(effect) is fx.Wait:
+                self.world.oracle.check_working(actor.stage)
             self._perform(actor, effect)
         if member.ended:
             for name in member.ended:
@@ -194,8 +196,14 @@ class Process:
             self.leaving = True
             self.world.oracle.check_give_up(self)
             self.world.chaos.ends(self, f"gives up: {member.given_up}")
+        if member.drained and not self.leaving:
+            self.leaving = True
+            self.world.oracle.check_over(self)
+            self.world.chaos.is_over(self)
         if actor.stage is not None and actor.stage.asks_for_rest:
             self.poke(f"query {actor.stage.name}")  # for its host to ask Spark
+        if actor.stage is not None and actor.stage.quiet:
+            self.world.oracle.check_quiet(actor.stage)
         if actor.stage is not None and actor.stage.phase is not StagePhase.RUNNING:
             self.world.oracle.check_stage(actor.stage)
             if member.superseded and not self.leaving:
@@ -277,6 +285,8 @@ class Process:
                 self.member.on_log_grown(message)
             case Ack() | WireRequest():
                 self.leader.on_message(message)
+            case SourcesDone():
+                self.leader.on_sources_done(message)
         self._poke_woken()
 
     def _poke_woken(self) -> None:

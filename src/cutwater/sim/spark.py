@@ -145,6 +145,8 @@ class Query:
         stage = self.stage
         self.world.rested.add((stage.name, stage.generation, stage.incarnation))
         if self.takes_all:
+            if self.member.config.once:
+                self.world.took_all.add((stage.name, stage.generation))
             stage.query_took_all(self.folder.last)
             return True
         if stage.may_be_idle:

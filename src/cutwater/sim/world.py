@@ -100,6 +100,8 @@ class World:
         """Whether whoever started the processes wants the pipeline to come to rest."""
         self.rested: set[tuple[str, int, int]] = set()
         """The incarnations of stages whose queries have found nothing to do at least once."""
+        self.took_all: set[tuple[str, int]] = set()
+        """The stages, by generation, whose sources have given everything that was there, with `once`."""
         self.oracle = Oracle(self)
         self.network = Network(self)
         self.io = Io(self)
@@ -224,6 +226,8 @@ class World:
                 f"a sink has not published everything within {PROGRESS_MS} ms: {self.oracle.unsettled()}"
             )
         self.oracle.final_check()
+        if not self.run_until(self.now_ms + PROGRESS_MS, lambda: all(p.leaving for p in self.processes)):
+            self.oracle.violation(f"a process does not find within {PROGRESS_MS} ms that the run is over")
 
     # --- processes ------------------------------------------------------------------------------------
 

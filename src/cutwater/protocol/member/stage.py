@@ -229,7 +229,8 @@ class Stage:
     def query_took_all(self, last: int) -> None:
         """The query has ended because it has taken what was available; `last` is the last batch that Spark committed."""
         self.activity.has_taken_all(last)
-        self.member.wake("capture")  # others may wait for the sources of this member
+        self.member.wake("capture")  # the leader may wait for the sources of this member
+        self.member.wake("lead")
         self._wake()
 
     def query_ended(self, end: QueryEnd, error: str) -> int | None:
