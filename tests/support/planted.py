@@ -41,6 +41,7 @@ from cutwater.protocol.member import (
     retention,
     stage,
     stage_log,
+    staged,
 )
 from cutwater.protocol.member.journal import Fate, fate
 from cutwater.protocol.member.stage import StagePhase
@@ -1023,6 +1024,17 @@ def a_source_that_was_brought_to_rest_is_not_started_again(patch: Patch) -> None
 @bug
 def a_drain_waits_for_a_source_that_never_falls_silent(patch: Patch) -> None:
     patch.setattr(stage.Stage, "_may_take_all", lambda self: False)
+
+
+@bug
+def staged_output_is_removed_that_a_checkpoint_has_yet_to_publish(patch: Patch) -> None:
+    """It is of a batch before the newest cut, but its sink is late, or holds it back."""
+
+    def contains(self: Any, attempt: str) -> bool:
+        generation, _, batch, _ = attempt.split("-")
+        return (int(generation), int(batch)) > (self._generation, self._cut)
+
+    patch.setattr(staged.Needed, "__contains__", contains)
 
 
 @bug

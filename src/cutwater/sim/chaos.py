@@ -8,11 +8,13 @@ import msgspec
 
 from cutwater.protocol.base.effects import Procedure
 from cutwater.protocol.base.log import follow
-from cutwater.protocol.base.records import mark_name
+from cutwater.protocol.base.records import manifest_name, mark_name
 from cutwater.protocol.base.wire import Reply, Request, RequestKind, encode
 from cutwater.protocol.member.journal import Journal
+from cutwater.protocol.member.staged import Needed
 from cutwater.sim.commands import Command, Operator
 from cutwater.sim.faults import TIMES_MS, Faults
+from cutwater.sim.spark import staging_prefix
 from cutwater.sim.store import TableVersion
 
 if TYPE_CHECKING:
@@ -252,6 +254,28 @@ class Chaos:
         self.world.fault(f"others write to the table of {sink}")
         mine = TableVersion(newest.transaction, newest.shown, foreign_ms=self.world.now_ms)
         self.world.tables[sink].versions.append(mine)
+
+    def _discard(self) -> None:
+        """A member removes staged output that nobody will publish, by what it knows of the journal; a little later."""
+        world, process = self.world, self._some_process()
+        state = process.member.journal.state if process is not None else None
+        if process is None or state is None or state.head is None:
+            return
+        names = [manifest_name(c.epoch, c.checkpoint_id) for c in state.committed.values()]
+        if any(name not in world.store.objects for name in names):
+            return  # it has expired by now
+        manifests = [world.oracle.manifests[epoch] for epoch in state.committed]
+        graph = process.member.topology
+        for sink, stage in graph.sinks().items():
+            if graph.stages[stage].member == process.name:
+                needed, prefix = Needed(state, stage, sink, manifests), staging_prefix(sink)
+                found = world.store.list(prefix, "")
+                gone = [n for n in found if n.removeprefix(prefix).split("/")[0] not in needed]
+                world.schedule(world.between(0, 200), self._remove, tuple(gone))
+
+    def _remove(self, names: tuple[str, ...]) -> None:
+        for name in names:
+            self.world.store.delete(name)
 
     def _power_cut(self) -> None:
         """All machines go dark, and what was not made durable is gone. Logs may then name batches whose files are

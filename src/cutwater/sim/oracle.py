@@ -691,14 +691,16 @@ class Oracle:
             )
 
     def check_busy(self, stage: Stage) -> None:
-        """A stage with a batch under way has something to do."""
-        if stage.phase is StagePhase.RUNNING and (stage.quiet or stage.idle):
-            what = "quiet" if stage.quiet else "idle"
-            self.violation(f"{stage.name} is called {what} while a batch is under way")
+        """A stage with a batch under way is not idle."""
+        if stage.phase is StagePhase.RUNNING and stage.idle:
+            self.violation(f"{stage.name} is called idle while a batch is under way")
 
     def check_quiet(self, stage: Stage) -> None:
-        """Everything that a quiet stage's query has done is in the log."""
-        folder = self.world.folders[stage.name, stage.generation, stage.incarnation]
+        """A quiet stage's query does nothing, and everything that it has done is in the log."""
+        incarnation = stage.name, stage.generation, stage.incarnation
+        if incarnation in self.world.under_way:
+            self.violation(f"{stage.name} is called quiet while a batch is under way")
+        folder = self.world.folders[incarnation]
         if folder.last > stage.log.state.last:
             self.violation(f"{stage.name} is called quiet, and its batch {folder.last} is not logged")
 

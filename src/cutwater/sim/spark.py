@@ -17,6 +17,7 @@ from cutwater.protocol.base.watermark import NONE, UNKNOWN, Watermark, known
 from cutwater.protocol.member import channel
 from cutwater.protocol.member.activity import Pace
 from cutwater.protocol.member.stage import QueryEnd, Stage, StagePhase
+from cutwater.protocol.member.staged import label
 from cutwater.sim.store import Rows, extend
 from cutwater.sim.topology import WINDOW, Path, StageModel
 
@@ -88,6 +89,7 @@ class Query:
         self.model: StageModel = process.world.model.stages[stage.name]
         self.folder = folder
         self.feed: dict[str, int] = {}
+        self._key = stage.name, stage.generation, stage.incarnation
         self.takes_all = stage.pace is Pace.TAKE_ALL
         self._available: dict[str, int] | None = None
         """What was available when a query began that takes all: per input, and of its own source."""
@@ -122,6 +124,7 @@ class Query:
                 yield Wait(100)
                 continue
             self.stage.batch_began(self.folder.last + 1)
+            self.world.under_way.add(self._key)
             yield Sleep(self.world.batch_ms(self.stage.name))
             is_broken = self.world.broken_until_ms.get(self.stage.name, 0) > self.world.now_ms
             if is_broken or rng.random() < self.world.faults.query_failure:
@@ -143,7 +146,7 @@ class Query:
         """A look has found nothing to do; whether the query ends with that. That it rests is reported by another thread
         of the host's, so a batch may have begun before it is heard."""
         stage = self.stage
-        self.world.rested.add((stage.name, stage.generation, stage.incarnation))
+        self.world.rested.add(self._key)
         if self.takes_all:
             if self.member.config.once:
                 self.world.took_all.add((stage.name, stage.generation))
@@ -170,6 +173,7 @@ class Query:
         self.world.put_state(self.stage.name, self.stage.generation, self.stage.incarnation, batch, after)
         yield Sleep(self.world.between(1, 6))
         self.folder.last, self.folder.position, self.folder.planned = batch, planned, None
+        self.world.under_way.discard(self._key)
         self.world.trace(self.process, f"{self.stage.name} commits batch {batch}")
         self.stage.batch_committed()
         trigger_ms = self.world.trigger_ms[self.stage.name]
@@ -262,9 +266,8 @@ class Query:
             files = (prefix,)
         sinks: dict[str, tuple[StagedFile, ...]] = {}
         for sink in self.model.spec.sinks:
-            staged = self._stage_rows(
-                sink.name, f"{self.stage.incarnation}-{batch}-{attempt}", rows, sink.final
-            )
+            staging = label(generation, f"{self.stage.incarnation}-{batch}-{attempt}")
+            staged = self._stage_rows(sink.name, staging, rows, sink.final)
             if staged:
                 sinks[sink.name] = staged
         after = State(taken, emitted, self._watermark(taken, before))
@@ -314,7 +317,7 @@ class Query:
             return NONE
         return UNKNOWN if state.watermark is None else known(state.watermark)
 
-    def _stage_rows(self, sink: str, label: str, rows: Rows, final: bool) -> tuple[StagedFile, ...]:
+    def _stage_rows(self, sink: str, staging: str, rows: Rows, final: bool) -> tuple[StagedFile, ...]:
         """Rows staged for a sink; for a final one in a file per window end."""
         if not rows:
             return ()
@@ -329,10 +332,15 @@ class Query:
                     low = min(high, window_end)
         staged = []
         for end in sorted(parts, key=lambda e: e or 0):
-            name = f"tables/{sink}/_cutwater/{label}-{end or 0}"
+            name = f"{staging_prefix(sink)}{staging}/{end or 0}"
             self.world.store.create(name, parts[end])
             staged.append(StagedFile(name, end))
         return tuple(staged)
+
+
+def staging_prefix(sink: str) -> str:
+    """Where rows are staged for a sink, a folder for each attempt at a batch."""
+    return f"tables/{sink}/_cutwater/"
 
 
 def input_progress(model: StageModel, taken: Mapping[Path, int]) -> list[int]:

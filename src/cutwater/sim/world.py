@@ -100,6 +100,8 @@ class World:
         """Whether whoever started the processes wants the pipeline to come to rest."""
         self.rested: set[tuple[str, int, int]] = set()
         """The incarnations of stages whose queries have found nothing to do at least once."""
+        self.under_way: set[tuple[str, int, int]] = set()
+        """The incarnations whose queries have a batch under way, or had one when they ended."""
         self.took_all: set[tuple[str, int]] = set()
         """The stages, by generation, whose sources have given everything that was there, with `once`."""
         self.oracle = Oracle(self)

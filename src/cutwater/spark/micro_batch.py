@@ -20,7 +20,7 @@ from pyspark.sql.types import DatetimeType, NumericType, StructType
 
 from cutwater.protocol.base.records import Offset, Prepared, StagedFile
 from cutwater.protocol.base.watermark import NONE, UNKNOWN, Watermark, known
-from cutwater.sinks.cleanup import label
+from cutwater.protocol.member.staged import label
 from cutwater.sinks.contract import Sink, is_data
 from cutwater.sinks.footers import read_footers
 from cutwater.spark.checkpoint.folder import Voucher

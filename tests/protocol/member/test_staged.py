@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cutwater.protocol.base import records as r
-from cutwater.sinks.cleanup import Needed, label
+from cutwater.protocol.member.staged import Needed, label
 from tests.support.builders import journal_of, manifest
 
 STATE = journal_of(

@@ -1,0 +1,43 @@
+"""Which staged output of a sink is over: nobody will publish it.
+
+An attempt is over if it is of a batch up to the newest cut, or of an earlier generation, and no kept checkpoint
+names a file of it, neither to publish nor to hold back. A process that knows an old journal calls fewer over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cutwater.protocol.base.records import JournalState, Manifest
+
+LABEL_PARTS = 4
+
+
+def label(generation: int, attempt: str) -> str:
+    """The name of an attempt (`<incarnation>-<batch>-<nonce>`) where sinks stage."""
+    return f"{generation}-{attempt}"
+
+
+class Needed:
+    """The attempts of one stage for one sink that may still be needed: all but those that are known to be
+    over. `manifests` are those of every kept checkpoint."""
+
+    def __init__(self, state: JournalState, stage: str, sink: str, manifests: Iterable[Manifest]) -> None:
+        self._generation = state.generation
+        self._cut = state.head_cuts.get(stage, -1)
+        self._named: set[str] = set()
+        for manifest in manifests:
+            files = [*manifest.release.get(sink, ()), *(f.name for f in manifest.held.get(sink, ()))]
+            for name in files:
+                self._named.update(name.split("/"))
+
+    def __contains__(self, attempt: object) -> bool:
+        if attempt in self._named or not isinstance(attempt, str):
+            return True
+        parts = attempt.split("-")
+        if len(parts) != LABEL_PARTS or not all(part.isdigit() for part in parts[:3]):
+            return True
+        generation, batch = int(parts[0]), int(parts[2])
+        if generation == self._generation:
+            return batch > self._cut
+        return generation > self._generation
