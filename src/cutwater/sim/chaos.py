@@ -423,14 +423,18 @@ class Chaos:
             self.ask(Request(RequestKind.DRAIN, self._id()), withdraws=False)
 
     def _start_once(self) -> None:
-        """Somebody starts the pipeline with `once`, one member after the other: it takes what is there, and drains."""
+        """Somebody starts the pipeline with `once`, one member long after the others: it takes what is there, and
+        drains."""
         world = self.world
         world.trace(None, "the pipeline is started with once")
         world.member_config = msgspec.structs.replace(world.member_config, once=True)
         for process in list(world.processes):
             world.stop(process)
-        for name in world.graph.members():
-            world.schedule(world.between(1, 800), self._restart, name)
+        members = world.graph.members()
+        last = world.rng.choice(members)
+        for name in members:
+            delay_ms = world.between(400, 3_000) if name == last else world.between(1, 300)
+            world.schedule(delay_ms, self._restart, name)
 
     def _id(self) -> str:
         self._requests += 1
