@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
@@ -26,7 +27,6 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from cutwater.cluster.kv import MemoryCluster
 from cutwater.cluster.links import Links
-from cutwater.plan.graph import StageDef
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.records import SinkSpec, StageSpec, Topology
@@ -40,11 +40,12 @@ from cutwater.runtime import runtime
 from cutwater.runtime.mailbox import new_id
 from cutwater.runtime.runtime import Runtime
 from cutwater.sinks import parquet, parquet_files
-from cutwater.spark import host, session
+from cutwater.spark import errors, session
 from cutwater.spark.checkpoint import incarnations as folders
 from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.spark.feed import Feed
 from cutwater.spark.micro_batch import BatchWriter, StopAsked
+from cutwater.spark.query import WAITING
 from cutwater.store.at_rest import manifest_of
 from cutwater.store.local import LocalStore
 from cutwater.store.opening import open_store
@@ -72,7 +73,13 @@ class Running:
         self.up: Runtime | None = None
 
     def start(
-        self, *, every_ms: int = 200, once: bool = False, idle_after_s: float = 60.0, restarts: int = 2
+        self,
+        *,
+        every_ms: int = 200,
+        once: bool = False,
+        idle_after_s: float = 60.0,
+        restarts: int = 2,
+        rest_within_ms: int = 3_000,
     ) -> Runtime:
         self._boots += 1
         sink = parquet(str(self.table))
@@ -93,7 +100,7 @@ class Running:
         coordinator = CoordinatorConfig(interval_ms=every_ms)
         settings = runtime.Settings(
             LeaderConfig(300, 100, coordinator),
-            MemberConfig(poll_ms=50, restarts=restarts),
+            MemberConfig(poll_ms=50, restarts=restarts, rest_within_ms=rest_within_ms),
             idle_after_s,
             once,
         )
@@ -113,11 +120,10 @@ class Running:
         channels: Any,
         *sinks: Any,
     ) -> Any:
-        definition = StageDef(name, print, inputs, False, sinks, "append", "0s", 0, False, False, None)
         return SimpleNamespace(
-            name=name, definition=definition, frame=frame, schema=SCHEMA, channels=channels,
-            plan=SimpleNamespace(has_watermark=name in self.with_watermark, leaves=leaves),
-            has_readers=not sinks, has_native_source=not inputs,
+            name=name, inputs=inputs, frame=frame, schema=SCHEMA, channels=channels, sinks=sinks,
+            plan=SimpleNamespace(has_watermark=name in self.with_watermark, leaves=leaves), has_readers=not sinks,
+            output_mode="append", trigger_s=0.0, max_rows=0, has_native_source=not inputs,
         )  # fmt: skip
 
     def stop(self) -> None:
@@ -207,7 +213,7 @@ def test_a_query_that_others_stop_is_missed(shop: Running) -> None:
     shop.numbers.available = 6
     shop.await_shown(6)
     assert any(
-        f"has lost its query and is started again in 1 s (1 of 2): {host.STOPPED}" in t for t in shop.told
+        f"has lost its query and is started again in 1 s (1 of 2): {errors.STOPPED}" in t for t in shop.told
     )
 
 
@@ -303,12 +309,9 @@ def test_a_drain_takes_what_is_there_and_ends_the_run(shop: Running) -> None:
     assert len(shop.source.queries) == 1, "it fell silent by itself"
 
 
-def test_a_source_that_never_falls_silent_is_brought_to_rest(
-    shop: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(host, "REST_WITHIN_S", 0.3)
+def test_a_source_that_never_falls_silent_is_brought_to_rest(shop: Running) -> None:
     shop.numbers.grows = True
-    made = shop.start(every_ms=3_600_000)
+    made = shop.start(every_ms=3_600_000, rest_within_ms=300)
     await_that("the first rows", lambda: _has_rows(shop), 30)
     made.come_to_rest()
     assert made.wait(30)
@@ -336,25 +339,16 @@ def test_no_stage_is_quiet_before_its_last_batch_is_logged(
     made = shop.start(once=True, every_ms=3_600_000)
     await_that("the source has given all", lambda: made.sources_done, 30)
     await_that("a drain is under way", lambda: made.member.journal.state.open, 30)
-    rested = made.hosts["source"]._rested
-    asked: list[int] = []
-
-    def listen(stage: Any, last: int) -> None:
-        asked.append(last)
-        rested(stage, last)
-
-    monkeypatch.setattr(made.hosts["source"], "_rested", listen)
-    await_that("it was asked whether it rests", lambda: len(asked) > 1, 30)
-    assert not made.member.stages["source"].quiet
+    stage = made.member.stages["source"]
+    assert not stage.quiet
+    time.sleep(0.5)
+    assert not stage.quiet
     is_seen.set()
     assert made.wait(30)
     assert shop.shown() == [0, 1, 2]
 
 
-def test_a_drain_that_is_cancelled_lets_the_pipeline_go_on(
-    shop: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(host, "REST_WITHIN_S", 0.3)
+def test_a_drain_that_is_cancelled_lets_the_pipeline_go_on(shop: Running) -> None:
     held, let_go = Event(), Event()
 
     def wait() -> None:
@@ -362,7 +356,7 @@ def test_a_drain_that_is_cancelled_lets_the_pipeline_go_on(
             held.set()
             let_go.wait(30)
 
-    made = shop.start(every_ms=3_600_000)
+    made = shop.start(every_ms=3_600_000, rest_within_ms=300)
     await_that("the first rows", lambda: _has_rows(shop), 30)
     shop.copied.before_batch = wait
     shop.numbers.grows = True
@@ -396,7 +390,7 @@ def _has_read(shop: Running, rows: int) -> bool:
 def test_a_stage_is_idle_when_spark_waits_and_it_has_been_silent_for_long(shop: Running) -> None:
     made = shop.start(every_ms=3_600_000, idle_after_s=1.0)
     await_that("both are idle", lambda: len(_idle(made)) == 2, 30)
-    newest(shop.source).status = {"message": host.WAITING, "isTriggerActive": True}
+    newest(shop.source).status = {"message": WAITING, "isTriggerActive": True}
     shop.numbers.available = 4
     await_that("it is not idle with a new batch", lambda: "source" not in _idle(made), 30)
     await_that("and again when it is silent", lambda: len(_idle(made)) == 2, 30)
@@ -414,14 +408,15 @@ def test_a_stage_whose_batch_takes_long_is_not_idle(shop: Running) -> None:
 
     made = shop.start(every_ms=3_600_000, idle_after_s=0.3)
     await_that("both are idle", lambda: len(_idle(made)) == 2, 30)
-    stage, hosting = made.member.stages["source"], made.hosts["source"]
+    stage = made.member.stages["source"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(BatchWriter, "__call__", slow)
         shop.numbers.available = 5
         assert began.wait(30)
         await_that("it is not idle", lambda: not stage.idle, 30)
-        hosting.active_at -= 10
-        assert not hosting._is_silent(stage)
+        time.sleep(1.0)
+        assert not stage.idle
+        assert not stage.may_be_idle
         go_on.set()
         await_that("it is idle again", lambda: stage.idle, 30)
 
@@ -582,13 +577,13 @@ def test_a_member_polls_a_folder_often_and_a_bucket_seldom(tmp_path: Path) -> No
     ],
 )
 def test_of_what_spark_says_the_users_own_error_is_told(said: str, reason: str) -> None:
-    assert host.reason_of(RuntimeError(said)) == reason
+    assert errors.reason_of(RuntimeError(said)) == reason
 
 
 def test_a_worker_that_was_slow_to_start_is_overload_and_no_fault() -> None:
-    assert host.kind_of(RuntimeError("Python worker failed to connect back.")) is QueryEnd.OVERLOADED
-    assert host.kind_of(RuntimeError("INCOMPATIBLE")) is QueryEnd.HOPELESS
-    assert host.kind_of(RuntimeError("x")) is QueryEnd.FAILED
+    assert errors.kind_of(RuntimeError("Python worker failed to connect back.")) is QueryEnd.OVERLOADED
+    assert errors.kind_of(RuntimeError("[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE]")) is QueryEnd.HOPELESS
+    assert errors.kind_of(RuntimeError("x")) is QueryEnd.FAILED
 
 
 def test_a_stage_becomes_idle_while_checkpoints_go_on(shop: Running) -> None:
@@ -667,60 +662,6 @@ def test_a_query_that_was_stopped_begins_no_batch_any_more(shop: Running) -> Non
         query.said["function"](Rows(pa.table({"id": [3]})), 1)
 
 
-def test_who_looks_for_a_commit_is_done_when_it_is_there(
-    shop: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = shop.start(every_ms=3_600_000)
-    await_that("the first rows", lambda: _has_rows(shop), 30)
-    pokes: list[str] = []
-    monkeypatch.setattr(made.shell, "poke", pokes.append)
-    made.hosts["source"]._look_for_commit(0)
-    assert pokes == ["stage source"]
-
-
-def test_spark_is_asked_whether_a_query_waits_and_one_that_has_ended_does_not(shop: Running) -> None:
-    made = shop.start(every_ms=3_600_000)
-    await_that("the first rows", lambda: _has_rows(shop), 30)
-    hosting, stage = made.hosts["source"], made.member.stages["source"]
-    heard: list[bool] = []
-    hosting._on_spark_says = lambda stage, waits: heard.append(waits)  # type: ignore[method-assign]
-    for status in (
-        {"message": host.WAITING, "isTriggerActive": False},
-        {"message": host.WAITING, "isTriggerActive": True},
-        {"message": "Processing new data", "isTriggerActive": False},
-        None,
-    ):
-        hosting._ask_spark(SimpleNamespace(status=status), stage)
-    await_that("all answers", lambda: len(heard) == 4, 30)
-    assert heard == [True, False, False, False]
-
-
-def test_a_source_that_is_read_in_one_batch_has_given_all_when_that_is_committed(shop: Running) -> None:
-    made = shop.start(every_ms=3_600_000)
-    await_that("the first rows", lambda: _has_rows(shop), 30)
-    hosting = made.hosts["source"]
-    writer = hosting.writer
-    assert writer is not None
-    assert writer.last == 0
-    await_that("the commit", lambda: shop.store.exists(f"{writer.folder}commits/0"), 30)
-
-    def query(executor: str, looked: bool = False) -> Any:
-        kind = SimpleNamespace(getClass=lambda: SimpleNamespace(getSimpleName=lambda: executor))
-        execution = SimpleNamespace(noNewData=lambda: looked, triggerExecutor=lambda: kind)
-        return SimpleNamespace(_jsq=SimpleNamespace(streamingQuery=lambda: execution))
-
-    assert hosting._has_taken_all(query("SingleBatchExecutor"), writer)
-    assert hosting._has_taken_all(query("MultiBatchExecutor", looked=True), writer)
-    assert not hosting._has_taken_all(query("MultiBatchExecutor"), writer)
-    shop.store.put(f"{writer.folder}offsets/1", b"planned, and not committed")
-    assert not hosting._has_taken_all(query("SingleBatchExecutor"), writer)
-    shop.store.delete([f"{writer.folder}offsets/1"])
-    writer.last = 1
-    assert not hosting._has_taken_all(query("SingleBatchExecutor"), writer), "its last batch is not committed"
-    writer.last = None
-    assert not hosting._has_taken_all(query("SingleBatchExecutor"), writer), "it has prepared nothing"
-
-
 def test_spark_is_started_in_a_group_of_its_own_and_py4j_says_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -746,15 +687,6 @@ def test_spark_is_started_in_a_group_of_its_own_and_py4j_says_nothing(
     assert len(launched) == 1, "there is one already"
 
 
-def test_a_stage_is_silent_when_nothing_has_happened_for_long(shop: Running) -> None:
-    made = shop.start(every_ms=3_600_000, idle_after_s=60.0)
-    await_that("the first rows", lambda: _has_rows(shop), 30)
-    hosting, stage = made.hosts["source"], made.member.stages["source"]
-    assert not hosting._is_silent(stage)
-    hosting.active_at -= 61
-    assert hosting._is_silent(stage)
-
-
 def test_a_part_of_a_checkpoint_is_timed_once_and_handed_on_each_time(
     shop: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -774,16 +706,6 @@ def test_a_part_of_a_checkpoint_is_timed_once_and_handed_on_each_time(
     assert timed == [90, 91]
     assert own == [part]
     assert sent == [("other", part), ("other", refusal), ("other", later)]
-
-
-def test_a_stage_is_not_quiet_any_more_when_its_drain_has_come_to_nothing(shop: Running) -> None:
-    made = shop.start(every_ms=3_600_000)
-    await_that("the first rows", lambda: _has_rows(shop), 30)
-    hosting, stage = made.hosts["copied"], made.member.stages["copied"]
-    stage.quiet = True
-    made.shell.call(lambda: hosting._see_to_drain(stage))
-    await_that("it is not quiet", lambda: not stage.quiet, 10)
-    assert len(shop.copied.queries) == 1
 
 
 # --- sessions, on a model of Spark's Java side ----------------------------------------------------------------

@@ -394,19 +394,3 @@ def test_the_status_of_one_that_failed_says_why(store: Store) -> None:
         await_that("it has failed", lambda: made.failure, 10)
     (status,) = read_status(store)
     assert (status.state, status.trouble) == ("failed", "the disk is full")
-
-
-def test_with_once_only_members_that_run_have_finished(store: Store) -> None:
-    """What a member that was killed said last does not count: its successor may have more to read."""
-    from tests.support.live_member import TWO
-
-    with members(store, TWO) as running_members:
-        one = running_members.start("one")
-        reporter = one.reporter
-        put_status(store, pipeline="shop", member="two", finished=True, generation=1)
-        for _ in range(3):
-            reporter._look_at_others()
-        assert reporter.finished_elsewhere == set()
-        put_status(store, pipeline="shop", member="two", finished=True, generation=1, beat=1)
-        reporter._look_at_others()
-        assert reporter.finished_elsewhere == {"two"}

@@ -252,9 +252,8 @@ def test_the_runtime_records_what_its_shell_performs_and_sends(
 ) -> None:
     for name in ("StageHost", "Mailbox", "Reporter"):
         monkeypatch.setattr(runtime, name, MagicMock())
-    built: Any = SimpleNamespace(
-        topology=TOPOLOGY, sinks={}, stages={"orders": MagicMock(), "paid": MagicMock()}
-    )
+    stages = {"orders": MagicMock(trigger_s=0.0), "paid": MagicMock(trigger_s=0.0)}
+    built: Any = SimpleNamespace(name="p", spark=None, topology=TOPOLOGY, sinks={}, stages=stages)
     (tmp_path / "store").mkdir()
     settings = runtime.Settings(CONFIG, MemberConfig())
     links = open_links(None, "p", "main", "1", print)

@@ -423,7 +423,7 @@ def calm_world(topology: r.Topology = CHAIN, tolerated: int | None = None, **coo
     world.trigger_ms = {name: 15 if s.inputs else 80 for name, s in topology.stages.items()}
     world.tables = {sink: SimTable() for sink in topology.sinks()}
     world.member_config = MemberConfig(
-        poll_ms=100, resend_ms=100, compact_after=1_000, tolerated_failures=tolerated
+        poll_ms=100, resend_ms=100, compact_after=1_000, tolerated_failures=tolerated, rest_within_ms=50
     )
     settings = {"interval_ms": NEVER_MS, "timeout_ms": 5_000, **coordinator}
     world.leader_config = LeaderConfig(250, 80, CoordinatorConfig(**settings))

@@ -20,6 +20,7 @@ from cutwater.protocol.leader.leader import LeaderConfig
 from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.stage import Stage
 from cutwater.runtime import runtime
+from cutwater.spark.surroundings import Surroundings
 from cutwater.store.contract import Store
 from tests.support.builders import pipeline, stage
 
@@ -30,21 +31,18 @@ TWO = pipeline(stage("a", member="one"), stage("b", "a", member="two"))
 class RestingHost:
     """A stage whose query has nothing to do."""
 
-    def __init__(self, running: runtime.Runtime, built: Any) -> None:
+    def __init__(self, around: Surroundings, built: Any) -> None:
         self.name = built.name
         self.built = built
-        self.is_root = not built.definition.inputs
-        self.finished = True
         self.restarts = 0
         self.error = ""
         self.query = None
         self.feeds: dict[str, Any] = {}
-        self._running = running
+        self._around = around
 
     def attend(self, stage: Stage) -> None:
-        if stage.draining and not stage.quiet:
-            stage.quiet = True
-            self._running.member.wake(f"stage {self.name}")
+        if stage.asks_for_rest:
+            self._around.call(lambda: stage.query_rested(-1))
 
     def start(self, generation: int, incarnation: int) -> None: ...
 
@@ -74,8 +72,11 @@ class Members:
         stages = {
             s: SimpleNamespace(
                 name=s,
-                definition=SimpleNamespace(inputs=spec.inputs, sinks=()),
+                inputs=spec.inputs,
+                sinks=(),
                 plan=SimpleNamespace(has_watermark=True),
+                trigger_s=0.0,
+                has_native_source=not spec.inputs,
             )
             for s, spec in self.topology.stages.items()
         }

@@ -14,7 +14,7 @@ from uuid import uuid4
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
-from cutwater.spark.host import WAITING
+from cutwater.spark.query import WAITING
 from cutwater.store.contract import Store
 
 SPARK = SimpleNamespace(

@@ -29,7 +29,20 @@ from cutwater.protocol.leader import (
     requests,
     steering,
 )
-from cutwater.protocol.member import catchup, channel, journal, member, publish, retention, stage, stage_log
+from cutwater.protocol.leader import sources as leader_sources
+from cutwater.protocol.member import (
+    activity,
+    catchup,
+    channel,
+    ending,
+    journal,
+    member,
+    publish,
+    retention,
+    stage,
+    stage_log,
+    staged,
+)
 from cutwater.protocol.member.journal import Fate, fate
 from cutwater.protocol.member.stage import StagePhase
 from cutwater.protocol.replay import sources
@@ -958,6 +971,90 @@ def what_others_did_to_a_table_is_undone_without_a_word(patch: Patch) -> None:
 def a_savepoints_name_is_taken_away(patch: Patch) -> None:
     patch.setattr(steering, "may_name", lambda state, body: True)
     patch.setattr(journal, "may_name", lambda state, body: True)
+
+
+# --- facts about queries, and what follows from them ------------------------------------------------------
+
+
+@bug
+def a_stage_is_called_quiet_while_a_batch_is_under_way(patch: Patch) -> None:
+    """What Spark has found before the batch began is taken as if it had found it afterwards."""
+
+    def batch_began(self: Any, batch: int, now_ms: int) -> None:
+        self._begun, self._active_ms, self.idle = batch, now_ms, False
+
+    patch.setattr(activity.Activity, "batch_began", batch_began)
+    patch.setattr(activity.Activity, "is_busy", lambda self, last: False)
+
+
+@bug
+def a_stage_is_called_idle_while_a_batch_is_under_way(patch: Patch) -> None:
+    real = activity.Activity.batch_began
+
+    def batch_began(self: Any, batch: int, now_ms: int) -> None:
+        idle = self.idle
+        real(self, batch, now_ms)
+        self.idle = idle
+
+    patch.setattr(activity.Activity, "batch_began", batch_began)
+
+
+@bug
+def a_stage_is_quiet_before_its_last_batch_is_logged(patch: Patch) -> None:
+    real = activity.Activity.settle
+
+    def settle(self: Any, inputs_done: bool, last: int, now_ms: int) -> None:
+        real(self, inputs_done, 10**9, now_ms)
+
+    patch.setattr(activity.Activity, "settle", settle)
+
+
+@bug
+def a_source_that_was_brought_to_rest_is_not_started_again(patch: Patch) -> None:
+    """A drain was aborted, and the query that took everything for it has ended."""
+    real = stage.Stage._settle_rest
+
+    def settle_rest(self: Any) -> None:
+        if self.draining or not self.took_all:
+            real(self)
+
+    patch.setattr(stage.Stage, "_settle_rest", settle_rest)
+
+
+@bug
+def a_drain_waits_for_a_source_that_never_falls_silent(patch: Patch) -> None:
+    patch.setattr(stage.Stage, "_may_take_all", lambda self: False)
+
+
+@bug
+def staged_output_is_removed_that_a_checkpoint_has_yet_to_publish(patch: Patch) -> None:
+    """It is of a batch before the newest cut, but its sink is late, or holds it back."""
+
+    def contains(self: Any, attempt: str) -> bool:
+        generation, _, batch, _ = attempt.split("-")
+        return (int(generation), int(batch)) > (self._generation, self._cut)
+
+    patch.setattr(staged.Needed, "__contains__", contains)
+
+
+@bug
+def once_ends_before_the_sources_of_other_members_are_done(patch: Patch) -> None:
+    patch.setattr(leader_sources.Sources, "all_done", lambda self, members, generation, now_ms: True)
+
+
+@bug
+def a_run_ends_before_the_sinks_of_other_members_have_published(patch: Patch) -> None:
+    real = ending.Ending.unpublished
+    patch.setattr(ending.Ending, "unpublished", lambda self: real(self) & self._own)
+
+
+@bug
+def a_run_does_not_end_although_the_sinks_of_others_have_published(patch: Patch) -> None:
+    def run(self: Any) -> Any:
+        return
+        yield
+
+    patch.setattr(ending.Ending, "run", run)
 
 
 # --- what a power cut leaves ------------------------------------------------------------------------------

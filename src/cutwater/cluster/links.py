@@ -24,6 +24,7 @@ from cutwater.protocol.base.wire import (
     Heartbeat,
     LogGrown,
     Message,
+    SourcesDone,
     ack_key,
     announcement_key,
     decode,
@@ -34,6 +35,7 @@ from cutwater.protocol.replay import messages as replay
 KEEP = {Announcement: 8, Ack: 2}
 """How many of this member's stay in its slots; one checkpoint is under way at a time, and acks can be large."""
 HEARTBEAT = "heartbeat"
+SOURCES = "sources"
 SHOWN = "shown"
 ADVICE = "this version of Cutwater does not understand it. Look at that member if all run the same version"
 
@@ -53,6 +55,7 @@ KINDS: dict[str, type] = {
     "ack": Ack,
     HEARTBEAT: Heartbeat,
     "log": LogGrown,
+    SOURCES: SourcesDone,
 }
 """What may lie in a slot, by the first part of its key."""
 
@@ -101,6 +104,8 @@ class Links:
                 self._kv.write(HEARTBEAT, encode(message), to)
             case LogGrown():
                 self._kv.write(f"log/{message.stage}", encode(message), to)
+            case SourcesDone():
+                self._kv.write(SOURCES, encode(message), to)
             case replay.AskRange() | replay.FetchEntries() | replay.HaveRange():
                 self._post(to, message)
             case replay.EntriesChunk() | replay.Compacted():
@@ -169,4 +174,4 @@ class Links:
 
 def _is_of(owner: str, message: Any) -> bool:
     """Whether a message that names its member is in a slot of that member."""
-    return not isinstance(message, Ack | Heartbeat) or message.member == owner
+    return not isinstance(message, Ack | Heartbeat | SourcesDone) or message.member == owner

@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
 from cutwater.plan.graph import StageDef, in_order
 from cutwater.protocol.base.errors import UserError
@@ -15,27 +14,9 @@ from cutwater.protocol.base.records import SinkSpec, StageSpec, Topology
 from cutwater.sinks.contract import Sink
 from cutwater.spark.channel_source import ChannelSource
 from cutwater.spark.plan import Plan, channel_schema, is_of_session, read_plan, row_schema
+from cutwater.spark.stage import BuiltStage
 from cutwater.store.contract import Store
 from cutwater.store.status import ALONE
-
-
-class BuiltStage(msgspec.Struct, frozen=True):
-    """One stage, ready to be started. `channels`: what its query reads each input with."""
-
-    definition: StageDef
-    frame: DataFrame
-    plan: Plan
-    schema: StructType
-    channels: dict[str, ChannelSource]
-    has_readers: bool
-
-    @property
-    def name(self) -> str:
-        return self.definition.name
-
-    @property
-    def has_native_source(self) -> bool:
-        return any(source.input is None for source in self.plan.sources)
 
 
 class Built(msgspec.Struct, frozen=True):
@@ -112,8 +93,9 @@ class Builder:
             frame, plan, channels = self._called[stage.name]
             has_readers = bool(topology.readers(stage.name))
             built[stage.name] = BuiltStage(
-                stage, frame, plan, row_schema(frame.schema), channels, has_readers
-            )
+                stage.name, stage.inputs, frame, plan, row_schema(frame.schema), channels, stage.sinks,
+                has_readers, stage.output_mode, stage.trigger, stage.max_rows,
+            )  # fmt: skip
         sinks = {sink.name: sink for stage in self._ordered for sink in stage.sinks}
         return Built(self.name, self._spark, built, topology, sinks)
 
@@ -139,7 +121,7 @@ def bind_sinks(built: Built, store: Store) -> None:
     written before the start is accepted (`register_sinks`)."""
     places: dict[str, str] = {}
     for stage in built.stages.values():
-        for sink in stage.definition.sinks:
+        for sink in stage.sinks:
             if sink.final_by is not None and not stage.plan.has_watermark:
                 raise UserError(
                     f"sink '{sink.name}' shows rows when their window is closed (final_by={sink.final_by!r}), but "

@@ -12,13 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cutwater.protocol.base.errors import UserError
-from cutwater.protocol.base.paths import MARK_PREFIX, status_name
-from cutwater.protocol.base.records import settled
+from cutwater.protocol.base.paths import status_name
 from cutwater.protocol.base.watermark import WatermarkKind
 from cutwater.protocol.leader.leader import LeaderPhase
 from cutwater.store.local import LocalStore
-from cutwater.store.presence import Presence, Watch
 from cutwater.store.process_identity import this_process
 from cutwater.store.status import REPORT_REMOTE_S, REPORT_S, StageStatus, Status, decode_status
 
@@ -35,12 +32,9 @@ class Reporter:
         self._started_at = time.time()
         self._stopped = Event()
         self._rates: dict[str, tuple[float, float]] = {}
-        self.finished_elsewhere: set[str] = set()
-        """With `once`: the other members whose sources have given all that was there."""
         self.every_s = REPORT_S if isinstance(runtime.store, LocalStore) else REPORT_REMOTE_S
         self._process = this_process()
         self._beats = itertools.count(1)
-        self._others = Watch(runtime.store)
         self._threads = (
             Thread(target=self._report, name="cutwater-status", daemon=True),
             Thread(target=self._look, name="cutwater-look", daemon=True),
@@ -73,7 +67,7 @@ class Reporter:
         self._repeat(lambda: self.put(self.status()))
 
     def _look(self) -> None:
-        self._repeat(self._look_around)
+        self._repeat(self._measure)
 
     def _repeat(self, task: Callable[[], None]) -> None:
         while not self._stopped.wait(self.every_s):
@@ -82,13 +76,6 @@ class Reporter:
             except Exception as error:
                 self._runtime.shell.last_trouble = f"reporting the status: {type(error).__name__}: {error}"
 
-    def _look_around(self) -> None:
-        self._measure()
-        if self._runtime.member.journal.state.drained:
-            self._look_at_marks()
-        elif self._runtime.settings.once and len(self._runtime.built.topology.members()) > 1:
-            self._look_at_others()
-
     def put(self, status: Status) -> None:
         data = msgspec.json.encode(status)
         self._runtime.links.show("status", data)
@@ -96,31 +83,6 @@ class Reporter:
             self._runtime.store.put(status_name(status.member), data)
         except OSError:
             return
-
-    def _look_at_marks(self) -> None:
-        try:
-            marks = settled(self._runtime.store.list(MARK_PREFIX))
-        except OSError:
-            return
-        marked = self._runtime.times.marked
-        for sink, index in marks.items():
-            marked[sink] = max(marked.get(sink, 0), index)
-        self._runtime.shell.call(lambda: None)
-
-    def _look_at_others(self) -> None:
-        try:
-            found = self._others.look()
-        except (OSError, UserError):
-            return
-        generation = self._runtime.member.journal.state.generation
-        self.finished_elsewhere = {
-            seen.status.member
-            for seen in found
-            if seen.presence is Presence.RUNNING
-            and seen.status.finished
-            and seen.status.generation == generation
-        }
-        self._runtime.shell.call(lambda: None)
 
     def _measure(self) -> None:
         for name, host in self._runtime.hosts.items():
@@ -159,9 +121,10 @@ class Reporter:
         head = journal.committed.get(journal.head) if journal.head is not None else None
         unpublished = {}
         if head is not None:
+            published = runtime.member.ending.published
             for sink in runtime.sinks:
-                waiting = sum(c.index > runtime.times.marked.get(sink, 0) for c in journal.committed.values())
-                if waiting and runtime.times.marked.get(sink, 0) < head.index:
+                waiting = sum(c.index > published.get(sink, 0) for c in journal.committed.values())
+                if waiting and published.get(sink, 0) < head.index:
                     unpublished[sink] = waiting
         return Status(
             pipeline=runtime.built.name,
@@ -200,7 +163,7 @@ class Reporter:
         log = stage.log.state
         lag_batches = lag_rows = 0
         waits_for = []
-        for name in host.built.definition.inputs:
+        for name in host.built.inputs:
             producer = runtime.member.log(name).state
             position = log.consumed.get(name, -1)
             unread = [b for n, b in list(producer.batches.items()) if n > position and b.files]

@@ -11,6 +11,7 @@ from threading import Event
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from cutwater.cluster.links import Hint, Links
 from cutwater.plan.build import Built
@@ -18,8 +19,8 @@ from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.errors import CutwaterError, StoreError, UserError
 from cutwater.protocol.base.paths import top_folder
 from cutwater.protocol.base.records import JournalState, StageReport
-from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, LogGrown, Reply, Request
-from cutwater.protocol.leader.leader import Leader, LeaderConfig, LeaderPhase
+from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, LogGrown, Reply, Request, SourcesDone
+from cutwater.protocol.leader.leader import Leader, LeaderConfig
 from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.member import Member
 from cutwater.protocol.replay.messages import AskRange, Compacted, EntriesChunk, FetchEntries, HaveRange
@@ -33,7 +34,9 @@ from cutwater.sinks.contract import Sink
 from cutwater.sinks.registry import find_version, read_history
 from cutwater.spark.checkpoint import incarnations as folders
 from cutwater.spark.checkpoint.source_logs import DEFAULT_INTERVAL, SETTING
-from cutwater.spark.host import StageHost, is_spark_gone, spark_is_gone
+from cutwater.spark.errors import is_spark_gone, spark_is_gone
+from cutwater.spark.host import StageHost
+from cutwater.spark.surroundings import Surroundings
 from cutwater.store import failpoints, recording
 from cutwater.store.at_rest import manifest_of
 from cutwater.store.contract import Store
@@ -77,9 +80,12 @@ class Runtime:
         self.tell = tell
         self.links = links
         self.boot = boot
-        self.member = Member(name, boot, built.topology, settings.member, LocalWord)
+        config = replace(settings.member, idle_after_ms=int(settings.idle_after_s * 1000), once=settings.once)
+        self.member = Member(name, boot, built.topology, config, LocalWord)
         hosted = built.topology.hosted(name)
         self.member.timeless = frozenset(s for s in hosted if not built.stages[s].plan.has_watermark)
+        self.member.native = frozenset(s for s in hosted if built.stages[s].has_native_source)
+        self.member.triggers_ms = {s: int(built.stages[s].trigger_s * 1000) for s in hosted}
         self.leader = Leader(self.member, settings.leader)
         self.sinks: Mapping[str, Sink] = built.sinks
         self.times = Times(store, name)
@@ -91,7 +97,8 @@ class Runtime:
         self.shell = Shell(
             self.member, perform, send, self._on_ended, self._after_step, self._on_failure, self._apart
         )
-        self.hosts = {s: StageHost(self, built.stages[s]) for s in hosted}
+        around = self._surroundings()
+        self.hosts = {s: StageHost(around, built.stages[s]) for s in hosted}
         self.mailbox = Mailbox(self)
         self.reporter = Reporter(self)
         self._handlers: dict[type, Callable[[Any], Any]] = {
@@ -116,7 +123,6 @@ class Runtime:
             fx.FindStored: self._find_stored,
         }
         self._stopping = False
-        self._once_done = False
         self._twin_told = False
         self._told_index = 0
         self._acked = 0
@@ -124,6 +130,21 @@ class Runtime:
         self._stories: set[str] = set()
         self._trouble = ""
         self._trouble_due_ms = 0
+
+    def _surroundings(self) -> Surroundings:
+        """What the hosts use of this process."""
+        shell, settings = self.shell, self.settings
+        return Surroundings(
+            pipeline=self.built.name,
+            spark=self.built.spark,
+            store=self.store,
+            restarts=settings.member.restarts,
+            caches=self.caches,
+            find=lambda name: self.member.stages.get(name),
+            call=shell.call,
+            work=shell.work,
+            tell=self.tell,
+        )
 
     # --- life -----------------------------------------------------------------------------------------
 
@@ -152,7 +173,7 @@ class Runtime:
         try:
             manifests = [manifest_of(self.store, checkpoint) for checkpoint in state.committed.values()]
             for stage in self.hosts.values():
-                for sink in stage.built.definition.sinks:
+                for sink in stage.built.sinks:
                     tidy(sink, stage.name, state, manifests)
         except (OSError, StoreError) as error:
             self.shell.last_trouble = f"removing staged leftovers: {error}"
@@ -186,11 +207,7 @@ class Runtime:
     @property
     def drained(self) -> bool:
         """Whether the last epoch is committed, and published everywhere."""
-        state = self.member.journal.state
-        if not state.drained or state.head is None or self.member.resumes:
-            return False
-        index = state.committed[state.head].index
-        return all(self.times.marked.get(sink, 0) >= index for sink in self.built.topology.sinks())
+        return self.member.drained
 
     def _on_failure(self, error: BaseException) -> None:
         if self.failure is None:
@@ -223,8 +240,6 @@ class Runtime:
             )
         if member.given_up is not None:
             raise UserError(self._give_up_story(member.given_up))
-        if self.settings.once:
-            self._settle_once()
         if self.drained:
             self.done.set()
 
@@ -236,27 +251,10 @@ class Runtime:
         self.member.wants_rest = wanted
         self.shell.poke("lead")
 
-    def _settle_once(self) -> None:
-        """A drain is wanted as long as all sources have given all; a restore, say, has them begin anew."""
-        done = self._all_sources_done()
-        if done != self._once_done or (done and not self.member.wants_rest):
-            self._once_done = done
-            self._want_rest(done)
-
     @property
     def sources_done(self) -> bool:
         """Whether the sources of this member's stages have given all that was there, with `once`."""
-        return (
-            self.settings.once
-            and len(self.member.stages) == len(self.hosts)
-            and all(host.finished for host in self.hosts.values() if host.is_root)
-        )
-
-    def _all_sources_done(self) -> bool:
-        if self.leader.phase is not LeaderPhase.LEADING or not self.sources_done:
-            return False
-        others = set(self.built.topology.members()) - {self.member.name}
-        return others <= self.reporter.finished_elsewhere
+        return self.member.sources_done
 
     def _give_up_story(self, why: str) -> str:
         failed = "; ".join(f"stage '{s}' failed: {e}" for s, e in sorted(self.member.failures.items()))
@@ -288,13 +286,6 @@ class Runtime:
     def _on_ended(self, actor: str) -> None:
         if actor.startswith("stage "):
             self.hosts[actor.removeprefix("stage ")].end()
-
-    def restart_stage(self, name: str) -> None:
-        """Starts the next incarnation of a stage, in a turn of the shell."""
-        if not self._stopping and name in self.member.stages:
-            self.shell.end(f"stage {name}")
-            self.member.start_stage(name)
-            self.shell.settle()
 
     # --- messages -------------------------------------------------------------------------------------
 
@@ -343,6 +334,8 @@ class Runtime:
                 self.member.on_log_grown(message)
             case Ack():
                 self.leader.on_message(message)
+            case SourcesDone():
+                self.leader.on_sources_done(message)
             case AskRange() | FetchEntries() | HaveRange() | EntriesChunk() | Compacted():
                 self.member.on_replay(sender, message)
 

@@ -93,8 +93,6 @@ class Times:
 
     def __init__(self, store: Store, member: str) -> None:
         self.epochs: dict[int, EpochTimes] = {}
-        self.marked: dict[str, int] = {}
-        """Per sink the highest journal index that a mark of this process names."""
         self.last_committed: EpochTimes | None = None
         self._store = store
         self._member = member
@@ -190,7 +188,6 @@ class Times:
                 self._write(name, epoch, data)
 
     def _mark(self, mark: Published, now: float) -> None:
-        self.marked[mark.sink] = max(self.marked.get(mark.sink, 0), mark.index)
         times = self.epochs.get(mark.epoch)
         if times is not None and times.committed_s is not None:
             times.published_s[mark.sink] = round(now - self._started[mark.epoch], 3)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import msgspec
+
 from cutwater.protocol.base.effects import Procedure
 from cutwater.protocol.base.log import follow
-from cutwater.protocol.base.paths import mark_name
+from cutwater.protocol.base.paths import manifest_name, mark_name
 from cutwater.protocol.base.wire import Reply, Request, RequestKind, encode
 from cutwater.protocol.member.journal import Journal
+from cutwater.protocol.member.staged import Needed
 from cutwater.sim.commands import Command, CommandScene, Operator
 from cutwater.sim.faults import TIMES_MS, Faults
 from cutwater.sim.network import Network
 from cutwater.sim.scene import ProcessView
+from cutwater.sim.spark import staging_prefix
 from cutwater.sim.store import TableVersion
 
 RESTORE_AGAIN_MS = 2_000
@@ -153,6 +157,16 @@ class Chaos:
         self.world.trace(process, why)
         self.world.schedule(self.world.rng.randint(0, 600) if self.on else 0, self._leave, process, why)
 
+    def is_over(self, process: ProcessView) -> None:
+        """A process finds that the run is over, and ends; nobody starts it again for that. (Without faults all stay.)"""
+        if self.on:
+            self.world.trace(process, "ends, as the run is over")
+            self.world.schedule(self.world.rng.randint(0, 600), self._end_for_good, process)
+
+    def _end_for_good(self, process: ProcessView) -> None:
+        if process.alive and process.member.drained:
+            self.world.stop(process)
+
     def _leave(self, process: ProcessView, why: str) -> None:
         if process.alive:
             if process.recorder is not None:
@@ -245,6 +259,28 @@ class Chaos:
         self.world.fault(f"others write to the table of {sink}")
         mine = TableVersion(newest.transaction, newest.shown, foreign_ms=self.world.now_ms)
         self.world.tables[sink].versions.append(mine)
+
+    def _discard(self) -> None:
+        """A member removes staged output that nobody will publish, by what it knows of the journal; a little later."""
+        world, process = self.world, self._some_process()
+        state = process.member.journal.state if process is not None else None
+        if process is None or state is None or state.head is None:
+            return
+        names = [manifest_name(c.epoch, c.checkpoint_id) for c in state.committed.values()]
+        if any(name not in world.store.objects for name in names):
+            return  # it has expired by now
+        manifests = [world.oracle.manifests[epoch] for epoch in state.committed]
+        graph = process.member.topology
+        for sink, stage in graph.sinks().items():
+            if graph.stages[stage].member == process.name:
+                needed, prefix = Needed(state, stage, sink, manifests), staging_prefix(sink)
+                found = world.store.list(prefix, "")
+                gone = [n for n in found if n.removeprefix(prefix).split("/")[0] not in needed]
+                world.schedule(world.between(0, 200), self._remove, tuple(gone))
+
+    def _remove(self, names: tuple[str, ...]) -> None:
+        for name in names:
+            self.world.store.delete(name)
 
     def _power_cut(self) -> None:
         """All machines go dark, and what was not made durable is gone. Logs may then name batches whose files are
@@ -380,13 +416,30 @@ class Chaos:
             world.slow_until_ms[world.rng.choice(last)] = world.now_ms + world.rng.randint(500, 3_000)
             world.slowness = 200
             world.faults.query_ends_at_rest = 0.3
-        if world.rng.random() < 0.5:
+        draw = world.rng.random()
+        if draw < 0.4:
+            self._start_once()
+        elif draw < 0.7:
             world.wants_rest = True
             for process in world.processes:
                 process.member.wants_rest = True
                 process.poke("lead")
         else:
             self.ask(Request(RequestKind.DRAIN, self._id()), withdraws=False)
+
+    def _start_once(self) -> None:
+        """Somebody starts the pipeline with `once`, one member long after the others: it takes what is there, and
+        drains."""
+        world = self.world
+        world.trace(None, "the pipeline is started with once")
+        world.member_config = msgspec.structs.replace(world.member_config, once=True)
+        for process in list(world.processes):
+            world.stop(process)
+        members = world.graph.members()
+        last = world.rng.choice(members)
+        for name in members:
+            delay_ms = world.between(400, 3_000) if name == last else world.between(1, 300)
+            world.schedule(delay_ms, self._restart, name)
 
     def _id(self) -> str:
         self._requests += 1

@@ -50,6 +50,8 @@ class Faults:
     """A table forgets every transaction that it has seen."""
     others_write_every_ms: float = 0.0
     """Somebody else commits to a table."""
+    discard_every_ms: float = 0.0
+    """A member removes staged output that nobody will publish."""
     power_cut_every_ms: float = 0.0
     """All machines go dark at once, and what was not made durable is gone."""
     stranger_every_ms: float = 0.0
@@ -90,6 +92,7 @@ TIMES_MS = {
     "power_cut_every_ms": 900.0,
     "stranger_every_ms": 120.0,
     "others_write_every_ms": 200.0,
+    "discard_every_ms": 80.0,
 }
 
 

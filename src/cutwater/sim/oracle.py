@@ -54,6 +54,7 @@ class Oracle:
         self._stage_chains: dict[tuple[str, int], Sealed[Any]] = {}
         self._named: dict[str, set[int]] = {}
         self._stopped: list[Stage] = []
+        self._without_query: set[Stage] = set()
         self._looked_back_ms: dict[tuple[str, str, int], int] = {}
 
     def violation(self, what: str) -> NoReturn:
@@ -112,6 +113,7 @@ class Oracle:
                 ledger.used.add(body.epoch)
                 ledger.begun_ids.add((body.epoch, body.checkpoint_id))
                 ledger.open[body.epoch] = body
+                self._check_once(body)
             case r.Aborted():
                 if body.reason == FailureReason.INCONSISTENT_CUT.value:
                     self.violation(
@@ -135,6 +137,14 @@ class Oracle:
                 self._carried_out(body.request, body.epoch)
             case _:
                 pass
+
+    def _check_once(self, begun: r.Begun) -> None:
+        """With `once` nothing is drained before all sources have given everything, unless somebody asks for it."""
+        if not self.world.member_config.once or not is_drain(begun) or begun.requests:
+            return
+        for name, spec in self.world.graph.stages.items():
+            if not spec.inputs and (name, begun.generation) not in self.world.took_all:
+                self.violation(f"epoch {begun.epoch} drains the pipeline before the source of {name} is read")
 
     def _named_savepoint(self, body: r.Savepoint) -> None:
         savepoints = self.ledger.savepoints
@@ -668,6 +678,43 @@ class Oracle:
                 f"{process} gives up after {len(own)} failures of its own: {process.member.given_up}"
             )
 
+    def check_over(self, process: ProcessView) -> None:
+        """A run is over when its last epoch is published everywhere."""
+        state = process.member.journal.state
+        assert state.head is not None
+        index = state.committed[state.head].index
+        marks = r.settled(list(self.world.store.objects))
+        late = [sink for sink in self.world.graph.sinks() if marks.get(sink, 0) < index]
+        if late or not state.drained:
+            self.violation(
+                f"{process} takes the run for over before {late} have published epoch {state.head}"
+            )
+
+    def check_busy(self, stage: Stage) -> None:
+        """A stage with a batch under way is not idle."""
+        if stage.phase is StagePhase.RUNNING and stage.idle:
+            self.violation(f"{stage.name} is called idle while a batch is under way")
+
+    def check_quiet(self, stage: Stage) -> None:
+        """A quiet stage's query does nothing, and everything that it has done is in the log."""
+        incarnation = stage.name, stage.generation, stage.incarnation
+        if incarnation in self.world.under_way:
+            self.violation(f"{stage.name} is called quiet while a batch is under way")
+        folder = self.world.folders[incarnation]
+        if folder.last > stage.log.state.last:
+            self.violation(f"{stage.name} is called quiet, and its batch {folder.last} is not logged")
+
+    def check_working(self, stage: Stage) -> None:
+        """A query that has ended for a drain is followed by another if the drain is aborted. (Checked when the appender
+        waits: by the second time it must have noticed.)"""
+        has_ended = stage.phase is StagePhase.RUNNING and stage.took_all and not stage.draining
+        if not has_ended or stage.member.config.once:
+            self._without_query.discard(stage)
+        elif stage in self._without_query:
+            self.violation(f"{stage.name} has no query, and nobody starts one")
+        else:
+            self._without_query.add(stage)
+
     def check_stage(self, stage: Stage) -> None:
         """A drained stage stops only after the commit, as far as its member knows the journal."""
         if stage.phase is StagePhase.STOPPED and stage not in self._stopped:
@@ -694,6 +741,17 @@ class Oracle:
                 late.append(sink)
         return late
 
+    def _check_read(self, entry: r.Committed) -> None:
+        """Every stage has read what its own source had when faults stopped."""
+        for stage in self.world.graph.stages:
+            if self.world.model.stages[stage].native:
+                has = self._taken(stage, entry.generation, entry.cuts[stage]).get(stage, 0)
+                had = self.world.available(stage, self.world.healed_ms)
+                if has < had:
+                    self.violation(
+                        f"{stage} has read {has} events of its source, which had {had} long before"
+                    )
+
     def final_check(self) -> None:
         """After a drain every sink shows every event that any source has given, once per path; and every
         kept checkpoint could still be restored."""
@@ -701,6 +759,7 @@ class Oracle:
         assert head is not None
         self.check_kept()
         entry = self.ledger.history[head].entry
+        self._check_read(entry)
         for sink, stage in self.world.graph.sinks().items():
             shown = self.world.tables[sink].versions[-1].shown
             self._check_shown(sink, self.ledger.history[head].index, shown)

@@ -6,11 +6,12 @@ yield and resumes them with the answers. A crash is that they are never resumed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.errors import GraphChanged, PeerError
-from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, LogGrown, decode
+from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, LogGrown, SourcesDone, decode
 from cutwater.protocol.base.wire import Request as WireRequest
 from cutwater.protocol.leader.leader import Leader, LeaderConfig, LeaderPhase
 from cutwater.protocol.member.config import MemberConfig
@@ -118,6 +119,8 @@ class Process:
         self.mail: list[tuple[str, bytes]] = []
         self.member = HostingMember(name, f"{name}{boot}", world.graph, world.member_config, SimWord)
         self.member.timeless = frozenset(n for n, m in world.model.stages.items() if not m.event_time)
+        self.member.native = frozenset(n for n, m in world.model.stages.items() if m.native)
+        self.member.triggers_ms = world.trigger_ms
         self.member.wants_rest = world.wants_rest
         self.leader = Leader(self.member, world.leader_config)
         self.recorder: Recorder | None = None
@@ -194,6 +197,8 @@ class Process:
         if followed and self.leader.phase is LeaderPhase.CAMPAIGNING:
             self.world.oracle.check_campaign(self)
         if effect is not None:
+            if actor.stage is not None and type(effect) is fx.Wait:
+                self.world.oracle.check_working(actor.stage)
             self._perform(actor, effect)
         if member.ended:
             for name in member.ended:
@@ -212,6 +217,14 @@ class Process:
             self.leaving = True
             self.world.oracle.check_give_up(self)
             self.world.chaos.ends(self, f"gives up: {member.given_up}")
+        if member.drained and not self.leaving:
+            self.leaving = True
+            self.world.oracle.check_over(self)
+            self.world.chaos.is_over(self)
+        if actor.stage is not None and actor.stage.asks_for_rest:
+            self.poke(f"query {actor.stage.name}")  # for its host to ask Spark
+        if actor.stage is not None and actor.stage.quiet:
+            self.world.oracle.check_quiet(actor.stage)
         if actor.stage is not None and actor.stage.phase is not StagePhase.RUNNING:
             self.world.oracle.check_stage(actor.stage)
             if member.superseded and not self.leaving:
@@ -255,6 +268,17 @@ class Process:
         self.end(f"query {effect.stage}")
         self.spawn(f"query {effect.stage}", Query(self, stage, folder).run())
 
+    def report(self, stage: Stage, fact: Callable[..., None], *args: int) -> None:
+        """The host of a query reports a fact, in a turn of its own; to nobody if the next incarnation has begun."""
+        if not self.alive or self.member.stages.get(stage.name) is not stage:
+            return
+        if self.paused:
+            self.world.schedule(20, self.report, stage, fact, *args)
+            return
+        self.member.now_ms = self.world.now_ms + self.skew_ms
+        fact(*args)
+        self._wake()
+
     # --- messages -------------------------------------------------------------------------------------
 
     def deliver(self, sender: str, data: bytes) -> None:
@@ -282,6 +306,8 @@ class Process:
                 self.member.on_log_grown(message)
             case Ack() | WireRequest():
                 self.leader.on_message(message)
+            case SourcesDone():
+                self.leader.on_sources_done(message)
         self._wake()
 
     def _wake(self) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from cutwater.protocol.base.records import Topology
 from cutwater.protocol.base.wire import Reply, Request
 from cutwater.protocol.leader.leader import Leader
+from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.member import Member
 from cutwater.sim.faults import Faults
 from cutwater.sim.store import SimStore, SimTable
@@ -40,9 +41,11 @@ class ProcessView(Protocol):
     store_down_until_ms: int
     checked_index: int
     must_know: int
-    member: Member
     leader: Leader
     recorder: Recorder | None
+
+    @property
+    def member(self) -> Member: ...
 
     def resume(self, actor: Any, token: int, answer: Any) -> None: ...
 
@@ -65,6 +68,8 @@ class Troubles(Protocol):
     def interrupt(self, process: ProcessView) -> None: ...
 
     def ends(self, process: ProcessView, why: str) -> None: ...
+
+    def is_over(self, process: ProcessView) -> None: ...
 
     def graph_changed(self, process: ProcessView) -> None: ...
 
@@ -94,6 +99,10 @@ class Scene(Protocol):
     table_ms: int
     wants_rest: bool
     rested: set[tuple[str, int, int]]
+    under_way: set[tuple[str, int, int]]
+    took_all: set[tuple[str, int]]
+    healed_ms: int
+    member_config: MemberConfig
 
     @property
     def graph(self) -> Topology: ...
@@ -118,7 +127,7 @@ class Scene(Protocol):
 
     def between(self, low: int, high: int) -> int: ...
 
-    def available(self, root: str) -> int: ...
+    def available(self, root: str, at_ms: int | None = None) -> int: ...
 
     def batch_ms(self, stage: str) -> int: ...
 

@@ -7,7 +7,7 @@ that emits windows which the watermark has closed; rows later than the watermark
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ from cutwater.protocol.base.effects import Procedure, ReadPrepared, Sleep, Wait
 from cutwater.protocol.base.records import Offset, Prepared, StagedFile
 from cutwater.protocol.base.watermark import NONE, UNKNOWN, Watermark, known
 from cutwater.protocol.member import channel
+from cutwater.protocol.member.activity import Pace
 from cutwater.protocol.member.stage import QueryEnd, Stage, StagePhase
 from cutwater.sim.scene import ProcessView, Scene
 from cutwater.sim.store import Rows, extend
@@ -28,6 +29,8 @@ class StageFacts(Protocol):
     def is_open(self, stage: str, generation: int, incarnation: int) -> bool: ...
 
     def emitted_by(self, stage: str, generation: int, batch: int) -> dict[Path, int]: ...
+
+    def check_busy(self, stage: Stage) -> None: ...
 
 
 class SparkScene(Scene, Protocol):
@@ -64,6 +67,8 @@ class QueryHost(ProcessView, Protocol):
     @property
     def world(self) -> SparkScene: ...
 
+    def report(self, stage: Stage, fact: Callable[..., None], *args: int) -> None: ...
+
 
 @dataclass(slots=True, frozen=True)
 class State:
@@ -79,6 +84,8 @@ class GoneForZombie(Exception):
 
 
 START = State({}, {}, None)
+QUICK_MS = 5
+"""How long a query with a quick trigger waits after a batch."""
 ENDS = (QueryEnd.FAILED, QueryEnd.FAILED, QueryEnd.STOPPED, QueryEnd.STOPPED, QueryEnd.OVERLOADED)
 
 
@@ -127,7 +134,10 @@ class Query:
         self.model: StageModel = process.world.model.stages[stage.name]
         self.folder = folder
         self.feed: dict[str, int] = {}
-        self.frozen_source: int | None = None
+        self._key = stage.name, stage.generation, stage.incarnation
+        self.takes_all = stage.pace is Pace.TAKE_ALL
+        self._available: dict[str, int] | None = None
+        """What was available when a query began that takes all: per input, and of its own source."""
 
     # --- the query's life -----------------------------------------------------------------------------
 
@@ -136,13 +146,17 @@ class Query:
         rng = self.world.rng
         while True:
             if self.stage.phase is not StagePhase.RUNNING:
-                self.stage.quiet = self.stage.phase is StagePhase.RESTING
-                if self.stage.quiet and rng.random() < self.world.faults.query_ends_at_rest:
-                    self.world.fault(f"query of {self.stage.name} ends at rest")
-                    self.stage.query_ended(QueryEnd.STOPPED, "stopped")
+                ends = self.stage.phase is StagePhase.RESTING and not self.stage.took_all
+                if ends and rng.random() < self.world.faults.query_ends_at_rest:
+                    end = QueryEnd.ASKED if self.stage.stops_batches else QueryEnd.STOPPED
+                    self.world.fault(f"query of {self.stage.name} ends at rest: {end.value}")
+                    self.stage.query_ended(end, end.value)
                     return
                 yield Wait(100)
                 continue
+            if self.stage.stops_batches:  # its drain was aborted
+                self.stage.query_ended(QueryEnd.ASKED, "asked")
+                return
             if self.folder.planned is None:
                 self.folder.planned = self._plan()
             planned = self.folder.planned
@@ -150,10 +164,12 @@ class Query:
                 yield Wait(20)
                 continue
             if planned is None:
-                self._be_quiet(True)
+                if self._report_nothing():
+                    return
                 yield Wait(100)
                 continue
-            self._be_quiet(False)
+            self.stage.batch_began(self.folder.last + 1)
+            self.world.under_way.add(self._key)
             yield Sleep(self.world.batch_ms(self.stage.name))
             is_broken = self.world.broken_until_ms.get(self.stage.name, 0) > self.world.now_ms
             if is_broken or rng.random() < self.world.faults.query_failure:
@@ -171,13 +187,22 @@ class Query:
         """Whether this process has read the logs as far as a plan goes that another process made."""
         return all(self.member.log(name).state.last >= upto for name, upto in planned.consumed.items())
 
-    def _be_quiet(self, quiet: bool) -> None:
-        if quiet:
-            self.world.rested.add((self.stage.name, self.stage.generation, self.stage.incarnation))
-        if quiet != self.stage.quiet:
-            self.stage.quiet = quiet
-            self.stage.idle = quiet and self.world.rng.random() < 0.5
-            self.process.poke(f"stage {self.stage.name}")
+    def _report_nothing(self) -> bool:
+        """A look has found nothing to do; whether the query ends with that. That it rests is reported by another thread
+        of the host's, so a batch may have begun before it is heard."""
+        stage = self.stage
+        self.world.rested.add(self._key)
+        if self.takes_all:
+            if self.member.config.once:
+                self.world.took_all.add((stage.name, stage.generation))
+            stage.query_took_all(self.folder.last)
+            return True
+        if stage.may_be_idle:
+            stage.query_waits()
+        if stage.asks_for_rest:
+            delay_ms = self.world.between(0, self.world.rng.choice((5, 20, 300)))
+            self.world.schedule(delay_ms, self.process.report, stage, stage.query_rested, self.folder.last)
+        return False
 
     def _execute(self, planned: Planned) -> Procedure[None]:
         """Output to folders of this attempt, the prepared record, then Spark's commit: rule 4's order."""
@@ -189,12 +214,15 @@ class Query:
             before = self._from_the_cut()
         after, prepared = self._output(batch, before, planned)
         self.folder.prepared[batch] = prepared
+        self.world.oracle.check_busy(self.stage)
         self.world.put_state(self.stage.name, self.stage.generation, self.stage.incarnation, batch, after)
         yield Sleep(self.world.between(1, 6))
         self.folder.last, self.folder.position, self.folder.planned = batch, planned, None
+        self.world.under_way.discard(self._key)
         self.world.trace(self.process, f"{self.stage.name} commits batch {batch}")
-        self.process.poke(f"stage {self.stage.name}")
-        yield Sleep(self.world.trigger_ms[self.stage.name])
+        self.stage.batch_committed()
+        trigger_ms = self.world.trigger_ms[self.stage.name]
+        yield Sleep(trigger_ms if self.stage.pace is Pace.OWN else min(trigger_ms, QUICK_MS))
 
     def _from_the_cut(self) -> State:
         """A query that a restore has reset or added: what its inputs had made by the cut, and what it had read of its
@@ -214,6 +242,9 @@ class Query:
 
     def _plan(self) -> Planned | None:
         position = self.folder.position
+        if self.takes_all and self._available is None:
+            self._available = {name: self.stage.readable(name) for name in self.model.spec.inputs}
+            self._available[self.stage.name] = self.world.available(self.stage.name)
         consumed = {
             name: self._next_position(name, position.consumed.get(name, -1))
             for name in self.model.spec.inputs
@@ -226,7 +257,9 @@ class Query:
 
     def _next_position(self, name: str, position: int) -> int:
         """How far to read: a planner works with the feed, which may be older than what its member knows."""
-        fresh = channel.readable(self.member.journal.state, self.stage.log.state, self.member.log(name).state)
+        fresh = self.stage.readable(name)
+        if self._available is not None:
+            fresh = min(fresh, self._available[name])
         old = self.feed.get(name, -1)
         self.feed[name] = fresh
         limit = max(position, old if self.world.rng.random() < self.world.faults.stale_feed else fresh)
@@ -234,9 +267,8 @@ class Query:
         return max(self._unread(name, position, limit), default=position)
 
     def _unread(self, name: str, after: int, upto: int) -> dict[int, channel.Files]:
-        carried = channel.carried_batches(self.member.manifest, self.stage.name, name)
         try:
-            return channel.Channel(self.member.log(name).state, carried).unread(after, upto)
+            return self.stage.channel(name).unread(after, upto)
         except channel.BatchUnknown as error:
             if self.world.oracle.is_open(self.stage.name, self.stage.generation, self.stage.incarnation):
                 raise
@@ -245,12 +277,10 @@ class Query:
     def _source_end(self, position: int) -> int:
         if not self.model.native:
             return 0
-        if not self.stage.draining:
-            self.frozen_source = None
-            return max(position, self.world.available(self.stage.name))
-        if self.frozen_source is None:
-            self.frozen_source = max(position, self.world.available(self.stage.name))
-        return self.frozen_source
+        found = self.world.available(self.stage.name)
+        if self._available is not None:
+            found = min(found, self._available[self.stage.name])
+        return max(position, found)
 
     def _windows_due(self) -> bool:
         if not self.model.windowed:
@@ -282,9 +312,8 @@ class Query:
             files = (file,)
         sinks: dict[str, tuple[StagedFile, ...]] = {}
         for sink in self.model.spec.sinks:
-            staged = self._stage_rows(
-                sink.name, f"{self.stage.incarnation}-{batch}-{attempt}", rows, sink.final
-            )
+            staging = paths.staged_attempt_name(generation, label)
+            staged = self._stage_rows(sink.name, staging, rows, sink.final)
             if staged:
                 sinks[sink.name] = staged
         after = State(taken, emitted, self._watermark(taken, before))
@@ -334,7 +363,7 @@ class Query:
             return NONE
         return UNKNOWN if state.watermark is None else known(state.watermark)
 
-    def _stage_rows(self, sink: str, label: str, rows: Rows, final: bool) -> tuple[StagedFile, ...]:
+    def _stage_rows(self, sink: str, staging: str, rows: Rows, final: bool) -> tuple[StagedFile, ...]:
         """Rows staged for a sink; for a final one in a file per window end."""
         if not rows:
             return ()
@@ -349,10 +378,15 @@ class Query:
                     low = min(high, window_end)
         staged = []
         for end in sorted(parts, key=lambda e: e or 0):
-            name = f"tables/{sink}/_cutwater/{label}-{end or 0}"
+            name = f"{staging_prefix(sink)}{staging}/{end or 0}"
             self.world.store.create(name, parts[end])
             staged.append(StagedFile(name, end))
         return tuple(staged)
+
+
+def staging_prefix(sink: str) -> str:
+    """Where rows are staged for a sink, a folder for each attempt at a batch."""
+    return f"tables/{sink}/_cutwater/"
 
 
 def input_progress(model: StageModel, taken: Mapping[Path, int]) -> list[int]:

@@ -96,10 +96,16 @@ class World:
         """How many times as long a batch of a slow stage takes."""
         self.broken_until_ms: dict[str, int] = {}
         """Until when every batch of a stage fails, wherever it is run."""
+        self.healed_ms = 0
+        """When faults stopped."""
         self.wants_rest = False
         """Whether whoever started the processes wants the pipeline to come to rest."""
         self.rested: set[tuple[str, int, int]] = set()
         """The incarnations of stages whose queries have found nothing to do at least once."""
+        self.under_way: set[tuple[str, int, int]] = set()
+        """The incarnations whose queries have a batch under way, or had one when they ended."""
+        self.took_all: set[tuple[str, int]] = set()
+        """The stages, by generation, whose sources have given everything that was there, with `once`."""
         self.oracle = Oracle(self)
         self.network = Network(self)
         self.io = Io(self)
@@ -142,7 +148,10 @@ class World:
         compact_after = rng.choice((8, 16, 40))
         restarts, backoff_ms = rng.choice((0, 1, 3)), rng.choice((2, 20))
         tolerated = rng.choice((None, None, 0, 2))
-        member = MemberConfig(250, 250, compact_after, 2, replay, restarts, backoff_ms, tolerated)
+        idle_after_ms, rest_within_ms = rng.choice((0, 40, 200)), rng.choice((20, 60, 150))
+        member = MemberConfig(
+            250, 250, compact_after, 2, replay, restarts, backoff_ms, tolerated, idle_after_ms, rest_within_ms
+        )
         return member, LeaderConfig(timeout_ms=250, heartbeat_ms=80, coordinator=coordinator)
 
     # --- time -----------------------------------------------------------------------------------------
@@ -192,6 +201,7 @@ class World:
         self.chaos.begin()
         self.run_until(self.rng.randint(700, 2_000))
         self.chaos.end()
+        self.healed_ms = self.now_ms
         committed = self.oracle.epochs
         target = max(EPOCHS - 1, committed + EPOCHS_AFTER_FAULTS)
         while self.oracle.epochs < target:
@@ -220,6 +230,8 @@ class World:
                 f"a sink has not published everything within {PROGRESS_MS} ms: {self.oracle.unsettled()}"
             )
         self.oracle.final_check()
+        if not self.run_until(self.now_ms + PROGRESS_MS, lambda: all(p.leaving for p in self.processes)):
+            self.oracle.violation(f"a process does not find within {PROGRESS_MS} ms that the run is over")
 
     # --- processes ------------------------------------------------------------------------------------
 
@@ -260,9 +272,10 @@ class World:
 
     # --- what the models need -------------------------------------------------------------------------
 
-    def available(self, root: str) -> int:
-        """How many events a root's source has by now."""
-        return int(self.rates[root] * max(0, self.now_ms - self.begins_ms.get(root, 0)))
+    def available(self, root: str, at_ms: int | None = None) -> int:
+        """How many events a root's source has by now, or had then."""
+        at_ms = self.now_ms if at_ms is None else at_ms
+        return int(self.rates[root] * max(0, at_ms - self.begins_ms.get(root, 0)))
 
     def batch_ms(self, stage: str) -> int:
         slow = self.slow_until_ms.get(stage, 0) > self.now_ms

@@ -253,11 +253,13 @@ SPLITTERS = {"split", "rsplit", "partition", "rpartition"}
 SPLIT_OTHER_THINGS = {
     "cluster/links.py": "keys of messages",
     "cluster/zenoh_kv.py": "keys of messages",
-    "sinks/cleanup.py": "paths below a table",
+    "protocol/member/staged.py": "paths below a table",
+    "sim/chaos.py": "paths below a table",
     "sinks/contract.py": "paths below a table, and the path of a table itself",
     "sinks/delta/sink.py": "paths below a table",
     "sinks/parquet.py": "paths below a table",
     "spark/checkpoint/folder.py": "the folder of a snapshot of Spark's",
+    "spark/files.py": "paths of any files",
     "store/contract.py": "any name, whatever it means",
     "store/objects.py": "any name, whatever it means",
 }

@@ -12,6 +12,7 @@ from cutwater.protocol.base import records as r
 from cutwater.protocol.base.paths import generation_of
 from cutwater.protocol.base.records import settled
 from cutwater.protocol.base.watermark import UNKNOWN
+from cutwater.protocol.member.activity import Pace
 from cutwater.protocol.member.journal import Fate, fate
 from cutwater.protocol.member.retention import (
     Stored,
@@ -349,8 +350,8 @@ def test_a_successor_that_is_behind_in_the_journal_deletes_no_state_of_a_commit(
     successor = world.start("m1")
     start_stage = successor.member.start_stage
 
-    def start_and_sleep(name: str) -> None:
-        start_stage(name)
+    def start_and_sleep(name: str, pace: Pace | None = None) -> None:
+        start_stage(name, pace)
         successor.pause()
 
     successor.member.start_stage = start_and_sleep  # type: ignore[method-assign]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.errors import IllegalStep, StoreError
-from cutwater.protocol.base.watermark import NONE, UNKNOWN, Watermark, idle, known
+from cutwater.protocol.base.watermark import NONE, UNKNOWN, Watermark, WatermarkKind, idle, known
 from cutwater.protocol.base.wire import RequestKind
+from cutwater.protocol.member.activity import RestPhase
 from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.member import Member
 from cutwater.protocol.member.stage import STAGE_PHASES, QueryEnd, StagePhase
@@ -193,7 +195,8 @@ def test_a_stage_holds_nobody_back_when_it_is_idle_or_has_nothing_more_to_do_in_
     hosted = of(running_world(), "m0").member.stages["a"]
     hosted.member.timeless = frozenset()
     hosted.log.state.watermark = watermark
-    hosted.idle, hosted.quiet, hosted.draining = is_idle, quiet, draining
+    hosted.activity.idle, hosted.draining = is_idle, draining
+    hosted.activity.rest = RestPhase.QUIET if quiet else RestPhase.GOING
     assert hosted._barrier_entry(begun(2, 9), False).watermark == reported
 
 
@@ -495,12 +498,13 @@ def test_a_query_that_ends_while_its_stage_rests_is_started_again_only_if_the_dr
     rest(world, 200)
     ask(world, RequestKind.DRAIN)
     until(world, lambda: phases(world)["a"] == "resting")
+    before = len(incarnations(world, "a"))
     assert lose_query(of(world, "m0"), "a", QueryEnd.STOPPED) is None
     assert of(world, "m0").member.tries == {}
     rest(world, 200)
-    assert len(incarnations(world, "a")) == 1
+    assert len(incarnations(world, "a")) == before
     ask(world, RequestKind.CANCEL)
-    until(world, lambda: len(incarnations(world, "a")) == 2)
+    until(world, lambda: len(incarnations(world, "a")) == before + 1)
     drain(world)
 
 
@@ -520,9 +524,10 @@ def test_a_stage_without_event_time_says_so_before_its_first_batch() -> None:
     assert {s.watermark for s in world.oracle.manifests[1].stages.values()} == {NONE}
 
 
-def event_time_world() -> World:
+def event_time_world(idle_after_ms: int = 10_000) -> World:
     """No stage has a row to read; those of `a` may come later."""
     world = calm_world()
+    world.member_config = msgspec.structs.replace(world.member_config, idle_after_ms=idle_after_ms)
     for model in world.model.stages.values():
         model.event_time = True
     world.rates["a"] = 0.0
@@ -533,14 +538,13 @@ def event_time_world() -> World:
 
 
 def test_a_stage_that_never_had_a_row_holds_back_the_watermark_until_it_is_idle() -> None:
-    world = event_time_world()
-    a = of(world, "m0").member.stages["a"]
-    a.idle = False
+    world = event_time_world(idle_after_ms=2_000)
     assert reported(world, "a") == UNKNOWN
-    a.idle = True
+    rest(world, 2_500)
     assert reported(world, "a") == idle()
-    a.idle = False
-    assert reported(world, "a") == UNKNOWN
+    world.rates["a"] = 0.05
+    rest(world)
+    assert reported(world, "a").kind is WatermarkKind.KNOWN
 
 
 def test_a_stage_that_never_had_a_row_holds_back_nothing_when_it_is_drained() -> None:
@@ -552,16 +556,16 @@ def test_a_stage_that_never_had_a_row_holds_back_nothing_when_it_is_drained() ->
 
 
 def test_what_was_idle_at_a_checkpoint_is_not_idle_after_its_restore_for_that_alone() -> None:
-    world = event_time_world()
+    world = event_time_world(idle_after_ms=100)
     world.rates["a"] = 0.05
     rest(world)
-    a = of(world, "m0").member.stages["a"]
-    slow_down(world, "a", ms=60_000, each_ms=5_000)
-    a.idle = True
+    world.rates["a"] = 0.0
     found = checkpoint(world)
     stood = reported(world, "a", found).ms
     assert reported(world, "a", found) == idle(stood)
     assert stood is not None
+    world.rates["a"] = 0.05
+    slow_down(world, "a", ms=60_000, each_ms=5_000)
     ask(world, RequestKind.RESTORE, epoch=found.epoch)
     until(world, lambda: of(world, "m0").member.stages["a"].generation == 2)
     assert reported(world, "a") == known(stood), "it has rows to read, and no batch yet"

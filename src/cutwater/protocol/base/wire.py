@@ -99,6 +99,14 @@ class LogGrown(msgspec.Struct, frozen=True, tag_field="type", tag="log_grown"):
     index: Count
 
 
+class SourcesDone(msgspec.Struct, frozen=True, tag_field="type", tag="sources_done"):
+    """With `once`: the sources of a member's stages have given everything that was there, in this generation."""
+
+    member: str
+    boot: str
+    generation: Count
+
+
 class RequestKind(Enum):
     """What can be asked of the leader."""
 
@@ -143,7 +151,7 @@ class Reply(msgspec.Struct, frozen=True, tag_field="type", tag="reply"):
     detail: str = ""
 
 
-Message = Announcement | Ack | Heartbeat | LogGrown | Request | Reply
+Message = Announcement | Ack | Heartbeat | LogGrown | SourcesDone | Request | Reply
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)

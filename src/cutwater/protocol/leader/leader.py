@@ -41,7 +41,16 @@ from cutwater.protocol.base.records import (
 )
 from cutwater.protocol.base.records import Leader as LeaderEntry
 from cutwater.protocol.base.transitions import Table
-from cutwater.protocol.base.wire import NO_ENTRY, Ack, Announcement, Heartbeat, Phase, Request, RequestKind
+from cutwater.protocol.base.wire import (
+    NO_ENTRY,
+    Ack,
+    Announcement,
+    Heartbeat,
+    Phase,
+    Request,
+    RequestKind,
+    SourcesDone,
+)
 from cutwater.protocol.leader import in_flight
 from cutwater.protocol.leader.coordinator import Coordinator
 from cutwater.protocol.leader.coordinator_actions import (
@@ -56,11 +65,15 @@ from cutwater.protocol.leader.coordinator_actions import (
 from cutwater.protocol.leader.cut import check_cut, make_manifest, merge_reports
 from cutwater.protocol.leader.housekeeping import Housekeeper
 from cutwater.protocol.leader.requests import Requests, is_steering
+from cutwater.protocol.leader.sources import Sources
 from cutwater.protocol.member.member import Member
 from cutwater.protocol.member.stage_log import StageLog
 
 MAX_INBOX = 10_000
 """Messages that may wait for a leader; acks beyond are sent again, requests have to be repeated."""
+
+SOURCES_RESENDS = 10
+"""For how many resends a member's word counts that its sources are done."""
 
 STUCK_TIMEOUTS = 10
 """Leader timeouts after which a leader that is stuck in one step no longer says that it leads."""
@@ -105,6 +118,7 @@ class Leader:
         self.story = ""
         """What happened last that is worth telling: why a term ended, why something was refused."""
         self._requests = Requests(self, 0)
+        self._sources = Sources(SOURCES_RESENDS * member.config.resend_ms)
         self._inbox: dict[tuple[object, ...], Ack | Request] = {}
         self._seen_ms = 0
         self._seen_index = 0
@@ -131,6 +145,11 @@ class Leader:
                     what = (message.request_id,)
             self._inbox.setdefault(what, message)
             self.member.wake("lead")
+
+    def on_sources_done(self, message: SourcesDone) -> None:
+        """With `once`: the sources of another member have given everything that was there."""
+        self._sources.hear(message, self.member.now_ms)
+        self.member.wake("lead")
 
     def on_heartbeat(self, heartbeat: Heartbeat) -> None:
         """The leader that the journal names has shown itself. A newer one than we know of is found in the journal."""
@@ -259,7 +278,7 @@ class Leader:
         while self.leads(term):
             self._round_ms = self.member.now_ms
             actions: list[Action] = coordinator.tick(self.member.now_ms)
-            if self.member.wants_rest:
+            if self.member.wants_rest or self._sources_are_done():
                 actions += coordinator.want_drain(self.member.now_ms)
             while self._inbox and not actions:
                 message = self._inbox.pop(next(iter(self._inbox)))
@@ -285,6 +304,13 @@ class Leader:
                 yield from housekeeper.do_next()
                 yield Wait(self._rest_ms(coordinator))
         self.coordinator = None
+
+    def _sources_are_done(self) -> bool:
+        """With `once`: whether all that was there is read, so that the pipeline is to be drained."""
+        member = self.member
+        others = [name for name in member.topology.members() if name != member.name]
+        generation = member.journal.state.generation
+        return member.sources_done and self._sources.all_done(others, generation, member.now_ms)
 
     def _rest_ms(self, coordinator: Coordinator) -> int:
         """Until the next checkpoint is due, or one that is under way is late; but not for long."""

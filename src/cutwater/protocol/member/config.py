@@ -14,7 +14,9 @@ class MemberConfig(msgspec.Struct, frozen=True):
     a member reads the store instead of asking around. `replay`: the bounds of a catch-up. `restarts`: how often
     in a row a query that has ended is started again, first after `backoff_ms`, then after twice as long each time.
     `tolerated_failures`: how many checkpoints in a row may fail because of this member before it ends (`None`: any
-    number; none, if a stage was given up for which there is no hope). Raises `UserError` for values that cannot work."""
+    number; none, if a stage was given up for which there is no hope). `idle_after_ms`: silence after which a stage no
+    longer holds back the pipeline-wide watermark. `rest_within_ms`: how long a drain waits for a source to fall silent by
+    itself. `once`: take what is there now, then drain. Raises `UserError` for values that cannot work."""
 
     poll_ms: int = 200
     resend_ms: int = 500
@@ -24,6 +26,9 @@ class MemberConfig(msgspec.Struct, frozen=True):
     restarts: int = 5
     backoff_ms: int = 1_000
     tolerated_failures: int | None = None
+    idle_after_ms: int = 10_000
+    rest_within_ms: int = 3_000
+    once: bool = False
 
     def __post_init__(self) -> None:
         for name in ("restarts", "tolerated_failures"):

@@ -11,7 +11,7 @@ share this object, and none of them is interrupted between two effects.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import TypeVar
 
@@ -40,9 +40,11 @@ from cutwater.protocol.base.records import (
 )
 from cutwater.protocol.base.transitions import Table
 from cutwater.protocol.base.watermark import UNKNOWN, lowest
-from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, LogGrown, Phase
+from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, LogGrown, Phase, SourcesDone
+from cutwater.protocol.member.activity import Pace
 from cutwater.protocol.member.catchup import CatchUp
 from cutwater.protocol.member.config import MemberConfig
+from cutwater.protocol.member.ending import Ending
 from cutwater.protocol.member.injector import BarrierInjector, Word
 from cutwater.protocol.member.journal import Journal
 from cutwater.protocol.member.publish import begin, duties, perform, read_manifest
@@ -109,13 +111,19 @@ class Member:
         self.journal = Journal()
         peers = [peer for peer in topology.members() if peer != name]
         self.catch_up = CatchUp(self.journal, peers, config.replay, config.small_gap, lambda: self.now_ms)
+        own = [sink for sink, stage in topology.sinks().items() if topology.stages[stage].member == name]
+        self.ending = Ending(self.journal, topology, own, config.poll_ms)
         self.manifest: Manifest | None = None
         self.stages: dict[str, Stage] = {}
         self.timeless: frozenset[str] = frozenset()
         """The hosted stages whose plans have no event time; the shell says which, before anything starts."""
+        self.native: frozenset[str] = frozenset()
+        """The hosted stages with inputs that also read sources of their own; as above."""
+        self.triggers_ms: Mapping[str, int] = {}
+        """How long the queries of hosted stages wait between two looks for new rows; as above."""
         self.wants_rest = False
         """Whether this process wants the pipeline drained: while it does, and leads, it asks for that. The shell sets
-        it, for a signal or when all has been read with `once`; a cancellation takes it back."""
+        it, for a signal; a cancellation takes it back."""
         self.incarnations: dict[str, tuple[int, int]] = {}
         self.failures: dict[str, str] = {}
         """The stages that were given up, with why; they have another chance in the next generation."""
@@ -158,6 +166,18 @@ class Member:
         """Whether another process of this member has opened one of its stages: then this one should end,
         and say so; its supervisor may start it again when the other is gone."""
         return any(stage.phase is StagePhase.FENCED for stage in self.stages.values())
+
+    @property
+    def sources_done(self) -> bool:
+        """With `once`: whether the sources of this member's stages have given everything that was there."""
+        hosted = self.topology.hosted(self.name)
+        roots = [self.stages.get(s) for s in hosted if not self.topology.stages[s].inputs]
+        return self.config.once and self.live and all(root is not None and root.took_all for root in roots)
+
+    @property
+    def drained(self) -> bool:
+        """Whether the run is over: the last epoch is committed and published everywhere, and nobody resumes."""
+        return not self.resumes and self.ending.is_over
 
     def wake(self, actor: str) -> None:
         """Asks the shell to resume an actor that waits."""
@@ -250,7 +270,7 @@ class Member:
                 self._trigger(begun.checkpoint_id, begun.flags)
         self._judge_failures()
         self._forget_decided()
-        for actor in ("capture", "lead", *(f"stage {s}" for s in self.stages)):
+        for actor in ("capture", "lead", "end", *(f"stage {s}" for s in self.stages)):
             self.wake(actor)
         for sink in self._hosted_sinks():
             self.wake(f"publish {sink.name}")
@@ -261,6 +281,7 @@ class Member:
         for sink in self._hosted_sinks():
             self.spawned[f"publish {sink.name}"] = self._publish(sink.name)
         self.spawned["capture"] = self._capture()
+        self.spawned["end"] = self.ending.run()
 
     def _start_generation(self) -> Procedure[None]:
         """Ends everything of the generation before and starts every hosted stage in the current one."""
@@ -281,10 +302,11 @@ class Member:
             self.ended.append("channels")
             self.spawned["channels"] = self._follow_channels(remote)
 
-    def start_stage(self, name: str) -> None:
-        """Starts a new incarnation of a stage: at a generation's start, or after its query ended."""
+    def start_stage(self, name: str, pace: Pace | None = None) -> None:
+        """Starts a new incarnation of a stage: at a generation's start, after its query ended, or because it needs one
+        with another pace. `None` is the usual pace."""
         injector = self._injectors.setdefault(name, BarrierInjector(self._word()))
-        stage = Stage(self, self.topology.stages[name], self._generation, injector.handle())
+        stage = Stage(self, self.topology.stages[name], self._generation, injector.handle(), pace)
         self.stages[name] = stage
         self.spawned[f"stage {name}"] = stage.run()
         for begun in self.journal.state.open.values():
@@ -404,6 +426,9 @@ class Member:
                     yield from self._capture_one(begun)
             for ack in list(self.acks.values()):
                 yield Send(self.journal.state.leader, ack)
+            if self.sources_done and self.journal.state.leader not in (None, self.name):
+                done = SourcesDone(self.name, self.boot, self._generation)
+                yield Send(self.journal.state.leader, done)
             yield Wait(self.config.resend_ms)
 
     def _capture_one(self, begun: Begun) -> Procedure[None]:
@@ -516,6 +541,7 @@ class Member:
         """The actor that brings one sink to where the journal says it should be, in order (rule 8)."""
         done = yield from begin(sink, self.journal)
         while True:
+            self.ending.on_published(sink, done)
             for duty in duties(self.journal.state, done):
                 yield from perform(sink, duty)
                 done = duty.index

@@ -7,10 +7,14 @@ run. Afterwards the appender does two things: when Spark has committed a batch i
 first of all a batch that the predecessor committed and did not log), and when a checkpoint asks for it, it
 appends BARRIER behind the last batch in the log. A cut is nothing but that entry: no query is stopped or
 asked.
+
+The host of the query reports facts (`batch_began`, `query_rested`, `query_ended` ...), in a turn; what follows from
+them is decided here: whether the stage is idle or quiet, and whether it needs another query.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 from typing import Protocol
 
@@ -42,9 +46,12 @@ from cutwater.protocol.base.records import (
     StageReport,
     StageSnapshot,
     StageSpec,
+    StageState,
 )
 from cutwater.protocol.base.transitions import Table
 from cutwater.protocol.base.watermark import NONE, UNKNOWN, Watermark, idle, known
+from cutwater.protocol.member import channel
+from cutwater.protocol.member.activity import Activity, Pace, RestPhase
 from cutwater.protocol.member.aligner import Aligner
 from cutwater.protocol.member.channel import BatchUnknown, Channel, carried_batches
 from cutwater.protocol.member.config import MemberConfig
@@ -83,9 +90,11 @@ STAGE_PHASES = Table(
 
 
 class QueryEnd(Enum):
-    """How a query ended that nobody here has stopped. `STOPPED`: without an error, so somebody else has stopped it.
-    `OVERLOADED`: the machine was too busy, which passes. `HOPELESS`: the next one would fail in the same way."""
+    """How a query ended that did not take everything. `ASKED`: it was told to stop its batches (`stops_batches`).
+    `STOPPED`: without an error, so somebody else has stopped it. `OVERLOADED`: the machine was too busy, which passes.
+    `HOPELESS`: the next one would fail in the same way."""
 
+    ASKED = "asked"
     STOPPED = "stopped"
     FAILED = "failed"
     OVERLOADED = "overloaded"
@@ -100,6 +109,8 @@ class Host(Protocol):
     journal: Journal
     manifest: Manifest | None
     timeless: frozenset[str]
+    native: frozenset[str]
+    triggers_ms: Mapping[str, int]
     incarnations: dict[str, tuple[int, int]]
     tries: dict[str, int]
     unaligned: set[int]
@@ -107,21 +118,22 @@ class Host(Protocol):
     def nonce(self) -> str: ...
     def wake(self, actor: str) -> None: ...
     def log(self, stage: str) -> StageLog: ...
-    def start_stage(self, name: str) -> None: ...
+    def start_stage(self, name: str, pace: Pace) -> None: ...
     def query_ended(self, name: str, end: QueryEnd, error: str) -> int | None: ...
     def head_manifest(self) -> Procedure[Manifest | None]: ...
     def tell_readers(self, stage: str) -> Procedure[None]: ...
 
 
 class Stage:
-    """One stage in one generation, as its member hosts it.
+    """One incarnation of a stage, as its member hosts it.
 
-    The shell around the query reads `phase` and `draining`, and keeps `quiet` true exactly while the query
-    has nothing to do: no batch under way or due, nothing unread, closed windows emitted. `idle` says that
-    it has been so for long enough not to hold back the pipeline-wide watermark.
+    The host around the query reads `phase`, `pace`, `stops_batches`, `asks_for_rest` and `may_be_idle`, and calls the
+    methods that report facts; it writes nothing.
     """
 
-    def __init__(self, member: Host, spec: StageSpec, generation: int, handle: PollHandle) -> None:
+    def __init__(
+        self, member: Host, spec: StageSpec, generation: int, handle: PollHandle, pace: Pace | None = None
+    ) -> None:
         self.member = member
         self.spec = spec
         self.name = spec.name
@@ -129,14 +141,44 @@ class Stage:
         self.log: StageLog = member.log(spec.name)
         self.phase = STAGE_PHASES.start
         self.incarnation = 0
-        self.quiet = False
-        self.idle = False
+        self.activity = Activity()
         self.draining = False
+        self.pace = pace if pace is not None else self._usual_pace
+        """How the query of this incarnation is triggered."""
+        self.stops_batches = False
+        """Whether the query must not begin another batch: its stage rests, and a native source may have new rows."""
         self._handle = handle
         self._asked = 0
         self._collected: object = None
         self._has_query = True
+        self._is_given_up = False
         self._restart_ms: int | None = None
+        self._next_pace = self.pace
+
+    @property
+    def quiet(self) -> bool:
+        """Whether the query has nothing to do: no batch under way or due, nothing unread, closed windows emitted."""
+        return self.activity.rest is RestPhase.QUIET
+
+    @property
+    def idle(self) -> bool:
+        """Whether the query has had nothing to do for so long that it does not hold back the watermark."""
+        return self.activity.idle
+
+    @property
+    def took_all(self) -> bool:
+        """Whether the query has taken everything that was available when it started, and ended."""
+        return self.activity.took_all
+
+    @property
+    def _usual_pace(self) -> Pace:
+        if not self.member.config.once:
+            return Pace.OWN
+        return Pace.QUICK if self.spec.inputs else Pace.TAKE_ALL
+
+    @property
+    def _is_native(self) -> bool:
+        return not self.spec.inputs or self.name in self.member.native
 
     # --- the appender's life ------------------------------------------------------------------------
 
@@ -147,36 +189,128 @@ class Stage:
         self._settle_drain()
         while self.phase not in (StagePhase.FENCED, StagePhase.STOPPED):
             if self._restart_ms is not None and self.member.now_ms >= self._restart_ms:
-                self.member.start_stage(self.name)
+                self.member.start_stage(self.name, self._next_pace)
                 return
             yield from self._log_batches()
+            self._settle_drain()
             yield from self._cut()
             yield from self._collect()
             yield from self._compact()
-            yield Wait(self._rest_ms())
+            yield Wait(self._wait_ms())
+            self._settle_idle()
             self._settle_drain()
 
-    def _rest_ms(self) -> int:
-        poll_ms = self.member.config.poll_ms
-        if self._restart_ms is None:
-            return poll_ms
-        return max(1, min(poll_ms, self._restart_ms - self.member.now_ms))
+    def _wait_ms(self) -> int:
+        due_ms = [self.member.now_ms + self.member.config.poll_ms]
+        if self._restart_ms is not None:
+            due_ms.append(self._restart_ms)
+        elif self._may_take_all():
+            due_ms.append(self.activity.settling_ms + self.member.config.rest_within_ms)
+        return max(1, min(due_ms) - self.member.now_ms)
+
+    # --- facts, which the host reports in a turn ------------------------------------------------------
+
+    def batch_began(self, batch: int) -> None:
+        """The query has begun a batch, by the log's count."""
+        self.activity.batch_began(batch, self.member.now_ms)
+
+    def batch_committed(self) -> None:
+        """Spark has committed a batch: it is to be logged."""
+        self._wake()
+
+    def query_waits(self) -> None:
+        """Spark says that the query waits for data, and has no batch under way."""
+        self.activity.idle = self._is_silent()
+
+    def query_rested(self, last: int) -> None:
+        """Since it committed batch `last`, Spark has found nothing to do: no new data, and no reason to run without."""
+        self.activity.found_nothing(last)
+        self._wake()
+
+    def query_took_all(self, last: int) -> None:
+        """The query has ended because it has taken what was available; `last` is the last batch that Spark committed."""
+        self.activity.has_taken_all(last)
+        self.member.wake("capture")  # the leader may wait for the sources of this member
+        self.member.wake("lead")
+        self._wake()
 
     def query_ended(self, end: QueryEnd, error: str) -> int | None:
-        """The query of this incarnation has ended, and not because anybody here wanted it. In how many ms the next
-        incarnation starts; `None` if none does for now: the stage is given up, or has nothing to do."""
+        """The query of this incarnation has ended, and did not take everything. In how many ms the next
+        incarnation starts; `None` if none does for now: the stage is given up, or rests."""
         self._has_query = False
-        self.quiet = self.quiet and self.phase is StagePhase.RESTING
         if self.phase is not StagePhase.RUNNING:
-            return None  # it rests, and needs a query only if the drain comes to nothing
-        after_ms = self.member.query_ended(self.name, end, error)
-        if after_ms is not None:
-            self._start_again(after_ms)
+            return None  # it rests, and needs a query only if the drain is aborted
+        after_ms = 0 if end is QueryEnd.ASKED else self.member.query_ended(self.name, end, error)
+        if after_ms is None:
+            self._is_given_up = True
+            self.activity.lost_query()
+        else:
+            self._start_again(after_ms, self._usual_pace if end is QueryEnd.ASKED else self.pace)
         return after_ms
 
-    def _start_again(self, after_ms: int) -> None:
-        self._restart_ms = self.member.now_ms + after_ms
+    # --- what follows from them -----------------------------------------------------------------------
+
+    @property
+    def asks_for_rest(self) -> bool:
+        """Whether the host is to call `query_rested` as soon as Spark finds nothing more to do."""
+        return self.phase is StagePhase.RUNNING and self.activity.asks_for_rest
+
+    @property
+    def may_be_idle(self) -> bool:
+        """Whether the host is to call `query_waits` if the query does."""
+        return not self.idle and self._is_silent()
+
+    def _is_silent(self) -> bool:
+        config, now_ms = self.member.config, self.member.now_ms
+        silent = self.activity.is_silent(self.log.state.last, now_ms, config.idle_after_ms)
+        return silent and not self.has_unread()
+
+    def _settle_idle(self) -> None:
+        if self.idle and not self.took_all and not self._is_silent():
+            self.activity.idle = False
+
+    def _settle_rest(self) -> None:
+        """Steps towards rest while a drain is open; back to work when none is."""
+        needs_query = self.stops_batches or not self._has_query or (self.took_all and self.has_unread())
+        if not self.draining:
+            self.activity.drain_over()
+            needs_query |= self.pace is not self._usual_pace
+        if needs_query:
+            self._start_again(0, self._usual_pace)
+        elif self.draining and self._is_too_slow():
+            self._start_again(0, Pace.QUICK)
+        elif self.draining:
+            self.activity.settle(self._inputs_are_done(), self.log.state.last, self.member.now_ms)
+            since_ms = self.member.now_ms - self.activity.settling_ms
+            if self._may_take_all() and since_ms >= self.member.config.rest_within_ms:
+                self._start_again(0, Pace.TAKE_ALL)
+
+    def _may_take_all(self) -> bool:
+        """Whether the stage waits for a native source that may never fall silent: then it takes what is available."""
+        settles = self.phase is StagePhase.RUNNING and self.activity.rest is RestPhase.SETTLING
+        return settles and self._is_native and self.pace is not Pace.TAKE_ALL
+
+    def _is_too_slow(self) -> bool:
+        """Whether the query may not look at its channels for longer than a drain waits."""
+        is_slow = self.member.triggers_ms.get(self.name, 0) > self.member.config.rest_within_ms
+        waits = bool(self.spec.inputs) and not self.quiet and not self.activity.is_busy(self.log.state.last)
+        return is_slow and waits and self.pace is Pace.OWN
+
+    def _inputs_are_done(self) -> bool:
+        """Whether every input is cut for an open drain, and nothing is left to read before that."""
+        drains = [e for e, begun in self.member.journal.state.open.items() if begun.flags & DRAIN]
+        cut = all(any(e in self.producer(name).barriers for e in drains) for name in self.spec.inputs)
+        return cut and not self.has_unread()
+
+    def _start_again(self, after_ms: int, pace: Pace) -> None:
+        self._restart_ms, self._next_pace = self.member.now_ms + after_ms, pace
+        self.activity.lost_query()
+        self._wake()
+
+    def _wake(self) -> None:
         self.member.wake(f"stage {self.name}")
+
+    # --- opening --------------------------------------------------------------------------------------
 
     def _open(self) -> Procedure[bool]:
         """Opens this incarnation; `False` if another process, or another generation, has taken over."""
@@ -215,6 +349,7 @@ class Stage:
         if self._is_fenced():
             return False
         self._step("opened")
+        self.activity.started(self.member.now_ms)
         yield from insist(StartQuery(self.name, self.generation, self.incarnation))
         return True
 
@@ -279,6 +414,7 @@ class Stage:
             if not (yield from self._append(self._batch_entry(prepared))):
                 return
             self.member.tries.pop(self.name, None)
+            self.activity.batch_logged(self.member.now_ms)
 
     def _batch_entry(self, prepared: Prepared) -> Batch:
         return Batch(
@@ -344,11 +480,32 @@ class Stage:
         return Aligner(self.spec.inputs, barrier, positions, self.member.now_ms, None, self._rows_between)
 
     def _rows_between(self, name: str, after: int, upto: int) -> bool:
-        carried = carried_batches(self.member.manifest, self.name, name)
         try:
-            return bool(Channel(self.member.log(name).state, carried).unread(after, upto))
+            return bool(self.channel(name).unread(after, upto))
         except BatchUnknown:  # we are a zombie: what it cannot know may well have rows
             return True
+
+    # --- what the query may read ----------------------------------------------------------------------
+
+    def producer(self, name: str) -> StageState:
+        """The log of an input, as far as it is known here."""
+        return self.member.log(name).state
+
+    def channel(self, name: str) -> Channel:
+        """The channel from an input to this stage."""
+        return Channel(self.producer(name), carried_batches(self.member.manifest, self.name, name))
+
+    def readable(self, name: str) -> int:
+        """The batch of an input up to which the query may read now: the hold rule."""
+        return channel.readable(self.member.journal.state, self.log.state, self.producer(name))
+
+    def has_unread(self) -> bool:
+        """Whether an input has rows that no logged batch of this stage has read."""
+        consumed = self.log.state.consumed
+        return any(
+            self._rows_between(name, consumed.get(name, -1), self.producer(name).last)
+            for name in self.spec.inputs
+        )
 
     def _barrier_entry(self, begun: Begun, unaligned: bool) -> BarrierAt:
         state = self.log.state
@@ -375,20 +532,21 @@ class Stage:
         return UNKNOWN if reached_ms is None else known(reached_ms)
 
     def _settle_drain(self) -> None:
-        """A stage that was cut for a drain rests while the drain is open, goes on if it comes to nothing,
-        and stops only after its commit."""
+        """A stage that was cut for a drain rests while the drain is open, goes on if it is aborted, and stops only
+        after its commit."""
         state = self.member.journal.state
         drains = [e for e, begun in state.open.items() if begun.flags & DRAIN]
         self.draining = bool(drains)
         rests = any(epoch in self.log.state.barriers for epoch in drains)
         if self.phase is StagePhase.RUNNING and rests:
             self._step("drain_cut")
+            self.stops_batches = self._is_native and not self.took_all
         elif self.phase is StagePhase.RESTING and not rests and not state.drained:
             self._step("drain_aborted")
-            if not self._has_query:
-                self._start_again(0)
         elif self.phase in (StagePhase.RUNNING, StagePhase.RESTING) and state.drained:
             self._step("drain_committed")
+        if self.phase is StagePhase.RUNNING and self._restart_ms is None and not self._is_given_up:
+            self._settle_rest()
 
     # --- what nobody needs any more -------------------------------------------------------------------
 

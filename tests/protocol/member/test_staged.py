@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.paths import Attempt, staged_attempt_name
-from cutwater.sinks.cleanup import Needed
+from cutwater.protocol.member.staged import Needed
 from tests.support.builders import journal_of, manifest
 
 STATE = journal_of(

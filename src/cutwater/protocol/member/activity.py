@@ -1,0 +1,126 @@
+"""What one incarnation's query is doing, and what follows from it: is the stage idle, is it quiet?
+
+The host around the query reports facts; nothing here looks at Spark. *Idle* is for watermarks: a stage that has been
+silent for long holds nobody back. *Quiet* is for drains: the query has taken all of its input, Spark has found
+nothing more to do, and everything that it did is in the log.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from cutwater.protocol.base.transitions import Table
+
+
+class Pace(Enum):
+    """How a query is triggered. `OWN`: by the stage's own trigger. `QUICK`: without long pauses. `TAKE_ALL`: it takes
+    what is available now, and ends."""
+
+    OWN = "own"
+    QUICK = "quick"
+    TAKE_ALL = "take_all"
+
+
+class RestPhase(Enum):
+    GOING = "going"
+    SETTLING = "settling"
+    QUIET = "quiet"
+
+
+REST = Table(
+    "rest",
+    "Coming to rest of one query, for a drain",
+    RestPhase.GOING,
+    {
+        (RestPhase.GOING, "inputs_done"): RestPhase.SETTLING,
+        (RestPhase.SETTLING, "nothing_to_do"): RestPhase.QUIET,
+        (RestPhase.SETTLING, "inputs_open"): RestPhase.GOING,
+        (RestPhase.SETTLING, "query_lost"): RestPhase.GOING,
+        (RestPhase.SETTLING, "drain_over"): RestPhase.GOING,
+        (RestPhase.QUIET, "batch_began"): RestPhase.SETTLING,
+        (RestPhase.QUIET, "inputs_open"): RestPhase.GOING,
+        (RestPhase.QUIET, "query_lost"): RestPhase.GOING,
+        (RestPhase.QUIET, "drain_over"): RestPhase.GOING,
+    },
+)
+
+
+class Activity:
+    """What is known of one query. Batches are counted as in the stage's log; `last` is the last one in the log."""
+
+    def __init__(self) -> None:
+        self.rest = REST.start
+        self.idle = False
+        self.took_all = False
+        """Whether the query has taken everything that was available, and ended by itself."""
+        self.settling_ms = 0
+        """When the inputs were done, and the query began to settle."""
+        self._begun = -1
+        self._nothing_after: int | None = None
+        self._active_ms = 0
+
+    # --- facts ----------------------------------------------------------------------------------------
+
+    def started(self, now_ms: int) -> None:
+        self._active_ms = now_ms
+
+    def batch_began(self, batch: int, now_ms: int) -> None:
+        """What Spark found before no longer holds."""
+        self._begun, self._active_ms, self._nothing_after = batch, now_ms, None
+        self.idle = False
+        self._step_if("batch_began")
+
+    def batch_logged(self, now_ms: int) -> None:
+        self._active_ms = now_ms
+        self.idle = self.took_all
+
+    def found_nothing(self, after: int) -> None:
+        """Spark has found nothing to do after batch `after`. That is old news if a later batch has begun since."""
+        if self._begun <= after:
+            self._nothing_after = after
+
+    def has_taken_all(self, last: int) -> None:
+        """The query has ended with everything that was available, `last` being its last batch."""
+        self.took_all = self.idle = True
+        self._nothing_after = last
+
+    def lost_query(self) -> None:
+        self._nothing_after = None
+        self._step_if("query_lost")
+
+    # --- what follows ---------------------------------------------------------------------------------
+
+    def is_busy(self, last: int) -> bool:
+        """Whether a batch is under way: it has begun, and is not in the log."""
+        return self._begun > last
+
+    def is_silent(self, last: int, now_ms: int, for_ms: int) -> bool:
+        return now_ms - self._active_ms > for_ms and not self.is_busy(last)
+
+    @property
+    def asks_for_rest(self) -> bool:
+        """Whether the host is to report when Spark finds nothing more to do."""
+        return self.rest is RestPhase.SETTLING and self._nothing_after is None
+
+    def settle(self, inputs_done: bool, last: int, now_ms: int) -> None:
+        """A drain is open: takes the steps that are due. `inputs_done`: whether all inputs are cut and read."""
+        if not inputs_done:
+            if not self.took_all:
+                self._nothing_after = None
+            self._step_if("inputs_open")
+            return
+        if self.rest is RestPhase.GOING:
+            self._step_if("inputs_done")
+            self.settling_ms = now_ms
+        if self._nothing_after is not None and not self.is_busy(last) and last >= self._nothing_after:
+            self._step_if("nothing_to_do")
+
+    def drain_over(self) -> None:
+        """No drain is open any more."""
+        if not self.took_all:
+            self._nothing_after = None
+        self._step_if("drain_over")
+
+    def _step_if(self, event: str) -> None:
+        if REST.allows(self.rest, event):
+            self.rest = REST.next(self.rest, event)

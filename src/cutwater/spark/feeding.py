@@ -1,0 +1,46 @@
+"""Keeps the feeds of a stage's query up to date with what the member knows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cutwater.protocol.member.channel import BatchUnknown
+from cutwater.protocol.member.stage import Stage
+from cutwater.spark.channel_source import ChannelSource
+from cutwater.spark.feed import Feed
+from cutwater.store.contract import Store
+
+
+class Feeding:
+    """The feeds of one stage, new ones for each incarnation."""
+
+    def __init__(self, store: Store, channels: Mapping[str, ChannelSource], max_rows: int | None) -> None:
+        self.feeds: dict[str, Feed] = {}
+        self._store = store
+        self._channels = channels
+        self._max_rows = max_rows
+
+    def open(self, stage: Stage) -> None:
+        """New feeds for a new incarnation, which begins where the stage's log says."""
+        for name, source in self._channels.items():
+            position = stage.log.state.consumed.get(name, -1)
+            source.feed = Feed(name, position, self._max_rows, stage.incarnation)
+        self.feeds = {name: source.feed for name, source in self._channels.items()}
+
+    def fill(self, stage: Stage) -> None:
+        """Tells the feeds which batches there are by now, and how far the query may read. Callers must hold the turn."""
+        url = self._store.spark_url
+        for name, feed in self.feeds.items():
+            try:
+                fresh = stage.channel(name).between(feed.known, stage.producer(name).last)
+            except BatchUnknown:
+                continue  # a zombie's position, or a log that this process has yet to read
+            rows = {b: logged.rows for b in fresh if (logged := stage.producer(name).batches.get(b))}
+            batches = [(b, list(map(url, files)), rows.get(b, 0)) for b, files in sorted(fresh.items())]
+            feed.add(batches, stage.readable(name))
+            feed.forget(stage.log.state.consumed.get(name, -1))
+
+    def close(self) -> None:
+        """Nothing more is read. Spark waits for a source that waits, so this comes before a query is stopped."""
+        for feed in self.feeds.values():
+            feed.close()

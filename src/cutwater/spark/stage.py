@@ -1,0 +1,38 @@
+"""A stage that is ready to be hosted: what its queries are made of."""
+
+from __future__ import annotations
+
+import msgspec
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from cutwater.protocol.base.durations import seconds
+from cutwater.sinks.contract import Sink
+from cutwater.spark.channel_source import ChannelSource
+from cutwater.spark.plan import Plan
+
+
+class BuiltStage(msgspec.Struct, frozen=True):
+    """`channels`: what the query reads each input with. `trigger`: the duration between two looks for new rows, as the
+    user wrote it. `max_rows`: rows that one batch takes of a channel at most, if it can; `None` is no limit."""
+
+    name: str
+    inputs: tuple[str, ...]
+    frame: DataFrame
+    plan: Plan
+    schema: StructType
+    channels: dict[str, ChannelSource]
+    sinks: tuple[Sink, ...]
+    has_readers: bool
+    output_mode: str
+    trigger: str
+    max_rows: int | None
+
+    @property
+    def has_native_source(self) -> bool:
+        """Whether the stage reads something else than channels."""
+        return any(source.input is None for source in self.plan.sources)
+
+    @property
+    def trigger_s(self) -> float:
+        return seconds(self.trigger)

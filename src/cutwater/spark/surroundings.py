@@ -1,0 +1,30 @@
+"""What a host uses of the process that it runs in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from cutwater.protocol.member.stage import Stage
+from cutwater.spark.checkpoint.folder import Cache
+from cutwater.store.contract import Store
+
+Task = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """`find` gives a stage's newest incarnation. `call` runs a task in a turn, `work` in a thread of the pool; `tell` is
+    for the user. `restarts`: how often in a row a query is started again. `caches`: per stage, what is known of files."""
+
+    pipeline: str
+    spark: SparkSession
+    store: Store
+    restarts: int
+    caches: Mapping[str, Cache]
+    find: Callable[[str], Stage | None]
+    call: Callable[[Task], None]
+    work: Callable[[Task], None]
+    tell: Callable[[str], None]
