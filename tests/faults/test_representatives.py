@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cutwater.protocol.member.retention import Stored
+from cutwater.protocol.base.effects import Stored
 from cutwater.spark.checkpoint import incarnations as folders
 from cutwater.store.stores import LocalStore
 from tests.faults.inputs import MATCHED, ORDERS, PAID_REVENUE, PAYMENTS

@@ -391,7 +391,7 @@ def sink_of(effect: fx.Effect) -> str | None:
 
 
 def publishes(sink: str, transaction: int = 1) -> fx.PublishTable:
-    return fx.PublishTable(sink, 0, transaction, ())
+    return fx.PublishTable(sink, 0, transaction, (), 1)
 
 
 def test_functions_that_never_return_keep_nobody_else_waiting() -> None:

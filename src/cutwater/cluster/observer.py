@@ -20,11 +20,12 @@ from cutwater.cluster.links import Links
 from cutwater.cluster.zenoh_kv import ZenohKv
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.errors import UserError
+from cutwater.protocol.base.performer import Performer, perform
 from cutwater.protocol.base.wire import Heartbeat
 from cutwater.protocol.member.catchup import CatchUp
 from cutwater.protocol.member.journal import Journal
 from cutwater.protocol.replay.messages import ReplayConfig
-from cutwater.store.at_rest import perform
+from cutwater.store.perform import MemberlessPerformer
 from cutwater.store.status import Status
 from cutwater.store.stores import Store
 
@@ -84,29 +85,35 @@ class Observer:
         journal = Journal()
         catch_up = CatchUp(journal, self.members(), ReplayConfig(), SMALL_GAP, _now_ms)
         procedure = catch_up.run()
+        performer = MemberlessPerformer(store)
         answer: Any = None
         while True:
             try:
                 effect = procedure.send(answer)
             except StopIteration:
                 return journal
-            answer = self._perform(store, effect)
+            answer = self._perform(performer, effect)
             for sender, message in self._take():
                 catch_up.on_message(sender, message)
             if catch_up.session is not None:
                 self._tell(str(catch_up.session.progress()))
 
-    def _perform(self, store: Store, effect: fx.Effect) -> Any:
-        if isinstance(effect, fx.Send):
-            assert effect.to is not None
-            return self.links.send(effect.to, effect.message)
-        if isinstance(effect, fx.Wait):
-            self._news.wait(effect.ms / 1000)
-            return None
-        try:
-            return perform(store, effect)
-        except OSError:
-            return fx.FAILED
+    def _perform(self, performer: Performer, effect: fx.Effect) -> Any:
+        match effect:
+            case fx.Send():
+                assert effect.to is not None
+                return self.links.send(effect.to, effect.message)
+            case fx.Wait():
+                self._news.wait(effect.ms / 1000)
+                return None
+            case fx.Sleep():
+                time.sleep(effect.ms / 1000)
+                return None
+            case _:
+                try:
+                    return perform(performer, effect)
+                except OSError:
+                    return fx.FAILED
 
     def _on_message(self, sender: str, message: Any) -> None:
         if not isinstance(message, Heartbeat):

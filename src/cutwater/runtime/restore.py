@@ -12,15 +12,8 @@ from cutwater.protocol.base.records import Checkpoint, JournalState, Topology, e
 from cutwater.protocol.base.wire import Request, RequestKind
 from cutwater.protocol.member.journal import timeline
 from cutwater.runtime.mailbox import answered, new_id
-from cutwater.store.at_rest import (
-    Find,
-    History,
-    carry_out,
-    manifest_of,
-    missing_objects,
-    read_journal,
-    resolve,
-)
+from cutwater.store.at_rest import carry_out, manifest_of, missing_objects, read_journal, resolve
+from cutwater.store.perform import Find, History
 from cutwater.store.stores import Store
 
 

@@ -49,7 +49,7 @@ class Wanted(NamedTuple):
 
     actor: Actor
     token: int
-    effect: fx.Effect
+    effect: fx.AnyOperation
 
 
 class Raised:
@@ -71,12 +71,12 @@ class Shell:
     def __init__(
         self,
         member: Member,
-        perform: Callable[[fx.Effect], Any],
+        perform: Callable[[fx.AnyOperation], Any],
         send: Callable[[fx.Send], None],
         on_ended: Callable[[str], None],
         after_step: Task,
         on_failure: Callable[[BaseException], None],
-        apart: Callable[[fx.Effect], str | None] = lambda effect: None,
+        apart: Callable[[fx.AnyOperation], str | None] = lambda effect: None,
     ) -> None:
         self.member = member
         self.actors: dict[str, Actor] = {}
@@ -268,7 +268,7 @@ class Shell:
                 effect = procedure.throw(answer.error)
             else:
                 effect = procedure.send(answer)
-            while type(effect) is fx.Send:
+            while isinstance(effect, fx.Send):
                 self._send(effect)
                 effect = procedure.send(None)
         except StopIteration:
@@ -308,7 +308,7 @@ class Shell:
         if following is not None:
             self._guarded(partial(self._hand_over, following))
 
-    def _answer(self, effect: fx.Effect) -> Any:
+    def _answer(self, effect: fx.AnyOperation) -> Any:
         """An error of storage says nothing, so it is `FAILED`; what a retry cannot help is raised."""
         try:
             return self._perform(effect)

@@ -6,7 +6,7 @@ yield and resumes them with the answers. A crash is that they are never resumed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.errors import GraphChanged, PeerError
@@ -23,9 +23,6 @@ from cutwater.store.recording import Recorder
 
 if TYPE_CHECKING:
     from cutwater.sim.world import World
-
-
-INLINE = {fx.Send, fx.ReadPrepared, fx.StartQuery}
 
 
 class SimWord:
@@ -68,7 +65,7 @@ class Actor:
         self.token = 0
         self.waiting = False
         self.poked = False
-        self.asked: tuple[fx.Effect, int] | None = None
+        self.asked: tuple[fx.AnyOperation, int] | None = None
         """What is under way and is to be recorded, and how far the journal was known when it began."""
 
 
@@ -153,7 +150,7 @@ class Process:
         send = actor.procedure.send
         try:
             effect: fx.Effect | None = send(answer)
-            while type(effect) in INLINE:
+            while isinstance(effect, (fx.Send, fx.ReadPrepared, fx.StartQuery)):
                 effect = send(self._perform_inline(effect))
         except StopIteration:
             self.actors.pop(actor.name, None)
@@ -197,32 +194,35 @@ class Process:
                 self.leaving = True
                 self.world.chaos.ends(self, "superseded")
 
-    def _perform(self, actor: Actor, effect: fx.Effect) -> None:
-        kind = type(effect)
-        if kind is fx.Wait:
-            if actor.poked:
-                actor.poked = False
-                self.resume_later(1, actor, None)
-            else:
-                actor.waiting = True
-                self.resume_later(effect.ms, actor, None)  # type: ignore[union-attr]
-        elif kind is fx.Sleep:
-            self.resume_later(effect.ms, actor, None)  # type: ignore[union-attr]
-        else:
-            if self.recorder is not None:
-                actor.asked = effect, self.recorder.knows
-            self.world.io.perform(self, actor, effect)
+    def _perform(self, actor: Actor, effect: fx.AnyOperation | fx.Sleep | fx.Wait) -> None:
+        match effect:
+            case fx.Wait():
+                if actor.poked:
+                    actor.poked = False
+                    self.resume_later(1, actor, None)
+                else:
+                    actor.waiting = True
+                    self.resume_later(effect.ms, actor, None)
+            case fx.Sleep():
+                self.resume_later(effect.ms, actor, None)
+            case _:
+                if self.recorder is not None:
+                    actor.asked = effect, self.recorder.knows
+                self.world.io.perform(self, actor, effect)
 
-    def _perform_inline(self, effect: fx.Effect | None) -> Any:
+    def _perform_inline(self, effect: fx.Send | fx.ReadPrepared | fx.StartQuery) -> Any:
         """What is answered at once: nothing else can happen in between."""
-        if isinstance(effect, fx.Send):
-            if self.recorder is not None:
-                self.recorder.sent(effect)
-            return self.world.network.send(self, effect.to, effect.message)
-        if isinstance(effect, fx.ReadPrepared):
-            return self.world.read_prepared(effect)
-        assert isinstance(effect, fx.StartQuery)
-        return self._start_query(effect)
+        match effect:
+            case fx.Send():
+                if self.recorder is not None:
+                    self.recorder.sent(effect)
+                return self.world.network.send(self, effect.to, effect.message)
+            case fx.ReadPrepared():
+                return self.world.io.read_prepared(effect)
+            case fx.StartQuery():
+                return self._start_query(effect)
+            case _:
+                assert_never(effect)
 
     # --- queries --------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame
 from cutwater.plan.build import BuiltStage
 from cutwater.protocol.base.barrier import Flags
 from cutwater.protocol.base.durations import seconds
+from cutwater.protocol.base.effects import StartQuery
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.member import channel
 from cutwater.protocol.member.journal import Fate, fate
@@ -71,6 +72,8 @@ class StageHost:
         self._in_batch = False
         self._asks_spark = False
         self._incarnation = 0
+        self._current: tuple[Stage | None, int, int] = None, 0, 0
+        """The stage, its generation and its incarnation, as of the last step of the protocol."""
         self._available_now = False
         self._hurries = False
         """Whether the query has a quick trigger instead of its own, for the sake of a drain."""
@@ -85,23 +88,24 @@ class StageHost:
 
     # --- starting and stopping, in threads of the pool -------------------------------------------------
 
-    def start(self, generation: int, incarnation: int) -> None:
+    def start(self, operation: StartQuery) -> None:
         """Starts the query in its incarnation's folder, after its predecessor has ended."""
         try:
-            self._start(generation, incarnation)
+            self._start(operation)
         except Exception as error:
             if is_spark_gone(error):  # which is no trouble with the store, and does not pass
                 raise UserError(spark_is_gone(error)) from error
             raise
 
-    def _start(self, generation: int, incarnation: int) -> None:
+    def _start(self, operation: StartQuery) -> None:
+        generation, incarnation = operation.generation, operation.incarnation
         with self._lock:
             self._stop_query()
-            runtime, stage = self.runtime, self.runtime.member.stages.get(self.name)
-            if stage is None or stage.incarnation != incarnation or self._closed:
+            runtime, (stage, *current) = self.runtime, self._current
+            if stage is None or current != [generation, incarnation] or self._closed:
                 return
             definition = self.built.definition
-            self._open_feeds(stage)
+            self._open_feeds(operation)
             prefix = f"stages/{self.name}/{generation}/spark/{incarnation}"
             self.writer = BatchWriter(
                 runtime.store, self.name, generation, incarnation,
@@ -144,6 +148,7 @@ class StageHost:
 
     def end(self) -> None:
         """Its stage is of a generation that is over: the query must not go on."""
+        self._current = None, 0, 0
         writer = self.writer
         self.runtime.shell.work(lambda: self._end(writer))
 
@@ -282,6 +287,7 @@ class StageHost:
 
     def attend(self, stage: Stage) -> None:
         """Brings feeds up to date and sees to drains."""
+        self._current = stage, stage.generation, stage.incarnation
         if stage.phase in (StagePhase.STOPPED, StagePhase.FENCED):
             if self.query is not None:
                 self.end()
@@ -356,11 +362,11 @@ class StageHost:
 
     # --- feeds ----------------------------------------------------------------------------------------
 
-    def _open_feeds(self, stage: Stage) -> None:
+    def _open_feeds(self, operation: StartQuery) -> None:
         """New feeds for a new incarnation, which begins where the stage's log says."""
         max_rows = self.built.definition.max_rows
         for name, source in self.built.channels.items():
-            source.feed = Feed(name, stage.log.state.consumed.get(name, -1), max_rows, stage.incarnation)
+            source.feed = Feed(name, operation.consumed.get(name, -1), max_rows, operation.incarnation)
         self.feeds = {name: source.feed for name, source in self.built.channels.items()}
         self._seen = ()
 

@@ -35,6 +35,7 @@ T = TypeVar("T")
 Names = list[str]
 NameLists = list[list[str]]
 Contents = list[bytes | None]
+Checksums = list[str | None]
 
 URL_FORMS = "a folder, file:///folder, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix"
 _BUCKET_SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "memory")
@@ -102,6 +103,9 @@ class Store(Protocol):
         """SHA-256 of the contents in hex, `None` if there is no such object. Makes the object durable first,
         whoever wrote it: who asks is about to rely on it."""
 
+    def checksum_many(self, names: Sequence[str]) -> Checksums:
+        """What `checksum` gives for each name, side by side."""
+
     def path(self, name: str) -> Path | None:
         """The object's file, if this store is a local folder."""
 
@@ -124,6 +128,11 @@ def open_store(url: str, *, create: bool = False) -> Store:
     if parts.scheme not in _BUCKET_SCHEMES:
         raise StoreError(f"{url} is not a kind of store that Cutwater knows; give {URL_FORMS}")
     return _open_bucket(url, create)
+
+
+def _checksums(store: Store, names: Sequence[str]) -> Checksums:
+    with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
+        return list(pool.map(store.checksum, names))
 
 
 def _check_name(name: str) -> str:
@@ -253,6 +262,9 @@ class LocalStore:
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             self._check_root()
             return None
+
+    def checksum_many(self, names: Sequence[str]) -> Checksums:
+        return _checksums(self, names)
 
     def path(self, name: str) -> Path:
         return self.root / _check_name(name)
@@ -467,6 +479,9 @@ class ObjectStore:
                 _check_bucket(error)
                 return None
         return digest.hexdigest()
+
+    def checksum_many(self, names: Sequence[str]) -> Checksums:
+        return _checksums(self, names)
 
     def path(self, name: str) -> None:
         return None

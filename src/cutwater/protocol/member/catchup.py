@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from cutwater.protocol.base.effects import FAILED, Procedure, Read, ReadMany, Send, Wait, insist
+from cutwater.protocol.base.effects import FAILED, Procedure, Read, ReadMany, Send, Wait, ask, insist
 from cutwater.protocol.base.log import MAX_READ, entries_after, entry_name, follow, newest_snapshot
 from cutwater.protocol.base.records import JOURNAL, JournalBody
 from cutwater.protocol.member.journal import Journal
@@ -158,7 +158,7 @@ class CatchUp:
         names = tuple(
             entry_name(view.prefix, index) for index in range(first, min(last, first + MAX_READ) + 1)
         )
-        answers = yield ReadMany(names)
+        answers = yield from ask(ReadMany(names))
         if answers is FAILED:
             return session.on_store_failed(action.request_id, "the store did not answer", self._now_ms())
         for data in answers:

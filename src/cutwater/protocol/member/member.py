@@ -23,6 +23,7 @@ from cutwater.protocol.base.effects import (
     Procedure,
     Send,
     Wait,
+    ask,
 )
 from cutwater.protocol.base.errors import GraphChanged, StoreError, UserError
 from cutwater.protocol.base.failures import FailureReason
@@ -436,8 +437,7 @@ class Member:
         copy_to = None
         if begun.flags & Flags.FULL_SNAPSHOT:
             copy_to = f"{checkpoint_prefix(begun.epoch, begun.checkpoint_id)}state/{name}/"
-        find = FindState(name, begun.generation, at.incarnation, at.batch, copy_to)
-        files = yield find
+        files = yield from ask(FindState(name, begun.generation, at.incarnation, at.batch, copy_to))
         if files is FAILED:
             return None
         if files is None:
