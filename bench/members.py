@@ -17,22 +17,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import assert_never
 
 import msgspec
 
 from bench.ports import free_endpoints
 from cutwater.cluster.config import ClusterConfig
-from cutwater.cluster.links import Heard, Links
+from cutwater.cluster.links import Heard, Hint, Links
 from cutwater.cluster.zenoh_kv import ZenohKv
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.performer import Incarnations, StoredFiles, perform
 from cutwater.protocol.base.records import Prepared, StageSpec, Topology
-from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, LogGrown, Phase, Reply
+from cutwater.protocol.base.replay_wire import AskRange, Compacted, EntriesChunk, FetchEntries, HaveRange
+from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, LogGrown, Phase, Reply, Request
 from cutwater.protocol.leader.coordinator_actions import CoordinatorConfig
 from cutwater.protocol.leader.leader import Leader, LeaderConfig
 from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.member import Member
-from cutwater.protocol.replay.messages import Message as ReplayMessage
 from cutwater.runtime.shell import Shell
 from cutwater.runtime.words import LocalWord
 from cutwater.store.perform import MemberlessPerformer
@@ -141,8 +142,12 @@ class Process:
                 self._member.on_log_grown(message)
             case Ack():
                 self._leader.on_message(message)
-            case _ if isinstance(message, ReplayMessage):
+            case AskRange() | FetchEntries() | HaveRange() | EntriesChunk() | Compacted():
                 self._member.on_replay(sender, message)
+            case Request() | Reply() | Hint():
+                pass
+            case _:
+                assert_never(message)
 
 
 @contextmanager

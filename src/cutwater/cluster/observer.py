@@ -16,12 +16,12 @@ import msgspec
 
 from cutwater.cluster.config import ClusterConfig
 from cutwater.cluster.kv import COMMAND
-from cutwater.cluster.links import Links
+from cutwater.cluster.links import Heard, Links
 from cutwater.cluster.zenoh_kv import ZenohKv
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.performer import Performer, perform
-from cutwater.protocol.base.wire import Heartbeat
+from cutwater.protocol.base.replay_wire import Message as ReplayMessage
 from cutwater.protocol.member.catchup import CatchUp
 from cutwater.protocol.member.journal import Journal
 from cutwater.protocol.replay.messages import ReplayConfig
@@ -40,7 +40,7 @@ class Observer:
     def __init__(self, config: ClusterConfig, pipeline: str, tell: Callable[[str], None]) -> None:
         self._tell = tell
         self._news = Event()
-        self._heard: list[tuple[str, Any]] = []
+        self._heard: list[tuple[str, ReplayMessage]] = []
         self.name = f"{COMMAND}{uuid.uuid4().hex[:8]}"
         self.links = Links(ZenohKv(config, pipeline, self.name, "1", tell), tell)
         self.links.start(self._on_message)
@@ -115,12 +115,13 @@ class Observer:
                 except OSError:
                     return fx.FAILED
 
-    def _on_message(self, sender: str, message: Any) -> None:
-        if not isinstance(message, Heartbeat):
+    def _on_message(self, sender: str, message: Heard) -> None:
+        """Of what members say, it is told what they answer: the rest is for other members."""
+        if isinstance(message, ReplayMessage):
             self._heard.append((sender, message))
         self._news.set()
 
-    def _take(self) -> list[tuple[str, Any]]:
+    def _take(self) -> list[tuple[str, ReplayMessage]]:
         self._news.clear()
         heard, self._heard = self._heard, []
         return heard

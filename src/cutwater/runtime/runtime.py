@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from threading import Event
-from typing import Any
+from typing import assert_never
 
 import msgspec
 
-from cutwater.cluster.links import Hint, Links
+from cutwater.cluster.links import Heard, Hint, Links
 from cutwater.plan.build import Built
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.errors import CutwaterError, StoreError, UserError
 from cutwater.protocol.base.performer import perform
 from cutwater.protocol.base.records import JournalState
+from cutwater.protocol.base.replay_wire import AskRange, Compacted, EntriesChunk, FetchEntries, HaveRange
 from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, LogGrown, Reply, Request
 from cutwater.protocol.leader.leader import Leader, LeaderConfig, LeaderPhase
 from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.member import Member
-from cutwater.protocol.replay.messages import AskRange, Compacted, EntriesChunk, FetchEntries, HaveRange
 from cutwater.runtime.effects import MemberPerformer
 from cutwater.runtime.mailbox import Mailbox
 from cutwater.runtime.reporter import Reporter
@@ -284,7 +284,7 @@ class Runtime:
         elif isinstance(message, Ack):
             self._acknowledge(effect.to, message)
         else:
-            failpoints.reach("announcement", getattr(getattr(message, "phase", None), "value", ""))
+            failpoints.reach("announcement", message.phase.value if isinstance(message, Announcement) else "")
             self.links.send(effect.to, message)
 
     def _acknowledge(self, to: str | None, ack: Ack) -> None:
@@ -301,10 +301,10 @@ class Runtime:
         if first:
             failpoints.reach("after part")
 
-    def _on_message(self, sender: str, message: Any) -> None:
+    def _on_message(self, sender: str, message: Heard) -> None:
         self.shell.call(lambda: self._take(sender, message))
 
-    def _take(self, sender: str, message: Any) -> None:
+    def _take(self, sender: str, message: Heard) -> None:
         """A message of another member, in a turn of the shell."""
         if isinstance(message, Hint):
             self.mailbox.look()
@@ -324,6 +324,10 @@ class Runtime:
                 self.leader.on_message(message)
             case AskRange() | FetchEntries() | HaveRange() | EntriesChunk() | Compacted():
                 self.member.on_replay(sender, message)
+            case Request() | Reply():
+                pass  # they travel through the store
+            case _:
+                assert_never(message)
 
     def _look_for_twin(self) -> None:
         boots = self.links.alive().get(self.member.name, ())

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.log import LogView, entry_name
+from cutwater.protocol.base.replay_wire import Message as ReplayMessage
+from cutwater.protocol.base.replay_wire import encode as encode_replay
 from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, Phase, Reply, encode
-from cutwater.protocol.replay.messages import Message as ReplayMessage
-from cutwater.protocol.replay.messages import encode as encode_replay
+from cutwater.protocol.base.wire import Message as WireMessage
 
 if TYPE_CHECKING:
     from cutwater.sim.process import Process
@@ -25,7 +26,7 @@ class Network:
         self.blocked: set[tuple[str, str]] = set()
         self.old_acks: dict[str, Ack] = {}
 
-    def send(self, sender: Process, to: str | None, message: Any) -> None:
+    def send(self, sender: Process, to: str | None, message: WireMessage | ReplayMessage) -> None:
         world = self.world
         world.oracle.sending(sender, message)
         if isinstance(message, Reply):
@@ -56,7 +57,7 @@ class Network:
         world = self.world
         last = world.oracle.ledger.last
         term = world.oracle.ledger.term + world.rng.randint(0, 50)
-        message: Any = Heartbeat("stranger", "stranger", term, last)
+        message: WireMessage = Heartbeat("stranger", "stranger", term, last)
         if last and world.rng.random() < 0.5:
             newest = r.JOURNAL.open(world.store.objects[entry_name(r.JOURNAL_PREFIX, last)])
             view: LogView[r.JournalBody] = LogView(r.JOURNAL_PREFIX, r.JOURNAL, r.Snapshot, lambda *_: None)

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.errors import GraphChanged, PeerError
-from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, LogGrown, decode
+from cutwater.protocol.base.replay_wire import AskRange, Compacted, EntriesChunk, FetchEntries, HaveRange
+from cutwater.protocol.base.replay_wire import decode as decode_replay
+from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, LogGrown, Reply, decode
 from cutwater.protocol.base.wire import Request as WireRequest
 from cutwater.protocol.leader.leader import Leader, LeaderPhase
 from cutwater.protocol.member.injector import Counters, Request
 from cutwater.protocol.member.member import Member
 from cutwater.protocol.member.stage import QueryEnd, Stage, StagePhase
-from cutwater.protocol.replay.messages import AskRange, Compacted, EntriesChunk, FetchEntries, HaveRange
-from cutwater.protocol.replay.messages import decode as decode_replay
 from cutwater.sim.spark import GoneForZombie, Query
 from cutwater.store.recording import Recorder
 
@@ -261,6 +261,10 @@ class Process:
                 self.member.on_log_grown(message)
             case Ack() | WireRequest():
                 self.leader.on_message(message)
+            case Reply():
+                pass  # it goes to whoever asked, not to a member
+            case _:
+                assert_never(message)
         woken, self.member.woken = self.member.woken, []
         for name in woken:
             self.poke(name)

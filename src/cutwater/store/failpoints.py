@@ -11,8 +11,19 @@ from __future__ import annotations
 import os
 import signal
 from threading import Lock
+from typing import assert_never
 
-from cutwater.protocol.base.records import JOURNAL, JOURNAL_PREFIX, MARK_PREFIX, STAGE
+from cutwater.protocol.base.records import (
+    JOURNAL,
+    JOURNAL_PREFIX,
+    MARK_PREFIX,
+    STAGE,
+    BarrierAt,
+    Batch,
+    Open,
+    StageBody,
+    StageSnapshot,
+)
 
 _WANTED = os.environ.get("CUTWATER_KILL_AT", "")
 _SIGNAL = signal.Signals[os.environ.get("CUTWATER_KILL_WITH", "SIGKILL")]
@@ -44,9 +55,21 @@ def place_of(name: str, data: bytes) -> tuple[str, str]:
     if name.startswith(JOURNAL_PREFIX):
         return "journal entry", type(JOURNAL.open(data).entry.body).__name__.upper()
     if name.startswith("stages/"):
-        body = STAGE.open(data).entry.body
-        kinds = {"Batch": "batch entry", "BarrierAt": "barrier entry", "Open": "open entry"}
-        return kinds.get(type(body).__name__, "stage snapshot"), name.split("/")[1]
+        return _kind_of(STAGE.open(data).entry.body), name.split("/")[1]
     if name.startswith(MARK_PREFIX):
         return "mark", name.split("/")[1]
     return ("manifest", "") if name.endswith("manifest.json") else ("object", "")
+
+
+def _kind_of(body: StageBody) -> str:
+    match body:
+        case Open():
+            return "open entry"
+        case Batch():
+            return "batch entry"
+        case BarrierAt():
+            return "barrier entry"
+        case StageSnapshot():
+            return "stage snapshot"
+        case _:
+            assert_never(body)

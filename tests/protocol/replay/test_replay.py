@@ -14,27 +14,29 @@ import pytest
 
 from cutwater.protocol.base.chain import GENESIS, Codec, Entry, Sealed
 from cutwater.protocol.base.errors import IllegalStep, PeerError, StoreError, UserError
+from cutwater.protocol.base.replay_wire import (
+    AskRange,
+    Compacted,
+    EntriesChunk,
+    FetchEntries,
+    HaveRange,
+    Message,
+    decode,
+    encode,
+)
 from cutwater.protocol.replay import ReplayPhase, ReplaySession
 from cutwater.protocol.replay.messages import (
     Action,
     Anchor,
     AnchorAt,
     Ask,
-    AskRange,
-    Compacted,
     Deliver,
     Done,
-    EntriesChunk,
     Failed,
     Fetch,
-    FetchEntries,
     FetchFromStore,
-    HaveRange,
-    Message,
     Progress,
     ReplayConfig,
-    decode,
-    encode,
 )
 from cutwater.protocol.replay.provider import Provider
 

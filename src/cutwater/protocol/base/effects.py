@@ -26,6 +26,8 @@ from typing import Any, Final, Generic, Literal, TypeVar, cast
 import msgspec
 
 from cutwater.protocol.base.records import Prepared, StageReport
+from cutwater.protocol.base.replay_wire import Message as ReplayMessage
+from cutwater.protocol.base.wire import Message as WireMessage
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -138,7 +140,7 @@ class Send(msgspec.Struct, frozen=True):
     """Hands a message to another member, or to all if `to` is `None`. It may be lost. Answers nothing."""
 
     to: str | None
-    message: Any
+    message: WireMessage | ReplayMessage
 
 
 # --- tables ---------------------------------------------------------------------------------------------

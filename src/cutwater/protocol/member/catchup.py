@@ -8,10 +8,19 @@ which hashes to believe (see `replay/`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import assert_never
 
 from cutwater.protocol.base.effects import FAILED, Procedure, Read, ReadMany, Send, Wait, ask, insist
 from cutwater.protocol.base.log import MAX_READ, entries_after, entry_name, follow, newest_snapshot
 from cutwater.protocol.base.records import JOURNAL, JournalBody
+from cutwater.protocol.base.replay_wire import (
+    AskRange,
+    Compacted,
+    EntriesChunk,
+    FetchEntries,
+    HaveRange,
+    Message,
+)
 from cutwater.protocol.member.journal import Journal
 from cutwater.protocol.replay import ReplaySession
 from cutwater.protocol.replay.messages import (
@@ -19,17 +28,11 @@ from cutwater.protocol.replay.messages import (
     Anchor,
     AnchorAt,
     Ask,
-    AskRange,
-    Compacted,
     Deliver,
     Done,
-    EntriesChunk,
     Failed,
     Fetch,
-    FetchEntries,
     FetchFromStore,
-    HaveRange,
-    Message,
     ReplayConfig,
 )
 
@@ -143,8 +146,10 @@ class CatchUp:
                 return (yield from self._from_store(session, action))
             case AnchorAt():
                 return (yield from self._from_store(session, action))
+            case Done() | Failed():
+                pass  # the loop ends
             case _:
-                pass
+                assert_never(action)
         return []
 
     def _from_store(

@@ -40,6 +40,8 @@ from cutwater.protocol.base.records import (
     encode,
     manifest_name,
 )
+from cutwater.protocol.base.replay_wire import AskRange, FetchEntries
+from cutwater.protocol.base.replay_wire import Message as ReplayMessage
 from cutwater.protocol.base.transitions import Table
 from cutwater.protocol.base.watermark import UNKNOWN, lowest
 from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, LogGrown, Phase
@@ -50,8 +52,6 @@ from cutwater.protocol.member.journal import Journal
 from cutwater.protocol.member.publish import begin, duties, perform, read_manifest
 from cutwater.protocol.member.stage import QueryEnd, Stage, StagePhase
 from cutwater.protocol.member.stage_log import StageLog
-from cutwater.protocol.replay.messages import AskRange, FetchEntries
-from cutwater.protocol.replay.messages import Message as ReplayMessage
 
 T = TypeVar("T")
 

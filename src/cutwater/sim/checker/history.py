@@ -7,6 +7,7 @@ again.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import assert_never
 
 from cutwater.protocol.base import records as r
 from cutwater.sim.checker.evidence import At, Findings, Log, Variant
@@ -146,7 +147,7 @@ class Reader:
             case r.Snapshot():
                 self._compare(body.state)
             case _:
-                pass
+                assert_never(body)
 
     # --- who writes -----------------------------------------------------------------------------------
 
