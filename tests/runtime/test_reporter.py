@@ -35,7 +35,9 @@ def test_the_status_is_made_between_two_turns(tmp_path: Path) -> None:
         assert found == []
         go_on.set()
         looking.join(10)
-        assert [(status.state, status.stages[0].state) for status in found] == [("running", "running")]
+        (status,) = found
+        assert status.state == "running"
+        assert status.stages[0].state != "waiting"
 
 
 def test_a_member_that_has_stopped_can_still_say_how_it_ended(tmp_path: Path) -> None:

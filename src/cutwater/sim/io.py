@@ -272,8 +272,8 @@ class Io(StorePerformer):
         prefix = f"stages/{operation.stage}/{operation.generation}/"
         data = [_data(name) for name in self.world.store.list(f"{prefix}data/")]
         states = [_state(name) for name in self.world.store.list(f"{prefix}spark/")]
-        newest = max((state.incarnation for state in states), default=0)
-        return data, [_unmarked(state) if state.incarnation < newest else state for state in states]
+        known = [state for state in states if state.incarnation <= operation.incarnation]
+        return data, [_unmarked(s) if s.incarnation < operation.incarnation else s for s in known]
 
 
 def _unmarked(state: Stored) -> Stored:

@@ -117,7 +117,7 @@ class Reader:
         self._findings.wrong(rule, f"journal entry {self._index}: {what}", *more, *self._lines)
 
     def _entry(self, variant: Variant) -> None:
-        body = variant.entry.body
+        body: r.JournalBody = variant.entry.body
         if isinstance(body, r.Snapshot) and not self._sure:
             self._load(body.state)
             self._leader = None

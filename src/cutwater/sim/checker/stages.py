@@ -42,7 +42,7 @@ class StageReader:
         self.findings.wrong(rule, f"{self.log.name}: {what}", *lines)
 
     def _entry(self, index: int, variant: Variant) -> None:
-        body = variant.entry.body
+        body: r.StageBody = variant.entry.body
         if isinstance(body, r.Open):
             if body.incarnation != index:
                 self._wrong(
