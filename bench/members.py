@@ -15,26 +15,38 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import assert_never
 
 import msgspec
 
 from bench.ports import free_endpoints
 from cutwater.cluster.config import ClusterConfig
-from cutwater.cluster.links import Heard, Links
+from cutwater.cluster.links import Heard, Hint, Links
 from cutwater.cluster.zenoh_kv import ZenohKv
 from cutwater.protocol.base import effects as fx
-from cutwater.protocol.base.records import StageSpec, Topology
-from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, LogGrown, Phase, Reply
+from cutwater.protocol.base.performer import Incarnations, StoredFiles, perform
+from cutwater.protocol.base.records import Prepared, StageSpec, Topology
+from cutwater.protocol.base.replay_wire import AskRange, Compacted, EntriesChunk, FetchEntries, HaveRange
+from cutwater.protocol.base.wire import (
+    Ack,
+    Announcement,
+    Heartbeat,
+    LogGrown,
+    Phase,
+    Reply,
+    Request,
+    SourcesDone,
+)
 from cutwater.protocol.leader.coordinator_actions import CoordinatorConfig
 from cutwater.protocol.leader.leader import Leader, LeaderConfig
 from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.member import Member
-from cutwater.protocol.replay.messages import Message as ReplayMessage
 from cutwater.runtime.shell import Shell
 from cutwater.runtime.words import LocalWord
 from cutwater.store.local import LocalStore
+from cutwater.store.perform import MemberlessPerformer
 
 TIMEOUT_MS = 2_000
 POLL_MS = 1_000
@@ -52,13 +64,35 @@ class Config(msgspec.Struct):
     interval_ms: int
 
 
+class BatchlessPerformer(MemberlessPerformer):
+    """Performs the operations of a member whose queries never have a batch."""
+
+    def list_folders(self, operation: fx.ListFolders) -> Incarnations:
+        return []
+
+    def make_folder(self, operation: fx.MakeFolder) -> fx.Done:
+        return fx.DONE
+
+    def start_query(self, operation: fx.StartQuery) -> None:
+        return None
+
+    def read_prepared(self, operation: fx.ReadPrepared) -> Prepared | None:
+        return None
+
+    def find_state(self, operation: fx.FindState) -> dict[str, str] | None:
+        return {}
+
+    def find_stored(self, operation: fx.FindStored) -> StoredFiles:
+        return [], []
+
+
 class Process:
     """One member, put together."""
 
     def __init__(self, config: Config) -> None:
         topology = Topology({f"stage_{m}": StageSpec(f"stage_{m}", (), m) for m in config.members})
         boot = f"b{os.getpid()}"
-        store = self._store = LocalStore(Path(config.store))
+        performer = BatchlessPerformer(LocalStore(Path(config.store)))
         self._member = Member(config.name, boot, topology, MemberConfig(POLL_MS), LocalWord)
         coordinator = CoordinatorConfig(interval_ms=config.interval_ms, timeout_ms=60_000)
         self._leader = Leader(self._member, LeaderConfig(TIMEOUT_MS, TIMEOUT_MS // 3, coordinator))
@@ -66,23 +100,9 @@ class Process:
         cluster = ClusterConfig(listen=(config.listen,), peers=peers, secret="the members of a benchmark")
         self._links = Links(ZenohKv(cluster, "bench", config.name, boot))
         self._shell = Shell(
-            self._member, self._perform, self._send, lambda name: None, lambda: None, self._fail
+            self._member, partial(perform, performer), self._send, lambda name: None, lambda: None, self._fail
         )
         self._announced: dict[int, float] = {}
-        self._handlers: dict[type, Any] = {
-            fx.Create: lambda e: fx.CREATED if store.create(e.name, e.data) else fx.EXISTS,
-            fx.Read: lambda e: store.read(e.name),
-            fx.ReadMany: lambda e: store.read_many(e.names),
-            fx.List: lambda e: store.list(e.prefix, e.after),
-            fx.ListMany: lambda e: store.list_many(e.places),
-            fx.Delete: self._delete,
-            fx.ListFolders: lambda e: [],
-            fx.MakeFolder: lambda e: fx.DONE,
-            fx.StartQuery: lambda e: None,
-            fx.ReadPrepared: lambda e: None,
-            fx.FindState: lambda e: {},
-            fx.FindStored: lambda e: ([], []),
-        }
 
     def run(self) -> None:
         """Until the input ends."""
@@ -95,13 +115,6 @@ class Process:
         sys.stdin.read()
         self._shell.stop()
         self._links.close()
-
-    def _perform(self, effect: fx.Effect) -> Any:
-        return self._handlers[type(effect)](effect)
-
-    def _delete(self, effect: fx.Delete) -> fx.Answer:
-        self._store.delete(effect.names)
-        return fx.DONE
 
     def _fail(self, error: BaseException) -> None:
         print(f"{self._member.name}: {error!r}", file=sys.stderr, flush=True)
@@ -138,8 +151,14 @@ class Process:
                 self._member.on_log_grown(message)
             case Ack():
                 self._leader.on_message(message)
-            case _ if isinstance(message, ReplayMessage):
+            case AskRange() | FetchEntries() | HaveRange() | EntriesChunk() | Compacted():
                 self._member.on_replay(sender, message)
+            case SourcesDone():
+                self._leader.on_sources_done(message)
+            case Request() | Reply() | Hint():
+                pass
+            case _:
+                assert_never(message)
 
 
 @contextmanager

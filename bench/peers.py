@@ -22,7 +22,7 @@ from bench.ports import free_endpoints
 from cutwater.cluster.config import ClusterConfig
 from cutwater.cluster.links import Heard, Links
 from cutwater.cluster.zenoh_kv import ZenohKv
-from cutwater.protocol.replay.messages import AskRange, FetchEntries
+from cutwater.protocol.base.replay_wire import AskRange, FetchEntries
 from cutwater.protocol.replay.provider import Provider
 
 RAW = "bench/raw"

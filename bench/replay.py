@@ -25,19 +25,16 @@ import msgspec
 from bench import replay_net
 from bench.replay_log import CODEC, Body, make_log
 from cutwater.protocol.base.chain import Sealed, follows
+from cutwater.protocol.base.replay_wire import AskRange, EntriesChunk, FetchEntries, HaveRange
 from cutwater.protocol.replay import ReplaySession
 from cutwater.protocol.replay.messages import (
     Action,
     Anchor,
     AnchorAt,
     Ask,
-    AskRange,
     Deliver,
     Done,
-    EntriesChunk,
     Fetch,
-    FetchEntries,
-    HaveRange,
     ReplayConfig,
 )
 from cutwater.protocol.replay.provider import Provider

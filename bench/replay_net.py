@@ -15,19 +15,16 @@ from cutwater.cluster.config import ClusterConfig
 from cutwater.cluster.links import Heard, Links
 from cutwater.cluster.zenoh_kv import ZenohKv
 from cutwater.protocol.base.chain import Entry
+from cutwater.protocol.base.replay_wire import AskRange, EntriesChunk, FetchEntries, HaveRange
 from cutwater.protocol.replay import ReplaySession
 from cutwater.protocol.replay.messages import (
     Action,
     Anchor,
     AnchorAt,
     Ask,
-    AskRange,
     Deliver,
     Done,
-    EntriesChunk,
     Fetch,
-    FetchEntries,
-    HaveRange,
     ReplayConfig,
 )
 

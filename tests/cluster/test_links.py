@@ -11,6 +11,7 @@ import pytest
 from cutwater.cluster.kv import ClusterKv
 from cutwater.cluster.links import Hint, Links
 from cutwater.protocol.base.records import StageReport
+from cutwater.protocol.base.replay_wire import AskRange, Compacted, EntriesChunk, FetchEntries, HaveRange
 from cutwater.protocol.base.watermark import UNKNOWN
 from cutwater.protocol.base.wire import (
     Ack,
@@ -24,13 +25,6 @@ from cutwater.protocol.base.wire import (
     ack_key,
     announcement_key,
     encode,
-)
-from cutwater.protocol.replay.messages import (
-    AskRange,
-    Compacted,
-    EntriesChunk,
-    FetchEntries,
-    HaveRange,
 )
 from cutwater.protocol.replay.provider import Provider
 from tests.support.cluster_helpers import Cluster, InMemory, OverZenoh, eventually, sees_only

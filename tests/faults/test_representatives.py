@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cutwater.protocol.base import paths
-from cutwater.protocol.member.retention import Stored
+from cutwater.protocol.base.effects import Stored
 from cutwater.spark.checkpoint import incarnations as folders
 from cutwater.store.local import LocalStore
 from tests.faults.inputs import MATCHED, ORDERS, PAID_REVENUE, PAYMENTS

@@ -391,7 +391,7 @@ def sink_of(effect: fx.Effect) -> str | None:
 
 
 def publishes(sink: str, transaction: int = 1) -> fx.PublishTable:
-    return fx.PublishTable(sink, 0, transaction, ())
+    return fx.PublishTable(sink, 0, transaction, (), 1)
 
 
 def test_functions_that_never_return_keep_nobody_else_waiting() -> None:
@@ -505,3 +505,66 @@ def test_a_shell_ends_while_a_function_hangs_and_begins_no_other() -> None:
             thread.join(10)
             assert not thread.is_alive()
     assert said.empty()
+
+
+def test_who_looks_sees_nothing_of_a_turn_that_has_not_ended() -> None:
+    said: Said = SimpleQueue()
+    looked: Said = SimpleQueue()
+    begun, go_on = Event(), Event()
+
+    def task() -> None:
+        said.put("half")
+        begun.set()
+        go_on.wait(10)
+        said.put("done")
+
+    loop = shell(lambda operation: None)
+    loop.start()
+    loop.call(task)
+    assert begun.wait(10)
+    looking = Thread(target=lambda: looked.put(loop.look(said.qsize)))
+    looking.start()
+    with pytest.raises(Empty):
+        looked.get(timeout=0.2)
+    go_on.set()
+    assert looked.get(timeout=10) == 2
+    looking.join()
+    loop.stop()
+
+
+def test_who_has_the_turn_may_look_and_anybody_may_once_the_shell_has_stopped() -> None:
+    looked: Said = SimpleQueue()
+    loop = shell(lambda operation: None)
+    loop.start()
+    loop.call(lambda: looked.put(loop.look(lambda: "within")))
+    assert looked.get(timeout=10) == "within"
+    loop.stop()
+    assert loop.look(lambda: "after") == "after"
+
+
+def test_who_looks_hears_its_error_and_leaves_the_turn() -> None:
+    loop = shell(lambda operation: None)
+    with pytest.raises(ZeroDivisionError):
+        loop.look(lambda: 1 // 0)
+    other = Thread(target=lambda: loop.look(lambda: None))
+    other.start()
+    other.join(10)
+    assert not other.is_alive()
+
+
+def test_who_looks_does_not_wait_for_ever_for_a_turn_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cutwater.runtime.shell.LOOK_S", 0.05)
+    begun, go_on = Event(), Event()
+
+    def task() -> None:
+        begun.set()
+        go_on.wait(10)
+
+    loop = shell(lambda operation: None)
+    loop.start()
+    loop.call(task)
+    assert begun.wait(10)
+    with pytest.raises(TimeoutError, match=r"a turn has not ended within 0\.05 s"):
+        loop.look(lambda: None)
+    go_on.set()
+    loop.stop()

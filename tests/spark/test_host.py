@@ -523,22 +523,6 @@ def test_a_second_process_of_a_member_is_told_of_once(shop: Running) -> None:
     assert len([t for t in shop.told if "runs 2 times" in t]) == len(told) == 1
 
 
-def test_an_object_that_is_not_there_cannot_be_copied(shop: Running) -> None:
-    made = shop.start()
-    shop.store.create("a/1", b"x")
-    assert made._perform(fx.Copy("a/1", "b/1")) is fx.DONE
-    assert shop.store.read("b/1") == b"x"
-    assert made._perform(fx.Copy("a/2", "b/2")) is None
-
-
-def test_all_of_many_objects_are_deleted(shop: Running) -> None:
-    made = shop.start()
-    for number in range(3):
-        shop.store.create(f"a/{number}", b"x")
-    made._perform(fx.Delete(tuple(f"a/{number}" for number in range(3))))
-    assert shop.store.list("a/") == []
-
-
 def test_trouble_with_the_store_is_told_and_not_too_often(shop: Running) -> None:
     made = shop.start()
     shop.await_shown(3)
@@ -597,15 +581,8 @@ def test_a_host_that_was_closed_starts_nothing_more(shop: Running) -> None:
     shop.await_shown(3)
     hosting, stage = made.hosts["source"], made.member.stages["source"]
     shop.stop()
-    hosting.start(1, stage.incarnation)
+    hosting.start(fx.StartQuery("source", 1, stage.incarnation, {}))
     assert len(shop.source.queries) == 1
-
-
-def test_who_creates_an_object_second_is_told_so(shop: Running) -> None:
-    made = shop.start()
-    assert made._perform(fx.Create("a/1", b"x")) is fx.CREATED
-    assert made._perform(fx.Create("a/1", b"y")) is fx.EXISTS
-    assert shop.store.read("a/1") == b"x"
 
 
 def test_every_version_of_a_table_names_its_epoch(shop: Running) -> None:
@@ -621,25 +598,6 @@ def test_every_version_of_a_table_names_its_epoch(shop: Running) -> None:
         made.sinks["out"]._files.read(name) for name in made.sinks["out"]._files.list("_cutwater/versions/")
     ]
     assert [json.loads(data or b"")["epoch"] for data in found] == epochs
-
-
-def test_it_is_told_when_a_sink_cannot_go_back(shop: Running) -> None:
-    made = shop.start()
-    for can, version, told in ((False, 5, 1), (True, 5, 1), (False, None, 1)):
-        sink = SimpleNamespace(name="out", rewinds=can, rewind=lambda *_, version=version: version)
-        made.sinks = {"out": sink}  # type: ignore[dict-item]
-        assert made._perform(fx.RewindTable("out", 1, 2, 3, False)) == version
-        assert sum("sink 'out' cannot go back" in line for line in shop.told) == told
-
-
-def test_a_leader_asks_the_tables_of_its_own_sinks_and_of_those_of_others(
-    shop: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = shop.start()
-    made.sinks = {"own": SimpleNamespace(find=lambda transaction: transaction + 1)}  # type: ignore[dict-item]
-    monkeypatch.setattr(runtime, "find_version", lambda store, sink, transaction: (sink, transaction))
-    assert made._perform(fx.FindTableVersion("own", 5)) == 6
-    assert made._perform(fx.FindTableVersion("theirs", 5)) == ("theirs", 5)
 
 
 def test_only_stages_with_a_watermark_report_one(shop: Running) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from cutwater.cluster.opening import open_links
 from cutwater.protocol.base import effects as fx
+from cutwater.protocol.base.performer import Incarnations, StoredFiles, perform
 from cutwater.protocol.base.records import Prepared, SinkSpec, StagedFile, StageSpec, Topology
 from cutwater.protocol.base.watermark import NONE
 from cutwater.protocol.base.wire import Ack, LogGrown
@@ -28,8 +30,8 @@ from cutwater.runtime.words import LocalWord
 from cutwater.sim.checker import Report, check
 from cutwater.sim.store import SimTable, TableVersion
 from cutwater.store import recording as rec
-from cutwater.store.at_rest import perform
 from cutwater.store.local import LocalStore
+from cutwater.store.perform import MemberlessPerformer
 
 TOPOLOGY = Topology(
     {
@@ -40,7 +42,7 @@ TOPOLOGY = Topology(
 CONFIG = LeaderConfig(100, 50, CoordinatorConfig(interval_ms=40, retained=1))
 
 
-class Outside:
+class Outside(MemberlessPerformer):
     """What survives a process: the store, the table, and how far Spark had come."""
 
     def __init__(self, folder: Path) -> None:
@@ -49,34 +51,32 @@ class Outside:
         self.table = SimTable()
         self.prepared: dict[str, dict[int, Prepared]] = {"orders": {}, "paid": {}}
         self.folders: dict[str, list[int]] = {"orders": [], "paid": []}
+        super().__init__(
+            self.store, lambda sink, transaction: self.table.find(transaction), head=self.table.head
+        )
 
-    def perform(self, effect: fx.Effect) -> Any:
-        store, table = self.store, self.table
-        match effect:
-            case fx.Create() | fx.Read() | fx.ReadMany() | fx.List() | fx.ListMany():
-                return perform(store, effect)
-            case fx.Delete():
-                store.delete(effect.names)
-                return fx.DONE
-            case fx.ReadTable():
-                return table.head()
-            case fx.FindTableVersion():
-                return table.find(effect.transaction)
-            case fx.PublishTable():
-                table.versions.append(TableVersion(effect.transaction, {}))
-                return table.head().version
-            case fx.ListFolders():
-                return self.folders[effect.stage]
-            case fx.MakeFolder():
-                self.folders[effect.stage].append(effect.incarnation)
-                return fx.DONE
-            case fx.ReadPrepared():
-                return self.prepared[effect.stage].get(effect.batch)
-            case fx.FindState():
-                return {}
-            case fx.FindStored():
-                return [], []
+    def publish_table(self, operation: fx.PublishTable) -> int | None:
+        self.table.versions.append(TableVersion(operation.transaction, {}))
+        return self.table.head().version
+
+    def list_folders(self, operation: fx.ListFolders) -> Incarnations:
+        return self.folders[operation.stage]
+
+    def make_folder(self, operation: fx.MakeFolder) -> fx.Done:
+        self.folders[operation.stage].append(operation.incarnation)
+        return fx.DONE
+
+    def start_query(self, operation: fx.StartQuery) -> None:
         return None
+
+    def read_prepared(self, operation: fx.ReadPrepared) -> Prepared | None:
+        return self.prepared[operation.stage].get(operation.batch)
+
+    def find_state(self, operation: fx.FindState) -> dict[str, str] | None:
+        return {}
+
+    def find_stored(self, operation: fx.FindStored) -> StoredFiles:
+        return [], []
 
 
 class Running:
@@ -90,10 +90,8 @@ class Running:
         self.member = Member("main", boot, TOPOLOGY, config, LocalWord)
         self.leader = Leader(self.member, CONFIG)
         self.recorder = rec.from_environment(self.member)
-        perform, send = rec.watched(self.recorder, outside.perform, self._send)
-        self.shell = Shell(
-            self.member, perform, send, lambda name: None, self._run_queries, self.failures.append
-        )
+        act, send = rec.watched(self.recorder, partial(perform, outside), self._send)
+        self.shell = Shell(self.member, act, send, lambda name: None, self._run_queries, self.failures.append)
         self.shell.spawn("journal", self.member.follow_journal())
         self.shell.spawn("lead", self.leader.run())
         self.shell.spawn("beat", self.leader.beat())
@@ -209,7 +207,7 @@ def test_an_error_is_recorded_as_an_answer_that_says_nothing_and_goes_on(traced:
     for effect in (
         fx.Create("journal/1", b"{}"),
         fx.Delete(("a",)),
-        fx.PublishTable("t", 1, 2, ()),
+        fx.PublishTable("t", 1, 2, (), 1),
         fx.Read("x"),
     ):
         with pytest.raises(OSError, match="no route"):
@@ -253,7 +251,7 @@ def test_the_runtime_records_what_its_shell_performs_and_sends(
     for name in ("StageHost", "Mailbox", "Reporter"):
         monkeypatch.setattr(runtime, name, MagicMock())
     stages = {"orders": MagicMock(trigger_s=0.0), "paid": MagicMock(trigger_s=0.0)}
-    built: Any = SimpleNamespace(name="p", spark=None, topology=TOPOLOGY, sinks={}, stages=stages)
+    built: Any = SimpleNamespace(name="p", spark=MagicMock(), topology=TOPOLOGY, sinks={}, stages=stages)
     (tmp_path / "store").mkdir()
     settings = runtime.Settings(CONFIG, MemberConfig())
     links = open_links(None, "p", "main", "1", print)

@@ -17,6 +17,7 @@ from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.chain import digest
 from cutwater.protocol.base.errors import CutwaterError
+from cutwater.protocol.base.performer import perform
 from cutwater.protocol.base.watermark import NONE, UNKNOWN, Watermark
 from cutwater.protocol.base.wire import Request, RequestKind
 from cutwater.protocol.leader.coordinator_actions import CoordinatorConfig
@@ -33,6 +34,8 @@ from cutwater.sim.process import Process
 from cutwater.sim.store import SimTable
 from cutwater.sim.topology import Model, StageModel
 from cutwater.sim.world import World
+from cutwater.store.perform import MemberlessPerformer
+from tests.support.driver import Objects
 
 # --- topologies -------------------------------------------------------------------------------------------
 
@@ -291,7 +294,7 @@ class Version(msgspec.Struct, frozen=True):
     files: tuple[str, ...]
 
 
-class Desk:
+class Desk(Objects):
     """A store with tables, which performs one procedure's effects one after the other.
 
     `before` is called with each effect before it is performed: a test moves the world there. `lose` holds
@@ -300,13 +303,14 @@ class Desk:
     """
 
     def __init__(self, *sinks: str) -> None:
-        self.objects: dict[str, bytes] = {}
+        super().__init__({})
         self.tables = {sink: [Version(0, ())] for sink in sinks}
         self.oldest = dict.fromkeys(sinks, 0)
         self.forgetful: set[str] = set()
         self.done: list[fx.Effect] = []
         self.before: Callable[[fx.Effect], None] | None = None
         self.lose: list[type] = []
+        self._performer = DeskPerformer(self)
 
     def run(self, procedure: fx.Procedure[Any], crash_after: int | None = None, limit: int = 500) -> Any:
         """Drives a procedure to its end; `crash_after` that many effects it is never resumed again."""
@@ -333,54 +337,16 @@ class Desk:
         return answer
 
     def _answer(self, effect: fx.Effect) -> Any:
-        match effect:
-            case fx.Create():
-                if effect.name in self.objects:
-                    return fx.EXISTS
-                self.objects[effect.name] = effect.data
-                return fx.CREATED
-            case fx.Read():
-                return self.objects.get(effect.name)
-            case fx.ReadMany():
-                return [self.objects.get(name) for name in effect.names]
-            case fx.List():
-                return sorted(n for n in self.objects if n.startswith(effect.prefix) and n > effect.after)
-            case fx.ListMany():
-                return [self._answer(fx.List(*place)) for place in effect.places]
-            case fx.Delete():
-                for name in effect.names:
-                    self.objects.pop(name, None)
-                return fx.DONE
-            case fx.Copy():
-                self.objects.setdefault(effect.target, self.objects[effect.source])
-                return fx.DONE
-            case fx.Checksum():
-                return [digest(self.objects[n]) if n in self.objects else None for n in effect.names]
-            case fx.ReadTable():
-                versions = self.tables[effect.sink]
-                forgetful = effect.sink in self.forgetful and not versions[-1].transaction
-                return fx.TableHead(len(versions) - 1, versions[-1].transaction, forgetful)
-            case fx.FindTableVersion():
-                return self._find(effect.sink, effect.transaction)
-            case fx.ReadTableHistory():
-                return self._history(effect.sink, effect.transaction)
-            case fx.PublishTable():
-                return self._extend(effect.sink, effect.expected_version, effect.transaction, effect.files)
-            case fx.RewindTable():
-                files = self.tables[effect.sink][effect.to_version].files
-                return self._replace(effect.sink, effect.expected_version, effect.transaction, files)
-            case fx.Sleep() | fx.Wait() | fx.Send():
-                return None
-        raise AssertionError(f"nobody here performs {effect}")
+        return perform(self._performer, effect) if isinstance(effect, fx.Operation) else None
 
-    def _find(self, sink: str, transaction: int) -> int | None:
+    def find(self, sink: str, transaction: int) -> int | None:
         """The version that carries the highest transaction up to this one; others' commits come behind it."""
         known = [*enumerate(self.tables[sink])][self.oldest[sink] :]
         found = [(-v.transaction, number) for number, v in known if v.transaction <= transaction]
         return min(found)[1] if found else None
 
-    def _history(self, sink: str, transaction: int) -> fx.TableHistory | None:
-        found = self._find(sink, transaction)
+    def history(self, sink: str, transaction: int) -> fx.TableHistory | None:
+        found = self.find(sink, transaction)
         if found is None or (self.oldest[sink] and found == self.oldest[sink]):
             return None
         then, now = self.tables[sink][found], self.tables[sink][found:]
@@ -388,10 +354,7 @@ class Desk:
         foreign = [str(n) for n in range(1, len(now)) if now[n].transaction == now[n - 1].transaction]
         return fx.TableHistory(then.transaction, max(files, 0), tuple(foreign))
 
-    def _extend(self, sink: str, expected: int, transaction: int, files: tuple[str, ...]) -> int | None:
-        return self._replace(sink, expected, transaction, (*self.tables[sink][-1].files, *files))
-
-    def _replace(self, sink: str, expected: int, transaction: int, files: tuple[str, ...]) -> int | None:
+    def commit(self, sink: str, expected: int, transaction: int, files: tuple[str, ...]) -> int | None:
         versions = self.tables[sink]
         if expected != len(versions) - 1:
             return None
@@ -405,6 +368,27 @@ class Desk:
 
     def shown(self, sink: str) -> tuple[str, ...]:
         return self.tables[sink][-1].files
+
+
+class DeskPerformer(MemberlessPerformer):
+    """Performs what a desk is asked for."""
+
+    def __init__(self, desk: Desk) -> None:
+        super().__init__(desk, desk.find, desk.history)
+        self._desk = desk
+
+    def read_table(self, operation: fx.ReadTable) -> fx.TableHead:
+        versions = self._desk.tables[operation.sink]
+        forgetful = operation.sink in self._desk.forgetful and not versions[-1].transaction
+        return fx.TableHead(len(versions) - 1, versions[-1].transaction, forgetful)
+
+    def publish_table(self, operation: fx.PublishTable) -> int | None:
+        files = (*self._desk.shown(operation.sink), *operation.files)
+        return self._desk.commit(operation.sink, operation.expected_version, operation.transaction, files)
+
+    def rewind_table(self, operation: fx.RewindTable) -> int | None:
+        files = self._desk.tables[operation.sink][operation.to_version].files
+        return self._desk.commit(operation.sink, operation.expected_version, operation.transaction, files)
 
 
 # --- the simulator without faults -------------------------------------------------------------------------

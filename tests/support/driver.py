@@ -12,23 +12,20 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar
 
+from cutwater.protocol.base.chain import digest
 from cutwater.protocol.base.effects import (
-    CREATED,
-    DONE,
     EXISTS,
     FAILED,
     Create,
-    Delete,
     Effect,
-    List,
-    ListMany,
+    Operation,
     Procedure,
-    Read,
-    ReadMany,
     Send,
     Sleep,
     Wait,
 )
+from cutwater.protocol.base.performer import Checksums, Contents, NameLists, Names, perform
+from cutwater.store.perform import MemberlessPerformer
 
 R = TypeVar("R")
 
@@ -44,12 +41,50 @@ class Stalled(AssertionError):
     """The procedure goes on for ever."""
 
 
+class Objects:
+    """Objects by name, in memory."""
+
+    def __init__(self, objects: dict[str, bytes]) -> None:
+        self.objects = objects
+
+    def create(self, name: str, data: bytes) -> bool:
+        created = name not in self.objects
+        self.objects.setdefault(name, data)
+        return created
+
+    def read(self, name: str) -> bytes | None:
+        return self.objects.get(name)
+
+    def read_many(self, names: Sequence[str]) -> Contents:
+        return [self.objects.get(name) for name in names]
+
+    def list(self, prefix: str, after: str = "") -> Names:
+        after = max(after, prefix)
+        return sorted(name for name in self.objects if name.startswith(prefix) and name > after)
+
+    def list_many(self, places: Sequence[tuple[str, str]]) -> NameLists:
+        return [self.list(*place) for place in places]
+
+    def delete(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.objects.pop(name, None)
+
+    def copy(self, source: str, target: str) -> None:
+        if source not in self.objects:
+            raise FileNotFoundError(source)
+        self.objects.setdefault(target, self.objects[source])
+
+    def checksum_many(self, names: Sequence[str]) -> Checksums:
+        return [digest(self.objects[name]) if name in self.objects else None for name in names]
+
+
 class Store:
     """Objects by name, and every effect that was applied to them."""
 
     def __init__(self, objects: dict[str, bytes] | None = None) -> None:
         self.objects = dict(objects or {})
         self.seen: list[Effect] = []
+        self._performer = MemberlessPerformer(Objects(self.objects))
 
     def copy(self) -> Store:
         """Another store that holds the same."""
@@ -58,26 +93,8 @@ class Store:
     def apply(self, effect: Effect) -> Any:
         """Performs a store effect and returns its answer."""
         self.seen.append(effect)
-        match effect:
-            case Create():
-                if effect.name in self.objects:
-                    return EXISTS
-                self.objects[effect.name] = effect.data
-                return CREATED
-            case Read():
-                return self.objects.get(effect.name)
-            case ReadMany():
-                return [self.objects.get(name) for name in effect.names]
-            case List():
-                after = max(effect.after, effect.prefix)
-                return sorted(n for n in self.objects if n.startswith(effect.prefix) and n > after)
-            case ListMany():
-                return [self.apply(List(*place)) for place in effect.places]
-            case Delete():
-                for name in effect.names:
-                    self.objects.pop(name, None)
-                return DONE
-        raise AssertionError(f"the store cannot perform {effect}")
+        assert isinstance(effect, Operation), effect
+        return perform(self._performer, effect)
 
     def names(self, prefix: str = "") -> list[str]:
         """The sorted names below a prefix."""
@@ -149,7 +166,7 @@ def drive(
             if on_send is not None:
                 on_send(effect)
         else:
-            answer = perform(store, effect, script.get((kind, seen[kind])))
+            answer = apply(store, effect, script.get((kind, seen[kind])))
         if number == crash_after:
             procedure.close()
             raise Crashed(f"after effect {number}: {effect}")
@@ -178,7 +195,7 @@ def every_moment(play: Callable[[int], bool]) -> int:
     return moment - 1
 
 
-def perform(store: Store, effect: Effect, outcome: Outcome | None) -> Any:
+def apply(store: Store, effect: Effect, outcome: Outcome | None) -> Any:
     """Performs a store effect with this outcome (`None`: all goes well)."""
     if outcome is None:
         return store.apply(effect)
@@ -258,5 +275,5 @@ def drive_together(
         if faulty and who == 0 and isinstance(due[who], Create):
             faulty = False
             outcome = outcomes[choose(len(outcomes))]
-        resume(who, perform(store, due[who], outcome))
+        resume(who, apply(store, due[who], outcome))
     raise Stalled(f"not over after {LIMIT} effects; the last ones: {store.seen[-6:]}")

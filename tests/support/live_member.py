@@ -14,6 +14,7 @@ from cutwater.cluster.config import ClusterConfig
 from cutwater.cluster.kv import MemoryCluster
 from cutwater.cluster.links import Links
 from cutwater.cluster.opening import open_links
+from cutwater.protocol.base.effects import StartQuery
 from cutwater.protocol.base.records import Topology
 from cutwater.protocol.leader.coordinator_actions import CoordinatorConfig
 from cutwater.protocol.leader.leader import LeaderConfig
@@ -44,7 +45,7 @@ class RestingHost:
         if stage.asks_for_rest:
             self._around.call(lambda: stage.query_rested(-1))
 
-    def start(self, generation: int, incarnation: int) -> None: ...
+    def start(self, operation: StartQuery) -> None: ...
 
     def end(self) -> None: ...
 

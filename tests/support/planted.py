@@ -305,7 +305,7 @@ def rule_7_a_new_incarnation_does_not_take_the_zombies_place(patch: Patch) -> No
             return (yield from real(self))
         self.incarnation = self.log.state.incarnation
         self._step("opened")
-        yield fx.StartQuery(self.name, self.generation, self.incarnation)
+        yield fx.StartQuery(self.name, self.generation, self.incarnation, self.log.state.consumed)
         return None
 
     patch.setattr(stage.Stage, "_open", open_)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
@@ -14,10 +15,11 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 
 from cutwater.protocol.base import effects as fx
+from cutwater.protocol.base.performer import perform
 from cutwater.sinks import Sink
-from cutwater.store.at_rest import perform
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_store
+from cutwater.store.perform import MemberlessPerformer
 from tests.support.s3_server import BUCKET, INSTALL, find_server, s3_server
 
 T = TypeVar("T")
@@ -74,6 +76,7 @@ def publish(sink: Sink, transaction: int, ids: Sequence[int]) -> int | None:
 
 def drive(store: Store, sink: Sink, procedure: fx.Procedure[T]) -> T:
     """Runs a procedure of the protocol with a real store and a real sink."""
+    performer = SinkPerformer(store, sink)
     answer: Any = None
     while True:
         try:
@@ -82,23 +85,31 @@ def drive(store: Store, sink: Sink, procedure: fx.Procedure[T]) -> T:
             result: T = end.value
             return result
         match effect:
-            case fx.ReadTable():
-                answer = sink.head()
-            case fx.FindTableVersion():
-                answer = sink.find(effect.transaction)
-            case fx.ReadTableHistory():
-                answer = sink.history(effect.transaction)
-            case fx.PublishTable():
-                answer = sink.publish(effect.expected_version, effect.transaction, effect.files, epoch=1)
-            case fx.RewindTable():
-                answer = sink.rewind(
-                    effect.expected_version, effect.transaction, effect.to_version, effect.force
-                )
-            case fx.Delete():
-                store.delete(effect.names)
-                answer = fx.DONE
+            case fx.Sleep() | fx.Wait():
+                time.sleep(effect.ms / 1000)
+                answer = None
+            case fx.Send():
+                raise AssertionError(f"nobody here sends {effect}")
             case _:
-                answer = perform(store, effect)
+                answer = perform(performer, effect)
+
+
+class SinkPerformer(MemberlessPerformer):
+    """Performs what a real store and a real sink are asked for."""
+
+    def __init__(self, store: Store, sink: Sink) -> None:
+        super().__init__(store, lambda _, t: sink.find(t), lambda _, t: sink.history(t), sink.head)
+        self._sink = sink
+
+    def publish_table(self, operation: fx.PublishTable) -> int | None:
+        return self._sink.publish(
+            operation.expected_version, operation.transaction, operation.files, epoch=operation.epoch
+        )
+
+    def rewind_table(self, operation: fx.RewindTable) -> int | None:
+        return self._sink.rewind(
+            operation.expected_version, operation.transaction, operation.to_version, operation.force
+        )
 
 
 def at_once(*actions: Callable[[], T]) -> list[T]:

@@ -11,12 +11,13 @@ With a `MemoryKv` the same works for members in one process.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import assert_never
 
 import msgspec
 
 from cutwater.cluster.complaints import Complaints
 from cutwater.cluster.kv import COMMAND, ClusterKv
+from cutwater.protocol.base import replay_wire as replay
 from cutwater.protocol.base.errors import PeerError
 from cutwater.protocol.base.wire import (
     Ack,
@@ -24,13 +25,14 @@ from cutwater.protocol.base.wire import (
     Heartbeat,
     LogGrown,
     Message,
+    Reply,
+    Request,
     SourcesDone,
     ack_key,
     announcement_key,
     decode,
     encode,
 )
-from cutwater.protocol.replay import messages as replay
 
 KEEP = {Announcement: 8, Ack: 2}
 """How many of this member's stay in its slots; one checkpoint is under way at a time, and acks can be large."""
@@ -110,8 +112,10 @@ class Links:
                 self._post(to, message)
             case replay.EntriesChunk() | replay.Compacted():
                 self._post(to, message)
-            case _:
+            case Request() | Reply():
                 raise TypeError(f"{type(message).__name__} does not travel between members: use the store")
+            case _:
+                assert_never(message)
 
     def hint(self, topic: str) -> None:
         """Has all others look at once for what they would find later: `requests`."""
@@ -172,6 +176,6 @@ class Links:
             self._on_message(sender, message)
 
 
-def _is_of(owner: str, message: Any) -> bool:
+def _is_of(owner: str, message: Message) -> bool:
     """Whether a message that names its member is in a slot of that member."""
     return not isinstance(message, Ack | Heartbeat | SourcesDone) or message.member == owner

@@ -16,16 +16,17 @@ import msgspec
 
 from cutwater.cluster.config import ClusterConfig
 from cutwater.cluster.kv import COMMAND
-from cutwater.cluster.links import Links
+from cutwater.cluster.links import Heard, Links
 from cutwater.cluster.zenoh_kv import ZenohKv
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.errors import UserError
-from cutwater.protocol.base.wire import Heartbeat
+from cutwater.protocol.base.performer import Performer, perform
+from cutwater.protocol.base.replay_wire import Message as ReplayMessage
 from cutwater.protocol.member.catchup import CatchUp
 from cutwater.protocol.member.journal import Journal
 from cutwater.protocol.replay.messages import ReplayConfig
-from cutwater.store.at_rest import perform
 from cutwater.store.contract import Store
+from cutwater.store.perform import MemberlessPerformer
 from cutwater.store.status import Status
 
 JOIN_S = 10.0
@@ -39,7 +40,7 @@ class Observer:
     def __init__(self, config: ClusterConfig, pipeline: str, tell: Callable[[str], None]) -> None:
         self._tell = tell
         self._news = Event()
-        self._heard: list[tuple[str, Any]] = []
+        self._heard: list[tuple[str, ReplayMessage]] = []
         self.name = f"{COMMAND}{uuid.uuid4().hex[:8]}"
         self.links = Links(ZenohKv(config, pipeline, self.name, "1", tell), tell)
         self.links.start(self._on_message)
@@ -84,36 +85,43 @@ class Observer:
         journal = Journal()
         catch_up = CatchUp(journal, self.members(), ReplayConfig(), SMALL_GAP, _now_ms)
         procedure = catch_up.run()
+        performer = MemberlessPerformer(store)
         answer: Any = None
         while True:
             try:
                 effect = procedure.send(answer)
             except StopIteration:
                 return journal
-            answer = self._perform(store, effect)
+            answer = self._perform(performer, effect)
             for sender, message in self._take():
                 catch_up.on_message(sender, message)
             if catch_up.session is not None:
                 self._tell(str(catch_up.session.progress()))
 
-    def _perform(self, store: Store, effect: fx.Effect) -> Any:
-        if isinstance(effect, fx.Send):
-            assert effect.to is not None
-            return self.links.send(effect.to, effect.message)
-        if isinstance(effect, fx.Wait):
-            self._news.wait(effect.ms / 1000)
-            return None
-        try:
-            return perform(store, effect)
-        except OSError:
-            return fx.FAILED
+    def _perform(self, performer: Performer, effect: fx.Effect) -> Any:
+        match effect:
+            case fx.Send():
+                assert effect.to is not None
+                return self.links.send(effect.to, effect.message)
+            case fx.Wait():
+                self._news.wait(effect.ms / 1000)
+                return None
+            case fx.Sleep():
+                time.sleep(effect.ms / 1000)
+                return None
+            case _:
+                try:
+                    return perform(performer, effect)
+                except OSError:
+                    return fx.FAILED
 
-    def _on_message(self, sender: str, message: Any) -> None:
-        if not isinstance(message, Heartbeat):
+    def _on_message(self, sender: str, message: Heard) -> None:
+        """Of what members say, it is told what they answer: the rest is for other members."""
+        if isinstance(message, ReplayMessage):
             self._heard.append((sender, message))
         self._news.set()
 
-    def _take(self) -> list[tuple[str, Any]]:
+    def _take(self) -> list[tuple[str, ReplayMessage]]:
         self._news.clear()
         heard, self._heard = self._heard, []
         return heard

@@ -7,6 +7,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +52,8 @@ class Reporter:
             if thread.is_alive():
                 thread.join(timeout=10)
         if not self._has_successor():
-            self.put(self.status("drained" if state == "stopped" and self._runtime.drained else state))
+            with suppress(TimeoutError):  # a turn that never ends must not keep the process from ending
+                self.put(self.status("drained" if state == "stopped" and self._runtime.drained else state))
 
     def _has_successor(self) -> bool:
         """Whether another process of this member has begun to report: what this one says last must not hide it."""
@@ -98,13 +100,8 @@ class Reporter:
                 )
 
     def status(self, state: str | None = None) -> Status:
-        """How this member fares now. It looks at what another thread changes, so it may have to look again."""
-        for _ in range(20):
-            try:
-                return self._status(state)
-            except (RuntimeError, KeyError):
-                continue
-        return self._status(state)
+        """The status of this member, as of one moment between two turns of the shell."""
+        return self._runtime.shell.look(lambda: self._status(state))
 
     def _status(self, state: str | None) -> Status:
         runtime = self._runtime
@@ -113,7 +110,7 @@ class Reporter:
         opened = runtime.times.epochs.get(open_epoch) if open_epoch is not None else None
         last = runtime.times.last_committed
         if state is None:
-            draining = any(s.draining for s in list(runtime.member.stages.values()))
+            draining = any(s.draining for s in runtime.member.stages.values())
             alone = len(runtime.built.topology.members()) == 1
             leads = runtime.leader.phase is LeaderPhase.LEADING
             ready = (leads if alone else journal.leader) and runtime.member.stages
@@ -166,7 +163,7 @@ class Reporter:
         for name in host.built.inputs:
             producer = runtime.member.log(name).state
             position = log.consumed.get(name, -1)
-            unread = [b for n, b in list(producer.batches.items()) if n > position and b.files]
+            unread = [b for n, b in producer.batches.items() if n > position and b.files]
             lag_batches += len(unread)
             lag_rows += sum(b.rows for b in unread)
             feed = host.feeds.get(name)

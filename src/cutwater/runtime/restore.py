@@ -12,15 +12,10 @@ from cutwater.protocol.base.records import Checkpoint, JournalState, Topology, e
 from cutwater.protocol.base.wire import Request, RequestKind
 from cutwater.protocol.member.journal import timeline
 from cutwater.runtime.mailbox import answered, new_id
-from cutwater.store.at_rest import (
-    Find,
-    History,
-    carry_out,
-    read_journal,
-    resolve,
-)
+from cutwater.store.at_rest import carry_out, read_journal, resolve
 from cutwater.store.checkpoint_objects import checkpoint_problems
 from cutwater.store.contract import Store
+from cutwater.store.perform import Find, History
 
 
 class GraphMoved(UserError):

@@ -7,23 +7,25 @@ current, notices how queries fare, and carries requests and status through the s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from threading import Event
-from typing import Any
+from typing import assert_never
 
 import msgspec
 from msgspec.structs import replace
 
-from cutwater.cluster.links import Hint, Links
+from cutwater.cluster.links import Heard, Hint, Links
 from cutwater.plan.build import Built
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.errors import CutwaterError, StoreError, UserError
-from cutwater.protocol.base.paths import top_folder
-from cutwater.protocol.base.records import JournalState, StageReport
+from cutwater.protocol.base.performer import perform
+from cutwater.protocol.base.records import JournalState
+from cutwater.protocol.base.replay_wire import AskRange, Compacted, EntriesChunk, FetchEntries, HaveRange
 from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, LogGrown, Reply, Request, SourcesDone
 from cutwater.protocol.leader.leader import Leader, LeaderConfig
 from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.member import Member
-from cutwater.protocol.replay.messages import AskRange, Compacted, EntriesChunk, FetchEntries, HaveRange
+from cutwater.runtime.effects import MemberPerformer
 from cutwater.runtime.mailbox import Mailbox
 from cutwater.runtime.reporter import Reporter
 from cutwater.runtime.shell import Shell
@@ -31,9 +33,7 @@ from cutwater.runtime.timings import Times
 from cutwater.runtime.words import LocalWord
 from cutwater.sinks.cleanup import tidy
 from cutwater.sinks.contract import Sink
-from cutwater.sinks.registry import find_version, read_history
 from cutwater.spark.checkpoint import incarnations as folders
-from cutwater.spark.checkpoint.source_logs import DEFAULT_INTERVAL, SETTING
 from cutwater.spark.errors import is_spark_gone, spark_is_gone
 from cutwater.spark.host import StageHost
 from cutwater.spark.surroundings import Surroundings
@@ -93,35 +93,18 @@ class Runtime:
         self.failure: BaseException | None = None
         self.caches = {s: folders.Cache() for s in built.topology.stages}
         self.recorder = recording.from_environment(self.member)
-        perform, send = recording.watched(self.recorder, self._perform, self._send)
+        self.hosts: dict[str, StageHost] = {}
+        performer = MemberPerformer(
+            store, built.sinks, self.hosts, built.spark.conf.get, self.times.created, tell, self.caches
+        )
+        act, send = recording.watched(self.recorder, partial(perform, performer), self._send)
         self.shell = Shell(
-            self.member, perform, send, self._on_ended, self._after_step, self._on_failure, self._apart
+            self.member, act, send, self._on_ended, self._after_step, self._on_failure, performer.apart
         )
         around = self._surroundings()
-        self.hosts = {s: StageHost(around, built.stages[s]) for s in hosted}
+        self.hosts |= {s: StageHost(around, built.stages[s]) for s in hosted}
         self.mailbox = Mailbox(self)
         self.reporter = Reporter(self)
-        self._handlers: dict[type, Callable[[Any], Any]] = {
-            fx.Create: self._create,
-            fx.Read: lambda e: store.read(e.name),
-            fx.ReadMany: lambda e: store.read_many(e.names),
-            fx.List: lambda e: store.list(e.prefix, e.after),
-            fx.ListMany: lambda e: store.list_many(e.places),
-            fx.Delete: self._delete,
-            fx.Copy: self._copy,
-            fx.Checksum: lambda e: folders.checksums(store, e.names),
-            fx.ReadTable: lambda e: self.sinks[e.sink].head(),
-            fx.FindTableVersion: self._find_version,
-            fx.ReadTableHistory: self._read_history,
-            fx.PublishTable: self._publish,
-            fx.RewindTable: self._rewind,
-            fx.ListFolders: lambda e: folders.list_folders(store, e.stage, e.generation),
-            fx.MakeFolder: self._make_folder,
-            fx.StartQuery: lambda e: self.hosts[e.stage].start(e.generation, e.incarnation),
-            fx.ReadPrepared: self._read_prepared,
-            fx.FindState: self._find_state,
-            fx.FindStored: self._find_stored,
-        }
         self._stopping = False
         self._twin_told = False
         self._told_index = 0
@@ -296,7 +279,7 @@ class Runtime:
         elif isinstance(message, Ack):
             self._acknowledge(effect.to, message)
         else:
-            failpoints.reach("announcement", getattr(getattr(message, "phase", None), "value", ""))
+            failpoints.reach("announcement", message.phase.value if isinstance(message, Announcement) else "")
             self.links.send(effect.to, message)
 
     def _acknowledge(self, to: str | None, ack: Ack) -> None:
@@ -313,10 +296,10 @@ class Runtime:
         if first:
             failpoints.reach("after part")
 
-    def _on_message(self, sender: str, message: Any) -> None:
+    def _on_message(self, sender: str, message: Heard) -> None:
         self.shell.call(lambda: self._take(sender, message))
 
-    def _take(self, sender: str, message: Any) -> None:
+    def _take(self, sender: str, message: Heard) -> None:
         """A message of another member, in a turn of the shell."""
         if isinstance(message, Hint):
             self.mailbox.look()
@@ -338,6 +321,10 @@ class Runtime:
                 self.leader.on_sources_done(message)
             case AskRange() | FetchEntries() | HaveRange() | EntriesChunk() | Compacted():
                 self.member.on_replay(sender, message)
+            case Request() | Reply():
+                pass  # they travel through the store
+            case _:
+                assert_never(message)
 
     def _look_for_twin(self) -> None:
         boots = self.links.alive().get(self.member.name, ())
@@ -347,117 +334,6 @@ class Runtime:
                 f"member '{self.member.name}' runs {len(boots)} times; the one that was started last goes on, the "
                 "others end when they next have something to say"
             )
-
-    # --- effects, in threads of the pool --------------------------------------------------------------
-
-    def _apart(self, effect: fx.Effect) -> str | None:
-        """The sink that performs an effect by a function of the user's."""
-        if isinstance(effect, fx.PublishTable) and self.sinks[effect.sink].calls_user:
-            return f"call-{effect.sink}"
-        return None
-
-    def _perform(self, effect: fx.Effect) -> Any:
-        return self._handlers[type(effect)](effect)
-
-    def _create(self, effect: fx.Create) -> fx.Answer:
-        place, thing = failpoints.place_of(effect.name, effect.data) if failpoints.ACTIVE else ("", "")
-        failpoints.reach(f"before {place}", thing)
-        created = self.store.create(effect.name, effect.data)
-        if created:
-            self.times.created(effect.name, effect.data)
-            failpoints.reach(f"after {place}", thing)
-        return fx.CREATED if created else fx.EXISTS
-
-    def _delete(self, effect: fx.Delete) -> fx.Answer:
-        names = effect.names
-        failpoints.reach("before delete", top_folder(names[0]) if names else "")
-        half = len(names) // 2
-        self.store.delete(names[:half])
-        failpoints.reach("during delete", top_folder(names[0]) if names else "")
-        self.store.delete(names[half:])
-        return fx.DONE
-
-    def _copy(self, effect: fx.Copy) -> fx.Answer | None:
-        try:
-            self.store.copy(effect.source, effect.target)
-        except FileNotFoundError:
-            return None
-        return fx.DONE
-
-    def _publish(self, effect: fx.PublishTable) -> int | None:
-        failpoints.reach("before publish", effect.sink)
-        epoch = self._epoch_at(effect.transaction)
-        version = self.sinks[effect.sink].publish(
-            effect.expected_version, effect.transaction, effect.files, epoch=epoch
-        )
-        failpoints.reach("after publish", effect.sink)
-        return version
-
-    def _epoch_at(self, index: int) -> int | None:
-        found = [c.epoch for c in list(self.member.journal.state.committed.values()) if c.index == index]
-        return found[0] if found else None
-
-    def _find_version(self, effect: fx.FindTableVersion) -> int | None:
-        """A leader also asks the tables of sinks that others host, before everything goes back."""
-        if effect.sink in self.sinks:
-            return self.sinks[effect.sink].find(effect.transaction)
-        return find_version(self.store, effect.sink, effect.transaction)
-
-    def _read_history(self, effect: fx.ReadTableHistory) -> fx.TableHistory | None:
-        if effect.sink in self.sinks:
-            return self.sinks[effect.sink].history(effect.transaction)
-        return read_history(self.store, effect.sink, effect.transaction)
-
-    def _rewind(self, effect: fx.RewindTable) -> int | None:
-        sink = self.sinks[effect.sink]
-        failpoints.reach("before rewind", effect.sink)
-        version = sink.rewind(effect.expected_version, effect.transaction, effect.to_version, effect.force)
-        if version is not None and not sink.rewinds:
-            self.tell(f"sink '{sink.name}' cannot go back: what it was given after that epoch stays given")
-        failpoints.reach("after rewind", effect.sink)
-        return version
-
-    def _make_folder(self, effect: fx.MakeFolder) -> fx.Answer:
-        failpoints.reach("before folder", effect.stage)
-        report: StageReport | None = effect.report
-        stage = self.member.stages.get(effect.stage)
-        log = stage.log.state if stage is not None else None
-        folders.make_folder(
-            self.store, effect.stage, effect.generation, effect.incarnation, effect.source, report,
-            log.last if log is not None else None,
-            max(1, int(self.built.spark.conf.get(SETTING) or DEFAULT_INTERVAL)),
-            log.commit if log is not None else "", effect.reset, self.caches[effect.stage],
-        )  # fmt: skip
-        failpoints.reach("after folder", effect.stage)
-        return fx.DONE
-
-    def _read_prepared(self, effect: fx.ReadPrepared) -> Any:
-        found = folders.committed(
-            self.store, effect.stage, effect.generation, effect.incarnation, effect.batch,
-            self.caches[effect.stage],
-        )  # fmt: skip
-        if found is not None:
-            failpoints.reach("after commit", effect.stage)
-        return found
-
-    def _find_state(self, effect: fx.FindState) -> dict[str, str] | None:
-        if effect.copy_to is not None:
-            failpoints.reach("before copy", effect.stage)
-        found = folders.find_state(
-            self.store, effect.stage, effect.generation, effect.incarnation, effect.batch, effect.copy_to,
-            self.caches[effect.stage],
-        )  # fmt: skip
-        if effect.copy_to is not None:
-            failpoints.reach("after copy", effect.stage)
-        return found
-
-    def _find_stored(self, effect: fx.FindStored) -> Any:
-        stage = self.member.stages.get(effect.stage)
-        if stage is None or stage.incarnation == 0:
-            return fx.FAILED
-        return folders.find_stored(
-            self.store, effect.stage, effect.generation, stage.incarnation, self.caches[effect.stage]
-        )
 
 
 def member_config(

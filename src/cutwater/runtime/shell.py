@@ -21,14 +21,17 @@ from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Event, RLock, Thread, get_ident
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.errors import PeerError, StoreError, UserError
 from cutwater.protocol.member.member import Member
 from cutwater.runtime.workers import Task, Workers
 
+T = TypeVar("T")
 THREADS = 24
+LOOK_S = 10.0
+"""How long somebody who only looks waits for a turn to end; no turn takes a fraction of that."""
 
 
 class Actor:
@@ -49,7 +52,7 @@ class Wanted(NamedTuple):
 
     actor: Actor
     token: int
-    effect: fx.Effect
+    effect: fx.AnyOperation
 
 
 class Raised:
@@ -71,12 +74,12 @@ class Shell:
     def __init__(
         self,
         member: Member,
-        perform: Callable[[fx.Effect], Any],
+        perform: Callable[[fx.AnyOperation], Any],
         send: Callable[[fx.Send], None],
         on_ended: Callable[[str], None],
         after_step: Task,
         on_failure: Callable[[BaseException], None],
-        apart: Callable[[fx.Effect], str | None] = lambda effect: None,
+        apart: Callable[[fx.AnyOperation], str | None] = lambda effect: None,
     ) -> None:
         self.member = member
         self.actors: dict[str, Actor] = {}
@@ -132,6 +135,16 @@ class Shell:
     def poke(self, name: str) -> None:
         """Resumes an actor that waits; one that is busy will not wait the next time."""
         self.call(lambda: self._poke(name))
+
+    def look(self, at: Callable[[], T]) -> T:
+        """What a function finds that only reads, while nobody has the turn: nothing changes under it. Also once the
+        shell was stopped. Raises `TimeoutError` if somebody keeps the turn for too long."""
+        if not self._turn.acquire(timeout=LOOK_S):
+            raise TimeoutError(f"a turn has not ended within {LOOK_S:g} s")
+        try:
+            return at()
+        finally:
+            self._turn.release()
 
     # --- by who has the turn --------------------------------------------------------------------------
 
@@ -268,7 +281,7 @@ class Shell:
                 effect = procedure.throw(answer.error)
             else:
                 effect = procedure.send(answer)
-            while type(effect) is fx.Send:
+            while isinstance(effect, fx.Send):
                 self._send(effect)
                 effect = procedure.send(None)
         except StopIteration:
@@ -308,7 +321,7 @@ class Shell:
         if following is not None:
             self._guarded(partial(self._hand_over, following))
 
-    def _answer(self, effect: fx.Effect) -> Any:
+    def _answer(self, effect: fx.AnyOperation) -> Any:
         """An error of storage says nothing, so it is `FAILED`; what a retry cannot help is raised."""
         try:
             return self._perform(effect)

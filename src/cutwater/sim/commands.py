@@ -46,7 +46,7 @@ class Command:
         self._recorder: Recorder | None = None
         if world.record is not None:
             self._recorder = Recorder(world.record, self.name, self._journal, lambda: world.now_ms)
-        self._asked: tuple[fx.Effect, int] | None = None
+        self._asked: tuple[fx.AnyOperation, int] | None = None
 
     def start(self) -> None:
         self.world.trace(None, f"{self}: {self.request.kind.value}")
@@ -63,6 +63,7 @@ class Command:
                 if not end.value.ok:
                     self.world.oracle.violation(f"nobody is in the way, and {self} is refused: {end.value}")
                 return
+            assert isinstance(effect, fx.Operation), effect
             answer = self.world.io.answer(effect)
             if self._recorder is not None:
                 self._recorder.answered(effect, answer, knows)
@@ -90,11 +91,14 @@ class Command:
             self._ended(end.value)
             return
         self._asked = None
-        if isinstance(effect, fx.Sleep | fx.Wait):
-            self.resume_later(effect.ms, self, None)
-        else:
-            self._asked = effect, self._journal.index
-            self.world.io.perform(self, self, effect)  # type: ignore[arg-type]
+        match effect:
+            case fx.Sleep() | fx.Wait():
+                self.resume_later(effect.ms, self, None)
+            case fx.Send():
+                raise AssertionError(f"a command sends nothing: {effect}")
+            case _:
+                self._asked = effect, self._journal.index
+                self.world.io.perform(self, self, effect)  # type: ignore[arg-type]
 
     def _ended(self, reply: Reply) -> None:
         self.world.trace(None, f"{self}: {'done' if reply.ok else reply.detail}")

@@ -7,18 +7,31 @@ after its failure was reported.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base import paths
-from cutwater.protocol.member.retention import Stored
+from cutwater.protocol.base.effects import Stored
+from cutwater.protocol.base.performer import (
+    Checksums,
+    Contents,
+    Incarnations,
+    NameLists,
+    Names,
+    StoredFiles,
+    perform,
+)
+from cutwater.protocol.base.records import Prepared
 from cutwater.sim.oracle import WatchedScene
 from cutwater.sim.scene import ActorView, ProcessView
 from cutwater.sim.spark import START, GoneForZombie, copy_folder, folder_from_report
 from cutwater.sim.store import RowsOverlap, TableVersion, extend
+from cutwater.store.perform import StorePerformer
 
-WRITES = {fx.Create, fx.Delete, fx.Copy, fx.PublishTable, fx.RewindTable}
-TABLES = {fx.ReadTable, fx.FindTableVersion, fx.ReadTableHistory, fx.PublishTable, fx.RewindTable}
+WRITES = (fx.Create, fx.Delete, fx.Copy, fx.PublishTable, fx.RewindTable)
+TABLES: type[fx.TableOperation[Any]] = fx.TableOperation
+"""The operations that fail with their table."""
 LATEST_MS = 1_500
 """How long after its failure was reported a write may still happen."""
 
@@ -29,36 +42,60 @@ STUCK_MS = 4_000
 """How long a write may be on its way while the process that asked for it sleeps or is dead."""
 
 
-class Io:
+class WatchedObjects:
+    """The modelled store, as operations use it. The oracle sees what becomes durable and what is deleted."""
+
+    def __init__(self, world: WatchedScene) -> None:
+        self._world = world
+        self._store = world.store
+
+    def create(self, name: str, data: bytes) -> bool:
+        created = self._store.create(name, data)
+        if created:
+            self._world.oracle.created(name, data)
+        return created
+
+    def read(self, name: str) -> bytes | None:
+        return self._store.objects.get(name)
+
+    def read_many(self, names: Sequence[str]) -> Contents:
+        return [self._store.objects.get(name) for name in names]
+
+    def list(self, prefix: str, after: str = "") -> Names:
+        return self._store.list(prefix, after)
+
+    def list_many(self, places: Sequence[tuple[str, str]]) -> NameLists:
+        return [self._store.list(*place) for place in places]
+
+    def delete(self, names: Iterable[str]) -> None:
+        for name in names:
+            if name in self._store.objects:
+                self._world.oracle.deleting(name)
+                self._store.delete(name)
+
+    def copy(self, source: str, target: str) -> None:
+        """What a zombie copies may be gone already; what comes of it then, nobody commits."""
+        if source not in self._store.objects:
+            raise FileNotFoundError(source)
+        self._store.create(target, self._store.objects[source], synced=False)
+
+    def checksum_many(self, names: Sequence[str]) -> Checksums:
+        return [self._store.checksum(name) for name in names]
+
+
+class Io(StorePerformer):
     """The durable side of a world."""
 
     def __init__(self, world: WatchedScene) -> None:
+        super().__init__(WatchedObjects(world))
         self.world = world
-        self._apply: dict[type, Any] = {
-            fx.Create: self._create,
-            fx.Read: lambda e: self.world.store.objects.get(e.name),
-            fx.ReadMany: lambda e: [self.world.store.objects.get(name) for name in e.names],
-            fx.List: lambda e: self.world.store.list(e.prefix, e.after),
-            fx.ListMany: lambda e: [self.world.store.list(*place) for place in e.places],
-            fx.Delete: self._delete,
-            fx.Copy: self._copy,
-            fx.Checksum: lambda e: [self.world.store.checksum(name) for name in e.names],
-            fx.ReadTable: lambda e: self.world.tables[e.sink].head(),
-            fx.FindTableVersion: lambda e: self.world.tables[e.sink].find(e.transaction),
-            fx.ReadTableHistory: lambda e: self.world.tables[e.sink].history(e.transaction),
-            fx.PublishTable: self._publish,
-            fx.RewindTable: self._rewind,
-            fx.ListFolders: self._list_folders,
-            fx.FindState: self._find_state,
-            fx.FindStored: self._find_stored,
-        }
 
-    def perform(self, process: ProcessView, actor: ActorView, effect: fx.Effect) -> None:
+    def perform(self, process: ProcessView, actor: ActorView, effect: fx.AnyOperation) -> None:
         world = self.world
-        kind = type(effect)
-        if kind in TABLES and process in world.processes:
+        of_table = isinstance(effect, TABLES)
+        if of_table and process in world.processes:
             world.oracle.check_caught_up(process, "publishes")
-        delay = world.between(1, world.table_ms if kind in TABLES else world.io_ms)
+        delay = world.between(1, world.table_ms if of_table else world.io_ms)
         if world.rng.random() < world.faults.slow_io:
             world.fault("slow operation")
             delay = world.between(20, SLOW_MS)
@@ -84,13 +121,12 @@ class Io:
             return
         world.schedule(delay, self._apply_and_answer, process, actor, actor.token, effect)
 
-    def _draw_fault(self, process: ProcessView, effect: fx.Effect) -> str | None:
+    def _draw_fault(self, process: ProcessView, effect: fx.AnyOperation) -> str | None:
         world, faults, rng = self.world, self.world.faults, self.world.rng
-        kind = type(effect)
-        if kind in TABLES and world.tables[effect.sink].failing_until_ms > world.now_ms:  # type: ignore[union-attr]
+        if isinstance(effect, TABLES) and world.tables[effect.sink].failing_until_ms > world.now_ms:
             return "sink fails"
         down = process.store_down_until_ms > world.now_ms
-        if kind in WRITES:
+        if isinstance(effect, WRITES):
             draw = rng.random()
             for name, fault in (
                 ("write_failed", "failed write"),
@@ -101,23 +137,25 @@ class Io:
                 draw -= getattr(faults, name)
                 if draw < 0:
                     return fault
-            if kind is fx.Create and draw < faults.false_exists and effect.name not in world.store.objects:  # type: ignore[union-attr]
+            created = isinstance(effect, fx.Create) and effect.name not in world.store.objects
+            if created and draw < faults.false_exists:
                 return "false exists"
         elif rng.random() < faults.read_failed:
             return "failed read"
         return "store down" if down else None
 
     def answer(self, effect: fx.Effect) -> Any:
-        """Applies an effect at once, and answers it."""
-        return self._apply[type(effect)](effect)
+        """Applies an operation at once, and answers it. Nothing else is asked for here."""
+        assert isinstance(effect, fx.Operation), effect
+        return perform(self, effect)
 
-    def _apply_only(self, effect: fx.Effect) -> None:
-        self._apply[type(effect)](effect)
+    def _apply_only(self, effect: fx.AnyOperation) -> None:
+        perform(self, effect)
 
     def _apply_and_answer(
-        self, process: ProcessView, actor: ActorView, token: int, effect: fx.Effect
+        self, process: ProcessView, actor: ActorView, token: int, effect: fx.AnyOperation
     ) -> None:
-        answer = self._apply[type(effect)](effect)
+        answer = perform(self, effect)
         if actor.token != token or not process.alive:
             return
         if isinstance(effect, fx.ReadTableHistory):
@@ -127,81 +165,80 @@ class Io:
         else:
             process.resume(actor, token, answer)
 
-    # --- the store and tables -------------------------------------------------------------------------
+    # --- tables ---------------------------------------------------------------------------------------
 
-    def _create(self, effect: fx.Create) -> fx.Answer:
-        created = self.world.store.create(effect.name, effect.data)
-        if created:
-            self.world.oracle.created(effect.name, effect.data)
-        return fx.CREATED if created else fx.EXISTS
+    def read_table(self, operation: fx.ReadTable) -> fx.TableHead:
+        return self.world.tables[operation.sink].head()
 
-    def _copy(self, effect: fx.Copy) -> fx.Answer | None:
-        """What a zombie copies may be gone already; what comes of it then, nobody commits."""
-        if effect.source not in self.world.store.objects:
-            return None
-        self.world.store.create(effect.target, self.world.store.objects[effect.source], synced=False)
-        return fx.DONE
+    def find_table_version(self, operation: fx.FindTableVersion) -> int | None:
+        return self.world.tables[operation.sink].find(operation.transaction)
 
-    def _delete(self, effect: fx.Delete) -> fx.Answer:
-        for name in effect.names:
-            if name in self.world.store.objects:
-                self.world.oracle.deleting(name)
-                self.world.store.delete(name)
-        return fx.DONE
+    def read_table_history(self, operation: fx.ReadTableHistory) -> fx.TableHistory | None:
+        return self.world.tables[operation.sink].history(operation.transaction)
 
-    def _publish(self, effect: fx.PublishTable) -> int | None:
-        table = self.world.tables[effect.sink]
-        if table.head().version != effect.expected_version:
+    def publish_table(self, operation: fx.PublishTable) -> int | None:
+        table = self.world.tables[operation.sink]
+        if table.head().version != operation.expected_version:
             return None
         shown = table.versions[-1].shown
         try:
-            for name in effect.files:
-                shown = extend(shown, self.world.read_staged(name, effect.sink))
+            for name in operation.files:
+                shown = extend(shown, self.world.read_staged(name, operation.sink))
         except RowsOverlap as error:
-            self.world.oracle.violation(f"sink {effect.sink}: {error}")
-        table.versions.append(TableVersion(effect.transaction, shown))
-        self.world.oracle.published(effect.sink, effect.transaction, shown)
+            self.world.oracle.violation(f"sink {operation.sink}: {error}")
+        table.versions.append(TableVersion(operation.transaction, shown))
+        self.world.oracle.published(operation.sink, operation.transaction, shown)
         return table.head().version
 
-    def _rewind(self, effect: fx.RewindTable) -> int | None:
-        table = self.world.tables[effect.sink]
-        if table.head().version != effect.expected_version:
+    def rewind_table(self, operation: fx.RewindTable) -> int | None:
+        table = self.world.tables[operation.sink]
+        if table.head().version != operation.expected_version:
             return None
         # What a stage passes over that begins at the cut counts as shown: later rows continue it.
-        passed = self.world.oracle.birth(effect.sink, effect.transaction) or {}
-        shown = {**table.versions[effect.to_version].shown, **passed}
-        table.versions.append(TableVersion(effect.transaction, shown))
-        self.world.oracle.rewound(effect.sink, effect.transaction, shown)
+        passed = self.world.oracle.birth(operation.sink, operation.transaction) or {}
+        shown = {**table.versions[operation.to_version].shown, **passed}
+        table.versions.append(TableVersion(operation.transaction, shown))
+        self.world.oracle.rewound(operation.sink, operation.transaction, shown)
         return table.head().version
 
     # --- Spark's folders ------------------------------------------------------------------------------
 
-    def _list_folders(self, effect: fx.ListFolders) -> list[int]:
+    def list_folders(self, operation: fx.ListFolders) -> Incarnations:
         return [
             inc
             for (stage, generation, inc), folder in self.world.folders.items()
-            if stage == effect.stage and generation == effect.generation and folder.complete
+            if stage == operation.stage and generation == operation.generation and folder.complete
         ]
 
     def _make_folder(self, process: ProcessView, actor: ActorView, token: int, effect: fx.MakeFolder) -> None:
         """Copies what is there now; the folder is complete only later, if the process lives to see it."""
-        world, key = self.world, (effect.stage, effect.generation, effect.incarnation)
-        if effect.source is not None:
-            source = world.folders[effect.stage, effect.generation, effect.source]
+        if self.make_folder(effect) is fx.FAILED:
+            process.resume(actor, token, fx.FAILED)
+            return
+        self.world.schedule(self.world.between(1, 10), self._finish_folder, process, actor, token, effect)
+
+    def make_folder(self, operation: fx.MakeFolder) -> fx.Done | fx.Failed:
+        """A folder that is not complete yet."""
+        world, key = self.world, (operation.stage, operation.generation, operation.incarnation)
+        if operation.source is not None:
+            source = world.folders[operation.stage, operation.generation, operation.source]
             folder = copy_folder(source, world.rng.random() < 0.5)
             try:
                 state = world.state_at(
-                    effect.stage, effect.generation, effect.source, folder.last, effect.incarnation
+                    operation.stage,
+                    operation.generation,
+                    operation.source,
+                    folder.last,
+                    operation.incarnation,
                 )
             except GoneForZombie:
-                process.resume(actor, token, fx.FAILED)
-                return
+                return fx.FAILED
         else:
-            folder = folder_from_report(effect.report, world.model.stages[effect.stage].spec.inputs)
-            state = START if effect.reset else world.state_of_report(effect.stage, effect.report)
+            folder = folder_from_report(operation.report, world.model.stages[operation.stage].spec.inputs)
+            state = START if operation.reset else world.state_of_report(operation.stage, operation.report)
         world.folders[key] = folder
         world.put_state(*key, folder.last, state)
-        world.schedule(world.between(1, 10), self._finish_folder, process, actor, token, effect)
+        return fx.DONE
 
     def _finish_folder(
         self, process: ProcessView, actor: ActorView, token: int, effect: fx.MakeFolder
@@ -212,25 +249,33 @@ class Io:
         folder.complete = True
         process.resume(actor, token, fx.DONE)
 
-    def _find_state(self, effect: fx.FindState) -> dict[str, str] | None:
-        if effect.batch < 0:
+    def read_prepared(self, operation: fx.ReadPrepared) -> Prepared | None:
+        return self.world.read_prepared(operation)
+
+    def start_query(self, operation: fx.StartQuery) -> None:
+        raise AssertionError(f"{operation}: a process starts its own queries")
+
+    def find_state(self, operation: fx.FindState) -> dict[str, str] | None:
+        if operation.batch < 0:
             return {}
-        name = self.world.state_name(effect.stage, effect.generation, effect.incarnation, effect.batch)
+        name = self.world.state_name(
+            operation.stage, operation.generation, operation.incarnation, operation.batch
+        )
         state = self.world.store.objects.get(name)
         if state is None:
             return None
-        if effect.copy_to is not None:
-            name = f"{effect.copy_to}{effect.batch}"
+        if operation.copy_to is not None:
+            name = f"{operation.copy_to}{operation.batch}"
             self.world.store.create(name, state, synced=False)
         checksum = self.world.store.checksum(name)
         return None if checksum is None else {name: checksum}
 
-    def _find_stored(self, effect: fx.FindStored) -> tuple[list[Stored], list[Stored]]:
-        of = effect.stage, effect.generation
+    def find_stored(self, operation: fx.FindStored) -> StoredFiles:
+        of = operation.stage, operation.generation
         data = [_data(name) for name in self.world.store.list(paths.channel_prefix(*of))]
         states = [_state(name) for name in self.world.store.list(paths.spark_folders_prefix(*of))]
-        newest = max((state.incarnation for state in states), default=0)
-        return data, [_unmarked(state) if state.incarnation < newest else state for state in states]
+        known = [state for state in states if state.incarnation <= operation.incarnation]
+        return data, [_unmarked(s) if s.incarnation < operation.incarnation else s for s in known]
 
 
 def _unmarked(state: Stored) -> Stored:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.log import LogView
 from cutwater.protocol.base.paths import entry_name
+from cutwater.protocol.base.replay_wire import Message as ReplayMessage
+from cutwater.protocol.base.replay_wire import encode as encode_replay
 from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, Phase, Reply, encode
-from cutwater.protocol.replay.messages import Message as ReplayMessage
-from cutwater.protocol.replay.messages import encode as encode_replay
+from cutwater.protocol.base.wire import Message as WireMessage
 from cutwater.sim.oracle import WatchedScene
 from cutwater.sim.scene import ProcessView
 
@@ -25,7 +24,7 @@ class Network:
         self.blocked: set[tuple[str, str]] = set()
         self.old_acks: dict[str, Ack] = {}
 
-    def send(self, sender: ProcessView, to: str | None, message: Any) -> None:
+    def send(self, sender: ProcessView, to: str | None, message: WireMessage | ReplayMessage) -> None:
         world = self.world
         world.oracle.sending(sender, message)
         if isinstance(message, Reply):
@@ -56,7 +55,7 @@ class Network:
         world = self.world
         last = world.oracle.ledger.last
         term = world.oracle.ledger.term + world.rng.randint(0, 50)
-        message: Any = Heartbeat("stranger", "stranger", term, last)
+        message: WireMessage = Heartbeat("stranger", "stranger", term, last)
         if last and world.rng.random() < 0.5:
             newest = r.JOURNAL.open(world.store.objects[entry_name(paths.JOURNAL_PREFIX, last)])
             view: LogView[r.JournalBody] = LogView(

@@ -6,7 +6,7 @@ wrote, and so can say of every committed cut and every table version exactly whi
 
 from __future__ import annotations
 
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, assert_never
 
 import msgspec
 
@@ -15,8 +15,21 @@ from cutwater.protocol.base import records as r
 from cutwater.protocol.base.chain import Sealed, follows
 from cutwater.protocol.base.effects import ReadTableHistory
 from cutwater.protocol.base.failures import FailureReason
+from cutwater.protocol.base.replay_wire import AskRange, Compacted, EntriesChunk, FetchEntries, HaveRange
+from cutwater.protocol.base.replay_wire import Message as ReplayMessage
 from cutwater.protocol.base.watermark import WatermarkKind
-from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, Phase, Reply, RequestKind
+from cutwater.protocol.base.wire import (
+    Ack,
+    Announcement,
+    Heartbeat,
+    LogGrown,
+    Phase,
+    Reply,
+    RequestKind,
+    SourcesDone,
+)
+from cutwater.protocol.base.wire import Message as WireMessage
+from cutwater.protocol.base.wire import Request as WireRequest
 from cutwater.protocol.member.stage import Stage, StagePhase
 from cutwater.sim.ledger import Kept, Ledger, StageLedger, is_drain, member_view
 from cutwater.sim.scene import ProcessView
@@ -135,8 +148,10 @@ class Oracle:
             case r.Savepoint():
                 self._named_savepoint(body)
                 self._carried_out(body.request, body.epoch)
-            case _:
+            case r.Snapshot():
                 pass
+            case _:
+                assert_never(body)
 
     def _check_once(self, begun: r.Begun) -> None:
         """With `once` nothing is drained before all sources have given everything, unless somebody asks for it."""
@@ -420,19 +435,27 @@ class Oracle:
             self.violation(
                 f"{stage}: incarnation {body.incarnation} wrote after {ledger.incarnation} had opened"
             )
-        if isinstance(body, r.Batch):
-            self._batch(stage, generation, ledger, body)
-        elif isinstance(body, r.BarrierAt):
-            if body.epoch in ledger.barriers:
-                self.violation(f"{stage} was cut twice for epoch {body.epoch}")
-            if (body.epoch, body.checkpoint_id) not in self.ledger.begun_ids:
-                self.violation(f"{stage} was cut for epoch {body.epoch}, which was never begun")
-            if body.batch != ledger.last:
-                self.violation(f"{stage} was cut at {body.batch}, its last batch is {ledger.last}")
-            is_idle = body.watermark.kind is WatermarkKind.IDLE
-            if is_idle and (stage, generation, body.incarnation) not in self.world.rested:
-                self.violation(f"{stage} says that it is idle, and has had something to do all the time")
-            ledger.barriers[body.epoch] = body
+        match body:
+            case r.Batch():
+                self._batch(stage, generation, ledger, body)
+            case r.BarrierAt():
+                self._barrier(stage, generation, ledger, body)
+            case r.StageSnapshot():
+                pass
+            case _:
+                assert_never(body)
+
+    def _barrier(self, stage: str, generation: int, ledger: StageLedger, body: r.BarrierAt) -> None:
+        if body.epoch in ledger.barriers:
+            self.violation(f"{stage} was cut twice for epoch {body.epoch}")
+        if (body.epoch, body.checkpoint_id) not in self.ledger.begun_ids:
+            self.violation(f"{stage} was cut for epoch {body.epoch}, which was never begun")
+        if body.batch != ledger.last:
+            self.violation(f"{stage} was cut at {body.batch}, its last batch is {ledger.last}")
+        is_idle = body.watermark.kind is WatermarkKind.IDLE
+        if is_idle and (stage, generation, body.incarnation) not in self.world.rested:
+            self.violation(f"{stage} says that it is idle, and has had something to do all the time")
+        ledger.barriers[body.epoch] = body
 
     def _batch(self, stage: str, generation: int, ledger: StageLedger, body: r.Batch) -> None:
         if body.batch != ledger.last + 1:
@@ -591,23 +614,31 @@ class Oracle:
 
     # --- processes ------------------------------------------------------------------------------------
 
-    def sending(self, process: ProcessView, message: Any) -> None:
+    def sending(self, process: ProcessView, message: WireMessage | ReplayMessage) -> None:
         """Nothing is announced before it is durable."""
-        if isinstance(message, Ack):
-            self.check_caught_up(process, "acks")
-            what = message.member, message.epoch, message.checkpoint_id, message.term
-            (self.acks if message.ok else self.refusals).add(what)
-        elif isinstance(message, Heartbeat):
-            process.beat_ms = self.world.now_ms
-        elif isinstance(message, Reply):
-            self.replied(message)
-        elif isinstance(message, Announcement):
-            if (message.epoch, message.checkpoint_id) not in self.ledger.begun_ids:
-                self.violation(f"epoch {message.epoch} was announced before it was begun in the journal")
-            if message.phase is Phase.COMMIT and message.epoch not in self.ledger.history:
-                self.violation(
-                    f"the commit of epoch {message.epoch} was announced before it was in the journal"
-                )
+        match message:
+            case Ack():
+                self.check_caught_up(process, "acks")
+                what = message.member, message.epoch, message.checkpoint_id, message.term
+                (self.acks if message.ok else self.refusals).add(what)
+            case Heartbeat():
+                process.beat_ms = self.world.now_ms
+            case Reply():
+                self.replied(message)
+            case Announcement():
+                self._announced(message)
+            case LogGrown() | WireRequest() | SourcesDone():
+                pass
+            case AskRange() | FetchEntries() | HaveRange() | EntriesChunk() | Compacted():
+                pass
+            case _:
+                assert_never(message)
+
+    def _announced(self, message: Announcement) -> None:
+        if (message.epoch, message.checkpoint_id) not in self.ledger.begun_ids:
+            self.violation(f"epoch {message.epoch} was announced before it was begun in the journal")
+        if message.phase is Phase.COMMIT and message.epoch not in self.ledger.history:
+            self.violation(f"the commit of epoch {message.epoch} was announced before it was in the journal")
 
     def check_caught_up(self, process: ProcessView, what: str) -> None:
         """A member that was away acts only when it knows what was decided before it came back."""

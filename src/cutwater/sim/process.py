@@ -7,19 +7,19 @@ yield and resumes them with the answers. A crash is that they are never resumed.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, assert_never
 
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.errors import GraphChanged, PeerError
-from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, LogGrown, SourcesDone, decode
+from cutwater.protocol.base.replay_wire import AskRange, Compacted, EntriesChunk, FetchEntries, HaveRange
+from cutwater.protocol.base.replay_wire import decode as decode_replay
+from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, LogGrown, Reply, SourcesDone, decode
 from cutwater.protocol.base.wire import Request as WireRequest
 from cutwater.protocol.leader.leader import Leader, LeaderConfig, LeaderPhase
 from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.injector import Counters, Request
 from cutwater.protocol.member.member import Member
 from cutwater.protocol.member.stage import QueryEnd, Stage, StagePhase
-from cutwater.protocol.replay.messages import AskRange, Compacted, EntriesChunk, FetchEntries, HaveRange
-from cutwater.protocol.replay.messages import decode as decode_replay
 from cutwater.sim.io import Io
 from cutwater.sim.network import Network
 from cutwater.sim.oracle import WatchedScene
@@ -38,9 +38,6 @@ class ProcessScene(WatchedScene, Protocol):
 
     @property
     def network(self) -> Network: ...
-
-
-INLINE = {fx.Send, fx.ReadPrepared, fx.StartQuery}
 
 
 class SimWord:
@@ -83,7 +80,7 @@ class Actor:
         self.token = 0
         self.waiting = False
         self.poked = False
-        self.asked: tuple[fx.Effect, int] | None = None
+        self.asked: tuple[fx.AnyOperation, int] | None = None
         """What is under way and is to be recorded, and how far the journal was known when it began."""
 
 
@@ -180,7 +177,7 @@ class Process:
         send = actor.procedure.send
         try:
             effect: fx.Effect | None = send(answer)
-            while type(effect) in INLINE:
+            while isinstance(effect, (fx.Send, fx.ReadPrepared, fx.StartQuery)):
                 effect = send(self._perform_inline(effect))
         except StopIteration:
             self.actors.pop(actor.name, None)
@@ -231,32 +228,35 @@ class Process:
                 self.leaving = True
                 self.world.chaos.ends(self, "superseded")
 
-    def _perform(self, actor: Actor, effect: fx.Effect) -> None:
-        kind = type(effect)
-        if kind is fx.Wait:
-            if actor.poked:
-                actor.poked = False
-                self.resume_later(1, actor, None)
-            else:
-                actor.waiting = True
-                self.resume_later(effect.ms, actor, None)  # type: ignore[union-attr]
-        elif kind is fx.Sleep:
-            self.resume_later(effect.ms, actor, None)  # type: ignore[union-attr]
-        else:
-            if self.recorder is not None:
-                actor.asked = effect, self.recorder.knows
-            self.world.io.perform(self, actor, effect)
+    def _perform(self, actor: Actor, effect: fx.AnyOperation | fx.Sleep | fx.Wait) -> None:
+        match effect:
+            case fx.Wait():
+                if actor.poked:
+                    actor.poked = False
+                    self.resume_later(1, actor, None)
+                else:
+                    actor.waiting = True
+                    self.resume_later(effect.ms, actor, None)
+            case fx.Sleep():
+                self.resume_later(effect.ms, actor, None)
+            case _:
+                if self.recorder is not None:
+                    actor.asked = effect, self.recorder.knows
+                self.world.io.perform(self, actor, effect)
 
-    def _perform_inline(self, effect: fx.Effect | None) -> Any:
+    def _perform_inline(self, effect: fx.Send | fx.ReadPrepared | fx.StartQuery) -> Any:
         """What is answered at once: nothing else can happen in between."""
-        if isinstance(effect, fx.Send):
-            if self.recorder is not None:
-                self.recorder.sent(effect)
-            return self.world.network.send(self, effect.to, effect.message)
-        if isinstance(effect, fx.ReadPrepared):
-            return self.world.read_prepared(effect)
-        assert isinstance(effect, fx.StartQuery)
-        return self._start_query(effect)
+        match effect:
+            case fx.Send():
+                if self.recorder is not None:
+                    self.recorder.sent(effect)
+                return self.world.network.send(self, effect.to, effect.message)
+            case fx.ReadPrepared():
+                return self.world.io.read_prepared(effect)
+            case fx.StartQuery():
+                return self._start_query(effect)
+            case _:
+                assert_never(effect)
 
     # --- queries --------------------------------------------------------------------------------------
 
@@ -308,6 +308,10 @@ class Process:
                 self.leader.on_message(message)
             case SourcesDone():
                 self.leader.on_sources_done(message)
+            case Reply():
+                pass  # it goes to whoever asked, not to a member
+            case _:
+                assert_never(message)
         self._wake()
 
     def _wake(self) -> None:

@@ -20,11 +20,10 @@ class Feeding:
         self._channels = channels
         self._max_rows = max_rows
 
-    def open(self, stage: Stage) -> None:
-        """New feeds for a new incarnation, which begins where the stage's log says."""
+    def open(self, consumed: Mapping[str, int], incarnation: int) -> None:
+        """New feeds for a new incarnation, which begins at these positions."""
         for name, source in self._channels.items():
-            position = stage.log.state.consumed.get(name, -1)
-            source.feed = Feed(name, position, self._max_rows, stage.incarnation)
+            source.feed = Feed(name, consumed.get(name, -1), self._max_rows, incarnation)
         self.feeds = {name: source.feed for name, source in self._channels.items()}
 
     def fill(self, stage: Stage) -> None:

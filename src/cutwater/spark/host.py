@@ -14,6 +14,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
+from cutwater.protocol.base.effects import StartQuery
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.paths import batch_file_name
 from cutwater.protocol.member.activity import Pace
@@ -70,23 +71,24 @@ class StageHost:
 
     # --- starting and stopping, in threads of the pool -------------------------------------------------
 
-    def start(self, generation: int, incarnation: int) -> None:
+    def start(self, operation: StartQuery) -> None:
         """Starts the query in its incarnation's folder, after its predecessor has ended."""
         try:
-            self._start(generation, incarnation)
+            self._start(operation)
         except Exception as error:
             if is_spark_gone(error):  # which is no trouble with the store, and does not pass
                 raise UserError(spark_is_gone(error)) from error
             raise
 
-    def _start(self, generation: int, incarnation: int) -> None:
+    def _start(self, operation: StartQuery) -> None:
+        generation, incarnation = operation.generation, operation.incarnation
         around, built = self._around, self.built
         with self._lock:
             self._stop_query()
             stage = around.find(self.name)
             if stage is None or stage.incarnation != incarnation or self._closed:
                 return
-            self._feeding.open(stage)
+            self._feeding.open(operation.consumed, incarnation)
             self._seen = ()
             query = Query(self._new_writer(generation, incarnation), stage.pace is Pace.TAKE_ALL)
             self._current, self._incarnation = query, incarnation

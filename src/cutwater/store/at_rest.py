@@ -5,30 +5,24 @@ from __future__ import annotations
 import itertools
 import time
 import uuid
-from collections.abc import Callable
 from typing import Any, TypeVar
 
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.protocol.base.log import follow
+from cutwater.protocol.base.performer import perform
 from cutwater.protocol.base.records import Checkpoint, JournalState, Manifest
 from cutwater.protocol.base.wire import Reply, Request
 from cutwater.protocol.leader.steering import command
 from cutwater.protocol.member.journal import Journal
 from cutwater.protocol.member.publish import read_manifest
-from cutwater.store import failpoints, recording
+from cutwater.store import recording
 from cutwater.store.contract import Store
+from cutwater.store.perform import Find, Head, History, MemberlessPerformer
 
 R = TypeVar("R")
 PATIENCE = 20
 """How often a failing store is asked again before a command gives up."""
-
-
-Find = Callable[[str, int], int | None]
-"""Finds the version of a sink's table that carries the highest transaction up to one (`Sink.find`)."""
-
-History = Callable[[str, int], fx.TableHistory | None]
-"""What a sink's table says of that version (`Sink.history`)."""
 
 
 def drive(
@@ -37,21 +31,12 @@ def drive(
     find: Find | None = None,
     recorder: recording.Recorder | None = None,
     history: History | None = None,
-    head: Callable[[], fx.TableHead] | None = None,
+    head: Head | None = None,
 ) -> R:
     """Runs a procedure that needs nothing but the store, and perhaps to `find` a table's version, its `history` and its
     `head`. Raises `StoreError` if the store keeps failing."""
-
-    def act(effect: fx.Effect) -> Any:
-        if isinstance(effect, fx.FindTableVersion) and find is not None:
-            return _ask(find, effect)
-        if isinstance(effect, fx.ReadTableHistory):
-            return None if history is None else _ask(history, effect)
-        if isinstance(effect, fx.ReadTable) and head is not None:
-            return head()
-        return perform(store, effect)
-
-    act_and_record, _ = recording.watched(recorder, act, lambda send: None)
+    performer = MemberlessPerformer(store, find, history, head)
+    act, _ = recording.watched(recorder, lambda operation: perform(performer, operation), lambda send: None)
     answer: Any = None
     failures: dict[type, int] = {}  # by kind: a store that can be read need not be one that can be written
     thrown: StoreError | None = None
@@ -63,7 +48,14 @@ def drive(
             result: R = end.value
             return result
         try:
-            answer = act_and_record(effect)
+            match effect:
+                case fx.Sleep() | fx.Wait():
+                    time.sleep(effect.ms / 1000)
+                    answer = None
+                case fx.Send():
+                    raise AssertionError(f"{effect} needs a running member")
+                case _:
+                    answer = act(effect)
             failures.pop(type(effect), None)
         except StoreError as error:
             thrown = error
@@ -72,29 +64,6 @@ def drive(
             failures[kind] = failures.get(kind, 0) + 1
             if failures[kind] > PATIENCE:
                 raise StoreError(f"the store {store.url} does not answer: {error}") from error
-
-
-def perform(store: Store, effect: fx.Effect) -> Any:
-    """Does what needs nothing but the store, and answers it."""
-    match effect:
-        case fx.Create():
-            place, thing = failpoints.place_of(effect.name, effect.data) if failpoints.ACTIVE else ("", "")
-            failpoints.reach(f"before {place}", thing)
-            created = store.create(effect.name, effect.data)
-            failpoints.reach(f"after {place}", thing)
-            return fx.CREATED if created else fx.EXISTS
-        case fx.Read():
-            return store.read(effect.name)
-        case fx.ReadMany():
-            return store.read_many(effect.names)
-        case fx.List():
-            return store.list(effect.prefix, effect.after)
-        case fx.ListMany():
-            return store.list_many(effect.places)
-        case fx.Sleep() | fx.Wait():
-            return time.sleep(effect.ms / 1000)
-        case _:
-            raise AssertionError(f"{effect} needs a running member")
 
 
 def read_journal(store: Store, *, must_exist: bool = True) -> Journal:
@@ -143,11 +112,3 @@ def carry_out(
     nonces = itertools.count(1)
     procedure = command(journal, name, lambda: f"{name}-{next(nonces)}", request)
     return drive(store, procedure, find, recording.of_command(name, journal), history)
-
-
-def _ask(question: Callable[[str, int], Any], effect: fx.FindTableVersion | fx.ReadTableHistory) -> Any:
-    """A table that cannot be asked is not the store's fault: whoever asked decides what that means."""
-    try:
-        return question(effect.sink, effect.transaction)
-    except OSError:
-        return fx.FAILED

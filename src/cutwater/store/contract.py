@@ -8,6 +8,7 @@ list that starts after a write returned sees it. An error says nothing about whe
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
@@ -16,6 +17,8 @@ from cutwater.protocol.base.errors import StoreError
 Names = list[str]
 NameLists = list[list[str]]
 Contents = list[bytes | None]
+Checksums = list[str | None]
+_SIDE_BY_SIDE = 16
 
 TEMP = ".tmp"
 """The folder for what is not an object yet. Its name begins with a dot, so it is never listed."""
@@ -65,6 +68,9 @@ class Store(Protocol):
         """SHA-256 of the contents in hex, `None` if there is no such object. Makes the object durable first,
         whoever wrote it: who asks is about to rely on it."""
 
+    def checksum_many(self, names: Sequence[str]) -> Checksums:
+        """What `checksum` gives for each name, side by side."""
+
     def path(self, name: str) -> Path | None:
         """The object's file, if this store is a local folder."""
 
@@ -79,3 +85,9 @@ def check_name(name: str) -> str:
             f"{name!r} cannot be the name of an object: it must be a plain path inside the store"
         )
     return name
+
+
+def checksums(store: Store, names: Sequence[str]) -> Checksums:
+    """What a store's `checksum` gives for each name, side by side."""
+    with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
+        return list(pool.map(store.checksum, names))

@@ -11,9 +11,18 @@ from __future__ import annotations
 import os
 import signal
 from threading import Lock
+from typing import assert_never
 
 from cutwater.protocol.base.paths import journal_entry_of, manifest_of, mark_of, stage_entry_of
-from cutwater.protocol.base.records import JOURNAL, STAGE
+from cutwater.protocol.base.records import (
+    JOURNAL,
+    STAGE,
+    BarrierAt,
+    Batch,
+    Open,
+    StageBody,
+    StageSnapshot,
+)
 
 _WANTED = os.environ.get("CUTWATER_KILL_AT", "")
 _SIGNAL = signal.Signals[os.environ.get("CUTWATER_KILL_WITH", "SIGKILL")]
@@ -45,9 +54,21 @@ def place_of(name: str, data: bytes) -> tuple[str, str]:
     if journal_entry_of(name) is not None:
         return "journal entry", type(JOURNAL.open(data).entry.body).__name__.upper()
     if (entry := stage_entry_of(name)) is not None:
-        body = STAGE.open(data).entry.body
-        kinds = {"Batch": "batch entry", "BarrierAt": "barrier entry", "Open": "open entry"}
-        return kinds.get(type(body).__name__, "stage snapshot"), entry.stage
+        return _kind_of(STAGE.open(data).entry.body), entry.stage
     if (mark := mark_of(name)) is not None:
         return "mark", mark.sink
     return ("manifest", "") if manifest_of(name) is not None else ("object", "")
+
+
+def _kind_of(body: StageBody) -> str:
+    match body:
+        case Open():
+            return "open entry"
+        case Batch():
+            return "batch entry"
+        case BarrierAt():
+            return "barrier entry"
+        case StageSnapshot():
+            return "stage snapshot"
+        case _:
+            assert_never(body)

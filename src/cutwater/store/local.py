@@ -14,7 +14,16 @@ from typing import TypeVar
 from uuid import uuid4
 
 from cutwater.protocol.base.errors import StoreError
-from cutwater.store.contract import TEMP, Contents, NameLists, Names, StoreUnavailable, check_name
+from cutwater.store.contract import (
+    TEMP,
+    Checksums,
+    Contents,
+    NameLists,
+    Names,
+    StoreUnavailable,
+    check_name,
+    checksums,
+)
 
 T = TypeVar("T")
 
@@ -143,6 +152,9 @@ class LocalStore:
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             self._check_root()
             return None
+
+    def checksum_many(self, names: Sequence[str]) -> Checksums:
+        return checksums(self, names)
 
     def path(self, name: str) -> Path:
         return self.root / check_name(name)

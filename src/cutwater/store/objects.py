@@ -18,7 +18,16 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import MemoryStore, from_url
 
 from cutwater.protocol.base.errors import StoreError
-from cutwater.store.contract import TEMP, Contents, NameLists, Names, StoreUnavailable, check_name
+from cutwater.store.contract import (
+    TEMP,
+    Checksums,
+    Contents,
+    NameLists,
+    Names,
+    StoreUnavailable,
+    check_name,
+    checksums,
+)
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Bucket
@@ -144,6 +153,9 @@ class ObjectStore:
                 _check_bucket(error)
                 return None
         return digest.hexdigest()
+
+    def checksum_many(self, names: Sequence[str]) -> Checksums:
+        return checksums(self, names)
 
     def path(self, name: str) -> None:
         return None

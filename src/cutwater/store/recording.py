@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Lock
-from typing import Any, Literal
+from typing import Any, Literal, assert_never
 from urllib.parse import quote
 
 import msgspec
@@ -162,23 +162,10 @@ AnyLine = (
     | Ended
 )
 
-RECORDED = {
-    fx.Create,
-    fx.Read,
-    fx.ReadMany,
-    fx.Delete,
-    fx.Copy,
-    fx.PublishTable,
-    fx.RewindTable,
-    fx.ReadTable,
-    fx.FindTableVersion,
-}
-"""The effects that change something or that decisions rest on."""
-
 _ENCODE = msgspec.json.Encoder().encode
 _DECODER: msgspec.json.Decoder[AnyLine] = msgspec.json.Decoder(AnyLine)
 
-Perform = Callable[[fx.Effect], Any]
+Perform = Callable[[fx.AnyOperation], Any]
 Send = Callable[[fx.Send], None]
 
 
@@ -220,8 +207,9 @@ class Recorder:
         """How far the process knows the journal."""
         return self._journal.index
 
-    def answered(self, effect: fx.Effect, answer: Any, knows: int) -> None:
-        """An effect was answered; `knows` is how far the journal was known when it was asked for."""
+    def answered(self, effect: fx.AnyOperation, answer: Any, knows: int) -> None:
+        """An operation was answered; `knows` is how far the journal was known when it was asked for. Those are written
+        down that change something or that decisions rest on."""
         failed = answer is fx.FAILED
         word = answer.value if isinstance(answer, fx.Answer) else answer
         match effect:
@@ -229,27 +217,40 @@ class Recorder:
                 self._add(
                     Creation, knows, name=effect.name, answer=word, **_content(effect.name, effect.data)
                 )
-            case fx.Read() if not failed:
-                self._add(Reading, knows, name=effect.name, **_content(effect.name, answer))
-            case fx.ReadMany() if not failed:
-                for name, data in zip(effect.names, answer, strict=True):
+            case fx.Read():
+                if not failed:
+                    self._add(Reading, knows, name=effect.name, **_content(effect.name, answer))
+            case fx.ReadMany():
+                for name, data in () if failed else zip(effect.names, answer, strict=True):
                     self._add(Reading, knows, name=name, **_content(name, data))
             case fx.Delete():
                 self._add(Deletion, knows, names=effect.names, answer=word)
             case fx.Copy():
                 word = "missing" if answer is None else word
                 self._add(Copying, knows, source=effect.source, target=effect.target, answer=word)
-            case fx.PublishTable() | fx.RewindTable():
-                kind = Publishing if isinstance(effect, fx.PublishTable) else Rewinding
-                self._add(kind, knows, answer=word, **msgspec.structs.asdict(effect))
-            case fx.ReadTable() if not failed:
-                self._add(
-                    TableLook, knows, sink=effect.sink, version=answer.version, transaction=answer.transaction
-                )
-            case fx.FindTableVersion() if not failed:
-                self._add(
-                    TableSearch, knows, sink=effect.sink, transaction=effect.transaction, version=answer
-                )
+            case fx.PublishTable():
+                fields = msgspec.structs.asdict(effect)
+                del fields["epoch"]  # the entry at `transaction` says it
+                self._add(Publishing, knows, answer=word, **fields)
+            case fx.RewindTable():
+                self._add(Rewinding, knows, answer=word, **msgspec.structs.asdict(effect))
+            case fx.ReadTable():
+                if not failed:
+                    found = {"version": answer.version, "transaction": answer.transaction}
+                    self._add(TableLook, knows, sink=effect.sink, **found)
+            case fx.FindTableVersion():
+                if not failed:
+                    self._add(
+                        TableSearch, knows, sink=effect.sink, transaction=effect.transaction, version=answer
+                    )
+            case fx.List() | fx.ListMany() | fx.Checksum() | fx.ReadTableHistory():
+                pass
+            case fx.ListFolders() | fx.MakeFolder() | fx.StartQuery():
+                pass
+            case fx.ReadPrepared() | fx.FindState() | fx.FindStored():
+                pass
+            case _:
+                assert_never(effect)
 
     def sent(self, effect: fx.Send) -> None:
         """A message is about to leave."""
@@ -266,9 +267,7 @@ class Recorder:
     def watched(self, perform: Perform, send: Send) -> tuple[Perform, Send]:
         """The same two, and everything that goes through them is written down."""
 
-        def recorded_perform(effect: fx.Effect) -> Any:
-            if type(effect) not in RECORDED:
-                return perform(effect)
+        def recorded_perform(effect: fx.AnyOperation) -> Any:
             knows = self.knows
             try:
                 answer = perform(effect)

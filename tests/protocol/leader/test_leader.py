@@ -468,7 +468,7 @@ def test_seed_a14_a_restore_to_an_unknown_epoch_is_refused_with_the_reason() -> 
 def test_an_epoch_that_was_abandoned_before_it_was_published_cannot_be_restored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("cutwater.sim.io.TABLES", {fx.PublishTable})  # the table can be asked meanwhile
+    monkeypatch.setattr("cutwater.sim.io.TABLES", fx.PublishTable)  # the table can be asked meanwhile
     world = running_world()
     rest(world)
     world.tables["out"].failing_until_ms = world.now_ms + 1_000

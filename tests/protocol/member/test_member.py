@@ -213,7 +213,7 @@ def test_followers_do_not_read_what_was_announced_to_them() -> None:
     reads: list[str] = []
     draw_fault = world.io._draw_fault
 
-    def watch(process: ProcessView, effect: fx.Effect) -> str | None:
+    def watch(process: ProcessView, effect: fx.AnyOperation) -> str | None:
         if isinstance(effect, fx.ReadMany | fx.Read) and process is not leader_of(world):
             names = effect.names if isinstance(effect, fx.ReadMany) else (effect.name,)
             reads.extend(name for name in names if name.startswith(paths.JOURNAL_PREFIX))

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
+from cutwater.protocol.base.effects import Stored
 from cutwater.protocol.base.paths import generation_of
 from cutwater.protocol.base.records import settled
 from cutwater.protocol.base.watermark import UNKNOWN
 from cutwater.protocol.member.activity import Pace
 from cutwater.protocol.member.journal import Fate, fate
 from cutwater.protocol.member.retention import (
-    Stored,
     deletable_data,
     deletable_states,
     expire,
@@ -363,7 +363,7 @@ def test_a_successor_that_is_behind_in_the_journal_deletes_no_state_of_a_commit(
     assert world.oracle.stages["b", 1].snapshot, "the log was compacted"
     draw_fault, end_ms = world.io._draw_fault, world.now_ms + 500
 
-    def fail_journal(process: ProcessView, effect: fx.Effect) -> str | None:
+    def fail_journal(process: ProcessView, effect: fx.AnyOperation) -> str | None:
         names = effect.names if isinstance(effect, fx.ReadMany) else ()
         names = (effect.name,) if isinstance(effect, fx.Read) else names
         of_journal = any(name.startswith(paths.JOURNAL_PREFIX) for name in names)

@@ -6,22 +6,17 @@ import msgspec
 import pytest
 
 from cutwater.protocol.base.errors import PeerError, StoreError, UserError
-from cutwater.protocol.replay.messages import (
-    Action,
+from cutwater.protocol.base.replay_wire import (
     AskRange,
     Compacted,
-    Deliver,
-    Done,
     EntriesChunk,
-    Failed,
-    Fetch,
     FetchEntries,
     HaveRange,
     Message,
-    ReplayConfig,
     decode,
     encode,
 )
+from cutwater.protocol.replay.messages import Action, Deliver, Done, Failed, Fetch, ReplayConfig
 from cutwater.protocol.replay.provider import Provider
 from tests.support.replay_world import LOG, begin, data, extend, only, serve, world
 

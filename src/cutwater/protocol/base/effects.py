@@ -5,6 +5,10 @@ effects below and is resumed with the answer; it never does anything itself. The
 these generators with real storage, tables and sockets, the simulator with modelled ones, and neither
 can tell them what happened in between: a crash is a generator that is never resumed.
 
+An effect that reaches storage, tables or Spark is an `Operation`, typed by its answer. A procedure performs it
+with `yield from ask(...)` or `yield from insist(...)`, so that the type checker knows the answer. An operation carries
+all that is needed to perform it (`performer.py`). `Sleep`, `Wait` and `Send` answer nothing and are simply yielded.
+
 The shell's duties
 1. Perform effects of one generator in order, one at a time, and resume with the answer named below.
 2. An error is `FAILED`, never an exception. It says nothing: the write may have happened, or may yet.
@@ -17,10 +21,15 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar, cast
 
 import msgspec
 
+from cutwater.protocol.base.records import Prepared, StageReport
+from cutwater.protocol.base.replay_wire import Message as ReplayMessage
+from cutwater.protocol.base.wire import Message as WireMessage
+
+A = TypeVar("A")
 R = TypeVar("R")
 
 
@@ -33,54 +42,71 @@ class Answer(Enum):
     FAILED = "failed"
 
 
-CREATED = Answer.CREATED
-EXISTS = Answer.EXISTS
-DONE = Answer.DONE
-FAILED = Answer.FAILED
+CREATED: Final = Answer.CREATED
+EXISTS: Final = Answer.EXISTS
+DONE: Final = Answer.DONE
+FAILED: Final = Answer.FAILED
+
+Created = Literal[Answer.CREATED, Answer.EXISTS]
+Done = Literal[Answer.DONE]
+Failed = Literal[Answer.FAILED]
 
 
-class Create(msgspec.Struct, frozen=True):
+class Operation(msgspec.Struct, Generic[A], frozen=True):
+    """An effect on storage, tables or Spark. It is answered with an `A`, or with `FAILED`."""
+
+
+class TableOperation(Operation[A], Generic[A], frozen=True):
+    """An operation on the table of a sink."""
+
+    sink: str
+
+
+# --- the store ------------------------------------------------------------------------------------------
+
+
+class Create(Operation[Created], frozen=True):
     """Put-if-absent. Answers `CREATED`, `EXISTS` or `FAILED`."""
 
     name: str
     data: bytes
 
 
-class Read(msgspec.Struct, frozen=True):
+class Read(Operation[bytes | None], frozen=True):
     """Answers the object's bytes, `None` if there is none, or `FAILED`."""
 
     name: str
 
 
-class ReadMany(msgspec.Struct, frozen=True):
+class ReadMany(Operation[list[bytes | None]], frozen=True):
     """Reads several objects, side by side where the store allows it. Answers a list of what `Read` would
     answer for each, in the order of the names, or `FAILED`."""
 
     names: tuple[str, ...]
 
 
-class List(msgspec.Struct, frozen=True):
+class List(Operation[list[str]], frozen=True):
     """Answers the sorted names below `prefix` that sort after `after`, or `FAILED`."""
 
     prefix: str
     after: str = ""
 
 
-class ListMany(msgspec.Struct, frozen=True):
+class ListMany(Operation[list[list[str]]], frozen=True):
     """Lists several places, side by side where the store allows it; each is a `prefix` and an `after`.
     Answers a list of what `List` would answer for each, in that order, or `FAILED`."""
 
     places: tuple[tuple[str, str], ...]
 
 
-class Delete(msgspec.Struct, frozen=True):
+class Delete(Operation[Done], frozen=True):
     """Removes objects, in any order. Answers `DONE` (also for those that were not there), or `FAILED` if
     some may be left."""
 
     names: tuple[str, ...]
 
 
-class Copy(msgspec.Struct, frozen=True):
+class Copy(Operation[Done | None], frozen=True):
     """Copies an object that never changes; a copy that is there already is fine. Answers `DONE`, `None` if
     there is nothing to copy, or `FAILED`. The copy is durable once its `Checksum` was answered."""
 
@@ -88,11 +114,14 @@ class Copy(msgspec.Struct, frozen=True):
     target: str
 
 
-class Checksum(msgspec.Struct, frozen=True):
+class Checksum(Operation[list[str | None]], frozen=True):
     """Makes objects durable, whoever wrote them. Answers a list of their checksums, `None` for one that is
     not there; or `FAILED`."""
 
     names: tuple[str, ...]
+
+
+# --- time and messages ----------------------------------------------------------------------------------
 
 
 class Sleep(msgspec.Struct, frozen=True):
@@ -111,7 +140,10 @@ class Send(msgspec.Struct, frozen=True):
     """Hands a message to another member, or to all if `to` is `None`. It may be lost. Answers nothing."""
 
     to: str | None
-    message: Any
+    message: WireMessage | ReplayMessage
+
+
+# --- tables ---------------------------------------------------------------------------------------------
 
 
 class TableHead(msgspec.Struct, frozen=True):
@@ -123,17 +155,14 @@ class TableHead(msgspec.Struct, frozen=True):
     forgetful: bool = False
 
 
-class ReadTable(msgspec.Struct, frozen=True):
+class ReadTable(TableOperation[TableHead], frozen=True):
     """Answers the sink's `TableHead`, or `FAILED`."""
 
-    sink: str
 
-
-class FindTableVersion(msgspec.Struct, frozen=True):
+class FindTableVersion(TableOperation[int | None], frozen=True):
     """Answers the table version that carries the highest transaction up to this one, `None` if the table
     cannot go back to it (its history or its files are gone), or `FAILED`."""
 
-    sink: str
     transaction: int
 
 
@@ -146,65 +175,71 @@ class TableHistory(msgspec.Struct, frozen=True):
     foreign: tuple[str, ...] = ()
 
 
-class ReadTableHistory(msgspec.Struct, frozen=True):
+class ReadTableHistory(TableOperation[TableHistory | None], frozen=True):
     """Answers the `TableHistory` of the version that `FindTableVersion` answers, `None` if the table's log does not go
     back that far, or `FAILED`."""
 
-    sink: str
     transaction: int
 
 
-class PublishTable(msgspec.Struct, frozen=True):
-    """Adds files in one table commit. Answers the new version, `None` if the table has moved on from
+class PublishTable(TableOperation[int | None], frozen=True):
+    """Adds the files of an epoch in one table commit. Answers the new version, `None` if the table has moved on from
     `expected_version`, or `FAILED`."""
 
-    sink: str
     expected_version: int
     transaction: int
     files: tuple[str, ...]
+    epoch: int
 
 
-class RewindTable(msgspec.Struct, frozen=True):
+class RewindTable(TableOperation[int | None], frozen=True):
     """Makes the table's rows those of `to_version` again, in one commit; answers as `PublishTable`. Only with
     `force` this undoes what others did to the table since."""
 
-    sink: str
     expected_version: int
     transaction: int
     to_version: int
     force: bool = False
 
 
-class ListFolders(msgspec.Struct, frozen=True):
+# --- Spark ----------------------------------------------------------------------------------------------
+
+
+class ListFolders(Operation[list[int]], frozen=True):
     """Answers the incarnations of a stage whose Spark folder is complete, or `FAILED`."""
 
     stage: str
     generation: int
 
 
-class MakeFolder(msgspec.Struct, frozen=True):
+class MakeFolder(Operation[Done], frozen=True):
     """Makes an incarnation's own Spark folder: from `source`'s, up to the last batch that Spark committed
     there and with its prepared records; or, without one, from what `report` names; or empty. With `reset`
-    nothing of what `report` names is taken over but how far the stage's own sources were read. Answers `DONE` when
-    it is complete, or `FAILED`."""
+    nothing of what `report` names is taken over but how far the stage's own sources were read. `last` is the last batch
+    in the stage's log and `commit` the checksum of Spark's commit of it: nothing is taken over that only earlier
+    batches need. Answers `DONE` when the folder is complete, or `FAILED`."""
 
     stage: str
     generation: int
     incarnation: int
     source: int | None
-    report: Any
+    report: StageReport | None
+    last: int
+    commit: str
     reset: bool = False
 
 
-class StartQuery(msgspec.Struct, frozen=True):
-    """Starts the stage's query in that folder. Answers nothing, or `FAILED`."""
+class StartQuery(Operation[None], frozen=True):
+    """Starts the stage's query in that folder. It goes on behind `consumed`, the last batch of each input that the
+    stage has read. Answers nothing, or `FAILED`."""
 
     stage: str
     generation: int
     incarnation: int
+    consumed: dict[str, int]
 
 
-class ReadPrepared(msgspec.Struct, frozen=True):
+class ReadPrepared(Operation[Prepared | None], frozen=True):
     """Answers the prepared record of a batch if Spark has committed it (`commits/b` exists), else `None`;
     or `FAILED`."""
 
@@ -214,7 +249,7 @@ class ReadPrepared(msgspec.Struct, frozen=True):
     batch: int
 
 
-class FindState(msgspec.Struct, frozen=True):
+class FindState(Operation[dict[str, str] | None], frozen=True):
     """Answers names and checksums of the state files of a batch, `None` if some are gone, or `FAILED`.
     With `copy_to`, copies them below that prefix first and answers the copies."""
 
@@ -225,18 +260,35 @@ class FindState(msgspec.Struct, frozen=True):
     copy_to: str | None
 
 
-class FindStored(msgspec.Struct, frozen=True):
+class Stored(msgspec.Struct, frozen=True):
+    """An object below a stage's folder: output of an attempt at a batch, or a file of a batch's state. A
+    state file that later batches share (a delta, a table that was not rewritten) is needed up to `until`.
+    `unknown`: which batches need it cannot be told, because its folder has no mark: whoever was making or
+    deleting the folder did not come to the end, or the mark was lost."""
+
+    name: str
+    incarnation: int
+    batch: int
+    until: int | None = None
+    unknown: bool = False
+
+
+class FindStored(Operation[tuple[list[Stored], list[Stored]]], frozen=True):
     """Answers what lies below a stage's folder in a generation: a list of channel files and one of state
-    files (`retention.Stored`), or `FAILED`."""
+    files, or `FAILED`. `incarnation` is the one that runs."""
 
     stage: str
     generation: int
+    incarnation: int
 
 
 StoreEffect = Create | Read | ReadMany | List | ListMany | Delete | Copy | Checksum
 TableEffect = ReadTable | FindTableVersion | ReadTableHistory | PublishTable | RewindTable
 SparkEffect = ListFolders | MakeFolder | StartQuery | ReadPrepared | FindState | FindStored
-Effect = StoreEffect | TableEffect | SparkEffect | Sleep | Wait | Send
+AnyOperation = StoreEffect | TableEffect | SparkEffect
+"""Every operation that there is, so that the type checker finds a place that does not handle one."""
+
+Effect = AnyOperation | Sleep | Wait | Send
 Procedure = Generator[Effect, Any, R]
 """A sans-I/O procedure: yields effects, is sent their answers, returns `R`."""
 
@@ -249,11 +301,17 @@ def backoff_ms(attempt: int) -> int:
     return min(RETRY_MS << min(attempt, 5), RETRY_MAX_MS)
 
 
-def insist(effect: Effect) -> Procedure[Any]:
-    """Performs an effect that may be repeated safely until it does not fail."""
+def ask(operation: Operation[A]) -> Procedure[A | Failed]:
+    """Performs an operation once; its answer, or `FAILED`."""
+    answer: A | Failed = yield cast(AnyOperation, operation)
+    return answer
+
+
+def insist(operation: Operation[A]) -> Procedure[A]:
+    """Performs an operation that may be repeated safely until it does not fail; its answer."""
     attempt = 0
     while True:
-        answer = yield effect
+        answer: A | Failed = yield cast(AnyOperation, operation)
         if answer is not FAILED:
             return answer
         yield Sleep(backoff_ms(attempt))
@@ -266,10 +324,10 @@ def put(name: str, data: bytes) -> Procedure[bool]:
     An error says nothing and "exists" may be our own earlier write, so both are settled by reading back.
     """
     attempt = 0
-    while (yield Create(name, data)) is not CREATED:
-        found = yield Read(name)
+    while (yield from ask(Create(name, data))) is not CREATED:
+        found = yield from ask(Read(name))
         if found is not FAILED and found is not None:
-            return bool(found == data)
+            return found == data
         yield Sleep(backoff_ms(attempt))
         attempt += 1
     return True

@@ -35,6 +35,7 @@ from cutwater.protocol.base.effects import (
     Read,
     ReadMany,
     Sleep,
+    ask,
     backoff_ms,
     insist,
 )
@@ -161,10 +162,10 @@ def append(view: LogView[B], sealed: Sealed[B]) -> Procedure[AppendPhase]:
     attempt = 0
     found: Sealed[B] = sealed
     while phase not in (AppendPhase.LOOKING, AppendPhase.OTHERS):
-        answer = yield Create(name, sealed.data)
+        answer = yield from ask(Create(name, sealed.data))
         phase = APPEND.next(phase, "created" if answer is CREATED else "exists_or_error")
         while phase is AppendPhase.READING:
-            data = yield Read(name)
+            data = yield from ask(Read(name))
             if data is FAILED:
                 yield Sleep(backoff_ms(attempt))
             elif data is None:

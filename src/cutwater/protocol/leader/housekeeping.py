@@ -43,7 +43,7 @@ class Housekeeper:
 
     def _expire(self) -> Procedure[None]:
         state = self._member.journal.state
-        marks: list[str] = yield from insist(List(MARK_PREFIX))
+        marks = yield from insist(List(MARK_PREFIX))
         yield from self._load_all()
         if not self._leader.leads(self._term):
             return

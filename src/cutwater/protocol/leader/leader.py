@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
+from typing import assert_never
 
 import msgspec
 
@@ -143,6 +144,8 @@ class Leader:
                     )
                 case Request():
                     what = (message.request_id,)
+                case _:
+                    assert_never(message)
             self._inbox.setdefault(what, message)
             self.member.wake("lead")
 
@@ -442,6 +445,8 @@ class Leader:
                     )  # fmt: skip
                 case Refuse():
                     yield from self._requests.refuse((action.request_id,), action.reason, action.detail)
+                case _:
+                    assert_never(action)
 
     def _begin(self, term: int, coordinator: Coordinator, begin: Begin) -> Procedure[list[Action]]:
         """BEGUN is durable before PREPARE is announced, so numbers are never reused (rule 3)."""

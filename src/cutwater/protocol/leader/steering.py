@@ -10,19 +10,21 @@ it was written. The entry carries the request's id, so a request is done once, h
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from cutwater.protocol.base.chain import digest
 from cutwater.protocol.base.effects import (
     FAILED,
+    Failed,
     FindTableVersion,
     List,
     Procedure,
     Read,
     ReadTableHistory,
     Sleep,
-    TableEffect,
     TableHistory,
+    TableOperation,
+    ask,
     backoff_ms,
     insist,
 )
@@ -49,6 +51,8 @@ from cutwater.protocol.base.wire import Reply, Request, RequestKind
 from cutwater.protocol.member.journal import Journal, may_name, timeline
 from cutwater.protocol.member.publish import read_manifest, stranded
 
+A = TypeVar("A")
+
 TABLE_TRIES = 8
 """How often a table that does not answer is asked whether it can go back; then the restore is refused."""
 
@@ -67,26 +71,26 @@ class Tables:
     """Asks tables, and asks each of them the same only once."""
 
     def __init__(self) -> None:
-        self._known: dict[TableEffect, Any] = {}
+        self._known: dict[TableOperation[Any], Any] = {}
 
-    def ask(self, effect: FindTableVersion | ReadTableHistory) -> Procedure[Any]:
+    def ask(self, operation: TableOperation[A]) -> Procedure[A]:
         """The answer; raises `StoreError` if there cannot be one, and `Refusal` if the table does not answer."""
-        if effect not in self._known:
-            self._known[effect] = yield from self._insist(effect)
-        answer = self._known[effect]
+        if operation not in self._known:
+            self._known[operation] = yield from self._insist(operation)
+        answer: A | Failed | StoreError = self._known[operation]
         if isinstance(answer, StoreError):
             raise answer
         if answer is FAILED:
             raise Refusal(
                 FailureReason.TABLE_UNAVAILABLE,
-                f"the table of sink '{effect.sink}' did not answer whether it can go back",
+                f"the table of sink '{operation.sink}' did not answer whether it can go back",
             )
         return answer
 
-    def _insist(self, effect: TableEffect) -> Procedure[Any]:
+    def _insist(self, operation: TableOperation[A]) -> Procedure[A | Failed | StoreError]:
         for attempt in range(TABLE_TRIES):
             try:
-                answer = yield effect
+                answer = yield from ask(operation)
             except StoreError as error:
                 return error
             if answer is not FAILED:
@@ -367,7 +371,7 @@ def _check_tables(
     gone leaves nothing behind. A sink that is in force will have published the epoch by then, if the present grew
     out of it; of any other epoch it has only what it had published."""
     assert state.topology is not None
-    marks: list[str] = yield from insist(List(MARK_PREFIX))
+    marks = yield from insist(List(MARK_PREFIX))
     dropped = {*request.drop, *_named_before(state, manifest)}
     lost = stranded(manifest, target, state.topology, graph, settled(marks), dropped)
     if lost:
@@ -402,7 +406,7 @@ def _check_new_readers(
 ) -> Procedure[None]:
     """A stage that the checkpoint does not have reads sources of its own from their start, so its tables must be
     without rows at that checkpoint. If they have some, the stage was dropped and comes back."""
-    marks: list[str] = yield from insist(List(MARK_PREFIX))
+    marks = yield from insist(List(MARK_PREFIX))
     for name, spec in graph.stages.items():
         if name in manifest.stages or (spec.inputs and name not in request.native):
             continue
@@ -429,7 +433,7 @@ def _check_history(
     if (yield from tables.ask(FindTableVersion(sink, target.index))) is None:
         why = "its history or files of it were removed, or it must not lose rows (delta.appendOnly)"
         raise Refusal(FailureReason.TABLE_HISTORY_GONE, gone + why)
-    history: TableHistory | None = yield from tables.ask(ReadTableHistory(sink, target.index))
+    history = yield from tables.ask(ReadTableHistory(sink, target.index))
     name = mark_name(target.index, sink)
     data = (yield from insist(Read(name))) if is_marked else None
     mark = decode(name, data, Published) if data is not None else None

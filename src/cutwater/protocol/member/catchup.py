@@ -8,11 +8,20 @@ which hashes to believe (see `replay/`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import assert_never
 
-from cutwater.protocol.base.effects import FAILED, Procedure, Read, ReadMany, Send, Wait, insist
+from cutwater.protocol.base.effects import FAILED, Procedure, Read, ReadMany, Send, Wait, ask, insist
 from cutwater.protocol.base.log import MAX_READ, entries_after, follow, newest_snapshot
 from cutwater.protocol.base.paths import entry_name
 from cutwater.protocol.base.records import JOURNAL, JournalBody
+from cutwater.protocol.base.replay_wire import (
+    AskRange,
+    Compacted,
+    EntriesChunk,
+    FetchEntries,
+    HaveRange,
+    Message,
+)
 from cutwater.protocol.member.journal import Journal
 from cutwater.protocol.replay import ReplaySession
 from cutwater.protocol.replay.messages import (
@@ -20,17 +29,11 @@ from cutwater.protocol.replay.messages import (
     Anchor,
     AnchorAt,
     Ask,
-    AskRange,
-    Compacted,
     Deliver,
     Done,
-    EntriesChunk,
     Failed,
     Fetch,
-    FetchEntries,
     FetchFromStore,
-    HaveRange,
-    Message,
     ReplayConfig,
 )
 
@@ -144,8 +147,10 @@ class CatchUp:
                 return (yield from self._from_store(session, action))
             case AnchorAt():
                 return (yield from self._from_store(session, action))
+            case Done() | Failed():
+                pass  # the loop ends
             case _:
-                pass
+                assert_never(action)
         return []
 
     def _from_store(
@@ -159,7 +164,7 @@ class CatchUp:
         names = tuple(
             entry_name(view.prefix, index) for index in range(first, min(last, first + MAX_READ) + 1)
         )
-        answers = yield ReadMany(names)
+        answers = yield from ask(ReadMany(names))
         if answers is FAILED:
             return session.on_store_failed(action.request_id, "the store did not answer", self._now_ms())
         for data in answers:

@@ -9,6 +9,7 @@ LEADER or RESTORED entry came in between.
 from __future__ import annotations
 
 from enum import Enum
+from typing import assert_never
 
 import msgspec
 
@@ -79,7 +80,9 @@ def is_void(state: JournalState, body: JournalBody, index: int) -> bool:
         return begun is None or begun.checkpoint_id != body.checkpoint_id
     if isinstance(body, Savepoint):
         return not may_name(state, body)
-    return False
+    if isinstance(body, TopologySet | Expired | Snapshot):
+        return False
+    assert_never(body)
 
 
 def may_name(state: JournalState, body: Savepoint) -> bool:
@@ -121,6 +124,8 @@ def apply(state: JournalState, body: JournalBody, index: int) -> None:
             _expire(state, body)
         case Snapshot():
             pass
+        case _:
+            assert_never(body)
 
 
 def _commit(state: JournalState, begun: Begun, body: Committed, index: int) -> None:

@@ -23,6 +23,7 @@ from cutwater.protocol.base.effects import (
     Procedure,
     Send,
     Wait,
+    ask,
 )
 from cutwater.protocol.base.errors import GraphChanged, StoreError, UserError
 from cutwater.protocol.base.failures import FailureReason
@@ -38,6 +39,8 @@ from cutwater.protocol.base.records import (
     Topology,
     encode,
 )
+from cutwater.protocol.base.replay_wire import AskRange, FetchEntries
+from cutwater.protocol.base.replay_wire import Message as ReplayMessage
 from cutwater.protocol.base.transitions import Table
 from cutwater.protocol.base.watermark import UNKNOWN, lowest
 from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, LogGrown, Phase, SourcesDone
@@ -50,8 +53,6 @@ from cutwater.protocol.member.journal import Journal
 from cutwater.protocol.member.publish import begin, duties, perform, read_manifest
 from cutwater.protocol.member.stage import QueryEnd, Stage, StagePhase
 from cutwater.protocol.member.stage_log import StageLog
-from cutwater.protocol.replay.messages import AskRange, FetchEntries
-from cutwater.protocol.replay.messages import Message as ReplayMessage
 
 T = TypeVar("T")
 
@@ -458,8 +459,7 @@ class Member:
         copy_to = None
         if begun.flags & Flags.FULL_SNAPSHOT:
             copy_to = state_copies_prefix(begun.epoch, begun.checkpoint_id, name)
-        find = FindState(name, begun.generation, at.incarnation, at.batch, copy_to)
-        files = yield find
+        files = yield from ask(FindState(name, begun.generation, at.incarnation, at.batch, copy_to))
         if files is FAILED:
             return None
         if files is None:

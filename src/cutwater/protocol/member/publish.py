@@ -19,7 +19,6 @@ from cutwater.protocol.base.chain import digest
 from cutwater.protocol.base.effects import (
     FAILED,
     Delete,
-    Effect,
     FindTableVersion,
     List,
     Procedure,
@@ -30,7 +29,7 @@ from cutwater.protocol.base.effects import (
     RewindTable,
     Sleep,
     TableHead,
-    TableHistory,
+    ask,
     backoff_ms,
     insist,
     put,
@@ -161,7 +160,7 @@ def begin(sink: str, journal: Journal) -> Procedure[int]:
     known = journal.index
     # The marks before the table, which is then at least as far.
     newest, mark = yield from newest_mark(sink)
-    head: TableHead = yield from insist(ReadTable(sink))
+    head = yield from insist(ReadTable(sink))
     if head.transaction > journal.index:
         yield from follow(journal.view)
     if head.transaction > journal.index:
@@ -199,7 +198,7 @@ def _check_own(sink: str, state: JournalState, head: TableHead, mark: Published)
         )
     if mark.transaction == 0:
         return
-    history: TableHistory | None = yield from insist(ReadTableHistory(sink, mark.transaction))
+    history = yield from insist(ReadTableHistory(sink, mark.transaction))
     if history is None or (history.transaction == mark.transaction and history.files >= mark.files):
         return
     raise StoreError(
@@ -263,7 +262,7 @@ def perform(sink: str, duty: Duty) -> Procedure[None]:
     files: int | None = None
     missing = False
     while True:
-        head: TableHead = yield from insist(ReadTable(sink))
+        head = yield from insist(ReadTable(sink))
         if head.transaction > duty.index:
             return
         if head.transaction == duty.index:
@@ -291,7 +290,7 @@ def perform(sink: str, duty: Duty) -> Procedure[None]:
             return
         else:
             files = len(effect.files) if isinstance(effect, PublishTable) else 0
-            if (yield effect) is FAILED:
+            if (yield from ask(effect)) is FAILED:
                 yield Sleep(backoff_ms(attempt))
                 attempt += 1
 
@@ -302,14 +301,14 @@ def _count_files(sink: str, duty: Duty) -> Procedure[int]:
     return len(manifest.release.get(sink, ())) if manifest is not None else 0
 
 
-def _table_commit(sink: str, duty: Duty, head: TableHead) -> Procedure[Effect | None]:
+def _table_commit(sink: str, duty: Duty, head: TableHead) -> Procedure[PublishTable | RewindTable | None]:
     """The table commit that does the duty, on top of `head`; `None` if the manifest is not there: unless
     it is lost, somebody has settled the epoch meanwhile, and the table will tell."""
     if isinstance(duty, CommitPermit):
         manifest = yield from read_manifest(duty.checkpoint)
         if manifest is None:
             return None
-        return PublishTable(sink, head.version, duty.index, manifest.release.get(sink, ()))
+        return PublishTable(sink, head.version, duty.index, manifest.release.get(sink, ()), duty.epoch)
     version = yield from insist(FindTableVersion(sink, duty.transaction))
     if version is None:
         raise StoreError(

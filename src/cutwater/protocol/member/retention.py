@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-import msgspec
-
+from cutwater.protocol.base.effects import Stored
 from cutwater.protocol.base.paths import channel_file_of, checkpoint_of, generation_of
 from cutwater.protocol.base.records import Expired, JournalState, Manifest, StageState
 from cutwater.protocol.member.journal import Fate, fate
@@ -84,19 +83,6 @@ def named_objects(manifests: Iterable[Manifest]) -> set[str]:
     for manifest in manifests:
         names.update(manifest.objects())
     return names
-
-
-class Stored(msgspec.Struct, frozen=True):
-    """An object below a stage's folder: output of an attempt at a batch, or a file of a batch's state. A
-    state file that later batches share (a delta, a table that was not rewritten) is needed up to `until`.
-    `unknown`: which batches need it cannot be told, because its folder has no mark: whoever was making or
-    deleting the folder did not come to the end, or the mark was lost."""
-
-    name: str
-    incarnation: int
-    batch: int
-    until: int | None = None
-    unknown: bool = False
 
 
 def deletable_data(state: JournalState, stage: str, log: StageState, found: Iterable[Stored]) -> list[str]:

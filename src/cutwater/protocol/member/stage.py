@@ -30,6 +30,7 @@ from cutwater.protocol.base.effects import (
     ReadPrepared,
     StartQuery,
     Wait,
+    ask,
     insist,
 )
 from cutwater.protocol.base.errors import StoreError
@@ -345,12 +346,24 @@ class Stage:
                 f"{self.log.state.last} that the newest checkpoint does not have: starting without them "
                 "would lose rows. Restore the newest checkpoint"
             )
-        yield from insist(MakeFolder(self.name, self.generation, self.incarnation, source, report, reset))
+        state = self.log.state
+        yield from insist(
+            MakeFolder(
+                self.name,
+                self.generation,
+                self.incarnation,
+                source,
+                report,
+                state.last,
+                state.commit,
+                reset,
+            )
+        )
         if self._is_fenced():
             return False
         self._step("opened")
         self.activity.started(self.member.now_ms)
-        yield from insist(StartQuery(self.name, self.generation, self.incarnation))
+        yield from insist(StartQuery(self.name, self.generation, self.incarnation, self.log.state.consumed))
         return True
 
     def _starting_report(self) -> Procedure[tuple[StageReport | None, bool]]:
@@ -408,7 +421,7 @@ class Stage:
     def _log_batches(self) -> Procedure[None]:
         while True:
             batch = self.log.state.last + 1
-            prepared = yield ReadPrepared(self.name, self.generation, self.incarnation, batch)
+            prepared = yield from ask(ReadPrepared(self.name, self.generation, self.incarnation, batch))
             if prepared is None or prepared is FAILED:
                 return
             if not (yield from self._append(self._batch_entry(prepared))):
@@ -557,7 +570,7 @@ class Stage:
         if due == self._collected or self._is_fenced() or state.generation != self.generation:
             return
         self._collected = due
-        answer = yield FindStored(self.name, self.generation)
+        answer = yield from ask(FindStored(self.name, self.generation, self.incarnation))
         if answer is FAILED or self._is_fenced():
             return
         data, states = answer

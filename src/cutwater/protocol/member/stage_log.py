@@ -8,6 +8,7 @@ barriers between them.
 from __future__ import annotations
 
 from collections.abc import Container
+from typing import assert_never
 
 import msgspec
 
@@ -27,7 +28,9 @@ def is_void(state: StageState, body: StageBody, index: int) -> bool:
         return body.batch != state.last + 1
     if isinstance(body, BarrierAt):
         return body.epoch in state.barriers or body.batch != state.last
-    return False
+    if isinstance(body, StageSnapshot):
+        return False
+    assert_never(body)
 
 
 def apply(state: StageState, body: StageBody, index: int) -> None:
@@ -49,6 +52,8 @@ def apply(state: StageState, body: StageBody, index: int) -> None:
             state.barriers[body.epoch] = body
         case StageSnapshot():
             pass
+        case _:
+            assert_never(body)
 
 
 def _stand_at(state: StageState, body: Open | Batch) -> None:

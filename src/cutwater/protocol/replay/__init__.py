@@ -22,8 +22,8 @@ The caller's duties (`session.py`)
 2. Answer a request of the store from what stands at or above the newest SNAPSHOT. If the place lies below
    it, answer with that SNAPSHOT (`on_snapshot`): what stands below it means nothing.
 
-`messages.py` has the words, between members and between a session and its caller; `provider.py` is the side
-that serves.
+`messages.py` has the words between a session and its caller, `base/replay_wire.py` those between members;
+`provider.py` is the side that serves.
 """
 
 from cutwater.protocol.replay.messages import ReplayPhase

@@ -1,86 +1,18 @@
-"""The vocabulary of catching up: what members say to each other, and what a session asks of its caller.
-
-The messages travel between members as MessagePack, because entries are bytes. Every answer names the
-request that it answers, so one that comes too late is known for what it is.
-"""
+"""What a session of catching up asks of its caller. What members say to each other is in `base/replay_wire.py`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from cutwater.protocol.base.chain import Sealed
-from cutwater.protocol.base.errors import CutwaterError, PeerError, UserError
+from cutwater.protocol.base.errors import CutwaterError, UserError
 from cutwater.protocol.base.transitions import Table
 
 B = TypeVar("B")
-Count = Annotated[int, msgspec.Meta(ge=0)]
-
-
-# --- between members ------------------------------------------------------------------------------------
-
-
-class AskRange(msgspec.Struct, frozen=True, tag_field="type", tag="ask_range"):
-    """Which entries do you hold?"""
-
-    request_id: Count
-
-
-class HaveRange(msgspec.Struct, frozen=True, tag_field="type", tag="have_range"):
-    """I hold `first` to `last`; nothing if `last` is below `first`."""
-
-    request_id: Count
-    first: Count
-    last: Count
-
-
-class FetchEntries(msgspec.Struct, frozen=True, tag_field="type", tag="fetch_entries"):
-    """Send me entries from `first` on, at most up to `last` and `max_bytes`, but at least one."""
-
-    request_id: Count
-    first: Count
-    last: Count
-    max_bytes: Count
-
-
-class EntriesChunk(msgspec.Struct, frozen=True, tag_field="type", tag="entries_chunk"):
-    """The entries from `first` on; it may be fewer than were asked for, and none if I hold none."""
-
-    request_id: Count
-    first: Count
-    entries: list[bytes]
-
-
-class Compacted(msgspec.Struct, frozen=True, tag_field="type", tag="compacted"):
-    """I no longer hold what you asked for; what I hold begins at `first`."""
-
-    request_id: Count
-    first: Count
-
-
-Message = AskRange | HaveRange | FetchEntries | EntriesChunk | Compacted
-
-_ENCODE = msgspec.msgpack.Encoder().encode
-_DECODER: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
-
-
-def encode(message: Message) -> bytes:
-    """The bytes of a message."""
-    return _ENCODE(message)
-
-
-def decode(data: bytes) -> Message:
-    """The message that these bytes are. Raises `PeerError` if they are none."""
-    try:
-        return _DECODER.decode(data)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise PeerError(f"not a catch-up message ({error}): {data[:60]!r}; it is ignored") from error
-
-
-# --- between a session and its caller -------------------------------------------------------------------
 
 
 class Anchor(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ emptied the place: a write that was long under way, or a sleeper's; it means not
 from __future__ import annotations
 
 from cutwater.protocol.base import paths
-from cutwater.protocol.base.chain import GENESIS
+from cutwater.protocol.base.chain import GENESIS, Entry
 from cutwater.sim.checker.evidence import At, Findings, Log, Trace, Variant
 from cutwater.store import recording as rec
 
@@ -65,7 +65,8 @@ def _saw_a_snapshot(trace: Trace, index: int, at: At) -> bool:
         if not isinstance(look, rec.Reading) or look.hash is None or look.name <= at.line.name:
             continue
         if paths.log_prefix_of(look.name) == log and (look.name, look.hash) in trace.records:
-            return bool(trace.records[look.name, look.hash].snapshot > index)
+            record = trace.records[look.name, look.hash]
+            return isinstance(record, Entry) and record.snapshot > index
     return False
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
 from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
@@ -17,6 +17,9 @@ from cutwater.protocol.base.errors import PeerError, StoreError
 from cutwater.protocol.base.paths import entry_name
 from cutwater.protocol.base.wire import Announcement
 from cutwater.store import recording as rec
+
+Record = Entry[Any] | r.Manifest | r.Published
+"""A record of the protocol, in an object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,7 @@ class Trace:
     ended: set[str] = field(default_factory=set)
     journal: Log = field(default_factory=lambda: Log("journal"))
     stages: dict[tuple[str, int], Log] = field(default_factory=dict)
-    records: dict[tuple[str, str], Any] = field(default_factory=dict)
+    records: dict[tuple[str, str], Record] = field(default_factory=dict)
     """What is written in an object: by its name and hash."""
     manifests: dict[str, tuple[r.Manifest, At]] = field(default_factory=dict)
 
@@ -136,13 +139,19 @@ def _add(trace: Trace, at: At, findings: Findings) -> None:
     match line:
         case rec.Ended():
             trace.ended.add(line.process)
-        case rec.Creation() | rec.Reading() if line.hash is not None and line.record != rec.NOTHING:
-            _add_record(trace, at, line.name, bytes(line.record), line.hash, findings)
-        case rec.Received() if isinstance(line.message, Announcement) and _is_evidence(trace, line):
-            name, data = entry_name(paths.JOURNAL_PREFIX, line.message.index), bytes(line.message.entry)
-            _add_record(trace, at, name, data, digest(data), findings)
-        case _:
+        case rec.Creation() | rec.Reading():
+            if line.hash is not None and line.record != rec.NOTHING:
+                _add_record(trace, at, line.name, bytes(line.record), line.hash, findings)
+        case rec.Received():
+            if isinstance(line.message, Announcement) and _is_evidence(trace, line):
+                name, data = entry_name(paths.JOURNAL_PREFIX, line.message.index), bytes(line.message.entry)
+                _add_record(trace, at, name, data, digest(data), findings)
+        case rec.Began() | rec.Deletion() | rec.Copying() | rec.Sent():
             pass
+        case rec.Publishing() | rec.Rewinding() | rec.TableLook() | rec.TableSearch():
+            pass
+        case _:
+            assert_never(line)
 
 
 def _is_evidence(trace: Trace, line: rec.Received) -> bool:
@@ -168,8 +177,10 @@ def _add_record(trace: Trace, at: At, name: str, data: bytes, hashed: str, findi
             _add_entry(log_of(trace, name), place_of(name), hashed, record, at)
         case r.Manifest():
             trace.manifests.setdefault(hashed, (record, at))
-        case _:
+        case r.Published():
             pass
+        case _:
+            assert_never(record)
 
 
 def _add_entry(log: Log, index: int, hashed: str, entry: Entry[Any], at: At) -> None:
@@ -182,7 +193,7 @@ def _add_entry(log: Log, index: int, hashed: str, entry: Entry[Any], at: At) -> 
         variant.tried.append(at)
 
 
-def decode(name: str, data: bytes) -> Any:
+def decode(name: str, data: bytes) -> Record:
     """The record in an object of this name. Raises `PeerError` or `StoreError` if it is none."""
     if paths.mark_of(name) is not None:
         return r.decode(name, data, r.Published)

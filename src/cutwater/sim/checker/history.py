@@ -7,6 +7,7 @@ again.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import assert_never
 
 from cutwater.protocol.base import records as r
 from cutwater.sim.checker.evidence import At, Findings, Log, Variant
@@ -116,7 +117,7 @@ class Reader:
         self._findings.wrong(rule, f"journal entry {self._index}: {what}", *more, *self._lines)
 
     def _entry(self, variant: Variant) -> None:
-        body = variant.entry.body
+        body: r.JournalBody = variant.entry.body
         if isinstance(body, r.Snapshot) and not self._sure:
             self._load(body.state)
             self._leader = None
@@ -146,7 +147,7 @@ class Reader:
             case r.Snapshot():
                 self._compare(body.state)
             case _:
-                pass
+                assert_never(body)
 
     # --- who writes -----------------------------------------------------------------------------------
 

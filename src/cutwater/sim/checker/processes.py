@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import assert_never
 
 from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
@@ -69,26 +70,35 @@ class Walk:
                 if line.answer == "created":
                     self._is_there(line.name, line.hash, at)
                     self._append(line.name, record, at)
-            case rec.Reading() if line.hash is not None:
-                self._is_there(line.name, line.hash, at)
-            case rec.Sent() if isinstance(line.message, Announcement):
-                self._announce(line.message, at)
-            case rec.Sent() if isinstance(line.message, Ack):
-                self._acknowledge(line.message, at)
-                if line.message.member == self._trace.members.get(self._process):
-                    self._heard(line.message, at)  # a leader's own ack need not travel
+            case rec.Reading():
+                if line.hash is not None:
+                    self._is_there(line.name, line.hash, at)
+            case rec.Sent():
+                self._sent(line.message, at)
             case rec.Received():
                 self._hears = True
                 if isinstance(line.message, Ack):
                     self._heard(line.message, at)
-            case rec.Publishing() | rec.Rewinding() if isinstance(line.answer, int):
-                self._transactions[line.sink].add(line.transaction)
+            case rec.Publishing() | rec.Rewinding():
+                if isinstance(line.answer, int):
+                    self._transactions[line.sink].add(line.transaction)
             case rec.TableLook():
                 self._transactions[line.sink].add(line.transaction)
-            case rec.TableSearch() if line.version is None:
-                self._lost.add((line.sink, line.transaction))
-            case _:
+            case rec.TableSearch():
+                if line.version is None:
+                    self._lost.add((line.sink, line.transaction))
+            case rec.Began() | rec.Ended() | rec.Deletion() | rec.Copying():
                 pass
+            case _:
+                assert_never(line)
+
+    def _sent(self, message: Announcement | Ack | None, at: At) -> None:
+        if isinstance(message, Announcement):
+            self._announce(message, at)
+        elif isinstance(message, Ack):
+            self._acknowledge(message, at)
+            if message.member == self._trace.members.get(self._process):
+                self._heard(message, at)  # a leader's own ack need not travel
 
     def _is_there(self, name: str, hashed: str, at: At) -> None:
         self._stands.setdefault((name, hashed), at)

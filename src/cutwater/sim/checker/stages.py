@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import assert_never
 
 from cutwater.protocol.base import records as r
 from cutwater.sim.checker.evidence import At, Findings, Log, Trace, Variant
@@ -41,7 +42,7 @@ class StageReader:
         self.findings.wrong(rule, f"{self.log.name}: {what}", *lines)
 
     def _entry(self, index: int, variant: Variant) -> None:
-        body = variant.entry.body
+        body: r.StageBody = variant.entry.body
         if isinstance(body, r.Open):
             if body.incarnation != index:
                 self._wrong(
@@ -71,7 +72,7 @@ class StageReader:
                 for at in body.state.barriers.values():
                     self.barriers.setdefault((self.stage, at.checkpoint_id), (at, variant.lines))
             case _:
-                pass
+                assert_never(body)
 
     def _batch(self, body: r.Batch, variant: Variant) -> None:
         if self._sure and self._last is not None and body.batch != self._last + 1:

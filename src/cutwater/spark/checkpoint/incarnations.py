@@ -18,6 +18,7 @@ from typing import TypeVar
 import msgspec
 
 from cutwater.protocol.base.chain import digest
+from cutwater.protocol.base.effects import Stored
 from cutwater.protocol.base.errors import StoreError
 from cutwater.protocol.base.paths import (
     BASE,
@@ -35,7 +36,6 @@ from cutwater.protocol.base.paths import (
 )
 from cutwater.protocol.base.records import Prepared, StageReport, decode, seal
 from cutwater.protocol.base.watermark import Watermark, WatermarkKind
-from cutwater.protocol.member.retention import Stored
 from cutwater.spark.checkpoint.folder import OPERATOR, Cache, SparkFolder, is_lasting
 from cutwater.spark.checkpoint.leaves import Leaf, refuse_changed
 from cutwater.spark.checkpoint.offsets import parse_commit
@@ -48,7 +48,6 @@ __all__ = [
     "Cache",
     "base_of",
     "check_newest",
-    "checksums",
     "claim_sources",
     "committed",
     "find_state",
@@ -257,7 +256,7 @@ def _vouched(store: Store, prefix: str, names: Iterable[str], known: Mapping[str
     names = list(names)
     small = sorted(name for name in names if _is_small(name))
     vouched = {name: known[name] for name in names if not _is_small(name) and name in known}
-    for name, found in zip(small, checksums(store, [prefix + name for name in small]), strict=True):
+    for name, found in zip(small, store.checksum_many([prefix + name for name in small]), strict=True):
         if found is None:
             raise StoreUnavailable(f"{prefix}{name} was just written, and is gone")
         vouched[name] = found
@@ -343,7 +342,7 @@ def _to_take_over(
 def _refuse_damaged(store: Store, known: Mapping[str, str]) -> None:
     """Raises `StoreError` if one of these files has not the checksum that is known of it."""
     names = sorted(known)
-    for name, found in zip(names, checksums(store, names), strict=True):
+    for name, found in zip(names, store.checksum_many(names), strict=True):
         if found != known[name]:
             raise StoreError(
                 f"{name} is {'gone' if found is None else 'damaged (its checksum differs)'}; restore the newest "
@@ -461,14 +460,9 @@ def find_state(
     return _checksums(store, [copy_to + name for name in names], {})
 
 
-def checksums(store: Store, names: Sequence[str]) -> list[str | None]:
-    """What the store answers for each name, which is durable then."""
-    return _side_by_side(store.checksum, names)
-
-
 def _checksums(store: Store, names: list[str], known: dict[str, str]) -> dict[str, str] | None:
     new = [name for name in names if name not in known]
-    for name, checksum in zip(new, checksums(store, new), strict=True):
+    for name, checksum in zip(new, store.checksum_many(new), strict=True):
         if checksum is None:
             return None
         known[name] = checksum

@@ -1,0 +1,136 @@
+"""Performs the operations of a running member: on the store, on tables, in Spark's folders.
+
+Everything here runs in threads of the pool, beside the turns of the shell. So nothing here looks at what the
+protocol knows: an operation carries what it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from cutwater.protocol.base import effects as fx
+from cutwater.protocol.base.performer import Incarnations, StoredFiles
+from cutwater.protocol.base.records import Prepared
+from cutwater.sinks.contract import Sink
+from cutwater.sinks.registry import find_version, read_history
+from cutwater.spark.checkpoint import incarnations as folders
+from cutwater.spark.checkpoint.source_logs import DEFAULT_INTERVAL, SETTING
+from cutwater.store import failpoints
+from cutwater.store.contract import Store
+from cutwater.store.perform import StorePerformer
+
+
+class QueryHost(Protocol):
+    """Hosts the query of a stage."""
+
+    def start(self, operation: fx.StartQuery) -> None:
+        """Starts the query of an incarnation, after its predecessor has ended."""
+
+
+class MemberPerformer(StorePerformer):
+    """Performs a member's operations. `hosts` are those of its stages, `spark_setting` reads a setting of the Spark
+    session, `tell` is given what a user should know, and `caches` hold what is known of the files of each stage."""
+
+    def __init__(
+        self,
+        store: Store,
+        sinks: Mapping[str, Sink],
+        hosts: Mapping[str, QueryHost],
+        spark_setting: Callable[[str], str | None],
+        on_created: Callable[[str, bytes], None],
+        tell: Callable[[str], None],
+        caches: Mapping[str, folders.Cache],
+    ) -> None:
+        super().__init__(store, on_created)
+        self._store = store
+        self._sinks = sinks
+        self._hosts = hosts
+        self._spark_setting = spark_setting
+        self._tell = tell
+        self._caches = caches
+
+    def apart(self, operation: fx.AnyOperation) -> str | None:
+        """Whose an operation is that runs a function of the user's, which may take any time: that sink's."""
+        if isinstance(operation, fx.PublishTable) and self._sinks[operation.sink].calls_user:
+            return f"call-{operation.sink}"
+        return None
+
+    # --- tables ---------------------------------------------------------------------------------------
+
+    def read_table(self, operation: fx.ReadTable) -> fx.TableHead:
+        return self._sinks[operation.sink].head()
+
+    def find_table_version(self, operation: fx.FindTableVersion) -> int | None:
+        """A leader also asks the tables of sinks that others host, before everything goes back."""
+        if operation.sink in self._sinks:
+            return self._sinks[operation.sink].find(operation.transaction)
+        return find_version(self._store, operation.sink, operation.transaction)
+
+    def read_table_history(self, operation: fx.ReadTableHistory) -> fx.TableHistory | None:
+        if operation.sink in self._sinks:
+            return self._sinks[operation.sink].history(operation.transaction)
+        return read_history(self._store, operation.sink, operation.transaction)
+
+    def publish_table(self, operation: fx.PublishTable) -> int | None:
+        failpoints.reach("before publish", operation.sink)
+        version = self._sinks[operation.sink].publish(
+            operation.expected_version, operation.transaction, operation.files, epoch=operation.epoch
+        )
+        failpoints.reach("after publish", operation.sink)
+        return version
+
+    def rewind_table(self, operation: fx.RewindTable) -> int | None:
+        sink = self._sinks[operation.sink]
+        failpoints.reach("before rewind", operation.sink)
+        version = sink.rewind(
+            operation.expected_version, operation.transaction, operation.to_version, operation.force
+        )
+        if version is not None and not sink.rewinds:
+            self._tell(f"sink '{sink.name}' cannot go back: what it was given after that epoch stays given")
+        failpoints.reach("after rewind", operation.sink)
+        return version
+
+    # --- Spark ----------------------------------------------------------------------------------------
+
+    def list_folders(self, operation: fx.ListFolders) -> Incarnations:
+        return folders.list_folders(self._store, operation.stage, operation.generation)
+
+    def make_folder(self, operation: fx.MakeFolder) -> fx.Done:
+        failpoints.reach("before folder", operation.stage)
+        folders.make_folder(
+            self._store, operation.stage, operation.generation, operation.incarnation, operation.source,
+            operation.report, operation.last, max(1, int(self._spark_setting(SETTING) or DEFAULT_INTERVAL)),
+            operation.commit, operation.reset, self._caches[operation.stage],
+        )  # fmt: skip
+        failpoints.reach("after folder", operation.stage)
+        return fx.DONE
+
+    def start_query(self, operation: fx.StartQuery) -> None:
+        self._hosts[operation.stage].start(operation)
+
+    def read_prepared(self, operation: fx.ReadPrepared) -> Prepared | None:
+        found = folders.committed(
+            self._store, operation.stage, operation.generation, operation.incarnation, operation.batch,
+            self._caches[operation.stage],
+        )  # fmt: skip
+        if found is not None:
+            failpoints.reach("after commit", operation.stage)
+        return found
+
+    def find_state(self, operation: fx.FindState) -> dict[str, str] | None:
+        if operation.copy_to is not None:
+            failpoints.reach("before copy", operation.stage)
+        found = folders.find_state(
+            self._store, operation.stage, operation.generation, operation.incarnation, operation.batch,
+            operation.copy_to, self._caches[operation.stage],
+        )  # fmt: skip
+        if operation.copy_to is not None:
+            failpoints.reach("after copy", operation.stage)
+        return found
+
+    def find_stored(self, operation: fx.FindStored) -> StoredFiles:
+        return folders.find_stored(
+            self._store, operation.stage, operation.generation, operation.incarnation,
+            self._caches[operation.stage],
+        )  # fmt: skip

@@ -1,0 +1,131 @@
+"""What a running member performs: on tables that it hosts or not, in Spark's folders, and with its hosts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from cutwater.protocol.base import effects as fx
+from cutwater.runtime import effects
+from cutwater.runtime.effects import MemberPerformer
+from cutwater.spark.checkpoint import incarnations
+from cutwater.spark.checkpoint.folder import Cache
+from cutwater.spark.checkpoint.source_logs import DEFAULT_INTERVAL, SETTING
+from cutwater.store.local import LocalStore
+
+
+class Host:
+    def __init__(self) -> None:
+        self.started: list[fx.StartQuery] = []
+
+    def start(self, operation: fx.StartQuery) -> None:
+        self.started.append(operation)
+
+
+class Setting:
+    """A performer over a local store, with sinks that are only names."""
+
+    def __init__(self, folder: Path, **sinks: Any) -> None:
+        self.host = Host()
+        self.cache = Cache()
+        self.created: list[str] = []
+        self.told: list[str] = []
+        self.settings: dict[str, str] = {}
+        self.store = LocalStore(folder)
+        self.performer = MemberPerformer(
+            self.store,
+            sinks,
+            {"s": self.host},
+            self.settings.get,
+            self._on_created,
+            self.told.append,
+            {"s": self.cache},
+        )
+
+    def _on_created(self, name: str, data: bytes) -> None:
+        self.created.append(name)
+
+
+@pytest.mark.parametrize(("rewinds", "version", "told"), [(False, 5, 1), (True, 5, 0), (False, None, 0)])
+def test_it_is_told_when_a_sink_cannot_go_back(
+    tmp_path: Path, rewinds: bool, version: int | None, told: int
+) -> None:
+    out = SimpleNamespace(name="out", rewinds=rewinds, rewind=Mock(return_value=version))
+    setting = Setting(tmp_path, out=out)
+    assert setting.performer.rewind_table(fx.RewindTable("out", 1, 2, 3, True)) == version
+    assert sum("sink 'out' cannot go back" in line for line in setting.told) == told
+    out.rewind.assert_called_once_with(1, 2, 3, True)
+
+
+def test_a_leader_asks_the_tables_of_its_own_sinks_and_of_those_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, other = fx.TableHistory(5, 1), fx.TableHistory(5, 2)
+    own = SimpleNamespace(find=lambda transaction: transaction + 1, history=lambda transaction: mine)
+    performer = Setting(tmp_path, own=own).performer
+    monkeypatch.setattr(effects, "find_version", lambda store, sink, transaction: len(sink) + transaction)
+    monkeypatch.setattr(effects, "read_history", lambda store, sink, transaction: other)
+    assert performer.find_table_version(fx.FindTableVersion("own", 5)) == 6
+    assert performer.find_table_version(fx.FindTableVersion("theirs", 5)) == 11
+    assert performer.read_table_history(fx.ReadTableHistory("own", 5)) is mine
+    assert performer.read_table_history(fx.ReadTableHistory("theirs", 5)) is other
+
+
+def test_a_table_is_given_the_epoch_that_the_operation_names(tmp_path: Path) -> None:
+    published: list[Any] = []
+    out = SimpleNamespace(publish=lambda *args, epoch: published.append((*args, epoch)))
+    Setting(tmp_path, out=out).performer.publish_table(fx.PublishTable("out", 1, 2, ("f",), 7))
+    assert published == [(1, 2, ("f",), 7)]
+
+
+def test_a_function_of_the_users_is_called_apart_and_nothing_else_is(tmp_path: Path) -> None:
+    sinks = {"own": SimpleNamespace(calls_user=False), "theirs": SimpleNamespace(calls_user=True)}
+    apart = Setting(tmp_path, **sinks).performer.apart
+    assert apart(fx.PublishTable("theirs", 1, 2, (), 1)) == "call-theirs"
+    assert apart(fx.PublishTable("own", 1, 2, (), 1)) is None
+    assert apart(fx.RewindTable("theirs", 1, 2, 0)) is None
+
+
+def test_who_creates_an_object_has_it_observed(tmp_path: Path) -> None:
+    setting = Setting(tmp_path)
+    for _ in range(2):
+        setting.performer.create(fx.Create("a/1", b"x"))
+    assert setting.created == ["a/1"]
+
+
+def test_a_query_is_started_by_the_host_of_its_stage(tmp_path: Path) -> None:
+    setting = Setting(tmp_path)
+    start = fx.StartQuery("s", 1, 2, {"a": 3})
+    setting.performer.start_query(start)
+    assert setting.host.started == [start]
+
+
+@pytest.mark.parametrize(("interval", "used"), [(None, DEFAULT_INTERVAL), ("7", 7), ("0", 1)])
+def test_a_folder_is_made_from_what_the_operation_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interval: str | None, used: int
+) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr(incarnations, "make_folder", lambda *args: made.append(args))
+    setting = Setting(tmp_path)
+    if interval is not None:
+        setting.settings[SETTING] = interval
+    operation = fx.MakeFolder("s", 1, 5, 4, None, 12, "checksum", True)
+    assert setting.performer.make_folder(operation) is fx.DONE
+    assert made == [(setting.store, "s", 1, 5, 4, None, 12, used, "checksum", True, setting.cache)]
+
+
+def test_what_is_stored_is_found_for_the_incarnation_that_the_operation_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = Mock(return_value=([], []))
+    monkeypatch.setattr(incarnations, "find_stored", find)
+    setting = Setting(tmp_path)
+    for _ in range(2):
+        assert setting.performer.find_stored(fx.FindStored("s", 1, 5)) == ([], [])
+    first, second = (call.args for call in find.call_args_list)
+    assert first[:-1] == second[:-1] == (setting.store, "s", 1, 5)
+    assert first[-1] is second[-1], "one cache for all calls: it knows since when a snapshot is there"

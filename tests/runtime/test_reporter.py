@@ -1,0 +1,65 @@
+"""The status of a running member is that of one moment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+
+from cutwater.store.local import LocalStore
+from cutwater.store.status import Status
+from tests.support.live_member import members
+from tests.support.spark_helpers import await_that
+
+
+def test_the_status_is_made_between_two_turns(tmp_path: Path) -> None:
+    """What a turn has changed by half is not told: here, that the member has no stages."""
+    found: list[Status] = []
+    begun, go_on = Event(), Event()
+    with members(LocalStore(tmp_path)) as running:
+        made = running.start("main")
+        await_that("it runs", lambda: made.reporter.status().state == "running", 30)
+
+        def turn() -> None:
+            stages, made.member.stages = made.member.stages, {}
+            begun.set()
+            go_on.wait(10)
+            made.member.stages = stages
+
+        made.shell.call(turn)
+        assert begun.wait(10)
+        looking = Thread(target=lambda: found.append(made.reporter.status()))
+        looking.start()
+        looking.join(0.3)
+        assert found == []
+        go_on.set()
+        looking.join(10)
+        (status,) = found
+        assert status.state == "running"
+        assert status.stages[0].state != "waiting"
+
+
+def test_a_member_that_has_stopped_can_still_say_how_it_ended(tmp_path: Path) -> None:
+    with members(LocalStore(tmp_path)) as running:
+        made = running.start("main")
+        await_that("it runs", lambda: made.reporter.status().state == "running", 30)
+    assert made.reporter.status("stopped").state == "stopped"
+
+
+def test_a_turn_that_never_ends_does_not_keep_a_member_from_stopping(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with members(LocalStore(tmp_path)) as running:
+        made = running.start("main")
+        monkeypatch.setattr("cutwater.runtime.shell.LOOK_S", 0.05)
+        begun, go_on = Event(), Event()
+
+        def turn() -> None:
+            begun.set()
+            go_on.wait(60)
+
+        made.shell.call(turn)
+        assert begun.wait(10)
+        made.reporter.stop("stopped")
+        go_on.set()
