@@ -20,20 +20,6 @@ PAGE = ROOT / "ARCHITECTURE.md"
 SOURCE = ROOT / "src" / "cutwater"
 BEGIN, END = "<!-- layers -->", "<!-- /layers -->"
 
-KNOWN: set[tuple[str, str]] = set()
-"""Imports that still break the table. The list only shrinks: one that is gone has to leave it."""
-
-KNOWN_CYCLES: set[frozenset[str]] = {
-    frozenset(
-        {
-            "cutwater.runtime.mailbox",
-            "cutwater.runtime.reporter",
-            "cutwater.runtime.runtime",
-        }
-    ),
-}
-"""Cycles that are still there; the same holds for them."""
-
 DISTRIBUTIONS = {"zenoh": "eclipse-zenoh", "py4j": "pyspark"}
 """The distribution that brings a package, where its name is another one."""
 
@@ -164,16 +150,12 @@ GRAPH = graph_of(read_modules(SOURCE))
 
 def test_every_import_is_one_that_the_table_allows() -> None:
     found = broken(GRAPH, LAYERS)
-    assert found - KNOWN == set(), (
-        "move the code, or change the table in ARCHITECTURE.md if the layers are others"
-    )
-    assert KNOWN - found == set(), "these imports are gone: take them out of KNOWN"
+    assert found == set(), "move the code, or change the table in ARCHITECTURE.md if the layers are others"
 
 
 def test_there_is_no_import_cycle() -> None:
     found = cycles(GRAPH)
-    assert found - KNOWN_CYCLES == set()
-    assert KNOWN_CYCLES - found == set(), "these cycles are gone: take them out of KNOWN_CYCLES"
+    assert found == set()
 
 
 def test_every_module_has_a_row_and_every_row_has_a_module() -> None:

@@ -39,6 +39,7 @@ from cutwater.protocol.member.stage import QueryEnd
 from cutwater.runtime import runtime
 from cutwater.runtime.mailbox import new_id
 from cutwater.runtime.runtime import Runtime
+from cutwater.runtime.settings import Settings
 from cutwater.sinks import parquet, parquet_files
 from cutwater.spark import errors, session
 from cutwater.spark.checkpoint import incarnations as folders
@@ -98,7 +99,7 @@ class Running:
             name="shop", topology=Topology(specs), sinks={"out": sink}, stages=stages, spark=SPARK
         )
         coordinator = CoordinatorConfig(interval_ms=every_ms)
-        settings = runtime.Settings(
+        settings = Settings(
             LeaderConfig(300, 100, coordinator),
             MemberConfig(poll_ms=50, restarts=restarts, rest_within_ms=rest_within_ms),
             idle_after_s,
@@ -669,7 +670,7 @@ def test_a_part_of_a_checkpoint_is_timed_once_and_handed_on_each_time(
 # --- sessions, on a model of Spark's Java side ----------------------------------------------------------------
 
 
-class Settings(dict[str, str]):
+class Values(dict[str, str]):
     """Settings as Spark's and Hadoop's own are asked for them."""
 
     def set(self, key: str, value: str) -> None:
@@ -680,7 +681,7 @@ class Session(SparkSession):
     """A session without a JVM."""
 
     def __init__(self) -> None:
-        self.settings, self.hadoop = Settings(), Settings()
+        self.settings, self.hadoop = Values(), Values()
         self.schemes = {"file"}
         self.stopped: BaseException | None = None
         self.level = ""

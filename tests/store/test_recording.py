@@ -25,6 +25,7 @@ from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.member import Member
 from cutwater.protocol.member.stage import StagePhase
 from cutwater.runtime import runtime
+from cutwater.runtime.settings import Settings
 from cutwater.runtime.shell import Shell
 from cutwater.runtime.words import LocalWord
 from cutwater.sim.checker import Report, check
@@ -253,7 +254,7 @@ def test_the_runtime_records_what_its_shell_performs_and_sends(
     stages = {"orders": MagicMock(trigger_s=0.0), "paid": MagicMock(trigger_s=0.0)}
     built: Any = SimpleNamespace(name="p", spark=MagicMock(), topology=TOPOLOGY, sinks={}, stages=stages)
     (tmp_path / "store").mkdir()
-    settings = runtime.Settings(CONFIG, MemberConfig())
+    settings = Settings(CONFIG, MemberConfig())
     links = open_links(None, "p", "main", "1", print)
     running = runtime.Runtime(built, LocalStore(tmp_path / "store"), "main", "1", settings, print, links)
     running.shell._perform(fx.Create("a", b"{}"))

@@ -21,6 +21,7 @@ from cutwater.protocol.leader.leader import LeaderConfig
 from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.stage import Stage
 from cutwater.runtime import runtime
+from cutwater.runtime.settings import Settings
 from cutwater.spark.surroundings import Surroundings
 from cutwater.store.contract import Store
 from tests.support.builders import pipeline, stage
@@ -86,7 +87,7 @@ class Members:
             name="shop", topology=self.topology, sinks={}, stages=stages, spark=spark
         )
         leader = LeaderConfig(timeout_ms, timeout_ms // 3, CoordinatorConfig(interval_ms=3_600_000))
-        settings = runtime.Settings(leader, MemberConfig(poll_ms=50))
+        settings = Settings(leader, MemberConfig(poll_ms=50))
         links = Links(self._cluster.member(name, boot), self.told.append)
         if config is not None:
             links = open_links(config, "shop", name, boot, self.told.append)

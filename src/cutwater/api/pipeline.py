@@ -25,8 +25,9 @@ from cutwater.protocol.base.errors import GraphChanged, UserError
 from cutwater.protocol.base.wire import Request, RequestKind
 from cutwater.runtime.mailbox import answered, check_savepoint_name, new_id
 from cutwater.runtime.restore import GraphMoved, check_topology, restore_before_start, whole_checkpoint
-from cutwater.runtime.runtime import Runtime, Settings, member_config
+from cutwater.runtime.runtime import Runtime, member_config
 from cutwater.runtime.second_process import claim
+from cutwater.runtime.settings import Settings
 from cutwater.sinks.contract import Sink
 from cutwater.spark.session import (
     check_reach,

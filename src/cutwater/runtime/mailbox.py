@@ -17,19 +17,18 @@ from contextlib import contextmanager, suppress
 from enum import Enum
 from functools import partial
 from threading import Event, Thread
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+from cutwater.cluster.links import Links
 from cutwater.protocol.base.chain import with_checksum
 from cutwater.protocol.base.errors import PeerError, UserError
 from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.paths import REPLY_PREFIX, REQUEST_PREFIX, reply_name, request_name, request_of
 from cutwater.protocol.base.wire import Reply, Request, RequestKind, decode, encode
-from cutwater.protocol.leader.leader import LeaderPhase
+from cutwater.protocol.leader.leader import Leader, LeaderPhase
+from cutwater.runtime.shell import Shell
 from cutwater.store.contract import Store
 from cutwater.store.local import LocalStore
-
-if TYPE_CHECKING:
-    from cutwater.runtime.runtime import Runtime
 
 T = TypeVar("T", Request, Reply)
 AGAIN_S = 0.25
@@ -60,9 +59,22 @@ class Mailbox:
     """Takes requests in and hands answers out. What it does with the store is done by one thread; what fails there is
     done again, and keeps nothing else waiting."""
 
-    def __init__(self, runtime: Runtime, clock: Callable[[], float] = time.monotonic) -> None:
-        self._runtime = runtime
-        self._store = runtime.store
+    def __init__(
+        self,
+        store: Store,
+        leader: Leader,
+        links: Links,
+        shell: Shell,
+        tell: Callable[[str], None],
+        failure: Callable[[], BaseException | None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._leader = leader
+        self._links = links
+        self._shell = shell
+        self._tell_user = tell
+        self._failure = failure
         self._clock = clock
         self._waiting: dict[str, tuple[Event, list[Reply]]] = {}
         self._pending: dict[str, Request] = {}
@@ -105,7 +117,7 @@ class Mailbox:
             self._pending[request.request_id] = request
             self._deliver()
 
-        self._runtime.shell.call(put_in_line)
+        self._shell.call(put_in_line)
 
     def ask(self, request: Request, timeout_s: float) -> Reply:
         """Asks from a thread of this process, and waits. Raises `UserError` if no answer comes."""
@@ -116,9 +128,9 @@ class Mailbox:
         self._waiting.pop(request.request_id, None)
         if answers:
             return answers[0]
-        self._runtime.shell.call(lambda: self._withdraw(request.request_id))
-        if self._runtime.failure is not None:
-            raise UserError(f"the pipeline has failed: {self._runtime.failure}") from self._runtime.failure
+        self._shell.call(lambda: self._withdraw(request.request_id))
+        if (failure := self._failure()) is not None:
+            raise UserError(f"the pipeline has failed: {failure}") from failure
         raise UserError(
             f"no answer to '{request.kind.value}' within {timeout_s:g} s, and it is withdrawn; it may have been begun or "
             "even done: see `cutwater checkpoints`, and `cutwater status` for what the stages are doing"
@@ -147,8 +159,8 @@ class Mailbox:
 
     def _deliver(self) -> None:
         """Hands to the leader what it has not been given in this term, and to others what is theirs."""
-        leader = self._runtime.leader
-        state = self._runtime.member.journal.state
+        leader = self._leader
+        state = self._leader.member.journal.state
         if leader.phase is LeaderPhase.LEADING and leader.coordinator is not None:
             for request_id, request in list(self._pending.items()):
                 if self._delivered.get(request_id) != state.term:
@@ -164,10 +176,10 @@ class Mailbox:
                     self._run("forward", request_id, partial(self._forward, request))
         if self._pending and not self._is_due:
             self._is_due = True
-            self._runtime.shell.later(AGAIN_S, self._deliver_again)
+            self._shell.later(AGAIN_S, self._deliver_again)
 
     def _others_lead(self) -> bool:
-        member = self._runtime.member
+        member = self._leader.member
         return member.journal.state.leader in set(member.topology.members()) - {member.name}
 
     def _deliver_again(self) -> None:
@@ -183,7 +195,7 @@ class Mailbox:
     def _forward(self, request: Request) -> None:
         """Another member leads: it finds the request in the store."""
         self._store.create(request_name(request.request_id), with_checksum(encode(request)))
-        self._runtime.links.hint("requests")
+        self._links.hint("requests")
 
     def _answer(self, reply: Reply) -> None:
         """Makes the answer durable, and only then removes the request."""
@@ -213,7 +225,7 @@ class Mailbox:
         """Does once what there is to do with the store. What fails is done another time, and keeps nothing else."""
         self._guarded(self._run_errands)
         self._guarded(self._fetch_answers)
-        if self._runtime.leader.phase is LeaderPhase.LEADING:
+        if self._leader.phase is LeaderPhase.LEADING:
             self._guarded(self._take_all)
             self._guarded(self._sweep)
         else:
@@ -228,7 +240,7 @@ class Mailbox:
         try:
             yield
         except OSError as error:
-            self._runtime.shell.last_trouble = f"requests and answers: {error}"
+            self._shell.last_trouble = f"requests and answers: {error}"
         except Exception as error:
             self._tell(f"requests and answers: {type(error).__name__}: {error}; it is tried again")
 
@@ -236,7 +248,7 @@ class Mailbox:
         if line not in self._told:
             self._told = {*self._told, line} if len(self._told) < REMEMBERED_LINES else {line}
             with suppress(Exception):  # whoever is told may be gone, and this thread must not end with it
-                self._runtime.tell(line)
+                self._tell_user(line)
 
     def _run_errands(self) -> None:
         for what, errand in list(self._errands.items()):
@@ -263,7 +275,7 @@ class Mailbox:
             reply = Reply(request_id, False, None, None, why)
         self._forwarded.discard(request_id)
         self._errands["remove", request_id] = partial(self._store.delete, [request_name(request_id), name])
-        self._runtime.shell.call(partial(self.on_reply, reply))
+        self._shell.call(partial(self.on_reply, reply))
 
     def _take_all(self) -> None:
         """Takes up what lies in the store and is not known yet."""

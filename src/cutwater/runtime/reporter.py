@@ -6,29 +6,51 @@ import itertools
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgspec
 
+from cutwater.cluster.links import Links
+from cutwater.plan.build import Built
 from cutwater.protocol.base.paths import status_name
 from cutwater.protocol.base.watermark import WatermarkKind
-from cutwater.protocol.leader.leader import LeaderPhase
+from cutwater.protocol.leader.leader import Leader, LeaderPhase
+from cutwater.protocol.member.member import Member
+from cutwater.runtime.settings import Settings
+from cutwater.runtime.shell import Shell
+from cutwater.runtime.timings import Times
+from cutwater.sinks.contract import Sink
+from cutwater.spark.host import StageHost
+from cutwater.store.contract import Store
 from cutwater.store.local import LocalStore
 from cutwater.store.process_identity import this_process
 from cutwater.store.status import REPORT_REMOTE_S, REPORT_S, StageStatus, Status, decode_status
 
-if TYPE_CHECKING:
-    from cutwater.runtime.runtime import Runtime
-    from cutwater.spark.host import StageHost
+
+class Reported(Protocol):
+    """A running member, as its status shows it."""
+
+    boot: str
+    built: Built
+    store: Store
+    links: Links
+    settings: Settings
+    member: Member
+    leader: Leader
+    shell: Shell
+    times: Times
+    sinks: Mapping[str, Sink]
+    hosts: dict[str, StageHost]
+    failure: BaseException | None
 
 
 class Reporter:
     """Puts the status of a member together, and into the store."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Reported) -> None:
         self._runtime = runtime
         self._started_at = time.time()
         self._stopped = Event()
@@ -53,7 +75,9 @@ class Reporter:
                 thread.join(timeout=10)
         if not self._has_successor():
             with suppress(TimeoutError):  # a turn that never ends must not keep the process from ending
-                self.put(self.status("drained" if state == "stopped" and self._runtime.drained else state))
+                self.put(
+                    self.status("drained" if state == "stopped" and self._runtime.member.drained else state)
+                )
 
     def _has_successor(self) -> bool:
         """Whether another process of this member has begun to report: what this one says last must not hide it."""
@@ -145,7 +169,7 @@ class Reporter:
             unpublished=unpublished,
             trouble=runtime.shell.last_trouble if runtime.failure is None else str(runtime.failure),
             leads=runtime.leader.phase is LeaderPhase.LEADING,
-            finished=runtime.sources_done,
+            finished=runtime.member.sources_done,
             process=self._process,
             beat=next(self._beats),
             report_s=self.every_s,

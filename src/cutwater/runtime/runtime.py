@@ -22,12 +22,13 @@ from cutwater.protocol.base.performer import perform
 from cutwater.protocol.base.records import JournalState
 from cutwater.protocol.base.replay_wire import AskRange, Compacted, EntriesChunk, FetchEntries, HaveRange
 from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, LogGrown, Reply, Request, SourcesDone
-from cutwater.protocol.leader.leader import Leader, LeaderConfig
+from cutwater.protocol.leader.leader import Leader
 from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.member import Member
 from cutwater.runtime.effects import MemberPerformer
 from cutwater.runtime.mailbox import Mailbox
 from cutwater.runtime.reporter import Reporter
+from cutwater.runtime.settings import Settings
 from cutwater.runtime.shell import Shell
 from cutwater.runtime.timings import Times
 from cutwater.runtime.words import LocalWord
@@ -48,17 +49,6 @@ TROUBLE_EVERY_MS = 30_000
 """How often it is told that the store or a table fails: it may do so many times a second."""
 JOURNAL_STATE = msgspec.json.Decoder(JournalState)
 JOURNAL_STATE_BYTES = msgspec.json.Encoder().encode
-
-
-class Settings(msgspec.Struct, frozen=True):
-    """How a member runs. `idle_after_s`: silence after which a stage no longer holds back the pipeline-wide
-    watermark. `once`: process what is there now, then drain."""
-
-    leader: LeaderConfig
-    member: MemberConfig
-    idle_after_s: float = 10.0
-    once: bool = False
-    unaligned: bool = False
 
 
 class Runtime:
@@ -103,7 +93,7 @@ class Runtime:
         )
         around = self._surroundings()
         self.hosts |= {s: StageHost(around, built.stages[s]) for s in hosted}
-        self.mailbox = Mailbox(self)
+        self.mailbox = Mailbox(store, self.leader, links, self.shell, tell, lambda: self.failure)
         self.reporter = Reporter(self)
         self._stopping = False
         self._twin_told = False
