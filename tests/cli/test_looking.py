@@ -712,3 +712,20 @@ def test_a_reference_that_names_no_checkpoint_is_an_error_that_lists_those_there
 def test_one_thing_is_not_told_as_many() -> None:
     assert [plural(count, "object") for count in (0, 1, 2)] == ["0 objects", "1 object", "2 objects"]
     assert [plural(count, "batch") for count in (1, 2000)] == ["1 batch", "2,000 batches"]
+
+
+def test_what_a_running_pipeline_has_removed_meanwhile_is_no_damage(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = []
+
+    def damaged(*_: object) -> dict[str, str]:
+        looks.append(1)
+        return {"a folder": "it is gone", f"look {len(looks)}": "only now"} if len(looks) < 3 else {}
+
+    monkeypatch.setattr("cutwater.inspection.wholeness.folder_problems", damaged)
+    first = call("verify", "--store", folder, "--json")
+    assert json.loads(first.stdout)["damage"] == {"a folder": "it is gone"}, "which both looks have found"
+    assert (first.exit_code, len(looks)) == (1, 2)
+    looks.append(1)
+    assert call("verify", "--store", folder).exit_code == 0

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
@@ -46,6 +47,60 @@ def verify(
     """Checks all that a run or a restore will read: the journal, the logs, the marks, Spark's newest folders, what
     is in the channels, and every object of the kept checkpoints. With --tables, also what the sinks have staged
     and show."""
+    try:
+        where = open_store(store)
+    except FormatDamaged as error:
+        show(as_json, {"damaged": True, "format": str(error)}, Text(f"format  {error}", style="red"))
+        raise typer.Exit(1) from None
+    with waiting("reading the journal and the logs", as_json) as tell:
+        try:
+            found = _look(where, ref, tables, tell)
+            if found.is_damaged:
+                tell("looking again at what seems damaged")
+                found = found.confirmed_by(_look(where, ref, tables, tell))
+        except JournalDamaged as error:
+            show(as_json, {"damaged": True, "journal": str(error)}, Text(f"journal  {error}", style="red"))
+            raise typer.Exit(1) from None
+    document = {
+        "damaged": found.is_damaged,
+        "journal": "whole",
+        "damage": found.damage,
+        "checkpoints": {str(e): {"restorable": not p, "problems": p} for e, p in found.problems.items()},
+    }
+    show(as_json, document, *_text(found))
+    if found.is_damaged:
+        raise typer.Exit(1)
+
+
+class JournalDamaged(CutwaterError):
+    """The journal cannot be read, so nothing else can be checked."""
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What one look has found: `damage` by what is damaged, `problems` by epoch."""
+
+    state: JournalState
+    damage: dict[str, str]
+    problems: dict[int, list[str]]
+    manifests: dict[int, Manifest]
+
+    @property
+    def is_damaged(self) -> bool:
+        return bool(self.damage) or any(self.problems.values())
+
+    def confirmed_by(self, later: Findings) -> Findings:
+        """What a later look has found too. A running pipeline expires checkpoints and replaces folders, so that what one
+        look misses may only have gone meanwhile."""
+        damage = {what: why for what, why in later.damage.items() if what in self.damage}
+        problems = {
+            epoch: found if self.problems.get(epoch) else [] for epoch, found in later.problems.items()
+        }
+        return Findings(later.state, damage, problems, later.manifests)
+
+
+def _look(where: Store, ref: str | None, tables: bool, tell: Callable[[str], None]) -> Findings:
+    """Checks everything once. Raises `JournalDamaged`."""
     from cutwater.inspection.wholeness import (
         NextRun,
         folder_problems,
@@ -57,54 +112,37 @@ def verify(
     from cutwater.sinks.contract import kind_of, record_problems
 
     try:
-        where = open_store(store)
-    except FormatDamaged as error:
-        show(as_json, {"damaged": True, "format": str(error)}, Text(f"format  {error}", style="red"))
-        raise typer.Exit(1) from None
-    with waiting("reading the journal and the logs", as_json) as tell:
+        journal = read_journal(where)
+    except StoreError as error:
+        raise JournalDamaged(str(error)) from error
+    state = journal.state
+    damage = journal_problems(where, journal) | mark_problems(where, state)
+    damage |= graph_problems(where, {GRAPH_PREFIX: part_kind, SINK_PREFIX: kind_of})
+    damage |= record_problems(where, state.topology.sinks() if state.topology is not None else ())
+    wanted = (
+        [resolve(state, ref)] if ref is not None else sorted(state.committed.values(), key=lambda c: c.index)
+    )
+    manifests: dict[int, Manifest] = {}
+    problems: dict[int, list[str]] = {}
+    for checkpoint in wanted:
+        problems[checkpoint.epoch] = []
         try:
-            journal = read_journal(where)
+            manifests[checkpoint.epoch] = manifest_of(where, checkpoint)
         except StoreError as error:
-            show(as_json, {"damaged": True, "journal": str(error)}, Text(f"journal  {error}", style="red"))
-            raise typer.Exit(1) from None
-        state = journal.state
-        damage = journal_problems(where, journal) | mark_problems(where, state)
-        damage |= graph_problems(where, {GRAPH_PREFIX: part_kind, SINK_PREFIX: kind_of})
-        damage |= record_problems(where, state.topology.sinks() if state.topology is not None else ())
-        wanted = (
-            [resolve(state, ref)]
-            if ref is not None
-            else sorted(state.committed.values(), key=lambda c: c.index)
-        )
-        manifests: dict[int, Manifest] = {}
-        problems: dict[int, list[str]] = {}
-        for checkpoint in wanted:
-            problems[checkpoint.epoch] = []
-            try:
-                manifests[checkpoint.epoch] = manifest_of(where, checkpoint)
-            except StoreError as error:
-                problems[checkpoint.epoch].append(str(error))
-        damage |= folder_problems(where, manifests.values())
-        wrong = damaged_objects(where, manifests.values(), tell)
-        damage |= NextRun(where, state, _newest(where, state, manifests)).look(tell)
-        if tables and state.topology is not None:
-            for sink in sorted(state.topology.sinks()):
-                tell(f"checking the table of sink {sink}")
-                damage |= _table_problems(where, journal, sink, manifests.values())
-            for epoch, manifest in manifests.items():
-                tell(f"asking the tables whether they can go back to epoch {epoch}")
-                problems[epoch] += _refusals(where, journal, manifest)
+            problems[checkpoint.epoch].append(str(error))
+    damage |= folder_problems(where, manifests.values())
+    wrong = damaged_objects(where, manifests.values(), tell)
+    damage |= NextRun(where, state, _newest(where, state, manifests)).look(tell)
+    if tables and state.topology is not None:
+        for sink in sorted(state.topology.sinks()):
+            tell(f"checking the table of sink {sink}")
+            damage |= _table_problems(where, journal, sink, manifests.values())
+        for epoch, manifest in manifests.items():
+            tell(f"asking the tables whether they can go back to epoch {epoch}")
+            problems[epoch] += _refusals(where, journal, manifest)
     for epoch, manifest in manifests.items():
         problems[epoch] += [wrong[name] for name in needed(manifest) if name in wrong]
-    document = {
-        "damaged": bool(damage) or any(problems.values()),
-        "journal": "whole",
-        "damage": damage,
-        "checkpoints": {str(e): {"restorable": not p, "problems": p} for e, p in problems.items()},
-    }
-    show(as_json, document, *_text(state, damage, problems, manifests))
-    if document["damaged"]:
-        raise typer.Exit(1)
+    return Findings(state, damage, problems, manifests)
 
 
 def _newest(store: Store, state: JournalState, known: dict[int, Manifest]) -> Manifest | None:
@@ -153,12 +191,8 @@ def _table_problems(
     return {f"sink '{sink}' ({number})": why for number, why in enumerate(dict.fromkeys(found), 1)}
 
 
-def _text(
-    state: JournalState,
-    damage: dict[str, str],
-    problems: dict[int, list[str]],
-    manifests: dict[int, Manifest],
-) -> list[Any]:
+def _text(findings: Findings) -> list[Any]:
+    state, damage, problems = findings.state, findings.damage, findings.problems
     stages = len(state.topology.stages) if state.topology is not None else 0
     lines: list[Any] = [f"journal whole; {plural(stages, 'stage log')} of generation {state.generation} read"]
     lines += [Text(f"{what}: {why}", style="red") for what, why in damage.items()]
@@ -166,7 +200,7 @@ def _text(
         names = [n for n, e in state.savepoints.items() if e == epoch]
         label = f"epoch {epoch}" + "".join(f" (savepoint '{n}')" for n in names)
         if not found:
-            count = plural(len(needed(manifests[epoch])), "object")
+            count = plural(len(needed(findings.manifests[epoch])), "object")
             lines.append(Text.assemble(f"{label}  ", ("can be restored", "green"), f"  {count} checked"))
             continue
         lines.append(Text.assemble(f"{label}  ", ("cannot be restored", "red")))
