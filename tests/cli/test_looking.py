@@ -17,23 +17,30 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import cutwater
+from cutwater.cli import checkpoint_facts as facts
+from cutwater.cli import checkpoints as looking
 from cutwater.cli.checkpoints import watermark_words
 from cutwater.cli.explain import timeline_of, watermark_hints
 from cutwater.cli.gc import _only_of
 from cutwater.cli.main import app
 from cutwater.cli.output import local, plural, size
+from cutwater.cli.status import _absent, _ask_members, _gone, _journal, _journal_lines
 from cutwater.cli.verify import SHOWN
+from cutwater.cluster.config import ClusterConfig
 from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.barrier import Flags
+from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.protocol.base.paths import entry_name, notes_name
 from cutwater.protocol.base.watermark import Watermark, WatermarkKind
+from cutwater.runtime.restore import whole_checkpoint
 from cutwater.runtime.timings import EpochTimes, StageTime
 from cutwater.sinks import parquet
 from cutwater.sinks.registry import open_sink
 from cutwater.store import presence
 from cutwater.store.at_rest import read_journal
 from cutwater.store.opening import open_store
+from cutwater.store.presence import Presence, Seen
 from cutwater.store.process_identity import ProcessId, this_process
 from tests.support.builders import DIAMOND, manifest, pipeline, stage
 from tests.support.sink_helpers import ROWS
@@ -233,6 +240,33 @@ def test_status_says_which_checkpoint_was_restored(tmp_path: Path, history: Writ
     assert "timeline     generation 2, restored from epoch 2\n" in call("status", "--store", after.url).stdout
 
 
+@pytest.mark.parametrize(
+    ("presence", "said"),
+    [
+        (Presence.ENDED, "and is gone; start it again"),
+        (Presence.SILENT, "seems to be gone; start it again"),
+    ],
+)
+def test_status_says_of_whom_nothing_is_heard(tmp_path: Path, presence: Presence, said: str) -> None:
+    store = open_store(str(tmp_path), create=True)
+    alone = put_status(store)
+    shown = _gone(Seen(alone, presence, False)).plain
+    assert shown.startswith(
+        "chain does not run: process 4711 on elsewhere was running when it last gave a sign"
+    )
+    assert said in shown
+    named = put_status(store, member="b")
+    assert _gone(Seen(named, presence, False)).plain.startswith("chain, member 'b' does not run: ")
+    here = put_status(store, process=this_process())
+    if this_process() is not None and presence is Presence.SILENT:
+        assert "is there, but has given no sign for" in _gone(Seen(here, presence, False)).plain
+    failed = put_status(store, state="failed", trouble="no disk")
+    assert _gone(Seen(failed, Presence.ENDED, False)).plain.endswith("(process 4711 on elsewhere): no disk")
+    stopped = put_status(store, state="stopped", trouble="no disk")
+    assert _gone(Seen(stopped, Presence.ENDED, False)).plain.endswith("(process 4711 on elsewhere)")
+    assert [_absent(one) for one in (failed, alone)] == [Presence.ENDED, Presence.SILENT]
+
+
 def test_status_shows_a_running_pipeline(folder: Path) -> None:
     with beating(open_store(str(folder))):
         text = call("status", "--store", folder).stdout
@@ -397,6 +431,25 @@ def test_a_damaged_checkpoint_is_not_restored(folder: Path) -> None:
     assert shown.exit_code == 1
     assert "stages/b/1/files/1/state/1 is missing" in shown.stderr
     assert read_journal(open_store(str(folder))).state.generation == 1
+
+
+def test_latest_goes_back_past_damaged_checkpoints_and_says_so(folder: Path, history: Written) -> None:
+    store, told = open_store(str(folder)), list[str]()
+    state = read_journal(store).state
+    assert whole_checkpoint(store, state, "latest", told.append).epoch == 3
+    assert told == []
+    (folder / "stages/c/1/files/1/state/2").unlink()
+    assert whole_checkpoint(store, state, "latest", told.append).epoch == 2
+    lost = "epoch 3 cannot be restored: stages/c/1/files/1/state/2 is missing"
+    assert told == [f"falling back to epoch 2: {lost}"]
+    with pytest.raises(StoreError, match=f"^{lost}. Nothing was changed"):
+        whole_checkpoint(store, state, "3", told.append)
+    store.delete([paths.manifest_name(2, history.state.committed[2].checkpoint_id)])
+    assert whole_checkpoint(store, state, "latest", told.append).epoch == 1
+    assert "the manifest of epoch 2 is missing" in told[-1]
+    assert len(told) == 2
+    with pytest.raises(UserError, match="there is no latest one"):
+        whole_checkpoint(store, r.JournalState(), "latest", told.append)
 
 
 def test_a_stage_is_dropped_only_if_nobody_reads_it(folder: Path) -> None:
@@ -656,7 +709,7 @@ def test_a_moment_of_today_is_told_without_its_date() -> None:
     assert local(None) == "-"
 
 
-def test_explain_names_who_holds_the_watermark_back() -> None:
+def test_notes_names_who_holds_the_watermark_back() -> None:
     marks = {
         "known": Watermark(WatermarkKind.KNOWN, 5), "none": Watermark(WatermarkKind.NONE),
         "late": Watermark(WatermarkKind.UNKNOWN), "resting": Watermark(WatermarkKind.IDLE, 7),
@@ -729,3 +782,72 @@ def test_what_a_running_pipeline_has_removed_meanwhile_is_no_damage(
     assert (first.exit_code, len(looks)) == (1, 2)
     looks.append(1)
     assert call("verify", "--store", folder).exit_code == 0
+
+
+def test_show_tells_what_was_under_way_and_what_waits(
+    tmp_path: Path, history: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut = history.manifests[1]
+    flights = (
+        r.InFlight("a", "b", 0, 2, {1: ("stages/a/1/data/x",), 2: ("stages/a/1/data/y",)}),
+        r.InFlight("b", "c", 1, 2, {2: ()}),
+    )
+    stages = dict(cut.stages)
+    stages["a"] = msgspec.structs.replace(stages["a"], offsets={"0": 7, "1": "x" * 50}, unaligned=True)
+    held: dict[str, tuple[r.StagedFile, ...]] = {"out": (r.StagedFile("s"), r.StagedFile("t")), "other": ()}
+    changed = msgspec.structs.replace(cut, in_flight=flights, stages=stages, held=held)
+    store = history.write(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(looking, "kept", lambda *of: msgspec.structs.replace(facts.kept(*of), manifest=changed))
+        shown = call("show", "1", "--store", tmp_path).stdout
+    assert "in flight  a → b: batches 1 to 2, 2 files" in shown
+    assert "b → c" not in shown
+    assert "held       out: 2 files of windows that were not closed" in shown
+    assert "held       other" not in shown
+    assert f"source at 7, source at {'x' * 37}..." in " ".join(shown.split())
+    assert "unaligned" in shown
+    store.delete([paths.manifest_name(1, history.state.committed[1].checkpoint_id)])
+    gone = call("show", "1", "--store", tmp_path)
+    assert gone.exit_code == 1
+    assert "the manifest of epoch 1 is missing" in " ".join(gone.stdout.split())
+    assert "the manifest of epoch 1 is missing" in call("explain", "1", "--store", tmp_path).stdout
+
+
+def test_before_anything_is_published_everywhere_there_are_no_tables(
+    tmp_path: Path, history: Written
+) -> None:
+    history.write(tmp_path, unmarked=(1, 2, 3))
+    assert "is published in every table yet" in call("tables", "--store", tmp_path).stderr
+    assert "not in out" in call("checkpoints", "--store", tmp_path).stdout
+    assert "table      out: not published" in call("show", "1", "--store", tmp_path).stdout
+
+
+def test_a_pipeline_without_sinks_says_so(tmp_path: Path) -> None:
+    history = Written(pipeline(stage("a")))
+    history.checkpoint()
+    history.write(tmp_path)
+    assert "no sinks" in call("checkpoints", "--store", tmp_path).stdout
+
+
+def test_explain_marks_cuts_that_did_not_wait_and_names_the_savepoint(
+    tmp_path: Path, history: Written
+) -> None:
+    store = history.write(tmp_path)
+    times = history.times(2)
+    times.savepoint = "before-deploy"
+    times.stages["b"] = StageTime(2.0, 1, True)
+    store.put(notes_name(2), msgspec.json.encode(times))
+    shown = call("explain", "2", "--store", tmp_path).stdout
+    assert "savepoint 'before-deploy'" in shown
+    assert "cut at batch 1, unaligned" in shown
+
+
+def test_members_of_a_store_on_which_nothing_has_run_cannot_be_asked(
+    tmp_path: Path, history: Written
+) -> None:
+    store = history.write(tmp_path)
+    with pytest.raises(UserError, match=r"no pipeline has run on .* yet, so its members cannot be asked"):
+        _ask_members(store, ClusterConfig(), True)
+    assert _journal_lines({**_journal(store, history.state)}, 1_767_225_600_000)[-2].startswith(
+        "watermark    "
+    )

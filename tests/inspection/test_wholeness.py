@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from cutwater.cli.main import app
 from cutwater.inspection.wholeness import (
     NextRun,
+    _crc32c_of,
     check_rows,
     check_state,
     crc32c,
@@ -237,6 +238,7 @@ def test_an_edited_mark_is_seen_where_a_table_version_would_be_told_wrongly(
 def test_the_checksum_is_the_one_that_spark_takes() -> None:
     assert crc32c(b"123456789") == 0xE3069283
     assert crc32c(b"") == 0
+    assert (_crc32c_of(0), _crc32c_of(1)) == (0, 0xF26B8303)
 
 
 def test_a_state_file_is_held_against_the_checksum_beside_it(tmp_path: Path) -> None:
@@ -332,6 +334,25 @@ def test_what_is_later_than_the_journals_end_is_seen(written: Store) -> None:
     written.delete([last])
     (why,) = journal_problems(written, read_journal(written)).values()
     assert f"is of entry {journal.index}, and the journal ends at {journal.index - 1}" in why
+
+
+def test_a_generation_that_the_journal_does_not_know_is_seen(written: Store) -> None:
+    journal = read_journal(written)
+    written.put(f"stages/a/{journal.state.generation}/log/extra", b"")
+    assert journal_problems(written, journal) == {}
+    later = f"stages/a/{journal.state.generation + 1}/log/extra"
+    written.put(later, b"")
+    (why,) = journal_problems(written, journal).values()
+    assert why == f"{later} is of a generation that the journal does not know: its newest entries were lost"
+
+
+def test_state_without_its_file_is_seen(written: Store) -> None:
+    said = {"algorithm": "CRC32C", "value": crc32c(b"rows"), "mainFileSize": 4}
+    written.put("x/1.changelog.crc", msgspec.json.encode(said))
+    with pytest.raises(StoreError, match=r"x/1\.changelog is missing; restore"):
+        check_state(written, ["x/1.changelog", "x/1.changelog.crc"])
+    written.put("x/1.changelog", b"rows")
+    check_state(written, ["x/1.changelog", "x/1.changelog.crc"])
 
 
 # --- what the next run would read, one thing at a time --------------------------------------------------------------

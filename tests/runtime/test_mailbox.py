@@ -424,6 +424,40 @@ def test_a_member_that_nobody_else_leads_keeps_its_question_until_it_leads(store
     assert not [name for name in store.created if name.startswith(REQUEST_PREFIX)]
 
 
+def test_whoever_asks_a_member_that_ends_or_fails_is_told_at_once(led_by_one: Troubled) -> None:
+    with members(led_by_one, TWO) as up:
+        made = up.start("two", timeout_ms=600_000)
+        thread, got = answered_by(made, Request(RequestKind.CHECKPOINT, "aaa"), 600)
+        await_that("it waits", lambda: "aaa" in made.mailbox._waiting, 30)
+        made.failure = ValueError("no disk")
+        made.mailbox.stop()
+        thread.join(30)
+    assert str(got[0]) == "the pipeline has failed: no disk"
+
+
+def test_a_request_that_a_member_took_up_is_left_to_whoever_leads_now(led_by_one: Troubled) -> None:
+    with members(led_by_one, TWO) as up:
+        made = up.start("two", timeout_ms=600_000)
+        box = made.mailbox
+        await_that("it follows", box._others_lead, 30)
+        box._from_store.add("aaa")
+        box.post(Request(RequestKind.CHECKPOINT, "aaa"))
+        await_that("it is left", lambda: "aaa" not in box._from_store | box._pending.keys(), 30)
+        assert led_by_one.list(REQUEST_PREFIX) == []
+
+
+def test_of_several_requests_those_are_read_that_can_be(store: Troubled) -> None:
+    for name in ("aaa", "bbb", "ccc"):
+        put_request(store, RequestKind.CHECKPOINT, name)
+    names = store.list(REQUEST_PREFIX)
+    with members(store, TWO) as up:
+        box = up.start("two", timeout_ms=600_000).mailbox
+        store.refused.add(names[1])
+        found = box._read_each(names)
+        store.refused.clear()
+    assert [data is not None for data in found] == [True, False, True]
+
+
 def test_a_fault_in_one_errand_is_told_and_ends_nothing(store: Troubled) -> None:
     with members(store) as up:
         made = leading(up)

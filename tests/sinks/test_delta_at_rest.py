@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
 
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 from deltalake import DeltaTable
 
 from cutwater.protocol.base.effects import TableHead
 from cutwater.protocol.base.errors import StoreError, UserError
-from cutwater.sinks import open_sinks
+from cutwater.sinks import footers, open_sinks
 from cutwater.sinks.delta.sink import delta
+from cutwater.sinks.footers import check_pages, statistics
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_store
 from tests.support.delta_helpers import Make, clean_up_log, ids, make, table
@@ -185,3 +189,38 @@ def test_a_table_in_a_bucket(bucket: str, store: Store) -> None:
     assert [name.split("/")[2] for name in left] == ["a", "b"]
     with pytest.raises(StoreError, match="is gone"):
         sink.publish(2, 10, ("_cutwater/nothing.parquet",))
+
+
+def test_a_file_that_is_not_as_long_as_the_table_says_is_told(make: Make, table: str) -> None:
+    sink = make()
+    publish(sink, 5, [1])
+    assert sink.problems(()) == []
+    (file,) = (path for path in Path(table).rglob("*.parquet") if "_delta_log" not in path.parts)
+    file.write_bytes(file.read_bytes() + b"x")
+    (why,) = sink.problems(())
+    assert f"has {file.stat().st_size} bytes, and the target says {file.stat().st_size - 1}" in why
+
+
+def test_a_commit_of_the_table_that_cannot_be_read_is_named(make: Make, table: str) -> None:
+    sink = make()
+    publish(sink, 5, [1])
+    publish(sink, 6, [2])
+    assert sink.head() == TableHead(1, 6)
+    Path(table, "_delta_log", f"{1:020}.json").write_bytes(b"{no")
+    with pytest.raises(StoreError, match=rf"{1:020}\.json in the table is damaged"):
+        sink.head()
+
+
+def test_dates_that_python_does_not_have_are_in_no_statistics(tmp_path: Path) -> None:
+    far = pa.array([3_000_000], pa.int32()).cast(pa.date32())
+    pq.write_table(pa.table({"id": pa.array([1], pa.int64()), "day": far}), tmp_path / "x.parquet")
+    found = json.loads(statistics(pq.read_metadata(tmp_path / "x.parquet")))
+    assert found["minValues"] == found["maxValues"] == {"id": 1}
+    opened = open_store(str(tmp_path))
+    assert check_pages(opened, "x.parquet") == 1
+    assert footers.read_footers(opened, []) == []
+
+
+def test_nothing_but_nan_is_within_any_bounds(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": [float("nan")], "y": [None], "z": [0.5]}), tmp_path / "x.parquet")
+    assert check_pages(open_store(str(tmp_path)), "x.parquet") == 1

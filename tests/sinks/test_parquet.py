@@ -12,7 +12,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 from pyspark.sql import SparkSession
 
-from cutwater.protocol.base.effects import TableHead
+from cutwater.protocol.base.effects import TableHead, TableHistory
 from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.sinks import open_sinks
 from cutwater.sinks.parquet import LIST_ALL_EVERY, ParquetSink, parquet, parquet_files
@@ -292,3 +292,27 @@ def test_every_so_often_a_version_lists_all_files(
 
 def test_every_hundredth_version_lists_all_files_in_tables_that_are_there_already() -> None:
     assert LIST_ALL_EVERY == 100, "readers rely on it: another number cannot read what older versions wrote"
+
+
+def test_before_its_first_version_a_table_had_nothing(make: Make, folder: str) -> None:
+    sink = make()
+    publish(sink, 5, [1])
+    assert sink.history(4) == TableHistory(0, 0, ())
+    assert sink.history(5) == TableHistory(5, 1, ())
+
+
+def test_files_of_a_table_that_are_gone_or_damaged_are_told(make: Make, folder: str) -> None:
+    sink = make()
+    publish(sink, 5, [1])
+    assert sink.problems(()) == []
+    (file,) = (Path(path) for path in parquet_files(folder))
+    data = file.read_bytes()
+    file.write_bytes(data[:-1])
+    (why,) = sink.problems(())
+    assert "is damaged" in why
+    file.unlink()
+    (why,) = sink.problems(())
+    assert why.endswith("is missing, which the target shows")
+    for version in Path(folder, "_cutwater", "versions").iterdir():
+        version.write_bytes(b"no")
+    assert len(sink.problems(())) == 1

@@ -14,7 +14,8 @@ from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.sinks import Sink, delta, open_sinks, parquet
-from cutwater.sinks.contract import Description, Identity, description, identity
+from cutwater.sinks.contract import Description, Identity, description, identity, kind_of
+from cutwater.sinks.registry import find_version, open_sink, read_history
 from cutwater.store.local import LocalStore
 from cutwater.store.opening import open_store
 from tests.support.live_leader import LiveLeader
@@ -132,3 +133,25 @@ def test_of_two_that_register_a_sink_at_once_both_have_the_same_id(place: Place)
     for sink in sinks:
         sink.register()
     assert sinks[0].staging("a") == sinks[1].staging("a")
+
+
+def test_what_lies_with_the_sinks_is_known_by_its_name() -> None:
+    assert kind_of("sinks/out.json") is Identity
+    assert kind_of("sinks/out/description.json") is Description
+    assert kind_of("sinks/out/other.json") is None
+    assert kind_of("sinks/notes.txt") is None
+
+
+def test_a_sink_that_the_store_does_not_know_cannot_be_asked(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "store"), create=True)
+    assert find_version(store, "out", 5) == 0, "a store of old says nothing against it"
+    assert read_history(store, "out", 5) is None
+    with pytest.raises(StoreError, match="does not say where sink out writes to"):
+        open_sink(store, "out")
+    for what in (Description("iceberg", "/x", sink="out"), Description("delta", None, sink="out")):
+        store.put("sinks/out/description.json", r.seal(what))
+        with pytest.raises(StoreError, match=f"sink out is a '{what.kind}', which this version"):
+            open_sink(store, "out")
+    store.put("sinks/out/description.json", b"no")
+    with pytest.raises(StoreError, match="Remove it: the next run of the pipeline writes it again"):
+        open_sink(store, "out")

@@ -12,6 +12,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -19,9 +21,11 @@ from pyspark.sql import types as t
 from pyspark.sql.types import StructType
 
 import cutwater as cw
-from cutwater.protocol.base.errors import UserError
+from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.spark.channel_source import ChannelSource
+from cutwater.spark.checkpoint.leaves import SourcesChanged
 from cutwater.spark.feed import Feed, FeedClosed
+from cutwater.spark.files import SCHEMA_KEY, Files
 from cutwater.spark.plan import Plan, Source, channel_schema, read_plan, row_schema
 from cutwater.store.local import LocalStore
 from tests.support.spark_helpers import NUMBERS, deliver, numbers, rows_of
@@ -287,6 +291,67 @@ def test_a_source_has_a_new_offset_for_new_rows_and_for_a_new_incarnation() -> N
     third = source.latestOffset(second, None)
     assert json.loads(third.json()) == {"channel": "a", "batch": 0, "incarnation": 2}
     assert source.latestOffset(third, None) is third
+
+
+def position(batch: int, name: str = "a") -> Any:
+    said = json.dumps({"channel": name, "batch": batch, "incarnation": 1})
+    return SimpleNamespace(json=lambda: said)
+
+
+def test_a_batch_has_the_files_between_two_positions_and_each_is_looked_at() -> None:
+    urls = [f"file:///data/1-{batch}-x/p" for batch in (0, 1)]
+    files: Any = Looks(dict.fromkeys(urls, COLUMNS))
+    files.rows = lambda found, schema, is_streaming: (found, schema, is_streaming)
+    source = apart(files)
+    source._schema, source._everything = "schema", "everything"
+    source.feed = fed((0, urls[:1], 1), (1, urls[1:], 1), limit=1)
+    assert source.getBatch(Listed(), position(1)) == (urls, "schema", True)
+    assert files.looked == urls
+    assert source.getBatch(Listed(position(0)), position(1)) == (urls[1:], "schema", True)
+    files.found[urls[1]] = StructType().add("other", "long")
+    with pytest.raises(RuntimeError, match="but other bigint"):
+        source.getBatch(Listed(position(0)), position(1))
+    with pytest.raises(SourcesChanged, match=r"stage 'reader' reads channel 'a' where its position is .*b"):
+        source.getBatch(Listed(position(0, "b")), position(1))
+    assert (source.schema(), source.getDefaultReadLimit()) == ("schema", "everything")
+    assert source.reportLatestOffset() is None
+    assert source.toString() == "a"
+
+
+def test_a_source_is_itself_and_no_other_and_ends_with_its_query() -> None:
+    source, other = apart(Looks({})), apart(Looks({}))
+    assert source.equals(source)
+    assert not source.equals(other)
+    assert not source.equals(None)
+    assert 0 <= source.hashCode() < 2**31
+    source.feed = fed((0, ["p"], 1), (1, ["q"], 1), limit=0)
+    source.prepareForTriggerAvailableNow()
+    source.feed.add([], 1)
+    assert source.feed.next_position(None) == 0
+    source.stop()
+    with pytest.raises(FeedClosed):
+        source.feed.files(None, 5)
+
+
+def test_a_file_whose_columns_are_not_told_or_damaged_has_other_columns() -> None:
+    for said in (None, "{", "{}", "[]", '{"type":"struct"}'):
+        files: Any = SimpleNamespace(columns=lambda url, said=said: (["id"], said))
+        with pytest.raises(RuntimeError, match="but id of an unknown type"):
+            apart(files)._refuse_other_columns("file:///data/1-0-x/p")
+
+
+def test_the_columns_of_a_file_are_read_where_it_lies(tmp_path: Path) -> None:
+    files = Files.__new__(Files)
+    table = pa.table({"id": [1], "b": ["x"]})
+    pq.write_table(table, tmp_path / "plain.parquet")
+    assert files.columns(f"file://{tmp_path}/plain.parquet") == (["id", "b"], None)
+    pq.write_table(table.replace_schema_metadata({SCHEMA_KEY: COLUMNS.json()}), tmp_path / "spark.parquet")
+    assert files.columns(f"file://{tmp_path}/spark.parquet") == (["id", "b"], COLUMNS.json())
+    with pytest.raises(FileNotFoundError):
+        files.columns(f"file://{tmp_path}/gone.parquet")
+    (tmp_path / "bad.parquet").write_bytes(b"no rows in here")
+    with pytest.raises(StoreError, match=r"bad.parquet is damaged .*`cutwater verify` says what else is"):
+        files.columns(f"file://{tmp_path}/bad.parquet")
 
 
 def test_readers_of_a_channel_declare_that_everything_may_be_null() -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import obstore
 import pytest
+from obstore.exceptions import BaseError
 
 from cutwater.store.contract import Store, StoreUnavailable
-from cutwater.store.objects import ObjectStore
+from cutwater.store.objects import ObjectStore, _spark_root
 from cutwater.store.opening import open_place
 from tests.support.store_contract import StoreContract
 
@@ -50,3 +54,47 @@ def test_a_bucket_that_was_tried_out_is_as_it_was() -> None:
     assert isinstance(store, ObjectStore)
     store.check_usable(write=True)
     assert obstore.list(store._bucket).collect() == []
+
+
+def test_objects_are_deleted_one_by_one_where_a_store_stops_at_one_that_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = open_place("memory://", create=True)
+    for name in ("a/1", "a/3"):
+        store.create(name, b"x")
+    real = obstore.delete
+
+    def delete(bucket: Any, names: Any) -> None:
+        if not isinstance(names, str) or not store.exists(names):
+            raise FileNotFoundError(names)
+        real(bucket, names)
+
+    monkeypatch.setattr(obstore, "delete", delete)
+    store.delete(["a/1", "a/2", "a/3"])
+    assert store.list("a/") == []
+
+
+def test_what_a_bucket_says_is_told_in_short() -> None:
+    store: Any = open_place("memory://", create=True)
+    said = "Error\n<Error><Code>X</Code><Message>Access Denied.</Message></Error>\n\nDebug source:\nmore"
+    for text, told in ((said, "Access Denied"), ("one line.\nand another", "one line"), ("plain", "plain")):
+        with (
+            pytest.raises(StoreUnavailable, match=rf"^cannot read a/1 in memory:.*: {told}$"),
+            store._errors("read", "a/1"),
+        ):
+            raise BaseError(text)
+
+
+def test_spark_knows_a_bucket_by_the_address_of_its_own_file_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    def root(url: str, prefix: str | None = None, **config: str) -> str:
+        return _spark_root(url, SimpleNamespace(config=config, prefix=prefix))
+
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    assert root("s3://b/x", "x", bucket="b") == root("s3a://b/x", "x", bucket="b") == "s3a://b/x"
+    assert root("gs://b", bucket="b") == "gs://b"
+    assert root("az://c", container_name="c", account_name="me") == "abfss://c@me.dfs.core.windows.net"
+    with pytest.raises(ValueError, match="the storage account of the container is not known"):
+        root("az://c", container_name="c")
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "you")
+    assert root("az://c", "x", container_name="c") == "abfss://c@you.dfs.core.windows.net/x"
+    assert root("memory://") == "memory:"

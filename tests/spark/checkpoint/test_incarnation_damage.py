@@ -14,7 +14,7 @@ from cutwater.protocol.base.records import (
     Prepared,
 )
 from cutwater.protocol.base.watermark import NONE
-from cutwater.spark.checkpoint.folder import Voucher
+from cutwater.spark.checkpoint.folder import SparkFolder, Voucher
 from cutwater.spark.checkpoint.incarnations import (
     Cache,
     check_newest,
@@ -26,10 +26,11 @@ from cutwater.spark.checkpoint.incarnations import (
     write_prepared,
 )
 from cutwater.spark.checkpoint.leaves import Leaf
+from cutwater.spark.checkpoint.state_files import listed_tables
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_store
 from tests.support.incarnation_helpers import names, new_query, report, store
-from tests.support.modelled_folder import STAGE, Query
+from tests.support.modelled_folder import STAGE, Query, snapshot_of
 
 __all__ = ["store"]
 
@@ -252,3 +253,48 @@ def test_a_copy_that_fails_is_told_from_a_file_that_is_gone(
     else:
         with pytest.raises(OSError, match="no"):
             find_state(store, STAGE, 1, 1, 2, "checkpoints/4-9/state/clean/", Cache())
+
+
+def test_without_positions_nothing_can_be_reset(store: Store) -> None:
+    query = new_query(store).run(2)
+    store.delete([f"{query.prefix}offsets/1"])
+    with pytest.raises(StoreError, match="the positions of batch 1 are gone from"):
+        SparkFolder(store, query.prefix, Cache()).first_plan({})
+
+
+def test_a_table_that_is_gone_from_a_snapshot_is_named(store: Store) -> None:
+    query = new_query(store).run(3)
+    query.finish_snapshot(3, 0, ["t1"])  # and its table is nowhere
+    with pytest.raises(StoreError, match=r"SSTs/t1 is gone, which batch 2 needs; restore"):
+        make_folder(store, STAGE, 1, 2, 1, None, 2)
+    with pytest.raises(StoreError, match=r"SSTs/t1 is gone; restore"):
+        check_newest(store, STAGE, 1, 1, 2, None)
+    assert list_folders(store, STAGE, 1) == [1]
+
+
+def test_metadata_of_operators_that_is_gone_is_named(store: Store) -> None:
+    query = new_query(store).run(3)
+    state = query.state(2)
+    assert state is not None
+    store.delete([f"{query.prefix}state/0/_metadata/metadata"])
+    with pytest.raises(
+        StoreError, match=r"1 of \d+ state files of stage clean at batch 2 .*_metadata/metadata"
+    ):
+        make_folder(store, STAGE, 2, 1, None, report(2, state))
+
+
+def test_a_damaged_folder_in_which_a_query_runs_is_an_error(store: Store) -> None:
+    query = new_query(store).run(2)
+    store.put(f"{query.prefix}cutwater/base.json", b"no")
+    with pytest.raises(StoreError, match=r"base\.json"):
+        find_stored(store, STAGE, 1, 1, Cache())
+    make_folder(store, STAGE, 1, 2, None, None)
+    assert not [
+        stored for stored in find_stored(store, STAGE, 1, 2, Cache())[1] if "/spark/1/" in stored.name
+    ]
+
+
+@pytest.mark.parametrize("data", [b"no zip", snapshot_of([])[:-9], b""])
+def test_a_snapshot_that_cannot_be_read_is_named(data: bytes) -> None:
+    with pytest.raises(StoreError, match=r"the RocksDB snapshot x\.zip cannot be read"):
+        listed_tables("x.zip", data)

@@ -174,3 +174,7 @@ def test_a_file_source_of_which_nothing_was_read_begins_without_a_log(
     store.put("f/sources/0/0.compact", FILE_LOG)
     store.put("f/sources/1/0", entry)
     assert SparkFolder(store, "f/", Cache()).logs_written_anew(setting) == (dropped, {})
+
+
+def test_a_log_without_entries_can_be_started_with() -> None:
+    assert can_start({}, 3) is True

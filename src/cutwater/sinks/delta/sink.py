@@ -177,9 +177,8 @@ class DeltaSink(Sink):
             self._is_ours = configuration.get(log.MADE_BY) == log.CUTWATER
             self._problem = self._find_problem(table) if self._schema is not None else None
         newest = self._commit_at(self._version)
-        if (
-            newest is not None and self._app in newest.transactions
-        ):  # such as that with which we made the table
+        # Such as that with which we made the table.
+        if newest is not None and self._app in newest.transactions:
             self._own_version = newest.version
         if self._transaction == 0:
             self._look_back()
