@@ -276,6 +276,7 @@ def test_a_pipeline_that_could_not_start_can_be_started_again(tmp_path: Path, sp
     assert not run.awaitTermination(0.1)
     with pytest.raises(cw.UserError, match="is already running"):
         copying.start()
+    run.checkpoint()
     with pytest.raises(cw.UserError, match="flight"):
         run.cancel_checkpoint()
     run.drain()

@@ -154,7 +154,7 @@ def test_what_cannot_be_read_is_refused_in_words(kept: Kept) -> None:
     store = open_store(kept.store)
     state = read_journal(store).state
     assert state.head is not None
-    store.delete([mark_name(state.committed[state.head].index, "all")])
+    store.delete([mark_name(checkpoint.index, "all") for checkpoint in state.committed.values()])
     with pytest.raises(cw.UserError, match="sink 'all' has not published epoch"):
         cw.read(kept.spark, kept.store, "by_size", epoch)
     with pytest.raises(cw.UserError, match=r"no epoch of .* is published in every table yet"):

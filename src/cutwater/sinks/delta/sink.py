@@ -99,10 +99,10 @@ class DeltaSink(Sink):
         self._looked_up_to = -1
 
     def bind(self, store: Store, sink_name: str, schema_json: str, register: bool = True) -> None:
-        if _MISREAD.search(url := open_place(self.path, create=True).url):
+        if not self.path.startswith("file:") and _MISREAD.search(self.path):
             raise UserError(
-                f"sink {sink_name} writes to {url}: the Delta library takes a '%' with two digits and a backslash in "
-                "a path for something else. Choose a path without them"
+                f"sink {sink_name} writes to {self.path}: the Delta library takes a '%' with two digits and a backslash "
+                "in a path for something else. Choose a path without them"
             )
         super().bind(store, sink_name, schema_json, register)
         unfit = unfit_for_delta(self.schema) or unfit_to_partition(self.schema, self.partition_by)
