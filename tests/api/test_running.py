@@ -257,7 +257,8 @@ def test_a_pipeline_that_could_not_start_can_be_started_again(tmp_path: Path, sp
     assert not run.awaitTermination(0.1)
     with pytest.raises(cw.UserError, match="is already running"):
         copying.start()
-    with pytest.raises(cw.UserError, match="flight"):
+    run.checkpoint()
+    with pytest.raises(cw.UserError, match="no checkpoint can be cancelled now"):
         run.cancel_checkpoint()
     run.drain()
     assert rows_of(tmp_path / "out") == [(i,) for i in range(5)]
