@@ -127,10 +127,12 @@ def test_a_stage_that_reads_with_another_session_is_refused(user: SparkSession, 
     refused(source, joined)
 
 
-def test_a_copy_has_the_current_catalog_and_database(user: SparkSession) -> None:
+def test_a_copy_has_the_current_catalog_and_database(user: SparkSession, tmp_path: Path) -> None:
+    jvm: Any = user.sparkContext._jvm
+    jvm.System.setProperty("derby.stream.error.file", str(tmp_path / "derby.log"))
     for key, value in DERBY.items():
         user.conf.set(key, value)
-    user.sql("CREATE DATABASE IF NOT EXISTS elsewhere")
+    user.sql(f"CREATE DATABASE elsewhere LOCATION '{tmp_path}/elsewhere'")
     user.catalog.setCurrentDatabase("elsewhere")
     assert copy_session(user).catalog.currentDatabase() == "elsewhere"
     user.sql("USE derby.SYSIBM")
@@ -139,6 +141,7 @@ def test_a_copy_has_the_current_catalog_and_database(user: SparkSession) -> None
     assert copy.catalog.currentDatabase() == user.catalog.currentDatabase() == "SYSIBM"
     copy.sql("USE spark_catalog")
     assert user.catalog.currentCatalog() == "derby"
+    user.sql("DROP DATABASE spark_catalog.elsewhere")
 
 
 @pytest.mark.parametrize("known", [None, "http://mine:1"])
