@@ -18,7 +18,7 @@ from tests.support.traces import Edit, Object, recorded
 
 pytestmark = pytest.mark.slow
 
-RICH = 3110
+RICH = 66
 """A schedule with restores, commands, several terms, aborted and void epochs, savepoints and compaction."""
 OTHERS = (3137, 4045)
 """More of them, for what the first one does not have in the form that a plant needs."""
