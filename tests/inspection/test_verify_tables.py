@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from cutwater.cli.main import app
 from cutwater.protocol.base import records as r
+from cutwater.protocol.base.paths import mark_prefix
 from cutwater.protocol.member.publish import begin, duties, perform
 from cutwater.sinks import Sink, delta, parquet
 from cutwater.sinks.footers import check_pages
@@ -174,3 +175,16 @@ def test_statistics_that_fit_are_believed_whatever_the_values(tmp_path: Path) ->
     )
     pq.write_table(table, tmp_path / "f.parquet")
     assert check_pages(open_store(str(tmp_path)), "f.parquet") == 3
+
+
+def test_a_damaged_newest_mark_is_told_and_left_as_it_is(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.epochs(2)
+    name = place.store.list(mark_prefix("t"))[-1]
+    damaged = (place.store.read(name) or b"").replace(b'"version":1', b'"version":0')
+    place.store.put(name, damaged)
+    table, epochs = place.verify()
+    assert (table, list(epochs)) == ([], ["2"])
+    assert place.store.read(name) == damaged
+    said = CliRunner().invoke(app, ["verify", "--tables", "--store", str(tmp_path / "store")])
+    assert (said.exit_code, name in said.stdout) == (1, True)
