@@ -88,9 +88,10 @@ class Chaos:
             world.stop(process)
 
     def _restore_until_healed(self) -> None:
-        """Asks again as long as a stage is given up: a request reaches nobody while nobody leads."""
+        """Asks again as long as a stage is given up: a request reaches nobody while nobody leads. A user who is told that
+        others have changed a table forces it."""
         if any(p.member.failures for p in self.world.processes):
-            self._ask_restore()
+            self._ask_restore(force=True)
             self.world.schedule(RESTORE_AGAIN_MS, self._restore_until_healed)
 
     def start_members(self) -> None:
@@ -140,6 +141,8 @@ class Chaos:
         if not runs and name in self.world.graph.members():
             self.world.trace(None, f"{name} starts again")
             self.world.start(name)
+        if not self.on:
+            self.start_members()  # a restore that came in when faults stopped may have brought new ones
 
     def interrupt(self, process: ProcessView) -> None:
         """A process sleeps or dies in the middle of a write."""
@@ -367,7 +370,7 @@ class Chaos:
             self.world.stop(process)
             self._restart(process.name)
 
-    def _ask_restore(self) -> None:
+    def _ask_restore(self, force: bool = False) -> None:
         kept = sorted(self.world.oracle.ledger.kept)
         if kept:
             epoch = self.world.rng.choice(kept)
@@ -376,7 +379,7 @@ class Chaos:
             ]
             name = names[0] if names and self.world.rng.random() < 0.5 else None
             reset = tuple(s for s in self._expendable(epoch) if self.world.rng.random() < 0.3)
-            force = self.world.rng.random() < 0.5
+            force = self.world.rng.random() < 0.5 or force
             self.ask(Request(RequestKind.RESTORE, self._id(), name, epoch, reset=reset, force=force))
 
     def _expendable(self, epoch: int) -> list[str]:

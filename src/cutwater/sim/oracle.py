@@ -710,12 +710,14 @@ class Oracle:
             )
 
     def check_over(self, process: ProcessView) -> None:
-        """A run is over when its last epoch is published everywhere."""
+        """A run is over when its last epoch is published everywhere, by the graph that the process knows: a restore that
+        it has not read yet may have brought another one."""
         state = process.member.journal.state
         assert state.head is not None
+        assert state.topology is not None
         index = state.committed[state.head].index
         marks = r.settled(list(self.world.store.objects))
-        late = [sink for sink in self.world.graph.sinks() if marks.get(sink, 0) < index]
+        late = [sink for sink in state.topology.sinks() if marks.get(sink, 0) < index]
         if late or not state.drained:
             self.violation(
                 f"{process} takes the run for over before {late} have published epoch {state.head}"
