@@ -164,9 +164,8 @@ def test_seed_e01_the_deadline_needs_no_report_and_blames_who_is_missing() -> No
     begin(c, 1, 100)
     c.on_ack(ack("a", 1), 200)
     assert c.tick(599) == []
-    assert c.tick(600) == [
-        Abort(1, 10, Why.DEADLINE, "within 500 ms 1 of 2 members did not answer: b", Flags.CANCEL)
-    ]
+    story = "within 500 ms 1 of 2 members did not answer: b"
+    assert c.tick(600) == [Abort(1, 10, Why.DEADLINE, story, Flags.CANCEL, late=("b",))]
 
 
 def test_seed_e01_a_report_after_the_time_is_not_blamed_for_the_silence_of_others() -> None:

@@ -315,6 +315,21 @@ def test_a_drain_that_aborts_is_tried_again_until_it_commits() -> None:
     assert c.status().closed is Why.DRAINED
 
 
+def test_a_drain_that_misses_its_deadline_gets_twice_the_time_when_it_is_tried_again() -> None:
+    c, began_ms = make(), 0
+    c.request_drain(0, "r")
+    for epoch, time_ms in enumerate((500, 1_000, 2_000, 4_000, 8_000, 8_000), 1):
+        begin(c, epoch, began_ms)
+        assert c.next_ms() == began_ms + time_ms
+        assert c.tick(began_ms + time_ms - 1) == []
+        (abort,) = c.tick(began_ms + time_ms)
+        assert isinstance(abort, Abort)
+        assert f"within {time_ms} ms" in abort.detail
+        c.aborted(epoch, began_ms + time_ms)
+        began_ms += time_ms + 1_000
+        assert c.tick(began_ms) == [Begin(Flags.DRAIN, None, ("r",))]
+
+
 def test_a_drain_is_tried_again_after_an_interval_if_that_is_short() -> None:
     c = make(interval_ms=100)
     c.request_drain(0, "r")

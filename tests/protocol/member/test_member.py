@@ -338,6 +338,20 @@ def test_nobody_gives_up_while_a_member_is_away() -> None:
     assert any(a.reason == "deadline" for a in entries(world, r.Aborted))
 
 
+def test_a_woken_process_does_not_give_up_for_a_checkpoint_that_its_successor_has_acked() -> None:
+    world = busy_world(tolerated=0, timeout_ms=200)
+    rest(world)
+    zombie = of(world, "m1")
+    zombie.pause()
+    world.start("m1")
+    world.stop(of(world, "m2"))
+    until(world, lambda: any(a.late == ("m2",) for a in entries(world, r.Aborted)))
+    zombie.wake_up()
+    who_give_up(world, 1_000)
+    assert zombie.member.journal.state.aborted, "it has read the story"
+    assert zombie.member.given_up is None
+
+
 def test_a_member_whose_stage_is_too_slow_gives_up_and_those_who_wait_for_it_do_not() -> None:
     world = busy_world(tolerated=0, timeout_ms=200)
     rest(world)

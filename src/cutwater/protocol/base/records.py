@@ -116,8 +116,8 @@ class Committed(msgspec.Struct, frozen=True, tag="COMMITTED"):
 
 
 class Aborted(msgspec.Struct, frozen=True, tag="ABORTED"):
-    """The epoch is over without a checkpoint; its batches belong to the next one that commits. `request`
-    is the one that cancelled it, if one did."""
+    """The epoch is over without a checkpoint; its batches belong to the next one that commits. `request` is the one that
+    cancelled it, if one did. `late` are the members that had not answered when its deadline passed."""
 
     term: int
     generation: int
@@ -126,6 +126,7 @@ class Aborted(msgspec.Struct, frozen=True, tag="ABORTED"):
     reason: str
     detail: str = ""
     request: str = ""
+    late: tuple[str, ...] = ()
 
 
 class Savepoint(msgspec.Struct, frozen=True, tag="SAVEPOINT"):

@@ -47,6 +47,9 @@ MAX_DETAIL = 2_000
 DRAIN_AGAIN_MS = 1_000
 """How soon a drain that was aborted is tried again; with shorter intervals, after one of them."""
 
+MAX_DOUBLINGS = 4
+"""How often a drain's deadline is doubled, so that it does not wait for a member that never comes back for days."""
+
 MAX_QUEUED = 64
 """Requests that may wait. Each takes a checkpoint's time; more are a caller that repeats itself."""
 
@@ -86,19 +89,22 @@ class Coordinator:
         self._failures = 0
         self._closed = FailureReason.DRAINED if drained else None
         self._drain_again_ms = now_ms
+        self._late_drains = 0
         self._last_epoch = self._last_checkpoint_id = 0
 
     def tick(self, now_ms: int) -> list[Action]:
         """Aborts what is over its deadline, turns unaligned what aligns too slowly, begins what is due."""
         actions: list[Action] = []
-        timeout_ms, alignment_ms = self.config.timeout_ms, self.config.alignment_timeout_ms
+        alignment_ms = self.config.alignment_timeout_ms
         for flight in self._flights:
             if flight.phase is not CheckpointPhase.COLLECTING:
                 continue
             waited_ms = now_ms - flight.since_ms
-            if waited_ms >= timeout_ms:
-                detail = f"within {timeout_ms} ms {flight.votes.timed_out().blame}"
-                actions.append(self._abort(flight, FailureReason.DEADLINE, detail, now_ms))
+            if waited_ms >= self._timeout_ms(flight):
+                late = flight.votes.timed_out()
+                detail = f"within {self._timeout_ms(flight)} ms {late.blame}"
+                abort = self._abort(flight, FailureReason.DEADLINE, detail, now_ms)
+                actions.append(msgspec.structs.replace(abort, late=late.missing))
             elif alignment_ms is not None and waited_ms >= alignment_ms and not flight.flags & _NEVER_TURNED:
                 flight.flags |= Flags.UNALIGNED
                 actions.append(TurnUnaligned(flight.epoch, flight.checkpoint_id))
@@ -110,7 +116,7 @@ class Coordinator:
         times = [due_ms] if self._has_room() else []
         for flight in self._flights:
             if flight.phase is CheckpointPhase.COLLECTING:
-                times.append(flight.since_ms + self.config.timeout_ms)
+                times.append(flight.since_ms + self._timeout_ms(flight))
                 if self.config.alignment_timeout_ms is not None and not flight.flags & _NEVER_TURNED:
                     times.append(flight.since_ms + self.config.alignment_timeout_ms)
         return min(times, default=None)
@@ -269,6 +275,12 @@ class Coordinator:
             or any(f.phase is CheckpointPhase.BEGINNING or f.flags & Flags.DRAIN for f in self._flights)
         )
 
+    def _timeout_ms(self, flight: Progress) -> int:
+        """A drain waits for one stage after the other to come to rest, which may take longer than a checkpoint may. So
+        each time that it misses its deadline, it gets twice the time: else it might never commit."""
+        doublings = self._late_drains if flight.flags & Flags.DRAIN else 0
+        return self.config.timeout_ms << min(doublings, MAX_DOUBLINGS)
+
     def _drain_waits(self) -> bool:
         return bool(self._queue) and bool(self._queue[0].flags & Flags.DRAIN)
 
@@ -316,6 +328,7 @@ class Coordinator:
         if flight.flags & Flags.DRAIN and reason is not FailureReason.CANCELLED and not self._closed:
             self._queue.insert(0, Begin(Flags.DRAIN, None, flight.requests))
             self._drain_again_ms = now_ms + min(self.config.interval_ms, DRAIN_AGAIN_MS)
+            self._late_drains += reason is FailureReason.DEADLINE
         self._failures += reason.counts
         return self._ended(flight, now_ms)
 

@@ -69,15 +69,16 @@ class Decide(msgspec.Struct, frozen=True):
 
 
 class Abort(msgspec.Struct, frozen=True):
-    """Abort a checkpoint. Announce it with `flags`: the checkpoint's, and CANCEL to call it off. `request` is
-    the cancellation that asked for it, if one did."""
+    """Abort a checkpoint. Announce it with `flags`: the checkpoint's, and CANCEL to call it off. `request` is the
+    cancellation that asked for it, if one did. `late` are the members that missed its deadline."""
 
     epoch: int
     checkpoint_id: int
     reason: FailureReason
     detail: str
-    flags: Flags
+    flags: Flags = Flags.NONE
     request: str = ""
+    late: tuple[str, ...] = ()
 
 
 class Refuse(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 from typing import assert_never
 
 import msgspec
@@ -439,10 +440,7 @@ class Leader:
                 case Decide():
                     queue += yield from self._decide(term, coordinator, action)
                 case Abort():
-                    queue += yield from self._abort(
-                        term, coordinator, action.epoch, action.reason, action.detail, int(action.flags),
-                        action.request,
-                    )  # fmt: skip
+                    queue += yield from self._abort(term, coordinator, action)
                 case Refuse():
                     yield from self._requests.refuse((action.request_id,), action.reason, action.detail)
                 case _:
@@ -476,23 +474,17 @@ class Leader:
             yield from self._announce(begun, Phase.PREPARE)
         return actions
 
-    def _abort(
-        self,
-        term: int,
-        coordinator: Coordinator,
-        epoch: int,
-        reason: FailureReason,
-        detail: str,
-        flags: int = 0,
-        request: str = "",
-    ) -> Procedure[list[Action]]:
+    def _abort(self, term: int, coordinator: Coordinator, abort: Abort) -> Procedure[list[Action]]:
+        epoch, reason, detail, request = abort.epoch, abort.reason, abort.detail, abort.request
         begun = self.member.journal.state.open.get(epoch)
         if begun is None:  # this term is over, and with it the epoch
             return []
-        body = Aborted(term, begun.generation, epoch, begun.checkpoint_id, reason.value, detail, request)
+        body = Aborted(
+            term, begun.generation, epoch, begun.checkpoint_id, reason.value, detail, request, abort.late
+        )
         if not (yield from self.record(term, lambda _: body)):
             return []
-        yield from self._announce(begun, Phase.ABORT, flags, reason=reason.value)
+        yield from self._announce(begun, Phase.ABORT, int(abort.flags), reason=reason.value)
         if coordinator.stays_asked(epoch, reason):
             self._requests.of_epoch.pop(epoch, None)
         else:
@@ -507,12 +499,12 @@ class Leader:
         begun = member.journal.state.open.get(decide.epoch)
         if begun is None:
             return []
+        failed = partial(self._fail, term, coordinator, decide)
         try:
             yield from follow_all([log.view for log in self._behind(begun)])
             previous = yield from member.head_manifest()
         except StoreError as error:
-            reason = FailureReason.STORE_DAMAGED
-            return (yield from self._abort(term, coordinator, begun.epoch, reason, str(error)))
+            return (yield from failed(FailureReason.STORE_DAMAGED, str(error)))
         if not self.leads(term):
             return []
         logs = {name: member.log(name).state for name in member.topology.stages}
@@ -520,26 +512,19 @@ class Leader:
         reports, problems = merge_reports(member.topology, parts)
         problems += check_cut(member.topology, begun, reports, logs, previous)
         if problems:
-            return (
-                yield from self._abort(
-                    term, coordinator, begun.epoch, FailureReason.INCONSISTENT_CUT, "; ".join(problems)
-                )
-            )
+            return (yield from failed(FailureReason.INCONSISTENT_CUT, "; ".join(problems)))
         manifest = make_manifest(member.journal.state, begun, reports, logs, previous)
         try:
             if begun.flags & Flags.FULL_SNAPSHOT:
                 manifest = yield from in_flight.copied(manifest)
             manifest = yield from in_flight.secured(manifest, previous)
         except StoreError as error:
-            reason = FailureReason.STORE_DAMAGED
-            return (yield from self._abort(term, coordinator, begun.epoch, reason, str(error)))
+            return (yield from failed(FailureReason.STORE_DAMAGED, str(error)))
         data = seal(manifest)
         name = manifest_name(begun.epoch, begun.checkpoint_id)
         if not (yield from put(name, data)):
             why = f"{name} holds something else than this leader wrote"
-            return (
-                yield from self._abort(term, coordinator, begun.epoch, FailureReason.INCONSISTENT_CUT, why)
-            )
+            return (yield from failed(FailureReason.INCONSISTENT_CUT, why))
         body = Committed(
             term,
             begun.generation,
@@ -556,6 +541,12 @@ class Leader:
         yield from self._announce(begun, Phase.COMMIT, watermark=manifest.watermark)
         yield from self._requests.grant_epoch(begun.epoch)
         return coordinator.committed(begun.epoch, member.now_ms)
+
+    def _fail(
+        self, term: int, coordinator: Coordinator, decide: Decide, reason: FailureReason, detail: str
+    ) -> Procedure[list[Action]]:
+        """Aborts a checkpoint that all members have acked and that cannot be committed."""
+        return self._abort(term, coordinator, Abort(decide.epoch, decide.checkpoint_id, reason, detail))
 
     def _behind(self, begun: Begun) -> list[StageLog]:
         """The logs that are not known up to their barriers; nothing behind a barrier is of its epoch."""

@@ -526,9 +526,12 @@ class Member:
         return reason.counts  # the store is damaged, which all members would find
 
     def _was_late(self, story: Aborted) -> bool:
-        """Whether others have waited for this member: it has not answered, and no stage of its own that was still to
-        be cut had to wait for another's barrier."""
-        if story.checkpoint_id in self.acks or story.generation != self._generation:
+        """Whether others have waited for this member: it had not answered by the deadline, neither this process nor
+        another one under its name, and no stage of its own that was still to be cut had to wait for another's
+        barrier."""
+        if self.name not in story.late or story.checkpoint_id in self.acks:
+            return False
+        if story.generation != self._generation:
             return False
         uncut = [n for n in self.topology.hosted(self.name) if story.epoch not in self.log(n).state.barriers]
         inputs = {n: self.topology.stages[n].inputs for n in uncut}
