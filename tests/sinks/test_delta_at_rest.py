@@ -215,7 +215,7 @@ def test_dates_that_python_does_not_have_are_in_no_statistics(tmp_path: Path) ->
     far = pa.array([3_000_000], pa.int32()).cast(pa.date32())
     pq.write_table(pa.table({"id": pa.array([1], pa.int64()), "day": far}), tmp_path / "x.parquet")
     found = json.loads(statistics(pq.read_metadata(tmp_path / "x.parquet")))
-    assert found["minValues"] == found["maxValues"] == {"id": 1}
+    assert found == {"numRecords": 1, "nullCount": {"id": 0, "day": 0}}
     opened = open_store(str(tmp_path))
     assert check_pages(opened, "x.parquet") == 1
     assert footers.read_footers(opened, []) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import date, datetime
+from decimal import Decimal
 from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.dataset  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 from deltalake import DeltaTable
@@ -18,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.sinks.contract import is_data, partition_values
-from cutwater.sinks.footers import INDEXED_COLUMNS, check_pages, statistics
+from cutwater.sinks.footers import HIGHEST_CHARACTER, INDEXED_COLUMNS, check_pages, statistics
 from cutwater.store.opening import open_store
 from tests.support.delta_helpers import Make, ids, make, table
 from tests.support.sink_helpers import (
@@ -61,7 +63,7 @@ def test_every_kind_of_value_comes_back(make: Make, table: str, spark: SparkSess
 
 
 def test_files_say_what_is_in_them(make: Make, table: str, spark: SparkSession) -> None:
-    rows = spark.sql(MANY_KINDS).coalesce(1)
+    rows = spark.sql(MANY_KINDS).drop("ratio").coalesce(1)
     sink = make(rows.schema.json())
     files = write_with_spark(sink, "a", rows)
     sink.publish(-1, 1, tuple(f.name for f in files))
@@ -85,18 +87,66 @@ def test_files_say_what_is_in_them(make: Make, table: str, spark: SparkSession) 
     assert DeltaTable(table).scan(predicate="id > 3").read_all().num_rows == 0
 
 
+@pytest.mark.parametrize("city", [None, "city"])
+def test_a_filter_finds_every_row_that_matches(
+    make: Make, table: str, spark: SparkSession, city: str | None
+) -> None:
+    long_text, unbounded = "'z' || repeat('y', 40)", "if(id = 1, 0.5D, double('NaN'))"
+    rows = spark.sql(
+        f"select id, id = 1 yes, if(id = 1, 'a', {long_text}) text, {unbounded} ratio, cast(id - 1 as decimal(18, 8)) "
+        "price, if(id = 3, null, 'ü ' || id) city from values (1L), (2L), (3L) as t(id)"
+    ).coalesce(1)
+    sink = make(rows.schema.json(), partition_by=city)
+    sink.publish(-1, 1, tuple(f.name for f in write_with_spark(sink, "a", rows)))
+    field = pyarrow.dataset.field
+    for found in (sink.dataset(0), DeltaTable(table).to_pyarrow_dataset()):
+        for filter, wanted in (
+            (field("yes"), [1]),
+            (~field("yes"), [2, 3]),
+            (field("text") == "a", [1]),
+            (field("text") > "b", [2, 3]),
+            (field("ratio") == 0.5, [1]),
+            (field("price") == Decimal(0), [1]),
+            (field("city") == "ü 2", [2]),
+            (field("city").is_null(), [3]),
+        ):
+            assert sorted(found.to_table(filter=filter).column("id").to_pylist()) == wanted, filter
+
+
 def test_what_is_said_of_a_file_is_short_and_never_wrong() -> None:
-    """Long texts are cut where that is safe; infinity is no JSON; a row group may have nothing but nulls."""
-    rows = {"text": ["b" * 50, "a" * 50, None], "number": [1.0, float("inf"), None], "few": [None, None, 7]}
-    data = BytesIO()
-    pq.write_table(pa.table(rows), data, row_group_size=1)
-    stats = json.loads(statistics(pq.read_metadata(data)))
-    assert stats == {
+    """Long texts are cut, and the upper bound is then higher than the text; a row group may have nothing but nulls."""
+    assert described({"text": ["b" * 50, "a" * 50, None], "few": [None, None, 7]}, row_group_size=1) == {
         "numRecords": 3,
         "minValues": {"text": "a" * 32, "few": 7},
-        "maxValues": {"few": 7},
-        "nullCount": {"text": 1, "number": 1, "few": 2},
+        "maxValues": {"text": "b" * 32 + HIGHEST_CHARACTER, "few": 7},
+        "nullCount": {"text": 1, "few": 2},
     }
+
+
+def test_the_upper_bound_of_a_text_is_never_below_it() -> None:
+    for text in ("b" * 32, "b" * 33, "b" * 32 + HIGHEST_CHARACTER + "c", HIGHEST_CHARACTER * 40, "ü" * 40):
+        assert described({"text": [text]})["maxValues"]["text"] >= text
+
+
+def test_a_decimal_is_written_without_an_exponent() -> None:
+    rows = pa.table({"price": pa.array([Decimal(0), Decimal("1.5")], pa.decimal128(18, 8))})
+    data = BytesIO()
+    pq.write_table(rows, data)
+    found = statistics(pq.read_metadata(data))
+    assert '"minValues":{"price":0.00000000},"maxValues":{"price":1.50000000}' in found
+
+
+def test_bounds_are_left_out_of_a_file_in_which_one_column_has_none() -> None:
+    """Infinity is not JSON. deltalake's Arrow dataset would skip the file for every filter on `number`."""
+    rows = {"id": [1, 2, None], "number": [1.0, float("inf"), None]}
+    assert described(rows) == {"numRecords": 3, "nullCount": {"id": 1, "number": 1}}
+
+
+def described(rows: dict[str, list[Any]], **how: Any) -> Any:
+    """The statistics of a file with these rows."""
+    data = BytesIO()
+    pq.write_table(pa.table(rows), data, **how)
+    return json.loads(statistics(pq.read_metadata(data)))
 
 
 def test_windows_are_staged_apart_and_shown_when_they_are_closed(
@@ -157,6 +207,7 @@ def test_what_is_said_of_a_file_covers_dates_times_and_structs_and_not_lists() -
         "day": "1900-01-02",
         "local": "2024-01-02T03:04:05.123456",
         "at": "2024-01-02T03:04:05.123456Z",
+        "yes": False,
     }
     assert stats["maxValues"]["pair"] == {"n": 1, "m": {"x": "b"}}
     assert stats["maxValues"]["day"] == "2024-01-02"
@@ -199,13 +250,11 @@ def test_bounds_are_told_only_if_every_part_of_a_file_has_them() -> None:
         row_group=lambda group: SimpleNamespace(column=lambda _: SimpleNamespace(statistics=parts[group])),
         schema=SimpleNamespace(to_arrow_schema=lambda: pa.schema([("id", pa.int64())])),
     )
-    assert json.loads(statistics(footer)) == {
-        "numRecords": 2, "minValues": {}, "maxValues": {}, "nullCount": {"id": 0},
-    }  # fmt: skip
+    assert json.loads(statistics(footer)) == {"numRecords": 2, "nullCount": {"id": 0}}
     parts[1] = part(has_min_max=True, min=1, max=2)
     assert json.loads(statistics(footer))["minValues"] == {"id": 1}
     parts[0] = part(has_null_count=False)
-    assert json.loads(statistics(footer))["nullCount"] == {}
+    assert json.loads(statistics(footer)) == {"numRecords": 2, "nullCount": {}}
 
 
 def test_staged_windows_are_known_by_their_folders(make: Make, table: str) -> None:

@@ -23,11 +23,12 @@ from cutwater.store.contract import Store, StoreUnavailable
 
 INDEXED_COLUMNS = 32
 LONGEST_TEXT = 32
+HIGHEST_CHARACTER = "\U0010ffff"
 _SIDE_BY_SIDE = 16
 MOST_KEPT = 1_000
 """Footers that are kept for files that wait to be published; of a wide table each has some 100 KB."""
 _TAIL = 64 << 10
-_ENCODE = msgspec.json.Encoder(decimal_format="number").encode
+_ENCODE = msgspec.json.Encoder().encode
 
 Path = tuple[str, ...]
 
@@ -184,37 +185,55 @@ def _gone(name: str) -> StoreError:
 
 
 def statistics(footer: Any) -> str:
-    """A file's statistics as Delta tables keep them: rows, and per column lowest, highest and nulls."""
+    """A file's statistics as Delta tables keep them: rows, and per column lowest, highest and nulls.
+
+    If one column has no bounds, no column has any: deltalake's Arrow dataset takes a bound that is missing beside others
+    for one that no value satisfies, and skips the file for every filter on that column."""
     lowest: dict[str, Any] = {}
     highest: dict[str, Any] = {}
     nulls: dict[str, Any] = {}
-    columns = list(_columns(footer.schema.to_arrow_schema()))[:INDEXED_COLUMNS]
-    for place, path, kind in columns:
+    has_all_bounds = True
+    for place, path, kind in list(_columns(footer.schema.to_arrow_schema()))[:INDEXED_COLUMNS]:
         chunks = [footer.row_group(g).column(place).statistics for g in range(footer.num_row_groups)]
         if any(chunk is None or not chunk.has_null_count for chunk in chunks):
+            has_all_bounds = False
             continue
         _put(nulls, path, sum(chunk.null_count for chunk in chunks))
         with_values = [c for c in chunks if c.num_values > 0]
-        if with_values and _is_ordered(kind) and all(c.has_min_max for c in with_values):
-            _put_bounds(lowest, highest, path, with_values)
-    found = {"numRecords": footer.num_rows, "minValues": lowest, "maxValues": highest, "nullCount": nulls}
+        if with_values and _is_ordered(kind):
+            bounds = _bounds(with_values)
+            if bounds is None:
+                has_all_bounds = False
+                continue
+            _put(lowest, path, bounds[0])
+            _put(highest, path, bounds[1])
+    found = {"numRecords": footer.num_rows, "nullCount": nulls}
+    if has_all_bounds:
+        found |= {"minValues": lowest, "maxValues": highest}
     return _ENCODE(found).decode()
 
 
-def _put_bounds(lowest: dict[str, Any], highest: dict[str, Any], path: Path, chunks: list[Any]) -> None:
+def _bounds(chunks: list[Any]) -> tuple[Any, Any] | None:
+    """The lowest and highest value, or something beyond them, as JSON has it; `None` if that cannot be said."""
+    if not all(chunk.has_min_max for chunk in chunks):
+        return None
     try:
         low, high = min(c.min for c in chunks), max(c.max for c in chunks)
     except (OverflowError, ValueError):  # a date that Python does not have
-        return
+        return None
     if isinstance(low, float) and not (isfinite(low) and isfinite(high)):
-        return
+        return None
     if isinstance(low, str):
-        _put(lowest, path, low[:LONGEST_TEXT])
-        if len(high) <= LONGEST_TEXT:  # the beginning of a text is lower than the text
-            _put(highest, path, high)
-        return
-    _put(lowest, path, _plain(low))
-    _put(highest, path, _plain(high))
+        return low[:LONGEST_TEXT], _not_below(high)
+    return _plain(low), _plain(high)
+
+
+def _not_below(text: str) -> str:
+    """A text that is short and not lower than this one."""
+    for end in range(LONGEST_TEXT, len(text)):
+        if text[end] < HIGHEST_CHARACTER:
+            return text[:end] + HIGHEST_CHARACTER
+    return text
 
 
 def _columns(fields: Any, path: Path = (), place: int = 0) -> Iterator[tuple[int, Path, Any]]:
@@ -236,7 +255,7 @@ def _width(kind: Any) -> int:
 
 
 def _is_ordered(kind: Any) -> bool:
-    return not (pa.types.is_boolean(kind) or pa.types.is_binary(kind))
+    return not pa.types.is_binary(kind)
 
 
 def _put(tree: dict[str, Any], path: Path, value: Any) -> None:
@@ -245,11 +264,13 @@ def _put(tree: dict[str, Any], path: Path, value: Any) -> None:
     tree[path[-1]] = value
 
 
-def _plain(value: Any) -> int | float | str | Decimal:
+def _plain(value: Any) -> bool | int | float | str | msgspec.Raw:
     if isinstance(value, datetime):
         text = value.replace(tzinfo=None).isoformat(timespec="microseconds")
         return text if value.tzinfo is None else f"{text}Z"
     if isinstance(value, date):
         return value.isoformat()
-    assert isinstance(value, int | float | Decimal)
+    if isinstance(value, Decimal):  # not every reader understands 0E-8
+        return msgspec.Raw(format(value, "f").encode())
+    assert isinstance(value, int | float)
     return value

@@ -33,8 +33,26 @@ def refuse_unreadable(table: DeltaTable, path: str) -> None:
 
 
 def dataset(table: DeltaTable) -> Any:
-    """The rows as an Arrow dataset."""
-    return table.to_pyarrow_dataset()
+    """The rows as an Arrow dataset. It skips files by their partition alone: deltalake's own dataset skips by statistics
+    too, and loses rows where a file has bounds for some of its columns only."""
+    found = table.to_pyarrow_dataset()
+    actions = pa.table(table.get_add_actions(flatten=True))
+    columns = table.metadata().partition_columns
+    values = pa.table({column: actions.column(f"partition.{column}") for column in columns})
+    fragments = [
+        found.format.make_fragment(unquote(path), found.filesystem, _is_in_partition(values, row))
+        for row, path in enumerate(actions.column("path").to_pylist())
+    ]
+    return pyarrow.dataset.FileSystemDataset(fragments, found.schema, found.format, found.filesystem)
+
+
+def _is_in_partition(values: Any, row: int) -> Any:
+    """What holds for all rows of a file, given the values of its partition columns."""
+    holds = pyarrow.dataset.scalar(True)
+    for name in values.column_names:
+        field, value = pyarrow.dataset.field(name), values.column(name)[row]
+        holds = holds & (field == value if value.is_valid else field.is_null())
+    return holds
 
 
 def empty_dataset(table: DeltaTable) -> Any:
