@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+import msgspec
+
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.records import SinkSpec, StageSpec, Topology
 from cutwater.protocol.base.wire import Reply, Request, RequestKind
@@ -127,6 +129,8 @@ class Operator:
     def __init__(self, world: CommandScene) -> None:
         self.world = world
         self._fresh = 0
+        self._specs: dict[str, StageSpec] = {}
+        """What each stage was when it was last in the graph."""
 
     def draw(self, request_id: str) -> Request | None:
         """Something that a user may ask for now; `None` if there is nothing to steer yet."""
@@ -145,9 +149,11 @@ class Operator:
         return self._with_another_graph(request_id, epoch)
 
     def _with_another_graph(self, request_id: str, epoch: int) -> Request:
-        """A restore with changed code: a stage comes, a stage goes, or one that went comes back."""
+        """A restore with changed code: a stage comes, a stage goes, one that went comes back, or a sink no longer waits
+        for windows to close."""
         graph, rng = self.world.graph, self.world.rng
         stages = dict(graph.stages)
+        self._specs |= stages
         drop: tuple[str, ...] = ()
         leaves = [n for n in sorted(stages) if not graph.readers(n)]
         gone = [n for n, m in self.world.model.stages.items() if n not in stages]
@@ -166,7 +172,13 @@ class Operator:
             del stages[drop[0]]
         elif choice < 0.6 and gone:
             back = rng.choice(gone)
-            stages[back] = self.world.model.stages[back].spec
+            stages[back] = self._specs.get(back, self.world.model.stages[back].spec)
+        elif choice < 0.75 and (
+            final := [n for n in sorted(stages) if any(s.final for s in stages[n].sinks)]
+        ):
+            name = rng.choice(final)
+            sinks = tuple(SinkSpec(sink.name) for sink in stages[name].sinks)
+            stages[name] = msgspec.structs.replace(stages[name], sinks=sinks)
         else:
             new = self._new_stage(stages)
             stages[new.name] = new

@@ -30,6 +30,8 @@ class Ledger:
     leader: str = ""
     topology: r.Topology | None = None
     topology_hash: str = ""
+    graphs: dict[int, r.Topology] = field(default_factory=dict)
+    """The graph of each generation."""
     requests: dict[str, int | None] = field(default_factory=dict)
     """Requests that were carried out, with the epoch of each."""
     generation: int = 1

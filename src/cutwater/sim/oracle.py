@@ -327,6 +327,7 @@ class Oracle:
         if body.topology is not None:
             self._check_dropped(body, body.topology)
             ledger.topology, ledger.topology_hash = body.topology, body.topology_hash
+        ledger.graphs[body.generation] = self.world.graph
         self._bear_stages(body)
 
     def looked_back(self, process: str, effect: ReadTableHistory) -> None:
@@ -569,13 +570,14 @@ class Oracle:
         if stage not in entry.cuts:
             return {}
         made = self.emitted_by(stage, entry.generation, entry.cuts[stage])
-        if not self._is_final(sink, stage):
+        if not self._is_final(sink, stage, entry.generation):
             return {p: n for p, n in made.items() if n}
         end = (entry.watermark or 0) // WINDOW * WINDOW
         return {p: min(n, end) for p, n in made.items() if min(n, end)}
 
-    def _is_final(self, sink: str, stage: str) -> bool:
-        return any(k.final for k in self.world.model.stages[stage].spec.sinks if k.name == sink)
+    def _is_final(self, sink: str, stage: str, generation: int) -> bool:
+        graph = self.ledger.graphs.get(generation, self.world.model.topology)
+        return any(k.final for k in graph.stages[stage].sinks if k.name == sink)
 
     # --- deletions ------------------------------------------------------------------------------------
 
@@ -799,7 +801,7 @@ class Oracle:
             windowed = [s for s, m in self.world.model.stages.items() if m.windowed]
             for path in self.world.model.stages[stage].out_paths:
                 passes = path.split(".")
-                if self._is_final(sink, stage) or any(s in windowed for s in passes):
+                if self._is_final(sink, stage, entry.generation) or any(s in windowed for s in passes):
                     continue
                 root = passes[0]
                 made = self.emitted_by(root, entry.generation, entry.cuts[root]).get(root, 0)

@@ -311,7 +311,7 @@ class Query:
             world.store.create(file, (attempt, rows), synced=False)
             files = (file,)
         sinks: dict[str, tuple[StagedFile, ...]] = {}
-        for sink in self.model.spec.sinks:
+        for sink in self.stage.spec.sinks:
             staging = paths.staged_attempt_name(generation, label)
             staged = self._stage_rows(sink.name, staging, rows, sink.final)
             if staged:

@@ -33,26 +33,35 @@ def staged(*files: tuple[str, int | None]) -> tuple[r.StagedFile, ...]:
     return tuple(r.StagedFile(name, end) for name, end in files)
 
 
+FINAL = r.SinkSpec("out", final=True)
+
 # What an epoch consists of.
 
 
 def test_an_epoch_is_the_files_of_its_batches_in_order() -> None:
     batches = [batch(n, sinks={"out": staged((f"f{n}", None)), "other": staged(("x", None))}) for n in (3, 4)]
-    assert contents(batches, "out", (), None) == (("f3", "f4"), ())
-    assert contents(batches, "third", (), None) == ((), ())
+    assert contents(batches, r.SinkSpec("out"), (), None) == (("f3", "f4"), ())
+    assert contents(batches, r.SinkSpec("third"), (), None) == ((), ())
 
 
 def test_a_final_sink_shows_a_window_when_the_watermark_has_reached_its_end() -> None:
     batches = [batch(0, sinks={"out": staged(("w10", 10), ("w20", 20), ("w30", 30))})]
-    assert contents(batches, "out", (), None) == ((), staged(("w10", 10), ("w20", 20), ("w30", 30)))
-    assert contents(batches, "out", (), 19) == (("w10",), staged(("w20", 20), ("w30", 30)))
-    assert contents(batches, "out", (), 20) == (("w10", "w20"), staged(("w30", 30)))
+    assert contents(batches, FINAL, (), None) == ((), staged(("w10", 10), ("w20", 20), ("w30", 30)))
+    assert contents(batches, FINAL, (), 19) == (("w10",), staged(("w20", 20), ("w30", 30)))
+    assert contents(batches, FINAL, (), 20) == (("w10", "w20"), staged(("w30", 30)))
 
 
 def test_what_was_held_comes_before_what_is_new() -> None:
     batches = [batch(7, sinks={"out": staged(("new", 10), ("newer", 40))})]
     held = staged(("old", 10), ("older", 40))
-    assert contents(batches, "out", held, 20) == (("old", "new"), staged(("older", 40), ("newer", 40)))
+    assert contents(batches, FINAL, held, 20) == (("old", "new"), staged(("older", 40), ("newer", 40)))
+
+
+def test_a_sink_that_is_no_longer_final_shows_what_it_held() -> None:
+    batches = [batch(7, sinks={"out": staged(("new", None))})]
+    for watermark in (None, 20):
+        shown = contents(batches, r.SinkSpec("out"), staged(("old", 10), ("older", 40)), watermark)
+        assert shown == (("old", "older", "new"), ())
 
 
 # What a sink has still to do. In these journals epoch N begins at 2N and is committed at 2N + 1.
@@ -668,7 +677,7 @@ def left_behind(after: r.Topology, settled: int = 3, held: bool = True, dropped:
 def test_a_sink_is_not_renamed_while_it_holds_rows() -> None:
     """What it holds is in the manifest under its old name, and nobody would ever show it."""
     cut = manifest(1, 2, held={"old": staged(("w10", 10))})
-    assert contents([], "new", cut.held.get("new", ()), 100) == ((), ())
+    assert contents([], r.SinkSpec("new"), cut.held.get("new", ()), 100) == ((), ())
     assert "'old', which is gone, holds 1 files" in left_behind(graph(a="new", b="other"))
     assert "name='old'" in left_behind(graph(a="new", b="other"))
     assert left_behind(graph(a="old", b="other")) == ""

@@ -119,7 +119,7 @@ def make_manifest(
         batches = [logs[name].batches[b] for b in range(since + 1, report.batch + 1)]
         for sink in spec.sinks:
             before = previous.held.get(sink.name, ()) if previous is not None else ()
-            release[sink.name], kept = contents(batches, sink.name, before, watermark)
+            release[sink.name], kept = contents(batches, sink, before, watermark)
             if kept:
                 held[sink.name] = kept
     return Manifest(

@@ -43,6 +43,7 @@ from cutwater.protocol.base.records import (
     JournalState,
     Manifest,
     Published,
+    SinkSpec,
     StagedFile,
     Topology,
     decode,
@@ -53,19 +54,20 @@ from cutwater.protocol.member.journal import Journal, timeline
 
 
 def contents(
-    batches: Iterable[Batch], sink: str, held: tuple[StagedFile, ...], watermark: int | None
+    batches: Iterable[Batch], sink: SinkSpec, held: tuple[StagedFile, ...], watermark: int | None
 ) -> tuple[tuple[str, ...], tuple[StagedFile, ...]]:
     """What an epoch publishes to a sink, and what it still holds back.
 
-    `batches` are those after the previous committed cut up to this one, in order; `held` is what the
-    previous one held back. A file without an end is published; one with an end only when the
-    pipeline-wide watermark has reached that end.
+    `batches` are those after the previous committed cut up to this one, in order; `held` is what the previous one held
+    back. A file without an end is published; one with an end only when the pipeline-wide watermark has reached that
+    end. A sink that was final, and no longer is, publishes everything: no watermark may be left to wait for.
     """
     released: list[str] = []
     kept: list[StagedFile] = []
-    staged = [*held, *(file for batch in batches for file in batch.sinks.get(sink, ()))]
+    staged = [*held, *(file for batch in batches for file in batch.sinks.get(sink.name, ()))]
     for file in staged:
-        if file.end is None or (watermark is not None and file.end <= watermark):
+        is_closed = file.end is None or (watermark is not None and file.end <= watermark)
+        if is_closed or not sink.final:
             released.append(file.name)
         else:
             kept.append(file)
