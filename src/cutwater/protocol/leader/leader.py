@@ -67,6 +67,7 @@ from cutwater.protocol.leader.cut import check_cut, make_manifest, merge_reports
 from cutwater.protocol.leader.housekeeping import Housekeeper
 from cutwater.protocol.leader.requests import Requests, is_steering
 from cutwater.protocol.leader.sources import Sources
+from cutwater.protocol.member.journal import since_full
 from cutwater.protocol.member.member import Member
 from cutwater.protocol.member.stage_log import StageLog
 
@@ -331,6 +332,7 @@ class Leader:
             self.member.topology.members(),
             term,
             self.member.now_ms,
+            since_full=since_full(state),
             drained=state.drained,
         )
         return self.coordinator
