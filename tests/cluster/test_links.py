@@ -10,6 +10,7 @@ import pytest
 
 from cutwater.cluster.kv import ClusterKv
 from cutwater.cluster.links import Hint, Links
+from cutwater.protocol.base.barrier import Barrier
 from cutwater.protocol.base.records import StageReport
 from cutwater.protocol.base.replay_wire import AskRange, Compacted, EntriesChunk, FetchEntries, HaveRange
 from cutwater.protocol.base.watermark import UNKNOWN
@@ -60,7 +61,7 @@ def three(cluster: Cluster) -> tuple[Talker, Talker, Talker]:
 
 
 def announcement(checkpoint_id: int, phase: Phase = Phase.PREPARE) -> Announcement:
-    return Announcement(phase, checkpoint_id, checkpoint_id, 1, 1, 0, checkpoint_id)
+    return Announcement(phase, Barrier(checkpoint_id, checkpoint_id).pack(), 1, 1, checkpoint_id)
 
 
 def ack(member: str, checkpoint_id: int) -> Ack:
@@ -80,7 +81,7 @@ def test_an_ack_of_a_member_with_much_state_arrives_whole(three: tuple[Talker, T
 def test_the_entry_in_an_announcement_arrives_byte_by_byte(three: tuple[Talker, Talker, Talker]) -> None:
     a, b, _ = three
     data = b'{"index": 7,  "body":{"type":"BEGUN"}}'  # as somebody else might have encoded it
-    said = Announcement(Phase.PREPARE, 7, 7, 1, 1, 0, 7, entry=msgspec.Raw(data))
+    said = Announcement(Phase.PREPARE, Barrier(7, 7).pack(), 1, 1, 7, entry=msgspec.Raw(data))
     a.links.send(None, said)
     eventually(lambda: len(b.heard) == 1, "b hears it")
     assert bytes(b.heard[0][1].entry) == data

@@ -6,6 +6,7 @@ from threading import Event
 
 from cutwater.cluster.links import Heard, Hint
 from cutwater.cluster.observer import Observer
+from cutwater.protocol.base.barrier import Barrier
 from cutwater.protocol.base.replay_wire import EntriesChunk, HaveRange
 from cutwater.protocol.base.wire import Announcement, Heartbeat, LogGrown, Phase
 
@@ -16,7 +17,7 @@ def test_it_keeps_what_members_answer_and_passes_over_what_they_say_to_each_othe
     looking._heard, looking._news = [], Event()
     answers: list[Heard] = [HaveRange(1, 1, 9), EntriesChunk(2, 1, [])]
     others: list[Heard] = [
-        Announcement(Phase.PREPARE, 1, 2, 1, 1, 0, 2),
+        Announcement(Phase.PREPARE, Barrier(2, 1).pack(), 1, 1, 2),
         Heartbeat("a", "boot", 1, 2),
         LogGrown("s", 1, 3),
         Hint("requests"),

@@ -6,6 +6,7 @@ import msgspec
 
 from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
+from cutwater.protocol.base.barrier import Barrier
 from cutwater.protocol.base.log import LogView
 from cutwater.protocol.base.paths import entry_name
 from cutwater.protocol.base.replay_wire import Message as ReplayMessage
@@ -64,7 +65,7 @@ class Network:
             view.jump(newest)
             forged = view.seal(r.Leader(term + 1, "stranger"), "stranger-1")
             message = Announcement(
-                Phase.PREPARE, 1, last + 1, term, 1, 0, last + 1, entry=msgspec.Raw(forged.data)
+                Phase.PREPARE, Barrier(last + 1, 1).pack(), term, 1, last + 1, entry=msgspec.Raw(forged.data)
             )
         world.schedule(world.between(1, 5), to.deliver, "stranger", encode(message))
 

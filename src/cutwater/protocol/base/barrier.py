@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from enum import STRICT, IntFlag
-from typing import Any
 
 import msgspec
 
@@ -35,13 +34,8 @@ class Flags(IntFlag, boundary=STRICT):
 _KNOWN = int(~Flags.NONE)
 
 
-class BadBarrier(UserError, ValueError):
-    """A barrier that cannot be. A `ValueError` too, so that msgspec, when it decodes one, reports it as
-    the sender's fault like any other value that does not fit its type."""
-
-
 class Barrier(msgspec.Struct, frozen=True):
-    """One barrier. Raises `BadBarrier` if id or epoch does not fit 64 bits, or if a flag is unknown."""
+    """One barrier. Raises `UserError` if id or epoch does not fit 64 bits, or if a flag is unknown."""
 
     checkpoint_id: int
     epoch: int
@@ -51,7 +45,7 @@ class Barrier(msgspec.Struct, frozen=True):
         for field, most in (("checkpoint_id", _U64_MAX), ("epoch", _U64_MAX), ("flags", _KNOWN)):
             value = getattr(self, field)
             if not 0 <= value <= most:
-                raise BadBarrier(f"a barrier's {field} must lie between 0 and {most}, and {value} does not")
+                raise UserError(f"a barrier's {field} must lie between 0 and {most}, and {value} does not")
 
     def same_checkpoint(self, other: Barrier) -> bool:
         """Whether both belong to one checkpoint."""
@@ -79,25 +73,3 @@ def known_flags(bits: int) -> Flags:
             "do all members run the same version of Cutwater?"
         )
     return Flags(bits)
-
-
-class EventMessage(msgspec.Struct, frozen=True, tag="event"):
-    """Data. What it is, is the channel's business; nothing here looks inside."""
-
-    payload: Any
-
-
-class WatermarkMessage(msgspec.Struct, frozen=True, tag="watermark"):
-    """The producer's event time has reached `ms`."""
-
-    ms: int
-
-
-class BarrierMessage(msgspec.Struct, frozen=True, tag="barrier"):
-    """Everything before this belongs to the barrier's epoch, nothing behind it does."""
-
-    barrier: Barrier
-
-
-StreamMessage = EventMessage | WatermarkMessage | BarrierMessage
-"""What a channel carries, in order."""

@@ -15,14 +15,14 @@ from typing import Annotated
 
 import msgspec
 
-from cutwater.protocol.base.barrier import Flags
+from cutwater.protocol.base.barrier import Barrier, Flags
 from cutwater.protocol.base.chain import check
 from cutwater.protocol.base.errors import PeerError
 from cutwater.protocol.base.records import StageReport, Topology
 from cutwater.protocol.base.watermark import Watermark, WatermarkKind
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
-CheckpointId = Annotated[int, msgspec.Meta(ge=1, le=2**32 - 1)]
+MAX_CHECKPOINT_ID = 2**32 - 1
 """What an injector's word can hold; anything else never was a checkpoint's id."""
 NO_ENTRY = msgspec.Raw(b"null")
 
@@ -38,27 +38,39 @@ class Phase(Enum):
 class Announcement(msgspec.Struct, frozen=True, tag_field="type", tag="announcement"):
     """The leader's word on one checkpoint.
 
+    `barrier` is the checkpoint's, in its 24 bytes, with the flags that are to be added while it is in progress.
     `index` is the journal index that a member must have applied before it acts on this, and `entry` what stands
-    there: whoever knows all before it need not read it. `flags` are the checkpoint's (`barrier.Flags`).
+    there: whoever knows all before it need not read it.
     `watermark` is the pipeline-wide one; only COMMIT has it, because nothing is closed before the decision.
     `reason` says why, on ABORT.
     """
 
     phase: Phase
-    epoch: Count
-    checkpoint_id: CheckpointId
+    barrier: bytes
     term: Count
     generation: Count
-    flags: Count
     index: Count
     watermark: int | None = None
     reason: str | None = None
     entry: msgspec.Raw = NO_ENTRY
 
     def __post_init__(self) -> None:
-        Flags(self.flags)  # Raises ValueError for a flag that this version does not know.
+        if not 0 < self.checkpoint_id <= MAX_CHECKPOINT_ID:
+            raise ValueError(f"{self.checkpoint_id} is not the id of a checkpoint")
         if self.watermark is not None and self.phase is not Phase.COMMIT:
             raise ValueError(f"a {self.phase.value} announcement cannot carry a watermark")
+
+    @property
+    def epoch(self) -> int:
+        return Barrier.unpack(self.barrier).epoch
+
+    @property
+    def checkpoint_id(self) -> int:
+        return Barrier.unpack(self.barrier).checkpoint_id
+
+    @property
+    def flags(self) -> Flags:
+        return Barrier.unpack(self.barrier).flags
 
 
 class Ack(msgspec.Struct, frozen=True, tag_field="type", tag="ack"):

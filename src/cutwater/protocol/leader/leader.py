@@ -16,7 +16,7 @@ from typing import assert_never
 
 import msgspec
 
-from cutwater.protocol.base.barrier import Flags
+from cutwater.protocol.base.barrier import Barrier, Flags
 from cutwater.protocol.base.chain import digest
 from cutwater.protocol.base.effects import List, Procedure, Send, Wait, insist, put
 from cutwater.protocol.base.errors import StoreError
@@ -396,11 +396,9 @@ class Leader:
             flags |= Flags.UNALIGNED
         announcement = Announcement(
             phase,
-            begun.epoch,
-            begun.checkpoint_id,
+            Barrier(begun.checkpoint_id, begun.epoch, Flags(flags)).pack(),
             begun.term,
             begun.generation,
-            flags,
             self.member.journal.index,
             watermark,
             reason,
