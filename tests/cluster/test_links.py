@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from cutwater.cluster.kv import ClusterKv
-from cutwater.cluster.links import Hint, Links
+from cutwater.cluster.links import Hint, Links, Presence
 from cutwater.protocol.base.barrier import Barrier
 from cutwater.protocol.base.records import StageReport
 from cutwater.protocol.base.replay_wire import AskRange, Compacted, EntriesChunk, FetchEntries, HaveRange
@@ -40,7 +40,14 @@ class Talker:
         self.told: list[str] = []
         self.links = Links(self.kv, self.told.append)
         self.heard: list[tuple[str, Any]] = []
-        self.links.start(lambda sender, message: self.heard.append((sender, message)))
+        self.noticed: list[tuple[str, bool]] = []
+        self.links.start(self._hear)
+
+    def _hear(self, sender: str, message: Any) -> None:
+        if isinstance(message, Presence):
+            self.noticed.append((sender, message.is_present))
+        else:
+            self.heard.append((sender, message))
 
     def hears(self, sender: str, message: Any) -> None:
         eventually(lambda: (sender, message) in self.heard, f"{self.name} hears {message} of {sender}")
@@ -215,6 +222,23 @@ def test_who_is_there_is_known_with_its_process(three: tuple[Talker, Talker, Tal
     sees_only(a.kv, "a", "b")
 
 
+def test_a_member_that_goes_and_comes_again_is_noticed_and_a_second_process_of_it_is_not(
+    cluster: Cluster,
+) -> None:
+    a, b, twin = Talker(cluster, "a"), Talker(cluster, "b"), Talker(cluster, "b", "2")
+    cluster.meet(a.kv, b.kv)
+    eventually(lambda: a.links.alive().get("b") == ("1", "2"), "both processes are seen")
+    twin.links.close()
+    eventually(lambda: a.links.alive().get("b") == ("1",), "one process is left")
+    assert a.noticed[-1] == ("b", True)
+    b.links.close()
+    eventually(lambda: a.noticed[-1] == ("b", False), "a notices that b is gone")
+    again = Talker(cluster, "b", "3")
+    cluster.meet(a.kv, again.kv)
+    eventually(lambda: a.noticed[-1] == ("b", True), "a notices that b is there again")
+    assert {name for name, _ in a.noticed} == {"b"}
+
+
 def test_of_a_command_only_hints_are_heard(cluster: Cluster) -> None:
     member, command = Talker(cluster, "a"), Talker(cluster, "command_x")
     cluster.meet(member.kv, command.kv)
@@ -222,4 +246,5 @@ def test_of_a_command_only_hints_are_heard(cluster: Cluster) -> None:
     command.links.send(None, Heartbeat("command_x", "1", 9, 9))
     command.links.hint("requests")
     member.hears("command_x", Hint("requests"))
+    assert member.noticed == []
     assert [type(message) for _, message in member.heard] == [Hint]

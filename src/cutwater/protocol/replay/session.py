@@ -59,7 +59,6 @@ class ReplaySession(Generic[B]):
         self._head = Anchor(0, GENESIS) if own is None else Anchor(own.entry.index, own.hash)
         self._start = self._head.index
         self._delivered_bytes = 0
-        self._tail_tried = False
         self._out: list[Action] = []
         self._error: CutwaterError | None = None
         if self._start > target.index:
@@ -113,13 +112,13 @@ class ReplaySession(Generic[B]):
         return self._settle(now_ms)
 
     def on_live(self, entries: Sequence[bytes], now_ms: int) -> list[Action]:
-        """Entries that arrive live meanwhile. They are kept if there is room, and believed when proven;
-        what is missing between them is fetched when the target moves beyond it."""
+        """Entries that arrive live meanwhile. They are kept if there is room, and delivered when the target moves to
+        them or beyond, which proves them; what is missing between them is fetched then."""
         runs: list[list[Sealed[B]]] = []
         room = self.config.buffer_bytes - self.config.chunk_bytes
         room -= self.pieces.size + self.sources.reserved()
         top = max([self._head.index, self.pieces.last, *[last for _, last in self.sources.busy()]])
-        for data in entries if not self._over() else ():
+        for data in entries if self.phase is not ReplayPhase.FAILED else ():
             try:
                 sealed = self._codec.open(data)
             except PeerError:
@@ -155,8 +154,6 @@ class ReplaySession(Generic[B]):
         if request := store.answered(request_id, AnchorAt):
             store.failures = 0
             self._believe(request.first, hash)
-            if request.first > self.target.index:
-                self.target = Anchor(request.first, hash)
         return self._settle(now_ms)
 
     def on_snapshot(self, request_id: int, data: bytes, now_ms: int) -> list[Action]:
@@ -194,7 +191,6 @@ class ReplaySession(Generic[B]):
         if target.index > self.target.index:
             self.phase = moved
             self.target = target
-            self._tail_tried = False
         return self._settle(now_ms)
 
     def tick(self, now_ms: int) -> list[Action]:
@@ -279,9 +275,6 @@ class ReplaySession(Generic[B]):
         self.pieces.trim()
         actions, self._out = self._out, []
         if self._error is None and self._head.index >= self.target.index:
-            tail = self._confirm_tail(now_ms)
-            if tail or self._confirming_tail():
-                return actions + tail
             return [*actions, self._end("reached", Done(self._head.index))]
         if self._error is None:
             actions += self._ask_for_more(now_ms)
@@ -294,7 +287,6 @@ class ReplaySession(Generic[B]):
 
     def _end(self, event: str, action: Action) -> Action:
         self.phase = REPLAY.next(self.phase, event)
-        self.pieces.remove(list(self.pieces.items))
         self.sources.recall_all()
         return action
 
@@ -316,20 +308,6 @@ class ReplaySession(Generic[B]):
         self._head = Anchor(entries[-1].entry.index, entries[-1].hash)
         self._delivered_bytes += sum([len(e.data) for e in entries])
         self.pieces.forget_below(self._head.index + 1)
-
-    def _confirm_tail(self, now_ms: int) -> list[Action]:
-        """At the target, asks the store once whether it has the live entries that follow."""
-        last, size = self.pieces.run(self._head.index + 1)
-        if not size or self._tail_tried:
-            return []
-        self._tail_tried = True
-        store = self.sources.store
-        store.request = None  # whatever it was, it is not needed any more
-        return [self.sources.anchor_at(last, now_ms)] if store.ready(now_ms) else []
-
-    def _confirming_tail(self) -> bool:
-        request = self.sources.store.request
-        return request is not None and request.first > self.target.index
 
     def _ask_for_more(self, now_ms: int) -> list[Action]:
         head, target = self._head.index, self.target.index
