@@ -23,7 +23,7 @@ import msgspec
 
 from bench.ports import free_endpoints
 from cutwater.cluster.config import ClusterConfig
-from cutwater.cluster.links import Heard, Hint, Links
+from cutwater.cluster.links import Heard, Hint, Links, Presence
 from cutwater.cluster.zenoh_kv import ZenohKv
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.performer import Incarnations, StoredFiles, perform
@@ -155,6 +155,8 @@ class Process:
                 self._member.on_replay(sender, message)
             case SourcesDone():
                 self._leader.on_sources_done(message)
+            case Presence():
+                self._member.on_presence(sender, message.is_present)
             case Request() | Reply() | Hint():
                 pass
             case _:

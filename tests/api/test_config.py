@@ -77,7 +77,7 @@ def test_flags_arrive_as_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         "every": "7s", "timeout": "8m", "alignment_timeout": "9s", "idle_after": "11s", "leader_timeout": "12s",
         "once": True, "unaligned": True, "force": True, "takeover": True, "retained": 4, "tolerated_failures": 5,
         "restarts": 6, "restore": "ref", "drop": ("a", "b"), "reset": ("c",), "wait_for": ("d",), "member": "m",
-        "master": "local[3]", "conf": {"k": "v=w"},
+        "master": "local[3]", "conf": {"k": "v=w"}, "min_pause": "13s", "max_concurrent": 2, "full_every": 14,
     }  # fmt: skip
     words = ["run", str(tmp_path / "p.py"), "--listen", "tcp/127.0.0.1:1", "--peer", "tcp/127.0.0.1:2"]
     for name, value in values.items():
@@ -107,6 +107,9 @@ def test_the_store_has_no_default_in_python() -> None:
         ({"every": "5x"}, "every '5x'"),
         ({"idle_after": "soon"}, "idle_after 'soon'"),
         ({"retained": 0}, "retained is 0; give 1 or more"),
+        ({"max_concurrent": 0}, "max_concurrent is 0; give 1 or more"),
+        ({"full_every": 0}, "full_every is 0; give 1 or more"),
+        ({"min_pause": "short"}, "min_pause 'short'"),
         ({"restarts": -1}, "restarts is -1; give 0 or more"),
         ({"tolerated_failures": -1}, "tolerated_failures is -1; give 0 or more"),
         ({"drop": ["a"]}, "give restore= too"),
@@ -140,8 +143,9 @@ def test_a_start_after_a_changed_graph_keeps_the_options_and_restores_nothing() 
 
 def test_what_the_protocol_is_told() -> None:
     config = RunConfig(
-        every="2s", timeout="1m", alignment_timeout="500ms", retained=7, leader_timeout="600ms"
-    )
+        every="2s", timeout="1m", alignment_timeout="500ms", retained=7, leader_timeout="600ms",
+        min_pause="250ms", max_concurrent=2, full_every=5,
+    )  # fmt: skip
     leader = config.leader(is_alone=False)
     assert (leader.timeout_ms, leader.heartbeat_ms) == (600, 200)
     assert config.leader(is_alone=True).timeout_ms == LEADER_ALONE_MS
@@ -149,5 +153,6 @@ def test_what_the_protocol_is_told() -> None:
     assert (found.interval_ms, found.timeout_ms, found.alignment_timeout_ms, found.retained) == (
         2_000, 60_000, 500, 7,
     )  # fmt: skip
+    assert (found.min_pause_ms, found.max_concurrent, found.full_every) == (250, 2, 5)
     assert RunConfig(unaligned=True).leader(True).coordinator.alignment_timeout_ms == 0
     assert RunConfig().leader(True).coordinator.alignment_timeout_ms is None

@@ -136,7 +136,7 @@ def test_two_sinks_need_two_places_however_these_are_spelled(tmp_path: Path, spa
         ({"name": "a b"}, "cannot name a stage"),
         ({"name": "spark"}, "cannot be named 'spark'"),
         ({"output_mode": "replace"}, "give one of append, update, complete"),
-        ({"trigger": "soon"}, "is no duration"),
+        ({"trigger": "soon"}, "is not a duration"),
         ({"max_rows": 0}, "max_rows is 0; give 1 or more, or None for no limit"),
         ({"sinks": ["out"]}, "is not a sink"),
     ],

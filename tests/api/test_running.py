@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import cutwater as cw
+from cutwater.protocol.base.barrier import Flags
+from cutwater.protocol.base.records import JOURNAL, Aborted, Begun, Committed, JournalBody
 from cutwater.spark.checkpoint import incarnations as folders
 from tests.support.spark_helpers import NUMBERS, await_that, deliver, numbers, rows_of
 
@@ -97,6 +100,46 @@ def test_a_drain_that_takes_longer_than_a_checkpoint_may_is_tried_until_once_can
     )  # fmt: skip
     assert rows_of(tmp_path / "out") == [(i,) for i in range(8)]
     assert any("aborted (deadline)" in line for line in told), told
+
+
+def test_several_checkpoints_may_be_in_progress_and_every_second_one_is_full(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    deliver(tmp_path / "in", "0", numbers(range(6)))
+    pipeline = cw.Pipeline("several")
+
+    @pipeline.stage
+    def source(spark: SparkSession) -> DataFrame:
+        return spark.readStream.schema(NUMBERS).parquet(str(tmp_path / "in"))
+
+    @pipeline.stage(sinks=[cw.delta(str(tmp_path / "out"))])
+    def slow(source: DataFrame) -> DataFrame:
+        def wait(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            time.sleep(3)
+            yield from rows
+
+        return source.select("id").coalesce(1).mapInArrow(wait, "id long")
+
+    def bodies() -> list[JournalBody]:
+        names = sorted((tmp_path / "state/journal").glob("*.json"))
+        return [JOURNAL.open(name.read_bytes()).entry.body for name in names]
+
+    def most_open() -> int:
+        changes = [isinstance(b, Begun) - isinstance(b, Committed | Aborted) for b in bodies()]
+        return max(itertools.accumulate(changes), default=0)
+
+    pipeline.start(str(tmp_path / "state"), every="100ms", max_concurrent=2, full_every=2, spark=spark)
+    try:
+        await_that("two checkpoints in progress", lambda: most_open() == 2)
+        await_that("four commits", lambda: sum(isinstance(b, Committed) for b in bodies()) >= 4)
+    finally:
+        pipeline.drain(timeout="90s")
+    begun = {b.epoch: b.flags & Flags.FULL_SNAPSHOT for b in bodies() if isinstance(b, Begun)}
+    committed = [b.epoch for b in bodies() if isinstance(b, Committed)]
+    assert committed == sorted(committed)
+    assert [bool(begun[epoch]) for epoch in committed[:4]] == [False, True, False, True]
+    assert most_open() == 2
+    assert rows_of(tmp_path / "out") == [(i,) for i in range(6)]
 
 
 def test_a_query_that_somebody_else_stops_is_missed_reported_and_started_again(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cutwater.cluster.kv import ClusterKv, MemoryCluster
+from cutwater.protocol.base.barrier import Barrier, Flags
 from cutwater.protocol.base.errors import PeerError
 from cutwater.protocol.base.watermark import UNKNOWN, Watermark, known
 from cutwater.protocol.base.wire import (
@@ -16,7 +17,7 @@ from cutwater.protocol.base.wire import (
 )
 from cutwater.protocol.leader.quorum import AckOutcome, Quorum, Reached, Refused
 
-PREPARE = Announcement(Phase.PREPARE, 7, 42, 3, 1, 1, 42)
+PREPARE = Announcement(Phase.PREPARE, Barrier(42, 7, Flags.FULL_SNAPSHOT).pack(), 3, 1, 42)
 
 
 def ack(

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from cutwater.cluster.kv import ClusterKv
-from cutwater.cluster.links import Hint, Links
+from cutwater.cluster.links import Hint, Links, Presence
+from cutwater.protocol.base.barrier import Barrier
 from cutwater.protocol.base.records import StageReport
 from cutwater.protocol.base.replay_wire import AskRange, Compacted, EntriesChunk, FetchEntries, HaveRange
 from cutwater.protocol.base.watermark import UNKNOWN
@@ -39,7 +40,14 @@ class Talker:
         self.told: list[str] = []
         self.links = Links(self.kv, self.told.append)
         self.heard: list[tuple[str, Any]] = []
-        self.links.start(lambda sender, message: self.heard.append((sender, message)))
+        self.noticed: list[tuple[str, bool]] = []
+        self.links.start(self._hear)
+
+    def _hear(self, sender: str, message: Any) -> None:
+        if isinstance(message, Presence):
+            self.noticed.append((sender, message.is_present))
+        else:
+            self.heard.append((sender, message))
 
     def hears(self, sender: str, message: Any) -> None:
         eventually(lambda: (sender, message) in self.heard, f"{self.name} hears {message} of {sender}")
@@ -60,7 +68,7 @@ def three(cluster: Cluster) -> tuple[Talker, Talker, Talker]:
 
 
 def announcement(checkpoint_id: int, phase: Phase = Phase.PREPARE) -> Announcement:
-    return Announcement(phase, checkpoint_id, checkpoint_id, 1, 1, 0, checkpoint_id)
+    return Announcement(phase, Barrier(checkpoint_id, checkpoint_id).pack(), 1, 1, checkpoint_id)
 
 
 def ack(member: str, checkpoint_id: int) -> Ack:
@@ -80,7 +88,7 @@ def test_an_ack_of_a_member_with_much_state_arrives_whole(three: tuple[Talker, T
 def test_the_entry_in_an_announcement_arrives_byte_by_byte(three: tuple[Talker, Talker, Talker]) -> None:
     a, b, _ = three
     data = b'{"index": 7,  "body":{"type":"BEGUN"}}'  # as somebody else might have encoded it
-    said = Announcement(Phase.PREPARE, 7, 7, 1, 1, 0, 7, entry=msgspec.Raw(data))
+    said = Announcement(Phase.PREPARE, Barrier(7, 7).pack(), 1, 1, 7, entry=msgspec.Raw(data))
     a.links.send(None, said)
     eventually(lambda: len(b.heard) == 1, "b hears it")
     assert bytes(b.heard[0][1].entry) == data
@@ -214,6 +222,23 @@ def test_who_is_there_is_known_with_its_process(three: tuple[Talker, Talker, Tal
     sees_only(a.kv, "a", "b")
 
 
+def test_a_member_that_goes_and_comes_again_is_noticed_and_a_second_process_of_it_is_not(
+    cluster: Cluster,
+) -> None:
+    a, b, twin = Talker(cluster, "a"), Talker(cluster, "b"), Talker(cluster, "b", "2")
+    cluster.meet(a.kv, b.kv)
+    eventually(lambda: a.links.alive().get("b") == ("1", "2"), "both processes are seen")
+    twin.links.close()
+    eventually(lambda: a.links.alive().get("b") == ("1",), "one process is left")
+    assert a.noticed[-1] == ("b", True)
+    b.links.close()
+    eventually(lambda: a.noticed[-1] == ("b", False), "a notices that b is gone")
+    again = Talker(cluster, "b", "3")
+    cluster.meet(a.kv, again.kv)
+    eventually(lambda: a.noticed[-1] == ("b", True), "a notices that b is there again")
+    assert {name for name, _ in a.noticed} == {"b"}
+
+
 def test_of_a_command_only_hints_are_heard(cluster: Cluster) -> None:
     member, command = Talker(cluster, "a"), Talker(cluster, "command_x")
     cluster.meet(member.kv, command.kv)
@@ -221,4 +246,5 @@ def test_of_a_command_only_hints_are_heard(cluster: Cluster) -> None:
     command.links.send(None, Heartbeat("command_x", "1", 9, 9))
     command.links.hint("requests")
     member.hears("command_x", Hint("requests"))
+    assert member.noticed == []
     assert [type(message) for _, message in member.heard] == [Hint]

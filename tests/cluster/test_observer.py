@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from threading import Event
 
-from cutwater.cluster.links import Heard, Hint
+from cutwater.cluster.links import Heard, Hint, Presence
 from cutwater.cluster.observer import Observer
+from cutwater.protocol.base.barrier import Barrier
 from cutwater.protocol.base.replay_wire import EntriesChunk, HaveRange
 from cutwater.protocol.base.wire import Announcement, Heartbeat, LogGrown, Phase
 
 
-def test_it_keeps_what_members_answer_and_passes_over_what_they_say_to_each_other() -> None:
-    """A catch-up knows answers alone: an announcement that came in between ended it."""
+def test_it_keeps_what_a_catch_up_needs_and_passes_over_the_rest() -> None:
     looking = Observer.__new__(Observer)
     looking._heard, looking._news = [], Event()
-    answers: list[Heard] = [HaveRange(1, 1, 9), EntriesChunk(2, 1, [])]
-    others: list[Heard] = [
-        Announcement(Phase.PREPARE, 1, 2, 1, 1, 0, 2),
+    needed: list[Heard] = [
+        HaveRange(1, 1, 9),
+        EntriesChunk(2, 1, []),
+        Announcement(Phase.PREPARE, Barrier(2, 1).pack(), 1, 1, 2),
         Heartbeat("a", "boot", 1, 2),
-        LogGrown("s", 1, 3),
-        Hint("requests"),
+        Presence(False),
     ]
-    for message in (*answers, *others):
+    others: list[Heard] = [LogGrown("s", 1, 3), Hint("requests")]
+    for message in (*needed, *others):
         looking._on_message("a", message)
     assert looking._news.is_set(), "whoever waits looks again, whatever was said"
-    assert looking._take() == [("a", answer) for answer in answers]
+    assert looking._take() == [("a", answer) for answer in needed]

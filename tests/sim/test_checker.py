@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from cutwater.protocol.base.barrier import Barrier
 from cutwater.sim import __main__ as command
 from cutwater.sim.checker import RULES, check
 from cutwater.sim.oracle import Oracle, Violation
@@ -697,13 +700,17 @@ def a_stage_log_entry_is_deleted_that_no_snapshot_covers(edit: Edit) -> None:
 # --- announcements ---------------------------------------------------------------------------------------
 
 
+def announced(sent: dict[str, Any]) -> Barrier:
+    return Barrier.unpack(b64decode(sent["message"]["barrier"]))
+
+
 @pytest.mark.parametrize(
     ("phase", "kind"), [("prepare", "BEGUN"), ("commit", "COMMITTED"), ("abort", "ABORTED")]
 )
 def test_an_announcement_before_its_entry_is_found(phase: str, kind: str, tmp_path: Path) -> None:
     edit = Edit(RICH)
     for sent in edit.of("sent", kind="announcement"):
-        checkpoint_id = sent["message"]["checkpoint_id"]
+        checkpoint_id = announced(sent).checkpoint_id
         if sent["message"]["phase"] == phase:
             break
     entry = next(e for e in edit.entries(kind=kind) if e["record"]["body"]["checkpoint_id"] == checkpoint_id)
@@ -714,7 +721,8 @@ def test_an_announcement_before_its_entry_is_found(phase: str, kind: str, tmp_pa
 @breaks("announced")
 def an_announcement_is_made_and_its_entry_never(edit: Edit) -> None:
     sent = next(s for s in edit.of("sent", kind="announcement") if s["message"]["phase"] == "abort")
-    sent["message"]["epoch"] += 1
+    barrier = msgspec.structs.replace(announced(sent), epoch=announced(sent).epoch + 1)
+    sent["message"]["barrier"] = b64encode(barrier.pack()).decode()
     edit.touched.append(sent)
 
 

@@ -18,9 +18,9 @@ from cutwater.protocol.leader.quorum import AckOutcome
 PLAIN = Begin(Flags.NONE)
 
 
-def make(members: str = "ab", now_ms: int = 0, last_ms: int | None = None, **config: Any) -> Coordinator:
+def make(members: str = "ab", now_ms: int = 0, **config: Any) -> Coordinator:
     config = {"interval_ms": 1_000, "timeout_ms": 500} | config
-    return Coordinator(CoordinatorConfig(**config), members, 3, now_ms, last_ms)
+    return Coordinator(CoordinatorConfig(**config), members, 3, now_ms)
 
 
 def ack(member: str, epoch: int, error: str | None = None, term: int = 3) -> Ack:

@@ -45,7 +45,8 @@ from cutwater.protocol.member import (
 )
 from cutwater.protocol.member.journal import Fate, fate
 from cutwater.protocol.member.stage import StagePhase
-from cutwater.protocol.replay import sources
+from cutwater.protocol.replay import pieces, session, sources
+from cutwater.protocol.replay.messages import Anchor
 from cutwater.sim import io, spark, world
 
 Patch = pytest.MonkeyPatch
@@ -842,6 +843,46 @@ def a_late_replay_answer_is_accepted(patch: Patch) -> None:
         return request if request is not None and request.kind in kinds else None
 
     patch.setattr(sources.Source, "answered", answered)
+
+
+@bug
+def a_hole_in_what_a_catch_up_has_received_is_passed_over(patch: Patch) -> None:
+    """What is proven is delivered, also the live entries behind those that are still missing."""
+
+    def take(self: Any, index: int) -> Any:
+        proven = [piece for piece in self.items if piece.proven and piece.first >= index]
+        self.remove(proven)
+        return [sealed for piece in proven for sealed in piece.entries]
+
+    patch.setattr(pieces.Pieces, "take", take)
+
+
+@bug
+def a_live_entry_is_believed_because_it_was_announced(patch: Patch) -> None:
+    """Nobody asks the store whether it has it."""
+    real = session.ReplaySession.on_live
+
+    def on_live(self: Any, entries: Any, now_ms: int) -> Any:
+        actions = real(self, entries, now_ms)
+        for piece in self.pieces.items:
+            piece.proven |= piece.sender == session.LIVE
+        return actions
+
+    patch.setattr(session.ReplaySession, "on_live", on_live)
+
+
+@bug
+def a_catch_up_moves_its_target_to_what_is_announced(patch: Patch) -> None:
+    """The announced entry is taken for the journal's end, without a look into the store."""
+
+    def move_target(self: Any, session: Any) -> Any:
+        self._heard, live = 0, [p for p in session.pieces.items if p.sender == ""]
+        if not live or live[-1].last <= session.target.index:
+            return []
+        yield fx.Sleep(1)
+        return session.retarget(Anchor(live[-1].last, live[-1].entries[-1].hash), self._now_ms())
+
+    patch.setattr(catchup.CatchUp, "_move_target", move_target)
 
 
 @bug

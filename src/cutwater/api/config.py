@@ -21,8 +21,8 @@ from cutwater.protocol.leader.leader import LeaderConfig
 LEADER_ALONE_MS = 200
 """Silence after which a member tries to lead that has no peers to hear."""
 HEARTBEAT_MS = 1_000
-_DURATIONS = ("every", "timeout", "alignment_timeout", "idle_after", "leader_timeout")
-_FLOORS = {"retained": 1, "restarts": 0, "tolerated_failures": 0}
+_DURATIONS = ("every", "min_pause", "timeout", "alignment_timeout", "idle_after", "leader_timeout")
+_FLOORS = {"retained": 1, "max_concurrent": 1, "full_every": 1, "restarts": 0, "tolerated_failures": 0}
 _NAMES = ("drop", "reset", "wait_for")
 
 Duration = str | float
@@ -46,6 +46,22 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
     every: Annotated[
         Duration, _in(CHECKPOINTS, "Time between the starts of two checkpoints. Each one publishes its rows.")
     ] = "10s"
+    min_pause: Annotated[
+        Duration,
+        _in(
+            CHECKPOINTS,
+            "Shortest time between the end of a checkpoint and the start of the next. Use it when "
+            "checkpoints take about as long as `every`.",
+        ),
+    ] = "0s"
+    max_concurrent: Annotated[
+        int,
+        _in(
+            CHECKPOINTS,
+            "How many checkpoints may be in progress at the same time. With more than one, a slow checkpoint does "
+            "not delay the start of the next; they are committed in order.",
+        ),
+    ] = 1
     once: Annotated[
         bool,
         _in(
@@ -76,6 +92,14 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
             CHECKPOINTS, "How many checkpoints to keep. Savepoints are kept besides, until they are removed."
         ),
     ] = 3
+    full_every: Annotated[
+        int | None,
+        _in(
+            CHECKPOINTS,
+            "Every n-th checkpoint copies all state, as a savepoint does. The others name the state files that Spark "
+            "has written. Without it, only savepoints are full.",
+        ),
+    ] = None
     idle_after: Annotated[
         Duration,
         _in(CHECKPOINTS, "Silence after which a stage no longer holds back the pipeline-wide watermark."),
@@ -202,7 +226,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
             patience_ms = _ms(self.alignment_timeout)
         coordinator = CoordinatorConfig(
             interval_ms=max(1, _ms(self.every)), timeout_ms=max(1, _ms(self.timeout)),
-            alignment_timeout_ms=patience_ms, retained=self.retained,
+            alignment_timeout_ms=patience_ms, retained=self.retained, min_pause_ms=_ms(self.min_pause),
+            max_concurrent=self.max_concurrent, full_every=self.full_every,
         )  # fmt: skip
         if is_alone:
             return LeaderConfig(LEADER_ALONE_MS, HEARTBEAT_MS, coordinator)
@@ -214,11 +239,14 @@ class RunOptions(TypedDict, total=False):
     """The options as keyword arguments. Their defaults and their meaning are in `RunConfig`."""
 
     every: Duration
+    min_pause: Duration
+    max_concurrent: int
     once: bool
     timeout: Duration
     alignment_timeout: Duration | None
     unaligned: bool
     retained: int
+    full_every: int | None
     idle_after: Duration
     restore: str | int | None
     drop: Sequence[str]

@@ -103,6 +103,8 @@ def run(
     ],
     store: StoreUrl = "./state",
     every: Annotated[str, _flag("every")] = str(DEFAULTS.every),
+    min_pause: Annotated[str, _flag("min_pause")] = str(DEFAULTS.min_pause),
+    max_concurrent: Annotated[int, _flag("max_concurrent", min=1)] = DEFAULTS.max_concurrent,
     once: Annotated[bool, _flag("once")] = DEFAULTS.once,
     restore: Annotated[str | None, _flag("restore", "REF")] = None,
     drop: Annotated[list[str] | None, _flag("drop", "STAGE")] = None,
@@ -113,6 +115,7 @@ def run(
     timeout: Annotated[str, _flag("timeout")] = str(DEFAULTS.timeout),
     alignment_timeout: Annotated[str | None, _flag("alignment_timeout")] = None,
     retained: Annotated[int, _flag("retained", min=1)] = DEFAULTS.retained,
+    full_every: Annotated[int | None, _flag("full_every", min=1)] = None,
     tolerated_failures: Annotated[int | None, _flag("tolerated_failures")] = DEFAULTS.tolerated_failures,
     restarts: Annotated[int, _flag("restarts")] = DEFAULTS.restarts,
     idle_after: Annotated[str, _flag("idle_after")] = str(DEFAULTS.idle_after),
@@ -140,7 +143,8 @@ def run(
             "--listen and --peer are for one member of several: give it a name with --member NAME"
         )
     config = RunConfig(
-        every=every, once=once, restore=restore, drop=tuple(drop or ()), reset=tuple(reset or ()), force=force,
+        every=every, min_pause=min_pause, max_concurrent=max_concurrent, full_every=full_every, once=once,
+        restore=restore, drop=tuple(drop or ()), reset=tuple(reset or ()), force=force,
         takeover=takeover, unaligned=unaligned, timeout=timeout, alignment_timeout=alignment_timeout,
         retained=retained, tolerated_failures=tolerated_failures, restarts=restarts, idle_after=idle_after,
         master=master, conf=_settings(conf or []), member=member, wait_for=tuple(wait_for or ()), cluster=cluster,

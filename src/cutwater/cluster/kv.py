@@ -20,6 +20,10 @@ OnMail = Callable[[str, bytes], None]
 """Called with the sender and the bytes that it posted."""
 
 
+OnPresence = Callable[[str, bool], None]
+"""Called with a member, and whether one of its processes is there."""
+
+
 class ClusterKv(Protocol):
     """One member's view of the slots of all. `boot` names its process."""
 
@@ -46,10 +50,12 @@ class ClusterKv(Protocol):
         """Hands bytes to one member, in order; they are kept nowhere and may be lost. If it is not there
         yet it may still get them when it comes."""
 
-    def subscribe(self, on_change: OnChange, on_mail: OnMail | None = None) -> None:
+    def subscribe(
+        self, on_change: OnChange, on_mail: OnMail | None = None, on_presence: OnPresence | None = None
+    ) -> None:
         """Calls back at every change that another process makes in its slots, and at once for what is
-        there already; and for what is posted to this member. Callbacks come from any thread and must not
-        wait."""
+        there already; for what is posted to this member; and when another member appears or is gone.
+        Callbacks come from any thread and must not wait."""
 
     def alive(self) -> dict[str, tuple[str, ...]]:
         """The members that are there, this one included, and the processes (`boot`) of each: more than one
@@ -68,7 +74,7 @@ class MemoryCluster:
 
     def __init__(self, grace_s: float = 0.0) -> None:
         self.slots: dict[tuple[str, str, str | None], bytes] = {}
-        self.subscribers: dict[Process, tuple[OnChange, OnMail | None]] = {}
+        self.subscribers: dict[Process, tuple[OnChange, OnMail | None, OnPresence | None]] = {}
         self.present: set[Process] = set()
         self.lock = RLock()
         self._grace_s = grace_s
@@ -79,6 +85,7 @@ class MemoryCluster:
         with self.lock:
             self.present.add((name, boot))
             self._gone_s.pop(name, None)
+            self._tell_presence(name, True)
         return MemoryKv(self, name, boot)
 
     def depart(self, name: str, boot: str | None = None) -> None:
@@ -89,7 +96,13 @@ class MemoryCluster:
                 self.subscribers.pop(process, None)
             if not any(p[0] == name for p in self.present):
                 self._gone_s[name] = time.monotonic()
+                self._tell_presence(name, False)
             self.expire()
+
+    def _tell_presence(self, name: str, is_present: bool) -> None:
+        for process, (_, _, on_presence) in list(self.subscribers.items()):
+            if process[0] != name and on_presence is not None:
+                on_presence(name, is_present)
 
     def expire(self) -> None:
         """Removes the slots of those who went too long ago."""
@@ -116,7 +129,7 @@ class MemoryKv:
             slot = self.name, key, to
             cluster.slots.pop(slot, None)
             cluster.slots[slot] = value
-            for process, (on_change, _) in list(cluster.subscribers.items()):
+            for process, (on_change, _, _) in list(cluster.subscribers.items()):
                 if process != (self.name, self.boot) and to in (None, process[0]):
                     on_change(self.name, key, value)
 
@@ -134,13 +147,17 @@ class MemoryKv:
 
     def post(self, to: str, data: bytes) -> None:
         with self._cluster.lock:
-            for process, (_, on_mail) in list(self._cluster.subscribers.items()) if self._present() else ():
+            for process, (_, on_mail, _) in (
+                list(self._cluster.subscribers.items()) if self._present() else ()
+            ):
                 if process[0] == to and process != (self.name, self.boot) and on_mail is not None:
                     on_mail(self.name, data)
 
-    def subscribe(self, on_change: OnChange, on_mail: OnMail | None = None) -> None:
+    def subscribe(
+        self, on_change: OnChange, on_mail: OnMail | None = None, on_presence: OnPresence | None = None
+    ) -> None:
         with self._cluster.lock:
-            self._cluster.subscribers[self.name, self.boot] = on_change, on_mail
+            self._cluster.subscribers[self.name, self.boot] = on_change, on_mail, on_presence
             for owner, key, value in self._visible():
                 if owner != self.name:
                     on_change(owner, key, value)

@@ -35,7 +35,7 @@ from cutwater.protocol.base.wire import (
 )
 
 KEEP = {Announcement: 8, Ack: 2}
-"""How many of this member's stay in its slots; one checkpoint is under way at a time, and acks can be large."""
+"""How many of this member's stay in its slots. Acks can be large; one that was removed too early is sent again."""
 HEARTBEAT = "heartbeat"
 SOURCES = "sources"
 SHOWN = "shown"
@@ -48,7 +48,13 @@ class Hint(msgspec.Struct, frozen=True):
     topic: str
 
 
-Heard = Message | replay.Message | Hint
+class Presence(msgspec.Struct, frozen=True):
+    """The sender has appeared, or is gone: as this member's links see it."""
+
+    is_present: bool
+
+
+Heard = Message | replay.Message | Hint | Presence
 OnMessage = Callable[[str, Heard], None]
 """Called with the sender and what it said, from any thread; it must hand it on and not wait."""
 
@@ -80,7 +86,7 @@ class Links:
     def start(self, on_message: OnMessage) -> None:
         """From now on hears what others say, and what they have said and still holds."""
         self._on_message = on_message
-        self._kv.subscribe(self._on_change, self._on_mail)
+        self._kv.subscribe(self._on_change, self._on_mail, self._on_presence)
 
     def alive(self) -> dict[str, tuple[str, ...]]:
         """The members that are there, this one included, with the boot of each of their processes."""
@@ -170,6 +176,10 @@ class Links:
             self._complaints.add(sender, "a message")
             return
         self._hear(sender, message)
+
+    def _on_presence(self, member: str, is_present: bool) -> None:
+        if not member.startswith(COMMAND):
+            self._hear(member, Presence(is_present))
 
     def _hear(self, sender: str, message: Heard) -> None:
         if self._on_message is not None:

@@ -16,12 +16,13 @@ import msgspec
 
 from cutwater.cluster.config import ClusterConfig
 from cutwater.cluster.kv import COMMAND
-from cutwater.cluster.links import Heard, Links
+from cutwater.cluster.links import Heard, Links, Presence
 from cutwater.cluster.zenoh_kv import ZenohKv
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.performer import Performer, perform
 from cutwater.protocol.base.replay_wire import Message as ReplayMessage
+from cutwater.protocol.base.wire import Announcement, Heartbeat
 from cutwater.protocol.member.catchup import CatchUp
 from cutwater.protocol.member.journal import Journal
 from cutwater.protocol.replay.messages import ReplayConfig
@@ -33,6 +34,8 @@ JOIN_S = 10.0
 SMALL_GAP = 8
 STATUS = "status"
 
+ForCatchUp = ReplayMessage | Announcement | Heartbeat | Presence
+
 
 class Observer:
     """Links of a process that is no member. Raises `UserError` if it finds no member."""
@@ -40,7 +43,7 @@ class Observer:
     def __init__(self, config: ClusterConfig, pipeline: str, tell: Callable[[str], None]) -> None:
         self._tell = tell
         self._news = Event()
-        self._heard: list[tuple[str, ReplayMessage]] = []
+        self._heard: list[tuple[str, ForCatchUp]] = []
         self.name = f"{COMMAND}{uuid.uuid4().hex[:8]}"
         self.links = Links(ZenohKv(config, pipeline, self.name, "1", tell), tell)
         self.links.start(self._on_message)
@@ -94,7 +97,7 @@ class Observer:
                 return journal
             answer = self._perform(performer, effect)
             for sender, message in self._take():
-                catch_up.on_message(sender, message)
+                _tell(catch_up, sender, message)
             if catch_up.session is not None:
                 self._tell(str(catch_up.session.progress()))
 
@@ -116,15 +119,27 @@ class Observer:
                     return fx.FAILED
 
     def _on_message(self, sender: str, message: Heard) -> None:
-        """Of what members say, it is told what they answer: the rest is for other members."""
-        if isinstance(message, ReplayMessage):
+        """Keeps what a catch-up needs; the rest is for members."""
+        if isinstance(message, ForCatchUp):
             self._heard.append((sender, message))
         self._news.set()
 
-    def _take(self) -> list[tuple[str, ReplayMessage]]:
+    def _take(self) -> list[tuple[str, ForCatchUp]]:
         self._news.clear()
         heard, self._heard = self._heard, []
         return heard
+
+
+def _tell(catch_up: CatchUp, sender: str, message: ForCatchUp) -> None:
+    match message:
+        case Announcement():
+            catch_up.on_announcement(sender, message)
+        case Heartbeat():
+            catch_up.on_heartbeat(message)
+        case Presence():
+            catch_up.on_presence(sender, message.is_present)
+        case _:
+            catch_up.on_message(sender, message)
 
 
 def _now_ms() -> int:

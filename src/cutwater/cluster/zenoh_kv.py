@@ -27,7 +27,7 @@ import zenoh
 from cutwater.cluster.complaints import Complaints
 from cutwater.cluster.config import MAX_PEERS, MAX_VALUE_BYTES, ClusterConfig, check_name
 from cutwater.cluster.keys import derive
-from cutwater.cluster.kv import OnChange, OnMail, Process
+from cutwater.cluster.kv import OnChange, OnMail, OnPresence, Process
 from cutwater.cluster.mail import Outbox
 from cutwater.cluster.peers import Peer, Snapshot, Waiting
 from cutwater.cluster.seal import MAX_ENVELOPE_BYTES, Highest, Opened, Sealer
@@ -85,6 +85,7 @@ class ZenohKv:
         self._lock = RLock()
         self._on_change: OnChange | None = None
         self._on_mail: OnMail | None = None
+        self._on_presence: OnPresence | None = None
         self._unread: Waiting[tuple[str, bytes]] = Waiting()
         self._closed = Event()
         self._session = config.session(pipeline)
@@ -161,9 +162,11 @@ class ZenohKv:
         found = {owner: self.read(owner, key) for owner in owners}
         return {owner: value for owner, value in found.items() if value is not None}
 
-    def subscribe(self, on_change: OnChange, on_mail: OnMail | None = None) -> None:
+    def subscribe(
+        self, on_change: OnChange, on_mail: OnMail | None = None, on_presence: OnPresence | None = None
+    ) -> None:
         with self._lock:
-            self._on_change, self._on_mail = on_change, on_mail
+            self._on_change, self._on_mail, self._on_presence = on_change, on_mail, on_presence
             for peer in self._shown():
                 for key, value in peer.items():
                     on_change(peer.name, key, value)
@@ -266,6 +269,8 @@ class ZenohKv:
                 self._ask(peer)
             elif peer is not None:
                 peer.vanish(time.monotonic())
+                if name != self.name and not any(p.alive for p in self._peers.values() if p.name == name):
+                    self._tell_presence(name, False)
 
     def _opened(self, kind: str, where: str, message: Any, sender: str | None) -> Opened | None:
         """A message that is what it says it is, from `sender` if that is known. One without an envelope is not even
@@ -329,6 +334,12 @@ class ZenohKv:
             while peer.waiting:
                 self._deliver(peer.name, peer.waiting.take())
             self._outbox.release(peer.name, peer.boot)
+            if peer.name != self.name:
+                self._tell_presence(peer.name, True)
+
+    def _tell_presence(self, name: str, is_present: bool) -> None:
+        if self._on_presence is not None:
+            self._on_presence(name, is_present)
 
     def _on_no_answer(self, peer: Peer, nonce: bytes) -> None:
         """The question is over; if it was not answered, it will be asked again."""

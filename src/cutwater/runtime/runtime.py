@@ -14,7 +14,7 @@ from typing import assert_never
 import msgspec
 from msgspec.structs import replace
 
-from cutwater.cluster.links import Heard, Hint, Links
+from cutwater.cluster.links import Heard, Hint, Links, Presence
 from cutwater.plan.build import Built
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.errors import CutwaterError, StoreError, UserError
@@ -293,6 +293,9 @@ class Runtime:
         """A message of another member, in a turn of the shell."""
         if isinstance(message, Hint):
             self.mailbox.look()
+            return
+        if isinstance(message, Presence):
+            self.member.on_presence(sender, message.is_present)
             return
         if self.recorder is not None:
             self.recorder.received(sender, message)

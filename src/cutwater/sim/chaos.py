@@ -57,7 +57,7 @@ class Chaos:
         self.on = False
         world.trace(None, "faults stop")
         world.faults = Faults()
-        world.network.blocked.clear()
+        world.network.unblock(list(world.network.blocked))
         world.slow_until_ms.clear()
         world.broken_until_ms.clear()
         for table in world.tables.values():
@@ -212,11 +212,11 @@ class Chaos:
         if rng.random() < 0.5:
             pairs = {(a, b) for a, b in pairs if a in alone}
         world.fault(f"partition of {sorted(alone)}")
-        world.network.blocked |= pairs
+        world.network.block(pairs)
         world.schedule(rng.randint(100, 1_200), self._heal, pairs)
 
     def _heal(self, pairs: set[tuple[str, str]]) -> None:
-        self.world.network.blocked -= pairs
+        self.world.network.unblock(pairs)
 
     def _store_down(self) -> None:
         """The store is out of reach, for all or for one."""

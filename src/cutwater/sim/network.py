@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterable
+
 import msgspec
 
 from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
+from cutwater.protocol.base.barrier import Barrier
 from cutwater.protocol.base.log import LogView
 from cutwater.protocol.base.paths import entry_name
 from cutwater.protocol.base.replay_wire import Message as ReplayMessage
@@ -23,6 +27,9 @@ class Network:
         self.world = world
         self.blocked: set[tuple[str, str]] = set()
         self.old_acks: dict[str, Ack] = {}
+        self._delays = random.Random(world.seed)
+        self._catch_up_ms = self._delays.choice((0, 0, 30))
+        """How much longer the messages of catch-ups take at most: sessions then last while the journal grows."""
 
     def send(self, sender: ProcessView, to: str | None, message: WireMessage | ReplayMessage) -> None:
         world = self.world
@@ -49,6 +56,34 @@ class Network:
                 return msgspec.structs.replace(old, epoch=ack.epoch)
         return ack
 
+    def block(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """What the first member of each pair sends no longer reaches the second."""
+        self.blocked |= set(pairs)
+        self._tell_presence(pairs)
+
+    def unblock(self, pairs: Iterable[tuple[str, str]]) -> None:
+        self.blocked -= set(pairs)
+        self._tell_presence(pairs)
+
+    def tell_presence(self, name: str) -> None:
+        """A process has started or ended: the links of the other members notice it, each after a while."""
+        self._tell_presence(
+            [(name, other) for other in {p.name for p in self.world.processes} if other != name]
+        )
+
+    def _tell_presence(self, pairs: Iterable[tuple[str, str]]) -> None:
+        for name, other in sorted(pairs):
+            for process in self.world.processes:
+                if process.name == other:
+                    self.world.schedule(self._delays.randint(1, 300), self._notice, name, process)
+
+    def _notice(self, name: str, process: ProcessView) -> None:
+        if process.paused:
+            self.world.schedule(20, self._notice, name, process)
+            return
+        is_running = any(p.name == name for p in self.world.processes)
+        process.notice(name, is_running and (name, process.name) not in self.blocked)
+
     def speak_as_stranger(self, to: ProcessView) -> None:
         """Somebody who is let in and is no member says that he leads: in a heartbeat, or in an announcement with
         an entry that would fit behind the newest one."""
@@ -64,7 +99,7 @@ class Network:
             view.jump(newest)
             forged = view.seal(r.Leader(term + 1, "stranger"), "stranger-1")
             message = Announcement(
-                Phase.PREPARE, 1, last + 1, term, 1, 0, last + 1, entry=msgspec.Raw(forged.data)
+                Phase.PREPARE, Barrier(last + 1, 1).pack(), term, 1, last + 1, entry=msgspec.Raw(forged.data)
             )
         world.schedule(world.between(1, 5), to.deliver, "stranger", encode(message))
 
@@ -80,6 +115,8 @@ class Network:
             return
         for _ in range(2 if rng.random() < faults.message_twice else 1):
             delay = world.between(1, 5)
+            if data[:1] != b"{":
+                delay += self._delays.randint(0, self._catch_up_ms)
             if rng.random() < faults.message_slow:
                 world.fault("slow message")
                 delay = world.between(20, 400)

@@ -665,11 +665,13 @@ class Oracle:
 
         def take(session: Any, peer: str, reply: Any) -> Any:
             self.replays += 1
-            source = session.sources.peers[peer]
-            in_flight = source.request is not None and source.request.id == reply.request_id
-            before = session.pieces.size, session.progress().done, source.held
+            source = session.sources.peers.get(peer)
+            request = source and source.request
+            in_flight = request is not None and request.id == reply.request_id
+            before = session.pieces.size, session.progress().done, source and source.held
             actions = real(session, peer, reply)
-            if not in_flight and before != (session.pieces.size, session.progress().done, source.held):
+            after = session.pieces.size, session.progress().done, source and source.held
+            if not in_flight and before != after:
                 self.violation(f"{process} took answer {reply.request_id} of {peer}, which came too late")
             return actions
 

@@ -314,6 +314,14 @@ class Process:
                 assert_never(message)
         self._wake()
 
+    def notice(self, name: str, is_present: bool) -> None:
+        """The links say that another member has appeared, or is gone."""
+        if not self.alive:
+            return
+        self.member.now_ms = self.world.now_ms + self.skew_ms
+        self.member.on_presence(name, is_present)
+        self._wake()
+
     def _wake(self) -> None:
         """Resumes what the member has woken."""
         woken, self.member.woken = self.member.woken, []

@@ -53,6 +53,8 @@ class ProcessView(Protocol):
 
     def deliver(self, sender: str, data: bytes) -> None: ...
 
+    def notice(self, name: str, is_present: bool) -> None: ...
+
     def poke(self, name: str) -> None: ...
 
     def crash(self) -> None: ...
@@ -81,6 +83,7 @@ class Troubles(Protocol):
 class Scene(Protocol):
     """A world: its time and chance, what is stored, what runs, and what is asked for."""
 
+    seed: int
     rng: Random
     now_ms: int
     faults: Faults

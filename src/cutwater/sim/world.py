@@ -136,7 +136,7 @@ class World:
             full_every=rng.choice((None, None, 4)),
         )
         replay = ReplayConfig(
-            chunk_entries=rng.choice((3, 10)),
+            chunk_entries=rng.choice((1, 10)),
             chunk_bytes=6_000,
             anchor_bytes=rng.choice((2_000, 8_000)),
             buffer_bytes=20_000,
@@ -260,12 +260,14 @@ class World:
         process = Process(self, name, self._boots)
         self.processes.append(process)
         self.last_start_ms[name] = self.now_ms
+        self.network.tell_presence(name)
         return process
 
     def stop(self, process: ProcessView) -> None:
         assert isinstance(process, Process)
         process.crash()
         self.processes.remove(process)
+        self.network.tell_presence(process.name)
 
     def leaders(self) -> list[Process]:
         return [p for p in self.processes if p.leader.phase is LeaderPhase.LEADING]

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from cutwater.protocol.base.barrier import Flags
+from cutwater.protocol.base.barrier import Barrier, Flags
 from cutwater.protocol.base.errors import PeerError
 from cutwater.protocol.base.records import StageReport
 from cutwater.protocol.base.watermark import UNKNOWN, Watermark, WatermarkKind, idle, known
@@ -22,11 +22,11 @@ from cutwater.protocol.base.wire import (
 )
 
 REPORT = StageReport("clean", 1, 17, False, {"orders": 4}, {"source": '{"n":1}'}, known(9), {"a/b": "ab"})
-PREPARE = Announcement(Phase.PREPARE, 5, 42, 3, 1, Flags.DRAIN | Flags.FULL_SNAPSHOT, 42)
+PREPARE = Announcement(Phase.PREPARE, Barrier(42, 5, Flags.DRAIN | Flags.FULL_SNAPSHOT).pack(), 3, 1, 42)
 MESSAGES: list[Message] = [
     PREPARE,
-    Announcement(Phase.COMMIT, 5, 42, 3, 1, 0, 43, watermark=-7),
-    Announcement(Phase.ABORT, 5, 42, 3, 1, Flags.CANCEL, 43, reason="deadline"),
+    Announcement(Phase.COMMIT, Barrier(42, 5).pack(), 3, 1, 43, watermark=-7),
+    Announcement(Phase.ABORT, Barrier(42, 5, Flags.CANCEL).pack(), 3, 1, 43, reason="deadline"),
     Ack("a", "boot-1", 5, 42, 3, True, None, known(9), {"clean": REPORT}),
     Ack("b", "boot-2", 5, 42, 3, False, "disk full", UNKNOWN, {}),
     Ack("c", "boot-3", 5, 42, 3, True, None, idle(), {}),
@@ -34,6 +34,12 @@ MESSAGES: list[Message] = [
     *(Request(kind, "r-1", name="n", epoch=4, full=True, unaligned=True) for kind in RequestKind),
     Request(RequestKind.RESTORE, "r-2", epoch=4, reset=("a", "b")),
 ]
+
+
+def announced(barrier: bytes) -> bytes:
+    """An announcement with these bytes in place of its barrier."""
+    fields = msgspec.json.decode(encode(PREPARE))
+    return msgspec.json.encode(fields | {"barrier": barrier})
 
 
 @pytest.mark.parametrize("message", MESSAGES)
@@ -64,9 +70,13 @@ def test_bad_json_in_a_slot_is_a_peer_error_wherever_it_is_cut_off(message: Mess
         b"{}",
         b'{"type":"vote"}',
         b'{"type":"ack"}',
-        encode(PREPARE).replace(b'"epoch":5', b'"epoch":-5'),
-        encode(PREPARE).replace(b'"epoch":5', b'"epoch":"5"'),
-        encode(PREPARE).replace(b'"flags":3', b'"flags":16'),
+        announced(b""),
+        announced(Barrier(42, 5).pack()[:-1]),
+        announced(Barrier(42, 5).pack()[:-8] + (16).to_bytes(8, "little")),
+        announced(Barrier(0, 5).pack()),
+        announced(Barrier(2**32, 5).pack()),
+        encode(PREPARE).replace(b'"index":42', b'"index":-42'),
+        encode(PREPARE).replace(b'"index":42', b'"index":"42"'),
         b'{"type":"reply\xff"}',
         b'{"type":"reply","x":' + b"[" * 100_000,
     ],
@@ -93,13 +103,14 @@ def test_seed_a10_a_decision_without_a_phase_is_an_error() -> None:
 def test_seed_a06_flags_travel_in_prepare() -> None:
     heard = decode(encode(PREPARE))
     assert isinstance(heard, Announcement)
-    assert Flags(heard.flags) == Flags.DRAIN | Flags.FULL_SNAPSHOT
+    assert heard.flags == Flags.DRAIN | Flags.FULL_SNAPSHOT
+    assert (heard.epoch, heard.checkpoint_id) == (5, 42)
 
 
 def test_seed_a06_flags_cannot_be_left_out_of_an_announcement() -> None:
     fields = msgspec.json.decode(encode(PREPARE))
-    del fields["flags"]
-    with pytest.raises(PeerError, match="flags"):
+    del fields["barrier"]
+    with pytest.raises(PeerError, match="barrier"):
         decode(msgspec.json.encode(fields))
 
 
@@ -121,7 +132,7 @@ def test_seed_a03_an_ack_always_says_which_attempt_it_answers(field: str) -> Non
 @pytest.mark.parametrize("phase", [Phase.PREPARE, Phase.ABORT])
 def test_seed_a15_no_watermark_is_published_before_the_decision(phase: Phase) -> None:
     with pytest.raises(ValueError, match="cannot carry a watermark"):
-        Announcement(phase, 5, 42, 3, 1, 0, 42, watermark=1)
+        Announcement(phase, Barrier(42, 5).pack(), 3, 1, 42, watermark=1)
     with pytest.raises(PeerError, match="cannot carry a watermark"):
         decode(encode(MESSAGES[1]).replace(b'"commit"', f'"{phase.value}"'.encode()))
 

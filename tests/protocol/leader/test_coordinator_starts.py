@@ -27,17 +27,6 @@ def test_the_first_checkpoint_is_due_at_once_and_the_next_after_the_interval() -
     assert c.tick(1_050) == [PLAIN]
 
 
-def test_a_new_leader_goes_on_with_the_interval_of_the_one_before() -> None:
-    c = make(now_ms=5_000, last_ms=4_500)
-    assert c.tick(5_499) == []
-    assert c.tick(5_500) == [PLAIN]
-
-
-def test_a_leader_before_whose_clock_was_ahead_does_not_put_checkpoints_off() -> None:
-    c = make(now_ms=5_000, last_ms=10**12)
-    assert c.tick(6_000) == [PLAIN]
-
-
 def test_seed_c06_the_interval_is_read() -> None:
     c = make(interval_ms=77)
     c.tick(0)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from cutwater.protocol.base.barrier import Barrier, Flags
 from cutwater.protocol.base.errors import IllegalStep, InvariantBroken, UserError
-from cutwater.protocol.member.aligner import ALIGNER, Aligner, AlignerPhase, Cut, HeldBatch, Outcome
+from cutwater.protocol.member.aligner import ALIGNER, Aligner, AlignerPhase, Cut, Outcome
 
 BARRIER = Barrier(checkpoint_id=70, epoch=7)
 
@@ -193,7 +193,6 @@ def test_an_unknown_input_is_an_error_that_names_the_known_ones_and_changes_noth
     steps: list[Callable[[], object]] = [
         lambda: aligner.on_barrier("z", BARRIER, 1),
         lambda: aligner.on_consumed("z", 1),
-        lambda: aligner.held({"z": []}),
     ]
     for step in steps:
         assert "no input 'z'; its inputs: a, b" in unchanged_by(aligner, UserError, step)
@@ -281,48 +280,12 @@ def test_seed_c02_two_checkpoints_never_mix() -> None:
     assert aligner.cut() is not None
 
 
-def test_seed_c03_what_was_held_comes_out_by_event_time_then_input_then_batch() -> None:
-    heads = {
-        "b": [HeldBatch(3, 50), HeldBatch(4, 10), HeldBatch(5, 50)],
-        "a": [HeldBatch(9, 50), HeldBatch(8, 50)],
-        "c": [HeldBatch(2, 20)],
-    }
-    expected = [("b", 4), ("c", 2), ("a", 8), ("a", 9), ("b", 3), ("b", 5)]
-    names = ["a", "b", "c"]
-    for _ in range(6):
-        random.Random(str(names)).shuffle(names)
-        aligner = align(dict.fromkeys(names, 1))
-        for name in names:
-            aligner.on_barrier(name, BARRIER, 1)
-        released = aligner.held({name: heads[name] for name in names})
-        assert [(name, head.batch) for name, head in released] == expected
-
-
-def test_only_what_stands_behind_a_barrier_is_held() -> None:
-    aligner = align({"a": 1, "b": 1})
-    aligner.on_barrier("a", BARRIER, 2)
-    heads = {"a": [HeldBatch(2, 0), HeldBatch(3, 0)], "b": [HeldBatch(2, 0)]}
-    assert aligner.held(heads) == [("a", HeldBatch(3, 0))]
-
-
-def test_seed_c04_cutting_clears_nothing_that_arrived_after_alignment() -> None:
-    aligner = align({"a": 1, "b": 1})
-    aligner.on_barrier("a", BARRIER, 1)
-    aligner.on_barrier("b", BARRIER, 1)
-    behind = [HeldBatch(2, 20), HeldBatch(3, 30)]
-    before = aligner.held({"a": behind})
-    aligner.cut()
-    assert aligner.held({"a": behind}) == before
-    assert aligner.held({"a": [*behind, HeldBatch(4, 40)]}) == [*before, ("a", HeldBatch(4, 40))]
-
-
 def test_seed_c05_an_aligner_remembers_two_numbers_per_input_however_much_is_held() -> None:
     aligner = align({"a": -1, "b": 0})
     aligner.on_barrier("b", BARRIER, 0)
     for batch in range(1000):
         aligner.on_consumed("a", batch)
         aligner.on_barrier("b", BARRIER, 0)
-        aligner.held({"b": [HeldBatch(b, b) for b in range(1, 20)]})
     containers = [v for v in vars(aligner).values() if hasattr(v, "__len__")]
     assert sorted(map(len, containers)) == [1, 2]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -133,6 +135,24 @@ def histories(draw: st.DrawFn) -> Play:
 
 
 # What is still to be read.
+
+
+def test_seed_c03_what_was_held_comes_out_in_the_order_of_the_log_however_it_became_known() -> None:
+    producer = stage_state(8, barrier(1, 3, at=2))
+    reader = stage_state(0, barrier(1, 3, at=0))
+    batches = list(producer.batches.items())
+    for seed in range(6):
+        random.Random(seed).shuffle(batches)
+        producer.batches = dict(batches)
+        released = Channel(producer, {}).unread(2, readable(OPEN, reader, producer))
+        assert list(released) == [3, 4, 5, 6, 7, 8]
+
+
+def test_seed_c04_a_cut_clears_nothing_that_arrived_after_alignment() -> None:
+    producer = stage_state(5, barrier(1, 3, at=2))
+    assert list(Channel(producer, {}).unread(2, readable(OPEN, READER, producer))) == []
+    cut = stage_state(0, barrier(1, 3, at=0))
+    assert list(Channel(producer, {}).unread(2, readable(OPEN, cut, producer))) == [3, 4, 5]
 
 
 def test_empty_batches_are_not_read() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cutwater.protocol.base.barrier import BadBarrier, Barrier, Flags
+from cutwater.protocol.base.barrier import Barrier, Flags
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.member.injector import BarrierInjector, Counters, PollHandle, Request, Word
 from cutwater.runtime.words import LocalWord
@@ -111,7 +111,7 @@ def test_seed_b04_a_superseded_barrier_is_returned_counted_and_named(injector: B
 
 def test_a_poll_that_cannot_make_a_barrier_claims_nothing(injector: BarrierInjector) -> None:
     injector.trigger(1)
-    with pytest.raises(BadBarrier):
+    with pytest.raises(UserError):
         injector.handle().poll(-1)
     assert injector.handle().poll(1) == Barrier(1, 1)
 

@@ -31,7 +31,16 @@ from cutwater.protocol.base.records import (
     Topology,
     TopologySet,
 )
-from cutwater.protocol.member.journal import KEPT_STORIES, Fate, Journal, apply, fate, is_void, timeline
+from cutwater.protocol.member.journal import (
+    KEPT_STORIES,
+    Fate,
+    Journal,
+    apply,
+    fate,
+    is_void,
+    since_full,
+    timeline,
+)
 from cutwater.protocol.member.publish import CommitPermit, RewindOrder, duties
 from tests.support.driver import (
     Choose,
@@ -300,6 +309,20 @@ def test_a_restore_starts_a_generation_at_its_target_and_voids_what_is_open() ->
 
     assert scribe.commit() == 5
     assert [c.epoch for c in timeline(state)] == [1, 2, 5]
+
+
+def test_the_checkpoints_since_the_last_full_one_are_counted_on_this_timeline() -> None:
+    scribe = led()
+    assert since_full(scribe.state) == 0
+    scribe.commit()
+    assert since_full(scribe.state) == 1
+    scribe.commit(scribe.begin(FULL))
+    assert since_full(scribe.state) == 0
+    scribe.commit()
+    scribe.commit()
+    assert since_full(scribe.state) == 2
+    scribe.restore(1)
+    assert since_full(scribe.state) == 1
 
 
 def test_what_a_restore_resets_is_said_of_its_generation_alone() -> None:

@@ -8,6 +8,7 @@ import pytest
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
+from cutwater.protocol.base.barrier import Barrier
 from cutwater.protocol.base.chain import Sealed
 from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.protocol.base.wire import Ack, Announcement, Phase, RequestKind, decode, encode
@@ -163,7 +164,7 @@ def informed(entries: int = 2) -> Member:
 
 
 def announce(index: int, data: bytes) -> Announcement:
-    return Announcement(Phase.PREPARE, 1, 3, 1, 1, 0, index, entry=msgspec.Raw(data))
+    return Announcement(Phase.PREPARE, Barrier(3, 1).pack(), 1, 1, index, entry=msgspec.Raw(data))
 
 
 def test_an_announced_entry_right_behind_what_is_known_is_as_good_as_read() -> None:

@@ -271,6 +271,8 @@ def test_what_a_reader_had_not_read_of_a_stage_that_is_reset_is_read_after_all()
     """It is in flight in the checkpoint, and it was made before the reset."""
     world = running_world()
     slow_down(world, "c", 2_000)
+    hosts = {name: p.member for p in world.processes for name in p.member.stages}
+    until(world, lambda: hosts["b"].log("b").state.consumed["a"] == hosts["a"].log("a").state.last)
     ask(world, RequestKind.CHECKPOINT, unaligned=True)
     until(world, lambda: world.oracle.epochs == 2 and world.oracle.all_settled())
     target = world.oracle.manifests[2]

@@ -10,7 +10,6 @@ from cutwater.protocol.replay import ReplayPhase, ReplaySession
 from cutwater.protocol.replay.messages import (
     Action,
     Anchor,
-    AnchorAt,
     Done,
     Failed,
     Fetch,
@@ -63,27 +62,32 @@ def test_live_entries_are_kept_aside_and_delivered_at_the_end_if_the_store_has_t
     assert session.on_live(data(LOG, 11, 12), 0) == []
     assert session.on_live(data(LOG, 13, 13), 0) == []
     actions = serve(session, only(Fetch, actions)[0])
-    [ask] = only(AnchorAt, actions)
-    assert ask.index == 13
-    actions = session.on_anchor(ask.request_id, LOG[12].hash, 0)
+    assert only(Done, actions) == [Done(10)]
+    actions = session.retarget(anchor(LOG, 13), 0)
     assert indexes(actions) == [11, 12, 13]
     assert only(Done, actions) == [Done(13)]
+
+
+def test_live_entries_are_kept_also_while_the_new_target_is_looked_up() -> None:
+    session, actions = begin("a", held=LOG[:10])
+    serve(session, only(Fetch, actions)[0])
+    assert session.on_live(data(LOG, 11, 11), 0) == []
+    assert indexes(session.retarget(anchor(LOG, 11), 0)) == [11]
 
 
 def test_live_entries_that_the_store_does_not_have_are_not_delivered() -> None:
     session, actions = begin("a", held=LOG[:10])
     session.on_live(data(FORGED, 11, 12), 0)
     actions = serve(session, only(Fetch, actions)[0])
-    [ask] = only(AnchorAt, actions)
-    actions = session.on_store_failed(ask.request_id, "has no such entry", 0)
-    assert actions == [Done(10)]
+    assert indexes(actions) == list(range(1, 11))
+    assert only(Done, actions) == [Done(10)]
 
 
 def test_forged_live_entries_are_replaced_by_the_journals() -> None:
     session, actions = begin("a", held=LOG[:10])
     session.on_live([*data(FORGED, 11, 12), b"nonsense"], 0)
-    actions = serve(session, only(Fetch, actions)[0])
-    actions = session.on_anchor(only(AnchorAt, actions)[0].request_id, LOG[11].hash, 0)
+    serve(session, only(Fetch, actions)[0])
+    actions = session.retarget(anchor(LOG, 12), 0)
     assert indexes(actions) == []
     around = World(session, LOG)
     around.peers, around.held = {"a": "honest"}, {"a": 100}

@@ -1,14 +1,13 @@
-"""The barrier: what stands in a stream where one epoch ends and the next begins.
+"""The barrier: the marker in a stream between one epoch and the next.
 
-A barrier is its checkpoint id, its epoch and its flags. Two barriers belong to the same checkpoint if
-epoch *and* id are equal; the flags say how the checkpoint is taken, not which one it is.
+A barrier has a checkpoint id, an epoch and flags. Two barriers belong to the same checkpoint if epoch *and*
+id are equal; the flags say how the checkpoint is taken, not which one it is.
 """
 
 from __future__ import annotations
 
 import struct
 from enum import STRICT, IntFlag
-from typing import Any
 
 import msgspec
 
@@ -19,29 +18,24 @@ _U64_MAX = 2**64 - 1
 
 
 class Flags(IntFlag, boundary=STRICT):
-    """How a checkpoint is taken. Bits that have no name here are refused, never carried along."""
+    """How a checkpoint is taken. Unknown bits are refused."""
 
     NONE = 0
     FULL_SNAPSHOT = 1
     """A self-contained copy of all state: a savepoint."""
     DRAIN = 2
-    """Each stage cuts only when it has no more to do, and rests behind this barrier."""
+    """Each stage cuts only when it has processed all its input, and pauses behind this barrier."""
     CANCEL = 4
-    """The checkpoint with this id is called off."""
+    """The checkpoint with this id is cancelled."""
     UNALIGNED = 8
-    """Stages cut at once; what is then under way in the channels belongs to the checkpoint."""
+    """Stages cut at once; the rows then in flight in the channels are part of the checkpoint."""
 
 
 _KNOWN = int(~Flags.NONE)
 
 
-class BadBarrier(UserError, ValueError):
-    """A barrier that cannot be. A `ValueError` too, so that msgspec, when it decodes one, reports it as
-    the sender's fault like any other value that does not fit its type."""
-
-
 class Barrier(msgspec.Struct, frozen=True):
-    """One barrier. Raises `BadBarrier` if id or epoch does not fit 64 bits, or if a flag is unknown."""
+    """One barrier. Raises `UserError` if id or epoch does not fit 64 bits, or if a flag is unknown."""
 
     checkpoint_id: int
     epoch: int
@@ -51,10 +45,10 @@ class Barrier(msgspec.Struct, frozen=True):
         for field, most in (("checkpoint_id", _U64_MAX), ("epoch", _U64_MAX), ("flags", _KNOWN)):
             value = getattr(self, field)
             if not 0 <= value <= most:
-                raise BadBarrier(f"a barrier's {field} must lie between 0 and {most}, and {value} does not")
+                raise UserError(f"a barrier's {field} must lie between 0 and {most}, not {value}")
 
     def same_checkpoint(self, other: Barrier) -> bool:
-        """Whether both belong to one checkpoint."""
+        """Whether both belong to the same checkpoint."""
         return self.epoch == other.epoch and self.checkpoint_id == other.checkpoint_id
 
     def pack(self) -> bytes:
@@ -63,7 +57,7 @@ class Barrier(msgspec.Struct, frozen=True):
 
     @classmethod
     def unpack(cls, data: bytes) -> Barrier:
-        """The barrier that these bytes are. Raises `PeerError` on a wrong length or unknown flags."""
+        """Decodes 24 bytes. Raises `PeerError` on a wrong length or unknown flags."""
         if len(data) != _PACKED.size:
             raise PeerError(f"a packed barrier has {_PACKED.size} bytes, not {len(data)}; it is ignored")
         checkpoint_id, epoch, bits = _PACKED.unpack(data)
@@ -71,33 +65,11 @@ class Barrier(msgspec.Struct, frozen=True):
 
 
 def known_flags(bits: int) -> Flags:
-    """The flags that `bits` stand for. Raises `PeerError` if any of them is unknown."""
-    # The range is looked at first because an enum reads a negative number as "all flags but".
+    """Converts bits to flags. Raises `PeerError` if any bit is unknown."""
+    # The range is checked first because an enum reads a negative number as "all flags except".
     if not 0 <= bits <= _KNOWN:
         raise PeerError(
             f"unknown barrier flags {bits:#x} (known: {_KNOWN:#x}); "
             "do all members run the same version of Cutwater?"
         )
     return Flags(bits)
-
-
-class EventMessage(msgspec.Struct, frozen=True, tag="event"):
-    """Data. What it is, is the channel's business; nothing here looks inside."""
-
-    payload: Any
-
-
-class WatermarkMessage(msgspec.Struct, frozen=True, tag="watermark"):
-    """The producer's event time has reached `ms`."""
-
-    ms: int
-
-
-class BarrierMessage(msgspec.Struct, frozen=True, tag="barrier"):
-    """Everything before this belongs to the barrier's epoch, nothing behind it does."""
-
-    barrier: Barrier
-
-
-StreamMessage = EventMessage | WatermarkMessage | BarrierMessage
-"""What a channel carries, in order."""

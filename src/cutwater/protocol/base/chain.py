@@ -1,9 +1,9 @@
-"""The form of one log entry on disk and on the wire, and the hash chain that joins entries.
+"""The format of a log entry, in the store and on the wire, and the hash chain that links entries.
 
 Both kinds of log (the journal, and one log per stage and generation) have the same envelope. An entry
-names its own place, the hash of the entry before it, and the place of the newest SNAPSHOT at or before
-it. That last field is what lets a writer or a reader that slept find out that its place was compacted
-away (see `log.py`).
+contains its own index, the hash of the entry before it, and the index of the newest SNAPSHOT at or before
+it. From that last field, a writer or reader that was suspended learns that its index was compacted away (see
+`log.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cutwater.protocol.base.errors import PeerError
 B = TypeVar("B")
 
 GENESIS = "0" * 64
-"""What the first entry of a log names as the hash of its predecessor."""
+"""The `prev` hash of the first entry of a log."""
 
 
 # `gc=False`: entries are frozen trees and cannot be part of a cycle. A process may hold a million of them,
@@ -28,9 +28,9 @@ GENESIS = "0" * 64
 class Entry(msgspec.Struct, Generic[B], frozen=True, gc=False):
     """One entry of a log.
 
-    `index` is its place, from 1. `prev` is the hash of the bytes at the place before. `snapshot` is the
-    place of the newest SNAPSHOT up to and including this entry, 0 if there is none. `nonce` is unique to
-    the attempt to write it, so a writer can recognise its own entry after an error.
+    `index` counts from 1. `prev` is the hash of the bytes of the entry before. `snapshot` is the index of the
+    newest SNAPSHOT up to and including this entry, 0 if there is none. `nonce` is unique per attempt to write
+    the entry, so that a writer recognizes its own entry after an error.
     """
 
     index: int
@@ -41,7 +41,7 @@ class Entry(msgspec.Struct, Generic[B], frozen=True, gc=False):
 
 
 class Sealed(msgspec.Struct, Generic[B], frozen=True, gc=False):
-    """An entry together with its exact bytes and their hash; the chain is over the bytes."""
+    """An entry with its exact bytes and their hash. The chain is computed over the bytes."""
 
     entry: Entry[B]
     data: bytes
@@ -49,12 +49,12 @@ class Sealed(msgspec.Struct, Generic[B], frozen=True, gc=False):
 
 
 def digest(data: bytes) -> str:
-    """The hash that the chain and manifests use."""
+    """The hash used by the chain and by manifests."""
     return hashlib.sha256(data).hexdigest()
 
 
-# Every control object is a JSON object whose last field is the checksum of all before it: damage is seen when the
-# object is read, whoever reads it. Objects that were written before there were checksums have none.
+# Every control object is a JSON object whose last field is the checksum of everything before it, so every reader
+# detects damage. Objects written by versions without checksums have none.
 
 _FIELD = b',"sum":"'
 _END = b'"}'
@@ -62,16 +62,16 @@ _HEX = frozenset(b"0123456789abcdef")
 
 
 def with_checksum(data: bytes) -> bytes:
-    """A JSON object with its own checksum in it."""
+    """Adds the checksum field to a JSON object."""
     return data[:-1] + _FIELD + digest(data).encode() + _END
 
 
 def check(data: bytes) -> None:
-    """Raises `PeerError` if a JSON object is not what its own checksum says."""
-    data = data.rstrip()  # an editor may have ended its line
+    """Raises `PeerError` if a JSON object does not match its checksum."""
+    data = data.rstrip()  # an editor may have added a newline
     field, checksum, end = data[-74:-66], data[-66:-2], data[-2:]
     if end != _END:
-        return  # it has none, or is no JSON object any more, as whoever decodes it will see
+        return  # no checksum, or not a JSON object, which fails on decoding
     if field == _FIELD:
         if digest(data[:-74] + b"}").encode() != checksum:
             raise PeerError("its checksum differs")
@@ -92,7 +92,7 @@ class Codec(Generic[B]):
         return Sealed(entry, data, digest(data))
 
     def open(self, data: bytes) -> Sealed[B]:
-        """The entry that these bytes are. Raises `PeerError` if they are none; nothing else happens."""
+        """Decodes an entry. Raises `PeerError` if the bytes are not an entry, and no other error."""
         try:
             check(data)
             return Sealed(self._decode(data), data, digest(data))
@@ -101,7 +101,7 @@ class Codec(Generic[B]):
 
 
 def follows(before: Sealed[B] | None, after: Sealed[B]) -> bool:
-    """Whether `after` may stand right behind `before` (`None`: at the very start of the log)."""
+    """Whether `after` is the direct successor of `before` (`None`: the first entry of the log)."""
     if before is None:
         return after.entry.index == 1 and after.entry.prev == GENESIS
     return after.entry.index == before.entry.index + 1 and after.entry.prev == before.hash

@@ -1,4 +1,4 @@
-"""Durations as people write them: `5s`, `100ms`, `2 minutes`, `1.5h`; and as they read them."""
+"""Parsing and formatting durations: `5s`, `100ms`, `2 minutes`, `1.5h`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)?\s*")
 
 
 def seconds(text: str | float, what: str = "duration") -> float:
-    """A duration in seconds; a bare number is seconds. Raises `UserError` if it is none."""
+    """Parses a duration to seconds; a bare number is seconds. Raises `UserError` if it is not a duration."""
     if isinstance(text, int | float):
         value = float(text)
     else:
         found = _DURATION.fullmatch(text)
         unit = _UNITS.get((found[2] or "s").lower()) if found else None
         if found is None or unit is None:
-            raise UserError(f"{what} '{text}' is no duration; write for instance 500ms, 5s, 2m or 1h")
+            raise UserError(f"{what} '{text}' is not a duration; write for example 500ms, 5s, 2m or 1h")
         value = float(found[1]) * unit
     if value < 0:
         raise UserError(f"{what} is {text}; it cannot be negative")
@@ -30,7 +30,7 @@ def seconds(text: str | float, what: str = "duration") -> float:
 
 
 def readable(span_s: float) -> str:
-    """A duration as one reads it: `0.34 s`, `12 s`, `4 min 10 s`, `3 h 5 min`."""
+    """Formats a duration: `0.34 s`, `12 s`, `4 min 10 s`, `3 h 5 min`."""
     if span_s < 1:
         return f"{span_s:.2f} s"
     if span_s < 10:

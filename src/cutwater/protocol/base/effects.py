@@ -1,20 +1,20 @@
-"""What the protocol asks of the shell around it.
+"""The effects that the protocol asks the shell to perform.
 
-Every procedure in this package that needs the outside world is a generator. It *yields* one of the
-effects below and is resumed with the answer; it never does anything itself. The running system drives
-these generators with real storage, tables and sockets, the simulator with modelled ones, and neither
-can tell them what happened in between: a crash is a generator that is never resumed.
+Every procedure in this package that needs I/O is a generator. It *yields* one of the effects below and is
+resumed with the answer; it performs no I/O itself. The running system drives these generators with real
+storage, tables and sockets, the simulator with modelled ones. A crash is a generator that is never resumed.
 
 An effect that reaches storage, tables or Spark is an `Operation`, typed by its answer. A procedure performs it
 with `yield from ask(...)` or `yield from insist(...)`, so that the type checker knows the answer. An operation carries
-all that is needed to perform it (`performer.py`). `Sleep`, `Wait` and `Send` answer nothing and are simply yielded.
+everything needed to perform it (`performer.py`). `Sleep`, `Wait` and `Send` have no answer and are simply yielded.
 
 The shell's duties
 1. Perform effects of one generator in order, one at a time, and resume with the answer named below.
-2. An error is `FAILED`, never an exception. It says nothing: the write may have happened, or may yet.
+2. Answer an error with `FAILED`, never an exception. The outcome is then unknown: the write may have happened, or
+   may still happen.
 3. `Create` is put-if-absent, atomic per name, and durable when it answers `CREATED`.
 4. A `Read` or `List` that starts after a `Create` or `Delete` answered reflects it.
-5. Before each resumption, set the process's time; nothing in here looks at a clock.
+5. Before each resumption, set the process's time; nothing in this package reads a clock.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ R = TypeVar("R")
 
 
 class Answer(Enum):
-    """What a store says about a write."""
+    """The store's answer to a write."""
 
     CREATED = "created"
     EXISTS = "exists"
@@ -53,7 +53,7 @@ Failed = Literal[Answer.FAILED]
 
 
 class Operation(msgspec.Struct, Generic[A], frozen=True):
-    """An effect on storage, tables or Spark. It is answered with an `A`, or with `FAILED`."""
+    """An effect on storage, tables or Spark. The answer is an `A` or `FAILED`."""
 
 
 class TableOperation(Operation[A], Generic[A], frozen=True):
@@ -73,14 +73,14 @@ class Create(Operation[Created], frozen=True):
 
 
 class Read(Operation[bytes | None], frozen=True):
-    """Answers the object's bytes, `None` if there is none, or `FAILED`."""
+    """Answers the object's bytes, `None` if it does not exist, or `FAILED`."""
 
     name: str
 
 
 class ReadMany(Operation[list[bytes | None]], frozen=True):
-    """Reads several objects, side by side where the store allows it. Answers a list of what `Read` would
-    answer for each, in the order of the names, or `FAILED`."""
+    """Reads several objects, in parallel where the store allows it. Answers a list of the answers to each `Read`, in
+    the order of the names, or `FAILED`."""
 
     names: tuple[str, ...]
 
@@ -93,30 +93,30 @@ class List(Operation[list[str]], frozen=True):
 
 
 class ListMany(Operation[list[list[str]]], frozen=True):
-    """Lists several places, side by side where the store allows it; each is a `prefix` and an `after`.
-    Answers a list of what `List` would answer for each, in that order, or `FAILED`."""
+    """Lists several prefixes, in parallel where the store allows it; each place is a `prefix` and an `after`.
+    Answers a list of the answers to each `List`, in that order, or `FAILED`."""
 
     places: tuple[tuple[str, str], ...]
 
 
 class Delete(Operation[Done], frozen=True):
-    """Removes objects, in any order. Answers `DONE` (also for those that were not there), or `FAILED` if
-    some may be left."""
+    """Deletes objects, in any order. Answers `DONE` (also if some did not exist), or `FAILED` if some may
+    remain."""
 
     names: tuple[str, ...]
 
 
 class Copy(Operation[Done | None], frozen=True):
-    """Copies an object that never changes; a copy that is there already is fine. Answers `DONE`, `None` if
-    there is nothing to copy, or `FAILED`. The copy is durable once its `Checksum` was answered."""
+    """Copies an immutable object; an existing copy is kept. Answers `DONE`, `None` if the source does not exist,
+    or `FAILED`. The copy is durable once its `Checksum` was answered."""
 
     source: str
     target: str
 
 
 class Checksum(Operation[list[str | None]], frozen=True):
-    """Makes objects durable, whoever wrote them. Answers a list of their checksums, `None` for one that is
-    not there; or `FAILED`."""
+    """Makes objects durable, whoever wrote them. Answers a list of their checksums, `None` for a missing one; or
+    `FAILED`."""
 
     names: tuple[str, ...]
 
@@ -125,19 +125,19 @@ class Checksum(Operation[list[str | None]], frozen=True):
 
 
 class Sleep(msgspec.Struct, frozen=True):
-    """Resumes after `ms`; answers nothing."""
+    """Resumes after `ms`. No answer."""
 
     ms: int
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Resumes when the actor is poked, or after `ms`; answers nothing."""
+    """Resumes when the actor is woken, or after `ms`. No answer."""
 
     ms: int
 
 
 class Send(msgspec.Struct, frozen=True):
-    """Hands a message to another member, or to all if `to` is `None`. It may be lost. Answers nothing."""
+    """Sends a message to another member, or to all if `to` is `None`. It may be lost. No answer."""
 
     to: str | None
     message: WireMessage | ReplayMessage
@@ -147,8 +147,8 @@ class Send(msgspec.Struct, frozen=True):
 
 
 class TableHead(msgspec.Struct, frozen=True):
-    """What a table says of itself: its version, and the version of Cutwater's transaction in it. A `forgetful`
-    table has none, and its history does not go back far enough to say that there never was one."""
+    """The state of a table: its version, and Cutwater's transaction in it. A `forgetful` table has none, and its
+    history does not go back far enough to tell whether it ever had one."""
 
     version: int
     transaction: int
@@ -160,15 +160,15 @@ class ReadTable(TableOperation[TableHead], frozen=True):
 
 
 class FindTableVersion(TableOperation[int | None], frozen=True):
-    """Answers the table version that carries the highest transaction up to this one, `None` if the table
-    cannot go back to it (its history or its files are gone), or `FAILED`."""
+    """Answers the table version with the highest transaction up to this one, `None` if the table cannot go back to
+    it (its history or its files are gone), or `FAILED`."""
 
     transaction: int
 
 
 class TableHistory(msgspec.Struct, frozen=True):
-    """What a table's log says of one of its versions: Cutwater's transaction in it (0: none yet), how many files the
-    commit of that transaction added, and what others did to the table since then, in words."""
+    """The log entry of one table version: Cutwater's transaction in it (0: none yet), the number of files added by the
+    commit of that transaction, and a description of changes by others since then."""
 
     transaction: int
     files: int = 0
@@ -193,8 +193,8 @@ class PublishTable(TableOperation[int | None], frozen=True):
 
 
 class RewindTable(TableOperation[int | None], frozen=True):
-    """Makes the table's rows those of `to_version` again, in one commit; answers as `PublishTable`. Only with
-    `force` this undoes what others did to the table since."""
+    """Resets the table's rows to those of `to_version`, in one commit; answers as `PublishTable`. Changes made by
+    others since are undone only with `force`."""
 
     expected_version: int
     transaction: int
@@ -230,8 +230,8 @@ class MakeFolder(Operation[Done], frozen=True):
 
 
 class StartQuery(Operation[None], frozen=True):
-    """Starts the stage's query in that folder. It goes on behind `consumed`, the last batch of each input that the
-    stage has read. Answers nothing, or `FAILED`."""
+    """Starts the stage's query in that folder. It continues after `consumed`, the last batch of each input that the
+    stage has read. Answers `None`, or `FAILED`."""
 
     stage: str
     generation: int
@@ -274,8 +274,8 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 class FindStored(Operation[tuple[list[Stored], list[Stored]]], frozen=True):
-    """Answers what lies below a stage's folder in a generation: a list of channel files and one of state
-    files, or `FAILED`. `incarnation` is the one that runs."""
+    """Answers the objects below a stage's folder in a generation: a list of channel files and one of state files, or
+    `FAILED`. `incarnation` is the running one."""
 
     stage: str
     generation: int
@@ -286,7 +286,7 @@ StoreEffect = Create | Read | ReadMany | List | ListMany | Delete | Copy | Check
 TableEffect = ReadTable | FindTableVersion | ReadTableHistory | PublishTable | RewindTable
 SparkEffect = ListFolders | MakeFolder | StartQuery | ReadPrepared | FindState | FindStored
 AnyOperation = StoreEffect | TableEffect | SparkEffect
-"""Every operation that there is, so that the type checker finds a place that does not handle one."""
+"""All operations, so that the type checker finds places that do not handle one."""
 
 Effect = AnyOperation | Sleep | Wait | Send
 Procedure = Generator[Effect, Any, R]
@@ -297,18 +297,18 @@ RETRY_MAX_MS = 640
 
 
 def backoff_ms(attempt: int) -> int:
-    """How long to wait before try `attempt` + 1; doubles from 20 ms to 640 ms."""
+    """The delay before try `attempt` + 1; doubles from 20 ms to 640 ms."""
     return min(RETRY_MS << min(attempt, 5), RETRY_MAX_MS)
 
 
 def ask(operation: Operation[A]) -> Procedure[A | Failed]:
-    """Performs an operation once; its answer, or `FAILED`."""
+    """Performs an operation once; returns its answer, or `FAILED`."""
     answer: A | Failed = yield cast(AnyOperation, operation)
     return answer
 
 
 def insist(operation: Operation[A]) -> Procedure[A]:
-    """Performs an operation that may be repeated safely until it does not fail; its answer."""
+    """Repeats an idempotent operation until it does not fail; returns its answer."""
     attempt = 0
     while True:
         answer: A | Failed = yield cast(AnyOperation, operation)
@@ -319,9 +319,10 @@ def insist(operation: Operation[A]) -> Procedure[A]:
 
 
 def put(name: str, data: bytes) -> Procedure[bool]:
-    """Makes sure that `name` holds `data`; `False` if it holds something else already.
+    """Ensures that `name` holds `data`; returns `False` if it already holds something else.
 
-    An error says nothing and "exists" may be our own earlier write, so both are settled by reading back.
+    After an error the outcome is unknown, and "exists" may be our own earlier write, so both are resolved by
+    reading back.
     """
     attempt = 0
     while (yield from ask(Create(name, data))) is not CREATED:

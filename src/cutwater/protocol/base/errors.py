@@ -1,4 +1,4 @@
-"""Errors, split by whose fault it is. Each says what happened, to what, and what to do next."""
+"""Error types, by who caused the error. Each message says what happened, to what, and what to do next."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ LISTED = 5
 
 
 def listed(things: Sequence[str]) -> str:
-    """The first of them, and how many more there are."""
+    """The first few items, and the number of the others."""
     more = f"; and {len(things) - LISTED} more" if len(things) > LISTED else ""
     return "; ".join(things[:LISTED]) + more
 
 
 class CutwaterError(Exception):
-    """The base of every error that Cutwater raises on purpose."""
+    """Base class of all errors that Cutwater raises."""
 
 
 class UserError(CutwaterError):
-    """The caller asked for something that cannot be; the message says what to ask for instead."""
+    """The caller asked for something impossible; the message says what to do instead."""
 
 
 class GraphChanged(UserError):
-    """The journal has another graph than the one this member was started with."""
+    """The graph in the journal differs from the one this member was started with."""
 
 
 class PeerError(CutwaterError):
-    """Another member sent something that cannot be believed or understood. It changed nothing here."""
+    """Another member sent something invalid. It was ignored."""
 
 
 class StoreError(CutwaterError):
-    """The store holds, or fails to hold, something that it must not."""
+    """An object in the store is missing, damaged or unexpected."""
 
 
 class IllegalStep(CutwaterError):
-    """A state machine was asked for a step that its table does not have. The machine did not change."""
+    """A state machine was asked for a step that its table does not have. Its state is unchanged."""
 
 
 class InvariantBroken(CutwaterError):
-    """Something that must always hold does not. This is a bug in Cutwater, never in a pipeline."""
+    """An invariant does not hold. This is a bug in Cutwater, never in a pipeline."""

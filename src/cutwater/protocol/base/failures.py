@@ -1,6 +1,6 @@
-"""Why a checkpoint or a request came to nothing: a closed list, each with what to do about it.
+"""Why a checkpoint or a request failed: a closed list of reasons, each with advice.
 
-The journal keeps reasons, so none is ever renamed or given another meaning.
+Reasons are stored in the journal, so none is ever renamed or given another meaning.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from enum import Enum
 class FailureReason(Enum):
     """One reason.
 
-    `started` says whether a checkpoint had begun, so that an epoch was used up. `counts` says whether it
-    counts towards the tolerated failures: only what is wrong with the pipeline does, never what somebody
-    asked for. `advice` is the sentence for the user.
+    `started`: whether a checkpoint had begun, so that an epoch number was used. `counts`: whether it counts as
+    one of the tolerated failures; only failures of the pipeline do, never requests of users. `advice` is shown
+    to the user.
     """
 
     started: bool
@@ -81,7 +81,7 @@ class FailureReason(Enum):
         "Nothing to do: the next checkpoint is taken of the pipeline's new graph.",
     )
 
-    # Nothing had begun.
+    # No checkpoint had begun.
     ALREADY_IN_PROGRESS = (
         "already_in_progress",
         False,

@@ -1,21 +1,21 @@
 """Appending to a log, following it, and compacting it: the same three procedures for every log.
 
-Theory of operation. A log is objects named by index, each created by put-if-absent. Whoever creates
-index i has decided what stands there. Three things make that less simple than it sounds.
+Theory of operation. A log is a set of objects named by index, each created by put-if-absent. The writer that
+creates index i has decided that entry. Three things make this harder than it sounds.
 
 *An error is not an answer.* A write that failed may have happened, or may happen later. So a writer
-reads the place back and compares bytes (they hold a nonce); while the place is empty it puts the *same*
-bytes there again. It never moves on before it knows whose entry stands there.
+reads the index back and compares bytes (they contain a nonce); while there is no entry it writes the *same*
+bytes again. It never continues before it knows whose entry is there.
 
-*Compaction must not reopen a place.* When a SNAPSHOT stands at K, places below K are deleted, and a
-writer that slept, or a write that was under way all the time, can then create index N < K once more.
-Every entry names the newest snapshot at or before it, so whoever touches N, writer or *reader*, looks
-at the highest entry after N: if its snapshot lies beyond N, what stands at N means nothing.
+*Compaction must not reopen an index.* When there is a SNAPSHOT at K, the entries below K are deleted, and a
+suspended writer, or a write that was still in flight, can then create index N < K again. Every entry
+contains the index of the newest snapshot at or before it, so every writer and *reader* of N looks at the
+highest entry after N: if its snapshot is beyond N, the entry at N is void.
 (The reader needs this as much as the writer: a late write at N has a correct `prev` for a reader that
-stopped at N - 1, and no writer may be left to take it back.)
+stopped at N - 1, and there may be no writer left to undo it.)
 
-*Two writers.* The loser learns who won by reading the place, and its view now has that entry. What it
-does about that is its own rule (a former leader stops; a fenced incarnation stops).
+*Two writers.* The loser reads the index and adds the winner's entry to its view. What it does then is up to
+the caller (a former leader stops; a fenced incarnation stops).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ MEND = "run `cutwater verify` to see what else is, then restore the store from a
 """What to do about a damaged log."""
 
 MAX_READ = 500
-"""Entries that are asked for at once."""
+"""The maximum number of entries per read."""
 
 
 class AppendPhase(Enum):
@@ -81,10 +81,10 @@ APPEND = Table(
 
 
 class LogView(Generic[B]):
-    """What one process knows of one log: its entries from the newest snapshot it has seen, in order.
+    """One process's view of one log: the entries from the newest snapshot it has seen, in order.
 
-    `on_entry(sealed, jumped)` is called for each entry as it becomes known; `jumped` says that the entries
-    before it are not known, so what was derived from them must be replaced (it is a SNAPSHOT then).
+    `on_entry(sealed, jumped)` is called for each new entry; `jumped` means that entries before it were
+    skipped, so the state derived from them must be replaced (the entry is then a SNAPSHOT).
     """
 
     def __init__(
@@ -100,16 +100,16 @@ class LogView(Generic[B]):
         self.on_entry = on_entry
         self.entries: list[Sealed[B]] = []
         self.last = 0
-        """The index of the last entry known, 0 if none is."""
+        """The index of the last known entry, 0 if there is none."""
 
     @property
     def snapshot(self) -> int:
-        """The index of the newest SNAPSHOT known, 0 if there is none."""
+        """The index of the newest known SNAPSHOT, 0 if there is none."""
         return self.entries[-1].entry.snapshot if self.entries else 0
 
     def push(self, sealed: Sealed[B]) -> None:
-        """Takes the next entry. One that is already known is passed over; one that does not follow raises
-        `StoreError` and changes nothing."""
+        """Adds the next entry. A known entry is ignored; an entry that does not follow raises `StoreError` and changes
+        nothing."""
         if sealed.entry.index <= self.last:
             return
         before = self.entries[-1] if self.entries else None
@@ -125,20 +125,20 @@ class LogView(Generic[B]):
         self.on_entry(sealed, False)
 
     def jump(self, sealed: Sealed[B]) -> None:
-        """Goes to a SNAPSHOT beyond what is known."""
+        """Skips to a SNAPSHOT beyond the last known entry."""
         if sealed.entry.index > self.last:
             self.entries = [sealed]
             self.last = sealed.entry.index
             self.on_entry(sealed, True)
 
     def seal(self, body: B, nonce: str, *, snapshot: bool = False) -> Sealed[B]:
-        """The entry that `body` would be at the next place."""
+        """The next entry of the log, with this body."""
         index = self.last + 1
         prev = self.entries[-1].hash if self.entries else GENESIS
         return self.codec.seal(Entry(index, prev, index if snapshot else self.snapshot, nonce, body))
 
     def open(self, name: str, data: bytes) -> Sealed[B]:
-        """The entry in object `name`; raises `StoreError` if it is damaged or names another place."""
+        """Decodes the entry in object `name`; raises `StoreError` if it is damaged or has another index."""
         try:
             sealed = self.codec.open(data)
         except PeerError as error:
@@ -152,10 +152,10 @@ class LogView(Generic[B]):
 
 
 def append(view: LogView[B], sealed: Sealed[B]) -> Procedure[AppendPhase]:
-    """Puts `sealed` at its place and finds out whose entry stands there: rule 1.
+    """Writes `sealed` at its index and determines whose entry is there: rule 1.
 
-    Returns `MINE` (it is in the log, and in `view`), `TAKEN` (another's entry is, and in `view`) or `VOID`
-    (the place is below a snapshot; follow the log to learn more). Does not return before that is known.
+    Returns `MINE` (it is in the log, and in `view`), `TAKEN` (another writer's entry is, and is in `view`) or
+    `VOID` (the index is below a snapshot; follow the log to learn more). Does not return before that is known.
     """
     index, name = sealed.entry.index, entry_name(view.prefix, sealed.entry.index)
     phase = APPEND.start
@@ -185,21 +185,21 @@ def append(view: LogView[B], sealed: Sealed[B]) -> Procedure[AppendPhase]:
 
 
 def newest_snapshot(view: LogView[B], index: int) -> Procedure[int]:
-    """The place of the newest SNAPSHOT as the highest entry beyond `index` tells it; 0 if there is none."""
+    """The index of the newest SNAPSHOT, according to the highest entry beyond `index`; 0 if there is none."""
     while True:
         names = yield from entries_after(view, index)
         if not names:
             return 0
         data = yield from insist(Read(names[-1]))
-        if data is not None:  # else it was compacted away between the two: a newer one stands higher
+        if data is not None:  # else it was compacted away in between, and there is a newer one
             return view.open(names[-1], data).entry.snapshot
 
 
 def follow(view: LogView[B], heard: int = 0) -> Procedure[int]:
-    """Reads on from what is known to the end of the log; returns how many entries were new to the view.
+    """Reads from the last known entry to the end of the log; returns the number of entries added to the view.
 
-    What was read is believed only after a look at the highest entry, taken *after* the reading. `heard` is
-    the index of an entry that others say is there; up to it no look is needed to know what to read.
+    Entries are trusted only after a check of the highest entry, made *after* reading them. `heard` is an index
+    that others have reported; no listing is needed to know what to read up to it.
     """
     before = view.last
     lost = 0
@@ -228,8 +228,8 @@ def follow(view: LogView[B], heard: int = 0) -> Procedure[int]:
                         f"{entry_name(view.prefix, lost)} is missing, the snapshot that {names[-1]} builds "
                         f"on; {MEND}"
                     )
-                lost = highest.entry.snapshot  # unless a newer one has replaced it: look again
-        elif view.last == start:  # else another procedure of this process has read on meanwhile
+                lost = highest.entry.snapshot  # unless a newer one has replaced it: check again
+        elif view.last == start:  # else another procedure of this process has read further
             if not fresh and names[0] != entry_name(view.prefix, start + 1):
                 raise StoreError(
                     f"{entry_name(view.prefix, start + 1)} is missing, but {names[0]} is there: an entry of "
@@ -242,13 +242,13 @@ def follow(view: LogView[B], heard: int = 0) -> Procedure[int]:
 
 
 def entries_after(view: LogView[B], index: int) -> Procedure[list[str]]:
-    """The names of the entries behind `index` that the store has, sorted."""
+    """The names of the entries after `index` in the store, sorted."""
     names = yield from insist(List(view.prefix, entry_name(view.prefix, index)))
     return [name for name in names if entry_of(view.prefix, name) is not None]
 
 
 def next_names(view: LogView[B], start: int, names: list[str]) -> list[str]:
-    """The names right behind `start` among `names`, without a gap, but no more than a few hundred."""
+    """The names of the entries directly after `start` among `names`, without a gap, at most `MAX_READ`."""
     wanted: list[str] = []
     for name in names[:MAX_READ]:
         if name != entry_name(view.prefix, start + 1 + len(wanted)):
@@ -258,15 +258,15 @@ def next_names(view: LogView[B], start: int, names: list[str]) -> list[str]:
 
 
 def read_on(view: LogView[B], start: int, names: list[str]) -> Procedure[list[Sealed[B]]]:
-    """The entries right behind `start`, without a gap, as far as `names` go; they are read side by side,
-    because a log may be long and a store far away."""
+    """The entries directly after `start`, without a gap, as far as `names` go. They are read in parallel, because a
+    log may be long and a store distant."""
     wanted = next_names(view, start, names)
     found = (yield from insist(ReadMany(tuple(wanted)))) if wanted else []
     return open_all(view, wanted, found)
 
 
 def open_all(view: LogView[B], names: list[str], found: list[bytes | None]) -> list[Sealed[B]]:
-    """The entries in these objects, up to the first that is not there."""
+    """Decodes the entries in these objects, up to the first missing one."""
     fresh: list[Sealed[B]] = []
     for name, data in zip(names, found, strict=True):
         if data is None:
@@ -276,7 +276,7 @@ def open_all(view: LogView[B], names: list[str], found: list[bytes | None]) -> l
 
 
 def _jump(view: LogView[B], index: int) -> Procedure[bool]:
-    """Goes to the snapshot at `index`; `False` if it is not there."""
+    """Skips to the snapshot at `index`; `False` if it does not exist."""
     name = entry_name(view.prefix, index)
     data = yield from insist(Read(name))
     if data is not None:
@@ -285,7 +285,7 @@ def _jump(view: LogView[B], index: int) -> Procedure[bool]:
 
 
 def compact(view: LogView[B], body: B, nonce: str) -> Procedure[AppendPhase]:
-    """Appends `body`, a SNAPSHOT of all that the log says, and deletes what stands before it."""
+    """Appends `body`, a SNAPSHOT of the log, and deletes the entries before it."""
     phase = yield from append(view, view.seal(body, nonce, snapshot=True))
     if phase is AppendPhase.MINE:
         yield from trim(view)

@@ -1,5 +1,5 @@
-"""Following many logs at once: before a decision a leader reads the logs of all stages that it does not know up to
-their barriers, and asking the store for one after the other would take as many times as long."""
+"""Following many logs in parallel: before a decision, a leader reads the logs of all stages up to their barriers, and
+reading one after the other would take too long."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ B = TypeVar("B")
 
 
 def follow_all(views: Sequence[LogView[B]]) -> Procedure[None]:
-    """Does what `follow` does with each of them. What is not plain, entries behind the ones known and no
-    snapshot among them, is left to `follow` itself."""
+    """Does the same as `follow` for each view. Anything but the simple case (new entries, and no new snapshot) is left
+    to `follow` itself."""
     if not views:
         return
     starts = [view.last for view in views]

@@ -1,8 +1,8 @@
-"""The names of all objects in a store: every one is built here and parsed here, and nowhere else.
+"""The names of all objects in a store. They are built and parsed only here.
 
 Each `..._name` function builds the name of one object, each `..._prefix` function the start of a group of names, and each
 `..._of` function parses. Parsing is strict: it returns `None` for every name that the matching builder does not build,
-because people and tools put files of their own into stores, and those must be left alone.
+because people and tools put other files into stores, and those must not be touched.
 
     journal/<index>.json                                        the leader's log
     stages/<stage>/<generation>/log/<index>.json                a stage's log
@@ -55,7 +55,7 @@ PREFIXES = (
     STATUS_PREFIX,
     EXPLAIN_PREFIX,
 )
-"""What the names of all objects begin with."""
+"""The prefixes of all object names."""
 
 _NUMBER = "(0|[1-9][0-9]*)"
 _PADDED = "([0-9]{12}|[1-9][0-9]{12,})"
@@ -68,7 +68,7 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 
 def top_folder(name: str) -> str:
-    """The first part of a name, which says what kind of object it is."""
+    """The first part of a name: the kind of object."""
     return name.partition("/")[0]
 
 
@@ -125,11 +125,11 @@ def log_prefix_of(name: str) -> str | None:
     return stage_log_prefix(entry.stage, entry.generation) if entry is not None else None
 
 
-# --- what a stage has written -------------------------------------------------------------------------
+# --- objects of a stage -------------------------------------------------------------------------------
 
 
 class StageObject(msgspec.Struct, frozen=True):
-    """Any object of a stage: in which generation, and its name below that generation's folder."""
+    """Any object of a stage: its generation, and its name below that generation's folder."""
 
     stage: str
     generation: int
@@ -159,7 +159,7 @@ def generation_of(name: str) -> int | None:
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """One try at a batch. The nonce keeps its output apart from that of all other tries."""
+    """One attempt at a batch. The nonce separates its output from that of all other attempts."""
 
     incarnation: int
     batch: int
@@ -204,13 +204,13 @@ def channel_file_of(name: str) -> ChannelFile | None:
 
 
 def incarnation_url(url: str) -> str:
-    """What the URLs of all channel files have in common that the incarnation of this one has written."""
+    """The common prefix of the URLs of all channel files written by the incarnation that wrote this one."""
     folder, attempt, _ = url.rsplit("/", 2)
     return f"{folder}/{attempt.partition('-')[0]}"
 
 
 class StagedAttempt(msgspec.Struct, frozen=True):
-    """An attempt as sinks call it: they keep the output of all generations side by side."""
+    """An attempt as sinks name it: with its generation, because they store the output of all generations together."""
 
     generation: int
     attempt: Attempt
@@ -254,7 +254,7 @@ def spark_file_of(name: str) -> SparkFile | None:
     return SparkFile(match[1], int(match[2]), int(match[3]), match[4]) if match else None
 
 
-# Names in such a folder. Spark's state files have names of Spark's own making, which `spark/checkpoint/` reads.
+# Names in such a folder. The names of Spark's state files are parsed in `spark/checkpoint/`.
 
 BASE = "cutwater/base.json"
 COMPLETE = "cutwater/complete"
@@ -292,7 +292,7 @@ def batch_file_of(file: str) -> BatchFile | None:
 
 
 class SourceLogFile(msgspec.Struct, frozen=True):
-    """An entry of the log that a native source keeps; a compact one also holds all entries before it."""
+    """An entry of a native source's log; a compact one also contains all entries before it."""
 
     source: int
     entry: int
@@ -334,7 +334,7 @@ def checkpoint_prefix(epoch: int, checkpoint_id: int) -> str:
 
 
 def checkpoint_of(name: str) -> CheckpointObject | None:
-    """The checkpoint in whose folder an object lies, whatever it is."""
+    """The checkpoint that an object belongs to."""
     match = _CHECKPOINT.fullmatch(name)
     return CheckpointObject(int(match[1]), int(match[2])) if match else None
 
@@ -344,7 +344,7 @@ def manifest_name(epoch: int, checkpoint_id: int) -> str:
 
 
 def manifest_of(name: str) -> CheckpointObject | None:
-    """The checkpoint whose manifest an object is."""
+    """The checkpoint, if the object is its manifest."""
     match = _CHECKPOINT.fullmatch(name)
     return CheckpointObject(int(match[1]), int(match[2])) if match and match[3] == _MANIFEST else None
 
@@ -441,12 +441,12 @@ def sink_description_of(name: str) -> str | None:
 
 
 def staged_prefix(sink: str) -> str:
-    """Where a sink stages that has no place of its own."""
+    """The staging folder of a sink that has no location of its own."""
     return f"{STAGED_PREFIX}{sink}/"
 
 
 DONE_FOLDER = "done"
-"""What lies where such a sink stages, and is not an attempt."""
+"""A folder in such a staging folder that is not an attempt."""
 
 
 def done_prefix(sink: str) -> str:
@@ -458,7 +458,7 @@ def done_name(sink: str, transaction: int) -> str:
 
 
 def done_of(sink: str, name: str) -> int | None:
-    """The transaction of such a sink that an object says is published."""
+    """The transaction that an object records as published."""
     return entry_of(done_prefix(sink), name)
 
 
@@ -498,7 +498,7 @@ def status_of(name: str) -> str | None:
 
 
 class Notes(msgspec.Struct, frozen=True):
-    """What a member has noted of an epoch; `member` is `None` for the notes of the leader."""
+    """A member's notes on an epoch; `member` is `None` for the leader's notes."""
 
     epoch: int
     member: str | None

@@ -1,10 +1,10 @@
-"""Who performs operations: one method for each, and the one place that says which method that is.
+"""The interface that performs operations: one method per operation, and the dispatch to it.
 
-The running system, commands, the simulator and tests each have a `Performer`. An operation that one of them
-does not handle, or that answers something else than its type says, is an error of the type checker.
+The running system, commands, the simulator and tests each have a `Performer`. The type checker reports an operation
+that one of them does not handle, and an answer of the wrong type.
 
-A method either answers or raises. An `OSError` says nothing about what happened, as `FAILED` does, and whoever drives
-the procedure answers it so; what no retry can help is another error, and is raised in the procedure.
+A method either answers or raises. After an `OSError` the outcome is unknown, and the driver of the procedure answers
+`FAILED`. Any other error cannot be retried, and is raised in the procedure.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ StoredFiles = tuple[list[Stored], list[Stored]]
 
 
 class StoreOperations(Protocol):
-    """Performs what needs nothing but the store."""
+    """Performs the operations that need only the store."""
 
     def create(self, operation: Create) -> Created | Failed: ...
 
@@ -72,7 +72,7 @@ class StoreOperations(Protocol):
 
 
 class TableOperations(Protocol):
-    """Performs what needs the table of a sink."""
+    """Performs the operations on the table of a sink."""
 
     def read_table(self, operation: ReadTable) -> TableHead | Failed: ...
 
@@ -86,7 +86,7 @@ class TableOperations(Protocol):
 
 
 class SparkOperations(Protocol):
-    """Performs what needs Spark, or knows what lies in its folders."""
+    """Performs the operations on Spark and its folders."""
 
     def list_folders(self, operation: ListFolders) -> Incarnations | Failed: ...
 
@@ -106,7 +106,7 @@ class Performer(StoreOperations, TableOperations, SparkOperations, Protocol):
 
 
 def perform(performer: Performer, operation: AnyOperation) -> Any:
-    """Has an operation performed; what it is answered with."""
+    """Performs an operation; returns its answer."""
     match operation:
         case Create():
             return _typed(operation, performer.create(operation))

@@ -1,7 +1,7 @@
 """The durable records: bodies of journal and stage log entries, manifests, published marks.
 
-This file declares formats, nothing else. `paths.py` has the names of the objects that hold them. What the records
-*mean* is derived from them in `journal.py` and `stage_log.py`; nothing is remembered beside them.
+This file only declares formats. `paths.py` has the names of the objects that contain them. `journal.py` and
+`stage_log.py` derive all state from the records; no other state is stored.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from cutwater.protocol.base.watermark import UNKNOWN, Watermark
 
 
 class SinkSpec(msgspec.Struct, frozen=True):
-    """A two-phase target of a stage. `final`: it shows a row only when its window is closed everywhere."""
+    """A two-phase output of a stage. `final`: a row is published only when its window is closed in all stages."""
 
     name: str
     final: bool = False
 
 
 class StageSpec(msgspec.Struct, frozen=True):
-    """One stage: which stages it reads, which member hosts it, where its output goes. `schema` is that of
-    its channel's rows, as whoever writes them describes it; nothing in here looks inside."""
+    """One stage: the stages it reads, the member that hosts it, its sinks. `schema` describes the rows of its
+    channel; the protocol does not interpret it."""
 
     name: str
     inputs: tuple[str, ...]
@@ -54,7 +54,7 @@ class Topology(msgspec.Struct, frozen=True):
         return tuple(sorted(s.name for s in self.stages.values() if stage in s.inputs))
 
     def dangling(self) -> dict[str, tuple[str, ...]]:
-        """The stages that read others which are not there, by name, and those others."""
+        """The stages with inputs that do not exist, by name, with those inputs."""
         missing = {n: tuple(i for i in s.inputs if i not in self.stages) for n, s in self.stages.items()}
         return {name: inputs for name, inputs in sorted(missing.items()) if inputs}
 
@@ -72,8 +72,8 @@ def columns(schema: str | None) -> str:
 
 
 class Leader(msgspec.Struct, frozen=True, tag="LEADER"):
-    """From here on `name` leads, in `term`. Every open epoch is void. A command leads only for the length of
-    its request: it does not set a drained pipeline going again (`resumes`)."""
+    """From this entry on `name` leads, in `term`. Every open epoch is void. A command leads only for the duration of its
+    request, and does not restart a drained pipeline (`resumes`)."""
 
     term: int
     name: str
@@ -81,7 +81,7 @@ class Leader(msgspec.Struct, frozen=True, tag="LEADER"):
 
 
 class TopologySet(msgspec.Struct, frozen=True, tag="TOPOLOGY"):
-    """The graph from here on."""
+    """The graph from this entry on."""
 
     term: int
     generation: int
@@ -90,8 +90,8 @@ class TopologySet(msgspec.Struct, frozen=True, tag="TOPOLOGY"):
 
 
 class Begun(msgspec.Struct, frozen=True, tag="BEGUN"):
-    """An epoch is open. `checkpoint_id` is the index of this entry, so no two attempts can share one.
-    `requests` asked for it: its commit answers them."""
+    """An epoch begins. `checkpoint_id` is the index of this entry, so it is unique per attempt. Its commit answers
+    `requests`."""
 
     term: int
     generation: int
@@ -116,8 +116,8 @@ class Committed(msgspec.Struct, frozen=True, tag="COMMITTED"):
 
 
 class Aborted(msgspec.Struct, frozen=True, tag="ABORTED"):
-    """The epoch is over without a checkpoint; its batches belong to the next one that commits. `request` is the one that
-    cancelled it, if one did. `late` are the members that had not answered when its deadline passed."""
+    """The epoch ends without a checkpoint; its batches belong to the next one that commits. `request` is the request
+    that cancelled it, if any. `late` are the members that had not answered when its deadline passed."""
 
     term: int
     generation: int
@@ -130,7 +130,7 @@ class Aborted(msgspec.Struct, frozen=True, tag="ABORTED"):
 
 
 class Savepoint(msgspec.Struct, frozen=True, tag="SAVEPOINT"):
-    """Names a committed epoch (`kept`), or takes the name away from it again, as `request` asked."""
+    """Names a committed epoch (`kept`), or removes the name, on behalf of `request`."""
 
     term: int
     generation: int
@@ -158,8 +158,8 @@ class Restored(msgspec.Struct, frozen=True, tag="RESTORED"):
 
 
 class Expired(msgspec.Struct, frozen=True, tag="EXPIRED"):
-    """What may be deleted from now on: these epochs, these whole generations, and of the current
-    generation every stage's batches up to its floor, except the files that `pinned` names."""
+    """From now on these may be deleted: the epochs, the whole generations, and in the current generation every stage's
+    batches up to its floor, except the files in `pinned`."""
 
     term: int
     generation: int
@@ -170,8 +170,8 @@ class Expired(msgspec.Struct, frozen=True, tag="EXPIRED"):
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """A committed epoch as the journal knows it. `parent` is the committed epoch before it in its
-    timeline; `index` the place of its COMMITTED entry."""
+    """A committed epoch in the journal's state. `parent` is the committed epoch before it in its timeline; `index` the
+    index of its COMMITTED entry."""
 
     epoch: int
     checkpoint_id: int
@@ -200,7 +200,7 @@ class Generation(msgspec.Struct, frozen=True):
 
 
 class JournalState(msgspec.Struct):
-    """Everything that the journal says, derived by applying its entries in order (see `journal.py`)."""
+    """The state of the journal, derived by applying its entries in order (see `journal.py`)."""
 
     term: int = 0
     leader: str = ""
@@ -220,11 +220,11 @@ class JournalState(msgspec.Struct):
     drained: bool = False
     aborted: list[Aborted] = []
     answers: dict[str, int | None] = {}
-    """The newest requests that have been carried out, with the epoch of each: a request is done once."""
+    """The latest completed requests, with the epoch of each, so that none is carried out twice."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, tag="SNAPSHOT"):
-    """Compaction: the whole state at this place. Everything before it may be deleted."""
+    """Compaction: the whole state at this entry. All entries before it may be deleted."""
 
     term: int
     generation: int
@@ -237,7 +237,7 @@ JournalBody = Leader | TopologySet | Begun | Committed | Aborted | Savepoint | R
 
 
 Offset = int | str
-"""How far a native source was read, in the source's own terms."""
+"""A position in a native source, in the source's own format."""
 
 
 class StagedFile(msgspec.Struct, frozen=True):
@@ -276,8 +276,8 @@ class Prepared(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct, frozen=True, tag="BATCH"):
-    """A batch that Spark has committed; from this entry on it can be seen. `commit` is the checksum of Spark's file
-    that says so, for which nothing else vouches before the next checkpoint."""
+    """A batch that Spark has committed; readers see it from this entry on. `commit` is the checksum of Spark's commit
+    file, which no other record covers before the next checkpoint."""
 
     incarnation: int
     batch: int
@@ -292,7 +292,7 @@ class Batch(msgspec.Struct, frozen=True, tag="BATCH"):
 
 
 class BarrierAt(msgspec.Struct, frozen=True, tag="BARRIER"):
-    """The stage's cut for an epoch: behind `batch`, and where it stood there."""
+    """The stage's cut for an epoch, after `batch`, with its positions at that point."""
 
     incarnation: int
     epoch: int
@@ -306,7 +306,7 @@ class BarrierAt(msgspec.Struct, frozen=True, tag="BARRIER"):
 
 
 class StageState(msgspec.Struct):
-    """Everything that a stage's log says, derived by applying its entries (see `stagelog.py`)."""
+    """The state of a stage's log, derived by applying its entries (see `stage_log.py`)."""
 
     incarnation: int = 0
     last: int = -1
@@ -319,7 +319,7 @@ class StageState(msgspec.Struct):
 
 
 class StageSnapshot(msgspec.Struct, frozen=True, tag="SNAPSHOT"):
-    """Compaction of a stage's log: what it still needs to say."""
+    """Compaction of a stage's log: the state that is still needed."""
 
     incarnation: int
     state: StageState
@@ -331,7 +331,7 @@ StageBody = Open | Batch | BarrierAt | StageSnapshot
 
 
 class StageReport(msgspec.Struct, frozen=True):
-    """One stage's share of a cut. `state`: the names of its state files with their checksums."""
+    """One stage's part of a cut. `state`: the names of its state files with their checksums."""
 
     stage: str
     incarnation: int
@@ -362,8 +362,8 @@ class InFlight(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """The whole cut. `release`: per sink the staged files that the epoch publishes. `held`: per final sink
-    those that wait for the pipeline-wide watermark."""
+    """The complete cut. `release`: per sink, the staged files that the epoch publishes. `held`: per final sink, those
+    that wait for the pipeline-wide watermark."""
 
     epoch: int
     checkpoint_id: int
@@ -412,17 +412,17 @@ _ENCODE = msgspec.json.Encoder().encode
 
 
 def encode(record: object) -> bytes:
-    """The bytes of a record that has a checksum elsewhere."""
+    """Encodes a record whose checksum is stored elsewhere."""
     return _ENCODE(record)
 
 
 def seal(record: object) -> bytes:
-    """The bytes of a record that is an object of its own, with their checksum."""
+    """Encodes a record that is an object of its own, with its checksum."""
     return with_checksum(_ENCODE(record))
 
 
 def decode(name: str, data: bytes, kind: type[T]) -> T:
-    """The record in the object `name`; raises `StoreError` that names the object if it is none."""
+    """Decodes the record in the object `name`; raises a `StoreError` with the name if that is not possible."""
     try:
         check(data)
         return msgspec.json.decode(data, type=kind)
@@ -437,7 +437,7 @@ def decode(name: str, data: bytes, kind: type[T]) -> T:
 
 
 def settled(marks: list[str]) -> dict[str, int]:
-    """Per sink the highest journal index among these marks. Names that are not marks are skipped."""
+    """The highest journal index per sink among these marks. Names that are not marks are skipped."""
     highest: dict[str, int] = {}
     for name in marks:
         if found := mark_of(name):
@@ -446,7 +446,7 @@ def settled(marks: list[str]) -> dict[str, int]:
 
 
 def decode_mark(name: str, data: bytes) -> Published:
-    """The mark in the object `name`; raises `StoreError` if it is none, or that of another entry or sink."""
+    """Decodes the mark in the object `name`; raises `StoreError` if it is not a mark, or of another entry or sink."""
     try:
         check(data)
         mark = msgspec.json.decode(data, type=Published)

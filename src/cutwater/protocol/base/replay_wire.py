@@ -1,7 +1,7 @@
-"""What members that catch up say to each other.
+"""Messages of a catch-up between members.
 
-The messages travel as MessagePack, because entries are bytes. Every answer names the request that it answers, so
-one that comes too late is known for what it is.
+The messages are encoded as MessagePack, because entries are bytes. Every answer contains the id of its request, so
+that late answers are recognized.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class AskRange(msgspec.Struct, frozen=True, tag_field="type", tag="ask_range"):
-    """Which entries do you hold?"""
+    """Asks which entries a member holds."""
 
     request_id: Count
 
 
 class HaveRange(msgspec.Struct, frozen=True, tag_field="type", tag="have_range"):
-    """I hold `first` to `last`; nothing if `last` is below `first`."""
+    """The sender holds `first` to `last`; nothing if `last` is below `first`."""
 
     request_id: Count
     first: Count
@@ -30,7 +30,7 @@ class HaveRange(msgspec.Struct, frozen=True, tag_field="type", tag="have_range")
 
 
 class FetchEntries(msgspec.Struct, frozen=True, tag_field="type", tag="fetch_entries"):
-    """Send me entries from `first` on, at most up to `last` and `max_bytes`, but at least one."""
+    """Asks for the entries from `first` on, up to `last` and `max_bytes`, but at least one."""
 
     request_id: Count
     first: Count
@@ -39,7 +39,7 @@ class FetchEntries(msgspec.Struct, frozen=True, tag_field="type", tag="fetch_ent
 
 
 class EntriesChunk(msgspec.Struct, frozen=True, tag_field="type", tag="entries_chunk"):
-    """The entries from `first` on; it may be fewer than were asked for, and none if I hold none."""
+    """The entries from `first` on; possibly fewer than requested, and none if the sender holds none of them."""
 
     request_id: Count
     first: Count
@@ -47,7 +47,7 @@ class EntriesChunk(msgspec.Struct, frozen=True, tag_field="type", tag="entries_c
 
 
 class Compacted(msgspec.Struct, frozen=True, tag_field="type", tag="compacted"):
-    """I no longer hold what you asked for; what I hold begins at `first`."""
+    """The sender no longer holds the requested entries; its range begins at `first`."""
 
     request_id: Count
     first: Count
@@ -60,12 +60,12 @@ _DECODER: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 
 
 def encode(message: Message) -> bytes:
-    """The bytes of a message."""
+    """Encodes a message."""
     return _ENCODE(message)
 
 
 def decode(data: bytes) -> Message:
-    """The message that these bytes are. Raises `PeerError` if they are none."""
+    """Decodes a message. Raises `PeerError` if the bytes are not a message."""
     try:
         return _DECODER.decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

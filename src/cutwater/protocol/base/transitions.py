@@ -1,7 +1,7 @@
-"""Transition tables: the one form in which every machine here states its phases.
+"""Transition tables of all state machines.
 
-A table is data. Machines ask it for the next phase; the diagrams in ARCHITECTURE.md are drawn from it.
-A step that the table does not have raises `IllegalStep`, and the machine that asked has not moved.
+A table is data. Machines look up the next phase; the diagrams in ARCHITECTURE.md are generated from it.
+A step that the table does not have raises `IllegalStep`, and the state of the machine is unchanged.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from cutwater.protocol.base.errors import IllegalStep
 P = TypeVar("P", bound=Enum)
 
 TABLES: dict[str, Table[Enum]] = {}
-"""Every table by name, in the order of definition; the documentation is generated from it."""
+"""All tables by name, in the order of definition; the documentation is generated from them."""
 
 
 class Table(Generic[P]):
-    """The phases of one machine: where it starts, and which event leads from which phase to which."""
+    """The phases of one state machine: its start, and its transitions by phase and event."""
 
     def __init__(self, name: str, title: str, start: P, steps: Mapping[tuple[P, str], P]) -> None:
         self.name = name
@@ -29,7 +29,7 @@ class Table(Generic[P]):
         TABLES[name] = self  # type: ignore[assignment]
 
     def next(self, phase: P, event: str) -> P:
-        """The phase that `event` leads to; raises `IllegalStep` if there is none."""
+        """The next phase after `event`; raises `IllegalStep` if there is none."""
         try:
             return self.steps[phase, event]
         except KeyError:

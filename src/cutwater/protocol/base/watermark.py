@@ -1,9 +1,9 @@
-"""The pipeline-wide watermark: which event time is closed everywhere.
+"""The pipeline-wide watermark: the event time up to which all stages are complete.
 
-A stage reports one of four things for the batch at which it was cut. `known`: Spark's own watermark.
-`idle`: its plan has one, but its inputs are silent and it holds nobody back, even if it never had a row.
-`unknown`: it has event time but has seen nothing yet; until it has, or is idle, the pipeline's watermark must
-not move ("not yet" is not infinity). `none`: its plan has no watermark at all, which is known from the start.
+A stage reports one of four kinds for the batch at which it was cut. `known`: Spark's own watermark.
+`idle`: its plan has one, but its inputs are silent and it does not hold back the others, even if it never had
+a row. `unknown`: it has event time but has seen no row yet; until it has, or is idle, the pipeline-wide
+watermark must not move ("not yet" is not infinity). `none`: its plan has no watermark.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class WatermarkKind(Enum):
 
 
 class Watermark(msgspec.Struct, frozen=True):
-    """What one stage, or one member for all its stages, says about event time at a cut."""
+    """The event time of one stage, or of all stages of one member, at a cut."""
 
     kind: WatermarkKind
     ms: int | None = None
@@ -38,13 +38,12 @@ def known(ms: int) -> Watermark:
 
 
 def idle(ms: int | None = None) -> Watermark:
-    """A silent stage, which last stood at `ms`, or nowhere yet."""
+    """An idle stage whose last watermark was `ms`, if it had one."""
     return Watermark(WatermarkKind.IDLE, ms)
 
 
 def lowest(reports: Iterable[Watermark]) -> Watermark:
-    """One watermark for several: unknown if any is, else the lowest known, else the lowest idle, else
-    none."""
+    """The combined watermark: unknown if any is, else the lowest known, else the lowest idle, else none."""
     found: dict[WatermarkKind, list[int | None]] = {}
     for report in reports:
         if report.kind is WatermarkKind.UNKNOWN:
@@ -58,11 +57,11 @@ def lowest(reports: Iterable[Watermark]) -> Watermark:
 
 
 def advance(current: int | None, reports: Iterable[Watermark]) -> int | None:
-    """The pipeline-wide watermark after a cut with these reports, given where it stood before.
+    """The pipeline-wide watermark after a cut with these reports, given its current value.
 
-    It moves only to a value that no known report lies below, and never back. (A stage that was idle and
-    wakes up behind the watermark cannot pull it back; it just keeps it from moving on.) If all are idle, as
-    at a drain, it moves to the lowest of them: what that one has closed is closed everywhere.
+    It never passes a known report, and never goes back. (A stage that was idle and becomes active behind the
+    watermark cannot pull it back; it only stops it.) If all are idle, as at a drain, it moves to the lowest of
+    them.
     """
     low = lowest(reports)
     if low.ms is None:

@@ -1,11 +1,11 @@
-"""What members tell each other over the key-value seam.
+"""Messages between members over the key-value seam.
 
-Every message is one JSON object with its kind in `type`. It is fast, and it may be lost: nothing is decided by it.
-An ack carries what a manifest is made of, and until that stands in the store, the epoch is as good as not begun.
-A message that cannot be understood is an error for whoever reads it, and never a message of some other kind.
+Every message is one JSON object with its kind in `type`. Messages are fast and may be lost: they decide nothing.
+An ack carries the content of a manifest; until the manifest is in the store, the epoch is not committed.
+A message that cannot be decoded is an error for its reader, and never taken for another kind of message.
 
-Each member writes only its own slots. A slot's key holds the checkpoint id, so what is said about one
-checkpoint never hides what was said about another.
+Each member writes only its own slots. A slot's key contains the checkpoint id, so messages about one checkpoint
+never overwrite those about another.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import Annotated
 
 import msgspec
 
-from cutwater.protocol.base.barrier import Flags
+from cutwater.protocol.base.barrier import Barrier, Flags
 from cutwater.protocol.base.chain import check
 from cutwater.protocol.base.errors import PeerError
 from cutwater.protocol.base.records import StageReport, Topology
 from cutwater.protocol.base.watermark import Watermark, WatermarkKind
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
-CheckpointId = Annotated[int, msgspec.Meta(ge=1, le=2**32 - 1)]
-"""What an injector's word can hold; anything else never was a checkpoint's id."""
+MAX_CHECKPOINT_ID = 2**32 - 1
+"""The highest id that fits into an injector's word."""
 NO_ENTRY = msgspec.Raw(b"null")
 
 
 class Phase(Enum):
-    """What an announcement asks of the members."""
+    """What an announcement asks the members to do."""
 
     PREPARE = "prepare"
     COMMIT = "commit"
@@ -36,35 +36,47 @@ class Phase(Enum):
 
 
 class Announcement(msgspec.Struct, frozen=True, tag_field="type", tag="announcement"):
-    """The leader's word on one checkpoint.
+    """The leader's announcement about one checkpoint.
 
-    `index` is the journal index that a member must have applied before it acts on this, and `entry` what stands
-    there: whoever knows all before it need not read it. `flags` are the checkpoint's (`barrier.Flags`).
+    `barrier` is the checkpoint's barrier in 24 bytes, with flags that were added while it is in progress.
+    `index` is the journal index that a member must have applied before it acts on this, and `entry` the entry
+    there: a member that knows all entries before it need not read it from the store.
     `watermark` is the pipeline-wide one; only COMMIT has it, because nothing is closed before the decision.
     `reason` says why, on ABORT.
     """
 
     phase: Phase
-    epoch: Count
-    checkpoint_id: CheckpointId
+    barrier: bytes
     term: Count
     generation: Count
-    flags: Count
     index: Count
     watermark: int | None = None
     reason: str | None = None
     entry: msgspec.Raw = NO_ENTRY
 
     def __post_init__(self) -> None:
-        Flags(self.flags)  # Raises ValueError for a flag that this version does not know.
+        if not 0 < self.checkpoint_id <= MAX_CHECKPOINT_ID:
+            raise ValueError(f"{self.checkpoint_id} is not the id of a checkpoint")
         if self.watermark is not None and self.phase is not Phase.COMMIT:
             raise ValueError(f"a {self.phase.value} announcement cannot carry a watermark")
 
+    @property
+    def epoch(self) -> int:
+        return Barrier.unpack(self.barrier).epoch
+
+    @property
+    def checkpoint_id(self) -> int:
+        return Barrier.unpack(self.barrier).checkpoint_id
+
+    @property
+    def flags(self) -> Flags:
+        return Barrier.unpack(self.barrier).flags
+
 
 class Ack(msgspec.Struct, frozen=True, tag_field="type", tag="ack"):
-    """One member's answer to PREPARE: its part of the checkpoint, once all its stages have cut, or why not.
+    """One member's answer to PREPARE: its part of the checkpoint, once all its stages have cut, or the error.
 
-    `boot` names the member's process. `watermark` is the lowest of its stages'. `reports` are theirs.
+    `boot` identifies the member's process. `watermark` is the lowest of its stages; `reports` are theirs.
     """
 
     member: str
@@ -83,7 +95,8 @@ class Ack(msgspec.Struct, frozen=True, tag_field="type", tag="ack"):
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag_field="type", tag="heartbeat"):
-    """A member is there. `term` is the one in which it leads, 0 if it does not; `index` is its journal's."""
+    """A sign of life. `term` is the term in which the member leads, 0 if it does not; `index` is the last entry of the
+    journal that it knows."""
 
     member: str
     boot: str
@@ -92,7 +105,7 @@ class Heartbeat(msgspec.Struct, frozen=True, tag_field="type", tag="heartbeat"):
 
 
 class LogGrown(msgspec.Struct, frozen=True, tag_field="type", tag="log_grown"):
-    """The log of a stage has grown to `index`: whoever reads it may look."""
+    """The log of a stage has grown to `index`: its readers can read on."""
 
     stage: str
     generation: Count
@@ -100,7 +113,7 @@ class LogGrown(msgspec.Struct, frozen=True, tag_field="type", tag="log_grown"):
 
 
 class SourcesDone(msgspec.Struct, frozen=True, tag_field="type", tag="sources_done"):
-    """With `once`: the sources of a member's stages have given everything that was there, in this generation."""
+    """With `once`: a member's stages have read everything that their sources had, in this generation."""
 
     member: str
     boot: str
@@ -108,7 +121,7 @@ class SourcesDone(msgspec.Struct, frozen=True, tag_field="type", tag="sources_do
 
 
 class RequestKind(Enum):
-    """What can be asked of the leader."""
+    """The kinds of requests to the leader."""
 
     CHECKPOINT = "checkpoint"
     SAVEPOINT = "savepoint"
@@ -119,7 +132,7 @@ class RequestKind(Enum):
 
 
 class Request(msgspec.Struct, frozen=True, tag_field="type", tag="request"):
-    """Something asked of whoever leads. `name` is a savepoint's: to take (or, with `epoch`, to give to that
+    """A request to the leader. `name` is the name of a savepoint to take (or, with `epoch`, to give to that
     checkpoint), to restore, or to forget.
 
     A restore goes to `epoch`; if it has a `name` too, that must still be the name of this epoch. The stages in
@@ -142,7 +155,7 @@ class Request(msgspec.Struct, frozen=True, tag_field="type", tag="request"):
 
 
 class Reply(msgspec.Struct, frozen=True, tag_field="type", tag="reply"):
-    """What became of a request: the epoch that it led to, or why it came to nothing (`failures`)."""
+    """The result of a request: the resulting epoch, or the reason why it failed (`failures`)."""
 
     request_id: str
     ok: bool
@@ -158,12 +171,12 @@ _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 
 def encode(message: Message) -> bytes:
-    """The bytes of a message."""
+    """Encodes a message."""
     return _encoder.encode(message)
 
 
 def decode(data: bytes) -> Message:
-    """The message that these bytes are. Raises `PeerError` if they are none."""
+    """Decodes a message. Raises `PeerError` if the bytes are not a message."""
     try:
         check(data)
         return _decoder.decode(data)

@@ -57,9 +57,8 @@ MAX_QUEUED = 64
 class Coordinator:
     """Decides about the checkpoints of one leadership.
 
-    `last_checkpoint_ms` is when the last one of an earlier leadership began, if that is known; without it
-    the first is due at once. `since_full` is how many have committed since the last full one. `drained` says
-    that the pipeline has come to rest, so none is to begin. Raises `UserError` if there are no members.
+    The first checkpoint is due at once. `since_full` is how many have committed since the last full one. `drained`
+    says that the pipeline has come to rest, so none is to begin. Raises `UserError` if there are no members.
     """
 
     def __init__(
@@ -68,7 +67,6 @@ class Coordinator:
         members: Iterable[str],
         term: int,
         now_ms: int,
-        last_checkpoint_ms: int | None = None,
         since_full: int = 0,
         drained: bool = False,
     ) -> None:
@@ -81,10 +79,7 @@ class Coordinator:
             raise UserError("a pipeline without members has nobody to take a checkpoint; name at least one")
         self._flights: list[Progress] = []
         self._queue: list[Begin] = []
-        # Another leader's clock may be ahead of ours; that must not put the next checkpoint off for ever.
-        last_ms = None if last_checkpoint_ms is None else min(last_checkpoint_ms, now_ms)
-        self._due_ms = now_ms if last_ms is None else last_ms + config.interval_ms
-        self._pause_until_ms = now_ms if last_ms is None else last_ms + config.min_pause_ms
+        self._due_ms = self._pause_until_ms = now_ms
         self._since_full = since_full
         self._failures = 0
         self._closed = FailureReason.DRAINED if drained else None

@@ -19,7 +19,8 @@ class CoordinatorConfig(msgspec.Struct, frozen=True):
 
     `interval_ms` lies between the starts of two periodic checkpoints, `min_pause_ms` at least between the
     end of one and the start of the next. Members have `timeout_ms` to answer. After `alignment_timeout_ms` a
-    checkpoint is turned unaligned (`None`: never). `retained` committed ones are kept. Every `full_every`-th is
+    checkpoint is turned unaligned (`None`: never). Up to `max_concurrent` are in flight at a time; they are decided
+    in the order in which they began. `retained` committed ones are kept. Every `full_every`-th is
     full (`None`: on request).
     """
 

@@ -17,7 +17,7 @@ from typing import assert_never
 
 import msgspec
 
-from cutwater.protocol.base.barrier import Flags
+from cutwater.protocol.base.barrier import Barrier, Flags
 from cutwater.protocol.base.chain import digest
 from cutwater.protocol.base.effects import List, Procedure, Send, Wait, insist, put
 from cutwater.protocol.base.errors import StoreError
@@ -68,6 +68,7 @@ from cutwater.protocol.leader.cut import check_cut, make_manifest, merge_reports
 from cutwater.protocol.leader.housekeeping import Housekeeper
 from cutwater.protocol.leader.requests import Requests, is_steering
 from cutwater.protocol.leader.sources import Sources
+from cutwater.protocol.member.journal import since_full
 from cutwater.protocol.member.member import Member
 from cutwater.protocol.member.stage_log import StageLog
 
@@ -332,6 +333,7 @@ class Leader:
             self.member.topology.members(),
             term,
             self.member.now_ms,
+            since_full=since_full(state),
             drained=state.drained,
         )
         return self.coordinator
@@ -395,11 +397,9 @@ class Leader:
             flags |= Flags.UNALIGNED
         announcement = Announcement(
             phase,
-            begun.epoch,
-            begun.checkpoint_id,
+            Barrier(begun.checkpoint_id, begun.epoch, Flags(flags)).pack(),
             begun.term,
             begun.generation,
-            flags,
             self.member.journal.index,
             watermark,
             reason,

@@ -69,13 +69,6 @@ class Cut(msgspec.Struct, frozen=True):
     in_flight: dict[str, tuple[int, int | None]]
 
 
-class HeldBatch(msgspec.Struct, frozen=True):
-    """A batch that is ready in a channel."""
-
-    batch: int
-    event_time_ms: int
-
-
 RowsBetween = Callable[[str, int, int], bool]
 """Whether any batch of this input in (`after`, `upto`] has rows."""
 
@@ -190,20 +183,6 @@ class Aligner:
     def waiting_for(self) -> tuple[str, ...]:
         """The inputs that keep the stage from cutting, in the order of the stage's inputs."""
         return self._behind() if self.phase is AlignerPhase.ALIGNING else ()
-
-    def held(self, heads: Mapping[str, Sequence[HeldBatch]]) -> list[tuple[str, HeldBatch]]:
-        """Which of the batches that are ready in the channels stand behind a barrier, in the order of
-        their release: by event time, then input, then batch. Nothing is held on an input whose barrier
-        has not come. Raises `UserError` if `heads` names an input that does not exist."""
-        for name in heads:
-            self._position(name)
-        held = [
-            (name, head)
-            for name, barrier_at in self._barriers.items()
-            for head in heads.get(name, ())
-            if head.batch > barrier_at
-        ]
-        return sorted(held, key=lambda entry: (entry[1].event_time_ms, entry[0], entry[1].batch))
 
     @property
     def _final(self) -> bool:

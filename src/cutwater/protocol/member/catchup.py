@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import assert_never
 
-from cutwater.protocol.base.effects import FAILED, Procedure, Read, ReadMany, Send, Wait, ask, insist
+from cutwater.protocol.base.effects import FAILED, List, Procedure, Read, ReadMany, Send, Wait, ask, insist
 from cutwater.protocol.base.log import MAX_READ, entries_after, follow, newest_snapshot
-from cutwater.protocol.base.paths import entry_name
+from cutwater.protocol.base.paths import entry_name, entry_of
 from cutwater.protocol.base.records import JOURNAL, JournalBody
 from cutwater.protocol.base.replay_wire import (
     AskRange,
@@ -22,6 +22,7 @@ from cutwater.protocol.base.replay_wire import (
     HaveRange,
     Message,
 )
+from cutwater.protocol.base.wire import Announcement, Heartbeat
 from cutwater.protocol.member.journal import Journal
 from cutwater.protocol.replay import ReplaySession
 from cutwater.protocol.replay.messages import (
@@ -35,13 +36,17 @@ from cutwater.protocol.replay.messages import (
     Fetch,
     FetchFromStore,
     ReplayConfig,
+    ReplayPhase,
 )
 
 Reply = HaveRange | EntriesChunk | Compacted
 
 
 class CatchUp:
-    """Brings one member's journal up to the store's head; `session` is there while it lasts."""
+    """Brings one member's journal up to the store's head; `session` is there while it lasts.
+
+    Messages and the presence of peers go into the session at once; the procedure performs what follows from them.
+    """
 
     def __init__(
         self,
@@ -54,16 +59,51 @@ class CatchUp:
         self.journal = journal
         self.session: ReplaySession[JournalBody] | None = None
         self._peers = sorted(peers)
+        self._absent: set[str] = set()
         self._config = config
         self._small_gap = small_gap
         self._now_ms = now_ms
-        self._inbox: list[tuple[str, Reply]] = []
+        self._actions: list[Action] = []
+        self._heard = 0
+        self._term = 0
         self._requests = 1
 
+    # --- events: without a session they change nothing, but for the presence of peers -------------------------
+
     def on_message(self, peer: str, message: Message) -> None:
-        """A peer's answer; it waits until the procedure has time. Without a session it means nothing."""
+        """A peer's answer."""
         if self.session is not None and not isinstance(message, AskRange | FetchEntries):
-            self._inbox.append((peer, message))
+            self._actions += self.take(self.session, peer, message)
+
+    def on_announcement(self, sender: str, announcement: Announcement) -> None:
+        """A leader has announced the journal's newest entry. The session keeps it aside until the store has
+        confirmed it."""
+        if self.session is not None:
+            self._actions += self.session.on_live([bytes(announcement.entry)], self._now_ms())
+            self._hear(sender, announcement.term, announcement.index)
+
+    def on_heartbeat(self, heartbeat: Heartbeat) -> None:
+        """A leader says how far the journal goes."""
+        if self.session is not None:
+            self._hear(heartbeat.member, heartbeat.term, heartbeat.index)
+
+    def on_presence(self, peer: str, is_present: bool) -> None:
+        """The links have lost a peer, or found one (again)."""
+        if peer not in self._peers or is_present == (peer not in self._absent):
+            return
+        self._absent ^= {peer}
+        if self.session is not None:
+            change = self.session.peer_joined if is_present else self.session.peer_left
+            self._actions += change(peer, self._now_ms())
+
+    def _hear(self, sender: str, term: int, index: int) -> None:
+        """Whoever leads is asked last, and knows how far the journal goes. Neither decides what is believed."""
+        self._heard = max(self._heard, index)
+        if self.session is not None and sender in self._peers and term > self._term:
+            self._term = term
+            self._actions += self.session.leader_changed(sender, self._now_ms())
+
+    # --- the procedure ----------------------------------------------------------------------------------------
 
     def run(self) -> Procedure[None]:
         """Returns when the journal is known up to a head that the store had after this was called. Raises
@@ -97,26 +137,43 @@ class CatchUp:
     def _replay(self, target: Anchor) -> Procedure[None]:
         own = self.journal.view.entries[-1] if self.journal.view.entries else None
         leader = self.journal.state.leader or None
+        self._heard, self._term = 0, self.journal.state.term
         session = ReplaySession(JOURNAL, own, target, leader, self._config, self._requests)
-        self.session = session
-        self._inbox.clear()
-        actions: list[Action] = []
+        self.session, self._actions = session, []
         for peer in self._peers:
-            actions += session.peer_joined(peer, self._now_ms())
-        actions += session.tick(self._now_ms())
+            if peer not in self._absent:
+                self._actions += session.peer_joined(peer, self._now_ms())
+        self._actions += session.tick(self._now_ms())
         while True:
-            while actions:
-                action = actions.pop(0)
-                if isinstance(action, Done | Failed):
-                    self.session, self._requests = None, session.next_request_id
-                    return
-                actions += yield from self._perform(session, action)
+            while self._actions:
+                self._actions += yield from self._perform(session, self._actions.pop(0))
+            if session.phase is ReplayPhase.FAILED:
+                break
+            if self._heard > session.target.index:
+                self._actions += yield from self._move_target(session)
+            if session.phase is ReplayPhase.DONE and not self._actions:
+                break
             due_ms = session.next_tick_ms(self._now_ms())
-            if not self._inbox:
+            if not self._actions:
                 yield Wait(max(1, (due_ms or self._now_ms() + self._config.timeout_ms) - self._now_ms()))
-            while self._inbox:
-                actions += self.take(session, *self._inbox.pop(0))
-            actions += session.tick(self._now_ms())
+            self._actions += session.tick(self._now_ms())
+        self.session, self._requests = None, session.next_request_id
+
+    def _move_target(self, session: ReplaySession[JournalBody]) -> Procedure[list[Action]]:
+        """The journal is said to go on beyond the target: what the store now has at its end is the new one."""
+        view, target = self.journal.view, session.target.index
+        names = yield from ask(List(view.prefix, entry_name(view.prefix, target)))
+        if names is FAILED:
+            return []
+        entries = [name for name in names if entry_of(view.prefix, name) is not None]
+        data = (yield from ask(Read(entries[-1]))) if entries else None
+        if data is FAILED or session.phase is ReplayPhase.FAILED:
+            return []
+        self._heard = 0
+        if data is None:  # the store has no such entry, or it was compacted away
+            return []
+        head = view.open(entries[-1], data)
+        return session.retarget(Anchor(head.entry.index, head.hash), self._now_ms())
 
     def take(self, session: ReplaySession[JournalBody], peer: str, reply: Reply) -> list[Action]:
         """Hands a peer's answer to the session; returns what follows from it."""

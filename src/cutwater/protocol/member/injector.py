@@ -115,7 +115,7 @@ class PollHandle:
     def poll(self, epoch: int) -> Barrier | None:
         """The pending barrier, as one of `epoch`, if this call is the one that claims it; else `None`.
 
-        Raises `BadBarrier`, and claims nothing, if a request is pending and `epoch` does not fit 64 bits.
+        Raises `UserError`, and claims nothing, if a request is pending and `epoch` does not fit 64 bits.
         """
         if self._cell[0]:
             return self._claim(epoch)

@@ -220,6 +220,13 @@ def timeline(state: JournalState) -> list[Checkpoint]:
     return line
 
 
+def since_full(state: JournalState) -> int:
+    """How many checkpoints have committed since the last full one, as far as they are kept."""
+    line = timeline(state)
+    full = [number for number, checkpoint in enumerate(line) if checkpoint.flags & Flags.FULL_SNAPSHOT]
+    return len(line) - full[-1] - 1 if full else len(line)
+
+
 class Journal:
     """One process's knowledge of the journal: the view of the log, the state derived from it, and what it
     can serve to others."""

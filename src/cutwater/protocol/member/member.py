@@ -349,6 +349,7 @@ class Member:
     def on_announcement(self, sender: str, announcement: Announcement) -> None:
         """The leader has written something. Its term and journal index decide nothing; the journal does. Of anybody
         but the leader that the journal names nothing is taken: it is only a reason to look into the store."""
+        self.catch_up.on_announcement(sender, announcement)
         if sender != self.journal.state.leader:
             self._hear(announcement.index)
             return
@@ -376,12 +377,19 @@ class Member:
 
     def on_heartbeat(self, heartbeat: Heartbeat) -> None:
         """Somebody is there, and perhaps further in the journal."""
+        self.catch_up.on_heartbeat(heartbeat)
         self._hear(heartbeat.index)
 
     def _hear(self, index: int) -> None:
         """Somebody says that the journal goes up to `index`."""
         if index > self.journal.index:
             self._heard = index
+            self.wake("journal")
+
+    def on_presence(self, peer: str, is_present: bool) -> None:
+        """The links have lost another member, or found it (again). Only a catch-up needs to know."""
+        self.catch_up.on_presence(peer, is_present)
+        if self.catch_up.session is not None:
             self.wake("journal")
 
     def on_log_grown(self, grown: LogGrown) -> None:

@@ -1,4 +1,4 @@
-"""What a session of catching up asks of its caller. What members say to each other is in `base/replay_wire.py`."""
+"""The actions that a catch-up session asks of its caller. Messages between members are in `base/replay_wire.py`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ B = TypeVar("B")
 
 
 class Anchor(msgspec.Struct, frozen=True):
-    """What the store says stands at a place. Nothing else is believed."""
+    """The hash of an entry, read from the store. Only anchors are trusted."""
 
     index: int
     hash: str
@@ -57,8 +57,8 @@ class AnchorAt(msgspec.Struct, frozen=True):
 
 
 class Deliver(msgspec.Struct, Generic[B], frozen=True):
-    """Apply these entries: they are the journal's, and follow what was delivered before. Only a SNAPSHOT
-    may stand at a later place than the next; it replaces everything before it."""
+    """Apply these entries of the journal, which follow the last delivered one. Only a SNAPSHOT may skip
+    indexes; it replaces all entries before it."""
 
     entries: list[Sealed[B]]
 
@@ -70,7 +70,7 @@ class Done(msgspec.Struct, frozen=True):
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """It cannot be done; what was delivered stays right."""
+    """The catch-up failed; delivered entries stay valid."""
 
     error: CutwaterError
 
@@ -79,7 +79,7 @@ Action = Ask | Fetch | FetchFromStore | AnchorAt | Deliver[Any] | Done | Failed
 
 
 class ReplayPhase(Enum):
-    """Where a session is. Only one that has failed is over for good."""
+    """The phase of a session. Only FAILED is final."""
 
     ASKING = "asking"
     FETCHING = "fetching"
@@ -109,11 +109,11 @@ REPLAY = Table(
 class ReplayConfig:
     """The bounds of a catch-up. Raises `UserError` if they cannot work together.
 
-    A fetch asks for at most `chunk_entries` and `chunk_bytes`. No more than `buffer_bytes` are kept while
-    they cannot be delivered yet. The store is asked for a hash once per `anchor_bytes`. A request that is
-    not answered within `timeout_ms` failed; whoever failed n times in a row is left alone for
-    `backoff_ms` * 2^(n-1), at most `backoff_max_ms`, and is hopeless after `max_attempts`. A peer that
-    does not reach the target is asked again what it holds after `ask_again_ms`.
+    A fetch requests at most `chunk_entries` and `chunk_bytes`. At most `buffer_bytes` of undelivered entries
+    are kept. The store is asked for a hash once per `anchor_bytes`. A request without an answer within
+    `timeout_ms` has failed; after n failures in a row a source is not used for `backoff_ms` * 2^(n-1), at
+    most `backoff_max_ms`, and after `max_attempts` it counts as unavailable. A peer whose range ends before
+    the target is asked for its range again after `ask_again_ms`.
     """
 
     chunk_entries: int = 1_000
@@ -138,7 +138,7 @@ class ReplayConfig:
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far a catch-up is: entries done of all that were missing, usable peers, bytes delivered."""
+    """Progress of a catch-up: entries delivered, entries missing at first, usable peers, bytes delivered."""
 
     done: int
     total: int

@@ -1,8 +1,8 @@
-"""What a catch-up has received and cannot deliver yet: pieces of the log, and the proof of them.
+"""The buffer of a catch-up: received pieces of the log, and which of them are proven.
 
-An entry whose hash is vouched for vouches, by its `prev`, for the entry before it. So pieces are proven
-*backwards*, from a place that the store vouches for; a piece that does not end in the hash that must stand
-there was made up by whoever sent it: blame is certain and never falls on a neighbour.
+A trusted entry proves the entry before it, by its `prev`. So pieces are proven *backwards*, from a hash read
+from the store. A piece that does not end in the expected hash was forged by its sender: blame is certain and
+never falls on the sender of a neighbouring piece.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from cutwater.protocol.replay.messages import Anchor, ReplayConfig
 
 B = TypeVar("B")
 Span = tuple[int, int]
-"""Places in a row: the first and the last."""
+"""A range of indexes: the first and the last."""
 
 
 class Piece(Generic[B]):
-    """Entries in a row from one sender, whose chain holds within; `proven` if the store vouches for it."""
+    """Consecutive entries from one sender, with an intact hash chain; `proven` if the store confirms it."""
 
     __slots__ = ("entries", "first", "last", "proven", "sender", "size")
 
@@ -34,15 +34,15 @@ class Piece(Generic[B]):
         self.proven = False
 
     def takes(self, other: Piece[B]) -> bool:
-        """Whether the next piece may become one with this."""
+        """Whether the next piece may be merged into this one."""
         same = self.sender == other.sender and not self.proven
         return same and self.entries[-1].hash == other.entries[0].entry.prev
 
 
 class Pieces(Generic[B]):
-    """Disjoint pieces in order, what the store vouches for, and how much room there is.
+    """Disjoint pieces in order, the hashes that the store confirms, and the space left.
 
-    `known` is a hash for a place: the store's word, or what follows from it by a chain that ends there.
+    `known` has trusted hashes by index: read from the store, or derived from one by a proven chain.
     """
 
     def __init__(self, target: Anchor, config: ReplayConfig) -> None:
@@ -52,15 +52,15 @@ class Pieces(Generic[B]):
         self.peak_size = 0
         self._piece_bytes = config.chunk_bytes
         self._limit = config.buffer_bytes
-        self._oversize: dict[int, int] = {}  # what is known of entries that did not fit, by place
+        self._oversize: dict[int, int] = {}  # sizes of entries that did not fit, by index
 
-    # --- what arrives, and what is believed of it -------------------------------------------------------
+    # --- receiving and proving --------------------------------------------------------------------------
 
     def add(self, piece: Piece[B]) -> str | None:
-        """Takes a piece where nothing is held. Returns whom it convicts, as `learn` does."""
+        """Adds a piece where nothing is buffered. Returns the forger if one is found, as `learn` does."""
         left = self._at(piece.first - 1)
         if left is not None and left.takes(piece) and left.size + piece.size <= self._piece_bytes:
-            self.remove([left])  # many short answers, or live entries one by one, are not many pieces
+            self.remove([left])  # merge short answers and single announced entries
             piece = Piece(piece.sender, left.entries + piece.entries)
         self._insert(piece)
         for index in sorted((i for i in self.known if piece.first <= i <= piece.last), reverse=True):
@@ -69,8 +69,8 @@ class Pieces(Generic[B]):
         return None
 
     def learn(self, index: int, hash: str) -> str | None:
-        """Takes the store's word on a place, and all that follows from it. Returns the sender of a piece
-        that was found to be made up and was thrown away. Raises `StoreError` on a contradiction."""
+        """Records a trusted hash and proves what follows from it. Returns the sender of a piece that turned out to be
+        forged and was dropped. Raises `StoreError` on a contradiction."""
         while True:
             at = self._at(index)
             proven = at.entries[index - at.first].hash if at is not None and at.proven else hash
@@ -90,10 +90,10 @@ class Pieces(Generic[B]):
                 at.proven = True
                 index, hash = at.first - 1, at.entries[0].entry.prev
 
-    # --- what goes --------------------------------------------------------------------------------------
+    # --- removing ---------------------------------------------------------------------------------------
 
     def take(self, index: int) -> list[Sealed[B]]:
-        """Removes and returns the proven entries that stand in a row from `index` on."""
+        """Removes and returns the consecutive proven entries from `index` on."""
         taken: list[Sealed[B]] = []
         count = 0
         for piece in self.items:
@@ -106,7 +106,7 @@ class Pieces(Generic[B]):
         return taken
 
     def forget_below(self, index: int) -> None:
-        """Lets go of everything below `index`; that is settled."""
+        """Drops everything below `index`."""
         at = self._at(index - 1)
         if at is not None and at.last >= index:
             self._cut(at, index - 1)
@@ -115,7 +115,7 @@ class Pieces(Generic[B]):
         self._oversize = {i: n for i, n in self._oversize.items() if i >= index}
 
     def forget_unproven(self, sender: str) -> None:
-        """Lets go of what a forger sent, as far as it is not proven."""
+        """Drops the unproven pieces of a forger."""
         self.remove([p for p in self.items if p.sender == sender and not p.proven])
 
     def remove(self, pieces: list[Piece[B]]) -> None:
@@ -123,14 +123,14 @@ class Pieces(Generic[B]):
             self.items.remove(piece)
             self.size -= piece.size
 
-    # --- room -------------------------------------------------------------------------------------------
+    # --- space ------------------------------------------------------------------------------------------
 
     def room_for(self, index: int) -> int:
-        """The bytes to expect of an answer that begins at `index`."""
+        """The expected size in bytes of an answer that begins at `index`."""
         return max(self._piece_bytes, self._oversize.get(index, 0))
 
     def make_room(self, index: int, size: int) -> bool:
-        """Lets higher pieces go for the missing one at `index`, if that makes enough room."""
+        """Drops higher pieces for the missing one at `index`, if that frees enough space."""
         if sum(p.size for p in self.items if p.last < index) + size > self._limit:
             return False
         while self.size + size > self._limit:
@@ -138,8 +138,8 @@ class Pieces(Generic[B]):
         return True
 
     def trim(self) -> None:
-        """Lets the highest pieces go until the rest is within the bound. An entry that is larger than a
-        chunk is remembered by its size, so that it is fetched again only when there is room for it."""
+        """Drops the highest pieces until the rest is within the limit. The size of an entry that is larger than a
+        chunk is remembered, so that it is fetched again only when there is space for it."""
         while self.size > self._limit:
             piece = self.items[-1]
             self.remove([piece])
@@ -147,15 +147,15 @@ class Pieces(Generic[B]):
                 self._oversize[piece.first] = piece.size
         self.peak_size = max(self.peak_size, self.size)
 
-    # --- what is there ----------------------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------------
 
     @property
     def last(self) -> int:
-        """The highest place held; 0 if there is none."""
+        """The highest buffered index; 0 if there is none."""
         return self.items[-1].last if self.items else 0
 
     def run(self, index: int) -> tuple[int, int]:
-        """The last place up to which pieces stand in a row from `index` on, and their size."""
+        """The last index of the consecutive pieces from `index` on, and their size."""
         size = 0
         for piece in self.items:
             if piece.first != index:
@@ -165,7 +165,7 @@ class Pieces(Generic[B]):
         return index - 1, size
 
     def gaps(self, first: int, last: int, busy: list[Span]) -> list[Span]:
-        """What is missing from `first` to `last`, in order, if `busy` counts as here."""
+        """The missing ranges from `first` to `last`, in order; `busy` ranges do not count as missing."""
         gaps = []
         for a, b in sorted([(p.first, p.last) for p in self.items] + busy):
             if a > last:
@@ -185,7 +185,7 @@ class Pieces(Generic[B]):
         self.size += piece.size
 
     def _cut(self, piece: Piece[B], index: int) -> None:
-        """Cuts a piece in two, so that one ends at `index`."""
+        """Splits a piece in two, the first of which ends at `index`."""
         self.remove([piece])
         middle = index - piece.first + 1
         for part in (piece.entries[:middle], piece.entries[middle:]):
@@ -197,8 +197,8 @@ class Pieces(Generic[B]):
 def received(
     codec: Codec[B], sender: str, asked: Span, max_bytes: int, first: int, entries: Sequence[bytes]
 ) -> Piece[B]:
-    """What somebody sent who was `asked` for a span: entries that begin there and follow each other. It may
-    be a part of the span, and one entry may be of any size. Raises `PeerError` if it is something else."""
+    """The piece that answers a request for the span `asked`: consecutive entries from its start. It may be shorter
+    than the span, and a single entry may be of any size. Raises `PeerError` for anything else."""
     last = first + len(entries) - 1
     if not entries:
         raise PeerError(f"sent nothing for {asked[0]}-{asked[1]}")

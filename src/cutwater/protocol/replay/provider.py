@@ -1,8 +1,8 @@
-"""The serving side of a catch-up: what a member holds of a log, handed out in capped answers.
+"""The serving side of a catch-up: the entries of a log that a member holds, in bounded answers.
 
-A member that is itself catching up serves what it has: it appends what its session delivers. Only
-entries that the journal has are ever put in here, so nothing undecided leaves this way. What is held is
-bounded; what falls out is served by others, or by the store.
+A member that is itself catching up serves the entries that its session has delivered. Only entries of the
+journal are added, so nothing undecided is served. The size is bounded; dropped entries are served by other
+members or by the store.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from cutwater.protocol.base.replay_wire import AskRange, Compacted, EntriesChunk
 class Provider:
     """The newest entries of a log: those from `first` on, as bytes.
 
-    An answer has at most `max_entries` and `max_bytes`, but always at least one entry if it is held:
-    an entry that is larger than any cap could otherwise never be learnt. At most `keep_bytes` are held,
-    and the newest entry always.
+    An answer has at most `max_entries` and `max_bytes`, but at least one entry if it is held: otherwise an
+    entry larger than the limit could never be fetched. At most `keep_bytes` are held, and always the newest
+    entry.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Provider:
             raise UserError(f"provider: a log's first place is 1, not {first}")
         self._first = first
         self._entries: list[bytes] = []
-        self._gone = 0  # how many at the front of `_entries` are no longer held
+        self._gone = 0  # number of dropped entries at the front of `_entries`
         self._size = 0
         self._max_entries = max_entries
         self._max_bytes = max_bytes
@@ -42,17 +42,17 @@ class Provider:
         self.append(first, entries)
 
     def available(self) -> tuple[int, int]:
-        """The first and the last place held; the last is below the first if nothing is."""
+        """The first and the last index held; the last is below the first if none is."""
         return self._first, self._first + len(self._entries) - self._gone - 1
 
     @property
     def held_bytes(self) -> int:
-        """The size of what is held."""
+        """The size of the entries held."""
         return self._size
 
     def append(self, first: int, entries: Iterable[bytes]) -> None:
-        """Holds these too; they begin at `first`. If that is beyond the next place (a SNAPSHOT replaced
-        what is between), what was held before is let go. Raises `UserError` if it is held already."""
+        """Adds entries from `first` on. If `first` is beyond the next index (a SNAPSHOT replaced the entries
+        between), the older entries are dropped. Raises `UserError` if `first` is already held."""
         following = self.available()[1] + 1
         if first < following:
             raise UserError(f"provider: {first} is held already; the next place is {following}")
@@ -66,15 +66,15 @@ class Provider:
         self._tidy()
 
     def compact(self, first: int) -> None:
-        """Lets go of everything below `first`."""
+        """Drops all entries below `first`."""
         while self._first < first and self._gone < len(self._entries):
             self._drop()
         self._first = max(self._first, first)
         self._tidy()
 
     def serve(self, first: int, last: int, max_entries: int, max_bytes: int) -> list[bytes] | int:
-        """The entries from `first` on, as many as all the caps allow and none if they are not here yet;
-        or the first place held, if `first` was compacted away."""
+        """The entries from `first` on, within all limits, and none if they are not held yet; or the first index held,
+        if `first` was compacted away."""
         if first < self._first:
             return self._first
         start = first - self._first + self._gone
@@ -89,7 +89,7 @@ class Provider:
         return answer
 
     def answer(self, message: AskRange | FetchEntries) -> HaveRange | EntriesChunk | Compacted:
-        """What to send back to whoever asks."""
+        """The answer to a request."""
         if isinstance(message, AskRange):
             return HaveRange(message.request_id, *self.available())
         served = self.serve(message.first, message.last, self._max_entries, message.max_bytes)
@@ -104,7 +104,7 @@ class Provider:
         self._first += 1
 
     def _tidy(self) -> None:
-        """Closes the gap at the front once it is half of the list, so that costs little per entry."""
+        """Removes dropped entries once they are half of the list, so the cost per entry is small."""
         if self._gone * 2 > len(self._entries):
             del self._entries[: self._gone]
             self._gone = 0

@@ -1,8 +1,8 @@
-"""What a catch-up asks next, and of whom.
+"""Scheduling of a catch-up: what to request next, and from whom.
 
-All pieces in flight or kept are disjoint. The lowest missing piece has precedence over room: higher pieces
-are let go for it. The leader is asked last. The store serves the lowest missing piece when no peer that is
-in good standing does.
+All pieces, requested or buffered, are disjoint. If the buffer is full, higher pieces are dropped for the
+lowest missing one. The leader is asked last. The store serves the lowest missing piece when no healthy peer
+does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ B = TypeVar("B")
 
 @dataclass(frozen=True, slots=True)
 class Schedule(Generic[B]):
-    """The state of a catch-up at one moment, which is to go on from `head` to `target`."""
+    """The state of a catch-up from `head` to `target` at `now_ms`."""
 
     config: ReplayConfig
     pieces: Pieces[B]
@@ -30,7 +30,7 @@ class Schedule(Generic[B]):
     now_ms: int
 
     def actions(self) -> list[Action]:
-        """Asks for what is missing, as far as there is room. Raises `StoreError` if nobody can serve it."""
+        """Requests for missing entries, as far as there is room. Raises `StoreError` if nobody can serve them."""
         gaps = self.pieces.gaps(self.head + 1, self.target, self.sources.busy())
         run_last, run_size = self.pieces.run(self.head + 1)
         need, need_last = gaps[0] if gaps else (0, 0)
@@ -56,7 +56,7 @@ class Schedule(Generic[B]):
         return actions
 
     def _fetch(self, gaps: list[Span]) -> list[Action]:
-        """Gives each idle peer a piece, lowest first: a place that nobody holds does not stop the rest."""
+        """Assigns a piece to each idle peer, lowest first. An entry that nobody holds does not block later ones."""
         actions: list[Action] = []
         pieces, sources, need = self.pieces, self.sources, gaps[0][0]
         idle = [p for p in sources.ranked() if p.ready(self.now_ms) and p.held is not None]
@@ -84,14 +84,14 @@ class Schedule(Generic[B]):
         return peer.held[1] < self.target and peer.asked_ms + self.config.ask_again_ms <= self.now_ms
 
     def _outdated(self, peer: Source) -> bool:
-        """Whether the target has moved beyond what a peer held when it was asked."""
+        """Whether the target has moved beyond the range that a peer reported."""
         return peer.held is not None and max(peer.held[1], peer.asked_target) < self.target
 
     def _promising(self, index: int) -> bool:
-        """Whether a peer is likely to serve that place soon: it holds it, or never failed and may yet say
-        that it does."""
+        """Whether a peer is likely to serve that entry soon: it holds it, or has not failed and is still to report its
+        range."""
         if self.pieces.room_for(index) > self.config.buffer_bytes:
-            return False  # no peer is trusted with that much memory; the store's entries need not wait here
+            return False  # too large to buffer unproven; entries from the store need not be buffered
         for peer in self.sources.peers.values():
             if not peer.usable() or peer.not_before_ms > self.now_ms:
                 continue
@@ -101,7 +101,7 @@ class Schedule(Generic[B]):
         return False
 
     def _hopeless(self, index: int, tight: bool) -> bool:
-        """Whether the store has failed too often and no peer can help."""
+        """Whether the store has failed too often and no peer can serve the entry."""
         attempts, store = self.config.max_attempts, self.sources.store
         if store.failures < attempts or store.request is not None or store.ready(self.now_ms):
             return False
@@ -119,8 +119,8 @@ class Schedule(Generic[B]):
 
 
 def _lowest(peers: list[Source], first: int, last: int) -> tuple[int, Source, int] | None:
-    """The lowest place from `first` to `last` that one of the peers holds, the best of those that hold it,
-    and how far it does."""
+    """The lowest index from `first` to `last` that one of the peers holds, the best such peer, and the last index
+    that it holds."""
     best: tuple[int, Source, int] | None = None
     for peer in peers:
         assert peer.held is not None

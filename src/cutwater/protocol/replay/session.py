@@ -1,4 +1,4 @@
-"""The session of a catch-up: every event that it takes, and what it makes of it."""
+"""A catch-up session: takes events, returns actions."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from cutwater.protocol.replay.sources import Request, Source, Sources
 B = TypeVar("B")
 
 LIVE = ""
-"""The sender of pieces that nobody is blamed for: they arrived live, or came from the store."""
+"""The sender of pieces that no peer is blamed for: announced entries, and entries from the store."""
 
 
 class ReplaySession(Generic[B]):
     """One member's catch-up from its `own` last entry (`None`: it has none) to `target`.
 
-    Every method takes an event and returns what to do, in order. No event raises, whatever a peer sends,
-    but `retarget` after a failure (`IllegalStep`). Answers to requests that are no longer in flight are
-    dropped. `first_request_id` must be beyond every id that an earlier session of this member used.
-    `sources` and `pieces` are there to look at, not to change.
+    Every method takes an event and returns the actions to perform, in order. Events never raise, whatever a
+    peer sends, except `retarget` after a failure (`IllegalStep`). Answers to requests that are no longer in
+    flight are dropped. `first_request_id` must be higher than every id used by an earlier session of this
+    member. `sources` and `pieces` are read-only for callers.
     """
 
     def __init__(
@@ -59,7 +59,6 @@ class ReplaySession(Generic[B]):
         self._head = Anchor(0, GENESIS) if own is None else Anchor(own.entry.index, own.hash)
         self._start = self._head.index
         self._delivered_bytes = 0
-        self._tail_tried = False
         self._out: list[Action] = []
         self._error: CutwaterError | None = None
         if self._start > target.index:
@@ -71,22 +70,22 @@ class ReplaySession(Generic[B]):
     # --- events: peers ----------------------------------------------------------------------------------
 
     def peer_joined(self, name: str, now_ms: int) -> list[Action]:
-        """A peer is there (again). How it behaved before is not forgotten."""
+        """A peer is present (again). Its failures are remembered."""
         self.sources.join(name)
         return self._settle(now_ms)
 
     def peer_left(self, name: str, now_ms: int) -> list[Action]:
-        """A peer is gone; what it was asked for is asked of others, what it sent is kept."""
+        """A peer is gone. Its request is reassigned; the entries that it sent are kept."""
         self.sources.leave(name)
         return self._settle(now_ms)
 
     def leader_changed(self, name: str | None, now_ms: int) -> list[Action]:
-        """Another peer is the one to ask last. Nothing else changes: the store decides what is believed."""
+        """Another peer is to be asked last. Nothing else changes."""
         self.sources.leader = name
         return self._settle(now_ms)
 
     def on_available(self, peer: str, first: int, last: int, request_id: int, now_ms: int) -> list[Action]:
-        """A peer says what it holds."""
+        """A peer reports the range that it holds."""
         source = self.sources.peers.get(peer)
         if source is not None and source.answered(request_id, Ask):
             source.held = (first, last)
@@ -96,14 +95,14 @@ class ReplaySession(Generic[B]):
     def on_chunk(
         self, peer: str, request_id: int, first: int, entries: Sequence[bytes], now_ms: int
     ) -> list[Action]:
-        """A peer sends entries. They are kept if their chain holds, and believed when proven."""
+        """A peer sends entries. They are buffered if their hash chain is intact, and delivered once proven."""
         source = self.sources.peers.get(peer)
         if source is not None and (request := source.answered(request_id, Fetch)):
             self._receive(source, request, first, entries, now_ms)
         return self._settle(now_ms)
 
     def on_compacted(self, peer: str, request_id: int, first: int, now_ms: int) -> list[Action]:
-        """A peer no longer holds what it said it did; it holds entries from `first` on."""
+        """A peer no longer holds the requested entries; its range now begins at `first`."""
         source = self.sources.peers.get(peer)
         if source is not None and (request := source.answered(request_id, Fetch)):
             held = source.held
@@ -113,13 +112,13 @@ class ReplaySession(Generic[B]):
         return self._settle(now_ms)
 
     def on_live(self, entries: Sequence[bytes], now_ms: int) -> list[Action]:
-        """Entries that arrive live meanwhile. They are kept if there is room, and believed when proven;
-        what is missing between them is fetched when the target moves beyond it."""
+        """Entries announced during the session. They are buffered if there is room, and delivered when the target
+        moves to them or beyond, which proves them; holes between them are fetched then."""
         runs: list[list[Sealed[B]]] = []
         room = self.config.buffer_bytes - self.config.chunk_bytes
         room -= self.pieces.size + self.sources.reserved()
         top = max([self._head.index, self.pieces.last, *[last for _, last in self.sources.busy()]])
-        for data in entries if not self._over() else ():
+        for data in entries if self.phase is not ReplayPhase.FAILED else ():
             try:
                 sealed = self._codec.open(data)
             except PeerError:
@@ -141,7 +140,7 @@ class ReplaySession(Generic[B]):
     def on_store_chunk(
         self, request_id: int, first: int, entries: Sequence[bytes], now_ms: int
     ) -> list[Action]:
-        """The store's own entries: they are believed, and so is what leads to them."""
+        """Entries from the store. They are trusted, and prove the entries before them."""
         store = self.sources.store
         if request := store.answered(request_id, FetchFromStore):
             last = self._receive(store, request, first, entries, now_ms)
@@ -150,25 +149,23 @@ class ReplaySession(Generic[B]):
         return self._settle(now_ms)
 
     def on_anchor(self, request_id: int, hash: str, now_ms: int) -> list[Action]:
-        """The hash of the one entry that `AnchorAt` named."""
+        """The hash of the entry that `AnchorAt` asked for."""
         store = self.sources.store
         if request := store.answered(request_id, AnchorAt):
             store.failures = 0
             self._believe(request.first, hash)
-            if request.first > self.target.index:
-                self.target = Anchor(request.first, hash)
         return self._settle(now_ms)
 
     def on_snapshot(self, request_id: int, data: bytes, now_ms: int) -> list[Action]:
-        """The place that the store was asked for was compacted away; this is the newest SNAPSHOT. It
-        replaces everything before it."""
+        """The requested entry was compacted away; `data` is the newest SNAPSHOT, which replaces all entries before
+        it."""
         store = self.sources.store
         if request := store.answered(request_id, FetchFromStore, AnchorAt):
             try:
                 sealed = self._codec.open(data)
                 index = sealed.entry.index
                 if sealed.entry.snapshot != index or index < request.first:
-                    raise PeerError(f"its entry {index} is no SNAPSHOT that covers {request.first}")
+                    raise PeerError(f"its entry {index} is not a SNAPSHOT that covers {request.first}")
             except PeerError as error:
                 self.sources.score(store, str(error), now_ms)
                 return self._settle(now_ms)
@@ -180,29 +177,28 @@ class ReplaySession(Generic[B]):
         return self._settle(now_ms)
 
     def on_store_failed(self, request_id: int, reason: str, now_ms: int) -> list[Action]:
-        """The store could not answer."""
+        """The store failed to answer."""
         store = self.sources.store
         if store.answered(request_id, FetchFromStore, AnchorAt):
             self.sources.score(store, reason, now_ms)
         return self._settle(now_ms)
 
     def retarget(self, target: Anchor, now_ms: int) -> list[Action]:
-        """The journal's head, read from the store again. A session that was done goes on."""
+        """A newer head of the journal, read from the store. A session that was done resumes."""
         moved = REPLAY.next(self.phase, "target_moved")
         if target.index >= self._head.index:
             self._believe(target.index, target.hash)
         if target.index > self.target.index:
             self.phase = moved
             self.target = target
-            self._tail_tried = False
         return self._settle(now_ms)
 
     def tick(self, now_ms: int) -> list[Action]:
-        """Time has passed: whoever did not answer in time has failed."""
+        """Handle timeouts."""
         self.sources.score_overdue(now_ms)
         return self._settle(now_ms)
 
-    # --- what can be asked at any time ------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------------
 
     @property
     def next_request_id(self) -> int:
@@ -211,30 +207,30 @@ class ReplaySession(Generic[B]):
 
     @property
     def buffered_bytes(self) -> int:
-        """The size of what is kept and not delivered yet; never more than `buffer_bytes`."""
+        """The size of the buffered entries; at most `buffer_bytes`."""
         return self.pieces.size
 
     @property
     def peak_buffered_bytes(self) -> int:
-        """The most that `buffered_bytes` has been."""
+        """The highest value of `buffered_bytes` so far."""
         return self.pieces.peak_size
 
     def progress(self) -> Progress:
-        """How far it is."""
+        """The progress so far."""
         peers = sum(p.usable() and p.held is not None for p in self.sources.peers.values())
         total = self.target.index - self._start
         return Progress(self._head.index - self._start, total, peers, self._delivered_bytes)
 
     def next_tick_ms(self, now_ms: int) -> int | None:
-        """When `tick` is needed at the latest; `None`: not before another event."""
+        """When `tick` must be called at the latest; `None` if another event must come first."""
         return None if self._over() else self.sources.next_tick_ms(now_ms)
 
-    # --- what arrives -----------------------------------------------------------------------------------
+    # --- receiving --------------------------------------------------------------------------------------
 
     def _receive(
         self, source: Source, request: Request, first: int, entries: Sequence[bytes], now_ms: int
     ) -> Sealed[B] | None:
-        """Keeps what was sent and returns its last entry, or scores against the sender."""
+        """Buffers the entries and returns the last one, or records a failure of the sender."""
         sender = source.name if source is not self.sources.store else LIVE
         asked, max_bytes = (request.first, request.last), self.config.chunk_bytes
         try:
@@ -245,7 +241,7 @@ class ReplaySession(Generic[B]):
         source.failures = 0
         source.reason = f"sent {first}-{piece.last}"
         if piece.last <= self._head.index:
-            return None  # a SNAPSHOT has replaced it meanwhile
+            return None  # a SNAPSHOT has replaced these entries
         self._keep(piece)
         self.pieces.forget_below(self._head.index + 1)
         return piece.entries[-1]
@@ -267,10 +263,10 @@ class ReplaySession(Generic[B]):
             self.pieces.forget_unproven(forger)
             self.sources.convict(forger)
 
-    # --- what follows from it ---------------------------------------------------------------------------
+    # --- deciding ---------------------------------------------------------------------------------------
 
     def _settle(self, now_ms: int) -> list[Action]:
-        """What every event ends with: deliver what is proven, then be done, give up, or ask for more."""
+        """Runs after every event: deliver proven entries, then finish, fail, or request more."""
         if self._over():
             return []
         self._error = self._error or self._foreign_prefix()
@@ -279,9 +275,6 @@ class ReplaySession(Generic[B]):
         self.pieces.trim()
         actions, self._out = self._out, []
         if self._error is None and self._head.index >= self.target.index:
-            tail = self._confirm_tail(now_ms)
-            if tail or self._confirming_tail():
-                return actions + tail
             return [*actions, self._end("reached", Done(self._head.index))]
         if self._error is None:
             actions += self._ask_for_more(now_ms)
@@ -294,13 +287,11 @@ class ReplaySession(Generic[B]):
 
     def _end(self, event: str, action: Action) -> Action:
         self.phase = REPLAY.next(self.phase, event)
-        self.pieces.remove(list(self.pieces.items))
         self.sources.recall_all()
         return action
 
     def _foreign_prefix(self) -> StoreError | None:
-        """The error if the journal does not go on from what this member has. (What was delivered always
-        fits: it was proven.)"""
+        """The error if this member's own last entry is not in the journal. (Delivered entries were proven.)"""
         known = self.pieces.known.get(self._head.index, self._head.hash)
         if known == self._head.hash:
             return None
@@ -316,20 +307,6 @@ class ReplaySession(Generic[B]):
         self._head = Anchor(entries[-1].entry.index, entries[-1].hash)
         self._delivered_bytes += sum([len(e.data) for e in entries])
         self.pieces.forget_below(self._head.index + 1)
-
-    def _confirm_tail(self, now_ms: int) -> list[Action]:
-        """At the target, asks the store once whether it has the live entries that follow."""
-        last, size = self.pieces.run(self._head.index + 1)
-        if not size or self._tail_tried:
-            return []
-        self._tail_tried = True
-        store = self.sources.store
-        store.request = None  # whatever it was, it is not needed any more
-        return [self.sources.anchor_at(last, now_ms)] if store.ready(now_ms) else []
-
-    def _confirming_tail(self) -> bool:
-        request = self.sources.store.request
-        return request is not None and request.first > self.target.index
 
     def _ask_for_more(self, now_ms: int) -> list[Action]:
         head, target = self._head.index, self.target.index

@@ -1,7 +1,7 @@
-"""Whom a catch-up can ask: the peers and the store, what each was asked, and how each has behaved.
+"""The sources of a catch-up: the peers and the store, with their requests and failures.
 
-Each has at most one request in flight. Whoever fails (silent, empty, wrong) is left alone for a time that
-doubles; whoever made something up is not asked again.
+Each has at most one request in flight. A source that fails (no answer, an empty or a wrong one) is retried
+after a delay that doubles; a forger is not asked again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Kind = type[Ask] | type[Fetch] | type[FetchFromStore] | type[AnchorAt]
 
 @dataclass(slots=True)
 class Request:
-    """What somebody was asked for. `reserved` is the room that is kept free for the answer."""
+    """A request in flight. `reserved` is the buffer space kept free for the answer."""
 
     id: int
     kind: Kind
@@ -28,7 +28,7 @@ class Request:
 
 @dataclass(slots=True)
 class Source:
-    """A peer, or the store: what it says it holds, what it was asked, how it has behaved."""
+    """A peer or the store: the range that it reported, its request in flight, and its failures."""
 
     name: str
     present: bool = True
@@ -51,7 +51,7 @@ class Source:
         return self.held is not None and self.held[0] <= index <= self.held[1]
 
     def answered(self, request_id: int, *kinds: Kind) -> Request | None:
-        """The request that this answers, now no longer in flight; `None` if it is not the one in flight."""
+        """Completes and returns the request with this id; `None` if it is not the one in flight."""
         request = self.request
         if request is None or request.id != request_id or request.kind not in kinds:
             return None
@@ -60,7 +60,7 @@ class Source:
 
 
 class Sources:
-    """The peers by name and the store. `next_request_id` is beyond every id that was used."""
+    """The peers by name, and the store. `next_request_id` is higher than every id used so far."""
 
     def __init__(self, config: ReplayConfig, leader: str | None, first_request_id: int) -> None:
         self.peers: dict[str, Source] = {}
@@ -69,20 +69,20 @@ class Sources:
         self.next_request_id = first_request_id
         self._config = config
 
-    # --- who is there, and how they behave --------------------------------------------------------------
+    # --- presence and failures --------------------------------------------------------------------------
 
     def join(self, name: str) -> None:
-        """A peer is there (again). How it behaved before is not forgotten."""
+        """A peer is present (again). Its failures are remembered."""
         peer = self.peers.setdefault(name, Source(name))
         peer.present, peer.held, peer.request = True, None, None
 
     def leave(self, name: str) -> None:
-        """A peer is gone, and what it was asked for is free."""
+        """A peer is gone, and its request is dropped."""
         if (peer := self.peers.get(name)) is not None:
             peer.present, peer.held, peer.request, peer.reason = False, None, None, "has left"
 
     def score(self, source: Source, reason: str, now_ms: int) -> None:
-        """Somebody failed: it is left alone for a time that doubles, and then asked anew what it holds."""
+        """Records a failure: the source is not used for a time that doubles, and must then report its range again."""
         source.failures += 1
         wait_ms = self._config.backoff_ms << min(source.failures - 1, 32)
         source.not_before_ms = now_ms + min(wait_ms, self._config.backoff_max_ms)
@@ -90,20 +90,20 @@ class Sources:
         source.held = None
 
     def score_overdue(self, now_ms: int) -> None:
-        """Whoever did not answer in time has failed."""
+        """Records a failure for each request past its deadline."""
         for source in self.all():
             if source.request is not None and source.request.deadline_ms <= now_ms:
                 source.request = None
                 self.score(source, f"did not answer within {self._config.timeout_ms} ms", now_ms)
 
     def convict(self, name: str) -> None:
-        """A peer made something up: it is asked no more."""
+        """A peer has forged entries: it is not asked again."""
         if (peer := self.peers.get(name)) is not None:
             peer.forged, peer.request = True, None
             peer.reason = "sent entries that the journal does not have"
 
     def recall_all(self) -> None:
-        """No answer is waited for any more."""
+        """Drops all requests in flight."""
         for source in self.all():
             source.request = None
 
@@ -130,26 +130,26 @@ class Sources:
         source.request = Request(request_id, kind, *span, reserved, deadline_ms)
         return request_id
 
-    # --- how they stand ---------------------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------------
 
     def all(self) -> list[Source]:
         return [*self.peers.values(), self.store]
 
     def ranked(self) -> list[Source]:
-        """The peers in the order in which to ask them: the leader last, those that failed late."""
+        """The peers in the order in which to ask them: the leader last, and those with failures late."""
         return sorted(self.peers.values(), key=lambda p: (p.name == self.leader, p.failures, p.name))
 
     def busy(self) -> list[Span]:
-        """The places that were asked for and have not come."""
+        """The index ranges in flight."""
         requests = [s.request for s in self.all() if s.request is not None]
         return [(r.first, r.last) for r in requests if r.kind in (Fetch, FetchFromStore)]
 
     def reserved(self) -> int:
-        """The room that is kept free for answers."""
+        """The buffer space reserved for answers."""
         return sum(s.request.reserved for s in self.all() if s.request is not None)
 
     def next_tick_ms(self, now_ms: int) -> int | None:
-        """When a deadline, the end of a wait or another question is next due; `None`: never."""
+        """When the next deadline, retry or range query is due; `None` if there is none."""
         deadlines = [s.request.deadline_ms for s in self.all() if s.request is not None]
         idle = [s for s in self.all() if s.usable() and s.request is None]
         again = [s.asked_ms + self._config.ask_again_ms for s in idle if s.held is not None]
