@@ -254,6 +254,12 @@ def test_plans_that_cannot_be_part_of_a_pipeline(spark: SparkSession, tmp_path: 
         return clash
 
     check("two columns named 'id' and 'ID'", ({}, clash), (out, reads_clash))
+    check("two columns named 'id' and 'ID'", (out, clash))
+
+    def clash_within(spark: SparkSession) -> DataFrame:
+        return source(spark).selectExpr("named_struct('a', array(named_struct('b', 1, 'B', 2))) AS s")
+
+    check("two columns named 's.a.b' and 's.a.B'", (out, clash_within))
     final = {"sinks": [cw.delta(str(tmp_path / "final"), final_by="ts")]}
     check("has no watermark, so no window ever closes", (final, source))
 

@@ -142,7 +142,7 @@ def test_bounds_are_left_out_of_a_file_in_which_one_column_has_none() -> None:
     assert described(rows) == {"numRecords": 3, "nullCount": {"id": 1, "number": 1}}
 
 
-def described(rows: dict[str, list[Any]], **how: Any) -> Any:
+def described(rows: dict[str, Any], **how: Any) -> Any:
     """The statistics of a file with these rows."""
     data = BytesIO()
     pq.write_table(pa.table(rows), data, **how)

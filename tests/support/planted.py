@@ -414,10 +414,20 @@ def held_rows_are_forgotten(patch: Patch) -> None:
 
 
 @bug
+def a_sink_that_is_no_longer_final_keeps_what_it_held(patch: Patch) -> None:
+    real = publish.contents
+
+    def contents(batches: Any, sink: Any, held: Any, mark: int | None) -> Any:
+        return real(batches, msgspec.structs.replace(sink, final=True), held, mark)
+
+    patch.setattr(cut, "contents", contents)
+
+
+@bug
 def final_rows_are_shown_by_the_stages_own_watermark(patch: Patch) -> None:
     real = publish.contents
 
-    def contents(batches: Any, sink: str, held: Any, mark: int | None) -> Any:
+    def contents(batches: Any, sink: Any, held: Any, mark: int | None) -> Any:
         batches = list(batches)
         local = max((b.watermark.ms or 0 for b in batches), default=0)
         return real(batches, sink, held, max(mark or 0, local))

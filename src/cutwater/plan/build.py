@@ -13,7 +13,14 @@ from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.records import SinkSpec, StageSpec, Topology
 from cutwater.sinks.contract import Sink
 from cutwater.spark.channel_source import ChannelSource
-from cutwater.spark.plan import Plan, channel_schema, is_of_session, read_plan, row_schema
+from cutwater.spark.plan import (
+    Plan,
+    channel_schema,
+    is_of_session,
+    read_plan,
+    refuse_clashing_names,
+    row_schema,
+)
 from cutwater.spark.stage import BuiltStage
 from cutwater.store.contract import Store
 from cutwater.store.status import ALONE
@@ -75,6 +82,7 @@ class Builder:
         frame = _call(stage, self._spark, channels)
         plan = read_plan(frame)
         _check_plan(stage, plan)
+        refuse_clashing_names(stage.name, frame.schema)
         sinks = tuple(SinkSpec(sink.name, sink.final_by is not None) for sink in stage.sinks)
         schema, refused = None, ""
         try:

@@ -173,15 +173,14 @@ class Operator:
         elif choice < 0.6 and gone:
             back = rng.choice(gone)
             stages[back] = self._specs.get(back, self.world.model.stages[back].spec)
-        elif choice < 0.75 and (
-            final := [n for n in sorted(stages) if any(s.final for s in stages[n].sinks)]
-        ):
-            name = rng.choice(final)
-            sinks = tuple(SinkSpec(sink.name) for sink in stages[name].sinks)
-            stages[name] = msgspec.structs.replace(stages[name], sinks=sinks)
         else:
             new = self._new_stage(stages)
             stages[new.name] = new
+        final = [n for n in sorted(stages) if any(sink.final for sink in stages[n].sinks)]
+        if final and rng.random() < 0.3:
+            name = rng.choice(final)
+            sinks = tuple(SinkSpec(sink.name) for sink in stages[name].sinks)
+            stages[name] = msgspec.structs.replace(stages[name], sinks=sinks)
         base = self.world.oracle.ledger.topology_hash if rng.random() < 0.5 else None
         # Stages of the checkpoint that went in an earlier change have to be named again.
         named = set(self.world.oracle.manifests[epoch].stages) - stages.keys() - set(drop)

@@ -141,7 +141,6 @@ def channel_schema(stage: str, schema: t.StructType) -> str:
     """The schema of a stage's rows as its readers declare it: all may be null, no watermark in it (with it
     append mode would be accepted downstream and nothing ever be emitted). Raises `UserError` for what a
     channel cannot carry."""
-    _refuse_clashing_names(stage, schema)
     return json.dumps(_plain(stage, schema, ""), separators=(",", ":"))
 
 
@@ -203,12 +202,23 @@ def _cannot_carry(kind: t.DataType) -> str | None:
     return None if isinstance(kind, carried) else "cast it to a string or a number"
 
 
-def _refuse_clashing_names(stage: str, schema: t.StructType) -> None:
-    seen: dict[str, str] = {}
-    for name in schema.fieldNames():
-        if name.lower() in seen:
-            raise UserError(
-                f"stage '{stage}' has two columns named '{seen[name.lower()]}' and '{name}'; a file can hold "
-                "only one of them: rename one with withColumnRenamed(), or select() what is needed"
-            )
-        seen[name.lower()] = name
+def refuse_clashing_names(stage: str, kind: t.DataType, where: str = "") -> None:
+    """Raises `UserError` if two columns, or two fields of one struct, have the same name but for its case: neither a
+    channel nor a table can hold both."""
+    match kind:
+        case t.ArrayType():
+            refuse_clashing_names(stage, kind.elementType, where)
+        case t.MapType():
+            refuse_clashing_names(stage, kind.keyType, where)
+            refuse_clashing_names(stage, kind.valueType, where)
+        case t.StructType():
+            seen: dict[str, str] = {}
+            for field in kind.fields:
+                name = f"{where}.{field.name}" if where else field.name
+                if name.lower() in seen:
+                    raise UserError(
+                        f"stage '{stage}' has two columns named '{seen[name.lower()]}' and '{name}'; a file can hold "
+                        "only one of them: rename one with withColumnRenamed(), or select() what is needed"
+                    )
+                seen[name.lower()] = name
+                refuse_clashing_names(stage, field.dataType, name)

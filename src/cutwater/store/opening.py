@@ -26,6 +26,8 @@ def open_store(url: str, *, create: bool = False) -> Store:
 
 def open_place(url: str, *, create: bool = False) -> Store:
     """Opens a folder or URL for objects that are not a pipeline's: a table. `create` is as for `open_store`."""
+    if not url.strip():
+        raise StoreError(f"the address is empty (is a variable unset?); give {URL_FORMS}")
     if "://" not in url and not url.startswith("file:"):
         return open_folder(Path(url), create)
     parts = urlsplit(url)
