@@ -263,7 +263,7 @@ def test_a_request_that_cannot_be_read_is_refused_and_does_not_stay(store: Troub
         put_request(store, RequestKind.CHECKPOINT, "ccc")
         assert reply_of(store, "ccc").ok
         assert not made.drained
-        assert len([line for line in up.told if "cannot be read, so it is refused" in line]) == 1
+        assert len([line for line in up.told if "cannot be read, so this request is refused" in line]) == 1
 
 
 @pytest.mark.parametrize("name", ["requests/notes.txt", "requests/deeper/aaa.json"])
@@ -272,7 +272,7 @@ def test_what_is_no_request_by_its_name_is_removed(store: Troubled, name: str) -
     with members(store) as up:
         leading(up)
         await_that("it is removed", lambda: not store.exists(name), 30)
-        assert any(f"{name} is no request" in line for line in up.told)
+        assert any(f"{name} is not a request" in line for line in up.told)
     assert store.list(REPLY_PREFIX) == []
 
 

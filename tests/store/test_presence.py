@@ -347,7 +347,7 @@ def test_a_report_that_fails_is_not_the_last_one(store: Store, monkeypatch: pyte
         await_that("it reports", lambda: read_status(store), 10)
         with monkeypatch.context() as broken:
             broken.setattr(made.reporter, "_status", lambda state: 1 / 0)
-            await_that("a report fails", lambda: "ZeroDivisionError" in made.shell.last_trouble, 10)
+            await_that("a report fails", lambda: "ZeroDivisionError" in made.facts.trouble, 10)
         assert Watch(store).running() is not None
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from cutwater.protocol.base import effects as fx
+from cutwater.protocol.base.events import Observe, SinkNotRewound
 from cutwater.protocol.base.performer import Incarnations, StoredFiles
 from cutwater.protocol.base.records import Prepared
 from cutwater.sinks.contract import Sink
@@ -30,7 +31,7 @@ class QueryHost(Protocol):
 
 class MemberPerformer(StorePerformer):
     """Performs a member's operations. `hosts` are those of its stages, `spark_setting` reads a setting of the Spark
-    session, `tell` is given what a user should know, and `caches` hold what is known of the files of each stage."""
+    session, `emit` is given events, and `caches` hold what is known of the files of each stage."""
 
     def __init__(
         self,
@@ -38,16 +39,15 @@ class MemberPerformer(StorePerformer):
         sinks: Mapping[str, Sink],
         hosts: Mapping[str, QueryHost],
         spark_setting: Callable[[str], str | None],
-        on_created: Callable[[str, bytes], None],
-        tell: Callable[[str], None],
+        emit: Observe,
         caches: Mapping[str, folders.Cache],
     ) -> None:
-        super().__init__(store, on_created)
+        super().__init__(store)
         self._store = store
         self._sinks = sinks
         self._hosts = hosts
         self._spark_setting = spark_setting
-        self._tell = tell
+        self._emit = emit
         self._caches = caches
 
     def apart(self, operation: fx.AnyOperation) -> str | None:
@@ -87,7 +87,7 @@ class MemberPerformer(StorePerformer):
             operation.expected_version, operation.transaction, operation.to_version, operation.force
         )
         if version is not None and not sink.rewinds:
-            self._tell(f"sink '{sink.name}' cannot go back: what it was given after that epoch stays given")
+            self._emit(SinkNotRewound(sink.name))
         failpoints.reach("after rewind", operation.sink)
         return version
 

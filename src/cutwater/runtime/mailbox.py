@@ -22,6 +22,7 @@ from typing import TypeVar
 from cutwater.cluster.links import Links
 from cutwater.protocol.base.chain import with_checksum
 from cutwater.protocol.base.errors import PeerError, UserError
+from cutwater.protocol.base.events import ObjectRejected, Observe, OperationFailed
 from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.paths import REPLY_PREFIX, REQUEST_PREFIX, reply_name, request_name, request_of
 from cutwater.protocol.base.wire import Reply, Request, RequestKind, decode, encode
@@ -36,8 +37,7 @@ AGAIN_S = 0.25
 LAST_ERRANDS_S = 10.0
 """For how long a member that ends goes on trying to write its last answers."""
 SWEEP_EVERY_S = 30.0
-REMEMBERED_LINES = 100
-"""So many lines are not told again."""
+WORK = "requests and answers"
 KEEP_REPLIES_S = 900.0
 KEEP_REPLIES = 1_000
 _SAVEPOINT = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,99}")
@@ -65,7 +65,7 @@ class Mailbox:
         leader: Leader,
         links: Links,
         shell: Shell,
-        tell: Callable[[str], None],
+        emit: Observe,
         failure: Callable[[], BaseException | None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -73,7 +73,7 @@ class Mailbox:
         self._leader = leader
         self._links = links
         self._shell = shell
-        self._tell_user = tell
+        self._emit = emit
         self._failure = failure
         self._clock = clock
         self._waiting: dict[str, tuple[Event, list[Reply]]] = {}
@@ -89,7 +89,6 @@ class Mailbox:
         self._replies: dict[str, float] = {}
         """The answers that lie in the store, and since when they have been seen there."""
         self._next_sweep = 0.0
-        self._told: set[str] = set()
         self._stopped = Event()
         self._look = Event()
         self._thread = Thread(target=self._watch, name="cutwater-mailbox", daemon=True)
@@ -240,15 +239,9 @@ class Mailbox:
         try:
             yield
         except OSError as error:
-            self._shell.last_trouble = f"requests and answers: {error}"
+            self._emit(OperationFailed(WORK, str(error)))
         except Exception as error:
-            self._tell(f"requests and answers: {type(error).__name__}: {error}; it is tried again")
-
-    def _tell(self, line: str) -> None:
-        if line not in self._told:
-            self._told = {*self._told, line} if len(self._told) < REMEMBERED_LINES else {line}
-            with suppress(Exception):  # whoever is told may be gone, and this thread must not end with it
-                self._tell_user(line)
+            self._emit(OperationFailed(WORK, f"{type(error).__name__}: {error}"))
 
     def _run_errands(self) -> None:
         for what, errand in list(self._errands.items()):
@@ -270,7 +263,7 @@ class Mailbox:
             return
         reply = understood(data, Reply)
         if reply is None:
-            self._tell(f"the answer {name} cannot be read, so it is removed: {data[:60]!r}")
+            self._emit(ObjectRejected(name, "cannot be read, so this answer is removed", data[:60]))
             why = "its answer cannot be read; it may have been done: see `cutwater checkpoints`"
             reply = Reply(request_id, False, None, None, why)
         self._forwarded.discard(request_id)
@@ -303,12 +296,12 @@ class Mailbox:
         request_id = request_of(name)
         request = understood(data, Request)
         if request_id is None:
-            self._tell(f"{name} is no request, so it is removed: {data[:60]!r}")
+            self._emit(ObjectRejected(name, "is not a request, so it is removed", data[:60]))
             self._store.delete([name])
         elif reply_name(request_id) in answered and self._is_answered(request_id):
             self._store.delete([name])  # whoever answered it did not come to this
         elif request is None or request.request_id != request_id:
-            self._tell(f"{name} cannot be read, so it is refused: {data[:60]!r}")
+            self._emit(ObjectRejected(name, "cannot be read, so this request is refused", data[:60]))
             why = "the request cannot be read: it is damaged, or of another version of Cutwater; ask again"
             self._from_store.add(request_id)
             self._errands["answer", request_id] = partial(

@@ -18,6 +18,7 @@ from cutwater.cluster.links import Heard, Hint, Links
 from cutwater.plan.build import Built
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.errors import CutwaterError, StoreError, UserError
+from cutwater.protocol.base.events import CatchingUp, OperationFailed, SecondProcess
 from cutwater.protocol.base.performer import perform
 from cutwater.protocol.base.records import JournalState
 from cutwater.protocol.base.replay_wire import AskRange, Compacted, EntriesChunk, FetchEntries, HaveRange
@@ -25,12 +26,15 @@ from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, LogGrown, 
 from cutwater.protocol.leader.leader import Leader
 from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.member import Member
+from cutwater.runtime.dispatcher import Dispatcher, Observer
 from cutwater.runtime.effects import MemberPerformer
+from cutwater.runtime.event_lines import EventLines
 from cutwater.runtime.mailbox import Mailbox
 from cutwater.runtime.reporter import Reporter
 from cutwater.runtime.settings import Settings
 from cutwater.runtime.shell import Shell
-from cutwater.runtime.timings import Times
+from cutwater.runtime.status_facts import StatusFacts
+from cutwater.runtime.timings import Timings
 from cutwater.runtime.words import LocalWord
 from cutwater.sinks.cleanup import tidy
 from cutwater.sinks.contract import Sink
@@ -45,14 +49,12 @@ from cutwater.store.local import LocalStore
 
 DISCARD_FIRST_S = 60.0
 DISCARD_EVERY_S = 600.0
-TROUBLE_EVERY_MS = 30_000
-"""How often it is told that the store or a table fails: it may do so many times a second."""
 JOURNAL_STATE = msgspec.json.Decoder(JournalState)
 JOURNAL_STATE_BYTES = msgspec.json.Encoder().encode
 
 
 class Runtime:
-    """One member of a pipeline, running in this process. `tell` is given what happens, line by line."""
+    """One member of a pipeline, running in this process. `log` is given the log lines."""
 
     def __init__(
         self,
@@ -61,13 +63,12 @@ class Runtime:
         name: str,
         boot: str,
         settings: Settings,
-        tell: Callable[[str], None],
+        log: Callable[[str], None],
         links: Links,
     ) -> None:
         self.built = built
         self.store = store
         self.settings = settings
-        self.tell = tell
         self.links = links
         self.boot = boot
         config = replace(settings.member, idle_after_ms=int(settings.idle_after_s * 1000), once=settings.once)
@@ -78,45 +79,42 @@ class Runtime:
         self.member.triggers_ms = {s: int(built.stages[s].trigger_s * 1000) for s in hosted}
         self.leader = Leader(self.member, settings.leader)
         self.sinks: Mapping[str, Sink] = built.sinks
-        self.times = Times(store, name)
+        self.facts = StatusFacts()
+        observers: dict[str, Observer] = {
+            "log lines": EventLines(name, log), "timings": Timings(store, name), "status": self.facts
+        }  # fmt: skip
+        self.dispatcher = Dispatcher(observers, log)
+        emit = self.dispatcher.emit
         self.done = Event()
         self.failure: BaseException | None = None
         self.caches = {s: folders.Cache() for s in built.topology.stages}
         self.recorder = recording.from_environment(self.member)
         self.hosts: dict[str, StageHost] = {}
-        performer = MemberPerformer(
-            store, built.sinks, self.hosts, built.spark.conf.get, self.times.created, tell, self.caches
-        )
+        performer = MemberPerformer(store, built.sinks, self.hosts, built.spark.conf.get, emit, self.caches)
         act, send = recording.watched(self.recorder, partial(perform, performer), self._send)
         self.shell = Shell(
-            self.member, act, send, self._on_ended, self._after_step, self._on_failure, performer.apart
+            self.member, act, send, self._on_ended, self._after_step, self._on_failure, performer.apart, emit
         )
         around = self._surroundings()
         self.hosts |= {s: StageHost(around, built.stages[s]) for s in hosted}
-        self.mailbox = Mailbox(store, self.leader, links, self.shell, tell, lambda: self.failure)
+        self.mailbox = Mailbox(store, self.leader, links, self.shell, emit, lambda: self.failure)
         self.reporter = Reporter(self)
         self._stopping = False
-        self._twin_told = False
-        self._told_index = 0
+        self._has_second_process = False
         self._acked = 0
         self._progress_ms = 0
-        self._stories: set[str] = set()
-        self._trouble = ""
-        self._trouble_due_ms = 0
 
     def _surroundings(self) -> Surroundings:
         """What the hosts use of this process."""
-        shell, settings = self.shell, self.settings
+        shell = self.shell
         return Surroundings(
             pipeline=self.built.name,
             spark=self.built.spark,
             store=self.store,
-            restarts=settings.member.restarts,
             caches=self.caches,
             find=lambda name: self.member.stages.get(name),
             call=shell.call,
             work=shell.work,
-            tell=self.tell,
         )
 
     # --- life -----------------------------------------------------------------------------------------
@@ -126,6 +124,7 @@ class Runtime:
         self.shell.spawn("lead", self.leader.run())
         self.shell.spawn("beat", self.leader.beat())
         self.shell.spawn("provide", self.member.provide())
+        self.dispatcher.start()
         self.shell.start()
         self.links.start(self._on_message)
         self.mailbox.start()
@@ -149,7 +148,7 @@ class Runtime:
                 for sink in stage.built.sinks:
                     tidy(sink, stage.name, state, manifests)
         except (OSError, StoreError) as error:
-            self.shell.last_trouble = f"removing staged leftovers: {error}"
+            self.dispatcher.emit(OperationFailed("removing staged leftovers", str(error)))
 
     def request(self, request: Request, timeout_s: float) -> Reply:
         """Asks the leader for something and waits for the answer. Raises `UserError` if none comes."""
@@ -165,7 +164,7 @@ class Runtime:
         self.shell.stop()
         for host in self.hosts.values():
             host.join()
-        self.times.save()
+        self.dispatcher.close()
         if self.recorder is not None:
             self.recorder.ended("stopped" if self.failure is None else f"failed: {self.failure}")
         self.reporter.stop("stopped" if self.failure is None else "failed")
@@ -193,15 +192,7 @@ class Runtime:
     def _after_step(self) -> None:
         member = self.member
         if member.catch_up.session is not None:
-            self._tell_progress()
-        if member.journal.index != self._told_index:
-            self._told_index = member.journal.index
-            self._tell_news()
-        if self.shell.last_trouble != self._trouble and member.now_ms >= self._trouble_due_ms:
-            self._trouble, self._trouble_due_ms = self.shell.last_trouble, member.now_ms + TROUBLE_EVERY_MS
-            self.tell(f"something failed, and is tried again: {self._trouble}")
-        if self.times.must_save():
-            self.shell.work(self.times.save)
+            self._emit_progress()
         for name, host in self.hosts.items():
             stage = member.stages.get(name)
             if stage is not None:
@@ -238,23 +229,14 @@ class Runtime:
         )
         return f"{many}, so the run ends. {failed or why}"
 
-    def _tell_progress(self) -> None:
+    def _emit_progress(self) -> None:
         """A catch-up that takes long shows how far it is, once a second."""
         session, now_ms = self.member.catch_up.session, self.member.now_ms
         self._progress_ms = self._progress_ms or now_ms
         if session is not None and now_ms - self._progress_ms >= 1_000:
             self._progress_ms = now_ms
-            self.tell(str(session.progress()))
-
-    def _tell_news(self) -> None:
-        state = self.member.journal.state
-        self.times.learn(state)
-        for line in self.times.news():
-            self.tell(line)
-        story = self.leader.story
-        if story and story not in self._stories:
-            self._stories.add(story)
-            self.tell(story)
+            progress = session.progress()
+            self.dispatcher.emit(CatchingUp(progress.done, progress.total, progress.peers))
 
     def _on_ended(self, actor: str) -> None:
         if actor.startswith("stage "):
@@ -278,7 +260,6 @@ class Runtime:
         self._acked = max(self._acked, ack.checkpoint_id if ack.ok else 0)
         if first:
             failpoints.reach("before part")
-            self.times.acked(ack.epoch)
         if to == self.member.name:
             self.leader.on_message(ack)
         else:
@@ -300,7 +281,7 @@ class Runtime:
             case Announcement():
                 self.member.on_announcement(sender, message)
             case Heartbeat():
-                self._look_for_twin()
+                self._look_for_second_process()
                 self.member.on_heartbeat(message)
                 self.leader.on_heartbeat(message)
             case LogGrown():
@@ -316,14 +297,11 @@ class Runtime:
             case _:
                 assert_never(message)
 
-    def _look_for_twin(self) -> None:
+    def _look_for_second_process(self) -> None:
         boots = self.links.alive().get(self.member.name, ())
-        if len(boots) > 1 and not self._twin_told:
-            self._twin_told = True
-            self.tell(
-                f"member '{self.member.name}' runs {len(boots)} times; the one that was started last goes on, the "
-                "others end when they next have something to say"
-            )
+        if len(boots) > 1 and not self._has_second_process:
+            self._has_second_process = True
+            self.dispatcher.emit(SecondProcess(len(boots)))
 
 
 def member_config(

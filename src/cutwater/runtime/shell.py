@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.errors import PeerError, StoreError, UserError
+from cutwater.protocol.base.events import Observe, OperationFailed, ignore
 from cutwater.protocol.member.member import Member
 from cutwater.runtime.workers import Task, Workers
 
@@ -80,6 +81,7 @@ class Shell:
         after_step: Task,
         on_failure: Callable[[BaseException], None],
         apart: Callable[[fx.AnyOperation], str | None] = lambda effect: None,
+        emit: Observe = ignore,
     ) -> None:
         self.member = member
         self.actors: dict[str, Actor] = {}
@@ -88,6 +90,7 @@ class Shell:
         self._on_ended = on_ended
         self._after_step = after_step
         self._on_failure = on_failure
+        self._emit = emit
         self._apart = apart
         self._tasks: deque[Task] = deque()
         self._wanted: list[Wanted] = []
@@ -257,8 +260,16 @@ class Shell:
 
     def _do(self, task: Task) -> None:
         self.member.now_ms = int(time.monotonic() * 1000)
-        task()
+        try:
+            task()
+        finally:
+            self._emit_events()
         self.settle()
+
+    def _emit_events(self) -> None:
+        events, self.member.events = self.member.events, []
+        for event in events:
+            self._emit(event)
 
     def _poke(self, name: str) -> None:
         actor = self.actors.get(name)
@@ -326,7 +337,7 @@ class Shell:
         try:
             return self._perform(effect)
         except OSError as error:
-            self.last_trouble = f"{type(effect).__name__}: {error}"
+            self._emit(OperationFailed(type(effect).__name__, str(error)))
             return fx.FAILED
         except (UserError, StoreError, PeerError) as error:
             return Raised(error)
@@ -336,9 +347,6 @@ class Shell:
             task()
         except BaseException as error:
             self._take_turn(partial(_raise, error))
-
-    last_trouble = ""
-    """What storage or a table said when something last failed there; it is tried again."""
 
 
 def _raise(error: BaseException) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from cutwater.protocol.base.effects import Delete, List, Procedure, insist
 from cutwater.protocol.base.errors import StoreError
+from cutwater.protocol.base.events import ManifestUnreadable
 from cutwater.protocol.base.log import AppendPhase, compact, follow, trim
 from cutwater.protocol.base.paths import CHECKPOINT_PREFIX, MARK_PREFIX, mark_name, mark_of
 from cutwater.protocol.base.records import Checkpoint, Manifest, Snapshot, settled
@@ -78,7 +79,7 @@ class Housekeeper:
             self._manifests[checkpoint.epoch] = found
         elif fate(self._member.journal.state, checkpoint.epoch) is Fate.COMMITTED:
             self._damaged.add(checkpoint.epoch)
-            self._leader.story = f"the manifest of epoch {checkpoint.epoch} cannot be read: {why}"
+            self._member.observe(ManifestUnreadable(checkpoint.epoch, why))
 
     def _sweep(self) -> Procedure[None]:
         """Deletes what lies in the folders of epochs that are over: expired, aborted or void. What was in

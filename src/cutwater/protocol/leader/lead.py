@@ -11,10 +11,9 @@ from cutwater.protocol.member.member import Member
 
 
 class Lead(Protocol):
-    """A leader, for its requests and its housekeeping. `story`: what happened last that is worth telling."""
+    """A leader, for its requests and its housekeeping."""
 
     member: Member
-    story: str
 
     def leads(self, term: int) -> bool:
         """Whether it still leads in this term, as far as is known."""

@@ -20,6 +20,7 @@ from cutwater.protocol.base.barrier import Flags
 from cutwater.protocol.base.chain import digest
 from cutwater.protocol.base.effects import List, Procedure, Send, Wait, insist, put
 from cutwater.protocol.base.errors import StoreError
+from cutwater.protocol.base.events import LeadershipLost, ManifestWritten
 from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.log import AppendPhase, append, follow
 from cutwater.protocol.base.logs import follow_all
@@ -116,8 +117,6 @@ class Leader:
         self.config = config
         self.phase = LEADERSHIP.start
         self.coordinator: Coordinator | None = None
-        self.story = ""
-        """What happened last that is worth telling: why a term ended, why something was refused."""
         self._requests = Requests(self, 0)
         self._sources = Sources(SOURCES_RESENDS * member.config.resend_ms)
         self._inbox: dict[tuple[object, ...], Ack | Request] = {}
@@ -179,7 +178,7 @@ class Leader:
             self._round_ms = self.member.now_ms
             self.member.wake("beat")
             yield from self._lead(term)
-            self.story = f"term {term} is over: {self.member.journal.state.leader} leads"
+            self.member.observe(LeadershipLost(term, self.member.journal.state.leader or ""))
             self._step("term_over")
             self._seen_ms = self.member.now_ms
 
@@ -540,6 +539,7 @@ class Leader:
             return (
                 yield from self._abort(term, coordinator, begun.epoch, FailureReason.INCONSISTENT_CUT, why)
             )
+        member.observe(ManifestWritten(begun.epoch))
         body = Committed(
             term,
             begun.generation,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from cutwater.protocol.base.effects import Procedure, Send
+from cutwater.protocol.base.events import RequestsRefused
 from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.records import JournalBody
 from cutwater.protocol.base.wire import Reply, Request, RequestKind
@@ -66,8 +67,10 @@ class Requests:
 
     def refuse(self, requests: Iterable[str], reason: FailureReason, detail: str) -> Procedure[None]:
         """Tells whoever asked that it is refused, and why."""
-        self._leader.story = detail
-        for request_id in requests:
+        refused = tuple(requests)
+        if refused:
+            self._leader.member.observe(RequestsRefused(refused, reason.value, detail))
+        for request_id in refused:
             yield Send(None, Reply(request_id, False, None, reason.value, detail))
 
     def refuse_epoch(self, epoch: int, reason: FailureReason, detail: str) -> Procedure[None]:
@@ -95,7 +98,8 @@ class Requests:
         if reply is None:
             return False
         if not reply.ok:
-            self._leader.story = reply.detail
+            refused = RequestsRefused((reply.request_id,), reply.reason or "", reply.detail)
+            self._leader.member.observe(refused)
         yield Send(None, reply)
         return reply.ok
 

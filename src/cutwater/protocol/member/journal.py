@@ -15,6 +15,16 @@ import msgspec
 
 from cutwater.protocol.base.barrier import Flags
 from cutwater.protocol.base.chain import Sealed
+from cutwater.protocol.base.events import (
+    EpochAborted,
+    EpochBegun,
+    EpochCommitted,
+    Event,
+    LeaderChanged,
+    Observe,
+    PipelineRestored,
+    ignore,
+)
 from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.log import LogView
 from cutwater.protocol.base.paths import JOURNAL_PREFIX
@@ -93,33 +103,39 @@ def may_name(state: JournalState, body: Savepoint) -> bool:
     return body.epoch in state.committed and state.savepoints.get(body.name, body.epoch) == body.epoch
 
 
-def apply(state: JournalState, body: JournalBody, index: int) -> None:
-    """Applies the entry at `index` to the state, unless it is void."""
+def apply(state: JournalState, body: JournalBody, index: int, observe: Observe = ignore) -> None:
+    """Applies the entry at `index` to the state, unless it is void, and emits what that makes happen."""
     if is_void(state, body, index):
         return
     match body:
         case Leader():
             state.term, state.leader = body.term, body.name
             state.drained = state.drained and not body.resumes
-            _void_open(state, FailureReason.LEADER_CHANGED, f"{body.name} leads in term {body.term}")
+            _void_open(state, FailureReason.LEADER_CHANGED, f"{body.name} leads in term {body.term}", observe)
+            observe(LeaderChanged(body.term, body.name))
         case TopologySet():
             state.topology, state.topology_hash = body.topology, body.hash
-            _void_open(state, FailureReason.TOPOLOGY_CHANGED, "")
+            _void_open(state, FailureReason.TOPOLOGY_CHANGED, "", observe)
         case Begun():
             state.open[body.epoch] = body
             state.next_epoch = body.epoch + 1
+            observe(begun_event(state, body))
         case Committed():
             _commit(state, state.open.pop(body.epoch), body, index)
+            observe(EpochCommitted(body.epoch, body.watermark))
         case Aborted():
             del state.open[body.epoch]
             _remember(state, body)
             _answer(state, body.request, None)
+            observe(EpochAborted(body.epoch, body.reason, body.detail, False))
         case Savepoint():
             _name(state, body)
             _answer(state, body.request, body.epoch)
         case Restored():
+            _void_open(state, FailureReason.RESTORED, f"everything went back to epoch {body.epoch}", observe)
             _restore(state, body, index)
             _answer(state, body.request, body.epoch)
+            observe(PipelineRestored(body.epoch, body.generation))
         case Expired():
             _expire(state, body)
         case Snapshot():
@@ -164,7 +180,6 @@ def _name(state: JournalState, body: Savepoint) -> None:
 
 def _restore(state: JournalState, body: Restored, index: int) -> None:
     target = state.committed[body.epoch]
-    _void_open(state, FailureReason.RESTORED, f"everything went back to epoch {body.epoch}")
     state.generation = body.generation
     state.generations[body.generation] = Generation(
         body.generation,
@@ -196,17 +211,42 @@ def _expire(state: JournalState, body: Expired) -> None:
     state.floors, state.pinned = body.floors, body.pinned
 
 
-def _void_open(state: JournalState, reason: FailureReason, detail: str) -> None:
+def _void_open(state: JournalState, reason: FailureReason, detail: str, observe: Observe) -> None:
     for begun in state.open.values():
         _remember(
             state,
             Aborted(begun.term, begun.generation, begun.epoch, begun.checkpoint_id, reason.value, detail),
         )
+        observe(EpochAborted(begun.epoch, reason.value, detail, True))
     state.open = {}
 
 
 def _remember(state: JournalState, story: Aborted) -> None:
     state.aborted = [*state.aborted, story][-KEPT_STORIES:]
+
+
+def begun_event(state: JournalState, begun: Begun) -> EpochBegun:
+    """The event that a checkpoint has begun, which is open in this state."""
+    return EpochBegun(begun.epoch, begun.checkpoint_id, begun.flags, begun.savepoint, state.leader or "")
+
+
+def skipped_events(before: JournalState, after: JournalState) -> list[Event]:
+    """What a jump to a snapshot makes known: the outcome of what was open, and what is so now."""
+    events: list[Event] = []
+    stories = {story.epoch: story for story in after.aborted}
+    for epoch in sorted(before.open.keys() - after.open.keys()):
+        if epoch in after.committed:
+            events.append(EpochCommitted(epoch, after.committed[epoch].watermark))
+        elif epoch in stories:
+            events.append(EpochAborted(epoch, stories[epoch].reason, stories[epoch].detail, False))
+    if after.generation != before.generation:
+        forked = after.generations.get(after.generation)
+        if forked is not None and forked.epoch is not None:
+            events.append(PipelineRestored(forked.epoch, after.generation))
+    if after.term != before.term:
+        events.append(LeaderChanged(after.term, after.leader or ""))
+    opened = sorted(after.open.keys() - before.open.keys())
+    return [*events, *(begun_event(after, after.open[epoch]) for epoch in opened)]
 
 
 def timeline(state: JournalState) -> list[Checkpoint]:
@@ -222,10 +262,11 @@ def timeline(state: JournalState) -> list[Checkpoint]:
 
 class Journal:
     """One process's knowledge of the journal: the view of the log, the state derived from it, and what it
-    can serve to others."""
+    can serve to others. `observe` is given what its new entries make happen."""
 
     def __init__(self) -> None:
         self.state = JournalState()
+        self.observe: Observe = ignore
         self.provider = Provider()
         self.view: LogView[JournalBody] = LogView(JOURNAL_PREFIX, JOURNAL, Snapshot, self._on_entry)
 
@@ -238,6 +279,8 @@ class Journal:
         entry = sealed.entry
         self.provider.append(entry.index, [sealed.data])
         if jumped and isinstance(entry.body, Snapshot):
-            self.state = entry.body.state
+            before, self.state = self.state, entry.body.state
+            for event in skipped_events(before, self.state):
+                self.observe(event)
         else:
-            apply(self.state, entry.body, entry.index)
+            apply(self.state, entry.body, entry.index, self.observe)

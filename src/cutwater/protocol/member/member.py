@@ -26,6 +26,15 @@ from cutwater.protocol.base.effects import (
     ask,
 )
 from cutwater.protocol.base.errors import GraphChanged, StoreError, UserError
+from cutwater.protocol.base.events import (
+    CaughtUp,
+    EpochCaptured,
+    Event,
+    StageFailed,
+    StageGivenUp,
+    TablePublished,
+    TableRewound,
+)
 from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.log import follow
 from cutwater.protocol.base.paths import entry_name, manifest_name, state_copies_prefix
@@ -49,8 +58,8 @@ from cutwater.protocol.member.catchup import CatchUp
 from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.ending import Ending
 from cutwater.protocol.member.injector import BarrierInjector, Word
-from cutwater.protocol.member.journal import Journal
-from cutwater.protocol.member.publish import begin, duties, perform, read_manifest
+from cutwater.protocol.member.journal import Journal, begun_event
+from cutwater.protocol.member.publish import CommitPermit, begin, duties, perform, read_manifest
 from cutwater.protocol.member.stage import QueryEnd, Stage, StagePhase
 from cutwater.protocol.member.stage_log import StageLog
 
@@ -91,7 +100,8 @@ class Member:
     """The state that the actors of one member share.
 
     The shell sets `now_ms` before each resumption, spawns what `spawned` holds, ends what `ended` names,
-    and resumes the actors in `woken`, all after each resumption. `word` makes the word of an injector.
+    and resumes the actors in `woken`, all after each resumption. It may hand `events` to observers, which decide
+    nothing. `word` makes the word of an injector.
     """
 
     def __init__(
@@ -141,6 +151,8 @@ class Member:
         self.woken: list[str] = []
         self.spawned: dict[str, Procedure[None]] = {}
         self.ended: list[str] = []
+        self.events: list[Event] = []
+        """What has happened since the shell last took it from here. The core never reads it."""
         self._captures: dict[int, CapturePhase] = {}
         self._judged = 0
         self._own_failures: list[Aborted] = []
@@ -179,6 +191,10 @@ class Member:
     def drained(self) -> bool:
         """Whether the run is over: the last epoch is committed and published everywhere, and nobody resumes."""
         return not self.resumes and self.ending.is_over
+
+    def observe(self, event: Event) -> None:
+        """Something has happened that observers may want to know."""
+        self.events.append(event)
 
     def wake(self, actor: str) -> None:
         """Asks the shell to resume an actor that waits."""
@@ -246,6 +262,7 @@ class Member:
         state = self.journal.state
         if not self.live:
             self.live, self.resumes, self._judged = True, state.drained, self.journal.index
+            self._observe_journal()
         if not state.drained:
             self.resumes = False
         if state.topology is None:
@@ -275,6 +292,13 @@ class Member:
             self.wake(actor)
         for sink in self._hosted_sinks():
             self.wake(f"publish {sink.name}")
+
+    def _observe_journal(self) -> None:
+        """From now on this member emits what the journal's new entries make happen."""
+        self.observe(CaughtUp(self.journal.index))
+        for begun in self.journal.state.open.values():
+            self.observe(begun_event(self.journal.state, begun))
+        self.journal.observe = self.observe
 
     def _serve(self) -> None:
         """Starts what every generation needs; what was committed and not published comes first of all."""
@@ -322,10 +346,13 @@ class Member:
             self.failures[name] = error
             self.hopeless |= end is QueryEnd.HOPELESS
             self.wake("capture")
+            self.observe(StageGivenUp(name, error, tries))
             return None
-        return min(
+        after_ms = min(
             self.config.backoff_ms << min(tries - 1, 16), max(LONGEST_BACKOFF_MS, self.config.backoff_ms)
         )
+        self.observe(StageFailed(name, error, end is QueryEnd.STOPPED, tries, most, after_ms))
+        return after_ms
 
     def _remote_inputs(self) -> set[str]:
         hosted = self.topology.hosted(self.name)
@@ -487,6 +514,8 @@ class Member:
             watermark=watermark,
             reports=reports,
         )
+        if error is None:
+            self.observe(EpochCaptured(begun.epoch))
 
     def _forget_decided(self) -> None:
         live = {begun.checkpoint_id for begun in self.journal.state.open.values()}
@@ -543,7 +572,10 @@ class Member:
         while True:
             self.ending.on_published(sink, done)
             for duty in duties(self.journal.state, done):
-                yield from perform(sink, duty)
+                mark = yield from perform(sink, duty)
+                if mark is not None:
+                    kind = TablePublished if isinstance(duty, CommitPermit) else TableRewound
+                    self.observe(kind(sink, mark.epoch, mark.version))
                 done = duty.index
                 break  # the journal may have grown meanwhile, and have abandoned what was next
             else:

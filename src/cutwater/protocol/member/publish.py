@@ -251,8 +251,8 @@ def is_settled(sink: str, index: int) -> Procedure[bool]:
     return any(mark_of(name) for name in names)
 
 
-def perform(sink: str, duty: Duty) -> Procedure[None]:
-    """Does one duty on a table, once, and leaves its mark.
+def perform(sink: str, duty: Duty) -> Procedure[Published | None]:
+    """Does one duty on a table, once, and leaves its mark; `None` if another process has done so.
 
     If the table already carries this transaction (our own from before a crash, or that of a zombie), only
     the mark is written; if it carries a later one, a successor has gone on and nothing is. The marks are
@@ -264,7 +264,7 @@ def perform(sink: str, duty: Duty) -> Procedure[None]:
     while True:
         head = yield from insist(ReadTable(sink))
         if head.transaction > duty.index:
-            return
+            return None
         if head.transaction == duty.index:
             # Others may have committed to the table right behind us: the head need not be our version.
             version = yield from insist(FindTableVersion(sink, duty.index))
@@ -272,10 +272,9 @@ def perform(sink: str, duty: Duty) -> Procedure[None]:
             if files is None:  # it was in the table before we came
                 files = yield from _count_files(sink, duty)
             mark = Published(duty.epoch, sink, duty.index, found, duty.index, files)
-            yield from put(mark_name(duty.index, sink), seal(mark))
-            return
+            return mark if (yield from put(mark_name(duty.index, sink), seal(mark))) else None
         if (yield from is_settled(sink, duty.index)):
-            return  # it had no rows, or the table has forgotten it
+            return None  # it had no rows, or the table has forgotten it
         effect = yield from _table_commit(sink, duty, head)
         if effect is None:
             if missing:  # and the table has been asked again since: nobody has settled the epoch
@@ -286,8 +285,7 @@ def perform(sink: str, duty: Duty) -> Procedure[None]:
             missing = True
         elif isinstance(effect, PublishTable) and not effect.files:
             mark = Published(duty.epoch, sink, duty.index, head.version, head.transaction)
-            yield from put(mark_name(duty.index, sink), seal(mark))
-            return
+            return mark if (yield from put(mark_name(duty.index, sink), seal(mark))) else None
         else:
             files = len(effect.files) if isinstance(effect, PublishTable) else 0
             if (yield from ask(effect)) is FAILED:

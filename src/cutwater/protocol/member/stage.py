@@ -34,6 +34,7 @@ from cutwater.protocol.base.effects import (
     insist,
 )
 from cutwater.protocol.base.errors import StoreError
+from cutwater.protocol.base.events import BatchLogged, Event, StageCut, StageStarted
 from cutwater.protocol.base.log import AppendPhase, append, compact, follow
 from cutwater.protocol.base.paths import generation_of, stage_prefix
 from cutwater.protocol.base.records import (
@@ -117,6 +118,7 @@ class Host(Protocol):
     unaligned: set[int]
 
     def nonce(self) -> str: ...
+    def observe(self, event: Event) -> None: ...
     def wake(self, actor: str) -> None: ...
     def log(self, stage: str) -> StageLog: ...
     def start_stage(self, name: str, pace: Pace) -> None: ...
@@ -362,6 +364,7 @@ class Stage:
         if self._is_fenced():
             return False
         self._step("opened")
+        self.member.observe(StageStarted(self.name, self.generation, self.incarnation))
         self.activity.started(self.member.now_ms)
         yield from insist(StartQuery(self.name, self.generation, self.incarnation, self.log.state.consumed))
         return True
@@ -428,6 +431,7 @@ class Stage:
                 return
             self.member.tries.pop(self.name, None)
             self.activity.batch_logged(self.member.now_ms)
+            self.member.observe(BatchLogged(self.name, prepared.batch, prepared.rows))
 
     def _batch_entry(self, prepared: Prepared) -> Batch:
         return Batch(
@@ -457,8 +461,10 @@ class Stage:
             unaligned = self._try(begun)
             if unaligned is None:
                 return
-            if not (yield from self._append(self._barrier_entry(begun, unaligned))):
+            barrier = self._barrier_entry(begun, unaligned)
+            if not (yield from self._append(barrier)):
                 return
+            self.member.observe(StageCut(self.name, epoch, barrier.batch, unaligned))
             self._settle_drain()
             self.member.wake("capture")
 
