@@ -41,6 +41,7 @@ from cutwater.runtime import runtime
 from cutwater.runtime.mailbox import new_id
 from cutwater.runtime.runtime import Runtime
 from cutwater.runtime.settings import Settings
+from cutwater.runtime.timings import read_times
 from cutwater.sinks import parquet, parquet_files
 from cutwater.spark import errors, session
 from cutwater.spark.checkpoint import incarnations as folders
@@ -166,6 +167,35 @@ def test_every_row_comes_through_once(shop: Running) -> None:
     shop.await_shown(10)
     assert newest(shop.source).said["trigger"] == {"processingTime": "0 milliseconds"}
     assert newest(shop.copied).said["name"] == "shop.copied"
+
+
+def test_a_run_logs_its_epochs_and_stores_the_time_of_every_step(shop: Running) -> None:
+    made = shop.start(every_ms=3_600_000)
+    await_that("the first rows", lambda: _has_rows(shop), 30)
+    epoch = made.request(Request(RequestKind.CHECKPOINT, "one"), 30).epoch
+    assert epoch is not None
+    shop.await_shown(3)
+    made.stop()
+    status = made.reporter.status()
+    times = read_times(shop.store, epoch)
+    assert times is not None
+    assert times.stages.keys() == {"source", "copied"}
+    steps = [
+        *(cut.cut_s for cut in times.stages.values()),
+        times.captured_s,
+        times.manifest_s,
+        times.committed_s,
+    ]
+    assert sorted(times.stages, key=lambda name: times.stages[name].cut_s) == ["source", "copied"]
+    assert None not in [*steps, times.published_s.get("out")]
+    assert max(times.stages["copied"].cut_s, 0.0) <= (times.captured_s or 0) <= (times.manifest_s or 0)
+    assert (times.manifest_s or 0) <= (times.committed_s or 0) <= times.published_s["out"]
+    assert times.committed_s == status.epoch_s
+    assert status.epoch_at == pytest.approx(times.begun_at + (times.committed_s or 0), abs=0.1)
+    commits = [line for line in shop.told if " committed in " in line]
+    assert [line.partition(" committed in ")[0] for line in commits] == [
+        f"epoch {e}" for e in range(1, epoch + 1)
+    ]
 
 
 def test_a_member_that_is_stopped_goes_on_where_it_was(shop: Running) -> None:
