@@ -81,7 +81,7 @@ def test_a_committed_epoch_says_how_long_it_took_and_who_was_cut_unaligned() -> 
 
 
 def test_a_line_that_need_not_be_repeated_is_not() -> None:
-    refused = ev.RequestsRefused(("r",), "name_taken", "there is a savepoint 'x' already")
+    refused = ev.RequestsRefused(("r",), "name_taken", "savepoint 'x' already exists")
     assert lines(refused, refused) == [refused.detail]
     others = [ev.RequestsRefused(("r",), "name_taken", f"no {number}") for number in range(REMEMBERED)]
     assert len(lines(refused, *others, refused)) == REMEMBERED + 2, "what is remembered has a bound"

@@ -16,8 +16,8 @@ from cutwater.protocol.base.events import Event as AnyEvent
 from cutwater.protocol.base.records import StageSpec, Topology
 from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.member import Member
+from cutwater.runtime.local_word import LocalWord
 from cutwater.runtime.shell import THREADS, Shell
-from cutwater.runtime.words import LocalWord
 from cutwater.runtime.workers import Workers
 
 Said = SimpleQueue[Any]
@@ -365,7 +365,7 @@ def test_a_machine_without_threads_ends_the_shell_and_is_reported(monkeypatch: p
     loop.spawn("one", procedure())
     monkeypatch.setattr(Workers, "_grow", lambda workers: False)
     loop.start()
-    assert "no thread can be started" in str(failures.get(timeout=10))
+    assert "cannot start a thread" in str(failures.get(timeout=10))
     loop.stop()
 
 
@@ -382,7 +382,7 @@ def test_nothing_that_was_called_for_is_done_after_the_end() -> None:
     loop.start()
     loop.call(stop)
     assert ended.wait(10)
-    loop._clock.join(10)
+    loop._timer_thread.join(10)
     loop._pool.join()
     assert said.empty()
 
@@ -401,7 +401,7 @@ def test_a_shell_that_is_stopped_in_a_turn_does_not_wait_for_itself() -> None:
     loop.spawn("one", running)
     loop.start()
     assert stopped.wait(10)
-    loop._clock.join(10)
+    loop._timer_thread.join(10)
     loop._pool.join()
     assert performed.empty(), "nothing is begun any more"
     running.close()

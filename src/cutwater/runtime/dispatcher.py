@@ -27,7 +27,7 @@ FLUSH_S = 10.0
 
 
 class Dispatcher:
-    """Hands every event to all observers. `log` is told of observers that fail or miss events."""
+    """Hands every event to all observers. `log` gets a line for observers that fail or miss events."""
 
     def __init__(self, observers: Mapping[str, Observer], log: Log, max_queue: int = MAX_QUEUE) -> None:
         self._lanes = [_Lane(name, observer, log, max_queue) for name, observer in observers.items()]

@@ -1,7 +1,7 @@
 """Performs the operations of a running member: on the store, on tables, in Spark's folders.
 
-Everything here runs in threads of the pool, beside the turns of the shell. So nothing here looks at what the
-protocol knows: an operation carries what it needs.
+Everything here runs in threads of the pool, outside the turns of the shell. So nothing here reads the state of the
+protocol: an operation carries what it needs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class QueryHost(Protocol):
 
 
 class MemberPerformer(StorePerformer):
-    """Performs a member's operations. `hosts` are those of its stages, `spark_setting` reads a setting of the Spark
+    """Performs a member's operations. `hosts` are the hosts of its stages, `spark_setting` reads a setting of the Spark
     session, `emit` is given events, and `caches` hold what is known of the files of each stage."""
 
     def __init__(
@@ -51,7 +51,7 @@ class MemberPerformer(StorePerformer):
         self._caches = caches
 
     def apart(self, operation: fx.AnyOperation) -> str | None:
-        """Whose an operation is that runs a function of the user's, which may take any time: that sink's."""
+        """The name of the thread for an operation that calls a user function, which may take any time: one per sink."""
         if isinstance(operation, fx.PublishTable) and self._sinks[operation.sink].calls_user:
             return f"call-{operation.sink}"
         return None
@@ -62,7 +62,7 @@ class MemberPerformer(StorePerformer):
         return self._sinks[operation.sink].head()
 
     def find_table_version(self, operation: fx.FindTableVersion) -> int | None:
-        """A leader also asks the tables of sinks that others host, before everything goes back."""
+        """Before a restore, a leader also asks the tables of sinks that other members host."""
         if operation.sink in self._sinks:
             return self._sinks[operation.sink].find(operation.transaction)
         return find_version(self._store, operation.sink, operation.transaction)

@@ -19,7 +19,7 @@ REMEMBERED = 100
 
 @dataclass
 class _Open:
-    """A checkpoint that is under way."""
+    """A checkpoint in progress."""
 
     begun: ev.EpochBegun
     begun_s: float

@@ -1,4 +1,4 @@
-"""Puts the status of a running member together, shows it to the others, and puts it into the store."""
+"""Builds the status of a running member, sends it to the other members, and writes it to the store."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from cutwater.store.status import REPORT_REMOTE_S, REPORT_S, StageStatus, Status
 
 
 class Reported(Protocol):
-    """A running member, as its status shows it."""
+    """What the status reads of a running member."""
 
     boot: str
     built: Built
@@ -51,7 +51,7 @@ class Reported(Protocol):
 
 
 class Reporter:
-    """Puts the status of a member together, and into the store."""
+    """Reports the status of a member at an interval."""
 
     def __init__(self, runtime: Reported) -> None:
         self._runtime = runtime
@@ -63,7 +63,7 @@ class Reporter:
         self._beats = itertools.count(1)
         self._threads = (
             Thread(target=self._report, name="cutwater-status", daemon=True),
-            Thread(target=self._look, name="cutwater-look", daemon=True),
+            Thread(target=self._measure_queries, name="cutwater-look", daemon=True),
         )
 
     def start(self) -> None:
@@ -83,7 +83,7 @@ class Reporter:
                 )
 
     def _has_successor(self) -> bool:
-        """Whether another process of this member has begun to report: what this one says last must not hide it."""
+        """Whether another process of this member reports its status: this one must not overwrite that at its end."""
         try:
             data = self._runtime.store.read(status_name(self._runtime.member.name))
         except OSError:
@@ -92,10 +92,10 @@ class Reporter:
         return found is not None and found.boot != self._runtime.boot and not found.is_over
 
     def _report(self) -> None:
-        """Only this, and nothing that could wait for Spark: who does not hear of a member takes it for gone."""
+        """Reports without waiting for Spark: a member whose status does not change is taken for gone."""
         self._repeat(lambda: self.put(self.status()))
 
-    def _look(self) -> None:
+    def _measure_queries(self) -> None:
         self._repeat(self._measure)
 
     def _repeat(self, task: Callable[[], None]) -> None:
@@ -128,7 +128,7 @@ class Reporter:
                 )
 
     def status(self, state: str | None = None) -> Status:
-        """The status of this member, as of one moment between two turns of the shell."""
+        """The status of this member at one moment, between two turns of the shell."""
         return self._runtime.shell.look(lambda: self._status(state))
 
     def _status(self, state: str | None) -> Status:

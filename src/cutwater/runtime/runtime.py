@@ -1,7 +1,7 @@
-"""A running member: the protocol, the store, Spark's queries and the sinks, put together.
+"""A running member: connects the protocol core with the store, Spark's queries, the sinks and the other members.
 
-What decides is in `protocol/`; what is here performs the effects that it asks for, keeps the queries' feeds
-current, notices how queries fare, and carries requests and status through the store.
+The core (`protocol/`) decides. The runtime performs its effects, keeps the feeds of the queries current, reports to the
+core what the queries do, and moves requests and status through the store.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from cutwater.protocol.member.member import Member
 from cutwater.runtime.dispatcher import Dispatcher, Observer
 from cutwater.runtime.effects import MemberPerformer
 from cutwater.runtime.event_lines import EventLines
+from cutwater.runtime.local_word import LocalWord
 from cutwater.runtime.mailbox import Mailbox
 from cutwater.runtime.reporter import Reporter
 from cutwater.runtime.settings import Settings
 from cutwater.runtime.shell import Shell
 from cutwater.runtime.status_facts import StatusFacts
 from cutwater.runtime.timings import Timings
-from cutwater.runtime.words import LocalWord
 from cutwater.sinks.cleanup import tidy
 from cutwater.sinks.contract import Sink
 from cutwater.spark.checkpoint import incarnations as folders
@@ -105,7 +105,7 @@ class Runtime:
         self._progress_ms = 0
 
     def _surroundings(self) -> Surroundings:
-        """What the hosts use of this process."""
+        """What the hosts of the stages need of this process."""
         shell = self.shell
         return Surroundings(
             pipeline=self.built.name,
@@ -140,8 +140,8 @@ class Runtime:
             self.shell.work(lambda: self._discard(known))
 
     def _discard(self, state: JournalState) -> None:
-        """Removes staged output that nobody will publish, and history of tables to which nobody will go back. What
-        fails is done another time."""
+        """Removes staged output that nobody will publish, and table history that no restore will need. Failures are
+        retried with the next run of this task."""
         try:
             manifests = [manifest_of(self.store, checkpoint) for checkpoint in state.committed.values()]
             for stage in self.hosts.values():
@@ -151,11 +151,11 @@ class Runtime:
             self.dispatcher.emit(OperationFailed("removing staged leftovers", str(error)))
 
     def request(self, request: Request, timeout_s: float) -> Reply:
-        """Asks the leader for something and waits for the answer. Raises `UserError` if none comes."""
+        """Sends a request to the leader and waits for the answer. Raises `UserError` if there is none in time."""
         return self.mailbox.ask(request, timeout_s)
 
     def stop(self) -> None:
-        """Ends everything at once; what is not committed will be done again."""
+        """Ends everything at once. The next start repeats what is not committed."""
         if self._stopping:
             return
         self._stopping = True
@@ -173,7 +173,7 @@ class Runtime:
         self.done.set()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Waits until the pipeline has been drained or has failed; `False` if it runs on."""
+        """Waits until the pipeline has been drained or has failed; `False` if it is still running after the timeout."""
         return self.done.wait(timeout_s)
 
     @property
@@ -187,7 +187,7 @@ class Runtime:
             self.failure = UserError(spark_is_gone(error)) if gone else error
         self.done.set()
 
-    # --- after every step, in its turn of the shell ---------------------------------------------------
+    # --- after every step, with the turn held -----------------------------------------------------------
 
     def _after_step(self) -> None:
         member = self.member
@@ -199,16 +199,16 @@ class Runtime:
                 host.attend(stage)
         if member.superseded and not self._stopping:
             raise UserError(
-                "another process has taken over this pipeline's stages, so this one ends; nothing is lost. If that "
-                "was not meant, see who else runs it on this store"
+                "another process has taken over this pipeline's stages, so this one ends; nothing is lost. If this was "
+                "not intended, check which other process runs this pipeline on this store"
             )
         if member.given_up is not None:
-            raise UserError(self._give_up_story(member.given_up))
+            raise UserError(self._why_given_up(member.given_up))
         if self.drained:
             self.done.set()
 
     def come_to_rest(self) -> None:
-        """Has the pipeline drained, however often that has to be tried; `done` is set then."""
+        """Drains the pipeline, with as many attempts as it takes, and then sets `done`."""
         self.shell.call(lambda: self._want_rest(True))
 
     def _want_rest(self, wanted: bool) -> None:
@@ -217,10 +217,10 @@ class Runtime:
 
     @property
     def sources_done(self) -> bool:
-        """Whether the sources of this member's stages have given all that was there, with `once`."""
+        """With `once`: whether the sources of this member's stages are exhausted."""
         return self.member.sources_done
 
-    def _give_up_story(self, why: str) -> str:
+    def _why_given_up(self, why: str) -> str:
         failed = "; ".join(f"stage '{s}' failed: {e}" for s, e in sorted(self.member.failures.items()))
         many = (
             "no checkpoint can be taken"
@@ -230,7 +230,7 @@ class Runtime:
         return f"{many}, so the run ends. {failed or why}"
 
     def _emit_progress(self) -> None:
-        """A catch-up that takes long shows how far it is, once a second."""
+        """Emits the progress of a long catch-up, once a second."""
         session, now_ms = self.member.catch_up.session, self.member.now_ms
         self._progress_ms = self._progress_ms or now_ms
         if session is not None and now_ms - self._progress_ms >= 1_000:
@@ -255,7 +255,7 @@ class Runtime:
             self.links.send(effect.to, message)
 
     def _acknowledge(self, to: str | None, ack: Ack) -> None:
-        """Hands on this member's part of a checkpoint, for the first time or again."""
+        """Sends this member's part of a checkpoint, for the first time or again."""
         first = ack.ok and ack.checkpoint_id > self._acked
         self._acked = max(self._acked, ack.checkpoint_id if ack.ok else 0)
         if first:
@@ -271,7 +271,7 @@ class Runtime:
         self.shell.call(lambda: self._take(sender, message))
 
     def _take(self, sender: str, message: Heard) -> None:
-        """A message of another member, in a turn of the shell."""
+        """Handles a message of another member; the caller must hold the turn."""
         if isinstance(message, Hint):
             self.mailbox.look()
             return
@@ -307,8 +307,8 @@ class Runtime:
 def member_config(
     store: Store, is_alone: bool, restarts: int, tolerated_failures: int | None
 ) -> MemberConfig:
-    """How often to look without being told. Members tell each other; a look at a local folder costs next to nothing
-    for one, and something when many look."""
+    """How often to poll the store. Members notify each other, so polling is a fallback; polling a local folder is nearly
+    free for one member, but not for many."""
     poll_ms = 2_000
     if isinstance(store, LocalStore):
         poll_ms = 200 if is_alone else 1_000

@@ -29,7 +29,7 @@ class StatusFacts:
         self._begun_s: dict[int, float] = {}
 
     def open_since(self, epoch: int) -> float | None:
-        """When a checkpoint that is under way was begun, in wall-clock time."""
+        """When a checkpoint in progress was begun, in wall-clock time."""
         begun_s = self._begun_s.get(epoch)
         return None if begun_s is None else _wall_clock(begun_s)
 

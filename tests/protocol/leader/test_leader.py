@@ -410,7 +410,7 @@ def test_a_savepoint_is_not_lost_to_another_of_the_same_name() -> None:
     ask(world, RequestKind.SAVEPOINT, name="before-deploy")
     rest(world, 2_000)
     assert first.epoch in world.oracle.ledger.kept
-    assert refusal(world) == "there is a savepoint 'before-deploy' already (epoch 2)"
+    assert refusal(world) == "savepoint 'before-deploy' already exists (epoch 2)"
 
 
 def test_retention_deletes_what_expired_checkpoints_had_for_themselves() -> None:
@@ -657,6 +657,6 @@ def test_a_term_that_the_journal_has_seen_while_the_marks_were_read_is_not_used_
 def test_a_table_that_is_ahead_of_the_journal_gets_no_rows() -> None:
     leader, desk = campaigner(3, mark=None)
     desk.tables["out"].append(Version(7, ("rows",)))
-    with pytest.raises(StoreError, match="the table of sink out has what entry 7 ordered"):
+    with pytest.raises(StoreError, match="the table of sink out has the result of entry 7"):
         desk.run(leader.member._publish("out"))
     assert desk.shown("out") == ("rows",)

@@ -466,7 +466,7 @@ def test_a_stage_that_was_dropped_need_not_be_named_again_for_the_same_checkpoin
     [
         (pipeline(stage("s"), stage("t", "s"), stage("u", "s")), ["stage 'u' is new"]),
         (pipeline(stage("s")), ["stage 't' is gone"]),
-        (pipeline(stage("s"), stage("t")), ["stage 't' reads [] and read ['s']"]),
+        (pipeline(stage("s"), stage("t")), ["stage 't' reads [], and used to read ['s']"]),
         (
             pipeline(stage("s"), stage("t", "s", sinks=[r.SinkSpec("x")])),
             ["the sinks of stage 't' are ['x'], not []"],

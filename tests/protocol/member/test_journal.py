@@ -31,7 +31,7 @@ from cutwater.protocol.base.records import (
     Topology,
     TopologySet,
 )
-from cutwater.protocol.member.journal import KEPT_STORIES, Fate, Journal, apply, fate, is_void, timeline
+from cutwater.protocol.member.journal import KEPT_ABORTED, Fate, Journal, apply, fate, is_void, timeline
 from cutwater.protocol.member.publish import CommitPermit, RewindOrder, duties
 from tests.support.driver import (
     Choose,
@@ -169,9 +169,9 @@ def test_a_new_topology_voids_open_epochs() -> None:
 
 def test_the_stories_of_aborted_epochs_are_bounded_and_the_newest_stay() -> None:
     scribe = led()
-    for _ in range(3 * KEPT_STORIES):
+    for _ in range(3 * KEPT_ABORTED):
         scribe.abort(scribe.begin())
-    assert [s.epoch for s in scribe.state.aborted] == list(range(2 * KEPT_STORIES + 1, 3 * KEPT_STORIES + 1))
+    assert [s.epoch for s in scribe.state.aborted] == list(range(2 * KEPT_ABORTED + 1, 3 * KEPT_ABORTED + 1))
 
 
 # --- void entries -----------------------------------------------------------------------------------------
@@ -468,7 +468,7 @@ def test_whatever_is_written_every_epoch_has_one_fate_and_void_entries_change_no
         assert state.term >= before.term
         assert state.generation >= before.generation
         assert state.next_epoch >= before.next_epoch
-        assert len(state.aborted) <= KEPT_STORIES
+        assert len(state.aborted) <= KEPT_ABORTED
         assert all(c.epoch in state.committed for c in timeline(state))
     assert void > 10
     assert len(decided) > 10

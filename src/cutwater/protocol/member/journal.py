@@ -1,9 +1,8 @@
 """What the journal means: its state, derived by applying its entries in order.
 
-Creating a COMMITTED entry *is* the commit. An entry is void, and changes nothing, if its term or its
-generation is not the current one at its place: a former leader that wakes up has written into the wind.
-Every epoch has one fate. It is open from its BEGUN; then it is committed, aborted, or void because a
-LEADER or RESTORED entry came in between.
+Creating a COMMITTED entry *is* the commit. An entry is void, and changes nothing, if its term or its generation is not
+the current one at its place: so what a former leader writes after it wakes up has no effect. Every epoch has one fate.
+It is open from its BEGUN; then it is committed, aborted, or void because a LEADER or RESTORED entry came in between.
 """
 
 from __future__ import annotations
@@ -46,26 +45,26 @@ from cutwater.protocol.base.records import (
 )
 from cutwater.protocol.replay.provider import Provider
 
-KEPT_STORIES = 20
-"""How many aborted epochs the state remembers, for `explain`; older stories are dropped."""
+KEPT_ABORTED = 20
+"""How many aborted epochs the state remembers, for `explain`; older ones are dropped."""
 
 KEPT_ANSWERS = 100
-"""How many requests the state remembers as carried out. A request is repeated within seconds, by a leader that
-finds it still unanswered; this many come in between only if users ask for more than the journal can do."""
+"""How many requests the state remembers as carried out. A leader repeats an unanswered request within seconds; so many
+others come in between only if users send more than the journal can take."""
 
 
 class Fate(Enum):
-    """What has become of an epoch, as far as this journal goes."""
+    """The state of an epoch, as far as this journal is known."""
 
     UNKNOWN = "unknown"
     OPEN = "open"
     COMMITTED = "committed"
     OVER = "over"
-    """Aborted, void, or committed and expired since: it holds nobody and nothing more will come of it."""
+    """Aborted, void, or committed and expired since: it holds nobody back, and will not change any more."""
 
 
 def fate(state: JournalState, epoch: int) -> Fate:
-    """The fate of an epoch. One that this journal has not begun yet is unknown, not over."""
+    """The fate of an epoch. An epoch that has not begun in this journal is unknown, not over."""
     if epoch >= state.next_epoch:
         return Fate.UNKNOWN
     if epoch in state.open:
@@ -74,7 +73,7 @@ def fate(state: JournalState, epoch: int) -> Fate:
 
 
 def is_void(state: JournalState, body: JournalBody, index: int) -> bool:
-    """Whether an entry at `index` means nothing, given the state before it."""
+    """Whether an entry at `index` has no effect, given the state before it."""
     if isinstance(body, Leader):
         return body.term <= state.term
     if body.term != state.term:
@@ -96,8 +95,8 @@ def is_void(state: JournalState, body: JournalBody, index: int) -> bool:
 
 
 def may_name(state: JournalState, body: Savepoint) -> bool:
-    """Whether a savepoint can have this name: its epoch is kept, and no other epoch has the name, which would
-    then lose what keeps it. A name can be taken away from its own epoch only."""
+    """Whether a savepoint can have this name: its epoch is kept, and no other epoch has the name, since that one would
+    then expire. A name can only be removed from the epoch that has it."""
     if not body.kept:
         return state.savepoints.get(body.name) == body.epoch
     return body.epoch in state.committed and state.savepoints.get(body.name, body.epoch) == body.epoch
@@ -221,24 +220,24 @@ def _void_open(state: JournalState, reason: FailureReason, detail: str, observe:
     state.open = {}
 
 
-def _remember(state: JournalState, story: Aborted) -> None:
-    state.aborted = [*state.aborted, story][-KEPT_STORIES:]
+def _remember(state: JournalState, aborted: Aborted) -> None:
+    state.aborted = [*state.aborted, aborted][-KEPT_ABORTED:]
 
 
 def begun_event(state: JournalState, begun: Begun) -> EpochBegun:
-    """The event that a checkpoint has begun, which is open in this state."""
+    """The event for the beginning of a checkpoint that is open in this state."""
     return EpochBegun(begun.epoch, begun.checkpoint_id, begun.flags, begun.savepoint, state.leader or "")
 
 
 def skipped_events(before: JournalState, after: JournalState) -> list[Event]:
-    """What a jump to a snapshot makes known: the outcome of what was open, and what is so now."""
+    """The events of a jump to a snapshot: the outcome of the epochs that were open, and those that are open now."""
     events: list[Event] = []
-    stories = {story.epoch: story for story in after.aborted}
+    aborted = {body.epoch: body for body in after.aborted}
     for epoch in sorted(before.open.keys() - after.open.keys()):
         if epoch in after.committed:
             events.append(EpochCommitted(epoch, after.committed[epoch].watermark))
-        elif epoch in stories:
-            events.append(EpochAborted(epoch, stories[epoch].reason, stories[epoch].detail, False))
+        elif epoch in aborted:
+            events.append(EpochAborted(epoch, aborted[epoch].reason, aborted[epoch].detail, False))
     if after.generation != before.generation:
         forked = after.generations.get(after.generation)
         if forked is not None and forked.epoch is not None:
@@ -250,7 +249,7 @@ def skipped_events(before: JournalState, after: JournalState) -> list[Event]:
 
 
 def timeline(state: JournalState) -> list[Checkpoint]:
-    """The kept committed epochs that the present grew out of, oldest first. Others are abandoned."""
+    """The kept committed epochs that lead to the head, oldest first. Other epochs are abandoned."""
     line: list[Checkpoint] = []
     epoch = state.head
     while epoch is not None and epoch in state.committed:
@@ -261,8 +260,8 @@ def timeline(state: JournalState) -> list[Checkpoint]:
 
 
 class Journal:
-    """One process's knowledge of the journal: the view of the log, the state derived from it, and what it
-    can serve to others. `observe` is given what its new entries make happen."""
+    """The journal as one process knows it: the view of the log, the state derived from it, and what it can serve to
+    others. `observe` is given the events of new entries."""
 
     def __init__(self) -> None:
         self.state = JournalState()
@@ -272,7 +271,7 @@ class Journal:
 
     @property
     def index(self) -> int:
-        """How far the journal is known."""
+        """The index of the last known entry."""
         return self.view.last
 
     def _on_entry(self, sealed: Sealed[JournalBody], jumped: bool) -> None:
