@@ -17,6 +17,7 @@ from cutwater.protocol.base.watermark import NONE
 from cutwater.protocol.base.wire import Ack, Heartbeat, Request, RequestKind, encode
 from cutwater.protocol.leader.coordinator_actions import Action, Begin, Refuse
 from cutwater.protocol.leader.leader import Leader, LeaderConfig, LeaderPhase
+from cutwater.protocol.leader.whole_journal import expect_whole_journal
 from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.journal import Journal
 from cutwater.protocol.member.member import Member
@@ -634,7 +635,7 @@ def test_a_mark_of_an_entry_that_came_meanwhile_is_no_loss() -> None:
     leader, desk = campaigner(3, mark=4)
     sealed = leader.member.journal.view.seal(r.Leader(4, "m1"), "other")
     desk.objects[entry_name(paths.JOURNAL_PREFIX, 4)] = sealed.data
-    assert desk.run(leader._expect_whole_journal()) is False
+    assert desk.run(expect_whole_journal(leader.member.journal)) is False
     assert leader.member.journal.state.leader == "m1"
 
 

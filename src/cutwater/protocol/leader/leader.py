@@ -18,18 +18,14 @@ import msgspec
 
 from cutwater.protocol.base.barrier import Flags
 from cutwater.protocol.base.chain import digest
-from cutwater.protocol.base.effects import List, Procedure, Send, Wait, insist, put
+from cutwater.protocol.base.effects import Procedure, Send, Wait, put
 from cutwater.protocol.base.errors import StoreError
 from cutwater.protocol.base.events import LeadershipLost, ManifestWritten
 from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.log import AppendPhase, append, follow
 from cutwater.protocol.base.logs import follow_all
 from cutwater.protocol.base.paths import (
-    CHECKPOINT_PREFIX,
-    MARK_PREFIX,
-    STAGE_PREFIX,
     manifest_name,
-    mark_name,
 )
 from cutwater.protocol.base.records import (
     Aborted,
@@ -39,7 +35,6 @@ from cutwater.protocol.base.records import (
     TopologySet,
     encode,
     seal,
-    settled,
 )
 from cutwater.protocol.base.records import Leader as LeaderEntry
 from cutwater.protocol.base.transitions import Table
@@ -68,6 +63,7 @@ from cutwater.protocol.leader.cut import check_cut, make_manifest, merge_reports
 from cutwater.protocol.leader.housekeeping import Housekeeper
 from cutwater.protocol.leader.requests import Requests, is_steering
 from cutwater.protocol.leader.sources import Sources
+from cutwater.protocol.leader.whole_journal import expect_empty_store, expect_whole_journal
 from cutwater.protocol.member.member import Member
 from cutwater.protocol.member.stage_log import StageLog
 
@@ -219,10 +215,10 @@ class Leader:
         if term != before + 1 or not self._may_campaign():
             return None
         if view.last == 0:
-            yield from self._expect_empty_store()
+            yield from expect_empty_store(self.member.journal)
             if view.last > 0:
                 return None
-        elif not (yield from self._expect_whole_journal()):
+        elif not (yield from expect_whole_journal(self.member.journal)):
             return None
         if not self._is_next(term):
             return None
@@ -235,38 +231,6 @@ class Leader:
     def _is_next(self, term: int) -> bool:
         """Whether a term is still free: other actors read the same journal, and it may have a new leader by now."""
         return self.member.journal.state.term == term - 1 and self._may_campaign()
-
-    def _expect_empty_store(self) -> Procedure[None]:
-        """An empty journal means a new pipeline only if the store has nothing else. Raises `StoreError` otherwise: a
-        lost journal must never look like a fresh start."""
-        for prefix in (CHECKPOINT_PREFIX, MARK_PREFIX, STAGE_PREFIX):
-            names = yield from insist(List(prefix))
-            if names:
-                yield from follow(self.member.journal.view)
-                if self.member.journal.index == 0:
-                    raise StoreError(
-                        f"the journal is empty, but the store holds {names[0]}: the journal was lost. "
-                        "Restore it from a copy, or choose an empty store to start afresh"
-                    )
-                return
-
-    def _expect_whole_journal(self) -> Procedure[bool]:
-        """A log does not show that its newest entry was lost, but the marks do. Raises `StoreError` then: what was
-        committed must not be committed again. `False` if the journal has grown meanwhile."""
-        view = self.member.journal.view
-        known = view.last
-        marks = settled((yield from insist(List(MARK_PREFIX))))
-        newest = max(marks.values(), default=0)
-        if newest <= known:
-            return True
-        yield from follow(view)
-        if newest > view.last:
-            mark = next(mark_name(newest, sink) for sink, index in marks.items() if index == newest)
-            raise StoreError(
-                f"the journal ends at entry {view.last}, but {mark} is of a later one: the newest entries of the journal "
-                "were lost. Recover them from a copy of the store"
-            )
-        return False
 
     # --- leading --------------------------------------------------------------------------------------
 
