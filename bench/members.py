@@ -43,8 +43,8 @@ from cutwater.protocol.leader.coordinator_actions import CoordinatorConfig
 from cutwater.protocol.leader.leader import Leader, LeaderConfig
 from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.member import Member
+from cutwater.runtime.local_word import LocalWord
 from cutwater.runtime.shell import Shell
-from cutwater.runtime.words import LocalWord
 from cutwater.store.local import LocalStore
 from cutwater.store.perform import MemberlessPerformer
 

@@ -11,7 +11,7 @@ from statistics import median
 from timeit import Timer
 
 from cutwater.protocol.member.injector import BarrierInjector
-from cutwater.runtime.words import LocalWord
+from cutwater.runtime.local_word import LocalWord
 
 ROUNDS = 41
 CALLS = 50_000

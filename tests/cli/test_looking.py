@@ -395,7 +395,7 @@ def test_a_kept_checkpoint_is_named_and_its_name_forgotten(folder: Path) -> None
         "epoch": 3,
     }
     assert read_journal(store).state.savepoints["good"] == 3
-    assert "already (epoch 3)" in call("savepoint", "good", "--epoch", "1", "--store", folder).stderr
+    assert "already exists (epoch 3)" in call("savepoint", "good", "--epoch", "1", "--store", folder).stderr
     assert call("savepoint", "good", "--forget", "--store", folder).exit_code == 0
     assert "good" not in read_journal(store).state.savepoints
     assert "there are: before-deploy" in call("savepoint", "good", "--forget", "--store", folder).stderr

@@ -52,6 +52,10 @@ FAST: dict[str, tuple[str, ...]] = {
     "cli/": COMMANDS,
     "spark/checkpoint/incarnations.py": FOLDERS,
     "spark/checkpoint/leaves.py": FOLDERS,
+    "runtime/dispatcher.py": ("tests/runtime/test_dispatcher.py",),
+    "runtime/event_lines.py": ("tests/runtime/test_event_lines.py",),
+    "runtime/status_facts.py": ("tests/runtime/test_status_facts.py",),
+    "runtime/timings.py": ("tests/runtime/test_timings.py",),
     "runtime/mailbox.py": ("tests/runtime/test_mailbox.py", "tests/cli/test_drain.py"),
     "store/at_rest.py": (
         "tests/protocol/leader/test_steering.py",

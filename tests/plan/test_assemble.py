@@ -222,7 +222,7 @@ def test_a_member_that_comes_after_the_others_have_begun_is_told_how_to_join(pla
     alone = players.start("a", {"orders": ()}, {"orders": "orders"}).result(20).topology
     record(players.store, alone)
     later = players.start("b", {"paid": ("orders",)}, {"paid": "paid"}).result(20).topology
-    with pytest.raises(UserError, match=r"begun without member 'b', with a.*--restore latest.*--wait-for"):
+    with pytest.raises(UserError, match=r"started without member 'b', with a.*--restore latest.*--wait-for"):
         check_topology(players.store, later)
 
 
@@ -234,4 +234,4 @@ def test_a_stage_that_gets_its_first_reader_has_no_other_columns_than_before() -
     assert differences(graph(None), graph("x long", "t")) == ["stage 't' is new"]
     assert differences(graph("x long", "t"), graph(None)) == ["stage 't' is gone"]
     (said,) = differences(graph("x long", "t"), graph("y long", "t"))
-    assert said == "the columns that stage 's' gives to its readers differ"
+    assert said == "stage 's' gives its readers other columns"

@@ -10,6 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from cutwater.protocol.base import effects as fx
+from cutwater.protocol.base.events import Event, SinkNotRewound
 from cutwater.runtime import effects
 from cutwater.runtime.effects import MemberPerformer
 from cutwater.spark.checkpoint import incarnations
@@ -32,8 +33,7 @@ class Setting:
     def __init__(self, folder: Path, **sinks: Any) -> None:
         self.host = Host()
         self.cache = Cache()
-        self.created: list[str] = []
-        self.told: list[str] = []
+        self.events: list[Event] = []
         self.settings: dict[str, str] = {}
         self.store = LocalStore(folder)
         self.performer = MemberPerformer(
@@ -41,23 +41,19 @@ class Setting:
             sinks,
             {"s": self.host},
             self.settings.get,
-            self._on_created,
-            self.told.append,
+            self.events.append,
             {"s": self.cache},
         )
 
-    def _on_created(self, name: str, data: bytes) -> None:
-        self.created.append(name)
-
 
 @pytest.mark.parametrize(("rewinds", "version", "told"), [(False, 5, 1), (True, 5, 0), (False, None, 0)])
-def test_it_is_told_when_a_sink_cannot_go_back(
+def test_a_sink_that_cannot_go_back_is_an_event(
     tmp_path: Path, rewinds: bool, version: int | None, told: int
 ) -> None:
     out = SimpleNamespace(name="out", rewinds=rewinds, rewind=Mock(return_value=version))
     setting = Setting(tmp_path, out=out)
     assert setting.performer.rewind_table(fx.RewindTable("out", 1, 2, 3, True)) == version
-    assert sum("sink 'out' cannot go back" in line for line in setting.told) == told
+    assert setting.events == [SinkNotRewound("out")] * told
     out.rewind.assert_called_once_with(1, 2, 3, True)
 
 
@@ -88,13 +84,6 @@ def test_a_function_of_the_users_is_called_apart_and_nothing_else_is(tmp_path: P
     assert apart(fx.PublishTable("theirs", 1, 2, (), 1)) == "call-theirs"
     assert apart(fx.PublishTable("own", 1, 2, (), 1)) is None
     assert apart(fx.RewindTable("theirs", 1, 2, 0)) is None
-
-
-def test_who_creates_an_object_has_it_observed(tmp_path: Path) -> None:
-    setting = Setting(tmp_path)
-    for _ in range(2):
-        setting.performer.create(fx.Create("a/1", b"x"))
-    assert setting.created == ["a/1"]
 
 
 def test_a_query_is_started_by_the_host_of_its_stage(tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def test_a_member_that_ends_writes_its_last_answers(store: Troubled) -> None:
 def test_a_request_whose_answer_was_never_written_is_left_for_the_next_leader(
     store: Troubled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mailbox, "LAST_ERRANDS_S", 0.2)
+    monkeypatch.setattr(mailbox, "LAST_JOBS_S", 0.2)
     with members(store) as up:
         made = leading(up)
         store.fails["create replies"] = 1_000_000
@@ -263,7 +263,7 @@ def test_a_request_that_cannot_be_read_is_refused_and_does_not_stay(store: Troub
         put_request(store, RequestKind.CHECKPOINT, "ccc")
         assert reply_of(store, "ccc").ok
         assert not made.drained
-        assert len([line for line in up.told if "cannot be read, so it is refused" in line]) == 1
+        assert len([line for line in up.told if "cannot be read, so this request is refused" in line]) == 1
 
 
 @pytest.mark.parametrize("name", ["requests/notes.txt", "requests/deeper/aaa.json"])
@@ -272,7 +272,7 @@ def test_what_is_no_request_by_its_name_is_removed(store: Troubled, name: str) -
     with members(store) as up:
         leading(up)
         await_that("it is removed", lambda: not store.exists(name), 30)
-        assert any(f"{name} is no request" in line for line in up.told)
+        assert any(f"{name} is not a request" in line for line in up.told)
     assert store.list(REPLY_PREFIX) == []
 
 
@@ -397,7 +397,7 @@ def test_a_forwarded_request_that_nobody_answers_is_withdrawn(led_by_one: Troubl
         await_that("it is forwarded", lambda: store.exists(f"{REQUEST_PREFIX}aaa.json"), 30)
         store.fails["delete requests"] = 2
         thread.join(30)
-        assert "no answer to 'checkpoint' within 1 s, and it is withdrawn" in str(got[0])
+        assert "no answer to 'checkpoint' within 1 s, so it is withdrawn" in str(got[0])
         await_that("it is removed", lambda: not store.list(REQUEST_PREFIX), 30)
 
 
@@ -458,7 +458,7 @@ def test_of_several_requests_those_are_read_that_can_be(store: Troubled) -> None
     assert [data is not None for data in found] == [True, False, True]
 
 
-def test_a_fault_in_one_errand_is_told_and_ends_nothing(store: Troubled) -> None:
+def test_a_fault_in_one_job_is_told_and_ends_nothing(store: Troubled) -> None:
     with members(store) as up:
         made = leading(up)
         faults = [1, 1]
@@ -467,7 +467,7 @@ def test_a_fault_in_one_errand_is_told_and_ends_nothing(store: Troubled) -> None
             if faults:
                 raise ZeroDivisionError(faults.pop())
 
-        made.mailbox._errands["answer", "x"] = errand
+        made.mailbox._jobs["answer", "x"] = errand
         put_request(store, RequestKind.CHECKPOINT, "aaa")
         assert reply_of(store, "aaa").ok
         assert faults == []
@@ -529,7 +529,7 @@ def test_a_refusal_says_why_and_what_to_do() -> None:
 
 @pytest.mark.parametrize("name", ["latest", "12", "a b", "1a", "", "-x", "²", "ü", ".x"])
 def test_a_savepoint_cannot_have_a_name_that_means_something_else(name: str) -> None:
-    with pytest.raises(UserError, match="cannot name a savepoint"):
+    with pytest.raises(UserError, match="is not a valid savepoint name"):
         mailbox.check_savepoint_name(name)
 
 

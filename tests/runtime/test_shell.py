@@ -11,11 +11,13 @@ import pytest
 
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.errors import StoreError
+from cutwater.protocol.base.events import CaughtUp, Observe, OperationFailed, ignore
+from cutwater.protocol.base.events import Event as AnyEvent
 from cutwater.protocol.base.records import StageSpec, Topology
 from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.member import Member
+from cutwater.runtime.local_word import LocalWord
 from cutwater.runtime.shell import THREADS, Shell
-from cutwater.runtime.words import LocalWord
 from cutwater.runtime.workers import Workers
 
 Said = SimpleQueue[Any]
@@ -25,11 +27,12 @@ def shell(
     perform: Callable[[fx.Effect], Any],
     failures: Said | None = None,
     apart: Callable[[fx.Effect], str | None] = lambda effect: None,
+    emit: Observe = ignore,
 ) -> Shell:
     topology = Topology({"a": StageSpec("a", (), "main")})
     member = Member("main", "b", topology, MemberConfig(), LocalWord)
     on_failure = failures.put if failures is not None else _unexpected
-    return Shell(member, perform, lambda send: None, lambda name: None, lambda: None, on_failure, apart)
+    return Shell(member, perform, lambda send: None, lambda name: None, lambda: None, on_failure, apart, emit)
 
 
 def _unexpected(error: BaseException) -> None:
@@ -55,12 +58,33 @@ def test_an_error_of_storage_is_answered_failed_and_others_are_thrown_in() -> No
         except StoreError as error:
             said.put(str(error))
 
-    loop = shell(perform)
+    events: list[AnyEvent] = []
+    loop = shell(perform, emit=events.append)
     loop.spawn("one", procedure())
     loop.start()
     assert [said.get(timeout=10) for _ in range(3)] == [b"good", fx.FAILED, "damaged"]
-    assert "no route" in loop.last_trouble
+    assert events == [OperationFailed("Read", "no route")]
     loop.stop()
+
+
+def test_what_happens_in_a_turn_is_emitted_at_its_end_also_if_it_fails() -> None:
+    failures: Said = SimpleQueue()
+    events: list[AnyEvent] = []
+    loop = shell(lambda effect: None, failures, emit=events.append)
+
+    def turn(index: int, fails: bool) -> None:
+        loop.member.observe(CaughtUp(index))
+        assert CaughtUp(index) not in events
+        if fails:
+            raise ZeroDivisionError
+
+    loop.call(lambda: turn(1, False))
+    loop.call(lambda: turn(2, True))
+    loop.start()
+    assert isinstance(failures.get(timeout=10), ZeroDivisionError)
+    loop.stop()
+    assert events == [CaughtUp(1), CaughtUp(2)]
+    assert loop.member.events == []
 
 
 def test_an_actor_that_waits_is_poked_and_one_that_is_busy_does_not_wait_the_next_time() -> None:
@@ -341,7 +365,7 @@ def test_a_machine_without_threads_ends_the_shell_and_is_reported(monkeypatch: p
     loop.spawn("one", procedure())
     monkeypatch.setattr(Workers, "_grow", lambda workers: False)
     loop.start()
-    assert "no thread can be started" in str(failures.get(timeout=10))
+    assert "cannot start a thread" in str(failures.get(timeout=10))
     loop.stop()
 
 
@@ -358,7 +382,7 @@ def test_nothing_that_was_called_for_is_done_after_the_end() -> None:
     loop.start()
     loop.call(stop)
     assert ended.wait(10)
-    loop._clock.join(10)
+    loop._timer_thread.join(10)
     loop._pool.join()
     assert said.empty()
 
@@ -377,7 +401,7 @@ def test_a_shell_that_is_stopped_in_a_turn_does_not_wait_for_itself() -> None:
     loop.spawn("one", running)
     loop.start()
     assert stopped.wait(10)
-    loop._clock.join(10)
+    loop._timer_thread.join(10)
     loop._pool.join()
     assert performed.empty(), "nothing is begun any more"
     running.close()

@@ -1,50 +1,113 @@
-"""The notes for `explain`: how many are kept, and whose."""
+"""The timings for `explain`: what they say of an epoch, how many are kept, and whose."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 
-from cutwater.protocol.base import paths
-from cutwater.protocol.base import records as r
-from cutwater.protocol.base.chain import Entry
-from cutwater.protocol.base.paths import entry_name, notes_name
-from cutwater.runtime.timings import KEPT, SURPLUS, EpochTimes, Times, read_times
+import pytest
+
+from cutwater.protocol.base import events as ev
+from cutwater.protocol.base.paths import notes_name
+from cutwater.runtime.dispatcher import Dispatcher, Observer
+from cutwater.runtime.timings import KEPT, SURPLUS, EpochTimes, StageTime, Timings, read_times
 from cutwater.store.local import LocalStore
-from cutwater.store.opening import open_store
+from tests.support.spark_helpers import await_that
 
 
-def note(times: Times, epoch: int) -> None:
-    times._save(EpochTimes(epoch, epoch, 0.0, 0))
-    assert times.must_save()
-    times.save()
-    assert not times.must_save()
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path)
+
+
+def begun(epoch: int, leader: str = "a", savepoint: str | None = None) -> ev.EpochBegun:
+    return ev.EpochBegun(epoch, epoch + 100, 4, savepoint, leader)
+
+
+def observe(timings: Timings, *events: tuple[float, ev.Event]) -> float:
+    """Events, so many seconds after a moment of now; that moment in wall-clock time."""
+    now_s, now = time.monotonic(), time.time()
+    for after_s, event in events:
+        timings(now_s + after_s, event)
+    return now
+
+
+def commit(timings: Timings, epoch: int) -> None:
+    observe(timings, (0.0, begun(epoch)), (1.0, ev.EpochCommitted(epoch, None)))
 
 
 def kept(store: LocalStore) -> set[int]:
     return {int(name.removeprefix("explain/")[:12]) for name in store.list("explain/")}
 
 
-def test_notes_of_the_latest_epochs_are_kept(tmp_path: Path) -> None:
-    store = open_store(str(tmp_path), create=True)
-    assert isinstance(store, LocalStore)
-    times = Times(store, "a")
+def test_a_committed_epoch_has_the_time_of_every_step(store: LocalStore) -> None:
+    now = observe(
+        Timings(store, "a"),
+        (0.0, begun(7, savepoint="good")),
+        (0.1, ev.StageCut("s", 7, 12, False)),
+        (0.25, ev.StageCut("t", 7, 3, True)),
+        (0.3, ev.EpochCaptured(7)),
+        (0.4, ev.ManifestWritten(7)),
+        (0.5, ev.EpochCommitted(7, None)),
+        (0.75, ev.TablePublished("out", 7, 4)),
+        (0.8, ev.TablePublished("out", 6, 3)),
+        (0.9, ev.TableRewound("out", 7, 5)),
+    )
+    found = read_times(store, 7)
+    assert found is not None
+    assert found.begun_at == pytest.approx(now, abs=0.5)
+    assert found == EpochTimes(
+        7, 107, found.begun_at, 4, "good", {"s": StageTime(0.1, 12, False), "t": StageTime(0.25, 3, True)},
+        captured_s=0.3, manifest_s=0.4, committed_s=0.5, published_s={"out": 0.75},
+    )  # fmt: skip
+    assert read_times(store, 6) is None, "nobody knows when it was begun"
+
+
+def test_an_aborted_epoch_says_why(store: LocalStore) -> None:
+    observe(Timings(store, "a"), (0.0, begun(7)), (2.0, ev.EpochAborted(7, "deadline", "s is slow", False)))
+    found = read_times(store, 7)
+    assert found is not None
+    assert (found.aborted_s, found.reason, found.detail) == (2.0, "deadline", "s is slow")
+
+
+def test_an_epoch_that_became_void_leaves_nothing(store: LocalStore) -> None:
+    observe(Timings(store, "a"), (0.0, begun(7)), (2.0, ev.EpochAborted(7, "restored", "", True)))
+    assert store.list("explain/") == []
+
+
+def test_every_member_stores_its_own_part_and_the_reader_joins_them(store: LocalStore) -> None:
+    for member, stage in (("a", "s"), ("b", "t")):
+        observe(
+            Timings(store, member),
+            (0.0, begun(7)),
+            (0.5, ev.StageCut(stage, 7, 1, False)),
+            (1.0, ev.EpochCommitted(7, None)),
+            (2.0, ev.TablePublished(f"out_{stage}", 7, 1)),
+        )
+    assert store.list("explain/") == sorted([notes_name(7, None), notes_name(7, "b")])
+    found = read_times(store, 7)
+    assert found is not None
+    assert found.stages.keys() == {"s", "t"}
+    assert found.published_s.keys() == {"out_s", "out_t"}
+
+
+def test_timings_of_the_latest_epochs_are_kept(store: LocalStore) -> None:
+    timings = Timings(store, "a")
     for epoch in range(1, 131):
-        note(times, epoch)
+        commit(timings, epoch)
         assert len(store.list("explain/")) <= KEPT + SURPLUS + 1
     assert kept(store) >= set(range(130 - KEPT, 131))
     assert read_times(store, 130) is not None
 
 
-def test_a_member_that_starts_again_deletes_nothing_that_others_still_keep(tmp_path: Path) -> None:
-    store = open_store(str(tmp_path), create=True)
-    assert isinstance(store, LocalStore)
+def test_a_member_that_starts_again_deletes_nothing_that_others_still_keep(store: LocalStore) -> None:
     for epoch in range(400, 451):
         for member in (None, "b", "c"):
             store.put(notes_name(epoch, member), b"{}")
-    note(Times(store, "a"), 450)
+    commit(Timings(store, "a"), 450)
     assert len(store.list("explain/")) == 3 * 51
-    note(Times(store, "a"), 460)
+    commit(Timings(store, "a"), 460)
     assert len(store.list("explain/")) == 3 * 41 + 1, "and what is too old goes, whoever wrote it"
 
 
@@ -61,23 +124,36 @@ class SlowStore(LocalStore):
         super().put(name, data)
 
 
-def test_nobody_waits_for_a_slow_store_but_who_writes_the_notes(tmp_path: Path) -> None:
-    """Whoever has the shell's turn asks for news; if that waited for the store, the leader would seem dead."""
-    store = SlowStore(tmp_path)
-    times = Times(store, "a")
-    entries: list[r.JournalBody] = [r.Begun(1, 1, 1, 1, 0, "t"), r.Committed(1, 1, 1, 1, "m", None, {})]
-    for index, body in enumerate(entries, 1):
-        sealed = r.JOURNAL.seal(Entry(index, "", 0, "n", body))
-        times.created(entry_name(paths.JOURNAL_PREFIX, index), sealed.data)
-    assert times.must_save()
-    writer = Thread(target=times.save)
-    writer.start()
+def test_nobody_waits_for_a_slow_store_and_nothing_is_lost(tmp_path: Path) -> None:
+    """Events come from whoever has the shell's turn; if that waited for the store, the leader would seem dead."""
+    store, seen = SlowStore(tmp_path), list[ev.Event]()
+    observers: dict[str, Observer] = {
+        "timings": Timings(store, "a"),
+        "other": lambda at_s, event: seen.append(event),
+    }
+    dispatcher = Dispatcher(observers, lambda line: None)
+    dispatcher.start()
+    dispatcher.emit(begun(1))
+    dispatcher.emit(ev.EpochCommitted(1, None))
     assert store.asked.wait(10)
-    assert not times.must_save(), "somebody is at it"
-    assert len(times.news()) == 1
-    times.created(paths.mark_name(2, "out"), r.encode(r.Published(1, "out", 2, 7)))
+    dispatcher.emit(ev.TablePublished("out", 1, 7))
+    await_that("the others know", lambda: len(seen) == 3, 10)
     store.go_on.set()
-    writer.join(10)
+    dispatcher.close()
     found = read_times(store, 1)
     assert found is not None
     assert found.published_s.keys() == {"out"}, "also what came meanwhile"
+
+
+def test_a_store_that_fails_costs_only_the_timings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = LocalStore(tmp_path)
+    timings = Timings(store, "a")
+
+    def fail(name: str, data: bytes) -> None:
+        raise OSError("no room")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(store, "put", fail)
+        commit(timings, 1)
+    commit(timings, 2)
+    assert kept(store) == {2}

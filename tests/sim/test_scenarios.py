@@ -12,7 +12,7 @@ from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.wire import RequestKind
 from cutwater.sim.world import World
-from tests.support.builders import ask, calm_world, leader_of, of, rest
+from tests.support.builders import ask, calm_world, of, refusal, rest
 
 SCENARIOS = {
     "a savepoint outlives retention, and the pipeline goes back to it": """
@@ -84,7 +84,7 @@ def test_scenario(name: str) -> None:
         index, version = world.oracle.ledger.last, len(world.tables["out"].versions)
         marks = world.store.list(paths.MARK_PREFIX)
         for process in world.leaders():
-            process.leader.story = ""
+            process.member.events.clear()
         do(world, *command.split())
         rest(world, 1_500)
         wanted.append(f"{command} -> {expected}")
@@ -139,8 +139,8 @@ def decisions(world: World, after: int) -> list[str]:
                 said.append(f"epochs {', '.join(map(str, entry.body.epochs))} expired")
             case _:
                 pass
-    if world.leaders() and leader_of(world).leader.story and not said:
-        said.append(f"refused: {leader_of(world).leader.story}")
+    if world.leaders() and not said and refusal(world):
+        said.append(f"refused: {refusal(world)}")
     return said
 
 

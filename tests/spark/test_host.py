@@ -29,6 +29,7 @@ from cutwater.cluster.kv import MemoryCluster
 from cutwater.cluster.links import Links
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.errors import UserError
+from cutwater.protocol.base.events import OperationFailed
 from cutwater.protocol.base.records import SinkSpec, StageSpec, Topology
 from cutwater.protocol.base.watermark import NONE, WatermarkKind
 from cutwater.protocol.base.wire import Ack, Heartbeat, Reply, Request, RequestKind
@@ -40,6 +41,7 @@ from cutwater.runtime import runtime
 from cutwater.runtime.mailbox import new_id
 from cutwater.runtime.runtime import Runtime
 from cutwater.runtime.settings import Settings
+from cutwater.runtime.timings import read_times
 from cutwater.sinks import parquet, parquet_files
 from cutwater.spark import errors, session
 from cutwater.spark.checkpoint import incarnations as folders
@@ -167,6 +169,35 @@ def test_every_row_comes_through_once(shop: Running) -> None:
     assert newest(shop.copied).said["name"] == "shop.copied"
 
 
+def test_a_run_logs_its_epochs_and_stores_the_time_of_every_step(shop: Running) -> None:
+    made = shop.start(every_ms=3_600_000)
+    await_that("the first rows", lambda: _has_rows(shop), 30)
+    epoch = made.request(Request(RequestKind.CHECKPOINT, "one"), 30).epoch
+    assert epoch is not None
+    shop.await_shown(3)
+    made.stop()
+    status = made.reporter.status()
+    times = read_times(shop.store, epoch)
+    assert times is not None
+    assert times.stages.keys() == {"source", "copied"}
+    steps = [
+        *(cut.cut_s for cut in times.stages.values()),
+        times.captured_s,
+        times.manifest_s,
+        times.committed_s,
+    ]
+    assert sorted(times.stages, key=lambda name: times.stages[name].cut_s) == ["source", "copied"]
+    assert None not in [*steps, times.published_s.get("out")]
+    assert max(times.stages["copied"].cut_s, 0.0) <= (times.captured_s or 0) <= (times.manifest_s or 0)
+    assert (times.manifest_s or 0) <= (times.committed_s or 0) <= times.published_s["out"]
+    assert times.committed_s == status.epoch_s
+    assert status.epoch_at == pytest.approx(times.begun_at + (times.committed_s or 0), abs=0.1)
+    commits = [line for line in shop.told if " committed in " in line]
+    assert [line.partition(" committed in ")[0] for line in commits] == [
+        f"epoch {e}" for e in range(1, epoch + 1)
+    ]
+
+
 def test_a_member_that_is_stopped_goes_on_where_it_was(shop: Running) -> None:
     before = _threads()
     shop.start()
@@ -203,7 +234,7 @@ def test_a_query_that_fails_is_started_again_and_no_row_is_lost(shop: Running, w
     assert [line for line in shop.told if "failed and is started again" in line] == [
         f"stage '{which}' failed and is started again in 1 s (1 of 2): ValueError: no such luck"
     ]
-    assert made.hosts[which].restarts == 0, "a batch went well since"
+    assert made.member.tries == {}, "a batch went well since"
     assert made.failure is None
 
 
@@ -518,24 +549,25 @@ def test_a_second_process_of_a_member_is_told_of_once(shop: Running) -> None:
     made.links.alive = lambda: {"main": ("boot1", "boot9")}  # type: ignore[method-assign]
     for _ in range(2):
         made._on_message("other", Heartbeat("other", "boot1", 0, 0))
-    told = await_that("it is told", lambda: [t for t in shop.told if "member 'main' runs 2 times" in t], 30)
-    made.shell.call(lambda: shop.told.append("over"))
-    await_that("both looks", lambda: "over" in shop.told, 30)
-    assert len([t for t in shop.told if "runs 2 times" in t]) == len(told) == 1
+    await_that("a line", lambda: [t for t in shop.told if "is running 2 times" in t], 30)
+    looked = Event()
+    made.shell.call(looked.set)
+    assert looked.wait(30), "both messages are taken"
+    made.stop()
+    assert len([t for t in shop.told if "member 'main' is running 2 times" in t]) == 1
 
 
 def test_trouble_with_the_store_is_told_and_not_too_often(shop: Running) -> None:
     made = shop.start()
     shop.await_shown(3)
 
-    def trouble() -> None:
-        made.shell.last_trouble = f"no disk {len(shop.told)}"
-
-    for _ in range(2):
-        made.shell.call(trouble)
-        await_that("a step", lambda: "no disk" in made.shell.last_trouble, 30)
-    told = await_that("it is told", lambda: [t for t in shop.told if "is tried again: no disk" in t], 30)
-    assert len(told) == 1
+    for number in range(2):
+        made.dispatcher.emit(OperationFailed("Read", f"no disk {number}"))
+    await_that("the status shows the latest", lambda: made.reporter.status().trouble == "Read: no disk 1", 30)
+    made.stop()
+    assert [t for t in shop.told if "is tried again: " in t] == [
+        "something failed, and is tried again: Read: no disk 0"
+    ]
 
 
 def test_a_member_polls_a_folder_often_and_a_bucket_seldom(tmp_path: Path) -> None:
@@ -646,15 +678,13 @@ def test_spark_is_started_in_a_group_of_its_own_and_py4j_says_nothing(
     assert len(launched) == 1, "there is one already"
 
 
-def test_a_part_of_a_checkpoint_is_timed_once_and_handed_on_each_time(
+def test_a_part_of_a_checkpoint_is_handed_on_each_time(
     shop: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = shop.start(every_ms=3_600_000)
     await_that("the first rows", lambda: _has_rows(shop), 30)
-    timed: list[int] = []
     own: list[Any] = []
     sent: list[Any] = []
-    monkeypatch.setattr(made.times, "acked", timed.append)
     monkeypatch.setattr(made.leader, "on_message", own.append)
     monkeypatch.setattr(made.links, "send", lambda to, message: sent.append((to, message)))
     part = Ack("main", "boot1", 90, 1_000, 1, True, None, NONE, {})
@@ -662,7 +692,6 @@ def test_a_part_of_a_checkpoint_is_timed_once_and_handed_on_each_time(
     later = Ack("main", "boot1", 91, 1_001, 1, True, None, NONE, {})
     for to, ack in (("main", part), ("other", part), ("other", refusal), ("other", later)):
         made._acknowledge(to, ack)
-    assert timed == [90, 91]
     assert own == [part]
     assert sent == [("other", part), ("other", refusal), ("other", later)]
 

@@ -77,7 +77,7 @@ def test_a_member_that_was_killed_elsewhere_is_not_seen_however_fresh_its_status
     told: list[str] = []
     assert running(store, as_json=True) is None
     claim(store, "chain", "main", False, told.append)
-    assert "process 4711 on elsewhere ran pipeline 'chain'. It has not said that it ended" in told[0]
+    assert "process 4711 on elsewhere ran pipeline 'chain'. It has not reported its end" in told[0]
 
 
 def test_a_member_is_unknown_until_it_was_looked_at_for_long_enough(store: Store) -> None:
@@ -282,7 +282,7 @@ def test_a_paused_process_is_waited_for_longer(store: Store, monkeypatch: pytest
     assert silence_s(put_status(store, process=this_process())) == 3.0
     told: list[str] = []
     claim(store, "chain", "main", False, told.append)
-    assert "It exists, and has given no sign since this start" in told[0]
+    assert "It exists, but has not reported since this start" in told[0]
 
 
 # --- asking the members themselves -----------------------------------------------------------------------
@@ -347,7 +347,7 @@ def test_a_report_that_fails_is_not_the_last_one(store: Store, monkeypatch: pyte
         await_that("it reports", lambda: read_status(store), 10)
         with monkeypatch.context() as broken:
             broken.setattr(made.reporter, "_status", lambda state: 1 / 0)
-            await_that("a report fails", lambda: "ZeroDivisionError" in made.shell.last_trouble, 10)
+            await_that("a report fails", lambda: "ZeroDivisionError" in made.facts.trouble, 10)
         assert Watch(store).running() is not None
 
 

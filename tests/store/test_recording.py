@@ -25,9 +25,9 @@ from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.member import Member
 from cutwater.protocol.member.stage import StagePhase
 from cutwater.runtime import runtime
+from cutwater.runtime.local_word import LocalWord
 from cutwater.runtime.settings import Settings
 from cutwater.runtime.shell import Shell
-from cutwater.runtime.words import LocalWord
 from cutwater.sim.checker import Report, check
 from cutwater.sim.store import SimTable, TableVersion
 from cutwater.store import recording as rec

@@ -17,6 +17,7 @@ from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.chain import digest
 from cutwater.protocol.base.errors import CutwaterError
+from cutwater.protocol.base.events import RequestsRefused
 from cutwater.protocol.base.performer import perform
 from cutwater.protocol.base.watermark import NONE, UNKNOWN, Watermark
 from cutwater.protocol.base.wire import Request, RequestKind
@@ -519,6 +520,12 @@ def slow_down(world: World, name: str, ms: int = 1_500, each_ms: int = 1_000) ->
 
     world.batch_ms = batch_ms  # type: ignore[method-assign]
     rest(world, 250)
+
+
+def refusal(world: World) -> str:
+    """Why the leader last refused a request; empty if it has refused none."""
+    refused = [e for e in leader_of(world).member.events if isinstance(e, RequestsRefused)]
+    return refused[-1].detail if refused else ""
 
 
 def lose_query(process: Process, stage: str, end: QueryEnd = QueryEnd.FAILED) -> int | None:

@@ -36,8 +36,6 @@ class RestingHost:
     def __init__(self, around: Surroundings, built: Any) -> None:
         self.name = built.name
         self.built = built
-        self.restarts = 0
-        self.error = ""
         self.query = None
         self.feeds: dict[str, Any] = {}
         self._around = around

@@ -351,7 +351,7 @@ class Pipeline:
         deadline = time.monotonic() + seconds(timeout, "timeout")
         while not runtime.wait(max(0.0, deadline - time.monotonic())):
             raise UserError(
-                f"epoch {epoch} is committed, but not published everywhere: {runtime.shell.last_trouble}"
+                f"epoch {epoch} is committed, but not published everywhere: {runtime.facts.trouble}"
             )
         failure = runtime.failure
         self.stop()

@@ -1,1 +1,1 @@
-"""A running member: the shell, effect handlers, requests from outside, timings."""
+"""A running member: the shell, effect handlers, requests from outside, observers, status."""

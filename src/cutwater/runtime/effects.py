@@ -1,7 +1,7 @@
 """Performs the operations of a running member: on the store, on tables, in Spark's folders.
 
-Everything here runs in threads of the pool, beside the turns of the shell. So nothing here looks at what the
-protocol knows: an operation carries what it needs.
+Everything here runs in threads of the pool, outside the turns of the shell. So nothing here reads the state of the
+protocol: an operation carries what it needs.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from cutwater.protocol.base import effects as fx
+from cutwater.protocol.base.events import Observe, SinkNotRewound
 from cutwater.protocol.base.performer import Incarnations, StoredFiles
 from cutwater.protocol.base.records import Prepared
 from cutwater.sinks.contract import Sink
@@ -29,8 +30,8 @@ class QueryHost(Protocol):
 
 
 class MemberPerformer(StorePerformer):
-    """Performs a member's operations. `hosts` are those of its stages, `spark_setting` reads a setting of the Spark
-    session, `tell` is given what a user should know, and `caches` hold what is known of the files of each stage."""
+    """Performs a member's operations. `hosts` are the hosts of its stages, `spark_setting` reads a setting of the Spark
+    session, `emit` is given events, and `caches` hold what is known of the files of each stage."""
 
     def __init__(
         self,
@@ -38,20 +39,19 @@ class MemberPerformer(StorePerformer):
         sinks: Mapping[str, Sink],
         hosts: Mapping[str, QueryHost],
         spark_setting: Callable[[str], str | None],
-        on_created: Callable[[str, bytes], None],
-        tell: Callable[[str], None],
+        emit: Observe,
         caches: Mapping[str, folders.Cache],
     ) -> None:
-        super().__init__(store, on_created)
+        super().__init__(store)
         self._store = store
         self._sinks = sinks
         self._hosts = hosts
         self._spark_setting = spark_setting
-        self._tell = tell
+        self._emit = emit
         self._caches = caches
 
     def apart(self, operation: fx.AnyOperation) -> str | None:
-        """Whose an operation is that runs a function of the user's, which may take any time: that sink's."""
+        """The name of the thread for an operation that calls a user function, which may take any time: one per sink."""
         if isinstance(operation, fx.PublishTable) and self._sinks[operation.sink].calls_user:
             return f"call-{operation.sink}"
         return None
@@ -62,7 +62,7 @@ class MemberPerformer(StorePerformer):
         return self._sinks[operation.sink].head()
 
     def find_table_version(self, operation: fx.FindTableVersion) -> int | None:
-        """A leader also asks the tables of sinks that others host, before everything goes back."""
+        """Before a restore, a leader also asks the tables of sinks that other members host."""
         if operation.sink in self._sinks:
             return self._sinks[operation.sink].find(operation.transaction)
         return find_version(self._store, operation.sink, operation.transaction)
@@ -87,7 +87,7 @@ class MemberPerformer(StorePerformer):
             operation.expected_version, operation.transaction, operation.to_version, operation.force
         )
         if version is not None and not sink.rewinds:
-            self._tell(f"sink '{sink.name}' cannot go back: what it was given after that epoch stays given")
+            self._emit(SinkNotRewound(sink.name))
         failpoints.reach("after rewind", operation.sink)
         return version
 

@@ -1,10 +1,10 @@
 """Requests to a running pipeline, from its own process or through the store from anywhere else.
 
-A request is an object `requests/<id>.json`; its answer is `replies/<id>.json`. The leader takes up every request that
-lies there, whoever was to answer it before, and removes it only when the answer is durable: so nothing that was asked
-for is lost with a leader, and what was done already is known by its id from the journal. Whoever asks removes the
-answer; the leader removes what nobody fetches. A member that does not lead puts what its own process asks for into
-the store as well, where the leader finds it.
+A request is an object `requests/<id>.json`; its answer is `replies/<id>.json`. The leader handles every request in the
+store, including those that a former leader left, and removes a request only when its answer is durable. So no request is
+lost with a leader, and the journal knows by its id whether a request was carried out. The requester removes the answer;
+the leader removes answers that nobody fetches. A member that does not lead writes the requests of its own process to
+the store as well, where the leader finds them.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import TypeVar
 from cutwater.cluster.links import Links
 from cutwater.protocol.base.chain import with_checksum
 from cutwater.protocol.base.errors import PeerError, UserError
+from cutwater.protocol.base.events import ObjectRejected, Observe, OperationFailed
 from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.paths import REPLY_PREFIX, REQUEST_PREFIX, reply_name, request_name, request_of
 from cutwater.protocol.base.wire import Reply, Request, RequestKind, decode, encode
@@ -32,16 +33,15 @@ from cutwater.store.local import LocalStore
 
 T = TypeVar("T", Request, Reply)
 AGAIN_S = 0.25
-"""When to look again whether somebody can be given a request."""
-LAST_ERRANDS_S = 10.0
-"""For how long a member that ends goes on trying to write its last answers."""
+"""How long to wait before trying again to deliver requests."""
+LAST_JOBS_S = 10.0
+"""How long a member that ends keeps trying to write its last answers."""
 SWEEP_EVERY_S = 30.0
-REMEMBERED_LINES = 100
-"""So many lines are not told again."""
+WORK = "requests and answers"
 KEEP_REPLIES_S = 900.0
 KEEP_REPLIES = 1_000
+"""How long, and how many, answers are kept that nobody fetches; by the clock of the leader, since it first saw them."""
 _SAVEPOINT = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,99}")
-"""How long, and how many, answers are kept that nobody fetches; by the clock of whoever leads, from when it saw them."""
 
 
 class Unanswered(Enum):
@@ -50,14 +50,14 @@ class Unanswered(Enum):
     TIMED_OUT = "timed out"
     NOBODY_THERE = "nobody there"
     VANISHED = "vanished"
-    """The request is gone, and no answer is there."""
+    """The request is gone, and there is no answer."""
     UNREADABLE = "unreadable"
-    """There is an answer, and it is damaged."""
+    """There is an answer, but it is damaged."""
 
 
 class Mailbox:
-    """Takes requests in and hands answers out. What it does with the store is done by one thread; what fails there is
-    done again, and keeps nothing else waiting."""
+    """Receives requests and delivers answers. One thread does all work on the store; a task that fails is retried, and
+    blocks no other."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Mailbox:
         leader: Leader,
         links: Links,
         shell: Shell,
-        tell: Callable[[str], None],
+        emit: Observe,
         failure: Callable[[], BaseException | None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -73,23 +73,22 @@ class Mailbox:
         self._leader = leader
         self._links = links
         self._shell = shell
-        self._tell_user = tell
+        self._emit = emit
         self._failure = failure
         self._clock = clock
         self._waiting: dict[str, tuple[Event, list[Reply]]] = {}
         self._pending: dict[str, Request] = {}
-        """Not answered yet; only touched in turns of the shell, as are the terms in which each was delivered."""
+        """Requests without an answer. Only accessed with the turn held, like the terms in which each was delivered."""
         self._delivered: dict[str, int] = {}
         self._is_due = False
         self._from_store: set[str] = set()
-        """The requests that this member took up as leader and whose answers are not durable."""
+        """The requests that this member handles as leader and whose answers are not durable yet."""
         self._forwarded: set[str] = set()
-        self._errands: dict[tuple[str, str], Callable[[], None]] = {}
-        """What is to be done with the store, by kind and request."""
+        self._jobs: dict[tuple[str, str], Callable[[], None]] = {}
+        """Pending work on the store, by kind and request."""
         self._replies: dict[str, float] = {}
-        """The answers that lie in the store, and since when they have been seen there."""
+        """The answers in the store, and when each was first seen there."""
         self._next_sweep = 0.0
-        self._told: set[str] = set()
         self._stopped = Event()
         self._look = Event()
         self._thread = Thread(target=self._watch, name="cutwater-mailbox", daemon=True)
@@ -98,29 +97,30 @@ class Mailbox:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends when the last answers are written, or after a while."""
+        """Returns when the last answers are written, or after a timeout."""
         self._stopped.set()
         self._look.set()
         for event, _ in self._waiting.values():
             event.set()
         if self._thread.is_alive():
-            self._thread.join(timeout=2 * LAST_ERRANDS_S)
+            self._thread.join(timeout=2 * LAST_JOBS_S)
 
     def look(self) -> None:
-        """Somebody says that there is something new in the store."""
+        """Checks the store soon: another member says that there is something new."""
         self._look.set()
 
     def post(self, request: Request) -> None:
-        """Puts a request of this process in line."""
+        """Queues a request of this process."""
 
-        def put_in_line() -> None:
+        def queue() -> None:
             self._pending[request.request_id] = request
             self._deliver()
 
-        self._shell.call(put_in_line)
+        self._shell.call(queue)
 
     def ask(self, request: Request, timeout_s: float) -> Reply:
-        """Asks from a thread of this process, and waits. Raises `UserError` if no answer comes."""
+        """Sends a request from a thread of this process, and waits for the answer. Raises `UserError` if there is none
+        in time."""
         event, answers = Event(), list[Reply]()
         self._waiting[request.request_id] = event, answers
         self.post(request)
@@ -132,14 +132,14 @@ class Mailbox:
         if (failure := self._failure()) is not None:
             raise UserError(f"the pipeline has failed: {failure}") from failure
         raise UserError(
-            f"no answer to '{request.kind.value}' within {timeout_s:g} s, and it is withdrawn; it may have been begun or "
-            "even done: see `cutwater checkpoints`, and `cutwater status` for what the stages are doing"
+            f"no answer to '{request.kind.value}' within {timeout_s:g} s, so it is withdrawn; it may have been started "
+            "or even completed: see `cutwater checkpoints`, and `cutwater status` for what the stages are doing"
         )
 
-    # --- in turns of the shell ------------------------------------------------------------------------
+    # --- callers must hold the turn ---------------------------------------------------------------------
 
     def on_reply(self, reply: Reply) -> None:
-        """The leader has answered."""
+        """Delivers an answer of the leader to the requester."""
         request_id = reply.request_id
         self._withdraw(request_id)
         waiting = self._waiting.get(request_id)
@@ -152,13 +152,14 @@ class Mailbox:
     def _withdraw(self, request_id: str) -> None:
         self._pending.pop(request_id, None)
         self._delivered.pop(request_id, None)
-        self._errands.pop(("forward", request_id), None)
+        self._jobs.pop(("forward", request_id), None)
         if request_id in self._forwarded:
             self._forwarded.discard(request_id)
             self._run("remove", request_id, lambda: self._store.delete([request_name(request_id)]))
 
     def _deliver(self) -> None:
-        """Hands to the leader what it has not been given in this term, and to others what is theirs."""
+        """Gives the leader the requests that it has not been given in this term; if another member leads, forwards them
+        through the store."""
         leader = self._leader
         state = self._leader.member.journal.state
         if leader.phase is LeaderPhase.LEADING and leader.coordinator is not None:
@@ -168,7 +169,7 @@ class Mailbox:
                     leader.on_message(request)
         elif leader.phase is LeaderPhase.FOLLOWING and self._others_lead():
             for request_id, request in list(self._pending.items()):
-                if request_id in self._from_store:  # it lies there for whoever leads now
+                if request_id in self._from_store:  # the new leader finds it there
                     del self._pending[request_id]
                     self._from_store.discard(request_id)
                 elif request_id not in self._forwarded:
@@ -186,19 +187,19 @@ class Mailbox:
         self._is_due = False
         self._deliver()
 
-    def _run(self, kind: str, request_id: str, errand: Callable[[], None]) -> None:
-        self._errands[kind, request_id] = errand
+    def _run(self, kind: str, request_id: str, job: Callable[[], None]) -> None:
+        self._jobs[kind, request_id] = job
         self._look.set()
 
-    # --- errands, in the mailbox's own thread -----------------------------------------------------------
+    # --- work on the store, in the mailbox's own thread ---------------------------------------------------
 
     def _forward(self, request: Request) -> None:
-        """Another member leads: it finds the request in the store."""
+        """Writes a request to the store, for the member that leads."""
         self._store.create(request_name(request.request_id), with_checksum(encode(request)))
         self._links.hint("requests")
 
     def _answer(self, reply: Reply) -> None:
-        """Makes the answer durable, and only then removes the request."""
+        """Writes the answer, and only then removes the request."""
         name, data = reply_name(reply.request_id), with_checksum(encode(reply))
         if not self._store.create(name, data) and understood(self._store.read(name), Reply) is None:
             self._store.delete([name])
@@ -209,21 +210,21 @@ class Mailbox:
     # --- the thread -------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Looks into the store: for requests if this member leads, and for answers to what it has asked."""
+        """Polls the store: for requests if this member leads, and for answers to the requests that it has forwarded."""
         every = AGAIN_S if isinstance(self._store, LocalStore) else 2.0
         while not self._stopped.is_set():
             self._look.wait(every)
             self._look.clear()
             self.attend()
-        deadline = time.monotonic() + LAST_ERRANDS_S
-        while self._errands and time.monotonic() < deadline:
-            self._guarded(self._run_errands)
-            if self._errands:
+        deadline = time.monotonic() + LAST_JOBS_S
+        while self._jobs and time.monotonic() < deadline:
+            self._guarded(self._run_jobs)
+            if self._jobs:
                 time.sleep(0.1)
 
     def attend(self) -> None:
-        """Does once what there is to do with the store. What fails is done another time, and keeps nothing else."""
-        self._guarded(self._run_errands)
+        """Does all pending work on the store once. Work that fails is retried the next time, and blocks no other."""
+        self._guarded(self._run_jobs)
         self._guarded(self._fetch_answers)
         if self._leader.phase is LeaderPhase.LEADING:
             self._guarded(self._take_all)
@@ -240,24 +241,18 @@ class Mailbox:
         try:
             yield
         except OSError as error:
-            self._shell.last_trouble = f"requests and answers: {error}"
+            self._emit(OperationFailed(WORK, str(error)))
         except Exception as error:
-            self._tell(f"requests and answers: {type(error).__name__}: {error}; it is tried again")
+            self._emit(OperationFailed(WORK, f"{type(error).__name__}: {error}"))
 
-    def _tell(self, line: str) -> None:
-        if line not in self._told:
-            self._told = {*self._told, line} if len(self._told) < REMEMBERED_LINES else {line}
-            with suppress(Exception):  # whoever is told may be gone, and this thread must not end with it
-                self._tell_user(line)
+    def _run_jobs(self) -> None:
+        for what, job in list(self._jobs.items()):
+            self._guarded(partial(self._run_job, what, job))
 
-    def _run_errands(self) -> None:
-        for what, errand in list(self._errands.items()):
-            self._guarded(partial(self._run_errand, what, errand))
-
-    def _run_errand(self, what: tuple[str, str], errand: Callable[[], None]) -> None:
-        errand()
-        if self._errands.get(what) is errand:
-            del self._errands[what]
+    def _run_job(self, what: tuple[str, str], job: Callable[[], None]) -> None:
+        job()
+        if self._jobs.get(what) is job:
+            del self._jobs[what]
 
     def _fetch_answers(self) -> None:
         for request_id in list(self._forwarded):
@@ -270,15 +265,15 @@ class Mailbox:
             return
         reply = understood(data, Reply)
         if reply is None:
-            self._tell(f"the answer {name} cannot be read, so it is removed: {data[:60]!r}")
-            why = "its answer cannot be read; it may have been done: see `cutwater checkpoints`"
+            self._emit(ObjectRejected(name, "cannot be read, so this answer is removed", data[:60]))
+            why = "its answer cannot be read; it may have been carried out: see `cutwater checkpoints`"
             reply = Reply(request_id, False, None, None, why)
         self._forwarded.discard(request_id)
-        self._errands["remove", request_id] = partial(self._store.delete, [request_name(request_id), name])
+        self._jobs["remove", request_id] = partial(self._store.delete, [request_name(request_id), name])
         self._shell.call(partial(self.on_reply, reply))
 
     def _take_all(self) -> None:
-        """Takes up what lies in the store and is not known yet."""
+        """Handles the requests in the store that are new."""
         known = self._from_store | self._forwarded
         fresh = [n for n in self._store.list(REQUEST_PREFIX) if request_of(n) not in known]
         if not fresh:
@@ -289,7 +284,7 @@ class Mailbox:
                 self._guarded(partial(self._take, name, data, answered))
 
     def _read_each(self, names: list[str]) -> list[bytes | None]:
-        """What can be read of these objects. One that cannot be keeps none of the others."""
+        """Reads these objects; one that cannot be read is `None`, and does not affect the others."""
         found: list[bytes | None] = []
         with suppress(OSError):
             return list(self._store.read_many(names))
@@ -303,15 +298,17 @@ class Mailbox:
         request_id = request_of(name)
         request = understood(data, Request)
         if request_id is None:
-            self._tell(f"{name} is no request, so it is removed: {data[:60]!r}")
+            self._emit(ObjectRejected(name, "is not a request, so it is removed", data[:60]))
             self._store.delete([name])
         elif reply_name(request_id) in answered and self._is_answered(request_id):
-            self._store.delete([name])  # whoever answered it did not come to this
+            self._store.delete([name])  # its leader ended after the answer, before it removed the request
         elif request is None or request.request_id != request_id:
-            self._tell(f"{name} cannot be read, so it is refused: {data[:60]!r}")
-            why = "the request cannot be read: it is damaged, or of another version of Cutwater; ask again"
+            self._emit(ObjectRejected(name, "cannot be read, so this request is refused", data[:60]))
+            why = (
+                "the request cannot be read: it is damaged, or of another version of Cutwater; send it again"
+            )
             self._from_store.add(request_id)
-            self._errands["answer", request_id] = partial(
+            self._jobs["answer", request_id] = partial(
                 self._answer, Reply(request_id, False, None, None, why)
             )
             self._look.set()
@@ -323,7 +320,7 @@ class Mailbox:
         return understood(self._store.read(reply_name(request_id)), Reply) is not None
 
     def _sweep(self) -> None:
-        """Removes answers that nobody has fetched for long, and the oldest of too many."""
+        """Removes answers that nobody has fetched for a long time, and the oldest ones if there are too many."""
         now = self._clock()
         if now < self._next_sweep:
             return
@@ -350,8 +347,8 @@ def ask_through(
     is_there: Callable[[], bool] = lambda: True,
     hint: Callable[[], None] = lambda: None,
 ) -> Reply | Unanswered:
-    """Asks a pipeline that runs elsewhere, and waits while somebody is there to answer. Without an answer the
-    request is withdrawn, so that no later run acts on it."""
+    """Sends a request to a pipeline that runs in another process, and waits while `is_there` says that a member is
+    running. A request without an answer is withdrawn, so that no later run acts on it."""
     question, answer = request_name(request.request_id), reply_name(request.request_id)
     found: Reply | Unanswered = Unanswered.TIMED_OUT
     try:
@@ -361,7 +358,9 @@ def ask_through(
         every = 0.1 if isinstance(store, LocalStore) else 1.0
         while time.monotonic() < deadline:
             there = is_there()
-            is_asked = store.exists(question)  # before the answer is looked for, which is written first
+            is_asked = store.exists(
+                question
+            )  # checked before the answer, which is written before the request goes
             if store.exists(answer):
                 break
             if not there or not is_asked:
@@ -371,7 +370,7 @@ def ask_through(
     finally:
         with suppress(OSError):
             store.delete([question])
-    data = store.read(answer)  # it may have come at the last moment
+    data = store.read(answer)  # it may have arrived at the last moment
     if data is None:
         return found
     store.delete([answer])
@@ -379,7 +378,7 @@ def ask_through(
 
 
 def understood(data: bytes | None, kind: type[T]) -> T | None:
-    """The message of this kind that these bytes are, `None` if they are none."""
+    """Decodes a message of this kind; `None` if the bytes are not one."""
     try:
         message = decode(data or b"")
     except PeerError:
@@ -388,7 +387,7 @@ def understood(data: bytes | None, kind: type[T]) -> T | None:
 
 
 def answered(reply: Reply, kind: RequestKind) -> int | None:
-    """The epoch of an answer. Raises `UserError` that says why it failed, and what to do."""
+    """The epoch of an answer. Raises `UserError`, with the reason and advice, if the request failed."""
     if reply.ok:
         return reply.epoch
     known = {reason.value: reason.advice for reason in FailureReason}
@@ -398,9 +397,9 @@ def answered(reply: Reply, kind: RequestKind) -> int | None:
 
 
 def check_savepoint_name(name: str) -> None:
-    """Raises `UserError` for a name that could be taken for something else."""
+    """Raises `UserError` for a name that is not allowed."""
     if name == "latest" or not _SAVEPOINT.fullmatch(name):
         raise UserError(
-            f"'{name}' cannot name a savepoint: begin with a letter from a to z, go on with letters, digits, '_', '-' "
-            "and '.', at most 100 in all, and do not call it 'latest'"
+            f"'{name}' is not a valid savepoint name: use a letter from a to z, then letters, digits, '_', '-' and '.', "
+            "at most 100 characters in all, and not 'latest'"
         )

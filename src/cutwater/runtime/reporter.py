@@ -1,4 +1,4 @@
-"""Puts the status of a running member together, shows it to the others, and puts it into the store."""
+"""Builds the status of a running member, sends it to the other members, and writes it to the store."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ import msgspec
 
 from cutwater.cluster.links import Links
 from cutwater.plan.build import Built
+from cutwater.protocol.base.events import OperationFailed
 from cutwater.protocol.base.paths import status_name
 from cutwater.protocol.base.watermark import WatermarkKind
 from cutwater.protocol.leader.leader import Leader, LeaderPhase
 from cutwater.protocol.member.member import Member
+from cutwater.runtime.dispatcher import Dispatcher
 from cutwater.runtime.settings import Settings
 from cutwater.runtime.shell import Shell
-from cutwater.runtime.timings import Times
+from cutwater.runtime.status_facts import StatusFacts
 from cutwater.sinks.contract import Sink
 from cutwater.spark.host import StageHost
 from cutwater.store.contract import Store
@@ -31,7 +33,7 @@ from cutwater.store.status import REPORT_REMOTE_S, REPORT_S, StageStatus, Status
 
 
 class Reported(Protocol):
-    """A running member, as its status shows it."""
+    """What the status reads of a running member."""
 
     boot: str
     built: Built
@@ -41,14 +43,15 @@ class Reported(Protocol):
     member: Member
     leader: Leader
     shell: Shell
-    times: Times
+    dispatcher: Dispatcher
+    facts: StatusFacts
     sinks: Mapping[str, Sink]
     hosts: dict[str, StageHost]
     failure: BaseException | None
 
 
 class Reporter:
-    """Puts the status of a member together, and into the store."""
+    """Reports the status of a member at an interval."""
 
     def __init__(self, runtime: Reported) -> None:
         self._runtime = runtime
@@ -60,7 +63,7 @@ class Reporter:
         self._beats = itertools.count(1)
         self._threads = (
             Thread(target=self._report, name="cutwater-status", daemon=True),
-            Thread(target=self._look, name="cutwater-look", daemon=True),
+            Thread(target=self._measure_queries, name="cutwater-look", daemon=True),
         )
 
     def start(self) -> None:
@@ -80,7 +83,7 @@ class Reporter:
                 )
 
     def _has_successor(self) -> bool:
-        """Whether another process of this member has begun to report: what this one says last must not hide it."""
+        """Whether another process of this member reports its status: this one must not overwrite that at its end."""
         try:
             data = self._runtime.store.read(status_name(self._runtime.member.name))
         except OSError:
@@ -89,10 +92,10 @@ class Reporter:
         return found is not None and found.boot != self._runtime.boot and not found.is_over
 
     def _report(self) -> None:
-        """Only this, and nothing that could wait for Spark: who does not hear of a member takes it for gone."""
+        """Reports without waiting for Spark: a member whose status does not change is taken for gone."""
         self._repeat(lambda: self.put(self.status()))
 
-    def _look(self) -> None:
+    def _measure_queries(self) -> None:
         self._repeat(self._measure)
 
     def _repeat(self, task: Callable[[], None]) -> None:
@@ -100,7 +103,8 @@ class Reporter:
             try:
                 task()
             except Exception as error:
-                self._runtime.shell.last_trouble = f"reporting the status: {type(error).__name__}: {error}"
+                failed = OperationFailed("reporting the status", f"{type(error).__name__}: {error}")
+                self._runtime.dispatcher.emit(failed)
 
     def put(self, status: Status) -> None:
         data = msgspec.json.encode(status)
@@ -124,15 +128,14 @@ class Reporter:
                 )
 
     def status(self, state: str | None = None) -> Status:
-        """The status of this member, as of one moment between two turns of the shell."""
+        """The status of this member at one moment, between two turns of the shell."""
         return self._runtime.shell.look(lambda: self._status(state))
 
     def _status(self, state: str | None) -> Status:
         runtime = self._runtime
         journal = runtime.member.journal.state
         open_epoch = max(journal.open, default=None)
-        opened = runtime.times.epochs.get(open_epoch) if open_epoch is not None else None
-        last = runtime.times.last_committed
+        last = runtime.facts.last_commit
         if state is None:
             draining = any(s.draining for s in runtime.member.stages.values())
             alone = len(runtime.built.topology.members()) == 1
@@ -159,15 +162,15 @@ class Reporter:
             generation=journal.generation,
             term=journal.term,
             epoch=journal.head,
-            epoch_at=last.begun_at + (last.committed_s or 0) if last is not None else None,
-            epoch_s=last.committed_s if last is not None else None,
+            epoch_at=last.at if last is not None else None,
+            epoch_s=last.duration_s if last is not None else None,
             open_epoch=open_epoch,
-            open_since=opened.begun_at if opened is not None else None,
+            open_since=runtime.facts.open_since(open_epoch) if open_epoch is not None else None,
             watermark=journal.watermark,
             every_s=runtime.settings.leader.coordinator.interval_ms / 1000,
             stages=tuple(self._stage(runtime.hosts[s]) for s in runtime.built.stages if s in runtime.hosts),
             unpublished=unpublished,
-            trouble=runtime.shell.last_trouble if runtime.failure is None else str(runtime.failure),
+            trouble=runtime.facts.trouble if runtime.failure is None else str(runtime.failure),
             leads=runtime.leader.phase is LeaderPhase.LEADING,
             finished=runtime.member.sources_done,
             process=self._process,
@@ -193,10 +196,10 @@ class Reporter:
             feed = host.feeds.get(name)
             if feed is not None and feed.limit < producer.last and unread:
                 waits_for.append(name)
-        state = stage.phase.value
+        state, tries = stage.phase.value, runtime.member.tries.get(host.name, 0)
         if host.name in runtime.member.failures:
             state = "failed"
-        elif host.error and host.restarts:
+        elif tries:
             state = "restarting"
         elif stage.phase.value == "running" and stage.idle:
             state = "idle"
@@ -211,7 +214,7 @@ class Reporter:
             lag_rows=lag_rows,
             watermark=mark.ms if mark.kind is not WatermarkKind.NONE else None,
             watermark_kind=mark.kind.value,
-            restarts=host.restarts,
-            error=host.error if host.restarts else "",
+            restarts=tries,
+            error=runtime.facts.stage_errors.get(host.name, "") if tries else "",
             waits_for=", ".join(waits_for),
         )

@@ -1,4 +1,4 @@
-"""Starting from a checkpoint, with the code as it was or with changed code."""
+"""Starting from a checkpoint, with the same code or with changed code."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from cutwater.store.perform import Find, History
 
 
 class GraphMoved(UserError):
-    """The graph in force is no longer the one that a restore's graph was made from."""
+    """The current graph is no longer the one that the graph of a restore was made from."""
 
 
 def check_topology(store: Store, topology: Topology) -> None:
-    """Raises `UserError` if the store's pipeline has another graph than this one."""
+    """Raises `UserError` if the pipeline in the store has a different graph."""
     state = read_journal(store, must_exist=False).state
     if state.topology is None or state.topology_hash == digest(encode(topology)):
         return
@@ -31,14 +31,14 @@ def check_topology(store: Store, topology: Topology) -> None:
     if before < now:
         absent = " and ".join(f"member '{name}'" for name in sorted(now - before))
         raise UserError(
-            f"the pipeline in {store.url} has begun without {absent}, with "
+            f"the pipeline in {store.url} has started without {absent}, with "
             f"{', '.join(sorted(before))}. To join it at its newest checkpoint, start with --restore latest "
-            "(start(restore='latest')); members that are to begin together each name the others with --wait-for"
+            "(start(restore='latest')); members that start together each name the others with --wait-for"
         )
     changes = "; ".join(differences(state.topology, topology)) or "its description differs"
     raise UserError(
-        f"the pipeline in {store.url} is not the one in this code: {changes}. To go on with the changed code from the "
-        "newest checkpoint, start with --restore latest (start(restore='latest')); add --drop STAGE for a stage that "
+        f"the pipeline in {store.url} is not the one in this code: {changes}. To continue with the changed code from "
+        "the newest checkpoint, start with --restore latest (start(restore='latest')); add --drop STAGE for a stage that "
         "is gone, --reset STAGE for one that has to start at that checkpoint without its state"
     )
 
@@ -50,7 +50,7 @@ def differences(before: Topology, after: Topology) -> list[str]:
     for name in sorted(before.stages.keys() & after.stages.keys()):
         old, new = before.stages[name], after.stages[name]
         if old.inputs != new.inputs:
-            said.append(f"stage '{name}' reads {list(new.inputs)} and read {list(old.inputs)}")
+            said.append(f"stage '{name}' reads {list(new.inputs)}, and used to read {list(old.inputs)}")
         if old.sinks != new.sinks:
             said.append(
                 f"the sinks of stage '{name}' are {[s.name for s in new.sinks]}, not {[s.name for s in old.sinks]}"
@@ -60,7 +60,7 @@ def differences(before: Topology, after: Topology) -> list[str]:
         if (
             None not in (old.schema, new.schema) and old.schema != new.schema
         ):  # a stage that nobody reads has none
-            said.append(f"the columns that stage '{name}' gives to its readers differ")
+            said.append(f"stage '{name}' gives its readers other columns")
     return said
 
 
@@ -70,17 +70,17 @@ def restore_before_start(
     ref: str,
     drop: tuple[str, ...],
     reset: tuple[str, ...],
-    tell: Callable[[str], None],
+    log: Callable[[str], None],
     force: bool = False,
     base: str | None = None,
     native: tuple[str, ...] = (),
 ) -> int:
-    """Starts a new generation at a checkpoint, while no member runs or against the one that does; its
-    epoch. `topology` is the graph from now on, if it may have changed, and `base` the hash of the one that it
-    was made from; the stages in `native` read sources of their own.
-    Nothing is written unless the checkpoint is whole. Raises `UserError` if it is refused."""
+    """Starts a new generation at a checkpoint, whether or not a member is running, and returns its epoch. `topology` is
+    the new graph, if it may have changed, and `base` the hash of the graph that it was made from; the stages in
+    `native` read sources of their own. Writes nothing unless the checkpoint is complete and undamaged. Raises
+    `UserError` if the restore is refused."""
     journal = read_journal(store)
-    target = whole_checkpoint(store, journal.state, ref, tell)
+    target = whole_checkpoint(store, journal.state, ref, log)
     name = ref if ref in journal.state.savepoints else None
     request = Request(
         RequestKind.RESTORE, new_id(), name, target.epoch, reset=reset, drop=drop, force=force, topology=topology,
@@ -91,17 +91,17 @@ def restore_before_start(
         raise GraphMoved(f"{reply.detail}. {FailureReason.GRAPH_CHANGED.advice}")
     epoch = answered(reply, RequestKind.RESTORE)
     assert epoch is not None
-    tell(f"restored epoch {epoch}: generation {journal.state.generation} begins there")
+    log(f"restored epoch {epoch}: generation {journal.state.generation} begins there")
     stages = journal.state.topology.stages.keys() if journal.state.topology is not None else set()
     for stage in sorted(stages - target.cuts.keys()):
-        own = ", and with its own sources from their start" if stage in native else ""
-        tell(f"stage '{stage}' is new and starts at the cut of epoch {epoch}{own}")
+        own = ", and reads its own sources from the beginning" if stage in native else ""
+        log(f"stage '{stage}' is new and starts at the cut of epoch {epoch}{own}")
     return epoch
 
 
-def whole_checkpoint(store: Store, state: JournalState, ref: str, tell: Callable[[str], None]) -> Checkpoint:
-    """The checkpoint that `ref` means, if everything that it names is there. `latest` goes back past
-    damaged ones, and says so; any other is refused if it is damaged."""
+def whole_checkpoint(store: Store, state: JournalState, ref: str, log: Callable[[str], None]) -> Checkpoint:
+    """The checkpoint that `ref` refers to, if everything that it names exists. `latest` falls back to an older one if
+    the newest is damaged, and logs that. Raises `StoreError` if there is none, or if `ref` names a damaged one."""
     target = resolve(state, ref)
     candidates = [target]
     if ref == "latest":
@@ -111,7 +111,7 @@ def whole_checkpoint(store: Store, state: JournalState, ref: str, tell: Callable
         problems = checkpoint_problems(store, checkpoint)
         if not problems:
             if reports:
-                tell(f"falling back to epoch {checkpoint.epoch}: " + "; ".join(reports))
+                log(f"falling back to epoch {checkpoint.epoch}: " + "; ".join(reports))
             return checkpoint
         shown = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
         reports.append(f"epoch {checkpoint.epoch} cannot be restored: {shown}")
@@ -123,10 +123,10 @@ def whole_checkpoint(store: Store, state: JournalState, ref: str, tell: Callable
 
 
 def finder(store: Store) -> Find:
-    """Asks the tables of a store's sinks without the pipeline's code."""
+    """Finds versions of the tables of a store's sinks, without the pipeline's code."""
 
     def find(sink: str, transaction: int) -> int | None:
-        # It brings PySpark, for which other commands need not wait.
+        # Imported late, because it imports PySpark, which other commands do not need.
         from cutwater.sinks.registry import find_version
 
         return find_version(store, sink, transaction)
@@ -135,7 +135,7 @@ def finder(store: Store) -> Find:
 
 
 def historian(store: Store) -> History:
-    """Asks them what was done to them, likewise."""
+    """Reads the history of the same tables."""
 
     def history(sink: str, transaction: int) -> TableHistory | None:
         from cutwater.sinks.registry import read_history

@@ -1,7 +1,7 @@
-"""A running member: the protocol, the store, Spark's queries and the sinks, put together.
+"""A running member: connects the protocol core with the store, Spark's queries, the sinks and the other members.
 
-What decides is in `protocol/`; what is here performs the effects that it asks for, keeps the queries' feeds
-current, notices how queries fare, and carries requests and status through the store.
+The core (`protocol/`) decides. The runtime performs its effects, keeps the feeds of the queries current, reports to the
+core what the queries do, and moves requests and status through the store.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from cutwater.cluster.links import Heard, Hint, Links, Presence
 from cutwater.plan.build import Built
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.errors import CutwaterError, StoreError, UserError
+from cutwater.protocol.base.events import CatchingUp, OperationFailed, SecondProcess
 from cutwater.protocol.base.performer import perform
 from cutwater.protocol.base.records import JournalState
 from cutwater.protocol.base.replay_wire import AskRange, Compacted, EntriesChunk, FetchEntries, HaveRange
@@ -25,13 +26,16 @@ from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, LogGrown, 
 from cutwater.protocol.leader.leader import Leader
 from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.member import Member
+from cutwater.runtime.dispatcher import Dispatcher, Observer
 from cutwater.runtime.effects import MemberPerformer
+from cutwater.runtime.event_lines import EventLines
+from cutwater.runtime.local_word import LocalWord
 from cutwater.runtime.mailbox import Mailbox
 from cutwater.runtime.reporter import Reporter
 from cutwater.runtime.settings import Settings
 from cutwater.runtime.shell import Shell
-from cutwater.runtime.timings import Times
-from cutwater.runtime.words import LocalWord
+from cutwater.runtime.status_facts import StatusFacts
+from cutwater.runtime.timings import Timings
 from cutwater.sinks.cleanup import tidy
 from cutwater.sinks.contract import Sink
 from cutwater.spark.checkpoint import incarnations as folders
@@ -45,14 +49,12 @@ from cutwater.store.local import LocalStore
 
 DISCARD_FIRST_S = 60.0
 DISCARD_EVERY_S = 600.0
-TROUBLE_EVERY_MS = 30_000
-"""How often it is told that the store or a table fails: it may do so many times a second."""
 JOURNAL_STATE = msgspec.json.Decoder(JournalState)
 JOURNAL_STATE_BYTES = msgspec.json.Encoder().encode
 
 
 class Runtime:
-    """One member of a pipeline, running in this process. `tell` is given what happens, line by line."""
+    """One member of a pipeline, running in this process. `log` is given the log lines."""
 
     def __init__(
         self,
@@ -61,13 +63,12 @@ class Runtime:
         name: str,
         boot: str,
         settings: Settings,
-        tell: Callable[[str], None],
+        log: Callable[[str], None],
         links: Links,
     ) -> None:
         self.built = built
         self.store = store
         self.settings = settings
-        self.tell = tell
         self.links = links
         self.boot = boot
         config = replace(settings.member, idle_after_ms=int(settings.idle_after_s * 1000), once=settings.once)
@@ -78,45 +79,42 @@ class Runtime:
         self.member.triggers_ms = {s: int(built.stages[s].trigger_s * 1000) for s in hosted}
         self.leader = Leader(self.member, settings.leader)
         self.sinks: Mapping[str, Sink] = built.sinks
-        self.times = Times(store, name)
+        self.facts = StatusFacts()
+        observers: dict[str, Observer] = {
+            "log lines": EventLines(name, log), "timings": Timings(store, name), "status": self.facts
+        }  # fmt: skip
+        self.dispatcher = Dispatcher(observers, log)
+        emit = self.dispatcher.emit
         self.done = Event()
         self.failure: BaseException | None = None
         self.caches = {s: folders.Cache() for s in built.topology.stages}
         self.recorder = recording.from_environment(self.member)
         self.hosts: dict[str, StageHost] = {}
-        performer = MemberPerformer(
-            store, built.sinks, self.hosts, built.spark.conf.get, self.times.created, tell, self.caches
-        )
+        performer = MemberPerformer(store, built.sinks, self.hosts, built.spark.conf.get, emit, self.caches)
         act, send = recording.watched(self.recorder, partial(perform, performer), self._send)
         self.shell = Shell(
-            self.member, act, send, self._on_ended, self._after_step, self._on_failure, performer.apart
+            self.member, act, send, self._on_ended, self._after_step, self._on_failure, performer.apart, emit
         )
         around = self._surroundings()
         self.hosts |= {s: StageHost(around, built.stages[s]) for s in hosted}
-        self.mailbox = Mailbox(store, self.leader, links, self.shell, tell, lambda: self.failure)
+        self.mailbox = Mailbox(store, self.leader, links, self.shell, emit, lambda: self.failure)
         self.reporter = Reporter(self)
         self._stopping = False
-        self._twin_told = False
-        self._told_index = 0
+        self._has_second_process = False
         self._acked = 0
         self._progress_ms = 0
-        self._stories: set[str] = set()
-        self._trouble = ""
-        self._trouble_due_ms = 0
 
     def _surroundings(self) -> Surroundings:
-        """What the hosts use of this process."""
-        shell, settings = self.shell, self.settings
+        """What the hosts of the stages need of this process."""
+        shell = self.shell
         return Surroundings(
             pipeline=self.built.name,
             spark=self.built.spark,
             store=self.store,
-            restarts=settings.member.restarts,
             caches=self.caches,
             find=lambda name: self.member.stages.get(name),
             call=shell.call,
             work=shell.work,
-            tell=self.tell,
         )
 
     # --- life -----------------------------------------------------------------------------------------
@@ -126,6 +124,7 @@ class Runtime:
         self.shell.spawn("lead", self.leader.run())
         self.shell.spawn("beat", self.leader.beat())
         self.shell.spawn("provide", self.member.provide())
+        self.dispatcher.start()
         self.shell.start()
         self.links.start(self._on_message)
         self.mailbox.start()
@@ -141,22 +140,22 @@ class Runtime:
             self.shell.work(lambda: self._discard(known))
 
     def _discard(self, state: JournalState) -> None:
-        """Removes staged output that nobody will publish, and history of tables to which nobody will go back. What
-        fails is done another time."""
+        """Removes staged output that nobody will publish, and table history that no restore will need. Failures are
+        retried with the next run of this task."""
         try:
             manifests = [manifest_of(self.store, checkpoint) for checkpoint in state.committed.values()]
             for stage in self.hosts.values():
                 for sink in stage.built.sinks:
                     tidy(sink, stage.name, state, manifests)
         except (OSError, StoreError) as error:
-            self.shell.last_trouble = f"removing staged leftovers: {error}"
+            self.dispatcher.emit(OperationFailed("removing staged leftovers", str(error)))
 
     def request(self, request: Request, timeout_s: float) -> Reply:
-        """Asks the leader for something and waits for the answer. Raises `UserError` if none comes."""
+        """Sends a request to the leader and waits for the answer. Raises `UserError` if there is none in time."""
         return self.mailbox.ask(request, timeout_s)
 
     def stop(self) -> None:
-        """Ends everything at once; what is not committed will be done again."""
+        """Ends everything at once. The next start repeats what is not committed."""
         if self._stopping:
             return
         self._stopping = True
@@ -165,7 +164,7 @@ class Runtime:
         self.shell.stop()
         for host in self.hosts.values():
             host.join()
-        self.times.save()
+        self.dispatcher.close()
         if self.recorder is not None:
             self.recorder.ended("stopped" if self.failure is None else f"failed: {self.failure}")
         self.reporter.stop("stopped" if self.failure is None else "failed")
@@ -174,7 +173,7 @@ class Runtime:
         self.done.set()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Waits until the pipeline has been drained or has failed; `False` if it runs on."""
+        """Waits until the pipeline has been drained or has failed; `False` if it is still running after the timeout."""
         return self.done.wait(timeout_s)
 
     @property
@@ -188,36 +187,28 @@ class Runtime:
             self.failure = UserError(spark_is_gone(error)) if gone else error
         self.done.set()
 
-    # --- after every step, in its turn of the shell ---------------------------------------------------
+    # --- after every step, with the turn held -----------------------------------------------------------
 
     def _after_step(self) -> None:
         member = self.member
         if member.catch_up.session is not None:
-            self._tell_progress()
-        if member.journal.index != self._told_index:
-            self._told_index = member.journal.index
-            self._tell_news()
-        if self.shell.last_trouble != self._trouble and member.now_ms >= self._trouble_due_ms:
-            self._trouble, self._trouble_due_ms = self.shell.last_trouble, member.now_ms + TROUBLE_EVERY_MS
-            self.tell(f"something failed, and is tried again: {self._trouble}")
-        if self.times.must_save():
-            self.shell.work(self.times.save)
+            self._emit_progress()
         for name, host in self.hosts.items():
             stage = member.stages.get(name)
             if stage is not None:
                 host.attend(stage)
         if member.superseded and not self._stopping:
             raise UserError(
-                "another process has taken over this pipeline's stages, so this one ends; nothing is lost. If that "
-                "was not meant, see who else runs it on this store"
+                "another process has taken over this pipeline's stages, so this one ends; nothing is lost. If this was "
+                "not intended, check which other process runs this pipeline on this store"
             )
         if member.given_up is not None:
-            raise UserError(self._give_up_story(member.given_up))
+            raise UserError(self._why_given_up(member.given_up))
         if self.drained:
             self.done.set()
 
     def come_to_rest(self) -> None:
-        """Has the pipeline drained, however often that has to be tried; `done` is set then."""
+        """Drains the pipeline, with as many attempts as it takes, and then sets `done`."""
         self.shell.call(lambda: self._want_rest(True))
 
     def _want_rest(self, wanted: bool) -> None:
@@ -226,10 +217,10 @@ class Runtime:
 
     @property
     def sources_done(self) -> bool:
-        """Whether the sources of this member's stages have given all that was there, with `once`."""
+        """With `once`: whether the sources of this member's stages are exhausted."""
         return self.member.sources_done
 
-    def _give_up_story(self, why: str) -> str:
+    def _why_given_up(self, why: str) -> str:
         failed = "; ".join(f"stage '{s}' failed: {e}" for s, e in sorted(self.member.failures.items()))
         many = (
             "no checkpoint can be taken"
@@ -238,23 +229,14 @@ class Runtime:
         )
         return f"{many}, so the run ends. {failed or why}"
 
-    def _tell_progress(self) -> None:
-        """A catch-up that takes long shows how far it is, once a second."""
+    def _emit_progress(self) -> None:
+        """Emits the progress of a long catch-up, once a second."""
         session, now_ms = self.member.catch_up.session, self.member.now_ms
         self._progress_ms = self._progress_ms or now_ms
         if session is not None and now_ms - self._progress_ms >= 1_000:
             self._progress_ms = now_ms
-            self.tell(str(session.progress()))
-
-    def _tell_news(self) -> None:
-        state = self.member.journal.state
-        self.times.learn(state)
-        for line in self.times.news():
-            self.tell(line)
-        story = self.leader.story
-        if story and story not in self._stories:
-            self._stories.add(story)
-            self.tell(story)
+            progress = session.progress()
+            self.dispatcher.emit(CatchingUp(progress.done, progress.total, progress.peers))
 
     def _on_ended(self, actor: str) -> None:
         if actor.startswith("stage "):
@@ -273,12 +255,11 @@ class Runtime:
             self.links.send(effect.to, message)
 
     def _acknowledge(self, to: str | None, ack: Ack) -> None:
-        """Hands on this member's part of a checkpoint, for the first time or again."""
+        """Sends this member's part of a checkpoint, for the first time or again."""
         first = ack.ok and ack.checkpoint_id > self._acked
         self._acked = max(self._acked, ack.checkpoint_id if ack.ok else 0)
         if first:
             failpoints.reach("before part")
-            self.times.acked(ack.epoch)
         if to == self.member.name:
             self.leader.on_message(ack)
         else:
@@ -290,7 +271,7 @@ class Runtime:
         self.shell.call(lambda: self._take(sender, message))
 
     def _take(self, sender: str, message: Heard) -> None:
-        """A message of another member, in a turn of the shell."""
+        """Handles a message of another member; the caller must hold the turn."""
         if isinstance(message, Hint):
             self.mailbox.look()
             return
@@ -303,7 +284,7 @@ class Runtime:
             case Announcement():
                 self.member.on_announcement(sender, message)
             case Heartbeat():
-                self._look_for_twin()
+                self._look_for_second_process()
                 self.member.on_heartbeat(message)
                 self.leader.on_heartbeat(message)
             case LogGrown():
@@ -319,21 +300,18 @@ class Runtime:
             case _:
                 assert_never(message)
 
-    def _look_for_twin(self) -> None:
+    def _look_for_second_process(self) -> None:
         boots = self.links.alive().get(self.member.name, ())
-        if len(boots) > 1 and not self._twin_told:
-            self._twin_told = True
-            self.tell(
-                f"member '{self.member.name}' runs {len(boots)} times; the one that was started last goes on, the "
-                "others end when they next have something to say"
-            )
+        if len(boots) > 1 and not self._has_second_process:
+            self._has_second_process = True
+            self.dispatcher.emit(SecondProcess(len(boots)))
 
 
 def member_config(
     store: Store, is_alone: bool, restarts: int, tolerated_failures: int | None
 ) -> MemberConfig:
-    """How often to look without being told. Members tell each other; a look at a local folder costs next to nothing
-    for one, and something when many look."""
+    """How often to poll the store. Members notify each other, so polling is a fallback; polling a local folder is nearly
+    free for one member, but not for many."""
     poll_ms = 2_000
     if isinstance(store, LocalStore):
         poll_ms = 200 if is_alone else 1_000

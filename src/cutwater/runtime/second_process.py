@@ -1,8 +1,8 @@
-"""A second process of the same member is not started by accident.
+"""Prevents starting a second process of the same member by accident.
 
-Nothing rests on this: if two run all the same, the logs decide whose batches count. It looks at what the other
-writes (`presence.py`): a status that goes on changing is that of a running member, wherever it runs and whatever
-time it thinks it is.
+Correctness does not depend on this: if two processes run, the logs decide whose batches count. It watches the status
+of the other process (`store/presence.py`): if that keeps changing, the member is running, wherever it runs and whatever
+its clock says.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from cutwater.store.presence import Presence, Watch, silence_s
 from cutwater.store.process_identity import exists
 from cutwater.store.status import ALONE, Status
 
-TELL_AFTER_S = 1.0
+LOG_AFTER_S = 1.0
 
 
-def claim(store: Store, pipeline: str, member: str, takeover: bool, tell: Callable[[str], None]) -> None:
+def claim(store: Store, pipeline: str, member: str, takeover: bool, log: Callable[[str], None]) -> None:
     """Returns when no other process seems to run this member. Raises `UserError` if one does, or if the store
-    is another pipeline's."""
+    belongs to another pipeline."""
     watch = Watch(store)
     began = time.monotonic()
-    told = False
+    logged = False
     while True:
         seen = watch.look()
         for one in seen:
@@ -39,16 +39,16 @@ def claim(store: Store, pipeline: str, member: str, takeover: bool, tell: Callab
             return
         if other.presence is Presence.RUNNING:
             raise UserError(_is_running(store, other.status))
-        if not told and time.monotonic() - began > TELL_AFTER_S:
-            told = True
-            tell(_waiting_for(other.status))
+        if not logged and time.monotonic() - began > LOG_AFTER_S:
+            logged = True
+            log(_waiting_for(other.status))
         time.sleep(watch.every_s)
 
 
 def _waiting_for(other: Status) -> str:
-    there = "exists, and" if exists(other.process) else "has not said that it ended, and"
+    there = "exists, but" if exists(other.process) else "has not reported its end, and"
     return (
-        f"process {other.pid} on {other.host} ran {_who(other)}. It {there} has given no sign since this start; taking "
+        f"process {other.pid} on {other.host} ran {_who(other)}. It {there} has not reported since this start; taking "
         f"over if it stays silent for {readable(silence_s(other))}"
     )
 

@@ -1,4 +1,4 @@
-"""How a member runs."""
+"""The settings of a running member."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from cutwater.protocol.member.config import MemberConfig
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """How a member runs. `idle_after_s`: silence after which a stage no longer holds back the pipeline-wide
-    watermark. `once`: process what is there now, then drain."""
+    """The settings of a running member. `idle_after_s`: silence after which a stage no longer holds back the
+    pipeline-wide watermark. `once`: process the data that is available now, then drain."""
 
     leader: LeaderConfig
     member: MemberConfig

@@ -1,13 +1,12 @@
 """The shell: drives the protocol's procedures in a running process.
 
-Only one thread at a time has the turn, and only who has it resumes procedures, so that none is interrupted
-between two effects. The effects themselves, which touch storage, tables and Spark, are performed without it. All
-this is done by a pool of threads that are alike: one takes the turn, does what was called for from outside, leaves
-the turn, and performs the first effect that came of it (others are left to other threads); then it takes the turn
-again with the answer, and so on. So neither a message nor an effect costs more than one change of threads. One more
-thread minds the clock, and takes the turn when all others are busy. What runs a function of the user's (`apart`),
-which may take any time or never return, has a thread of its own, so that nobody else waits for it. The duties of a
-shell are in `protocol/effects.py`.
+One thread at a time holds the turn, and only the holder resumes procedures, so no procedure is interrupted between two
+effects. Effects touch storage, tables and Spark, and are performed without the turn. A pool of equal threads does all
+this: a thread takes the turn, runs the queued tasks, releases the turn, and performs the first resulting effect (the
+other effects go to other threads). Then it takes the turn again with the answer, and so on. So a message or an effect
+costs at most one thread switch. One more thread handles timers, and takes the turn when all others are busy. Effects
+that call a user function (`apart`) may take any time or never return, so they run on a thread of their own per sink.
+The duties of a shell are in `protocol/base/effects.py`.
 """
 
 from __future__ import annotations
@@ -25,17 +24,18 @@ from typing import Any, NamedTuple, TypeVar
 
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.errors import PeerError, StoreError, UserError
+from cutwater.protocol.base.events import Observe, OperationFailed, ignore
 from cutwater.protocol.member.member import Member
 from cutwater.runtime.workers import Task, Workers
 
 T = TypeVar("T")
 THREADS = 24
 LOOK_S = 10.0
-"""How long somebody who only looks waits for a turn to end; no turn takes a fraction of that."""
+"""How long `look` waits for a turn to end; no turn takes a fraction of that."""
 
 
 class Actor:
-    """One procedure, and where it stands."""
+    """One procedure and its state."""
 
     __slots__ = ("name", "poked", "procedure", "token", "waiting")
 
@@ -48,7 +48,7 @@ class Actor:
 
 
 class Wanted(NamedTuple):
-    """An effect that an actor wants performed; it is resumed with the answer if `token` is still its own."""
+    """An effect that an actor wants performed. The answer resumes the actor if its token is still `token`."""
 
     actor: Actor
     token: int
@@ -56,7 +56,7 @@ class Wanted(NamedTuple):
 
 
 class Raised:
-    """An answer that is an error which the procedure itself has to hear of."""
+    """An answer that is an error, to be raised in the procedure."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
@@ -65,10 +65,11 @@ class Raised:
 class Shell:
     """Runs a member's actors.
 
-    `perform` does one effect and answers it, without the turn. `send` hands on a message, and
-    `on_ended` hears of actors that were ended; both are called by who has the turn, as is `after_step` after
-    everything that was done in it. `on_failure` is told the error that ended the shell. `apart` names whose an effect
-    is that may take any time: those of one name are performed one after the other, by a thread of that name alone.
+    `perform` performs one effect and returns the answer; it is called without the turn. `send` sends a message,
+    `on_ended` is called for each actor that was ended, and `after_step` after the queued tasks of a turn; these three
+    are called with the turn held. `on_failure` is given the error that ended the shell. `apart` names the thread of an
+    effect that may take any time; effects of one name run one after the other on that thread. `emit` is given the
+    member's events; it must neither wait nor raise.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Shell:
         after_step: Task,
         on_failure: Callable[[BaseException], None],
         apart: Callable[[fx.AnyOperation], str | None] = lambda effect: None,
+        emit: Observe = ignore,
     ) -> None:
         self.member = member
         self.actors: dict[str, Actor] = {}
@@ -88,6 +90,7 @@ class Shell:
         self._on_ended = on_ended
         self._after_step = after_step
         self._on_failure = on_failure
+        self._emit = emit
         self._apart = apart
         self._tasks: deque[Task] = deque()
         self._wanted: list[Wanted] = []
@@ -98,37 +101,37 @@ class Shell:
         self._stopped = Event()
         self._turn = RLock()
         self._holder: int | None = None
-        """The thread that has the turn."""
+        """The thread that holds the turn."""
         self._summoned = True
-        """Whether somebody has the turn, or is on the way to take it, who will do all `_tasks`; at first the clock."""
-        self._bell: SimpleQueue[None] = SimpleQueue()
-        self._clock = Thread(target=self._mind_clock, name="cutwater", daemon=True)
+        """Whether a thread holds the turn, or is about to, and will run all `_tasks`; at first the timer thread."""
+        self._timer_wakeups: SimpleQueue[None] = SimpleQueue()
+        self._timer_thread = Thread(target=self._run_timers, name="cutwater", daemon=True)
 
     # --- from any thread ------------------------------------------------------------------------------
 
     def start(self) -> None:
-        self._clock.start()
+        self._timer_thread.start()
 
     def stop(self) -> None:
-        """Ends the shell; no procedure is resumed any more. What is under way is left to itself."""
+        """Ends the shell. No procedure is resumed any more; effects in progress are not waited for."""
         self._stopped.set()
-        self._bell.put(None)
-        if self._clock.is_alive() and self._holder != get_ident():
-            self._clock.join(timeout=30)
+        self._timer_wakeups.put(None)
+        if self._timer_thread.is_alive() and self._holder != get_ident():
+            self._timer_thread.join(timeout=30)
         self._pool.close()
         for workers in list(self._threads_apart.values()):
             workers.close()
-        if self._turn.acquire(timeout=30):  # whoever had it is done now, and nobody takes it again
+        if self._turn.acquire(timeout=30):  # the last holder is done, and nobody takes it again
             self._turn.release()
 
     def call(self, task: Task) -> None:
-        """Has something done in a turn, after all that was called for before."""
+        """Schedules a task to run in a turn, after all tasks that were scheduled before."""
         self._tasks.append(task)
-        if self._holder != get_ident():  # else it is done at the end of this turn
+        if self._holder != get_ident():  # else it runs at the end of this turn
             self._summon()
 
     def work(self, task: Task) -> None:
-        """Has something done in a thread of the pool."""
+        """Runs a task in a thread of the pool."""
         if not self._stopped.is_set():
             self._pool.submit(lambda: self._guarded(task))
 
@@ -137,8 +140,8 @@ class Shell:
         self.call(lambda: self._poke(name))
 
     def look(self, at: Callable[[], T]) -> T:
-        """What a function finds that only reads, while nobody has the turn: nothing changes under it. Also once the
-        shell was stopped. Raises `TimeoutError` if somebody keeps the turn for too long."""
+        """Calls a function that only reads, while no turn is in progress, and returns its result. Works also after
+        `stop`. Raises `TimeoutError` if a turn does not end in time."""
         if not self._turn.acquire(timeout=LOOK_S):
             raise TimeoutError(f"a turn has not ended within {LOOK_S:g} s")
         try:
@@ -146,14 +149,14 @@ class Shell:
         finally:
             self._turn.release()
 
-    # --- by who has the turn --------------------------------------------------------------------------
+    # --- callers must hold the turn ---------------------------------------------------------------------
 
     def later(self, seconds: float, task: Task) -> None:
-        """Has something done in a turn after a while."""
+        """Schedules a task to run in a turn after `seconds`."""
         timer = (time.monotonic() + seconds, next(self._order), task)
         heapq.heappush(self._timers, timer)
-        if self._timers[0] is timer and get_ident() != self._clock.ident:
-            self._bell.put(None)  # the clock waits for a later one
+        if self._timers[0] is timer and get_ident() != self._timer_thread.ident:
+            self._timer_wakeups.put(None)  # the timer thread waits for a later one
 
     def spawn(self, name: str, procedure: fx.Procedure[None]) -> None:
         self.end(name)
@@ -167,7 +170,7 @@ class Shell:
             actor.token = -1
 
     def settle(self) -> None:
-        """Does what the member has asked for since: ends, spawns and wakes actors."""
+        """Ends, spawns and wakes the actors that the member has named since the last call."""
         member = self.member
         while member.ended or member.spawned or member.woken:
             ended, member.ended = member.ended, []
@@ -184,30 +187,30 @@ class Shell:
     # --- turns ----------------------------------------------------------------------------------------
 
     def _summon(self) -> None:
-        """Sees to it that somebody does what is called for."""
+        """Ensures that a thread takes the turn for the queued tasks."""
         if not self._summoned:
             self._summoned = True
-            if not self._pool.offer(lambda: self._work_on(self._attend())):
-                self._bell.put(None)
+            if not self._pool.offer(lambda: self._work_on(self._run_queued())):
+                self._timer_wakeups.put(None)
 
-    def _mind_clock(self) -> None:
+    def _run_timers(self) -> None:
         while not self._stopped.is_set():
-            first = self._attend()
+            first = self._run_queued()
             if first is not None:
                 self._guarded(partial(self._hand_over, first))
             with self._turn:
                 wait = self._timers[0][0] - time.monotonic() if self._timers else None
             with suppress(Empty):
-                self._bell.get(timeout=None if wait is None else max(0.0, wait))
+                self._timer_wakeups.get(timeout=None if wait is None else max(0.0, wait))
 
-    def _attend(self) -> Wanted | None:
-        """Takes the turn for whatever there is to do."""
+    def _run_queued(self) -> Wanted | None:
+        """Takes the turn for the queued tasks."""
         return self._take_turn(lambda: None)
 
     def _take_turn(self, task: Task) -> Wanted | None:
-        """Does something, all that was called for or is due, and what follows from it; nothing any more once the
-        shell was stopped. Gives the first effect that came of it, for this thread to perform. An error ends the
-        shell before anybody else has the turn."""
+        """Takes the turn and runs `task`, the queued tasks and the timers that are due; does nothing after `stop`.
+        Returns the first resulting effect, for this thread to perform. An error ends the shell before another thread
+        gets the turn."""
         with self._turn:
             if self._stopped.is_set():
                 return None
@@ -220,7 +223,7 @@ class Shell:
                     self._hand_over(other)
             except BaseException as error:
                 self._stopped.set()
-                self._bell.put(None)  # for the clock, to see that
+                self._timer_wakeups.put(None)  # wakes the timer thread, which then ends
                 self._on_failure(error)
                 return None
             finally:
@@ -228,7 +231,7 @@ class Shell:
         return wanted[0] if wanted else None
 
     def _take_wanted(self) -> list[Wanted]:
-        """The effects that came of a turn, but for those that are performed apart: these are handed over here."""
+        """The effects that resulted from a turn, except those that run apart: these are handed to their threads here."""
         wanted, self._wanted = self._wanted, []
         here = []
         for one in wanted:
@@ -242,7 +245,7 @@ class Shell:
         return here
 
     def _do_tasks(self) -> None:
-        """Who calls for something either finds `_summoned` false, or has it done here."""
+        """Runs all queued tasks. A caller of `call` either finds `_summoned` false, or its task runs here."""
         now = time.monotonic()
         while self._timers and self._timers[0][0] <= now:
             self._tasks.append(heapq.heappop(self._timers)[2])
@@ -257,8 +260,16 @@ class Shell:
 
     def _do(self, task: Task) -> None:
         self.member.now_ms = int(time.monotonic() * 1000)
-        task()
+        try:
+            task()
+        finally:
+            self._emit_events()
         self.settle()
+
+    def _emit_events(self) -> None:
+        events, self.member.events = self.member.events, []
+        for event in events:
+            self._emit(event)
 
     def _poke(self, name: str) -> None:
         actor = self.actors.get(name)
@@ -270,7 +281,7 @@ class Shell:
             actor.poked = True
 
     def _resume(self, actor: Actor, token: int, answer: Any) -> None:
-        """Resumes a procedure until it wants an effect, waits or is over."""
+        """Resumes a procedure until it wants an effect, waits or ends."""
         if actor.token != token or token < 0:
             return
         actor.waiting = False
@@ -304,7 +315,7 @@ class Shell:
         self._pool.submit(lambda: self._work_on(wanted))
 
     def _work_on(self, wanted: Wanted | None) -> None:
-        """Performs an effect, and those that come of it, one after the other."""
+        """Performs an effect, and those that result from it, one after the other."""
         while wanted is not None and not self._stopped.is_set():
             wanted = self._perform_one(wanted)
 
@@ -316,17 +327,18 @@ class Shell:
         return self._take_turn(partial(self._resume, wanted.actor, wanted.token, answer))
 
     def _work_apart(self, wanted: Wanted) -> None:
-        """Performs an effect in a thread that does nothing else: what comes of it is left to others."""
+        """Performs an effect in a thread that does nothing else; resulting effects go to the pool."""
         following = self._perform_one(wanted)
         if following is not None:
             self._guarded(partial(self._hand_over, following))
 
     def _answer(self, effect: fx.AnyOperation) -> Any:
-        """An error of storage says nothing, so it is `FAILED`; what a retry cannot help is raised."""
+        """Performs an effect. A storage error does not say what happened, so it is answered with `FAILED`; an error that
+        a retry cannot fix is raised in the procedure."""
         try:
             return self._perform(effect)
         except OSError as error:
-            self.last_trouble = f"{type(effect).__name__}: {error}"
+            self._emit(OperationFailed(type(effect).__name__, str(error)))
             return fx.FAILED
         except (UserError, StoreError, PeerError) as error:
             return Raised(error)
@@ -336,9 +348,6 @@ class Shell:
             task()
         except BaseException as error:
             self._take_turn(partial(_raise, error))
-
-    last_trouble = ""
-    """What storage or a table said when something last failed there; it is tried again."""
 
 
 def _raise(error: BaseException) -> None:

@@ -1,7 +1,7 @@
 """Threads for work that waits: storage, tables, Spark.
 
-Like the standard library's pool, for tasks whose result nobody asks for: they cost a third of what they do there.
-The threads do not keep the process alive, because what they wait for may never come.
+Like the standard library's pool, but for tasks whose result nobody needs; a task costs a third of what it costs there.
+The threads do not keep the process alive, because what they wait for may never happen.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Task = Callable[[], None]
 
 
 class Workers:
-    """Up to `most` threads, started when they are needed. A task must not raise."""
+    """Up to `most` threads, started on demand. A task must not raise."""
 
     def __init__(self, most: int, name: str) -> None:
         self._most = most
@@ -23,11 +23,11 @@ class Workers:
         self._lock = Lock()
         self._threads: list[Thread] = []
         self._free = 0
-        """Threads that wait for a task, less the tasks that wait for one of them."""
+        """Idle threads, minus the tasks that are queued for them."""
         self._closed = False
 
     def offer(self, task: Task) -> bool:
-        """Has a task done at once by some thread; `False` if none is free."""
+        """Runs a task at once in some thread; `False` if no thread is idle and none can be started."""
         with self._lock:
             if self._closed or (self._free <= 0 and not self._grow()):
                 return False
@@ -35,13 +35,13 @@ class Workers:
             return True
 
     def submit(self, task: Task) -> None:
-        """Has a task done by some thread; nothing is done any more after `close`. Raises `RuntimeError` if the
-        machine gives us not a single thread."""
+        """Runs a task in some thread; does nothing after `close`. Raises `RuntimeError` if not a single thread can be
+        started."""
         with self._lock:
             if self._closed:
                 return
             if self._free <= 0 and not self._grow() and not self._threads:
-                raise RuntimeError("no thread can be started: too many run on this machine, or for this user")
+                raise RuntimeError("cannot start a thread: this machine or this user has too many")
             self._put(task)
 
     def _put(self, task: Task) -> None:
@@ -49,7 +49,7 @@ class Workers:
         self._tasks.put(task)
 
     def _grow(self) -> bool:
-        """Starts a thread, unless there are enough or the machine gives no more."""
+        """Starts a thread, unless there are enough or the machine allows no more."""
         if len(self._threads) >= self._most:
             return False
         thread = Thread(target=self._work, name=f"{self._name}-{len(self._threads) + 1}", daemon=True)
@@ -62,14 +62,14 @@ class Workers:
         return True
 
     def close(self) -> None:
-        """Begins no further task; what is under way is left to itself."""
+        """Starts no further task. Tasks in progress are not waited for."""
         with self._lock:
             self._closed = True
             for _ in self._threads:
                 self._tasks.put(None)
 
     def join(self) -> None:
-        """Waits for what was under way when it was closed."""
+        """Waits for the tasks that were in progress when it was closed."""
         for thread in self._threads:
             thread.join()
 

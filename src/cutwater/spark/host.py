@@ -18,7 +18,7 @@ from cutwater.protocol.base.effects import StartQuery
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.paths import batch_file_name
 from cutwater.protocol.member.activity import Pace
-from cutwater.protocol.member.stage import QueryEnd, Stage, StagePhase
+from cutwater.protocol.member.stage import Stage, StagePhase
 from cutwater.spark.checkpoint import incarnations as folders
 from cutwater.spark.commit_watcher import CommitWatcher
 from cutwater.spark.errors import describe, is_spark_gone, kind_of, spark_is_gone
@@ -39,8 +39,6 @@ class StageHost:
     def __init__(self, around: Surroundings, built: BuiltStage) -> None:
         self.built = built
         self.name = built.name
-        self.error = ""
-        """Why the query ended that was lost last."""
         self._around = around
         self._feeding = Feeding(around.store, built.channels, built.max_rows)
         self._commits = CommitWatcher(around.store, self.name, self._on_commit)
@@ -62,12 +60,6 @@ class StageHost:
     @property
     def feeds(self) -> dict[str, Feed]:
         return self._feeding.feeds
-
-    @property
-    def restarts(self) -> int:
-        """How often in a row its query has ended without a batch in between."""
-        stage = self._around.find(self.name)
-        return stage.member.tries.get(self.name, 0) if stage is not None else 0
 
     # --- starting and stopping, in threads of the pool -------------------------------------------------
 
@@ -200,19 +192,7 @@ class StageHost:
             return  # it was stopped for its successor
         if error is not None and is_spark_gone(error):
             raise UserError(spark_is_gone(error))
-        end, why = kind_of(error), describe(self.name, error, self.built.has_native_source)
-        was_running = stage.phase is StagePhase.RUNNING
-        after_ms = stage.query_ended(end, why)
-        if not was_running or end is QueryEnd.ASKED:
-            return
-        self.error = why
-        if after_ms is None:
-            self._around.tell(f"stage '{self.name}' is given up after {self.restarts} tries: {why}")
-            return
-        self._around.tell(
-            f"stage '{self.name}' {'has lost its query' if error is None else 'failed'} and is started again in "
-            f"{after_ms / 1000:g} s ({self.restarts} of {self._around.restarts}): {why}"
-        )
+        stage.query_ended(kind_of(error), describe(self.name, error, self.built.has_native_source))
 
     def attend(self, stage: Stage) -> None:
         """After every step: brings the feeds up to date, and does what the stage asks for."""

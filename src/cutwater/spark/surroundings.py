@@ -16,15 +16,13 @@ Task = Callable[[], None]
 
 @dataclass(frozen=True)
 class Surroundings:
-    """`find` gives a stage's newest incarnation. `call` runs a task in a turn, `work` in a thread of the pool; `tell` is
-    for the user. `restarts`: how often in a row a query is started again. `caches`: per stage, what is known of files."""
+    """`find` gives a stage's newest incarnation. `call` runs a task in a turn, `work` in a thread of the pool.
+    `caches`: per stage, what is known of files."""
 
     pipeline: str
     spark: SparkSession
     store: Store
-    restarts: int
     caches: Mapping[str, Cache]
     find: Callable[[str], Stage | None]
     call: Callable[[Task], None]
     work: Callable[[Task], None]
-    tell: Callable[[str], None]

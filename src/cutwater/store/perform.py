@@ -49,13 +49,10 @@ class Objects(Protocol):
 
 
 class StorePerformer:
-    """Performs the operations on a store. `on_created` is told of each object that this process has created."""
+    """Performs the operations on a store."""
 
-    def __init__(
-        self, store: Objects, on_created: Callable[[str, bytes], None] = lambda name, data: None
-    ) -> None:
+    def __init__(self, store: Objects) -> None:
         self._objects = store
-        self._on_created = on_created
 
     def create(self, operation: fx.Create) -> fx.Created:
         name, data = operation.name, operation.data
@@ -63,7 +60,6 @@ class StorePerformer:
         failpoints.reach(f"before {place}", thing)
         if not self._objects.create(name, data):
             return fx.EXISTS
-        self._on_created(name, data)
         failpoints.reach(f"after {place}", thing)
         return fx.CREATED
 

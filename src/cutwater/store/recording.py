@@ -4,7 +4,8 @@ The simulator and the running system write the same form: one JSON object per li
 it is, `n` is that process's own running number, `at_ms` its own clock, which means nothing beside another's,
 and `knows` how far it knew the journal when it began what the line tells. A line is written when the answer
 is there and before the procedure that asked for it goes on; a message is written down before it leaves. So
-nothing that a process built upon is missing from its record, whenever it was killed.
+nothing that a process built upon is missing from its record, whenever it was killed. This is why the recorder wraps the
+effects and is no observer of events (`protocol/base/events.py`): those are handed over later, and may be missed.
 
 An object that is a record of the protocol is written down with its exact bytes, so that a checker needs no
 store. Between processes no order is recorded: places in the journal and in stage logs are the only common

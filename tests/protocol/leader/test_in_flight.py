@@ -85,7 +85,7 @@ def test_a_cut_that_leaves_nothing_in_flight_asks_for_nothing() -> None:
 def test_rows_in_flight_that_are_gone_are_an_error_in_words() -> None:
     desk = desk_with_rows()
     del desk.objects[NEWER]
-    with pytest.raises(StoreError, match=f"{NEWER}, which c has still to read, is missing"):
+    with pytest.raises(StoreError, match=f"{NEWER}, which stage c has not read yet, is missing"):
         desk.run(in_flight.secured(manifest(9, 40, in_flight=flights()), None))
 
 

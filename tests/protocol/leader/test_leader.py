@@ -9,6 +9,7 @@ from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.barrier import Flags
 from cutwater.protocol.base.errors import StoreError
+from cutwater.protocol.base.events import LeadershipLost, ManifestUnreadable
 from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.log import follow
 from cutwater.protocol.base.paths import entry_name
@@ -16,6 +17,7 @@ from cutwater.protocol.base.watermark import NONE
 from cutwater.protocol.base.wire import Ack, Heartbeat, Request, RequestKind, encode
 from cutwater.protocol.leader.coordinator_actions import Action, Begin, Refuse
 from cutwater.protocol.leader.leader import Leader, LeaderConfig, LeaderPhase
+from cutwater.protocol.leader.whole_journal import expect_whole_journal
 from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.journal import Journal
 from cutwater.protocol.member.member import Member
@@ -35,6 +37,7 @@ from tests.support.builders import (
     leader_of,
     manifest_of,
     of,
+    refusal,
     rest,
     restart_all,
     running_world,
@@ -97,7 +100,7 @@ def test_seed_a09_a_leader_that_lost_its_term_stops_and_says_why() -> None:
     old_process = next(p for p in world.processes if p.leader is old)
     old_process.wake_up()
     until(world, lambda: old.phase is LeaderPhase.FOLLOWING, ms=1_000)
-    assert old.story == f"term 1 is over: {new.name} leads"
+    assert LeadershipLost(1, new.name) in old.member.events
     assert old.coordinator is None
 
 
@@ -262,7 +265,7 @@ def test_cancelling_nothing_is_refused_in_words() -> None:
     rest(world)
     ask(world, RequestKind.CANCEL)
     rest(world, 60)
-    assert leader_of(world).leader.story == "none is in flight"
+    assert refusal(world) == "none is in flight"
     assert entries(world, r.Aborted) == []
 
 
@@ -408,7 +411,7 @@ def test_a_savepoint_is_not_lost_to_another_of_the_same_name() -> None:
     ask(world, RequestKind.SAVEPOINT, name="before-deploy")
     rest(world, 2_000)
     assert first.epoch in world.oracle.ledger.kept
-    assert leader_of(world).leader.story == "there is a savepoint 'before-deploy' already (epoch 2)"
+    assert refusal(world) == "savepoint 'before-deploy' already exists (epoch 2)"
 
 
 def test_retention_deletes_what_expired_checkpoints_had_for_themselves() -> None:
@@ -454,13 +457,13 @@ def test_seed_a14_a_restore_to_an_unknown_epoch_is_refused_with_the_reason() -> 
     world = running_world()
     ask(world, RequestKind.RESTORE, epoch=99)
     rest(world, 60)
-    assert leader_of(world).leader.story == "no checkpoint of epoch 99 is kept"
+    assert refusal(world) == "no checkpoint of epoch 99 is kept"
     ask(world, RequestKind.RESTORE, name="typo")
     rest(world, 60)
-    assert leader_of(world).leader.story == "there is no savepoint 'typo'"
+    assert refusal(world) == "there is no savepoint 'typo'"
     ask(world, RequestKind.RESTORE, epoch=1, reset=("c", "typo"))
     rest(world, 60)
-    assert leader_of(world).leader.story == "--reset typo: there is no such stage; there are a, b, c"
+    assert refusal(world) == "--reset typo: there is no such stage; there are a, b, c"
     assert entries(world, r.Restored) == []
     assert world.oracle.ledger.generation == 1
 
@@ -478,8 +481,8 @@ def test_an_epoch_that_was_abandoned_before_it_was_published_cannot_be_restored(
     until(world, lambda: world.oracle.ledger.generation == 2)
     ask(world, RequestKind.RESTORE, epoch=2)
     rest(world, 100)
-    assert leader_of(world).leader.story.startswith("epoch 2 was abandoned before sink 'out'")
-    assert "abandoned" in leader_of(world).leader.story
+    assert refusal(world).startswith("epoch 2 was abandoned before sink 'out'")
+    assert "abandoned" in refusal(world)
     assert world.oracle.ledger.generation == 2
 
 
@@ -570,7 +573,8 @@ def test_a_damaged_old_checkpoint_is_told_and_does_not_end_the_pipeline() -> Non
     damage(world, name)
     restart_all(world)
     until(world, lambda: world.oracle.epochs == 4)
-    assert name in leader_of(world).leader.story
+    (event,) = (e for e in leader_of(world).member.events if isinstance(e, ManifestUnreadable))
+    assert (event.epoch, name in event.error) == (1, True)
     until(world, lambda: world.oracle.epochs == 12)
     rest(world)
     assert 1 not in world.oracle.ledger.kept
@@ -631,7 +635,7 @@ def test_a_mark_of_an_entry_that_came_meanwhile_is_no_loss() -> None:
     leader, desk = campaigner(3, mark=4)
     sealed = leader.member.journal.view.seal(r.Leader(4, "m1"), "other")
     desk.objects[entry_name(paths.JOURNAL_PREFIX, 4)] = sealed.data
-    assert desk.run(leader._expect_whole_journal()) is False
+    assert desk.run(expect_whole_journal(leader.member.journal)) is False
     assert leader.member.journal.state.leader == "m1"
 
 
@@ -654,6 +658,6 @@ def test_a_term_that_the_journal_has_seen_while_the_marks_were_read_is_not_used_
 def test_a_table_that_is_ahead_of_the_journal_gets_no_rows() -> None:
     leader, desk = campaigner(3, mark=None)
     desk.tables["out"].append(Version(7, ("rows",)))
-    with pytest.raises(StoreError, match="the table of sink out has what entry 7 ordered"):
+    with pytest.raises(StoreError, match="the table of sink out has the result of entry 7"):
         desk.run(leader.member._publish("out"))
     assert desk.shown("out") == ("rows",)

@@ -399,7 +399,7 @@ def test_a_stage_does_not_come_back_to_read_its_source_into_a_table_that_has_its
     store.create(paths.mark_name(1, "u"), r.seal(r.Published(1, "u", 1, 0)))
     reply = back(store, spec, native=native)
     assert (reply.ok, reply.reason) == (False, FailureReason.NO_POSITIONS.value)
-    assert "sink 'u' has rows of it already" in reply.detail
+    assert "sink 'u' already has rows of it" in reply.detail
     assert read_journal(store).state.generation == 1
 
 
@@ -466,7 +466,7 @@ def test_a_stage_that_was_dropped_need_not_be_named_again_for_the_same_checkpoin
     [
         (pipeline(stage("s"), stage("t", "s"), stage("u", "s")), ["stage 'u' is new"]),
         (pipeline(stage("s")), ["stage 't' is gone"]),
-        (pipeline(stage("s"), stage("t")), ["stage 't' reads [] and read ['s']"]),
+        (pipeline(stage("s"), stage("t")), ["stage 't' reads [], and used to read ['s']"]),
         (
             pipeline(stage("s"), stage("t", "s", sinks=[r.SinkSpec("x")])),
             ["the sinks of stage 't' are ['x'], not []"],

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cutwater.protocol.base.barrier import Barrier, Flags
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.member.injector import BarrierInjector, Counters, PollHandle, Request, Word
-from cutwater.runtime.words import LocalWord
+from cutwater.runtime.local_word import LocalWord
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ from cutwater.protocol.base.records import (
     TopologySet,
 )
 from cutwater.protocol.member.journal import (
-    KEPT_STORIES,
+    KEPT_ABORTED,
     Fate,
     Journal,
     apply,
@@ -178,9 +178,9 @@ def test_a_new_topology_voids_open_epochs() -> None:
 
 def test_the_stories_of_aborted_epochs_are_bounded_and_the_newest_stay() -> None:
     scribe = led()
-    for _ in range(3 * KEPT_STORIES):
+    for _ in range(3 * KEPT_ABORTED):
         scribe.abort(scribe.begin())
-    assert [s.epoch for s in scribe.state.aborted] == list(range(2 * KEPT_STORIES + 1, 3 * KEPT_STORIES + 1))
+    assert [s.epoch for s in scribe.state.aborted] == list(range(2 * KEPT_ABORTED + 1, 3 * KEPT_ABORTED + 1))
 
 
 # --- void entries -----------------------------------------------------------------------------------------
@@ -491,7 +491,7 @@ def test_whatever_is_written_every_epoch_has_one_fate_and_void_entries_change_no
         assert state.term >= before.term
         assert state.generation >= before.generation
         assert state.next_epoch >= before.next_epoch
-        assert len(state.aborted) <= KEPT_STORIES
+        assert len(state.aborted) <= KEPT_ABORTED
         assert all(c.epoch in state.committed for c in timeline(state))
     assert void > 10
     assert len(decided) > 10

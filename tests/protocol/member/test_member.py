@@ -401,7 +401,7 @@ def test_state_that_is_gone_refuses_the_checkpoint() -> None:
     ask(world, RequestKind.CHECKPOINT, unaligned=True)
     until(world, lambda: bool(entries(world, r.Aborted)))
     (aborted,) = entries(world, r.Aborted)
-    assert aborted.detail == f"m2: the state of stage c at batch {last} is gone"
+    assert aborted.detail == f"m2: the state of stage c at batch {last} is missing"
 
 
 def test_a_full_snapshot_copies_the_state_below_the_checkpoints_folder() -> None:

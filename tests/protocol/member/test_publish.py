@@ -678,7 +678,7 @@ def test_a_sink_is_not_renamed_while_it_holds_rows() -> None:
     """What it holds is in the manifest under its old name, and nobody would ever show it."""
     cut = manifest(1, 2, held={"old": staged(("w10", 10))})
     assert contents([], r.SinkSpec("new"), cut.held.get("new", ()), 100) == ((), ())
-    assert "'old', which is gone, holds 1 files" in left_behind(graph(a="new", b="other"))
+    assert "'old', which the code no longer has, holds 1 files" in left_behind(graph(a="new", b="other"))
     assert "name='old'" in left_behind(graph(a="new", b="other"))
     assert left_behind(graph(a="old", b="other")) == ""
     assert left_behind(graph(c="old", b="other")) == "", "another stage may feed it"
@@ -686,7 +686,9 @@ def test_a_sink_is_not_renamed_while_it_holds_rows() -> None:
 
 def test_a_sink_is_not_renamed_while_it_has_something_to_publish() -> None:
     after = graph(a="new", b="other")
-    assert "'old', which is gone, has not published everything up to epoch 1" in left_behind(after, 2, False)
+    assert "'old', which the code no longer has, has not published everything up to epoch 1" in left_behind(
+        after, 2, False
+    )
     assert left_behind(after, settled=3, held=False) == ""
 
 

@@ -129,7 +129,7 @@ def test_seed_a14_a_stage_whose_folder_is_lost_does_not_start_from_elsewhere_wit
     rest(world)
     world.io.list_folders = lambda operation: []  # type: ignore[method-assign]
     lose_query(of(world, "m1"), "b")
-    with pytest.raises(StoreError, match=r"the Spark folders of stage b are gone.*Restore"):
+    with pytest.raises(StoreError, match=r"the Spark folders of stage b are missing.*Restore"):
         rest(world, 2_000)
 
 
@@ -581,6 +581,6 @@ def test_a_folder_of_an_incarnation_that_the_log_does_not_know_tells_that_the_lo
         world.start(name)
     (said,) = errors_of(world)
     assert said.startswith(
-        "StoreError: stage b has a Spark folder of incarnation 7, of which its log knows nothing"
+        "StoreError: stage b has a Spark folder of incarnation 7, which its log does not have"
     )
     assert [body for body in log_of(world, "b") if not isinstance(body, r.Open)] == []

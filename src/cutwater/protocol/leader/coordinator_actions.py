@@ -1,4 +1,4 @@
-"""What a coordinator is told, what it asks of the leader, and how it shows itself.
+"""The configuration of a coordinator, the actions that it asks of the leader, and its status.
 
 The leader's duties towards these actions are in `coordinator.py`.
 """
@@ -47,7 +47,7 @@ class CoordinatorConfig(msgspec.Struct, frozen=True):
 
 
 class Begin(msgspec.Struct, frozen=True):
-    """Begin a checkpoint with these flags, named if it is a savepoint, on behalf of these requests."""
+    """Begin a checkpoint with these flags, with a name if it is a savepoint, for these requests."""
 
     flags: Flags
     savepoint: str | None = None
@@ -70,8 +70,8 @@ class Decide(msgspec.Struct, frozen=True):
 
 
 class Abort(msgspec.Struct, frozen=True):
-    """Abort a checkpoint. Announce it with `flags`: the checkpoint's, and CANCEL to call it off. `request` is the
-    cancellation that asked for it, if one did. `late` are the members that missed its deadline."""
+    """Abort a checkpoint, and announce it with `flags`: the checkpoint's, and CANCEL for a cancellation, whose request
+    is `request`. `late` are the members that missed its deadline."""
 
     epoch: int
     checkpoint_id: int
@@ -83,7 +83,7 @@ class Abort(msgspec.Struct, frozen=True):
 
 
 class Refuse(msgspec.Struct, frozen=True):
-    """Answer a request: nothing begins on its behalf."""
+    """Refuse a request: no checkpoint begins for it."""
 
     request_id: str
     reason: FailureReason
@@ -94,7 +94,7 @@ Action = Begin | TurnUnaligned | Decide | Abort | Refuse
 
 
 class Status(msgspec.Struct, frozen=True):
-    """How the coordinator stands. `closed` says why no further checkpoint begins, if none does."""
+    """The status of the coordinator. `closed` says why no further checkpoint begins, if none does."""
 
     term: int
     in_flight: tuple[Progress, ...]

@@ -1,9 +1,8 @@
 """Whether stages' reports form a consistent cut, and the manifest that they make.
 
-`check_cut` is the one place that says what a consistent cut is; the leader asks it before it commits, and
-whoever verifies a store asks it again. A cut is consistent if every stage is in it once, no channel has
-more consumed than produced, an aligned reader has nothing left between its position and the barrier,
-and every report says what the stage's own log says.
+`check_cut` is the only definition of a consistent cut. The leader calls it before it commits, and `verify` calls it
+again. A cut is consistent if every stage is in it once, no channel has more consumed than produced, an aligned reader
+has nothing left between its position and the barrier, and every report says what the stage's own log says.
 """
 
 from __future__ import annotations
@@ -79,7 +78,8 @@ def _check_channel(reader: StageReport, producer: StageReport, channel: Channel)
 def merge_reports(
     topology: Topology, parts: Mapping[str, Mapping[str, StageReport]]
 ) -> tuple[dict[str, StageReport], list[str]]:
-    """All stages' reports of all members, and in words which of them their members cannot make."""
+    """The reports of all stages from all members; and in words, which of them come from a member that does not host the
+    stage."""
     reports: dict[str, StageReport] = {}
     problems: list[str] = []
     for member, part in sorted(parts.items()):

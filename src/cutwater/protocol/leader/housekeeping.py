@@ -1,13 +1,14 @@
-"""What a leader does when nothing else is due: it expires, deletes, and compacts.
+"""What a leader does when nothing else is due: it expires checkpoints, deletes objects, and compacts the journal.
 
-EXPIRED is in the journal before anything is deleted. Everything here can be done again from the start by
-the next leader: what is to be deleted is found by looking, not by remembering.
+EXPIRED is in the journal before anything is deleted. The next leader can repeat everything here from the start: what to
+delete is found by listing, not remembered.
 """
 
 from __future__ import annotations
 
 from cutwater.protocol.base.effects import Delete, List, Procedure, insist
 from cutwater.protocol.base.errors import StoreError
+from cutwater.protocol.base.events import ManifestUnreadable
 from cutwater.protocol.base.log import AppendPhase, compact, follow, trim
 from cutwater.protocol.base.paths import CHECKPOINT_PREFIX, MARK_PREFIX, mark_name, mark_of
 from cutwater.protocol.base.records import Checkpoint, Manifest, Snapshot, settled
@@ -30,7 +31,7 @@ class Housekeeper:
         self._swept = False
 
     def do_next(self) -> Procedure[None]:
-        """Does what is due."""
+        """Does what is due, if anything."""
         if not self._swept:
             self._swept = True
             yield from trim(self._member.journal.view)
@@ -66,8 +67,8 @@ class Housekeeper:
                 yield from self._load(checkpoint)
 
     def _load(self, checkpoint: Checkpoint) -> Procedure[None]:
-        """Reads a manifest. One that is damaged or gone cannot be restored, so it keeps nothing alive; that
-        is told, and does not end retention."""
+        """Reads a manifest. One that is damaged or missing cannot be restored, so it keeps nothing alive; that is an
+        event, and does not end retention."""
         try:
             found = yield from read_manifest(checkpoint)
         except StoreError as error:
@@ -78,11 +79,11 @@ class Housekeeper:
             self._manifests[checkpoint.epoch] = found
         elif fate(self._member.journal.state, checkpoint.epoch) is Fate.COMMITTED:
             self._damaged.add(checkpoint.epoch)
-            self._leader.story = f"the manifest of epoch {checkpoint.epoch} cannot be read: {why}"
+            self._member.observe(ManifestUnreadable(checkpoint.epoch, why))
 
     def _sweep(self) -> Procedure[None]:
-        """Deletes what lies in the folders of epochs that are over: expired, aborted or void. What was in
-        flight in one of them may be so still in a kept checkpoint that came of a restore to it."""
+        """Deletes the objects of epochs that are over: expired, aborted or void. What was in flight in one of them may
+        still be in flight in a kept checkpoint after a restore to it."""
         names = yield from insist(List(CHECKPOINT_PREFIX))
         yield from self._load_all()
         if not self._leader.leads(self._term):

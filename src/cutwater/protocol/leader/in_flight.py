@@ -1,9 +1,8 @@
-"""What is in flight in a cut: rows that one stage has made and another has still to read.
+"""What is in flight in a cut: rows that one stage has produced and another has not read yet.
 
-Channel files are written to be read once, and nobody makes them durable: most are read before anybody asks
-for them again. Those that a checkpoint names must outlive the machine, so the leader, which alone knows what
-a cut leaves in flight, has them made durable and takes their checksums before it commits. An aligned cut
-leaves nothing in flight, and costs nothing.
+Channel files are usually read once, soon after they were written, so they are not synced. Those that a checkpoint names
+must survive a power failure. So the leader, which alone knows what a cut leaves in flight, makes them durable and reads
+their checksums before it commits. An aligned cut leaves nothing in flight, and costs nothing.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from cutwater.protocol.base.paths import channel_copy_name, file_name
 from cutwater.protocol.base.records import InFlight, Manifest
 
 MAX_AT_ONCE = 100
-"""Files that are asked for at once."""
+"""How many files are handled at once."""
 
 
 def secured(manifest: Manifest, previous: Manifest | None) -> Procedure[Manifest]:
-    """The manifest with checksums of all that is in flight, which is durable then. What the checkpoint before
-    had in flight is so already. Raises `StoreError` if some of it is gone."""
+    """Makes everything that is in flight durable, and returns the manifest with checksums. What the previous checkpoint
+    had in flight is already durable. Raises `StoreError` if a file is missing."""
     known: dict[str, str] = {}
     for flight in previous.in_flight if previous is not None else ():
         known |= flight.checksums
@@ -41,8 +40,8 @@ def secured(manifest: Manifest, previous: Manifest | None) -> Procedure[Manifest
 
 
 def copied(manifest: Manifest) -> Procedure[Manifest]:
-    """The manifest of a full checkpoint, which stands on its own: what is in flight is copied too. Raises
-    `StoreError` if some of it is gone: it is lost, or this leader's term is long over."""
+    """Copies what is in flight, and returns the manifest of a full checkpoint, which is self-contained. Raises
+    `StoreError` if a file is missing: it is lost, or this leader's term has long been over."""
     flights: list[InFlight] = []
     for flight in manifest.in_flight:
         batches: dict[int, tuple[str, ...]] = {}
@@ -62,4 +61,4 @@ def copied(manifest: Manifest) -> Procedure[Manifest]:
 
 
 def _is_missing(flight: InFlight, name: str) -> StoreError:
-    return StoreError(f"{name}, which {flight.reader} has still to read, is missing")
+    return StoreError(f"{name}, which stage {flight.reader} has not read yet, is missing")

@@ -1,4 +1,4 @@
-"""What the parts of a leader use of it."""
+"""What requests and housekeeping use of the leader."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from cutwater.protocol.member.member import Member
 
 
 class Lead(Protocol):
-    """A leader, for its requests and its housekeeping. `story`: what happened last that is worth telling."""
+    """A leader, for its requests and its housekeeping."""
 
     member: Member
-    story: str
 
     def leads(self, term: int) -> bool:
-        """Whether it still leads in this term, as far as is known."""
+        """Whether it still leads in this term, as far as it knows."""
         ...
 
     def record(self, term: int, make: Callable[[int], JournalBody]) -> Procedure[bool]:
-        """Appends what `make` gives for the next place; `False` if the term is over."""
+        """Appends what `make` returns for the next place; `False` if the term is over."""
         ...

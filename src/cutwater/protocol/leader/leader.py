@@ -1,11 +1,11 @@
 """Leadership: who leads, and what the leader does.
 
-Leadership is a journal entry (rule 2): whoever wrote the latest LEADER leads. Heartbeats only decide when
-to try. A leader whose term is over finds the place that it wanted taken, reads why, and stops; nothing
-that it had begun can still become anything, because the new LEADER entry made it void.
+Leadership is a journal entry (rule 2): the member that wrote the latest LEADER leads. Heartbeats only decide when to
+try. A leader whose term is over finds its next place in the journal taken, reads why, and stops. Nothing that it had
+begun can still commit, because the new LEADER entry made it void.
 
-The leader's actor is sequential: it performs one action of the coordinator after the other, each of them
-durable before the next word about it leaves this process.
+The leader's actor is sequential: it performs one action of the coordinator after the other, and announces each only when
+it is durable.
 """
 
 from __future__ import annotations
@@ -19,17 +19,14 @@ import msgspec
 
 from cutwater.protocol.base.barrier import Barrier, Flags
 from cutwater.protocol.base.chain import digest
-from cutwater.protocol.base.effects import List, Procedure, Send, Wait, insist, put
+from cutwater.protocol.base.effects import Procedure, Send, Wait, put
 from cutwater.protocol.base.errors import StoreError
+from cutwater.protocol.base.events import LeadershipLost, ManifestWritten
 from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.log import AppendPhase, append, follow
 from cutwater.protocol.base.logs import follow_all
 from cutwater.protocol.base.paths import (
-    CHECKPOINT_PREFIX,
-    MARK_PREFIX,
-    STAGE_PREFIX,
     manifest_name,
-    mark_name,
 )
 from cutwater.protocol.base.records import (
     Aborted,
@@ -39,7 +36,6 @@ from cutwater.protocol.base.records import (
     TopologySet,
     encode,
     seal,
-    settled,
 )
 from cutwater.protocol.base.records import Leader as LeaderEntry
 from cutwater.protocol.base.transitions import Table
@@ -68,18 +64,19 @@ from cutwater.protocol.leader.cut import check_cut, make_manifest, merge_reports
 from cutwater.protocol.leader.housekeeping import Housekeeper
 from cutwater.protocol.leader.requests import Requests, is_steering
 from cutwater.protocol.leader.sources import Sources
+from cutwater.protocol.leader.whole_journal import expect_empty_store, expect_whole_journal
 from cutwater.protocol.member.journal import since_full
 from cutwater.protocol.member.member import Member
 from cutwater.protocol.member.stage_log import StageLog
 
 MAX_INBOX = 10_000
-"""Messages that may wait for a leader; acks beyond are sent again, requests have to be repeated."""
+"""How many messages may be queued for a leader; further acks are sent again, further requests must be repeated."""
 
 SOURCES_RESENDS = 10
-"""For how many resends a member's word counts that its sources are done."""
+"""For how many resend intervals a member's message that its sources are exhausted stays valid."""
 
 STUCK_TIMEOUTS = 10
-"""Leader timeouts after which a leader that is stuck in one step no longer says that it leads."""
+"""After so many leader timeouts in one step, a leader stops sending heartbeats."""
 
 
 class LeaderPhase(Enum):
@@ -102,8 +99,8 @@ LEADERSHIP = Table(
 
 
 class LeaderConfig(msgspec.Struct, frozen=True):
-    """`timeout_ms`: silence after which a member tries to lead; it waits a little longer the further back
-    its name stands, so that not all try at once. `heartbeat_ms`: how often a leader shows itself."""
+    """`timeout_ms`: silence after which a member tries to lead; members later in the order of names wait a little
+    longer, so that not all try at once. `heartbeat_ms`: how often a leader sends heartbeats."""
 
     timeout_ms: int = 3_000
     heartbeat_ms: int = 1_000
@@ -111,15 +108,13 @@ class LeaderConfig(msgspec.Struct, frozen=True):
 
 
 class Leader:
-    """The leadership of one member: the actor `run`, and the messages that it takes in."""
+    """The leadership of one member: the actor `run`, and the messages for it."""
 
     def __init__(self, member: Member, config: LeaderConfig) -> None:
         self.member = member
         self.config = config
         self.phase = LEADERSHIP.start
         self.coordinator: Coordinator | None = None
-        self.story = ""
-        """What happened last that is worth telling: why a term ended, why something was refused."""
         self._requests = Requests(self, 0)
         self._sources = Sources(SOURCES_RESENDS * member.config.resend_ms)
         self._inbox: dict[tuple[object, ...], Ack | Request] = {}
@@ -133,8 +128,8 @@ class Leader:
     # --- messages -------------------------------------------------------------------------------------
 
     def on_message(self, message: Ack | Request) -> None:
-        """An ack or a request; it waits until the actor has time, once however often it is sent. Without
-        leadership it means nothing."""
+        """Queues an ack or a request for the actor, once however often it is sent. Ignored if this member does not
+        lead."""
         if self.phase is LeaderPhase.LEADING and len(self._inbox) < MAX_INBOX:
             match message:
                 case Ack():
@@ -152,12 +147,12 @@ class Leader:
             self.member.wake("lead")
 
     def on_sources_done(self, message: SourcesDone) -> None:
-        """With `once`: the sources of another member have given everything that was there."""
+        """With `once`: the sources of another member are exhausted."""
         self._sources.hear(message, self.member.now_ms)
         self.member.wake("lead")
 
     def on_heartbeat(self, heartbeat: Heartbeat) -> None:
-        """The leader that the journal names has shown itself. A newer one than we know of is found in the journal."""
+        """Handles a heartbeat of the leader that the journal names. A newer leader is found in the journal."""
         state = self.member.journal.state
         if heartbeat.term == state.term and heartbeat.member == state.leader:
             self._seen_ms = self.member.now_ms
@@ -165,7 +160,7 @@ class Leader:
     # --- following and campaigning ----------------------------------------------------------------------
 
     def run(self) -> Procedure[None]:
-        """The actor: waits while somebody leads, tries to lead when nobody does, leads."""
+        """The actor: waits while another member leads, campaigns when none does, leads."""
         self._seen_ms = self.member.now_ms
         while True:
             if not self._may_campaign() or not self._is_silent():
@@ -181,21 +176,21 @@ class Leader:
             self._round_ms = self.member.now_ms
             self.member.wake("beat")
             yield from self._lead(term)
-            self.story = f"term {term} is over: {self.member.journal.state.leader} leads"
+            self.member.observe(LeadershipLost(term, self.member.journal.state.leader or ""))
             self._step("term_over")
             self._seen_ms = self.member.now_ms
 
     def _is_silent(self) -> bool:
-        """Whether nobody has shown that it leads, for as long as this member is patient. A journal that grows shows it
-        too: its messages may be lost, or lie unread."""
+        """Whether there was no sign of a leader for as long as this member waits. A journal that grows is a sign, too:
+        the leader's messages may be lost or unread."""
         if self.member.journal.index != self._seen_index:
             self._seen_index, self._seen_ms = self.member.journal.index, self.member.now_ms
         return self.member.now_ms - self._seen_ms >= self._patience_ms
 
     def _listen(self) -> Procedure[None]:
-        """Waits for a heartbeat. Silence counts only while this process was listening: one that comes round much later
-        than it asked for has been asleep, and what was said meanwhile lies unread. So it waits once more with
-        all its patience; but not twice in a row, for a busy machine may be late every time."""
+        """Waits for a heartbeat. Silence counts only while this process was listening: if it is resumed much later than
+        it asked for, it was asleep, and messages of that time are unread. So it waits the whole time once more; but not
+        twice in a row, because a busy machine may be late every time."""
         began_ms = self.member.now_ms
         left_ms = self._seen_ms + self._patience_ms - began_ms
         asked_ms = max(1, min(left_ms, self.config.heartbeat_ms)) if left_ms > 0 else self.config.heartbeat_ms
@@ -206,15 +201,15 @@ class Leader:
         self._overslept = slept
 
     def _may_campaign(self) -> bool:
-        """Not before the member has caught up. After a drain only a process that was started since: a new
-        LEADER entry sets the pipeline going again."""
+        """Whether this member may try to lead: not before it has caught up, and after a drain only if it was started
+        since, because a new LEADER entry restarts the pipeline."""
         return self.member.live and (not self.member.journal.state.drained or self.member.resumes)
 
     def _step(self, event: str) -> None:
         self.phase = LEADERSHIP.next(self.phase, event)
 
     def _campaign(self) -> Procedure[int | None]:
-        """Tries to write the next LEADER entry; the new term, or `None` if somebody else was faster."""
+        """Tries to write the next LEADER entry; returns the new term, or `None` if another member was faster."""
         view = self.member.journal.view
         before = self.member.journal.state.term
         yield from follow(view)
@@ -222,10 +217,10 @@ class Leader:
         if term != before + 1 or not self._may_campaign():
             return None
         if view.last == 0:
-            yield from self._expect_empty_store()
+            yield from expect_empty_store(self.member.journal)
             if view.last > 0:
                 return None
-        elif not (yield from self._expect_whole_journal()):
+        elif not (yield from expect_whole_journal(self.member.journal)):
             return None
         if not self._is_next(term):
             return None
@@ -236,40 +231,8 @@ class Leader:
         return None
 
     def _is_next(self, term: int) -> bool:
-        """Whether a term is still free. Other actors read the same journal: one in which somebody leads by now."""
+        """Whether a term is still free: other actors read the same journal, and it may have a new leader by now."""
         return self.member.journal.state.term == term - 1 and self._may_campaign()
-
-    def _expect_empty_store(self) -> Procedure[None]:
-        """An empty journal is that of a new pipeline only if the store holds nothing else. Raises
-        `StoreError` otherwise: a lost journal must never look like a fresh start."""
-        for prefix in (CHECKPOINT_PREFIX, MARK_PREFIX, STAGE_PREFIX):
-            names = yield from insist(List(prefix))
-            if names:
-                yield from follow(self.member.journal.view)
-                if self.member.journal.index == 0:
-                    raise StoreError(
-                        f"the journal is empty, but the store holds {names[0]}: the journal was lost. "
-                        "Restore it from a copy, or choose an empty store to start afresh"
-                    )
-                return
-
-    def _expect_whole_journal(self) -> Procedure[bool]:
-        """A log does not show that its newest entry was lost; what came of that entry does. Raises `StoreError`
-        then: what was committed must not be committed again. `False` if the journal has only grown meanwhile."""
-        view = self.member.journal.view
-        known = view.last
-        marks = settled((yield from insist(List(MARK_PREFIX))))
-        newest = max(marks.values(), default=0)
-        if newest <= known:
-            return True
-        yield from follow(view)
-        if newest > view.last:
-            mark = next(mark_name(newest, sink) for sink, index in marks.items() if index == newest)
-            raise StoreError(
-                f"the journal ends at entry {view.last}, but {mark} is of a later one: the newest entries of the journal "
-                "were lost. Bring them back from a copy of the store"
-            )
-        return False
 
     # --- leading --------------------------------------------------------------------------------------
 
@@ -311,14 +274,14 @@ class Leader:
         self.coordinator = None
 
     def _sources_are_done(self) -> bool:
-        """With `once`: whether all that was there is read, so that the pipeline is to be drained."""
+        """With `once`: whether all sources are exhausted, so that the pipeline should be drained."""
         member = self.member
         others = [name for name in member.topology.members() if name != member.name]
         generation = member.journal.state.generation
         return member.sources_done and self._sources.all_done(others, generation, member.now_ms)
 
     def _rest_ms(self, coordinator: Coordinator) -> int:
-        """Until the next checkpoint is due, or one that is under way is late; but not for long."""
+        """The time until the next checkpoint is due or one in progress is late, but at most the poll interval."""
         next_ms = coordinator.next_ms()
         due_ms = self.member.config.poll_ms if next_ms is None else next_ms - self.member.now_ms
         return max(1, min(due_ms, self.member.config.poll_ms))
@@ -339,9 +302,9 @@ class Leader:
         return self.coordinator
 
     def record(self, term: int, make: Callable[[int], JournalBody]) -> Procedure[bool]:
-        """Appends what `make` gives for the next place; `False` if this term is over.
+        """Appends what `make` returns for the next place; `False` if this term is over.
 
-        Only this leader writes in its term, so what it wants to say stays right until it is said.
+        Only this leader writes in its term, so what it has decided stays valid until it is written.
         """
         view = self.member.journal.view
         while self.leads(term):
@@ -362,9 +325,9 @@ class Leader:
         return (yield from self.record(term, lambda _: TopologySet(term, generation, wanted, topology)))
 
     def beat(self) -> Procedure[None]:
-        """The actor that shows the leader to all, with what is under way in case an announcement was lost.
-        It is apart from `run`, so that a leader who waits for a slow store is not taken for dead; but one
-        that has not come round for long stops showing itself, and others may try."""
+        """The actor that sends heartbeats, and open epochs again in case an announcement was lost. It is separate from
+        `run`, so that a leader that waits for a slow store is not taken for dead; but one that is stuck for long stops
+        sending heartbeats, and others may try."""
         member = self.member
         while True:
             if self._is_in_charge():
@@ -389,9 +352,9 @@ class Leader:
         watermark: int | None = None,
         reason: str | None = None,
     ) -> Procedure[None]:
-        """Tells all, this member included; what it tells is durable already."""
+        """Announces something that is durable to all members, including this one."""
         newest = self.member.journal.view.entries[-1]
-        is_snapshot = newest.entry.snapshot == newest.entry.index  # which is large, and nobody waits for it
+        is_snapshot = newest.entry.snapshot == newest.entry.index  # large, and nobody waits for it
         flags |= begun.flags
         if phase is Phase.PREPARE and begun.checkpoint_id in self.member.unaligned:
             flags |= Flags.UNALIGNED
@@ -466,7 +429,7 @@ class Leader:
         if not (yield from self.record(term, body)):
             return []
         begun = self.member.journal.state.open.get(epoch)
-        if begun is None:  # another leader's entry came right behind
+        if begun is None:  # the entry of another leader follows it
             return []
         self._requests.of_epoch[epoch] = begin.requests
         actions = coordinator.begun(epoch, begun.checkpoint_id, self.member.now_ms)
@@ -477,7 +440,7 @@ class Leader:
     def _abort(self, term: int, coordinator: Coordinator, abort: Abort) -> Procedure[list[Action]]:
         epoch, reason, detail, request = abort.epoch, abort.reason, abort.detail, abort.request
         begun = self.member.journal.state.open.get(epoch)
-        if begun is None:  # this term is over, and with it the epoch
+        if begun is None:  # this term is over, and so is the epoch
             return []
         body = Aborted(
             term, begun.generation, epoch, begun.checkpoint_id, reason.value, detail, request, abort.late
@@ -523,8 +486,9 @@ class Leader:
         data = seal(manifest)
         name = manifest_name(begun.epoch, begun.checkpoint_id)
         if not (yield from put(name, data)):
-            why = f"{name} holds something else than this leader wrote"
+            why = f"{name} is not what this leader wrote"
             return (yield from failed(FailureReason.INCONSISTENT_CUT, why))
+        member.observe(ManifestWritten(begun.epoch))
         body = Committed(
             term,
             begun.generation,
@@ -549,7 +513,7 @@ class Leader:
         return self._abort(term, coordinator, Abort(decide.epoch, decide.checkpoint_id, reason, detail))
 
     def _behind(self, begun: Begun) -> list[StageLog]:
-        """The logs that are not known up to their barriers; nothing behind a barrier is of its epoch."""
+        """The logs that are not known up to their barriers; nothing behind a barrier belongs to its epoch."""
         logs = [self.member.log(name) for name in sorted(self.member.topology.stages)]
         barriers = [(log, log.state.barriers.get(begun.epoch)) for log in logs]
         return [log for log, at in barriers if at is None or at.checkpoint_id != begun.checkpoint_id]

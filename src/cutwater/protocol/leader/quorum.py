@@ -1,11 +1,11 @@
 """One checkpoint as the leader sees it: its phase, and who has answered for it.
 
-Quorum is every expected member. An answer counts once, and only if member, epoch, checkpoint id and term are
-all the expected ones. One refusal settles the matter at once. Time is not looked at here: whoever holds the
-deadline asks `timed_out()` whom to blame.
+The quorum is all expected members. An answer counts once, and only if member, epoch, checkpoint id and term are as
+expected. One refusal fails the checkpoint at once. There is no time here: the owner of the deadline calls `timed_out()`
+to learn who is missing.
 
-Each answer costs a few dictionary look-ups however many members there are; only the questions that list names
-take time in proportion to them.
+Each answer costs a few dictionary look-ups, independent of the number of members; only methods that list names take
+time in proportion to it.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from cutwater.protocol.base.watermark import Watermark, lowest
 from cutwater.protocol.base.wire import Ack
 
 MAX_NAMED = 8
-"""Members that one message names; it goes into the journal, and a thousand names help nobody."""
+"""How many members one message names; it is written to the journal."""
 
 
 class AckOutcome(Enum):
-    """What became of one ack."""
+    """How one ack was handled."""
 
     COUNTED = "counted"
     REFUSED = "refused"
     """It says ok=false: the checkpoint fails."""
     DUPLICATE = "duplicate"
-    """That member has answered; its first answer stands."""
+    """That member has answered before; its first answer counts."""
     STRANGER = "stranger"
     """That member is not expected, so it can neither complete the checkpoint nor fail it."""
     OTHER_CHECKPOINT = "other_checkpoint"
@@ -44,13 +44,13 @@ class AckOutcome(Enum):
 
 
 class Waiting(msgspec.Struct, frozen=True):
-    """Some have not answered, and nobody has refused."""
+    """Some members have not answered, and none has refused."""
 
     missing: tuple[str, ...]
 
 
 class Reached(msgspec.Struct, frozen=True):
-    """Everybody has cut. `acks` are in the order of the members' names, `watermark` is the lowest."""
+    """All members have cut. `acks` are in the order of the members' names, `watermark` is the lowest."""
 
     acks: dict[str, Ack]
     watermark: Watermark
@@ -64,14 +64,14 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class TimedOut(msgspec.Struct, frozen=True):
-    """Who had cut when time was up, and who had not answered; both by name."""
+    """Which members had cut when the deadline passed, and which had not answered; both by name."""
 
     got: tuple[str, ...]
     missing: tuple[str, ...]
 
     @property
     def blame(self) -> str:
-        """The same in words, with the first few names of those who are missing."""
+        """The same in words, with the first few names of the missing members."""
         names = ", ".join(self.missing[:MAX_NAMED])
         more = f" and {len(self.missing) - MAX_NAMED} more" if len(self.missing) > MAX_NAMED else ""
         total = len(self.got) + len(self.missing)
@@ -92,7 +92,7 @@ class Quorum:
         self._closed = False
 
     def on_ack(self, ack: Ack) -> AckOutcome:
-        """Takes one ack and says what became of it. What is not counted or refused changes nothing."""
+        """Handles one ack, and returns how. An ack that is neither counted nor a refusal changes nothing."""
         if (ack.epoch, ack.checkpoint_id, ack.term) != self._identity:
             return AckOutcome.OTHER_CHECKPOINT
         if ack.member not in self._missing:
@@ -109,16 +109,16 @@ class Quorum:
         return AckOutcome.COUNTED
 
     def close(self) -> None:
-        """Counts nobody any more: the checkpoint is being aborted."""
+        """Counts no further answers: the checkpoint is being aborted."""
         self._closed = True
 
     @property
     def reached(self) -> bool:
-        """Whether all have cut; the same as asking for `Reached`, without listing anybody."""
+        """Whether all have cut, that is whether `outcome` is `Reached`, without listing any names."""
         return not self._missing and self.refused is None
 
     def outcome(self) -> Waiting | Reached | Refused:
-        """How it stands."""
+        """The current outcome."""
         if self.refused:
             return self.refused
         if self._missing:
@@ -126,22 +126,22 @@ class Quorum:
         return Reached(self.acks, lowest(ack.watermark for ack in self._acks.values()))
 
     def timed_out(self) -> TimedOut:
-        """How it stands for a deadline that has passed: whom to thank and whom to blame."""
+        """Which members had cut and which had not, for a deadline that has passed."""
         return TimedOut(self.acked, self.missing)
 
     @property
     def acks(self) -> dict[str, Ack]:
-        """The acks of those who have cut, in the order of their names."""
+        """The acks of the members that have cut, in the order of their names."""
         return {member: self._acks[member] for member in sorted(self._acks)}
 
     @property
     def acked(self) -> tuple[str, ...]:
-        """Who has cut, by name."""
+        """The members that have cut, by name."""
         return tuple(sorted(self._acks))
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Who has not answered, by name."""
+        """The members that have not answered, by name."""
         return tuple(self._missing)
 
 
@@ -179,7 +179,7 @@ checkpoint that is being decided is not asked to abort: its commit may be durabl
 
 @dataclass(slots=True, eq=False)
 class Progress:
-    """How one checkpoint stands, or how it ended. `times_ms` says when it entered each of its phases.
+    """The progress of one checkpoint, or its result. `times_ms` says when it entered each of its phases.
 
     Epoch and checkpoint id are 0, and there is no quorum, until BEGUN is in the journal.
     """
@@ -213,10 +213,10 @@ class Progress:
 
     @property
     def acked(self) -> tuple[str, ...]:
-        """Who has cut, by name."""
+        """The members that have cut, by name."""
         return self.quorum.acked if self.quorum else ()
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Who has not answered, by name."""
+        """The members that have not answered, by name."""
         return self.quorum.missing if self.quorum else ()

@@ -1,10 +1,11 @@
-"""What users ask of a leader, and the answers: who asked for which checkpoint, and what steers the journal."""
+"""Requests to a leader and their answers: who requested which checkpoint, restores and names of savepoints."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
 from cutwater.protocol.base.effects import Procedure, Send
+from cutwater.protocol.base.events import RequestsRefused
 from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.records import JournalBody
 from cutwater.protocol.base.wire import Reply, Request, RequestKind
@@ -22,7 +23,7 @@ def is_steering(request: Request) -> bool:
 
 
 class Requests:
-    """The requests of one term. `of_epoch`: on whose behalf an epoch was begun."""
+    """The requests of one term. `of_epoch`: the requests for which an epoch was begun."""
 
     def __init__(self, leader: Lead, term: int) -> None:
         self.of_epoch: dict[int, tuple[str, ...]] = {}
@@ -35,7 +36,7 @@ class Requests:
 
     @property
     def tables(self) -> Tables:
-        """None has been asked before: a leader has time."""
+        """No answers of tables from before: a leader has time to ask again."""
         return Tables()
 
     def record(self, make: Callable[[int], JournalBody]) -> Procedure[bool]:
@@ -45,18 +46,19 @@ class Requests:
     # --- answers --------------------------------------------------------------------------------------
 
     def answer_again(self, request: Request) -> Procedure[bool]:
-        """Answers a request that was carried out before, perhaps by another leader; whether it was."""
+        """Answers a request that was carried out before, perhaps by another leader; returns whether it was."""
         known = answer(self.journal.state, request)
         if known is not None:
             yield Send(None, known)
         return known is not None
 
     def grant(self, request_id: str, epoch: int | None = None) -> Procedure[None]:
-        """Tells whoever asked that it is done."""
+        """Answers a request that is done."""
         yield Send(None, Reply(request_id, True, epoch))
 
     def grant_cancel(self, request: Request, actions: list[Action]) -> Procedure[None]:
-        """Answers a cancellation of what had not begun; any other is answered when ABORTED stands, or refused."""
+        """Answers a cancellation of something that had not begun; any other is answered when ABORTED is in the journal,
+        or refused."""
         if not any(
             (isinstance(a, Abort) and a.request)
             or (isinstance(a, Refuse) and a.request_id == request.request_id)
@@ -65,22 +67,24 @@ class Requests:
             yield from self.grant(request.request_id)
 
     def refuse(self, requests: Iterable[str], reason: FailureReason, detail: str) -> Procedure[None]:
-        """Tells whoever asked that it is refused, and why."""
-        self._leader.story = detail
-        for request_id in requests:
+        """Answers requests that are refused, with the reason."""
+        refused = tuple(requests)
+        if refused:
+            self._leader.member.observe(RequestsRefused(refused, reason.value, detail))
+        for request_id in refused:
             yield Send(None, Reply(request_id, False, None, reason.value, detail))
 
     def refuse_epoch(self, epoch: int, reason: FailureReason, detail: str) -> Procedure[None]:
-        """An epoch was aborted: whoever asked for it is told why."""
+        """Answers the requests for an epoch that was aborted, with the reason."""
         yield from self.refuse(self.of_epoch.pop(epoch, ()), reason, detail)
 
     def grant_epoch(self, epoch: int) -> Procedure[None]:
-        """An epoch is committed: whoever asked for it is told so."""
+        """Answers the requests for an epoch that is committed."""
         for request_id in self.of_epoch.pop(epoch, ()):
             yield from self.grant(request_id, epoch)
 
     def drop_all(self, coordinator: Coordinator) -> Procedure[None]:
-        """A restore puts an end to everything that was asked for before it; whoever asked is told."""
+        """Refuses all earlier requests, because a restore has ended what they asked for."""
         waiting = [r for begin in coordinator.status().queued for r in begin.requests]
         begun = [r for requests in self.of_epoch.values() for r in requests]
         self.of_epoch.clear()
@@ -90,17 +94,18 @@ class Requests:
     # --- requests that are not checkpoints --------------------------------------------------------------
 
     def steer(self, request: Request, coordinator: Coordinator) -> Procedure[bool]:
-        """Restores, names or forgets, and answers; whether it is in effect."""
+        """Carries out a restore or a change of a savepoint's name, and answers; returns whether it is in effect."""
         reply = yield from steer(self, request, self._coming(coordinator))
         if reply is None:
             return False
         if not reply.ok:
-            self._leader.story = reply.detail
+            refused = RequestsRefused((reply.request_id,), reply.reason or "", reply.detail)
+            self._leader.member.observe(refused)
         yield Send(None, reply)
         return reply.ok
 
     def is_taken(self, request: Request, coordinator: Coordinator) -> bool:
-        """Whether a savepoint has this name or is about to have it: another must not take it away, for the
+        """Whether a savepoint has this name or is about to have it: another one must not take the name, because the
         first would expire."""
         name = request.name or request.request_id
         return name in self.journal.state.savepoints or name in self._coming(coordinator)

@@ -1,4 +1,4 @@
-"""With `once`: whether the sources of all members have given everything that was there."""
+"""With `once`: whether the sources of all members are exhausted."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Heard(msgspec.Struct, frozen=True):
 
 
 class Sources:
-    """What a leader has heard from the others. A member repeats that its sources are done, so that its word counts only
-    for `valid_ms`: a successor of it may have more to read, and says so itself when it is done."""
+    """What the other members have reported. A member repeats that its sources are exhausted, and each message counts only
+    for `valid_ms`: its successor may have more to read, and reports by itself when it is done."""
 
     def __init__(self, valid_ms: int) -> None:
         self._valid_ms = valid_ms
@@ -26,7 +26,7 @@ class Sources:
         self._heard[message.member] = Heard(message.generation, now_ms)
 
     def all_done(self, members: Iterable[str], generation: int, now_ms: int) -> bool:
-        """Whether all these members have said so, lately, in this generation: a restore has them read again."""
+        """Whether all these members have reported it recently in this generation: after a restore they read again."""
         heard = [self._heard.get(member) for member in members]
         return all(
             h is not None and h.generation == generation and now_ms - h.at_ms <= self._valid_ms for h in heard

@@ -1,10 +1,10 @@
-"""Restores and the names of savepoints: the one way in which the journal is steered.
+"""Restores and the names of savepoints: the requests that are one journal entry each.
 
-A leader does this for requests; a command does it while no member runs (or against one that does), and takes the
-lead for the length of one request (`command`). Both run the same procedures, in the same order: take the
-lead, *then* read and validate, then write one entry. In its own term nobody else writes, so what was valid stays
-valid until the entry stands. What is answered is what the state says after the entry was applied, never that
-it was written. The entry carries the request's id, so a request is done once, however often it is heard.
+A leader carries them out for requests; a command does so whether or not a member is running, and takes the lead for the
+length of one request (`command`). Both run the same procedures, in the same order: take the lead, *then* read and
+validate, then write one entry. Nobody else writes in that term, so what was valid stays valid until the entry is
+written. The answer comes from the state after the entry was applied, not from the fact that it was written. The entry
+has the request's id, so a request is carried out once, however often it is received.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ from cutwater.protocol.member.publish import read_manifest, stranded
 A = TypeVar("A")
 
 TABLE_TRIES = 8
-"""How often a table that does not answer is asked whether it can go back; then the restore is refused."""
+"""How often a table that does not answer is asked; then the restore is refused."""
 
 LEAD_TRIES = 10
-"""How often a command takes the lead again after somebody has taken it away in the middle of its request."""
+"""How often a command takes the lead again after a member has taken it in the middle of the request."""
 
 
 class Refusal(Exception):
@@ -68,13 +68,13 @@ class Refusal(Exception):
 
 
 class Tables:
-    """Asks tables, and asks each of them the same only once."""
+    """Asks tables, and remembers their answers."""
 
     def __init__(self) -> None:
         self._known: dict[TableOperation[Any], Any] = {}
 
     def ask(self, operation: TableOperation[A]) -> Procedure[A]:
-        """The answer; raises `StoreError` if there cannot be one, and `Refusal` if the table does not answer."""
+        """Returns the answer. Raises `StoreError` if there cannot be one, and `Refusal` if the table does not answer."""
         if operation not in self._known:
             self._known[operation] = yield from self._insist(operation)
         answer: A | Failed | StoreError = self._known[operation]
@@ -100,7 +100,7 @@ class Tables:
 
 
 class Writer(Protocol):
-    """Whoever leads, in one term."""
+    """A leader in one term: of a member, or of a command."""
 
     @property
     def journal(self) -> Journal: ...
@@ -110,18 +110,17 @@ class Writer(Protocol):
 
     @property
     def tables(self) -> Tables:
-        """What tables have answered already."""
+        """The answers of tables so far."""
         ...
 
     def record(self, make: Callable[[int], JournalBody]) -> Procedure[bool]:
-        """Appends what `make` gives for the next place; `False` if the term is over."""
+        """Appends what `make` returns for the next place; `False` if the term is over."""
         ...
 
 
 def steer(writer: Writer, request: Request, coming: Collection[str] = ()) -> Procedure[Reply | None]:
-    """Carries out a request to restore, to name a checkpoint or to forget a name; the answer. `None` if the
-    term ended first: then whoever leads next is asked again. `coming` are names of savepoints that are being
-    taken."""
+    """Carries out a request to restore, to name a checkpoint or to remove a name, and returns the answer; `None` if the
+    term ended first, so that the next leader has to be asked. `coming` are the names of savepoints in progress."""
     known = answer(writer.journal.state, request)
     if known is not None:
         return known
@@ -138,7 +137,7 @@ def steer(writer: Writer, request: Request, coming: Collection[str] = ()) -> Pro
 
 
 def refusal(journal: Journal, request: Request) -> Procedure[Reply | None]:
-    """Why a restore would be refused now, `None` if it would not. Nothing is written."""
+    """Why a restore would be refused now; `None` if it would not be. Writes nothing."""
     return (yield from _refused(_Command(journal, journal.state.term, str), request))
 
 
@@ -151,20 +150,20 @@ def _refused(writer: Writer, request: Request) -> Procedure[Reply | None]:
 
 
 def answer(state: JournalState, request: Request) -> Reply | None:
-    """The answer to a request that the journal says was carried out; `None` if it was not, or so long ago
-    that the journal has forgotten it."""
+    """The answer to a request that was carried out, according to the journal; `None` if it was not, or so long ago that
+    the journal no longer knows."""
     if request.request_id not in state.answers:
         return None
     return Reply(request.request_id, True, state.answers[request.request_id])
 
 
 def command(journal: Journal, name: str, nonce: Callable[[], str], request: Request) -> Procedure[Reply]:
-    """Carries out one request without a member: leads, under `name`, for the length of it. Whoever led
-    before finds its term over, reads why, and leads again.
+    """Carries out one request without a member: leads, under `name`, for the length of the request. The previous leader
+    finds its term over, reads why, and leads again.
 
-    That comes quickly, and tables may be slow; so they are asked before the lead is taken. What they answered holds
-    for the few moments until the entry stands as well as an answer from within the term would: they know nothing of
-    terms. Everything else is read and decided again by the one who leads.
+    It does so quickly, and tables may be slow, so they are asked before this takes the lead. Their answers are as good
+    as answers from within the term, because tables know nothing of terms. Everything else is read and decided again
+    after taking the lead.
     """
     for attempt in range(LEAD_TRIES):
         yield from follow(journal.view)
@@ -173,14 +172,14 @@ def command(journal: Journal, name: str, nonce: Callable[[], str], request: Requ
             return known
         lead = _Command(journal, journal.state.term + 1, nonce)
         if request.kind is RequestKind.RESTORE:
-            yield from _refused(lead, request)  # what that says may rest on what changes until it leads
+            yield from _refused(lead, request)  # only for the tables' answers; the rest may still change
         entry = Leader(lead.term, name, resumes=False)
         if (yield from append(journal.view, journal.view.seal(entry, nonce()))) is AppendPhase.MINE:
             reply = yield from steer(lead, request)
             if reply is not None:
                 return reply
         yield Sleep(backoff_ms(attempt))
-    detail = f"{journal.state.leader} has taken the lead each time before the request was done"
+    detail = f"{journal.state.leader} took the lead each time before the request was carried out"
     return Reply(request.request_id, False, None, FailureReason.NOT_LEADER.value, detail)
 
 
@@ -207,7 +206,7 @@ class _Command:
 
 
 def _savepoint(writer: Writer, request: Request, coming: Collection[str]) -> Savepoint:
-    """The entry that gives a name to a kept checkpoint, or takes it away; retention does the rest."""
+    """The entry that gives a name to a kept checkpoint, or removes it; retention does the rest."""
     state = writer.journal.state
     name = request.name or request.request_id
     kept = request.kind is RequestKind.SAVEPOINT
@@ -227,7 +226,7 @@ def name_taken(state: JournalState, name: str) -> str:
     """Why a savepoint cannot have this name."""
     if name not in state.savepoints:
         return f"a savepoint '{name}' is being taken"
-    return f"there is a savepoint '{name}' already (epoch {state.savepoints[name]})"
+    return f"savepoint '{name}' already exists (epoch {state.savepoints[name]})"
 
 
 # --- restores ---------------------------------------------------------------------------------------------
@@ -282,13 +281,15 @@ def _target(state: JournalState, request: Request) -> Checkpoint:
 
 
 def _graph(state: JournalState, request: Request) -> Topology:
-    """The graph from now on: the one that is asked for, or that in force without what is dropped."""
+    """The graph after the restore: the requested one, or the current one without the dropped stages."""
     assert state.topology is not None  # a checkpoint is committed, so there is a graph
     graph = request.topology
     if graph is None:
         graph = Topology({n: s for n, s in state.topology.stages.items() if n not in request.drop})
     elif request.base is not None and request.base != state.topology_hash:
-        raise Refusal(FailureReason.GRAPH_CHANGED, "somebody else has changed the pipeline's graph meanwhile")
+        raise Refusal(
+            FailureReason.GRAPH_CHANGED, "another member has changed the pipeline's graph meanwhile"
+        )
     for reader, gone in graph.dangling().items():
         member = graph.stages[reader].member
         raise Refusal(
@@ -299,7 +300,7 @@ def _graph(state: JournalState, request: Request) -> Topology:
 
 
 def _check_stages(state: JournalState, request: Request, graph: Topology, manifest: Manifest) -> None:
-    """No stage goes without being named: neither one of the checkpoint, nor one that runs now."""
+    """Raises `Refusal` if a stage of the checkpoint, or of the current graph, would be lost without being named."""
     assert state.topology is not None
     stages = manifest.stages.keys() | state.topology.stages.keys()
     known = stages | manifest.release.keys() | state.topology.sinks().keys()
@@ -307,8 +308,8 @@ def _check_stages(state: JournalState, request: Request, graph: Topology, manife
     if gone:
         raise Refusal(
             FailureReason.STAGE_GONE,
-            f"the pipeline or the checkpoint has stages that this code does not: {', '.join(gone)}. If they are meant "
-            f"to go, and their state with them, say so: {' '.join(f'--drop {s}' for s in gone)}",
+            f"the pipeline or the checkpoint has stages that this code does not have: {', '.join(gone)}. To remove them "
+            f"with their state, add {' '.join(f'--drop {s}' for s in gone)}",
         )
     for name in request.drop:
         if name in graph.stages or name in graph.sinks():
@@ -330,8 +331,8 @@ def _check_stages(state: JournalState, request: Request, graph: Topology, manife
 
 
 def _named_before(state: JournalState, manifest: Manifest) -> set[str]:
-    """The stages and sinks that the checkpoint has and the graph in force has not, if the present began at that very
-    checkpoint and nothing was committed since: whoever asked for that has named them."""
+    """The stages and sinks that the checkpoint has and the current graph does not, if the current generation began at
+    that checkpoint and nothing was committed since: the request for that restore has named them."""
     assert state.topology is not None
     if not state.head == manifest.epoch == state.generations[state.generation].epoch:
         return set()
@@ -341,7 +342,7 @@ def _named_before(state: JournalState, manifest: Manifest) -> set[str]:
 
 
 def _check_in_flight(state: JournalState, graph: Topology, manifest: Manifest) -> None:
-    """Rows in flight were written with the columns of then; the new code cannot read them as others."""
+    """Raises `Refusal` if there are rows in flight from a stage whose columns have changed since."""
     assert state.topology is not None
     for flight in manifest.in_flight:
         now = graph.stages.get(flight.producer)
@@ -367,9 +368,9 @@ def _check_tables(
     manifest: Manifest,
     tables: Tables,
 ) -> Procedure[None]:
-    """Each sink can go back to the checkpoint, also one that came later (to before its first row), and one that is
-    gone leaves nothing behind. A sink that is in force will have published the epoch by then, if the present grew
-    out of it; of any other epoch it has only what it had published."""
+    """Raises `Refusal` unless each sink can go back to the checkpoint (a sink that was added later: to before its first
+    row), and nothing is lost with a sink that is gone. A current sink will have published the epoch by then, if the
+    epoch is on the timeline; of any other epoch it has only what it had published."""
     assert state.topology is not None
     marks = yield from insist(List(MARK_PREFIX))
     dropped = {*request.drop, *_named_before(state, manifest)}
@@ -404,8 +405,8 @@ def _check_tables(
 def _check_new_readers(
     request: Request, target: Checkpoint, graph: Topology, manifest: Manifest, tables: Tables
 ) -> Procedure[None]:
-    """A stage that the checkpoint does not have reads sources of its own from their start, so its tables must be
-    without rows at that checkpoint. If they have some, the stage was dropped and comes back."""
+    """A stage that the checkpoint does not have reads its own sources from the beginning, so its tables must have no rows
+    at that checkpoint. If they have some, the stage was dropped before and is added again: raises `Refusal`."""
     marks = yield from insist(List(MARK_PREFIX))
     for name, spec in graph.stages.items():
         if name in manifest.stages or (spec.inputs and name not in request.native):
@@ -419,16 +420,16 @@ def _check_new_readers(
             if known:
                 raise Refusal(
                     FailureReason.NO_POSITIONS,
-                    f"epoch {target.epoch} does not have stage '{name}', so nobody knows how far it had read its "
-                    f"sources: it would read them from the start, and sink '{sink}' has rows of it already, which would "
-                    "be there twice",
+                    f"epoch {target.epoch} does not have stage '{name}', so its positions in its sources are unknown: it "
+                    f"would read them from the beginning, and sink '{sink}' already has rows of it, which would be "
+                    "duplicated",
                 )
 
 
 def _check_history(
     target: Checkpoint, sink: str, is_marked: bool, tables: Tables
 ) -> Procedure[TableHistory | None]:
-    """What the table says of the version to go back to; raises `Refusal` if it cannot go back."""
+    """The table's history of the version to go back to; raises `Refusal` if it cannot go back."""
     gone = f"the table of sink '{sink}' cannot go back to epoch {target.epoch}: "
     if (yield from tables.ask(FindTableVersion(sink, target.index))) is None:
         why = "its history or files of it were removed, or it must not lose rows (delta.appendOnly)"
@@ -440,8 +441,8 @@ def _check_history(
     if mark is not None and history is not None and mark.transaction not in (0, history.transaction):
         raise Refusal(
             FailureReason.TABLE_HISTORY_GONE,
-            f"{gone}what the sink had put there up to then is no longer in the table's log. It was overwritten by "
-            "another writer, or the table was replaced",
+            f"{gone}what the sink had written up to then is no longer in the table's log. It was overwritten by another "
+            "writer, or the table was replaced",
         )
     return history
 
@@ -449,7 +450,7 @@ def _check_history(
 def _has_yet_to_publish(
     state: JournalState, target: Checkpoint, sink: str, history: TableHistory, marks: Collection[str]
 ) -> Procedure[bool]:
-    """Whether rows of an epoch up to the target are not in the table yet: they come before it goes back."""
+    """Whether rows of an epoch up to the target are not in the table yet; they are published before it goes back."""
     for checkpoint in timeline(state):
         is_marked = mark_name(checkpoint.index, sink) in marks
         if history.transaction < checkpoint.index <= target.index and not is_marked:

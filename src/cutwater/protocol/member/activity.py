@@ -1,8 +1,8 @@
-"""What one incarnation's query is doing, and what follows from it: is the stage idle, is it quiet?
+"""What the query of one incarnation is doing, and whether the stage is therefore idle or quiet.
 
-The host around the query reports facts; nothing here looks at Spark. *Idle* is for watermarks: a stage that has been
-silent for long holds nobody back. *Quiet* is for drains: the query has taken all of its input, Spark has found
-nothing more to do, and everything that it did is in the log.
+The host of the query reports facts; nothing here asks Spark. *Idle* is for watermarks: a stage that has been silent for
+long holds nobody back. *Quiet* is for drains: the query has taken all of its input, Spark has found nothing more to do,
+and everything that it did is in the log.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from cutwater.protocol.base.transitions import Table
 
 
 class Pace(Enum):
-    """How a query is triggered. `OWN`: by the stage's own trigger. `QUICK`: without long pauses. `TAKE_ALL`: it takes
+    """How a query is triggered. `OWN`: with the stage's own trigger. `QUICK`: without long pauses. `TAKE_ALL`: it takes
     what is available now, and ends."""
 
     OWN = "own"
@@ -46,7 +46,7 @@ REST = Table(
 
 
 class Activity:
-    """What is known of one query. Batches are counted as in the stage's log; `last` is the last one in the log."""
+    """What is known of one query. Batches are numbered as in the stage's log; `last` is the last one in the log."""
 
     def __init__(self) -> None:
         self.rest = REST.start
@@ -54,7 +54,7 @@ class Activity:
         self.took_all = False
         """Whether the query has taken everything that was available, and ended by itself."""
         self.settling_ms = 0
-        """When the inputs were done, and the query began to settle."""
+        """When the inputs were complete, and the query began to settle."""
         self._begun = -1
         self._nothing_after: int | None = None
         self._active_ms = 0
@@ -65,7 +65,7 @@ class Activity:
         self._active_ms = now_ms
 
     def batch_began(self, batch: int, now_ms: int) -> None:
-        """What Spark found before no longer holds."""
+        """A batch has begun, so what Spark found before is outdated."""
         self._begun, self._active_ms, self._nothing_after = batch, now_ms, None
         self.idle = False
         self._step_if("batch_began")
@@ -75,12 +75,12 @@ class Activity:
         self.idle = self.took_all
 
     def found_nothing(self, after: int) -> None:
-        """Spark has found nothing to do after batch `after`. That is old news if a later batch has begun since."""
+        """Spark has found nothing to do after batch `after`. This is outdated if a later batch has begun since."""
         if self._begun <= after:
             self._nothing_after = after
 
     def has_taken_all(self, last: int) -> None:
-        """The query has ended with everything that was available, `last` being its last batch."""
+        """The query has taken everything that was available, and ended; `last` is its last batch."""
         self.took_all = self.idle = True
         self._nothing_after = last
 
@@ -91,7 +91,7 @@ class Activity:
     # --- what follows ---------------------------------------------------------------------------------
 
     def is_busy(self, last: int) -> bool:
-        """Whether a batch is under way: it has begun, and is not in the log."""
+        """Whether a batch is in progress: it has begun, and is not in the log."""
         return self._begun > last
 
     def is_silent(self, last: int, now_ms: int, for_ms: int) -> bool:
@@ -99,11 +99,11 @@ class Activity:
 
     @property
     def asks_for_rest(self) -> bool:
-        """Whether the host is to report when Spark finds nothing more to do."""
+        """Whether the host should report when Spark finds nothing more to do."""
         return self.rest is RestPhase.SETTLING and self._nothing_after is None
 
     def settle(self, inputs_done: bool, last: int, now_ms: int) -> None:
-        """A drain is open: takes the steps that are due. `inputs_done`: whether all inputs are cut and read."""
+        """Takes the steps that are due while a drain is open. `inputs_done`: whether all inputs are cut and read."""
         if not inputs_done:
             if not self.took_all:
                 self._nothing_after = None

@@ -1,11 +1,11 @@
 """Channels: what a reader may read next, as one pure function of stage logs and journal.
 
 A channel is a view of the producing stage's log. Positions count its batches, so a barrier moves nothing.
-Rule 6, the hold rule, is all of alignment: a reader never passes a barrier whose epoch is open and that
-it has not cut itself. What is not known to be decided counts as open. Held data stays where it is.
+Alignment is nothing but rule 6, the hold rule: a reader never passes a barrier whose epoch is open and for which it
+has not been cut itself. An epoch that is not known to be decided counts as open. Held data stays where it is.
 
-Knowing less is always safe here: fates are final and a reader's own cuts only grow, so an old answer is
-a shorter one. That is why a planner may work with a feed that its member wrote a while ago.
+Outdated knowledge is always safe here: fates are final and a reader's own cuts only grow, so an outdated answer allows
+less. That is why a planner may use a feed that its member filled a while ago.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Files = tuple[str, ...]
 
 
 class BatchUnknown(InvariantBroken):
-    """A batch is asked for that this process does not know: not yet, or not any more. The second happens
-    to a zombie alone, whose position everybody else has left behind."""
+    """This process does not know a batch that was asked for: not yet, or not any more. The latter only happens to a
+    zombie, which the others have left behind."""
 
 
 def holds(journal: JournalState, reader: StageState, barrier: BarrierAt) -> bool:
@@ -54,10 +54,10 @@ class Channel:
         self.carried = carried
 
     def between(self, after: int, upto: int) -> dict[int, Files]:
-        """The files of every batch in (`after`, `upto`], also of those without rows.
+        """The files of every batch in (`after`, `upto`], including batches without rows.
 
-        Raises `BatchUnknown` if one of them is not known here: a batch that is not known is not an empty
-        one. (A query that resumes a planned batch must wait until this process has read that far.)
+        Raises `BatchUnknown` if one of them is not known here: an unknown batch is not an empty one. (A query that
+        resumes a planned batch must wait until this process has read that far.)
         """
         found: dict[int, Files] = {}
         for batch in range(after + 1, upto + 1):
@@ -71,13 +71,13 @@ class Channel:
         return found
 
     def unread(self, after: int, upto: int) -> dict[int, Files]:
-        """The batches with rows in (`after`, `upto`]: what a reader at `after` has still to read. Raises as
-        `between` does."""
+        """The batches with rows in (`after`, `upto`], which a reader at `after` has not read yet. Raises like
+        `between`."""
         return {batch: files for batch, files in self.between(after, upto).items() if files}
 
 
 def carried_batches(manifest: Manifest | None, reader: str, producer: str) -> dict[int, Files]:
-    """What the newest checkpoint has in flight on a channel: the only way to batches of before a fork."""
+    """What the newest checkpoint has in flight on a channel: the only source of batches from before a fork."""
     if manifest is None:
         return {}
     for flight in manifest.in_flight:

@@ -9,14 +9,14 @@ from cutwater.protocol.replay.messages import ReplayConfig
 
 
 class MemberConfig(msgspec.Struct, frozen=True):
-    """`poll_ms`: how often to look without being told. `resend_ms`: how often an unanswered ack is sent
-    again. `compact_after`: entries after which a log is compacted. `small_gap`: missing entries up to which
-    a member reads the store instead of asking around. `replay`: the bounds of a catch-up. `restarts`: how often
-    in a row a query that has ended is started again, first after `backoff_ms`, then after twice as long each time.
+    """`poll_ms`: how often to read the store without a notification. `resend_ms`: how often an unanswered ack is sent
+    again. `compact_after`: entries after which a log is compacted. `small_gap`: up to so many missing entries are read
+    from the store instead of from other members. `replay`: the bounds of a catch-up. `restarts`: how often in a row a
+    query that has ended is restarted, first after `backoff_ms`, then after twice as long each time.
     `tolerated_failures`: how many checkpoints in a row may fail because of this member before it ends (`None`: any
-    number; none, if a stage was given up for which there is no hope). `idle_after_ms`: silence after which a stage no
-    longer holds back the pipeline-wide watermark. `rest_within_ms`: how long a drain waits for a source to fall silent by
-    itself. `once`: take what is there now, then drain. Raises `UserError` for values that cannot work."""
+    number; 0, if a stage can never start). `idle_after_ms`: silence after which a stage no longer holds back the
+    pipeline-wide watermark. `rest_within_ms`: how long a drain waits for a source to become silent by itself. `once`:
+    take the data that is available now, then drain. Raises `UserError` for values that cannot work."""
 
     poll_ms: int = 200
     resend_ms: int = 500

@@ -14,11 +14,11 @@ from cutwater.protocol.member.journal import Journal
 
 
 class Ending:
-    """`own`: the sinks that this member hosts. `poll_ms`: how often to look for the marks of the others."""
+    """`own`: the sinks that this member hosts. `poll_ms`: how often to look for the marks of other members' sinks."""
 
     def __init__(self, journal: Journal, topology: Topology, own: Collection[str], poll_ms: int) -> None:
         self.published: dict[str, int] = {}
-        """Per sink the journal index up to which it has nothing left to do, as far as this member knows."""
+        """Per sink, the journal index up to which it has done everything, as far as this member knows."""
         self._journal = journal
         self._sinks = frozenset(topology.sinks())
         self._own = frozenset(own)

@@ -1,11 +1,11 @@
-"""The injector: how a stage's appender learns, at the cost of one load, that a checkpoint wants a barrier.
+"""The injector: a stage's appender learns from it, at the cost of one load, that a checkpoint wants a barrier.
 
-A request is one 64-bit word: the checkpoint id in the high half, the flags in the low half, 0 when nothing
-is pending. Whoever triggers swaps a word in; whoever polls takes it out, and exactly one does. A newer
-request supersedes one that nobody has claimed yet, because only the latest checkpoint matters; that is
-counted, so that at any time triggered == claimed + superseded + (1 if one is pending).
+A request is one 64-bit word: the checkpoint id in the high half, the flags in the low half, 0 when nothing is pending.
+Triggering swaps a word in; polling takes it out, and exactly one poller gets it. A newer request supersedes one that
+nobody has claimed yet, because only the latest checkpoint matters. This is counted, so that at any time triggered ==
+claimed + superseded + (1 if one is pending).
 
-Where the word lives is not decided here (see `cutwater.runtime.words`).
+This module does not say where the word is stored (see `cutwater.runtime.local_word`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Counters(msgspec.Struct, frozen=True):
-    """What became of all requests of a word, seen at one moment."""
+    """What happened to all requests of a word, at one moment."""
 
     triggered: int
     superseded: int
@@ -60,16 +60,16 @@ class Word(Protocol):
 
     @property
     def cell(self) -> Cell:
-        """Where to look without asking. A look may be stale or torn: it is a hint, `take` decides."""
+        """Where to read the word without a lock. The value may be stale or torn: it is a hint, `take` decides."""
 
     def swap(self, value: int) -> int:
         """Puts `value` in and counts it; returns what it superseded, 0 if nothing."""
 
     def take(self, expected: int) -> bool:
-        """Clears the word if it still is `expected`; whether it was."""
+        """Clears the word if it is still `expected`; returns whether it was."""
 
     def counters(self) -> Counters:
-        """All counters, as of one moment."""
+        """All counters at one moment."""
 
 
 class BarrierInjector:
@@ -95,11 +95,11 @@ class BarrierInjector:
         return Request.unpack(self._word.swap(request.pack()))
 
     def counters(self) -> Counters:
-        """What became of everything that was triggered on this word, in whichever process."""
+        """What happened to everything that was triggered on this word, in any process."""
         return self._word.counters()
 
     def handle(self) -> PollHandle:
-        """A new handle; any number may poll one word."""
+        """A new handle; any number of handles may poll one word."""
         return PollHandle(self._word)
 
 
@@ -113,7 +113,7 @@ class PollHandle:
         self._word = word
 
     def poll(self, epoch: int) -> Barrier | None:
-        """The pending barrier, as one of `epoch`, if this call is the one that claims it; else `None`.
+        """The pending barrier, for `epoch`, if this call claims it; else `None`.
 
         Raises `UserError`, and claims nothing, if a request is pending and `epoch` does not fit 64 bits.
         """
@@ -126,6 +126,6 @@ class PollHandle:
         request = Request.unpack(word)
         if request is None:
             return None
-        # Made before the claim: if it cannot be made, the request stays for the next who polls.
+        # Made before the claim: if that fails, the request stays for the next poll.
         barrier = Barrier(request.checkpoint_id, epoch, request.flags)
         return barrier if self._word.take(word) else None

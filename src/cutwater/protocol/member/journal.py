@@ -1,9 +1,8 @@
 """What the journal means: its state, derived by applying its entries in order.
 
-Creating a COMMITTED entry *is* the commit. An entry is void, and changes nothing, if its term or its
-generation is not the current one at its place: a former leader that wakes up has written into the wind.
-Every epoch has one fate. It is open from its BEGUN; then it is committed, aborted, or void because a
-LEADER or RESTORED entry came in between.
+Creating a COMMITTED entry *is* the commit. An entry is void, and changes nothing, if its term or its generation is not
+the current one at its place: so what a former leader writes after it wakes up has no effect. Every epoch has one fate.
+It is open from its BEGUN; then it is committed, aborted, or void because a LEADER or RESTORED entry came in between.
 """
 
 from __future__ import annotations
@@ -15,6 +14,16 @@ import msgspec
 
 from cutwater.protocol.base.barrier import Flags
 from cutwater.protocol.base.chain import Sealed
+from cutwater.protocol.base.events import (
+    EpochAborted,
+    EpochBegun,
+    EpochCommitted,
+    Event,
+    LeaderChanged,
+    Observe,
+    PipelineRestored,
+    ignore,
+)
 from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.log import LogView
 from cutwater.protocol.base.paths import JOURNAL_PREFIX
@@ -36,26 +45,26 @@ from cutwater.protocol.base.records import (
 )
 from cutwater.protocol.replay.provider import Provider
 
-KEPT_STORIES = 20
-"""How many aborted epochs the state remembers, for `explain`; older stories are dropped."""
+KEPT_ABORTED = 20
+"""How many aborted epochs the state remembers, for `explain`; older ones are dropped."""
 
 KEPT_ANSWERS = 100
-"""How many requests the state remembers as carried out. A request is repeated within seconds, by a leader that
-finds it still unanswered; this many come in between only if users ask for more than the journal can do."""
+"""How many requests the state remembers as carried out. A leader repeats an unanswered request within seconds; so many
+others come in between only if users send more than the journal can take."""
 
 
 class Fate(Enum):
-    """What has become of an epoch, as far as this journal goes."""
+    """The state of an epoch, as far as this journal is known."""
 
     UNKNOWN = "unknown"
     OPEN = "open"
     COMMITTED = "committed"
     OVER = "over"
-    """Aborted, void, or committed and expired since: it holds nobody and nothing more will come of it."""
+    """Aborted, void, or committed and expired since: it holds nobody back, and will not change any more."""
 
 
 def fate(state: JournalState, epoch: int) -> Fate:
-    """The fate of an epoch. One that this journal has not begun yet is unknown, not over."""
+    """The fate of an epoch. An epoch that has not begun in this journal is unknown, not over."""
     if epoch >= state.next_epoch:
         return Fate.UNKNOWN
     if epoch in state.open:
@@ -64,7 +73,7 @@ def fate(state: JournalState, epoch: int) -> Fate:
 
 
 def is_void(state: JournalState, body: JournalBody, index: int) -> bool:
-    """Whether an entry at `index` means nothing, given the state before it."""
+    """Whether an entry at `index` has no effect, given the state before it."""
     if isinstance(body, Leader):
         return body.term <= state.term
     if body.term != state.term:
@@ -86,40 +95,46 @@ def is_void(state: JournalState, body: JournalBody, index: int) -> bool:
 
 
 def may_name(state: JournalState, body: Savepoint) -> bool:
-    """Whether a savepoint can have this name: its epoch is kept, and no other epoch has the name, which would
-    then lose what keeps it. A name can be taken away from its own epoch only."""
+    """Whether a savepoint can have this name: its epoch is kept, and no other epoch has the name, since that one would
+    then expire. A name can only be removed from the epoch that has it."""
     if not body.kept:
         return state.savepoints.get(body.name) == body.epoch
     return body.epoch in state.committed and state.savepoints.get(body.name, body.epoch) == body.epoch
 
 
-def apply(state: JournalState, body: JournalBody, index: int) -> None:
-    """Applies the entry at `index` to the state, unless it is void."""
+def apply(state: JournalState, body: JournalBody, index: int, observe: Observe = ignore) -> None:
+    """Applies the entry at `index` to the state, unless it is void, and emits what that makes happen."""
     if is_void(state, body, index):
         return
     match body:
         case Leader():
             state.term, state.leader = body.term, body.name
             state.drained = state.drained and not body.resumes
-            _void_open(state, FailureReason.LEADER_CHANGED, f"{body.name} leads in term {body.term}")
+            _void_open(state, FailureReason.LEADER_CHANGED, f"{body.name} leads in term {body.term}", observe)
+            observe(LeaderChanged(body.term, body.name))
         case TopologySet():
             state.topology, state.topology_hash = body.topology, body.hash
-            _void_open(state, FailureReason.TOPOLOGY_CHANGED, "")
+            _void_open(state, FailureReason.TOPOLOGY_CHANGED, "", observe)
         case Begun():
             state.open[body.epoch] = body
             state.next_epoch = body.epoch + 1
+            observe(begun_event(state, body))
         case Committed():
             _commit(state, state.open.pop(body.epoch), body, index)
+            observe(EpochCommitted(body.epoch, body.watermark))
         case Aborted():
             del state.open[body.epoch]
             _remember(state, body)
             _answer(state, body.request, None)
+            observe(EpochAborted(body.epoch, body.reason, body.detail, False))
         case Savepoint():
             _name(state, body)
             _answer(state, body.request, body.epoch)
         case Restored():
+            _void_open(state, FailureReason.RESTORED, f"everything went back to epoch {body.epoch}", observe)
             _restore(state, body, index)
             _answer(state, body.request, body.epoch)
+            observe(PipelineRestored(body.epoch, body.generation))
         case Expired():
             _expire(state, body)
         case Snapshot():
@@ -164,7 +179,6 @@ def _name(state: JournalState, body: Savepoint) -> None:
 
 def _restore(state: JournalState, body: Restored, index: int) -> None:
     target = state.committed[body.epoch]
-    _void_open(state, FailureReason.RESTORED, f"everything went back to epoch {body.epoch}")
     state.generation = body.generation
     state.generations[body.generation] = Generation(
         body.generation,
@@ -196,21 +210,46 @@ def _expire(state: JournalState, body: Expired) -> None:
     state.floors, state.pinned = body.floors, body.pinned
 
 
-def _void_open(state: JournalState, reason: FailureReason, detail: str) -> None:
+def _void_open(state: JournalState, reason: FailureReason, detail: str, observe: Observe) -> None:
     for begun in state.open.values():
         _remember(
             state,
             Aborted(begun.term, begun.generation, begun.epoch, begun.checkpoint_id, reason.value, detail),
         )
+        observe(EpochAborted(begun.epoch, reason.value, detail, True))
     state.open = {}
 
 
-def _remember(state: JournalState, story: Aborted) -> None:
-    state.aborted = [*state.aborted, story][-KEPT_STORIES:]
+def _remember(state: JournalState, aborted: Aborted) -> None:
+    state.aborted = [*state.aborted, aborted][-KEPT_ABORTED:]
+
+
+def begun_event(state: JournalState, begun: Begun) -> EpochBegun:
+    """The event for the beginning of a checkpoint that is open in this state."""
+    return EpochBegun(begun.epoch, begun.checkpoint_id, begun.flags, begun.savepoint, state.leader or "")
+
+
+def skipped_events(before: JournalState, after: JournalState) -> list[Event]:
+    """The events of a jump to a snapshot: the outcome of the epochs that were open, and those that are open now."""
+    events: list[Event] = []
+    aborted = {body.epoch: body for body in after.aborted}
+    for epoch in sorted(before.open.keys() - after.open.keys()):
+        if epoch in after.committed:
+            events.append(EpochCommitted(epoch, after.committed[epoch].watermark))
+        elif epoch in aborted:
+            events.append(EpochAborted(epoch, aborted[epoch].reason, aborted[epoch].detail, False))
+    if after.generation != before.generation:
+        forked = after.generations.get(after.generation)
+        if forked is not None and forked.epoch is not None:
+            events.append(PipelineRestored(forked.epoch, after.generation))
+    if after.term != before.term:
+        events.append(LeaderChanged(after.term, after.leader or ""))
+    opened = sorted(after.open.keys() - before.open.keys())
+    return [*events, *(begun_event(after, after.open[epoch]) for epoch in opened)]
 
 
 def timeline(state: JournalState) -> list[Checkpoint]:
-    """The kept committed epochs that the present grew out of, oldest first. Others are abandoned."""
+    """The kept committed epochs that lead to the head, oldest first. Other epochs are abandoned."""
     line: list[Checkpoint] = []
     epoch = state.head
     while epoch is not None and epoch in state.committed:
@@ -228,23 +267,26 @@ def since_full(state: JournalState) -> int:
 
 
 class Journal:
-    """One process's knowledge of the journal: the view of the log, the state derived from it, and what it
-    can serve to others."""
+    """The journal as one process knows it: the view of the log, the state derived from it, and what it can serve to
+    others. `observe` is given the events of new entries."""
 
     def __init__(self) -> None:
         self.state = JournalState()
+        self.observe: Observe = ignore
         self.provider = Provider()
         self.view: LogView[JournalBody] = LogView(JOURNAL_PREFIX, JOURNAL, Snapshot, self._on_entry)
 
     @property
     def index(self) -> int:
-        """How far the journal is known."""
+        """The index of the last known entry."""
         return self.view.last
 
     def _on_entry(self, sealed: Sealed[JournalBody], jumped: bool) -> None:
         entry = sealed.entry
         self.provider.append(entry.index, [sealed.data])
         if jumped and isinstance(entry.body, Snapshot):
-            self.state = entry.body.state
+            before, self.state = self.state, entry.body.state
+            for event in skipped_events(before, self.state):
+                self.observe(event)
         else:
-            apply(self.state, entry.body, entry.index)
+            apply(self.state, entry.body, entry.index, self.observe)

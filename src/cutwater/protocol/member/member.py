@@ -1,12 +1,12 @@
 """A member: one driver process that hosts some of the stages.
 
-It follows the journal, and everything that it does follows from what the journal says: which generation
-its stages run in, for which epochs they are to be cut, what its sinks publish. Announcements are hints that
-there is something to read, and carry the journal's newest entry to whoever lacks only that; nothing in them counts
-that is not in the journal, but for the leader's order to cut a checkpoint unaligned.
+A member follows the journal, and the journal determines what it does: in which generation its stages run, for which
+epochs they are cut, what its sinks publish. Announcements say that there is something to read, and carry the journal's
+newest entry for members that lack only that one. Nothing in them counts unless it is in the journal, with one exception:
+the leader's order to cut a checkpoint unaligned.
 
-A member is a set of actors: procedures that the shell drives side by side, each until it waits. They
-share this object, and none of them is interrupted between two effects.
+A member is a set of actors: procedures that the shell drives side by side, each until it waits. They share this object,
+and none of them is interrupted between two effects.
 """
 
 from __future__ import annotations
@@ -26,6 +26,15 @@ from cutwater.protocol.base.effects import (
     ask,
 )
 from cutwater.protocol.base.errors import GraphChanged, StoreError, UserError
+from cutwater.protocol.base.events import (
+    CaughtUp,
+    EpochCaptured,
+    Event,
+    StageFailed,
+    StageGivenUp,
+    TablePublished,
+    TableRewound,
+)
 from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.log import follow
 from cutwater.protocol.base.paths import entry_name, manifest_name, state_copies_prefix
@@ -49,8 +58,8 @@ from cutwater.protocol.member.catchup import CatchUp
 from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.ending import Ending
 from cutwater.protocol.member.injector import BarrierInjector, Word
-from cutwater.protocol.member.journal import Journal
-from cutwater.protocol.member.publish import begin, duties, perform, read_manifest
+from cutwater.protocol.member.journal import Journal, begun_event
+from cutwater.protocol.member.publish import CommitPermit, begin, duties, perform, read_manifest
 from cutwater.protocol.member.stage import QueryEnd, Stage, StagePhase
 from cutwater.protocol.member.stage_log import StageLog
 
@@ -58,12 +67,12 @@ T = TypeVar("T")
 
 
 PATIENCE = 4
-"""How many times as often a query is started again that failed because the machine was too busy."""
+"""A query that failed because the machine was too busy is restarted this many times as often as others."""
 
 LONGEST_BACKOFF_MS = 30_000
 
 MAX_ASKED = 1_000
-"""Requests of members that catch up which may wait here; they ask again."""
+"""How many requests of members that are catching up may be queued; those members ask again."""
 
 
 class CapturePhase(Enum):
@@ -90,8 +99,9 @@ CAPTURE = Table(
 class Member:
     """The state that the actors of one member share.
 
-    The shell sets `now_ms` before each resumption, spawns what `spawned` holds, ends what `ended` names,
-    and resumes the actors in `woken`, all after each resumption. `word` makes the word of an injector.
+    The shell sets `now_ms` before each resumption. After it, the shell ends the actors in `ended`, spawns those in
+    `spawned` and resumes those in `woken`. It may hand `events` to observers, which decide nothing. `word` makes the
+    word of an injector.
     """
 
     def __init__(
@@ -121,26 +131,28 @@ class Member:
         self.native: frozenset[str] = frozenset()
         """The hosted stages with inputs that also read sources of their own; as above."""
         self.triggers_ms: Mapping[str, int] = {}
-        """How long the queries of hosted stages wait between two looks for new rows; as above."""
+        """The trigger intervals of the hosted stages' queries; as above."""
         self.wants_rest = False
-        """Whether this process wants the pipeline drained: while it does, and leads, it asks for that. The shell sets
-        it, for a signal; a cancellation takes it back."""
+        """Whether this process wants the pipeline drained. While it does, and leads, it keeps asking for a drain. The
+        shell sets this for a signal; a cancellation clears it."""
         self.incarnations: dict[str, tuple[int, int]] = {}
         self.failures: dict[str, str] = {}
-        """The stages that were given up, with why; they have another chance in the next generation."""
+        """The stages that were given up, with the reason; the next generation starts them again."""
         self.hopeless = False
-        """Whether one of them would fail again however often it is tried: this member ends with its next failure."""
+        """Whether one of them would always fail again: this member ends with the next checkpoint that fails."""
         self.tries: dict[str, int] = {}
-        """How often in a row the queries of a stage have ended without a batch in between."""
+        """Per stage, how often in a row its query has ended without a batch in between."""
         self.damage: str | None = None
         """Why the stages of the current generation cannot be started from the newest checkpoint."""
         self.given_up: str | None = None
-        """Why this member should end: more checkpoints in a row have failed because of it than are tolerated."""
+        """Why this member should end: it has caused more failed checkpoints in a row than are tolerated."""
         self.unaligned: set[int] = set()
         self.acks: dict[int, Ack] = {}
         self.woken: list[str] = []
         self.spawned: dict[str, Procedure[None]] = {}
         self.ended: list[str] = []
+        self.events: list[Event] = []
+        """What has happened since the shell last took it from here. The core never reads it."""
         self._captures: dict[int, CapturePhase] = {}
         self._judged = 0
         self._own_failures: list[Aborted] = []
@@ -158,19 +170,19 @@ class Member:
     # --- small things the actors share ----------------------------------------------------------------
 
     def nonce(self) -> str:
-        """A string that no other attempt to write anything has."""
+        """A string that is unique to this attempt to write something."""
         self._nonces += 1
         return f"{self.name}-{self.boot}-{self._nonces}"
 
     @property
     def superseded(self) -> bool:
-        """Whether another process of this member has opened one of its stages: then this one should end,
-        and say so; its supervisor may start it again when the other is gone."""
+        """Whether another process of this member has opened one of its stages. Then this process should end and say
+        why; its supervisor may start it again when the other one is gone."""
         return any(stage.phase is StagePhase.FENCED for stage in self.stages.values())
 
     @property
     def sources_done(self) -> bool:
-        """With `once`: whether the sources of this member's stages have given everything that was there."""
+        """With `once`: whether the sources of this member's stages are exhausted."""
         hosted = self.topology.hosted(self.name)
         roots = [self.stages.get(s) for s in hosted if not self.topology.stages[s].inputs]
         return self.config.once and self.live and all(root is not None and root.took_all for root in roots)
@@ -180,32 +192,36 @@ class Member:
         """Whether the run is over: the last epoch is committed and published everywhere, and nobody resumes."""
         return not self.resumes and self.ending.is_over
 
+    def observe(self, event: Event) -> None:
+        """Something has happened that observers may want to know."""
+        self.events.append(event)
+
     def wake(self, actor: str) -> None:
-        """Asks the shell to resume an actor that waits."""
+        """Asks the shell to resume an actor that is waiting."""
         self.woken.append(actor)
 
     def log(self, stage: str) -> StageLog:
-        """This process's knowledge of a stage's log in the generation that it works in."""
+        """The log of a stage in the current generation, as far as this process knows it."""
         if stage not in self._logs:
             self._logs[stage] = StageLog(stage, self._generation)
         return self._logs[stage]
 
     def wake_readers(self, stage: str) -> None:
-        """The log of a stage has grown: whoever reads it here looks again."""
+        """Wakes the hosted readers of a stage whose log has grown."""
         for reader in self.topology.readers(stage):
             if reader in self.stages:
                 self.wake(f"stage {reader}")
 
-    def tell_readers(self, stage: str) -> Procedure[None]:
-        """The log of a hosted stage has grown: whoever reads it, here or elsewhere, looks again."""
+    def notify_readers(self, stage: str) -> Procedure[None]:
+        """Wakes the hosted readers of a stage whose log has grown, and notifies the members that host the others."""
         self.wake_readers(stage)
         hosts = {self.topology.stages[reader].member for reader in self.topology.readers(stage)}
         for host in sorted(hosts - {self.name}):
             yield Send(host, LogGrown(stage, self._generation, self.log(stage).view.last))
 
     def head_manifest(self) -> Procedure[Manifest | None]:
-        """The manifest of the newest checkpoint in this timeline, by the journal as it is known when this
-        returns; it is kept in `manifest`."""
+        """The manifest of the newest checkpoint in this timeline, according to the journal as it is known when this
+        returns; also kept in `manifest`."""
         while True:
             state = self.journal.state
             if state.head is None:
@@ -215,12 +231,12 @@ class Member:
                 return self.manifest
             found = yield from read_manifest(checkpoint)
             if self.journal.state.head != checkpoint.epoch:
-                continue  # the head has moved on while we read: what we read belongs to the past
+                continue  # the head has moved on meanwhile: what was read is outdated
             if found is not None:
                 self.manifest = found
                 return found
             yield from follow(self.journal.view)
-            if self.journal.state.head == checkpoint.epoch:  # it has not expired meanwhile: it is lost
+            if self.journal.state.head == checkpoint.epoch:  # it has not expired, so it is lost
                 name = manifest_name(checkpoint.epoch, checkpoint.checkpoint_id)
                 raise StoreError(
                     f"{name}, the manifest of the newest checkpoint, is missing; run `cutwater verify`, then "
@@ -230,7 +246,7 @@ class Member:
     # --- following ------------------------------------------------------------------------------------
 
     def follow_journal(self) -> Procedure[None]:
-        """The actor that keeps the journal current and puts what it says into effect."""
+        """The actor that follows the journal and puts new entries into effect."""
         effective = -1
         yield from self.catch_up.run()
         while True:
@@ -242,29 +258,32 @@ class Member:
             yield Wait(self.config.poll_ms)
 
     def take_effect(self) -> Procedure[None]:
-        """Does what the journal asks of this member now: go live, change generation, cut, publish."""
+        """Does what the journal asks of this member: go live, change generation, cut, publish."""
         state = self.journal.state
         if not self.live:
             self.live, self.resumes, self._judged = True, state.drained, self.journal.index
+            self._observe_journal()
         if not state.drained:
             self.resumes = False
         if state.topology is None:
             return
         if state.topology_hash != self._topology_hash:
             raise GraphChanged(
-                "the pipeline's graph is no longer the one with which this member was started; start it again, and "
-                "it takes the new one from the journal"
+                "the pipeline's graph has changed since this member was started; start it again, and it takes the new "
+                "graph from the journal"
             )
         if not self._serving:
             self._serve()
         if state.generation != self._generation and not state.drained:
             try:
                 yield from self._start_generation()
-            except StoreError as error:  # nothing starts; but a restore to an older checkpoint can still come
+            except (
+                StoreError
+            ) as error:  # nothing starts, but a restore to an older checkpoint is still possible
                 self.damage = str(error)
         for name, stage in self.stages.items():
             if stage.phase is StagePhase.STOPPED and not state.drained:
-                self.start_stage(name)  # the pipeline was drained, and somebody has set it going again
+                self.start_stage(name)  # the pipeline was drained, and is started again
         for begun in state.open.values():
             if begun.checkpoint_id > self._triggered and begun.generation == self._generation:
                 self._triggered = begun.checkpoint_id
@@ -276,8 +295,15 @@ class Member:
         for sink in self._hosted_sinks():
             self.wake(f"publish {sink.name}")
 
+    def _observe_journal(self) -> None:
+        """From now on this member emits what the journal's new entries make happen."""
+        self.observe(CaughtUp(self.journal.index))
+        for begun in self.journal.state.open.values():
+            self.observe(begun_event(self.journal.state, begun))
+        self.journal.observe = self.observe
+
     def _serve(self) -> None:
-        """Starts what every generation needs; what was committed and not published comes first of all."""
+        """Starts the actors that every generation needs; epochs that are committed but not published come first."""
         self._serving = True
         for sink in self._hosted_sinks():
             self.spawned[f"publish {sink.name}"] = self._publish(sink.name)
@@ -285,10 +311,10 @@ class Member:
         self.spawned["end"] = self.ending.run()
 
     def _start_generation(self) -> Procedure[None]:
-        """Ends everything of the generation before and starts every hosted stage in the current one."""
+        """Ends all stages of the previous generation and starts every hosted stage in the current one."""
         yield from self.head_manifest()
         generation = self.journal.state.generation
-        if generation == self._generation:  # another actor was faster
+        if generation == self._generation:  # another actor has done this meanwhile
             return
         self.ended += [f"stage {name}" for name in self.stages]
         self._generation = generation
@@ -304,8 +330,8 @@ class Member:
             self.spawned["channels"] = self._follow_channels(remote)
 
     def start_stage(self, name: str, pace: Pace | None = None) -> None:
-        """Starts a new incarnation of a stage: at a generation's start, after its query ended, or because it needs one
-        with another pace. `None` is the usual pace."""
+        """Starts a new incarnation of a stage: at the start of a generation, after its query ended, or because it needs
+        another pace. `None` is the usual pace."""
         injector = self._injectors.setdefault(name, BarrierInjector(self._word()))
         stage = Stage(self, self.topology.stages[name], self._generation, injector.handle(), pace)
         self.stages[name] = stage
@@ -314,18 +340,21 @@ class Member:
             injector.trigger(begun.checkpoint_id, begun.flags)
 
     def query_ended(self, name: str, end: QueryEnd, error: str) -> int | None:
-        """A running stage has lost its query. In how many ms the next one is to start; `None` if the stage is given up:
-        then every checkpoint is refused with this error, until the next generation."""
+        """Handles the end of a running stage's query. Returns in how many ms the next query starts, or `None` if the
+        stage is given up: then this member refuses every checkpoint with this error, until the next generation."""
         tries = self.tries[name] = self.tries.get(name, 0) + 1
         most = self.config.restarts * (PATIENCE if end is QueryEnd.OVERLOADED else 1)
         if end is QueryEnd.HOPELESS or tries > most:
             self.failures[name] = error
             self.hopeless |= end is QueryEnd.HOPELESS
             self.wake("capture")
+            self.observe(StageGivenUp(name, error, tries))
             return None
-        return min(
+        after_ms = min(
             self.config.backoff_ms << min(tries - 1, 16), max(LONGEST_BACKOFF_MS, self.config.backoff_ms)
         )
+        self.observe(StageFailed(name, error, end is QueryEnd.STOPPED, tries, most, after_ms))
+        return after_ms
 
     def _remote_inputs(self) -> set[str]:
         hosted = self.topology.hosted(self.name)
@@ -335,7 +364,7 @@ class Member:
         return [k for s in self.topology.hosted(self.name) for k in self.topology.stages[s].sinks]
 
     def _follow_channels(self, producers: list[str]) -> Procedure[None]:
-        """The actor that follows the logs of stages that others host and we read."""
+        """The actor that follows the logs of stages on other members that hosted stages read."""
         while True:
             grown, self._grown = sorted(self._grown), set()
             for name in grown or producers:
@@ -347,8 +376,8 @@ class Member:
     # --- messages -------------------------------------------------------------------------------------
 
     def on_announcement(self, sender: str, announcement: Announcement) -> None:
-        """The leader has written something. Its term and journal index decide nothing; the journal does. Of anybody
-        but the leader that the journal names nothing is taken: it is only a reason to look into the store."""
+        """Handles an announcement of the leader. Its term and journal index decide nothing; the journal does. From any
+        other member than the leader that the journal names, it is only a reason to read the store."""
         self.catch_up.on_announcement(sender, announcement)
         if sender != self.journal.state.leader:
             self._hear(announcement.index)
@@ -362,8 +391,8 @@ class Member:
         self._hear(announcement.index)
 
     def _take_entry(self, announcement: Announcement) -> None:
-        """Whatever is announced is in the journal for good, so if it comes right behind what is known here, it is
-        as good as read. Anything else is looked for in the store."""
+        """Applies the announced journal entry if it is the next one: what is announced is durable. Any other entry is
+        read from the store."""
         view = self.journal.view
         if not self.live or announcement.index != view.last + 1:
             return
@@ -376,12 +405,12 @@ class Member:
             self.wake("journal")
 
     def on_heartbeat(self, heartbeat: Heartbeat) -> None:
-        """Somebody is there, and perhaps further in the journal."""
+        """Handles a heartbeat, whose sender may know more of the journal."""
         self.catch_up.on_heartbeat(heartbeat)
         self._hear(heartbeat.index)
 
     def _hear(self, index: int) -> None:
-        """Somebody says that the journal goes up to `index`."""
+        """Reads the journal up to `index` soon: another member says that it goes that far."""
         if index > self.journal.index:
             self._heard = index
             self.wake("journal")
@@ -393,7 +422,7 @@ class Member:
             self.wake("journal")
 
     def on_log_grown(self, grown: LogGrown) -> None:
-        """Another member's stage has gone on."""
+        """Follows the log of a stage on another member, which has grown."""
         if grown.stage not in self.topology.stages:
             return
         if grown.generation == self._generation and grown.index > self.log(grown.stage).view.last:
@@ -401,7 +430,7 @@ class Member:
             self.wake("channels")
 
     def on_replay(self, peer: str, message: ReplayMessage) -> None:
-        """A member that catches up asks what we hold, or one that we have asked answers."""
+        """Handles a question of a member that is catching up, or an answer for this member's own catch-up."""
         if isinstance(message, AskRange | FetchEntries):
             if len(self._asked) < MAX_ASKED:
                 self._asked.append((peer, message))
@@ -419,12 +448,12 @@ class Member:
             yield Wait(self.config.resend_ms * 100)
 
     def _trigger(self, checkpoint_id: int, flags: int) -> None:
-        """Wakes the appenders that cut without waiting for a barrier: roots, or all if unaligned."""
+        """Triggers the appenders that cut without waiting for a barrier: those of roots, or all if unaligned."""
         for name in self.stages:
             if not self.topology.stages[name].inputs or flags & Flags.UNALIGNED:
                 self._injectors[name].trigger(checkpoint_id, flags)
 
-    # --- the member's share of a checkpoint -------------------------------------------------------------
+    # --- this member's part of a checkpoint -------------------------------------------------------------
 
     def _capture(self) -> Procedure[None]:
         """The actor that acks when all stages of this member have been cut."""
@@ -471,7 +500,7 @@ class Member:
         if files is FAILED:
             return None
         if files is None:
-            error = f"the state of stage {name} at batch {at.batch} is gone"
+            error = f"the state of stage {name} at batch {at.batch} is missing"
             self._acknowledge(begun, "stage_failed", error, {})
             return None
         return StageReport(
@@ -495,6 +524,8 @@ class Member:
             watermark=watermark,
             reports=reports,
         )
+        if error is None:
+            self.observe(EpochCaptured(begun.epoch))
 
     def _forget_decided(self) -> None:
         live = {begun.checkpoint_id for begun in self.journal.state.open.values()}
@@ -506,56 +537,59 @@ class Member:
     # --- failed checkpoints -----------------------------------------------------------------------------
 
     def _judge_failures(self) -> None:
-        """Counts the checkpoints in a row that have failed because of this member, since it started. What is others'
-        doing they count themselves: one bad stage ends its own member, and not one leader after the other."""
+        """Counts the checkpoints in a row that have failed because of this member since it started. Other members count
+        their own: a bad stage ends its own member, not one leader after the other."""
         state = self.journal.state
         head = state.committed.get(state.head) if state.head is not None else None
         since = state.generations[state.generation].index
         if head is not None and head.generation == state.generation:
-            since = max(since, head.checkpoint_id)  # a commit forgives
-        for story in state.aborted:
-            if story.checkpoint_id > self._judged:
-                self._judged = story.checkpoint_id
-                if self._is_to_blame(story):
-                    self._own_failures.append(story)
-        self._own_failures = [s for s in self._own_failures if s.checkpoint_id > since]
+            since = max(since, head.checkpoint_id)  # a commit resets the count
+        for aborted in state.aborted:
+            if aborted.checkpoint_id > self._judged:
+                self._judged = aborted.checkpoint_id
+                if self._is_to_blame(aborted):
+                    self._own_failures.append(aborted)
+        self._own_failures = [a for a in self._own_failures if a.checkpoint_id > since]
         tolerated, failed = self.config.tolerated_failures, self._own_failures
         if tolerated is not None and len(failed) > (0 if self.hopeless else tolerated):
             last = f"the last with {failed[-1].reason}: {failed[-1].detail}"
             self.given_up = f"{len(failed)} checkpoints in a row have failed because of this member, {last}"
 
-    def _is_to_blame(self, story: Aborted) -> bool:
-        reason = FailureReason[story.reason.upper()]
+    def _is_to_blame(self, aborted: Aborted) -> bool:
+        reason = FailureReason[aborted.reason.upper()]
         if reason is FailureReason.MEMBER_REFUSED:
-            ack = self.acks.get(story.checkpoint_id)
+            ack = self.acks.get(aborted.checkpoint_id)
             return ack is not None and not ack.ok
         if reason is FailureReason.DEADLINE:
-            return self._was_late(story)
-        return reason.counts  # the store is damaged, which all members would find
+            return self._was_late(aborted)
+        return reason.counts  # the store is damaged, for all members alike
 
-    def _was_late(self, story: Aborted) -> bool:
-        """Whether others have waited for this member: it had not answered by the deadline, neither this process nor
-        another one under its name, and no stage of its own that was still to be cut had to wait for another's
-        barrier."""
-        if self.name not in story.late or story.checkpoint_id in self.acks:
+    def _was_late(self, aborted: Aborted) -> bool:
+        """Whether the others waited for this member: nobody under its name had acked by the deadline, and a stage of
+        its own could have been cut without waiting for another stage's barrier."""
+        if self.name not in aborted.late or aborted.checkpoint_id in self.acks:
             return False
-        if story.generation != self._generation:
+        if aborted.generation != self._generation:
             return False
-        uncut = [n for n in self.topology.hosted(self.name) if story.epoch not in self.log(n).state.barriers]
+        epoch = aborted.epoch
+        uncut = [n for n in self.topology.hosted(self.name) if epoch not in self.log(n).state.barriers]
         inputs = {n: self.topology.stages[n].inputs for n in uncut}
-        ready = [n for n in uncut if all(story.epoch in self.log(i).state.barriers for i in inputs[n])]
+        ready = [n for n in uncut if all(epoch in self.log(i).state.barriers for i in inputs[n])]
         return not uncut or bool(ready)
 
     # --- publishing -----------------------------------------------------------------------------------
 
     def _publish(self, sink: str) -> Procedure[None]:
-        """The actor that brings one sink to where the journal says it should be, in order (rule 8)."""
+        """The actor that brings one sink to the state that the journal requires, in order (rule 8)."""
         done = yield from begin(sink, self.journal)
         while True:
             self.ending.on_published(sink, done)
             for duty in duties(self.journal.state, done):
-                yield from perform(sink, duty)
+                mark = yield from perform(sink, duty)
+                if mark is not None:
+                    kind = TablePublished if isinstance(duty, CommitPermit) else TableRewound
+                    self.observe(kind(sink, mark.epoch, mark.version))
                 done = duty.index
-                break  # the journal may have grown meanwhile, and have abandoned what was next
+                break  # the journal may have grown meanwhile, and have abandoned the next duty
             else:
                 yield Wait(self.config.poll_ms)

@@ -1,12 +1,12 @@
-"""Publishing: what an epoch of a sink consists of, and what a sink has still to do. Rule 8.
+"""Publishing: what an epoch of a sink consists of, and what a sink still has to do (rule 8).
 
-Both are functions of the records, so whoever hosts the stage now can do it, any number of times. A table
-carries one transaction id per sink for ever, whose version is the journal index of what it did last;
-indexes only grow, so nothing is skipped and nothing is done twice. An epoch without rows makes no table
-commit, just its mark: the table at an epoch is the version with the highest transaction up to its index.
+Both are functions of the records, so any process that hosts the stage can publish, any number of times. A table has one
+transaction id per sink, permanently; its version is the journal index of what the sink did last. Indexes only grow, so
+nothing is skipped and nothing is done twice. An epoch without rows makes no table commit, only its mark: the table at
+an epoch is the version with the highest transaction up to its index.
 
-A table may forget its transactions (`delta.setTransactionRetentionDuration`), so the marks are evidence as well:
-what one of them says is published is never published again.
+A table may forget its transactions (`delta.setTransactionRetentionDuration`), so the marks are evidence as well: what
+has a mark is never published again.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def contents(
 
 
 class CommitPermit(msgspec.Struct, frozen=True):
-    """The right to publish one epoch. Only a committed entry in the journal hands it out."""
+    """The right to publish one epoch. Only a COMMITTED entry in the journal gives it."""
 
     epoch: int
     index: int
@@ -83,7 +83,7 @@ class CommitPermit(msgspec.Struct, frozen=True):
 
 
 class RewindOrder(msgspec.Struct, frozen=True):
-    """The duty to bring a sink back to what it was at an epoch; with `force` over what others did since."""
+    """The duty to take a sink back to an epoch; with `force`, even if that undoes what others did since."""
 
     epoch: int
     index: int
@@ -95,10 +95,10 @@ Duty = CommitPermit | RewindOrder
 
 
 def duties(state: JournalState, transaction: int) -> list[Duty]:
-    """What a sink whose table carries `transaction` has still to do, in order.
+    """What a sink whose table has `transaction` still has to do, in order.
 
-    It follows the timeline that the present grew out of: each generation's rewind, then its commits.
-    Commits of abandoned timelines are passed over.
+    It follows the timeline that leads to the head: each generation's rewind, then its commits. Commits of abandoned
+    timelines are skipped.
     """
     line = timeline(state)
     found: list[Duty] = [CommitPermit(c.epoch, c.index, c) for c in line if c.index > transaction]
@@ -114,8 +114,8 @@ def duties(state: JournalState, transaction: int) -> list[Duty]:
 
 
 def oldest_needed(state: JournalState, transaction: int) -> int | None:
-    """The oldest transaction to which a sink may have to go back whose table carries `transaction`: for any kept
-    checkpoint, or for a restore that it has not followed yet. `None` if there is nothing to go back to."""
+    """The oldest transaction to which a sink whose table has `transaction` may have to go back: for any kept checkpoint,
+    or for a restore that it has not performed yet. `None` if there is nothing to go back to."""
     kept = [checkpoint.index for checkpoint in state.committed.values()]
     ordered = [d.transaction for d in duties(state, transaction) if isinstance(d, RewindOrder)]
     return min([*kept, *ordered], default=None)
@@ -129,46 +129,47 @@ def stranded(
     settled: Mapping[str, int],
     dropped: Collection[str],
 ) -> list[str]:
-    """What sinks would leave behind that the graph after a restore no longer has, in words; empty if nothing.
+    """What would be lost with sinks that the graph after a restore no longer has, in words; empty if nothing.
 
-    What waits for a watermark is held under the name of its sink, and so is what is committed and not published
-    yet: nobody else shows it. `dropped` names the stages and sinks that are meant to go; `settled` is the highest
-    journal index that the marks of each sink name.
+    Rows that wait for a watermark are held under the name of their sink, like rows that are committed but not published
+    yet: no other sink shows them. `dropped` names the stages and sinks that the user removes on purpose; `settled` is
+    the highest journal index that the marks of each sink name.
     """
     found: list[str] = []
     stages = before.sinks()
     for sink in sorted(manifest.release.keys() - after.sinks().keys()):
         if sink in dropped or stages.get(sink) in dropped:
             continue
-        advice = f"call it {sink!r} again (name={sink!r}), or let its rows go with `--drop {sink}`"
+        advice = f"name it {sink!r} again (name={sink!r}), or discard its rows with `--drop {sink}`"
         if manifest.held.get(sink):
             found.append(
-                f"sink {sink!r}, which is gone, holds {len(manifest.held[sink])} files with rows of windows that are "
-                f"not closed yet at epoch {target.epoch}: {advice}"
+                f"sink {sink!r}, which the code no longer has, holds {len(manifest.held[sink])} files with rows of "
+                f"windows that are not closed yet at epoch {target.epoch}: {advice}"
             )
         elif settled.get(sink, 0) < target.index:
             found.append(
-                f"sink {sink!r}, which is gone, has not published everything up to epoch {target.epoch} yet: {advice}"
+                f"sink {sink!r}, which the code no longer has, has not published everything up to epoch "
+                f"{target.epoch} yet: {advice}"
             )
     return found
 
 
 def begin(sink: str, journal: Journal) -> Procedure[int]:
-    """The journal index up to which a sink has nothing left to do, by its marks and its table.
+    """The journal index up to which a sink has done everything, according to its marks and its table.
 
-    Raises `StoreError` if the two do not fit together: the table is not the one that the marks tell of, or it
-    has forgotten us and nobody can say whether an epoch without a mark is in it.
+    Raises `StoreError` if the two contradict each other: the table is not the one that the marks describe, or it has
+    forgotten Cutwater's transactions, so that nobody can say whether it has an epoch without a mark.
     """
     known = journal.index
-    # The marks before the table, which is then at least as far.
+    # The marks are read before the table, which is then at least as far.
     newest, mark = yield from newest_mark(sink)
     head = yield from insist(ReadTable(sink))
     if head.transaction > journal.index:
         yield from follow(journal.view)
     if head.transaction > journal.index:
         raise StoreError(
-            f"the journal ends at entry {journal.index}, but the table of sink {sink} has what entry {head.transaction} "
-            "ordered: the newest entries of the journal were lost. Bring them back from a copy of the store"
+            f"the journal ends at entry {journal.index}, but the table of sink {sink} has the result of entry "
+            f"{head.transaction}: the newest entries of the journal were lost. Recover them from a copy of the store"
         )
     if mark is not None:
         yield from _check_own(sink, journal.state, head, mark)
@@ -177,7 +178,7 @@ def begin(sink: str, journal: Journal) -> Procedure[int]:
         raise StoreError(
             f"nobody can say whether epoch {unclear[0].epoch} is in the table of sink {sink}: it has no mark, and the "
             "table has forgotten Cutwater's transactions (delta.setTransactionRetentionDuration) and the commits "
-            f"that held them. Look into the table; then give the sink another name and path and start with "
+            f"that held them. Check the table; then give the sink another name and path and start with "
             f"`--restore latest --drop {sink}`: the new table begins at that checkpoint"
         )
     if newest > (mark.index if mark is not None else 0) and not head.forgetful:
@@ -186,9 +187,9 @@ def begin(sink: str, journal: Journal) -> Procedure[int]:
 
 
 def _check_own(sink: str, state: JournalState, head: TableHead, mark: Published) -> Procedure[None]:
-    """Raises `StoreError` if the table no longer has the sink's newest commit, of which the mark tells. It does not
-    matter if the table is about to go back to before that, to where it was found whole before the restore stood; and
-    a log that was cleaned up says nothing."""
+    """Raises `StoreError` if the table no longer has the sink's newest commit, which the mark describes. That does not
+    matter if a restore takes the table back to before it (the table was checked before the restore), and cannot be
+    checked if the table's log was cleaned up."""
     back = any(isinstance(d, RewindOrder) and d.transaction < mark.index for d in duties(state, mark.index))
     if mark.transaction > 0 and back:
         return
@@ -213,14 +214,14 @@ def _check_own(sink: str, state: JournalState, head: TableHead, mark: Published)
 
 
 def newest_mark(sink: str) -> Procedure[tuple[int, Published | None]]:
-    """The journal index of the last thing that was done in a sink, 0 if nothing was: all up to it is settled. And the
-    newest mark that can be read. (That a mark is there says that its entry is settled, whatever is in it.)"""
+    """The journal index up to which a sink is settled, 0 if it has no marks; and the newest mark that can be read. (The
+    name of a mark says that its entry is settled, even if its content is damaged.)"""
     while True:
         names = [name for name in (yield from insist(List(mark_prefix(sink)))) if mark_of(name)]
         for name in reversed(names):
             data = yield from insist(Read(name))
             if data is None and name == names[-1]:
-                break  # there is a newer one by now, and retention took this one
+                break  # retention has removed it, because there is a newer one by now
             try:
                 return _index(names[-1]), decode_mark(name, data or b"")
             except StoreError:
@@ -236,8 +237,8 @@ def _index(name: str) -> int:
 
 
 def _mark_anew(sink: str, index: int, state: JournalState) -> Procedure[None]:
-    """Replaces a mark that cannot be read by what the table says. Should we die in between, the mark is missing: then
-    the table's transaction tells what is done, and the duty writes it."""
+    """Replaces a damaged mark by what the table says. If the process ends in between, the mark is missing; then the
+    table's transaction says what is done, and the duty writes the mark."""
     epochs = {c.index: c.epoch for c in state.committed.values()}
     epochs |= {g.index: g.epoch for g in state.generations.values() if g.epoch is not None}
     version = yield from insist(FindTableVersion(sink, index))
@@ -248,17 +249,17 @@ def _mark_anew(sink: str, index: int, state: JournalState) -> Procedure[None]:
 
 
 def is_settled(sink: str, index: int) -> Procedure[bool]:
-    """Whether a mark says that a sink has done what the journal ordered at `index`, or gone beyond it."""
+    """Whether a mark says that a sink has done what the journal requires at `index`, or more."""
     names = yield from insist(List(mark_prefix(sink), mark_name(index - 1, sink)))
     return any(mark_of(name) for name in names)
 
 
-def perform(sink: str, duty: Duty) -> Procedure[None]:
-    """Does one duty on a table, once, and leaves its mark.
+def perform(sink: str, duty: Duty) -> Procedure[Published | None]:
+    """Does one duty on a table, once, and returns the mark that it wrote; `None` if another process has done it.
 
-    If the table already carries this transaction (our own from before a crash, or that of a zombie), only
-    the mark is written; if it carries a later one, a successor has gone on and nothing is. The marks are
-    asked *after* the table: who has done it since then has moved the table on from that version.
+    If the table already has this transaction (from before a crash, or from a zombie), only the mark is written; if it
+    has a later one, a successor has continued and nothing is written. The marks are read *after* the table: a process
+    that has done the duty since then has changed the table's version.
     """
     attempt = 0
     files: int | None = None
@@ -266,21 +267,20 @@ def perform(sink: str, duty: Duty) -> Procedure[None]:
     while True:
         head = yield from insist(ReadTable(sink))
         if head.transaction > duty.index:
-            return
+            return None
         if head.transaction == duty.index:
-            # Others may have committed to the table right behind us: the head need not be our version.
+            # Others may have committed to the table after us: the head need not be our version.
             version = yield from insist(FindTableVersion(sink, duty.index))
             found = head.version if version is None else version
-            if files is None:  # it was in the table before we came
+            if files is None:  # it was in the table before
                 files = yield from _count_files(sink, duty)
             mark = Published(duty.epoch, sink, duty.index, found, duty.index, files)
-            yield from put(mark_name(duty.index, sink), seal(mark))
-            return
+            return mark if (yield from put(mark_name(duty.index, sink), seal(mark))) else None
         if (yield from is_settled(sink, duty.index)):
-            return  # it had no rows, or the table has forgotten it
+            return None  # it had no rows, or the table has forgotten it
         effect = yield from _table_commit(sink, duty, head)
         if effect is None:
-            if missing:  # and the table has been asked again since: nobody has settled the epoch
+            if missing:  # and the table was read again since: nobody has settled the epoch
                 raise StoreError(
                     f"the manifest of epoch {duty.epoch} is missing, and sink {sink} has not published it; "
                     "run `cutwater verify`, then restore an older checkpoint"
@@ -288,8 +288,7 @@ def perform(sink: str, duty: Duty) -> Procedure[None]:
             missing = True
         elif isinstance(effect, PublishTable) and not effect.files:
             mark = Published(duty.epoch, sink, duty.index, head.version, head.transaction)
-            yield from put(mark_name(duty.index, sink), seal(mark))
-            return
+            return mark if (yield from put(mark_name(duty.index, sink), seal(mark))) else None
         else:
             files = len(effect.files) if isinstance(effect, PublishTable) else 0
             if (yield from ask(effect)) is FAILED:
@@ -298,14 +297,14 @@ def perform(sink: str, duty: Duty) -> Procedure[None]:
 
 
 def _count_files(sink: str, duty: Duty) -> Procedure[int]:
-    """How many files a duty adds to a table; 0 if nobody knows any more."""
+    """How many files a duty adds to a table; 0 if that is no longer known."""
     manifest = (yield from read_manifest(duty.checkpoint)) if isinstance(duty, CommitPermit) else None
     return len(manifest.release.get(sink, ())) if manifest is not None else 0
 
 
 def _table_commit(sink: str, duty: Duty, head: TableHead) -> Procedure[PublishTable | RewindTable | None]:
-    """The table commit that does the duty, on top of `head`; `None` if the manifest is not there: unless
-    it is lost, somebody has settled the epoch meanwhile, and the table will tell."""
+    """The table commit that does the duty, on top of `head`; `None` if there is no manifest: either it is lost, or
+    another process has settled the epoch meanwhile, which the table shows."""
     if isinstance(duty, CommitPermit):
         manifest = yield from read_manifest(duty.checkpoint)
         if manifest is None:
@@ -322,7 +321,8 @@ def _table_commit(sink: str, duty: Duty, head: TableHead) -> Procedure[PublishTa
 
 
 def read_manifest(checkpoint: Checkpoint) -> Procedure[Manifest | None]:
-    """The manifest of a committed epoch, checked against the hash in the journal; `None` if it is gone."""
+    """The manifest of a committed epoch, checked against the hash in the journal; `None` if there is none. Raises
+    `StoreError` if it is damaged."""
     name = manifest_name(checkpoint.epoch, checkpoint.checkpoint_id)
     data = yield from insist(Read(name))
     if data is None:

@@ -1,8 +1,8 @@
 """Retention: what is kept, and what may be deleted, as functions of the journal and the manifests.
 
-Kept are the newest N committed checkpoints, every savepoint, the head of the timeline (which is a
-restore's target until the next commit), and every epoch that some sink has not settled. EXPIRED is in the
-journal before anything is deleted, and nothing is deleted that a kept manifest names.
+Retention keeps the newest N committed checkpoints, every savepoint, the head of the timeline (after a restore, its
+target until the next commit), and every epoch that some sink has not settled. EXPIRED is in the journal before anything
+is deleted, and nothing is deleted that a kept manifest names.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def is_settled(state: JournalState, index: int, settled: Mapping[str, int]) -> b
 def expire(
     state: JournalState, retained: int, settled: Mapping[str, int], manifests: Mapping[int, Manifest]
 ) -> Expired | None:
-    """The EXPIRED entry that is due, `None` if there is nothing to expire.
+    """The EXPIRED entry that is due; `None` if there is nothing to expire.
 
-    `manifests` holds the manifest of every committed epoch that can be read. One that cannot keeps nothing
-    alive, because it cannot be restored.
+    `manifests` holds every manifest of a committed epoch that can be read. One that cannot be read keeps nothing alive,
+    because its checkpoint cannot be restored.
     """
     kept = kept_epochs(state, retained, settled)
     gone = tuple(sorted(state.committed.keys() - kept))
@@ -65,8 +65,8 @@ def expire(
 
 
 def stage_floors(state: JournalState, head: Manifest) -> dict[str, int]:
-    """Per stage the batch up to which nobody will read its channel again: the lowest position of its
-    readers at the newest checkpoint, from which every live reader has gone on."""
+    """Per stage, the batch up to which nobody will read its channel again: the lowest position of its readers at the
+    newest checkpoint, which every live reader has passed."""
     assert state.topology is not None
     floors: dict[str, int] = {}
     for name in head.stages:  # a stage that was added since has no floor yet, and reads from the cut on
@@ -86,9 +86,9 @@ def named_objects(manifests: Iterable[Manifest]) -> set[str]:
 
 
 def deletable_data(state: JournalState, stage: str, log: StageState, found: Iterable[Stored]) -> list[str]:
-    """The channel files of a stage, of those `found`, that nobody will read again: batches up to the floor
-    (unless pinned), and attempts at a logged batch other than the one that was logged. Attempts at
-    batches that are not logged yet stay: the next incarnation may inherit them."""
+    """Those of the `found` channel files of a stage that nobody will read again: batches up to the floor (unless
+    pinned), and attempts at a logged batch other than the logged one. Attempts at batches that are not logged yet stay:
+    the next incarnation may take them over."""
     floor = state.floors.get(stage, -1)
     pinned = set(state.pinned)
     gone: list[str] = []
@@ -110,10 +110,10 @@ def deletable_states(
     found: Iterable[Stored],
     named: Collection[str] | None = None,
 ) -> list[str]:
-    """The state files of a stage, of those `found`, that no checkpoint and no restart can need: only of
-    batches before the last, at none of which a kept checkpoint or a barrier that may yet commit was cut.
-    An old knowledge of the journal keeps more, never less. Of files of unknown batches only those go that no
-    kept manifest names; `named` is what these name, `None` if that is not known."""
+    """Those of the `found` state files of a stage that no checkpoint and no restart can need: files of batches before
+    the last one, at which neither a kept checkpoint nor a barrier that may still commit was cut. Outdated knowledge of
+    the journal keeps more, never less. Files of unknown batches are deletable if no kept manifest names them; `named` is
+    what these manifests name, `None` if that is not known."""
     kept = [c.cuts for c in state.committed.values() if c.generation == generation]
     needed = {cuts[stage] for cuts in kept if stage in cuts} | {log.last}
     undecided = any(fate(state, epoch) in (Fate.OPEN, Fate.UNKNOWN) for epoch in log.barriers)
@@ -131,7 +131,7 @@ def deletable_states(
 
 
 def is_leftover(state: JournalState, name: str) -> bool:
-    """Whether an object may be deleted because it is of a checkpoint that is over and not kept. What somebody else
-    has put there is none of ours."""
+    """Whether an object may be deleted because it belongs to a checkpoint that is over and not kept. Objects that are
+    not Cutwater's are never deleted."""
     found = checkpoint_of(name)
     return found is not None and fate(state, found.epoch) is Fate.OVER

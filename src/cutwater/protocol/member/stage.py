@@ -1,15 +1,14 @@
-"""A hosted stage: its incarnation, and the appender that is the only writer of its log.
+"""A hosted stage: its incarnation, and the appender, which is the only writer of its log.
 
-Theory of operation. Every start of a stage's query is a new incarnation (rule 7). It first appends OPEN,
-which takes the place that a predecessor, should it still be alive, would need for its next entry. Then it
-makes a Spark folder of its own from the predecessor's, prepared records included. Only then does its query
-run. Afterwards the appender does two things: when Spark has committed a batch it appends BATCH (rule 4;
-first of all a batch that the predecessor committed and did not log), and when a checkpoint asks for it, it
-appends BARRIER behind the last batch in the log. A cut is nothing but that entry: no query is stopped or
-asked.
+Theory of operation. Every start of a stage's query is a new incarnation (rule 7). It first appends OPEN, which takes
+the place that a predecessor, if it is still alive, would need for its next entry. Then it makes its own Spark folder
+from the predecessor's, including prepared records. Only then does its query start. From then on the appender does two
+things. When Spark has committed a batch, it appends BATCH (rule 4; first a batch that the predecessor committed and did
+not log). When a checkpoint asks for it, it appends BARRIER behind the last batch in the log. A cut is just that entry:
+no query is stopped or asked.
 
-The host of the query reports facts (`batch_began`, `query_rested`, `query_ended` ...), in a turn; what follows from
-them is decided here: whether the stage is idle or quiet, and whether it needs another query.
+The host of the query reports facts (`batch_began`, `query_rested`, `query_ended` ...) in a turn. The stage decides what
+follows: whether it is idle or quiet, and whether it needs another query.
 """
 
 from __future__ import annotations
@@ -34,6 +33,7 @@ from cutwater.protocol.base.effects import (
     insist,
 )
 from cutwater.protocol.base.errors import StoreError
+from cutwater.protocol.base.events import BatchLogged, Event, StageCut, StageStarted
 from cutwater.protocol.base.log import AppendPhase, append, compact, follow
 from cutwater.protocol.base.paths import generation_of, stage_prefix
 from cutwater.protocol.base.records import (
@@ -91,9 +91,9 @@ STAGE_PHASES = Table(
 
 
 class QueryEnd(Enum):
-    """How a query ended that did not take everything. `ASKED`: it was told to stop its batches (`stops_batches`).
-    `STOPPED`: without an error, so somebody else has stopped it. `OVERLOADED`: the machine was too busy, which passes.
-    `HOPELESS`: the next one would fail in the same way."""
+    """How a query ended before it took everything. `ASKED`: it was asked to stop (`stops_batches`). `STOPPED`: without an
+    error, so somebody else has stopped it. `OVERLOADED`: the machine was too busy, which is temporary. `HOPELESS`: the
+    next query would fail in the same way."""
 
     ASKED = "asked"
     STOPPED = "stopped"
@@ -103,7 +103,7 @@ class QueryEnd(Enum):
 
 
 class Host(Protocol):
-    """What a stage needs of the member that hosts it."""
+    """What a stage uses of the member that hosts it."""
 
     config: MemberConfig
     now_ms: int
@@ -117,12 +117,13 @@ class Host(Protocol):
     unaligned: set[int]
 
     def nonce(self) -> str: ...
+    def observe(self, event: Event) -> None: ...
     def wake(self, actor: str) -> None: ...
     def log(self, stage: str) -> StageLog: ...
     def start_stage(self, name: str, pace: Pace) -> None: ...
     def query_ended(self, name: str, end: QueryEnd, error: str) -> int | None: ...
     def head_manifest(self) -> Procedure[Manifest | None]: ...
-    def tell_readers(self, stage: str) -> Procedure[None]: ...
+    def notify_readers(self, stage: str) -> Procedure[None]: ...
 
 
 class Stage:
@@ -147,7 +148,7 @@ class Stage:
         self.pace = pace if pace is not None else self._usual_pace
         """How the query of this incarnation is triggered."""
         self.stops_batches = False
-        """Whether the query must not begin another batch: its stage rests, and a native source may have new rows."""
+        """Whether the query must not begin another batch: the stage rests, and a native source may have new rows."""
         self._handle = handle
         self._asked = 0
         self._collected: object = None
@@ -158,7 +159,7 @@ class Stage:
 
     @property
     def quiet(self) -> bool:
-        """Whether the query has nothing to do: no batch under way or due, nothing unread, closed windows emitted."""
+        """Whether the query has nothing to do: no batch in progress or due, nothing unread, closed windows emitted."""
         return self.activity.rest is RestPhase.QUIET
 
     @property
@@ -212,32 +213,32 @@ class Stage:
     # --- facts, which the host reports in a turn ------------------------------------------------------
 
     def batch_began(self, batch: int) -> None:
-        """The query has begun a batch, by the log's count."""
+        """The query has begun a batch, numbered as in the log."""
         self.activity.batch_began(batch, self.member.now_ms)
 
     def batch_committed(self) -> None:
-        """Spark has committed a batch: it is to be logged."""
+        """Spark has committed a batch, which must be logged."""
         self._wake()
 
     def query_waits(self) -> None:
-        """Spark says that the query waits for data, and has no batch under way."""
+        """Spark says that the query waits for data, and has no batch in progress."""
         self.activity.idle = self._is_silent()
 
     def query_rested(self, last: int) -> None:
-        """Since it committed batch `last`, Spark has found nothing to do: no new data, and no reason to run without."""
+        """Since batch `last` was committed, Spark has found nothing to do: no new data, and no reason to run without."""
         self.activity.found_nothing(last)
         self._wake()
 
     def query_took_all(self, last: int) -> None:
-        """The query has ended because it has taken what was available; `last` is the last batch that Spark committed."""
+        """The query has taken everything that was available, and ended; `last` is the last batch that Spark committed."""
         self.activity.has_taken_all(last)
         self.member.wake("capture")  # the leader may wait for the sources of this member
         self.member.wake("lead")
         self._wake()
 
     def query_ended(self, end: QueryEnd, error: str) -> int | None:
-        """The query of this incarnation has ended, and did not take everything. In how many ms the next
-        incarnation starts; `None` if none does for now: the stage is given up, or rests."""
+        """The query of this incarnation has ended before it took everything. Returns in how many ms the next
+        incarnation starts, or `None` if none does for now: the stage is given up, or rests."""
         self._has_query = False
         if self.phase is not StagePhase.RUNNING:
             return None  # it rests, and needs a query only if the drain is aborted
@@ -253,12 +254,12 @@ class Stage:
 
     @property
     def asks_for_rest(self) -> bool:
-        """Whether the host is to call `query_rested` as soon as Spark finds nothing more to do."""
+        """Whether the host should call `query_rested` as soon as Spark finds nothing more to do."""
         return self.phase is StagePhase.RUNNING and self.activity.asks_for_rest
 
     @property
     def may_be_idle(self) -> bool:
-        """Whether the host is to call `query_waits` if the query does."""
+        """Whether the host should call `query_waits` if the query waits."""
         return not self.idle and self._is_silent()
 
     def _is_silent(self) -> bool:
@@ -271,7 +272,7 @@ class Stage:
             self.activity.idle = False
 
     def _settle_rest(self) -> None:
-        """Steps towards rest while a drain is open; back to work when none is."""
+        """Steps towards rest while a drain is open, and back to normal work when none is."""
         needs_query = self.stops_batches or not self._has_query or (self.took_all and self.has_unread())
         if not self.draining:
             self.activity.drain_over()
@@ -287,12 +288,12 @@ class Stage:
                 self._start_again(0, Pace.TAKE_ALL)
 
     def _may_take_all(self) -> bool:
-        """Whether the stage waits for a native source that may never fall silent: then it takes what is available."""
+        """Whether the stage waits for a native source that may never become silent; it can take what is available."""
         settles = self.phase is StagePhase.RUNNING and self.activity.rest is RestPhase.SETTLING
         return settles and self._is_native and self.pace is not Pace.TAKE_ALL
 
     def _is_too_slow(self) -> bool:
-        """Whether the query may not look at its channels for longer than a drain waits."""
+        """Whether the query's trigger interval is longer than a drain waits."""
         is_slow = self.member.triggers_ms.get(self.name, 0) > self.member.config.rest_within_ms
         waits = bool(self.spec.inputs) and not self.quiet and not self.activity.is_busy(self.log.state.last)
         return is_slow and waits and self.pace is Pace.OWN
@@ -318,11 +319,11 @@ class Stage:
         yield from follow(self.log.view)
         before = self.member.incarnations.get(self.name)
         if before is not None and before != (self.generation, self.log.state.incarnation):
-            self._step("fenced")  # not by our own last incarnation: another process has taken over
+            self._step("fenced")  # the open incarnation is not our last one: another process has taken over
             return False
         report, reset = yield from self._starting_report()
         if self.member.journal.state.generation != self.generation:
-            return False  # what was read is the next generation's start, not ours
+            return False  # what was read belongs to the next generation
         while True:
             sealed = self.log.view.seal(self._open_entry(report), self.member.nonce())
             if (yield from append(self.log.view, sealed)) is AppendPhase.MINE:
@@ -336,13 +337,13 @@ class Stage:
             if self._is_fenced():
                 return False
             raise StoreError(
-                f"stage {self.name} has a Spark folder of incarnation {max(folders)}, of which its log knows nothing: "
-                "the newest entries of the log were lost. Bring them back from a copy, or restore the newest checkpoint"
+                f"stage {self.name} has a Spark folder of incarnation {max(folders)}, which its log does not have: "
+                "the newest entries of the log were lost. Recover them from a copy, or restore the newest checkpoint"
             )
         source = max((i for i in folders if i < self.incarnation), default=None)
         if source is None and self.log.state.last != (report.batch if report is not None else -1):
             raise StoreError(
-                f"the Spark folders of stage {self.name} are gone, and its log has batches up to "
+                f"the Spark folders of stage {self.name} are missing, and its log has batches up to "
                 f"{self.log.state.last} that the newest checkpoint does not have: starting without them "
                 "would lose rows. Restore the newest checkpoint"
             )
@@ -362,14 +363,15 @@ class Stage:
         if self._is_fenced():
             return False
         self._step("opened")
+        self.member.observe(StageStarted(self.name, self.generation, self.incarnation))
         self.activity.started(self.member.now_ms)
         yield from insist(StartQuery(self.name, self.generation, self.incarnation, self.log.state.consumed))
         return True
 
     def _starting_report(self) -> Procedure[tuple[StageReport | None, bool]]:
-        """What a generation starts from: this stage's share of the newest checkpoint, if there is one; and whether
-        without its state. A stage that is new to the pipeline, or that the restore resets, starts at the cut: behind
-        what its inputs have made, and behind what it has read of its own sources, which its tables show."""
+        """What a generation starts from: this stage's part of the newest checkpoint, if there is one; and whether the
+        stage starts without its state. A stage that is new to the pipeline, or that the restore resets, starts at the
+        cut: after what its inputs had produced, and after what it had read of its own sources, which its tables show."""
         manifest = yield from self.member.head_manifest()
         if manifest is None:
             return None, False
@@ -393,10 +395,9 @@ class Stage:
         return Open(place, report.batch, report.consumed, report.offsets, report.watermark)
 
     def _append(self, body: StageBody) -> Procedure[bool]:
-        """Appends as this incarnation; `False` if it is not in the log, because another one is open.
+        """Appends an entry as this incarnation; `False` if another incarnation is open, so that it is not in the log.
 
-        Whether it is still the open one is asked first: others in this process read the same log, and what
-        they have read moves the place at which we would write.
+        This is checked first: other actors of this process read the same log, which moves the place of the next entry.
         """
         if self._is_fenced():
             return False
@@ -405,7 +406,7 @@ class Stage:
             yield from follow(self.log.view)
         if self._is_fenced():
             return False
-        yield from self.member.tell_readers(self.name)
+        yield from self.member.notify_readers(self.name)
         return phase is AppendPhase.MINE
 
     def _is_fenced(self) -> bool:
@@ -428,6 +429,7 @@ class Stage:
                 return
             self.member.tries.pop(self.name, None)
             self.activity.batch_logged(self.member.now_ms)
+            self.member.observe(BatchLogged(self.name, prepared.batch, prepared.rows))
 
     def _batch_entry(self, prepared: Prepared) -> Batch:
         return Batch(
@@ -446,7 +448,7 @@ class Stage:
     # --- cuts ---------------------------------------------------------------------------------------
 
     def _cut(self) -> Procedure[None]:
-        """Cuts for every open epoch that it can be cut for, oldest first and none before an older one."""
+        """Cuts the stage for every open epoch for which that is possible, oldest first and none before an older one."""
         self._listen()
         for epoch in sorted(self.member.journal.state.open):
             begun = self.member.journal.state.open.get(epoch)
@@ -457,8 +459,10 @@ class Stage:
             unaligned = self._try(begun)
             if unaligned is None:
                 return
-            if not (yield from self._append(self._barrier_entry(begun, unaligned))):
+            barrier = self._barrier_entry(begun, unaligned)
+            if not (yield from self._append(barrier)):
                 return
+            self.member.observe(StageCut(self.name, epoch, barrier.batch, unaligned))
             self._settle_drain()
             self.member.wake("capture")
 
@@ -468,10 +472,10 @@ class Stage:
             self._asked = max(self._asked, barrier.checkpoint_id)
 
     def _try(self, begun: Begun) -> bool | None:
-        """Whether the stage cuts now, and then whether it cuts unaligned; `None` if it has to wait.
+        """Whether the stage, which can be cut now, is cut unaligned; `None` if it has to wait.
 
-        The alignment is derived from the logs each time. A barrier may be gone from a log again: its
-        producer has compacted it away, knowing that the epoch is over, and we do not know that yet.
+        Alignment is derived from the logs each time. A barrier may have disappeared from a log: its producer knows that
+        the epoch is over, and has compacted the log; this process may not know that yet.
         """
         if not self.spec.inputs and self._asked < begun.checkpoint_id:
             return None
@@ -495,7 +499,7 @@ class Stage:
     def _rows_between(self, name: str, after: int, upto: int) -> bool:
         try:
             return bool(self.channel(name).unread(after, upto))
-        except BatchUnknown:  # we are a zombie: what it cannot know may well have rows
+        except BatchUnknown:  # this process is a zombie: a batch that it does not know may have rows
             return True
 
     # --- what the query may read ----------------------------------------------------------------------
@@ -509,7 +513,7 @@ class Stage:
         return Channel(self.producer(name), carried_batches(self.member.manifest, self.name, name))
 
     def readable(self, name: str) -> int:
-        """The batch of an input up to which the query may read now: the hold rule."""
+        """The batch of an input up to which the query may read now (the hold rule)."""
         return channel.readable(self.member.journal.state, self.log.state, self.producer(name))
 
     def has_unread(self) -> bool:
@@ -535,8 +539,8 @@ class Stage:
         )
 
     def _watermark(self, drains: bool) -> Watermark:
-        """Spark's watermark at the last batch; a stage that has nothing to do holds nobody back. Only its time
-        is taken from the log: what the stage was when that was written, idle perhaps, it need not be now."""
+        """Spark's watermark at the last batch; a stage that has nothing to do holds nobody back. Only the time comes
+        from the log: whether the stage is idle may have changed since."""
         if self.name in self.member.timeless:
             return NONE
         reached_ms = self.log.state.watermark.ms
@@ -545,8 +549,8 @@ class Stage:
         return UNKNOWN if reached_ms is None else known(reached_ms)
 
     def _settle_drain(self) -> None:
-        """A stage that was cut for a drain rests while the drain is open, goes on if it is aborted, and stops only
-        after its commit."""
+        """A stage that was cut for a drain rests while the drain is open, continues if it is aborted, and stops when it
+        is committed."""
         state = self.member.journal.state
         drains = [e for e, begun in state.open.items() if begun.flags & DRAIN]
         self.draining = bool(drains)
@@ -561,7 +565,7 @@ class Stage:
         if self.phase is StagePhase.RUNNING and self._restart_ms is None and not self._is_given_up:
             self._settle_rest()
 
-    # --- what nobody needs any more -------------------------------------------------------------------
+    # --- retention --------------------------------------------------------------------------------------
 
     def _collect(self) -> Procedure[None]:
         """Deletes what retention no longer keeps of this stage, and compacts its log."""
@@ -591,13 +595,13 @@ class Stage:
             yield from insist(Delete(tuple(gone)))
 
     def _named(self) -> Procedure[set[str] | None]:
-        """What the manifests of all kept checkpoints name; `None` if that cannot be known."""
+        """What the manifests of all kept checkpoints name; `None` if one of them cannot be read."""
         kept = dict(self.member.journal.state.committed)
         names: set[str] = set()
         for checkpoint in kept.values():
             try:
                 manifest = yield from read_manifest(checkpoint)
-            except StoreError:  # damaged: it may still be mended
+            except StoreError:  # damaged: it may still be repaired
                 return None
             if manifest is None:
                 return None
@@ -605,8 +609,8 @@ class Stage:
         return names if kept.keys() == self.member.journal.state.committed.keys() else None
 
     def _compact(self) -> Procedure[None]:
-        """Compacts the log when it has grown by so many entries, or by as many as it keeps batches: then
-        writing the snapshot costs no more, in all, than writing the entries did."""
+        """Compacts the log when it has grown by `compact_after` entries, or by half as many as it has batches: then
+        writing snapshots costs no more, in total, than writing the entries did."""
         grown = len(self.log.view.entries)
         if grown <= max(self.member.config.compact_after, len(self.log.state.batches) // 2):
             return

@@ -1,8 +1,8 @@
 """What a stage's log means: its state, derived by applying its entries in order.
 
-A log belongs to one stage and one generation. The newest OPEN says which incarnation may write; what
-another one writes after it is void. A channel is a view of this log: its batches, in order, and the
-barriers between them.
+A log belongs to one stage and one generation. The newest OPEN says which incarnation may write; what another
+incarnation writes after it is void. A channel is a view of this log: its batches, in order, and the barriers between
+them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cutwater.protocol.base.records import STAGE, BarrierAt, Batch, Open, StageB
 
 
 def is_void(state: StageState, body: StageBody, index: int) -> bool:
-    """Whether an entry at `index` means nothing, given the state before it."""
+    """Whether an entry at `index` has no effect, given the state before it."""
     if isinstance(body, Open):
         return body.incarnation != index
     if body.incarnation != state.incarnation:
@@ -61,8 +61,8 @@ def _stand_at(state: StageState, body: Open | Batch) -> None:
 
 
 def trimmed(state: StageState, floor: int, epochs: Container[int]) -> StageState:
-    """The state without what lies at or below `floor` (the last batch stays), and of the barriers only
-    those of `epochs`, which are not over: what a SNAPSHOT holds."""
+    """What a SNAPSHOT holds: the state without the batches up to `floor` (the last batch stays), and with the barriers
+    of `epochs` only, which are not over."""
     return StageState(
         incarnation=state.incarnation,
         last=state.last,
@@ -76,7 +76,7 @@ def trimmed(state: StageState, floor: int, epochs: Container[int]) -> StageState
 
 
 class StageLog:
-    """One process's knowledge of the log of one stage in one generation."""
+    """The log of one stage in one generation, as one process knows it."""
 
     def __init__(self, stage: str, generation: int) -> None:
         self.stage = stage

@@ -1,7 +1,7 @@
-"""Which staged output of a sink is over: nobody will publish it.
+"""Which staged output of a sink nobody will publish any more.
 
-An attempt is over if it is of a batch up to the newest cut, or of an earlier generation, and no kept checkpoint
-names a file of it, neither to publish nor to hold back. A process that knows an old journal calls fewer over.
+An attempt is over if it belongs to a batch up to the newest cut, or to an earlier generation, and no kept checkpoint
+names a file of it, neither to publish nor to hold back. With outdated knowledge of the journal, fewer attempts are over.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from cutwater.protocol.base.records import JournalState, Manifest
 
 
 class Needed:
-    """The attempts of one stage for one sink that may still be needed: all but those that are known to be
-    over. `manifests` are those of every kept checkpoint."""
+    """The attempts of one stage for one sink that may still be needed: all except those that are known to be over.
+    `manifests` are the manifests of all kept checkpoints."""
 
     def __init__(self, state: JournalState, stage: str, sink: str, manifests: Iterable[Manifest]) -> None:
         self._generation = state.generation

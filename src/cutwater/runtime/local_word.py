@@ -1,4 +1,4 @@
-"""Where the words of barrier injectors live: in the memory of the process that hosts the stages."""
+"""The word of a barrier injector, in the memory of the process that hosts the stages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cutwater.protocol.member.injector import Counters, Request
 
 
 class LocalWord:
-    """A word for the threads of one process."""
+    """A word that the threads of one process share (`protocol/member/injector.py`)."""
 
     def __init__(self) -> None:
         self.cell = [0]

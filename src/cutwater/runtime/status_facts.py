@@ -1,0 +1,71 @@
+"""What the status of a member shows of events: the latest checkpoints, errors of stages, trouble with storage."""
+
+from __future__ import annotations
+
+import time
+from typing import assert_never
+
+import msgspec
+
+from cutwater.protocol.base import events as ev
+
+
+class LastCommit(msgspec.Struct, frozen=True):
+    """The newest checkpoint that this process saw begin and commit: when, in wall-clock time, and how long it took."""
+
+    at: float
+    duration_s: float
+
+
+class StatusFacts:
+    """Observes what the status shows. Other threads only read it."""
+
+    def __init__(self) -> None:
+        self.last_commit: LastCommit | None = None
+        self.stage_errors: dict[str, str] = {}
+        """Why each stage last lost its query."""
+        self.trouble = ""
+        """What last failed in storage or a table; it is tried again."""
+        self._begun_s: dict[int, float] = {}
+
+    def open_since(self, epoch: int) -> float | None:
+        """When a checkpoint in progress was begun, in wall-clock time."""
+        begun_s = self._begun_s.get(epoch)
+        return None if begun_s is None else _wall_clock(begun_s)
+
+    def __call__(self, at_s: float, event: ev.Event) -> None:
+        match event:
+            case ev.EpochBegun():
+                self._begun_s[event.epoch] = at_s
+            case ev.EpochCommitted():
+                begun_s = self._begun_s.pop(event.epoch, None)
+                if begun_s is not None:
+                    self.last_commit = LastCommit(_wall_clock(at_s), round(at_s - begun_s, 3))
+            case ev.EpochAborted():
+                self._begun_s.pop(event.epoch, None)
+            case ev.StageFailed() | ev.StageGivenUp():
+                self.stage_errors[event.stage] = event.error
+            case ev.OperationFailed():
+                self.trouble = f"{event.operation}: {event.error}"
+            case ev.CaughtUp() | ev.CatchingUp() | ev.LeaderChanged() | ev.LeadershipLost():
+                pass
+            case (
+                ev.PipelineRestored()
+                | ev.StageStarted()
+                | ev.BatchLogged()
+                | ev.StageCut()
+                | ev.EpochCaptured()
+            ):
+                pass
+            case ev.TablePublished() | ev.TableRewound() | ev.SinkNotRewound():
+                pass
+            case ev.ManifestWritten() | ev.ManifestUnreadable() | ev.RequestsRefused():
+                pass
+            case ev.ObjectRejected() | ev.SecondProcess():
+                pass
+            case _:
+                assert_never(event)
+
+
+def _wall_clock(at_s: float) -> float:
+    return time.time() - (time.monotonic() - at_s)
