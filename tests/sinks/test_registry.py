@@ -155,3 +155,9 @@ def test_a_sink_that_the_store_does_not_know_cannot_be_asked(tmp_path: Path) -> 
     store.put("sinks/out/description.json", b"no")
     with pytest.raises(StoreError, match="Remove it: the next run of the pipeline writes it again"):
         open_sink(store, "out")
+
+
+def test_a_sink_opened_by_name_has_that_name(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "store"), create=True)
+    parquet(str(tmp_path / "rows")).bind(store, "out", ROWS)
+    assert open_sink(store, "out").name == "out"
