@@ -87,7 +87,7 @@ def test_an_epoch_whose_mark_is_gone_has_no_tables(folder: Path) -> None:
     store = open_store(str(folder))
     gone = paths.mark_name(read_journal(store).state.committed[2].index, "out")
     store.delete([gone])
-    assert "has gone past epoch 2" in call("tables", "--store", folder, "--epoch", 2).stderr
+    assert "is past epoch 2" in call("tables", "--store", folder, "--epoch", 2).stderr
 
 
 def test_tables_shows_the_newest_epoch_that_every_sink_has(tmp_path: Path) -> None:
