@@ -202,5 +202,7 @@ def test_a_table_whose_files_do_not_hold_exactly_its_rows_is_refused(tmp_path: P
     DeltaTable(str(tmp_path)).alter.add_feature(
         TableFeatures.DeletionVectors, allow_protocol_versions_increase=True
     )
-    with pytest.raises(cw.UserError, match="uses deletionVectors, which cannot be read here; read version 1"):
+    with pytest.raises(
+        cw.UserError, match="uses deletionVectors, which Cutwater cannot read; read version 1"
+    ):
         refuse_unreadable(DeltaTable(str(tmp_path)), "t")
