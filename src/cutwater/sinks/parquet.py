@@ -22,8 +22,9 @@ from pyspark.sql.types import StructType
 from cutwater.protocol.base.effects import TableHead, TableHistory
 from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.protocol.base.records import decode, seal
-from cutwater.sinks.contract import FOLDER, Sink, history_gone, last_part, nothing_yet, refuse_foreign
+from cutwater.sinks.contract import FOLDER, history_gone, nothing_yet, refuse_foreign
 from cutwater.sinks.schemas import misfit, plain
+from cutwater.sinks.table import TableSink
 from cutwater.spark.files import Files
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_place
@@ -69,29 +70,20 @@ def parquet_files(path: str, version: int | None = None) -> list[str]:
     return [str(store.path(name) or f"{store.url}/{name}") for name in _files_at(store, wanted)]
 
 
-class ParquetSink(Sink):
+class ParquetSink(TableSink):
     kind = "parquet"
-    path: str
 
     def __init__(
         self, path: str, partition_by: Sequence[str] | str | None, final_by: str | None, name: str | None
     ) -> None:
-        super().__init__(name or last_part(path), partition_by, final_by)
-        self.path = path
+        super().__init__(path, partition_by, final_by, name)
         self._head = TableHead(-1, 0)
         self._fits = False
-        self._published: set[str] = set()
-        self._looked_up_to = -1
 
     def bind(self, store: Store, sink_name: str, schema_json: str, register: bool = True) -> None:
         super().bind(store, sink_name, schema_json, register)
         if self.head().version >= 0:
             self._check_fit()
-
-    def _place(self, create: bool) -> tuple[Store, str]:
-        own = self._own_id()
-        self._app = f"cutwater/{self.name}/{own}"
-        return open_place(self.path, create=create), f"{FOLDER}{own}/"
 
     def writer(self, rows: DataFrame) -> DataFrameWriter:
         # Spark leaves partition columns out of the files, but readers of single files need them.

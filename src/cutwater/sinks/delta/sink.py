@@ -23,11 +23,8 @@ from pyspark.sql import DataFrame, SparkSession
 from cutwater.protocol.base.effects import TableHead, TableHistory
 from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.sinks.contract import (
-    FOLDER,
-    Sink,
     SinkFailed,
     history_gone,
-    last_part,
     nothing_yet,
     partition_values,
     refuse_foreign,
@@ -36,8 +33,8 @@ from cutwater.sinks.contract import (
 from cutwater.sinks.delta import log, reading
 from cutwater.sinks.footers import Footer, statistics
 from cutwater.sinks.schemas import misfit, plain, unfit_for_delta, unfit_to_partition
+from cutwater.sinks.table import TableSink
 from cutwater.store.contract import Store
-from cutwater.store.opening import open_place
 
 CHECKPOINT_EVERY = 100
 HISTORY_MS = 30 * 24 * 3_600_000
@@ -78,15 +75,13 @@ def delta(
     return DeltaSink(path, partition_by, final_by, name)
 
 
-class DeltaSink(Sink):
+class DeltaSink(TableSink):
     kind = "delta"
-    path: str
 
     def __init__(
         self, path: str, partition_by: Sequence[str] | str | None, final_by: str | None, name: str | None
     ) -> None:
-        super().__init__(name or last_part(path), partition_by, final_by)
-        self.path = path
+        super().__init__(path, partition_by, final_by, name)
         self._version = -1
         self._transaction = 0
         self._forgetful = False
@@ -95,8 +90,6 @@ class DeltaSink(Sink):
         self._problem: str | None = None
         self._is_ours = False
         self._lock = RLock()
-        self._published: set[str] = set()
-        self._looked_up_to = -1
 
     def bind(self, store: Store, sink_name: str, schema_json: str, register: bool = True) -> None:
         if not self.path.startswith("file:") and _MISREAD.search(self.path):
@@ -117,11 +110,6 @@ class DeltaSink(Sink):
                 return DeltaTable(url).version()
             except TableNotFoundError:
                 return -1
-
-    def _place(self, create: bool) -> tuple[Store, str]:
-        own = self._own_id()
-        self._app = f"cutwater/{self.name}/{own}"
-        return open_place(self.path, create=create), f"{FOLDER}{own}/"
 
     # --- the table's state ----------------------------------------------------------------------------
 
