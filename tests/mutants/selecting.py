@@ -41,10 +41,20 @@ COMMANDS = (
     "tests/store/test_old_store.py",
     "tests/inspection/test_wholeness.py",
 )
-HOSTING = ("tests/spark/test_host.py",)
+HOSTING = (
+    "tests/spark/test_host.py",
+    "tests/spark/test_host_draining.py",
+    "tests/spark/test_host_idleness.py",
+    "tests/spark/test_host_runtime.py",
+    "tests/spark/test_errors.py",
+    "tests/spark/test_session_settings.py",
+)
 QUERIES = (
     "tests/spark/test_micro_batch.py",
     "tests/spark/test_channel_source.py",
+    "tests/spark/test_channels.py",
+    "tests/spark/test_feed.py",
+    "tests/spark/test_plan.py",
     "tests/spark/checkpoint/test_leaves.py",
 )
 RUNS = "tests/api/test_running.py", "tests/sinks/test_foreach_epoch.py"
