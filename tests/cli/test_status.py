@@ -29,7 +29,7 @@ PRINT_PROCESS_ID = (
 
 def test_status_of_a_stopped_pipeline_shows_the_journal(folder: Path) -> None:
     text = call("status", "--store", folder).stdout
-    assert "no pipeline has run" in text
+    assert "no member has reported a status" in text
     assert "before-deploy (epoch 2)" in text
     assert "epoch 3 everywhere" in text
     assert document("status", "--store", folder)["running"] is False
@@ -111,7 +111,9 @@ def test_status_with_peers_needs_a_store_on_which_a_pipeline_has_run(
     tmp_path: Path, history: Written
 ) -> None:
     store = history.write(tmp_path)
-    with pytest.raises(UserError, match=r"no pipeline has run on .* yet, so there are no members to ask"):
+    with pytest.raises(
+        UserError, match=r"no member has reported a status on .* yet, so there is nobody to ask"
+    ):
         _ask_members(store, ClusterConfig(), True)
     assert _journal_lines({**_journal(store, history.state)}, 1_767_225_600_000)[-2].startswith(
         "watermark    "

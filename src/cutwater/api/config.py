@@ -183,7 +183,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
             if isinstance(value, str):
                 raise UserError(f"{name} is a list of names: write {name}=[{value!r}]")
         if self.restore is None and (self.drop or self.reset):
-            raise UserError("drop and reset only work together with a restore; give restore= too")
+            raise UserError("drop and reset only work together with a restore; give restore= (--restore) too")
         alignment_timeout = None if self.unaligned else self.alignment_timeout
         if alignment_timeout is not None and seconds(alignment_timeout) >= seconds(self.timeout):
             raise UserError(

@@ -78,7 +78,10 @@ def _set_name(client: Client, name: str, epoch: int | None) -> int | None:
 @client_command(timeout="1m")
 def cancel(client: Client) -> None:
     """Cancel the checkpoint in progress."""
-    client.ask(Request(RequestKind.CANCEL, new_id()), "cancel the checkpoint in progress")
+    member = client.running_member()
+    if member is None:
+        raise UserError(f"there is nothing to cancel: no pipeline is running on {client.store.url}")
+    client.ask(Request(RequestKind.CANCEL, new_id()), "cancel the checkpoint in progress", member)
     show(client.as_json, {"cancelled": True}, "cancelled; its batches belong to the next checkpoint")
 
 

@@ -70,7 +70,7 @@ def status(
         else:
             text += [_gone(seen), ""]
     if not members:
-        text += [f"no pipeline has run on {where.url} yet", ""]
+        text += [f"no member has reported a status on {where.url} yet", ""]
     text += [Text(line) for line in _journal_lines(document["journal"], state.watermark)]
     show(as_json, document, *text)
 
@@ -80,7 +80,7 @@ def _ask_members(store: Store, cluster: ClusterConfig, as_json: bool) -> tuple[J
 
     last = read_status(store)
     if not last:
-        raise UserError(f"no pipeline has run on {store.url} yet, so there are no members to ask")
+        raise UserError(f"no member has reported a status on {store.url} yet, so there is nobody to ask")
     with (
         waiting("asking the members", as_json) as update,
         Observer(cluster, last[0].pipeline, update) as observer,
