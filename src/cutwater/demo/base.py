@@ -64,7 +64,9 @@ class Demo(ABC):
                 time.sleep(0.02)
         logs = [path.read_text(errors="replace").splitlines()[-15:] for path in self.folder.glob("*.log")]
         tails = "\n\n".join("\n".join(lines) for lines in logs)
-        raise UserError(f"the demo stopped at '{what}'. The end of the pipeline's logs:\n{tails}")
+        ended = any(child.poll() is not None for child in self.children.values())
+        why = "the pipeline ended" if ended else f"it took longer than {DEADLINE_S:.0f} s"
+        raise UserError(f"the demo stopped at '{what}': {why}. The end of the pipeline's logs:\n{tails}")
 
     def ask(self, request: Request) -> int | None:
         reply = ask_through(open_store(self.store), request, DEADLINE_S)
