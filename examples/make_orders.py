@@ -13,8 +13,8 @@ MINUTE_US = 60_000_000
 
 
 def make(folder: Path, rows: int, files: int) -> None:
-    """Orders and payments of ten minutes, in order of time; one order in ten is never paid, one in twenty is
-    a correction, and every payment comes twice."""
+    """Write ten minutes of orders and payments, ordered by time. One order in ten is never paid, one in twenty is a
+    correction, and every payment occurs twice."""
     (folder / "orders").mkdir(parents=True, exist_ok=True)
     (folder / "payments").mkdir(parents=True, exist_ok=True)
     for number in range(files):

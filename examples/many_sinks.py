@@ -1,5 +1,5 @@
-"""One source, several targets that are published behind one decision: a partitioned Delta table, plain Parquet
-files, and a function that is given each epoch's alarms.
+"""One source, several targets published by one decision: a partitioned Delta table, plain Parquet files, and a function
+that gets each epoch's alarms.
 
     cutwater run examples/many_sinks.py --store ./state --every 5s
 """
@@ -15,8 +15,8 @@ pipeline = cw.Pipeline("many-sinks")
 
 
 def write_alarms(rows: DataFrame, epoch: int) -> None:
-    """Gets the rows of one epoch after it is committed, at least once and always the same: so a file that is
-    named after the epoch ends up right however often it is written."""
+    """Called with the rows of an epoch after its commit, at least once and always with the same rows. A file that is
+    named after the epoch is therefore correct, however often it is written."""
     folder = Path("out/alarms")
     folder.mkdir(parents=True, exist_ok=True)
     lines = sorted(f"{row.id} {row.amount}" for row in rows.collect())

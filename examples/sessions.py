@@ -16,7 +16,7 @@ pipeline = cw.Pipeline("sessions")
 
 
 class Totals(StatefulProcessor):
-    """Emits, for every order of a customer, how many there were and what they came to."""
+    """Emits, for every order of a customer, the number of orders so far and their total."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._total = handle.getValueState("total", "orders long, spent double")

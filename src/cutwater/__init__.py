@@ -48,7 +48,7 @@ __all__ = [
     "tables",
 ]
 
-_PLACES = {
+_MODULES = {
     "ClusterConfig": "cutwater.cluster.config",
     "Pipeline": "cutwater.api.pipeline",
     "RunConfig": "cutwater.api.config",
@@ -67,9 +67,9 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> Any:
-    """What needs Spark is imported when it is asked for: the simulator and most commands do without."""
-    if name in _PLACES:
+    """Import lazily what needs Spark: the simulator and most commands do not need it."""
+    if name in _MODULES:
         from importlib import import_module
 
-        return getattr(import_module(_PLACES[name]), name)
+        return getattr(import_module(_MODULES[name]), name)
     raise AttributeError(f"module 'cutwater' has no attribute '{name}'")

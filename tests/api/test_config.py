@@ -1,4 +1,4 @@
-"""The options of a run: one place for defaults and documentation, and what is refused."""
+"""The options of a run: defaults, documentation, flags, and values that are refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support import configuration
 
 PAGE = Path(__file__).parents[2] / "docs/configuration.md"
 NOT_FLAGS = {"cluster"}
-"""What only Python can give as one thing; its parts have flags of their own."""
+"""Options that have no single flag; their fields have flags of their own."""
 
 
 def flags() -> dict[str, Any]:
@@ -41,18 +41,18 @@ def test_the_page_in_the_repository_is_current(tmp_path: Path, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize("kind", [RunConfig, ClusterConfig])
-def test_every_option_says_in_sentences_what_it_is(kind: type[msgspec.Struct]) -> None:
+def test_every_option_is_described_in_sentences(kind: type[msgspec.Struct]) -> None:
     for option in options_of(kind).values():
         assert re.match(r"[A-Z].*[.]$", option.description), option
         assert len(option.summary) < 80, option
 
 
 def test_keyword_arguments_are_the_options() -> None:
-    """`RunOptions` exists for type checkers alone, which cannot derive it."""
+    """`RunOptions` exists only for type checkers, which cannot derive it."""
     assert get_type_hints(RunOptions) == get_type_hints(RunConfig)
 
 
-def test_every_option_is_a_flag_with_its_default_and_its_help() -> None:
+def test_every_option_has_a_flag_with_its_default_and_help_text() -> None:
     found = flags()
     for name, option in options_of(RunConfig).items():
         if name in NOT_FLAGS:
@@ -112,13 +112,13 @@ def test_the_store_has_no_default_in_python() -> None:
         ({"min_pause": "short"}, "min_pause 'short'"),
         ({"restarts": -1}, "restarts is -1; give 0 or more"),
         ({"tolerated_failures": -1}, "tolerated_failures is -1; give 0 or more"),
-        ({"drop": ["a"]}, "give restore= too"),
-        ({"reset": ["a"]}, "give restore= too"),
+        ({"drop": ["a"]}, r"give restore= \(--restore\) too"),
+        ({"reset": ["a"]}, r"give restore= \(--restore\) too"),
         ({"restore": "latest", "drop": "a"}, r"drop is a list of names: write drop=\['a'\]"),
-        ({"alignment_timeout": "10m"}, "give less than timeout"),
+        ({"alignment_timeout": "10m"}, "give an alignment_timeout of less than timeout"),
     ],
 )
-def test_what_cannot_work_is_refused_before_anything_starts(options: dict[str, Any], says: str) -> None:
+def test_invalid_options_are_refused_before_anything_starts(options: dict[str, Any], says: str) -> None:
     with pytest.raises(UserError, match=says):
         RunConfig(**options)
     with pytest.raises(UserError, match=says):
@@ -126,7 +126,7 @@ def test_what_cannot_work_is_refused_before_anything_starts(options: dict[str, A
     assert not Path("nowhere").exists()
 
 
-def test_keyword_arguments_win_over_a_config_and_an_unknown_one_is_refused() -> None:
+def test_keyword_arguments_override_a_config_and_unknown_ones_are_refused() -> None:
     pipeline = cw.Pipeline("p")
     with pytest.raises(UserError, match="every 'wrong'"):
         pipeline.start("s", RunConfig(every="5s"), every="wrong")
@@ -134,14 +134,14 @@ def test_keyword_arguments_win_over_a_config_and_an_unknown_one_is_refused() -> 
         pipeline.start("s", evry="5s")  # type: ignore[call-arg]
 
 
-def test_a_start_after_a_changed_graph_keeps_the_options_and_restores_nothing() -> None:
+def test_a_restart_in_a_changed_graph_keeps_the_options_and_restores_nothing() -> None:
     before = RunConfig(every="5s", restore="latest", drop=("a",), reset=("b",), member="m", retained=9)
     after = before.for_changed_graph()
     assert (after.restore, after.drop, after.reset, after.takeover) == (None, (), (), True)
     assert (after.every, after.member, after.retained) == ("5s", "m", 9)
 
 
-def test_what_the_protocol_is_told() -> None:
+def test_options_are_passed_to_the_protocol() -> None:
     config = RunConfig(
         every="2s", timeout="1m", alignment_timeout="500ms", retained=7, leader_timeout="600ms",
         min_pause="250ms", max_concurrent=2, full_every=5,

@@ -1,4 +1,4 @@
-"""Every example runs, and gives what a batch job over the same input gives."""
+"""Every example runs, and gives the same result as a batch job over the same input."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ ROWS, FILES = 2_000, 8
 
 
 def rows_by(query: str) -> list[tuple[Any, ...]]:
-    """What a batch query gives."""
     return duckdb.execute(query).fetchall()
 
 
 def run(name: str, here: Path) -> None:
-    """As a user runs it, in the folder that has the input."""
+    """Run an example as a user does, in the folder that has the input."""
     make = [sys.executable, str(EXAMPLES / "make_orders.py"), str(here / "in"), str(ROWS), str(FILES)]
     subprocess.run(make, check=True)
     command = [
@@ -57,7 +56,7 @@ def test_orders(here: Path) -> None:
         SELECT sum(o.amount) FROM 'in/orders/*.parquet' o WHERE o.amount > 0 AND o.id % 10 != 3
         GROUP BY date_trunc('minute', o.ts) ORDER BY min(o.ts) LIMIT 8
         """
-    )  # ten minutes of orders, and the watermark stands a minute before the end
+    )  # ten minutes of orders, and the watermark is a minute behind the end
     assert revenue == sorted(minutes)
 
 

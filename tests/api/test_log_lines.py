@@ -1,4 +1,4 @@
-"""What happens is logged by the logger `cutwater`, and shown as the user has configured logging."""
+"""Progress is logged by the logger `cutwater`, and shown as the user has configured logging."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cutwater.api.log_lines import LOG, lines_printed, lines_to, log_of
 
 @contextmanager
 def configured(*handlers: logging.Handler, level: int = logging.WARNING) -> Iterator[None]:
-    """The root logger with these handlers, and without those of pytest, which come after fixtures."""
+    """The root logger with these handlers, without those of pytest, which are added after fixtures."""
     root = logging.getLogger()
     before, level_before = root.handlers[:], root.level
     root.handlers[:] = handlers
@@ -25,7 +25,7 @@ def configured(*handlers: logging.Handler, level: int = logging.WARNING) -> Iter
         root.setLevel(level_before)
 
 
-class Kept(logging.Handler):
+class RecordingHandler(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self.records: list[logging.LogRecord] = []
@@ -34,8 +34,8 @@ class Kept(logging.Handler):
         self.records.append(record)
 
 
-def test_records_say_of_which_pipeline_and_member_they_are() -> None:
-    kept = Kept()
+def test_records_name_their_pipeline_and_member() -> None:
+    kept = RecordingHandler()
     with configured(kept, level=logging.INFO):
         log_of("shop", "till").info("it is 100 % done")
     (record,) = kept.records
@@ -51,18 +51,18 @@ def test_lines_are_printed_where_logging_is_not_configured(capsys: pytest.Captur
     assert [line.split(" ", 1)[1] for line in capsys.readouterr().out.splitlines()] == ["begun"]
 
 
-def test_logging_that_is_configured_decides_where_lines_go(capsys: pytest.CaptureFixture[str]) -> None:
-    kept = Kept()
+def test_configured_logging_decides_where_lines_go(capsys: pytest.CaptureFixture[str]) -> None:
+    kept = RecordingHandler()
     with configured(kept), lines_printed():
-        log_of("shop", "main").info("below the level that was asked for")
+        log_of("shop", "main").info("below the configured level")
         log_of("shop", "main").warning("above it")
     assert capsys.readouterr().out == ""
     assert [record.getMessage() for record in kept.records] == ["above it"]
 
 
 @pytest.mark.parametrize("level", [logging.WARNING, logging.INFO])
-def test_a_view_gets_every_line_and_other_handlers_what_they_would_have_got(level: int) -> None:
-    kept, told = Kept(), list[str]()
+def test_lines_to_gets_every_line_and_other_handlers_get_the_same_as_without_it(level: int) -> None:
+    kept, told = RecordingHandler(), list[str]()
     before = LOG.level, LOG.propagate, LOG.handlers[:]
     with configured(kept, level=level), lines_to(told.append):
         log_of("shop", "main").info("begun")

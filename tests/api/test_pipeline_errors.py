@@ -1,4 +1,4 @@
-"""What cannot be a pipeline is refused, with the way out."""
+"""Invalid pipelines are refused with advice."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def returns(value: Any = None) -> Stage:
     return stage
 
 
-def test_stages_come_in_order_of_who_reads_whom() -> None:
+def test_stages_are_ordered_by_their_inputs() -> None:
     pipeline = cw.Pipeline("p")
 
     @pipeline.stage(sinks=[cw.delta("out")])
@@ -53,7 +53,7 @@ def test_an_unknown_stage_is_named() -> None:
     @pipeline.stage(sinks=[cw.delta("out")])
     def last(frist: Any) -> Any: ...
 
-    with pytest.raises(UserError, match="'last' reads 'frist', and there is no such stage"):
+    with pytest.raises(UserError, match="'last' reads 'frist', but there is no such stage"):
         ordered(pipeline)
 
 
@@ -77,10 +77,10 @@ def test_a_cycle_is_shown() -> None:
         ordered(pipeline)
 
 
-def test_a_stage_that_goes_nowhere_is_refused() -> None:
+def test_a_stage_without_a_reader_or_sink_is_refused() -> None:
     pipeline = cw.Pipeline("p")
     pipeline.stage(name="lonely")(returns())
-    with pytest.raises(UserError, match="'lonely' is read by no other stage and has no sink"):
+    with pytest.raises(UserError, match="'lonely' has no sink, and no other stage reads it"):
         ordered(pipeline)
 
 
@@ -90,7 +90,7 @@ def test_an_empty_pipeline_is_refused() -> None:
 
 
 @pytest.mark.parametrize("mode", ["update", "complete"])
-def test_update_and_complete_do_not_go_into_channels_or_tables(mode: str) -> None:
+def test_update_and_complete_modes_are_refused_for_channels_and_tables(mode: str) -> None:
     pipeline = cw.Pipeline("p")
     pipeline.stage(name="one", output_mode=mode)(returns())
 
@@ -106,7 +106,7 @@ def test_update_and_complete_do_not_go_into_channels_or_tables(mode: str) -> Non
     )(returns())
 
 
-def test_two_sinks_need_two_names_and_two_places() -> None:
+def test_two_sinks_need_different_names_and_paths() -> None:
     pipeline = cw.Pipeline("p")
     pipeline.stage(name="one", sinks=[cw.delta("a/out")])(returns())
     pipeline.stage(name="two", sinks=[cw.delta("b/out")])(returns())
@@ -119,7 +119,7 @@ def test_two_sinks_need_two_names_and_two_places() -> None:
         ordered(same)
 
 
-def test_two_sinks_need_two_places_however_these_are_spelled(tmp_path: Path, spark: SparkSession) -> None:
+def test_two_sinks_need_different_paths_however_they_are_spelled(tmp_path: Path, spark: SparkSession) -> None:
     pipeline = cw.Pipeline("p")
     for name, path in (("one", "out"), ("two", "in/../out")):
         sink = cw.delta(str(tmp_path / path), name=name)
@@ -136,7 +136,7 @@ def test_two_sinks_need_two_places_however_these_are_spelled(tmp_path: Path, spa
         ({"name": "a b"}, "cannot name a stage"),
         ({"name": "spark"}, "cannot be named 'spark'"),
         ({"output_mode": "replace"}, "give one of append, update, complete"),
-        ({"trigger": "soon"}, "is not a duration"),
+        ({"trigger": "soon"}, "trigger 'soon'"),
         ({"max_rows": 0}, "max_rows is 0; give 1 or more, or None for no limit"),
         ({"sinks": ["out"]}, "is not a sink"),
     ],
@@ -146,7 +146,7 @@ def test_bad_options_are_refused(options: dict[str, Any], says: str) -> None:
         cw.Pipeline("p").stage(**options)(returns())  # type: ignore[no-untyped-call]
 
 
-def test_a_parameter_list_that_names_no_stages_is_refused() -> None:
+def test_a_stage_with_variable_parameters_is_refused() -> None:
     pipeline = cw.Pipeline("p")
 
     with pytest.raises(UserError, match=r"takes \*inputs"):
@@ -155,7 +155,7 @@ def test_a_parameter_list_that_names_no_stages_is_refused() -> None:
         def any_of(*inputs: Any) -> Any: ...
 
 
-def test_names_of_pipelines_and_savepoints() -> None:
+def test_an_invalid_pipeline_name_and_a_savepoint_before_the_start_are_refused() -> None:
     with pytest.raises(UserError, match="cannot name a pipeline"):
         cw.Pipeline("a/b")
     with pytest.raises(UserError, match="start\\(\\) it first"):
@@ -165,7 +165,7 @@ def test_names_of_pipelines_and_savepoints() -> None:
 @pytest.mark.parametrize(
     ("text", "value"), [("5s", 5), ("100ms", 0.1), ("2 minutes", 120), ("1.5h", 5400), (3, 3)]
 )
-def test_durations(text: str | float, value: float) -> None:
+def test_durations_are_parsed(text: str | float, value: float) -> None:
     assert seconds(text) == pytest.approx(value)
 
 
@@ -173,7 +173,7 @@ def test_durations(text: str | float, value: float) -> None:
     ("span", "text"),
     [(0.034, "0.03 s"), (4.26, "4.3 s"), (42, "42 s"), (250, "4 min 10 s"), (11_100, "3 h 5 min")],
 )
-def test_readable_durations(span: float, text: str) -> None:
+def test_durations_are_formatted(span: float, text: str) -> None:
     assert readable(span) == text
 
 
@@ -185,7 +185,7 @@ def test_spark_connect_is_refused() -> None:
         copy_session("spark")
 
 
-# --- what only the plan tells -------------------------------------------------------------------------
+# --- errors that only the plan shows ------------------------------------------------------------------
 
 
 def refused(spark: SparkSession, tmp_path: Path, pipeline: cw.Pipeline) -> str:
@@ -200,7 +200,7 @@ def folder(tmp_path: Path) -> str:
     return str(tmp_path / "in")
 
 
-def test_plans_that_cannot_be_part_of_a_pipeline(spark: SparkSession, tmp_path: Path, folder: str) -> None:
+def test_invalid_plans_are_refused(spark: SparkSession, tmp_path: Path, folder: str) -> None:
     def source(spark: SparkSession) -> DataFrame:
         return spark.readStream.schema(NUMBERS).parquet(folder)
 
@@ -211,7 +211,7 @@ def test_plans_that_cannot_be_part_of_a_pipeline(spark: SparkSession, tmp_path: 
         assert says in refused(spark, tmp_path, pipeline)
 
     out = {"sinks": [cw.delta(str(tmp_path / "out"))]}
-    check("must return a streaming DataFrame, and returned nothing", (out, returns()))
+    check("must return a streaming DataFrame, but returned nothing", (out, returns()))
     check("returned a int", (out, returns(3)))
     check("returned a batch DataFrame", (out, returns(spark.range(3))))
 
@@ -223,7 +223,7 @@ def test_plans_that_cannot_be_part_of_a_pipeline(spark: SparkSession, tmp_path: 
     def unused(spark: SparkSession, source: DataFrame) -> DataFrame:
         return spark.readStream.format("rate").load()
 
-    check("takes source as a parameter and does not use it", ({}, source), (out, unused))
+    check("has the parameter source but does not use it", ({}, source), (out, unused))
 
     def other(spark: SparkSession) -> DataFrame:
         return spark.readStream.schema(NUMBERS).parquet(folder).where("id > 1")

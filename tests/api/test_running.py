@@ -1,4 +1,4 @@
-"""A real pipeline while it runs: what happens to its queries, how it comes to rest, and what its tables show then."""
+"""A real pipeline while it runs: its queries, draining it, and what its tables show then."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WINDOWS = 9
 
 
 @pytest.mark.parametrize("has_event_time", [True, False])
-def test_a_source_without_a_row_holds_back_no_final_table_of_another_branch(
+def test_a_source_without_rows_does_not_hold_back_final_tables_of_another_branch(
     tmp_path: Path, spark: SparkSession, has_event_time: bool
 ) -> None:
     deliver(tmp_path / "in", "0", numbers(range(1_000)))
@@ -45,7 +45,7 @@ def test_a_source_without_a_row_holds_back_no_final_table_of_another_branch(
     assert [row[0] for row in rows_of(tmp_path / "windows", "count")] == [100] * WINDOWS
 
 
-def test_neither_a_drain_nor_once_waits_for_the_trigger_of_a_stage_that_reads_a_channel(
+def test_drain_and_once_do_not_wait_for_the_trigger_of_a_stage_that_reads_a_channel(
     tmp_path: Path, spark: SparkSession
 ) -> None:
     deliver(tmp_path / "in", "0", numbers(range(5)))
@@ -70,16 +70,16 @@ def test_neither_a_drain_nor_once_waits_for_the_trigger_of_a_stage_that_reads_a_
 
     before = batches()
     pipeline.start(str(tmp_path / "state"), every="1h", spark=spark)
-    await_that("the batch with which it begins", lambda: batches() > before)
+    await_that("its first batch", lambda: batches() > before)
     deliver(tmp_path / "in", "1", numbers(range(5, 8)))
     pipeline.drain(timeout="90s")
     assert [row[0] for row in rows_of(tmp_path / "out", "id")] == list(range(8))
 
 
-def test_a_drain_that_takes_longer_than_a_checkpoint_may_is_tried_until_once_can_end(
+def test_once_retries_a_drain_that_takes_longer_than_the_checkpoint_timeout(
     tmp_path: Path, spark: SparkSession, told: list[str]
 ) -> None:
-    """The sources have given all long before what is behind them has worked through it."""
+    """The sources are finished long before the stages behind them."""
     deliver(tmp_path / "in", "0", numbers(range(8)))
     pipeline = cw.Pipeline("once")
 
@@ -142,7 +142,7 @@ def test_several_checkpoints_may_be_in_progress_and_every_second_one_is_full(
     assert rows_of(tmp_path / "out") == [(i,) for i in range(6)]
 
 
-def test_a_query_that_somebody_else_stops_is_missed_reported_and_started_again(
+def test_a_query_that_somebody_else_stops_is_reported_and_restarted(
     tmp_path: Path, spark: SparkSession, told: list[str]
 ) -> None:
     pipeline = cw.Pipeline("stopped")
@@ -171,10 +171,10 @@ def test_a_query_that_somebody_else_stops_is_missed_reported_and_started_again(
     assert sum("has lost its query and is started again in 1 s (1 of 5)" in line for line in told) == 2, told
 
 
-def test_a_query_that_somebody_stops_between_two_batches_has_not_taken_all(
+def test_a_query_that_somebody_stops_between_two_batches_is_not_taken_for_finished(
     tmp_path: Path, spark: SparkSession, told: list[str]
 ) -> None:
-    """Nothing is under way then, and no error tells of it; most of the input is still unread."""
+    """No batch is in progress then, and there is no error; most of the input is still unread."""
     for part in range(12):
         deliver(tmp_path / "in", f"{part:02}", numbers([part]))
     pipeline = cw.Pipeline("between")
@@ -186,7 +186,7 @@ def test_a_query_that_somebody_stops_between_two_batches_has_not_taken_all(
 
     @pipeline.stage(sinks=[cw.delta(str(tmp_path / "ticks"))])
     def ticks(spark: SparkSession) -> DataFrame:
-        return spark.readStream.format("rate").load()  # which knows no available now: one batch is all
+        return spark.readStream.format("rate").load()  # does not support AvailableNow: it runs a single batch
 
     def is_between() -> bool:
         found = [tmp_path.glob(f"state/stages/copied/1/spark/*/{kind}/*") for kind in ("offsets", "commits")]
@@ -209,7 +209,7 @@ def test_a_query_that_somebody_stops_between_two_batches_has_not_taken_all(
 def test_a_drain_waits_until_the_last_batch_that_spark_has_committed_is_in_the_log(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The query has ended with all that was there, and nobody has yet seen its last batch."""
+    """The query has ended with all its input, and its last batch has not been seen yet."""
     is_seen, real = Event(), folders.committed
     monkeypatch.setattr(folders, "committed", lambda *batch: real(*batch) if is_seen.is_set() else None)
     deliver(tmp_path / "in", "0", numbers(range(5)))
@@ -221,9 +221,9 @@ def test_a_drain_waits_until_the_last_batch_that_spark_has_committed_is_in_the_l
 
     pipeline.start(str(tmp_path / "state"), every="1h", once=True, spark=spark)
     try:
-        await_that("a drain is under way", lambda: pipeline.status().state == "draining")
+        await_that("a drain is in progress", lambda: pipeline.status().state == "draining")
         assert list((tmp_path / "state").glob("stages/kept/1/spark/*/commits/0"))
-        assert not pipeline.awaitTermination(3), "it has come to rest without its last batch"
+        assert not pipeline.awaitTermination(3), "it was drained without its last batch"
         is_seen.set()
         assert pipeline.awaitTermination(90)
     finally:
@@ -231,7 +231,7 @@ def test_a_drain_waits_until_the_last_batch_that_spark_has_committed_is_in_the_l
     assert rows_of(tmp_path / "out") == [(i,) for i in range(5)]
 
 
-def test_once_shows_all_that_one_batch_closes_when_a_stage_without_state_has_a_watermark_too(
+def test_once_publishes_every_closed_window_if_a_stateless_stage_has_a_watermark_too(
     tmp_path: Path, spark: SparkSession
 ) -> None:
     deliver(tmp_path / "in", "0", numbers(range(1_000)))
@@ -266,7 +266,7 @@ class Copying:
         return self.pipeline.start(str(self.base / "state"), every="1h", spark=self.spark)
 
 
-def test_leaving_the_block_drains(tmp_path: Path, spark: SparkSession) -> None:
+def test_leaving_the_with_block_drains(tmp_path: Path, spark: SparkSession) -> None:
     with Copying(tmp_path, spark).start() as run:
         assert run.is_running
         assert isinstance(run.status(), cw.Status)
@@ -277,9 +277,7 @@ def test_leaving_the_block_drains(tmp_path: Path, spark: SparkSession) -> None:
         run.status()
 
 
-def test_an_error_in_the_block_stops_at_once_and_is_what_is_raised(
-    tmp_path: Path, spark: SparkSession
-) -> None:
+def test_an_error_in_the_with_block_stops_at_once_and_is_raised(tmp_path: Path, spark: SparkSession) -> None:
     copying = Copying(tmp_path, spark)
     with pytest.raises(ZeroDivisionError), copying.start() as run:
         raise ZeroDivisionError
@@ -290,7 +288,7 @@ def test_an_error_in_the_block_stops_at_once_and_is_what_is_raised(
     assert rows_of(tmp_path / "out") == [(i,) for i in range(5)]
 
 
-def test_a_pipeline_that_fails_raises_that_when_its_block_is_left_and_when_it_is_waited_for(
+def test_leaving_the_with_block_and_waiting_raise_the_error_of_the_pipeline(
     tmp_path: Path, spark: SparkSession
 ) -> None:
     copying = Copying(tmp_path, spark)
@@ -310,7 +308,7 @@ def test_a_pipeline_that_fails_raises_that_when_its_block_is_left_and_when_it_is
     assert not run.is_running
 
 
-def test_a_pipeline_that_could_not_start_can_be_started_again(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_pipeline_that_failed_to_start_can_be_started_again(tmp_path: Path, spark: SparkSession) -> None:
     copying = Copying(tmp_path, spark)
     (tmp_path / "in").mkdir()
     with pytest.raises(cw.UserError, match="holds no pipeline yet"):

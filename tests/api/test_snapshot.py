@@ -24,7 +24,7 @@ DELTA_COLUMNS = ["id", "size", "day", "amount"]
 Rows = list[tuple[Any, ...]]
 
 
-class Kept:
+class Shop:
     """A pipeline with a partitioned Delta table, a partitioned Parquet sink, a function, and a table that gets no rows,
     in a folder whose name has a space."""
 
@@ -50,7 +50,7 @@ class Kept:
             return sized.where("id < 0")
 
     def run(self, **options: Any) -> int:
-        """Processes all that is there; the epoch in which that ends."""
+        """Process all input. Returns the last epoch."""
         self.pipeline.run(self.store, every="1h", once=True, retained=20, spark=self.spark, **options)
         head = read_journal(open_store(self.store)).state.head
         assert head is not None
@@ -61,8 +61,8 @@ class Kept:
 
 
 @pytest.fixture
-def kept(tmp_path: Path, spark: SparkSession) -> Kept:
-    return Kept(tmp_path, spark)
+def shop(tmp_path: Path, spark: SparkSession) -> Shop:
+    return Shop(tmp_path, spark)
 
 
 def expected(count: int) -> Rows:
@@ -82,66 +82,66 @@ def by_spark(frame: DataFrame) -> Rows:
     return sorted(tuple(row) for row in frame.collect())
 
 
-def shows(kept: Kept, epoch: int, count: int) -> None:
+def shows(shop: Shop, epoch: int, count: int) -> None:
     """Both tables at an epoch, by Arrow and by Spark."""
-    snapshot = cw.snapshot(kept.store, epoch)
+    snapshot = cw.snapshot(shop.store, epoch)
     assert snapshot.epoch == epoch
     assert set(snapshot) == {"by_size", "all", "none"}
     for table in ("by_size", "all"):
         assert by_arrow(snapshot, table) == expected(count)
-        assert by_spark(snapshot.read(kept.spark, table)) == expected(count)
-        assert by_spark(cw.read(kept.spark, kept.store, table, epoch)) == expected(count)
+        assert by_spark(snapshot.read(shop.spark, table)) == expected(count)
+        assert by_spark(cw.read(shop.spark, shop.store, table, epoch)) == expected(count)
 
 
-def test_tables_are_read_at_an_epoch_when_later_ones_exist_and_after_a_restore(kept: Kept) -> None:
-    kept.deliver("0", range(10))
-    first = kept.run()
-    shows(kept, first, 10)
-    kept.deliver("1", range(10, 25))
-    second = kept.run()
-    shows(kept, first, 10)
-    shows(kept, second, 25)
-    newest = cw.read(kept.spark, kept.store, "by_size")
+def test_tables_can_be_read_at_an_epoch_when_later_ones_exist_and_after_a_restore(shop: Shop) -> None:
+    shop.deliver("0", range(10))
+    first = shop.run()
+    shows(shop, first, 10)
+    shop.deliver("1", range(10, 25))
+    second = shop.run()
+    shows(shop, first, 10)
+    shows(shop, second, 25)
+    newest = cw.read(shop.spark, shop.store, "by_size")
     assert by_spark(newest) == expected(25)
     assert by_spark(newest.where("size = 'small'")) == [r for r in expected(25) if r[1] == "small"]
     assert newest.where("size IS NULL").count() == len([r for r in expected(25) if r[1] is None])
     assert dict(newest.dtypes)["day"] == "date"
 
-    kept.deliver("2", range(25, 30))
-    third = kept.run(restore=first)
-    shows(kept, first, 10)
-    shows(kept, third, 30)
-    assert cw.snapshot(kept.store).epoch == third
+    shop.deliver("2", range(25, 30))
+    third = shop.run(restore=first)
+    shows(shop, first, 10)
+    shows(shop, third, 30)
+    assert cw.snapshot(shop.store).epoch == third
 
 
-def test_what_cannot_be_read_is_refused_in_words(kept: Kept) -> None:
+def test_tables_that_cannot_be_read_are_refused_with_the_reason(shop: Shop) -> None:
     count = 10
-    kept.deliver("0", range(count))
-    epoch = kept.run()
+    shop.deliver("0", range(count))
+    epoch = shop.run()
     with pytest.raises(
         cw.UserError, match=r"no table 'nope' at epoch \d+; its tables are: all, by_size, none"
     ):
-        cw.read(kept.spark, kept.store, "nope")
+        cw.read(shop.spark, shop.store, "nope")
     with pytest.raises(cw.UserError, match="has no table 'mail'"):
-        cw.snapshot(kept.store)["mail"]
+        cw.snapshot(shop.store)["mail"]
     with pytest.raises(cw.UserError, match="999"):
-        cw.snapshot(kept.store, 999)
+        cw.snapshot(shop.store, 999)
     with pytest.raises(cw.UserError, match=r"table 'none' .* does not exist yet"):
-        cw.read(kept.spark, kept.store, "none")
+        cw.read(shop.spark, shop.store, "none")
     connect = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})
     with pytest.raises(cw.UserError, match="Connect"):
-        cw.read(connect(), kept.store, "all")
+        cw.read(connect(), shop.store, "all")
 
-    snapshot = cw.snapshot(kept.store, epoch)
-    table = kept.base / "out/by_size"
+    snapshot = cw.snapshot(shop.store, epoch)
+    table = shop.base / "out/by_size"
     DeltaTable(str(table)).delete()
     assert DeltaTable(str(table)).to_pyarrow_dataset().count_rows() == 0
     assert by_arrow(snapshot, "by_size") == expected(count), "later versions do not matter"
-    assert by_spark(snapshot.read(kept.spark, "by_size")) == expected(count)
+    assert by_spark(snapshot.read(shop.spark, "by_size")) == expected(count)
     data = next((table / "_cutwater").rglob("*.parquet"))
     kept_bytes = data.read_bytes()
     data.unlink()
-    for read in (lambda: snapshot["by_size"], lambda: snapshot.read(kept.spark, "by_size")):
+    for read in (lambda: snapshot["by_size"], lambda: snapshot.read(shop.spark, "by_size")):
         with pytest.raises(cw.UserError, match=r"version \d+ of table 'by_size' .* can no longer be read"):
             read()
     data.write_bytes(kept_bytes)
@@ -151,33 +151,33 @@ def test_what_cannot_be_read_is_refused_in_words(kept: Kept) -> None:
         snapshot["by_size"]
     moved.rename(logs[0])
 
-    store = open_store(kept.store)
+    store = open_store(shop.store)
     state = read_journal(store).state
     assert state.head is not None
     store.delete([mark_name(checkpoint.index, "all") for checkpoint in state.committed.values()])
     with pytest.raises(cw.UserError, match="sink 'all' has not published epoch"):
-        cw.read(kept.spark, kept.store, "by_size", epoch)
+        cw.read(shop.spark, shop.store, "by_size", epoch)
     with pytest.raises(cw.UserError, match=r"no epoch of .* is published in every table yet"):
-        cw.snapshot(kept.store)
+        cw.snapshot(shop.store)
 
 
-def test_a_table_without_rows_at_an_epoch_has_its_columns_and_no_rows(kept: Kept) -> None:
-    (kept.base / "in").mkdir(parents=True)
-    before = kept.run()
-    assert cw.snapshot(kept.store).versions == {"by_size": -1, "all": -1, "none": -1}
-    kept.deliver("0", range(10))
-    kept.run()
-    snapshot = cw.snapshot(kept.store, before)
+def test_a_table_that_is_empty_at_an_epoch_has_its_columns(shop: Shop) -> None:
+    (shop.base / "in").mkdir(parents=True)
+    before = shop.run()
+    assert cw.snapshot(shop.store).versions == {"by_size": -1, "all": -1, "none": -1}
+    shop.deliver("0", range(10))
+    shop.run()
+    snapshot = cw.snapshot(shop.store, before)
     for table in ("by_size", "all"):
         assert by_arrow(snapshot, table) == []
-        assert by_spark(snapshot.read(kept.spark, table)) == []
-        now = cw.snapshot(kept.store)
+        assert by_spark(snapshot.read(shop.spark, table)) == []
+        now = cw.snapshot(shop.store)
         assert snapshot[table].schema.equals(now[table].schema)
-        assert snapshot.read(kept.spark, table).schema == now.read(kept.spark, table).schema
+        assert snapshot.read(shop.spark, table).schema == now.read(shop.spark, table).schema
 
 
-def test_files_of_one_folder_may_have_different_values(spark: SparkSession, tmp_path: Path) -> None:
-    """As writers lay them down that spread files over folders with random names."""
+def test_files_of_one_folder_may_have_different_partition_values(spark: SparkSession, tmp_path: Path) -> None:
+    """Some writers spread files over folders with random names."""
     deliver(tmp_path, "0", numbers(range(3)))
     deliver(tmp_path, "1", numbers(range(3, 5)))
     schema = {
@@ -196,11 +196,13 @@ def test_files_of_one_folder_may_have_different_values(spark: SparkSession, tmp_
         Files(spark).partitioned_frame([*paths, f"{paths[0]}.gone"], schema, pa.table({"half": [1, 2, 3]}))
 
 
-def test_a_table_whose_files_are_not_its_rows_is_refused(tmp_path: Path) -> None:
+def test_a_table_whose_files_do_not_hold_exactly_its_rows_is_refused(tmp_path: Path) -> None:
     write_deltalake(str(tmp_path), pa.table({"id": [1]}))
     refuse_unreadable(DeltaTable(str(tmp_path)), "t")
     DeltaTable(str(tmp_path)).alter.add_feature(
         TableFeatures.DeletionVectors, allow_protocol_versions_increase=True
     )
-    with pytest.raises(cw.UserError, match="uses deletionVectors, which cannot be read here; read version 1"):
+    with pytest.raises(
+        cw.UserError, match="uses deletionVectors, which Cutwater cannot read; read version 1"
+    ):
         refuse_unreadable(DeltaTable(str(tmp_path)), "t")

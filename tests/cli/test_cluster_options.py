@@ -1,4 +1,4 @@
-"""Where commands take the secret from: a file or the environment, never their own words."""
+"""Commands take the secret from a file or the environment, never from the command line."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ def secret_of(given: str) -> str:
 
 
 @pytest.mark.parametrize("peer", [["--peer", *PEER], []])
-def test_a_secret_in_the_command_line_is_refused_with_what_to_do_instead(
-    tmp_path: Path, peer: list[str]
-) -> None:
+def test_a_secret_on_the_command_line_is_refused_with_advice(tmp_path: Path, peer: list[str]) -> None:
     history = Written()
     history.checkpoint()
     history.write(tmp_path)
@@ -60,7 +58,7 @@ def test_a_secret_comes_from_a_file_or_from_the_environment(
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604])
-def test_a_file_that_others_can_read_is_warned_of(
+def test_a_secret_file_that_others_can_read_causes_a_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: int
 ) -> None:
     file = tmp_path / "secret"
@@ -72,9 +70,9 @@ def test_a_file_that_others_can_read_is_warned_of(
     assert SECRET not in said.err + said.out
 
 
-def test_a_file_that_holds_no_good_secret_is_refused(tmp_path: Path) -> None:
+def test_a_file_without_a_valid_secret_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "secret"
-    for content, problem in ((b"\n", "is empty"), (b"\xff\xfe", "not a text"), (b"short", "at least 16")):
+    for content, problem in ((b"\n", "is empty"), (b"\xff\xfe", "not text"), (b"short", "at least 16")):
         file.write_bytes(content)
         with pytest.raises(UserError, match=problem):
             secret_of(f"@{file}")
@@ -86,6 +84,6 @@ def test_without_peers_there_is_no_cluster() -> None:
     assert cluster_config(None, None, "", None, None, None, multicast=False) is None
 
 
-def test_no_member_is_named_as_commands_are() -> None:
+def test_a_member_cannot_have_a_name_that_commands_use() -> None:
     with pytest.raises(UserError, match="cannot name a member"):
         open_links(None, "orders", "command_1", "1", lambda line: None)

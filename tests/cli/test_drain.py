@@ -1,4 +1,4 @@
-"""`cutwater drain` judges by the journal and the marks, over all members of the graph in force."""
+"""`cutwater drain` decides by the journal and the marks, over all members of the current graph."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def drain(store: Store, *options: str) -> Result:
 
 
 def ends_when_done(made: Runtime) -> None:
-    """What `Pipeline.stay` does."""
+    """Stop a runtime when it is done, as `Pipeline.stay` does."""
 
     def end() -> None:
         made.done.wait()
@@ -77,14 +77,14 @@ def test_a_drain_ends_when_every_member_has_ended(empty: Store, topology: r.Topo
     assert empty.list(REQUEST_PREFIX) == empty.list(REPLY_PREFIX) == []
     again = drain(empty)
     assert again.exit_code == 0
-    assert f"drained before: epoch {head}" in again.stdout
+    assert f"already drained: epoch {head}" in again.stdout
 
 
-# --- with what members left in the store ----------------------------------------------------------------
+# --- with statuses in the store instead of members ------------------------------------------------------
 
 
 def shop(folder: Path, *, flags: int = Flags.DRAIN, unmarked: tuple[str, ...] = ()) -> Store:
-    """A pipeline of two members whose last epoch is that of a drain, not published in some sinks."""
+    """A pipeline of two members whose last epoch is a drain, not published in the sinks `unmarked`."""
     play = Written(SHOP)
     play.checkpoint()
     play.checkpoint(flags)
@@ -96,7 +96,7 @@ def shop(folder: Path, *, flags: int = Flags.DRAIN, unmarked: tuple[str, ...] = 
 
 @contextmanager
 def two_running(store: Store, then: Callable[[], None], ok: bool = True) -> Iterator[None]:
-    """Both members run until one is asked to drain; it answers, both fall silent, and `then` is done."""
+    """Both members run until one is asked to drain; both stop reporting, `then` is called, and one answers."""
     with ExitStack() as stack:
         overs = [stack.enter_context(beating(store, member=name)) for name in ("billing", "zeta")]
         given_up = Event()
@@ -126,7 +126,7 @@ def two_running(store: Store, then: Callable[[], None], ok: bool = True) -> Iter
 
 
 def said(store: Store, **states: str) -> Callable[[], None]:
-    """What the members say last."""
+    """Write the members' last statuses."""
 
     def say() -> None:
         for member, state in states.items():
@@ -135,7 +135,9 @@ def said(store: Store, **states: str) -> Callable[[], None]:
     return say
 
 
-def test_one_that_failed_before_it_published_is_named_although_another_has_drained(tmp_path: Path) -> None:
+def test_a_member_that_failed_before_it_published_is_named_although_another_has_drained(
+    tmp_path: Path,
+) -> None:
     store = shop(tmp_path, unmarked=("zested",))
     with two_running(store, said(store, billing="drained", zeta="failed")):
         shown = drain(store)
@@ -144,8 +146,8 @@ def test_one_that_failed_before_it_published_is_named_although_another_has_drain
     assert "billing" not in shown.stderr.split("error: ")[1]
 
 
-def test_others_need_not_end_for_that(tmp_path: Path) -> None:
-    """The others wait for what is not published, and would do so for long."""
+def test_a_failed_member_is_reported_while_others_are_still_running(tmp_path: Path) -> None:
+    """The others wait for what is not published, which may take long."""
     store = shop(tmp_path, unmarked=("zested",))
     with beating(store, member="billing"), two_running(store, said(store, zeta="failed")):
         shown = drain(store)
@@ -153,17 +155,17 @@ def test_others_need_not_end_for_that(tmp_path: Path) -> None:
     assert "member 'zeta' has failed" in shown.stderr
 
 
-def test_one_that_fails_after_all_is_published_is_told(tmp_path: Path) -> None:
+def test_a_member_that_fails_after_everything_is_published_is_reported(tmp_path: Path) -> None:
     store = shop(tmp_path)
     with two_running(store, said(store, billing="drained", zeta="failed")):
         shown = drain(store)
     assert shown.exit_code == 0, shown.output
-    assert "published everywhere\nafter that failed: member 'zeta' has failed (no space left)" in shown.stdout
+    assert "published everywhere\nfailed after that: member 'zeta' has failed (no space left)" in shown.stdout
 
 
 @contextmanager
 def answered_by_billing(store: Store, then: Callable[[], None]) -> Iterator[None]:
-    """One member runs; it answers the drain, and `then` is done when the answer was taken."""
+    """One member is running; it answers the drain, and `then` is called when the answer was read."""
 
     def answer() -> None:
         name = await_that("it is asked", lambda: store.list(REQUEST_PREFIX))[0]
@@ -186,11 +188,11 @@ def answered_by_billing(store: Store, then: Callable[[], None]) -> Iterator[None
 
 
 def stay() -> None:
-    """It goes on running."""
+    """The member keeps running."""
 
 
-def test_what_a_member_said_before_the_drain_does_not_count(tmp_path: Path) -> None:
-    """It has failed once; the process that took part in the drain has not said so."""
+def test_a_status_from_before_the_drain_does_not_count(tmp_path: Path) -> None:
+    """The member failed in an earlier run; the process that takes part in the drain did not."""
     store = shop(tmp_path, unmarked=("zested",))
     put_status(store, member="zeta", state="failed")
 
@@ -204,7 +206,7 @@ def test_what_a_member_said_before_the_drain_does_not_count(tmp_path: Path) -> N
     assert shown.exit_code == 0, shown.output
 
 
-def test_when_nobody_is_left_nobody_will_publish(tmp_path: Path) -> None:
+def test_a_drain_fails_when_no_member_is_left_to_publish(tmp_path: Path) -> None:
     store = shop(tmp_path, unmarked=("zested",))
     put_status(store, member="zeta", state="failed")
     with answered_by_billing(store, lambda: None):
@@ -214,19 +216,21 @@ def test_when_nobody_is_left_nobody_will_publish(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_member_that_has_not_ended_is_waited_for(tmp_path: Path) -> None:
+def test_a_drain_waits_for_a_member_that_has_not_ended(tmp_path: Path) -> None:
     store = shop(tmp_path)
     with answered_by_billing(store, stay):
         shown = drain(store, "--timeout", "3s")
     assert shown.exit_code == 1
-    assert "published everywhere, but not everybody has ended: member 'billing' is running" in shown.stderr
+    assert (
+        "published everywhere, but some members have not ended: member 'billing' is running" in shown.stderr
+    )
 
 
-def test_one_that_was_killed_is_told_apart_from_one_that_failed(tmp_path: Path) -> None:
+def test_a_killed_member_is_not_reported_as_failed(tmp_path: Path) -> None:
     store = shop(tmp_path, unmarked=("billed", "zested"))
     here = this_process()
     if here is None:
-        pytest.skip("there is no /proc that tells who a process is")
+        pytest.skip("needs /proc to identify processes")
     dead = type(here)(
         here.host, here.kernel, here.pid_namespace, here.time_namespace, here.pid, here.began - 1
     )
@@ -240,26 +244,26 @@ def test_one_that_was_killed_is_told_apart_from_one_that_failed(tmp_path: Path) 
     assert "member 'zeta' was killed" in shown.stderr
 
 
-def test_a_pipeline_that_ends_instead_is_not_drained(tmp_path: Path) -> None:
+def test_a_pipeline_that_ends_during_the_drain_is_not_drained(tmp_path: Path) -> None:
     store = shop(tmp_path, flags=0)
     with two_running(store, said(store, billing="stopped", zeta="failed"), ok=False):
         shown = drain(store)
     assert shown.exit_code == 1
-    assert "ended without having been drained: member 'billing' was stopped, member 'zeta' has failed" in (
+    assert "ended without being drained: member 'billing' was stopped, member 'zeta' has failed" in (
         shown.stderr
     )
     assert store.list(REQUEST_PREFIX) == []
 
 
-def test_a_pipeline_that_ended_by_a_drain_of_somebody_else_is_drained(tmp_path: Path) -> None:
-    """Its answer was not given any more, and the journal says what became of it."""
+def test_a_pipeline_that_was_drained_by_another_request_is_drained(tmp_path: Path) -> None:
+    """This request was never answered; the journal has the outcome."""
     store = shop(tmp_path)
     with two_running(store, said(store, billing="drained", zeta="drained"), ok=False):
         shown = drain(store)
     assert shown.exit_code == 0, shown.output
 
 
-def test_a_pipeline_that_is_set_going_again_is_told(tmp_path: Path) -> None:
+def test_a_pipeline_that_is_restarted_during_the_drain_is_an_error(tmp_path: Path) -> None:
     store = shop(tmp_path)
 
     def start_again() -> None:
@@ -270,7 +274,7 @@ def test_a_pipeline_that_is_set_going_again_is_told(tmp_path: Path) -> None:
     with two_running(store, start_again):
         shown = drain(store)
     assert shown.exit_code == 1
-    assert "'supervised' has set the pipeline going again" in shown.stderr
+    assert "'supervised' has restarted the pipeline" in shown.stderr
 
 
 @pytest.mark.slow
@@ -282,23 +286,23 @@ def test_a_drain_that_takes_too_long_says_what_is_missing(tmp_path: Path) -> Non
     assert "epoch 2 is committed; it is not published yet in billed" in shown.stderr
 
 
-def test_a_drain_that_is_out_of_time_says_how_far_it_is(tmp_path: Path) -> None:
+def test_a_drain_that_times_out_says_how_far_it_is(tmp_path: Path) -> None:
     for name, store, said in (
-        ("a", shop(tmp_path / "a", flags=0), "the last one, with which the pipeline ends, is not"),
+        ("a", shop(tmp_path / "a", flags=0), "the last epoch, which ends the pipeline, is not committed yet"),
         ("b", shop(tmp_path / "b", unmarked=("billed",)), "it is not published yet in billed"),
         (
             "c",
             shop(tmp_path / "c"),
-            "it is published everywhere, but not everybody has ended: member 'billing'",
+            "it is published everywhere, but some members have not ended: member 'billing'",
         ),
     ):
         put_status(store, member="billing", process=this_process(), host=name)
-        course = look(store, Watch(store), read_journal(store))
-        assert f"epoch 2 is committed; {said}" in _unfinished(store, course)
+        progress = look(store, Watch(store), read_journal(store))
+        assert f"epoch 2 is committed; {said}" in _unfinished(store, progress)
 
 
-def test_nothing_that_is_not_drained_can_be_drained_without_a_run(tmp_path: Path) -> None:
+def test_draining_a_stopped_pipeline_that_is_not_drained_is_an_error(tmp_path: Path) -> None:
     for store in (shop(tmp_path / "a", flags=0), shop(tmp_path / "b", unmarked=("billed",))):
         shown = drain(store)
         assert shown.exit_code == 1
-        assert "no pipeline runs on" in shown.stderr
+        assert "no pipeline is running on" in shown.stderr

@@ -154,7 +154,7 @@ def test_statistics_that_would_hide_rows_are_seen(published: bool, tmp_path: Pat
         data[at + 1] ^= 2
         at = data.find(highest, at + 1)
     file.write_bytes(data)
-    assert ["its statistics do not fit the values of id" in why for why in place.verify()[0]] == [True]
+    assert ["its statistics do not match the values of id" in why for why in place.verify()[0]] == [True]
 
 
 def test_statistics_that_fit_are_believed_whatever_the_values(tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ STORES = (
     "tests/store/test_store_troubles.py",
 )
 SINKS = (
-    "tests/sinks/test_delta_publishing.py",
-    "tests/sinks/test_delta_tables_of_others.py",
+    "tests/sinks/test_contract.py",
+    "tests/sinks/test_delta_commits.py",
+    "tests/sinks/test_delta_existing_tables.py",
     "tests/sinks/test_delta_history.py",
-    "tests/sinks/test_delta_at_rest.py",
+    "tests/sinks/test_delta_staging.py",
     "tests/sinks/test_delta_files.py",
     "tests/sinks/test_footers.py",
     "tests/sinks/test_parquet.py",
@@ -34,14 +35,26 @@ FOLDERS = (
     "tests/inspection/test_wholeness.py",
 )
 COMMANDS = (
-    "tests/cli/test_looking.py", "tests/cli/test_commands.py", "tests/store/test_presence.py", "tests/cli/test_drain.py",
-    "tests/protocol/leader/test_steering.py", "tests/cli/test_cluster_options.py", "tests/store/test_old_store.py",
+    "tests/cli",
+    "tests/store/test_presence.py",
+    "tests/protocol/leader/test_steering.py",
+    "tests/store/test_old_store.py",
     "tests/inspection/test_wholeness.py",
-)  # fmt: skip
-HOSTING = ("tests/spark/test_host.py",)
+)
+HOSTING = (
+    "tests/spark/test_host.py",
+    "tests/spark/test_host_draining.py",
+    "tests/spark/test_host_idleness.py",
+    "tests/spark/test_host_runtime.py",
+    "tests/spark/test_errors.py",
+    "tests/spark/test_session_settings.py",
+)
 QUERIES = (
     "tests/spark/test_micro_batch.py",
     "tests/spark/test_channel_source.py",
+    "tests/spark/test_channels.py",
+    "tests/spark/test_feed.py",
+    "tests/spark/test_plan.py",
     "tests/spark/checkpoint/test_leaves.py",
 )
 RUNS = "tests/api/test_running.py", "tests/sinks/test_foreach_epoch.py"
@@ -59,16 +72,18 @@ FAST: dict[str, tuple[str, ...]] = {
     "runtime/mailbox.py": ("tests/runtime/test_mailbox.py", "tests/cli/test_drain.py"),
     "store/at_rest.py": (
         "tests/protocol/leader/test_steering.py",
-        "tests/cli/test_looking.py",
+        "tests/cli/test_checkpoints.py",
+        "tests/cli/test_control_stopped.py",
+        "tests/cli/test_verify.py",
         "tests/store/test_store_troubles.py",
         "tests/protocol/leader/test_in_flight.py",
     ),
     "spark/checkpoint/offsets.py": FOLDERS,
     "store/presence.py": ("tests/store/test_presence.py", "tests/cli/test_drain.py"),
-    "api/tables.py": ("tests/cli/test_looking.py", "tests/inspection/test_wholeness.py"),
+    "api/tables.py": ("tests/cli/test_checkpoints.py", "tests/inspection/test_wholeness.py"),
     "runtime/restore.py": (
         "tests/protocol/leader/test_steering.py",
-        "tests/cli/test_looking.py",
+        "tests/cli/test_control_stopped.py",
         "tests/plan/test_assemble.py",
     ),
     "runtime/runtime.py": (*HOSTING, "tests/runtime/test_mailbox.py", "tests/cli/test_drain.py"),
@@ -81,8 +96,8 @@ FAST: dict[str, tuple[str, ...]] = {
     "store/local.py": STORES,
     "store/objects.py": STORES,
     "store/opening.py": STORES,
-    "store/checkpoint_objects.py": ("tests/store/test_checkpoint_objects.py", "tests/cli/test_looking.py"),
-    "inspection/wholeness.py": ("tests/inspection/test_wholeness.py", "tests/cli/test_looking.py"),
+    "store/checkpoint_objects.py": ("tests/store/test_checkpoint_objects.py", "tests/cli/test_verify.py"),
+    "inspection/wholeness.py": ("tests/inspection/test_wholeness.py", "tests/cli/test_verify.py"),
 }
 """Per module, or folder of modules, the tests without Spark."""
 

@@ -1,4 +1,4 @@
-"""How the graph of several members comes together, in threads that play the members."""
+"""Assembling the graph of several members, with a thread per member."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Reads = dict[str, tuple[str, ...]]
 
 
 class FakeBuilder:
-    """Knows the columns of a stage when it knows those of what the stage reads. No Spark is needed for that."""
+    """Knows the columns of a stage when it knows those of its inputs. Needs no Spark."""
 
     def __init__(self, member: str, reads: Reads, sinks: dict[str, str], columns: str = "x long") -> None:
         self.member, self.reads, self.sinks, self.columns = member, reads, sinks, columns
@@ -55,33 +55,33 @@ class Players:
 
     def __init__(self, store: LocalStore) -> None:
         self.store = store
-        self.told: dict[str, list[str]] = {}
+        self.lines: dict[str, list[str]] = {}
         self.ends = False
 
     def start(
         self, member: str, reads: Reads, sinks: dict[str, str] | None = None, expected: tuple[str, ...] = ()
     ) -> Future[Assembled]:
         builder: Any = FakeBuilder(member, reads, sinks or {})
-        told = self.told[member] = []
+        lines = self.lines[member] = []
         where = (f"tcp/{member}:1",)
         result: Future[Assembled] = Future()
 
         def run() -> None:
             try:
                 found = assemble(
-                    self.store, member, builder, reads, expected, where, told.append, lambda: self.ends
+                    self.store, member, builder, reads, expected, where, lines.append, lambda: self.ends
                 )
                 result.set_result(found)
             except BaseException as error:
                 result.set_exception(error)
 
-        Thread(target=run, daemon=True).start()  # some of them wait for ever
+        Thread(target=run, daemon=True).start()  # some of them wait forever
         return result
 
-    def until_told(self, member: str, text: str) -> None:
+    def wait_for_line(self, member: str, text: str) -> None:
         deadline = time.monotonic() + 20
-        while not any(text in line for line in self.told[member]):
-            assert time.monotonic() < deadline, self.told[member]
+        while not any(text in line for line in self.lines[member]):
+            assert time.monotonic() < deadline, self.lines[member]
             time.sleep(0.01)
 
 
@@ -97,30 +97,30 @@ def record(store: LocalStore, topology: Topology) -> None:
     leader.write(TopologySet(leader.term, 1, digest(encode(topology)), topology))
 
 
-def test_parts_that_need_each_other_come_together(players: Players) -> None:
+def test_parts_that_need_each_other_are_assembled(players: Players) -> None:
     first = players.start("a", {"orders": (), "report": ("paid",)}, {"report": "report"})
-    players.until_told("a", "stage 'paid' which no member that runs has")
+    players.wait_for_line("a", "stage 'paid', which no running member has")
     second = players.start("b", {"paid": ("orders",)})
     graph, other = first.result(20).topology, second.result(20)
     assert (other.topology, other.endpoints) == (graph, ("tcp/a:1",))
     assert first.result(20).endpoints == ("tcp/b:1",)
     assert {n: s.member for n, s in graph.stages.items()} == {"orders": "a", "paid": "b", "report": "a"}
-    assert graph.stages["report"].schema is None, "nobody reads it, so its columns are its own affair"
+    assert graph.stages["report"].schema is None, "no stage reads it, so its columns may change"
 
 
-def test_a_member_that_is_expected_is_waited_for(players: Players) -> None:
+def test_a_member_waits_for_the_members_it_expects(players: Players) -> None:
     first = players.start("a", {"orders": ()}, {"orders": "orders"}, expected=("a", "b"))
-    players.until_told("a", "waiting for member 'b', which does not run yet")
+    players.wait_for_line("a", "waiting for member 'b', which is not running yet")
     players.start("b", {"paid": ("orders",)}, {"paid": "paid"})
     assert set(first.result(20).topology.stages) == {"orders", "paid"}
 
 
-def test_what_an_earlier_run_has_left_behind_is_no_member(players: Players) -> None:
+def test_a_part_from_an_earlier_run_is_ignored(players: Players) -> None:
     spec = StageSpec("orders", (), "b", (), "x long")
     stale = GraphPart("b", "old", 7, {"orders": ()}, {"orders": spec})
     players.store.put("graph/b.json", msgspec.json.encode(stale))
     first = players.start("a", {"paid": ("orders",)}, {"paid": "paid"})
-    players.until_told("a", "stage 'orders' which no member that runs has")
+    players.wait_for_line("a", "stage 'orders', which no running member has")
     players.start("b", {"orders": ()})
     assert set(first.result(20).topology.stages) == {"orders", "paid"}
 
@@ -130,14 +130,14 @@ def test_what_an_earlier_run_has_left_behind_is_no_member(players: Players) -> N
     [
         ({"orders": ()}, {"orders": "x"}, "members '.' and '.' both have a stage 'orders'"),
         ({"paid": ("orders",)}, {"paid": "orders"}, "two sinks are named 'orders'"),
-        ({"loop": ("back",), "back": ("loop",)}, {"loop": "x"}, "in a circle"),
+        ({"loop": ("back",), "back": ("loop",)}, {"loop": "x"}, "form a cycle"),
     ],
 )
-def test_parts_that_do_not_fit_are_refused_with_the_reason(
+def test_parts_that_do_not_fit_together_are_refused_with_the_reason(
     players: Players, other: Reads, sinks: dict[str, str], says: str
 ) -> None:
     first = players.start("a", {"orders": ()}, {"orders": "orders"}, expected=("b",))
-    players.until_told("a", "waiting for member 'b'")
+    players.wait_for_line("a", "waiting for member 'b'")
     second = players.start("b", other, sinks)
     ended, _ = wait([first, second], 20, FIRST_EXCEPTION)
     refused = next(f for f in ended if f.exception() is not None)
@@ -145,29 +145,29 @@ def test_parts_that_do_not_fit_are_refused_with_the_reason(
         refused.result(0)
 
 
-def test_a_stage_that_leads_nowhere_is_refused_when_all_are_there(players: Players) -> None:
+def test_a_stage_without_a_reader_or_sink_is_refused_when_all_members_are_present(players: Players) -> None:
     first = players.start("a", {"orders": ()}, expected=("b",))
-    players.until_told("a", "waiting for member 'b', which does not run yet")
+    players.wait_for_line("a", "waiting for member 'b', which is not running yet")
     players.start("b", {"other": ()}, {"other": "x"})
-    with pytest.raises(UserError, match="stage 'orders' is read by no other stage and has no sink"):
+    with pytest.raises(UserError, match="stage 'orders' has no sink, and no other stage reads it"):
         first.result(20)
 
 
 def test_a_member_that_comes_back_needs_nobody_else(players: Players) -> None:
     first = players.start("a", {"orders": ()})
-    players.until_told("a", "waiting for a member that reads stage 'orders', which has no sink")
+    players.wait_for_line("a", "waiting for a member that reads stage 'orders', which has no sink")
     second = players.start("b", {"paid": ("orders",)}, {"paid": "paid"})
     graph = first.result(20).topology
     second.result(20)
     record(players.store, graph)
     assert players.start("b", {"paid": ("orders",)}, {"paid": "paid"}).result(20).topology == graph
-    assert players.told["b"] == []
+    assert players.lines["b"] == []
 
 
-def test_what_the_journal_does_not_know_is_not_waited_for_in_silence(players: Players) -> None:
+def test_waiting_for_a_stage_that_the_journal_does_not_have_is_logged(players: Players) -> None:
     record(players.store, Topology({"orders": StageSpec("orders", (), "a", (SinkSpec("o", False),), None)}))
     players.start("b", {"paid": ("payments",)}, {"paid": "paid"})
-    players.until_told("b", "stage 'payments', which 'paid' reads and the pipeline does not have yet")
+    players.wait_for_line("b", "stage 'payments', which 'paid' reads and the pipeline does not have yet")
 
 
 def test_a_member_that_no_longer_has_what_another_reads_is_refused(players: Players) -> None:
@@ -184,9 +184,9 @@ def test_a_member_that_no_longer_has_what_another_reads_is_refused(players: Play
         refused.result(20)
 
 
-def test_whoever_waits_for_others_can_be_told_to_end(players: Players) -> None:
+def test_waiting_for_others_can_be_ended(players: Players) -> None:
     waiting = players.start("a", {"orders": ()}, {"orders": "orders"}, expected=("b",))
-    players.until_told("a", "waiting for member 'b'")
+    players.wait_for_line("a", "waiting for member 'b'")
     players.ends = True
     with pytest.raises(WaitEnded):
         waiting.result(20)
@@ -197,13 +197,13 @@ def stage(pipeline: cw.Pipeline, name: str, **options: Any) -> None:
     pipeline.stage(name=name, **options)(function)
 
 
-def test_which_stages_are_whose() -> None:
+def test_a_member_runs_the_stages_that_name_it() -> None:
     shared = cw.Pipeline("p")
     stage(shared, "one", member="a")
     stage(shared, "two", member="b")
     here, own = own_stages(shared.stages, "b")
     assert (here, list(own)) == ("b", ["two"])
-    with pytest.raises(UserError, match="say which of them runs here, with --member NAME"):
+    with pytest.raises(UserError, match="choose the one to run here with --member NAME"):
         own_stages(shared.stages, None)
     with pytest.raises(UserError, match="no stage has member='c'; the members are a, b"):
         own_stages(shared.stages, "c")
@@ -218,7 +218,7 @@ def test_which_stages_are_whose() -> None:
         own_stages(alone.stages, "a/b")
 
 
-def test_a_member_that_comes_after_the_others_have_begun_is_told_how_to_join(players: Players) -> None:
+def test_a_member_that_starts_after_the_first_run_is_told_how_to_join(players: Players) -> None:
     alone = players.start("a", {"orders": ()}, {"orders": "orders"}).result(20).topology
     record(players.store, alone)
     later = players.start("b", {"paid": ("orders",)}, {"paid": "paid"}).result(20).topology
@@ -226,7 +226,7 @@ def test_a_member_that_comes_after_the_others_have_begun_is_told_how_to_join(pla
         check_topology(players.store, later)
 
 
-def test_a_stage_that_gets_its_first_reader_has_no_other_columns_than_before() -> None:
+def test_a_first_or_last_reader_does_not_change_the_columns_of_a_stage() -> None:
     def graph(columns: str | None, *readers: str) -> Topology:
         stages = [StageSpec("s", (), "main", (), columns)]
         return Topology({s.name: s for s in [*stages, *(StageSpec(n, ("s",), "main") for n in readers)]})

@@ -1,4 +1,4 @@
-"""The files of Delta tables: what Spark writes, what is said of a file, and what their paths tell."""
+"""The files of Delta tables: what Spark writes, their statistics, and what their paths contain."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ MANY_KINDS = """
     as t(id, city, day, price, local, at, list, map, struct, bytes, ratio)"""
 
 
-def test_every_kind_of_value_comes_back(make: Make, table: str, spark: SparkSession) -> None:
+def test_every_type_of_value_can_be_read_back(make: Make, table: str, spark: SparkSession) -> None:
     rows = spark.sql(MANY_KINDS)
     sink = make(rows.schema.json(), partition_by=["city", "day", "local"])
     files = write_with_spark(sink, "a", rows)
@@ -62,7 +62,7 @@ def test_every_kind_of_value_comes_back(make: Make, table: str, spark: SparkSess
     assert ids(table) == [1, 2, 3]
 
 
-def test_files_say_what_is_in_them(make: Make, table: str, spark: SparkSession) -> None:
+def test_files_are_added_with_statistics(make: Make, table: str, spark: SparkSession) -> None:
     rows = spark.sql(MANY_KINDS).drop("ratio").coalesce(1)
     sink = make(rows.schema.json())
     files = write_with_spark(sink, "a", rows)
@@ -113,8 +113,8 @@ def test_a_filter_finds_every_row_that_matches(
             assert sorted(found.to_table(filter=filter).column("id").to_pylist()) == wanted, filter
 
 
-def test_what_is_said_of_a_file_is_short_and_never_wrong() -> None:
-    """Long texts are cut, and the upper bound is then higher than the text; a row group may have nothing but nulls."""
+def test_statistics_are_short_and_never_wrong() -> None:
+    """Long texts are truncated, and the upper bound then sorts after the text; a row group may have only nulls."""
     assert described({"text": ["b" * 50, "a" * 50, None], "few": [None, None, 7]}, row_group_size=1) == {
         "numRecords": 3,
         "minValues": {"text": "a" * 32, "few": 7},
@@ -149,7 +149,7 @@ def described(rows: dict[str, Any], **how: Any) -> Any:
     return json.loads(statistics(pq.read_metadata(data)))
 
 
-def test_windows_are_staged_apart_and_shown_when_they_are_closed(
+def test_windows_are_staged_separately_and_published_when_they_are_closed(
     make: Make, table: str, spark: SparkSession
 ) -> None:
     rows = spark.sql(
@@ -168,7 +168,7 @@ def test_windows_are_staged_apart_and_shown_when_they_are_closed(
     assert back.column("city").to_pylist() == ["even", None, "even", None]
 
 
-def test_an_end_between_two_milliseconds_is_not_over_too_early(make: Make, spark: SparkSession) -> None:
+def test_a_window_end_is_rounded_up_to_milliseconds(make: Make, spark: SparkSession) -> None:
     rows = spark.sql("select timestamp_micros(c) at from values (60000000), (60000001), (null) as t(c)")
     staged = write_with_spark(make(rows.schema.json(), final_by="at"), "a", rows)
     assert sorted([f.end for f in staged], key=str) == [60_000, 60_001, None]
@@ -185,7 +185,7 @@ def test_a_batch_without_rows_stages_nothing(make: Make, spark: SparkSession) ->
     assert write_with_spark(make(rows.schema.json()), "a", rows) == []
 
 
-def test_what_is_said_of_a_file_covers_dates_times_and_structs_and_not_lists() -> None:
+def test_statistics_cover_dates_times_and_structs_but_not_lists() -> None:
     at = datetime(2024, 1, 2, 3, 4, 5, 123456)
     rows = pa.table(
         {
@@ -216,7 +216,7 @@ def test_what_is_said_of_a_file_covers_dates_times_and_structs_and_not_lists() -
     }  # fmt: skip
 
 
-def test_only_the_first_columns_are_described() -> None:
+def test_statistics_cover_only_the_first_columns() -> None:
     data = BytesIO()
     pq.write_table(pa.table({f"c{n}": [n] for n in range(INDEXED_COLUMNS + 1)}), data)
     stats = json.loads(statistics(pq.read_metadata(data)))
@@ -224,7 +224,7 @@ def test_only_the_first_columns_are_described() -> None:
 
 
 @pytest.mark.parametrize("kind", ["local", "memory"])
-def test_a_file_is_read_to_its_end_to_be_called_whole(tmp_path: Path, kind: str) -> None:
+def test_a_file_is_read_completely_to_find_damage(tmp_path: Path, kind: str) -> None:
     store = open_store(str(tmp_path / "files") if kind == "local" else "memory://", create=True)
     data = BytesIO()
     pq.write_table(pa.table({"id": list(range(1000))}), data, write_page_checksum=True)
@@ -239,7 +239,7 @@ def test_a_file_is_read_to_its_end_to_be_called_whole(tmp_path: Path, kind: str)
         check_pages(store, "b.parquet")
 
 
-def test_bounds_are_told_only_if_every_part_of_a_file_has_them() -> None:
+def test_statistics_have_bounds_only_if_every_row_group_has_them() -> None:
     def part(**what: Any) -> Any:
         return SimpleNamespace(**({"has_null_count": True, "null_count": 0, "num_values": 1} | what))
 
@@ -257,7 +257,7 @@ def test_bounds_are_told_only_if_every_part_of_a_file_has_them() -> None:
     assert json.loads(statistics(footer)) == {"numRecords": 2, "nullCount": {}}
 
 
-def test_staged_windows_are_known_by_their_folders(make: Make, table: str) -> None:
+def test_window_ends_are_read_from_folder_names(make: Make, table: str) -> None:
     sink = make(final_by="at")
     for folder in ("__cutwater_end=60000", "__cutwater_end=__HIVE_DEFAULT_PARTITION__"):
         place = Path(sink.staging("a").removeprefix("file://"), folder)
@@ -282,5 +282,5 @@ def test_partition_values_are_read_from_folders_that_name_a_column() -> None:
         (".part-0.parquet", False), ("_part-0.parquet", False), ("city=a/_temporary/part-0.parquet", False),
     ],
 )  # fmt: skip
-def test_only_what_a_job_has_committed_is_data(name: str, counts: bool) -> None:
+def test_only_committed_output_of_a_job_is_data(name: str, counts: bool) -> None:
     assert is_data(name) is counts

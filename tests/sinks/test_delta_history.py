@@ -1,4 +1,4 @@
-"""The history of Delta tables: cleaned-up logs, tables that forget, what a restore needs, overwritten commits."""
+"""The history of Delta tables: log cleanup, forgotten transactions, what a restore needs, overwritten commits."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_history_that_was_cleaned_up_is_not_guessed(make: Make, table: str) -> N
     sink = make()
     for transaction in range(10, 20):
         publish(sink, transaction, [transaction])
-    clean_up_log(table, before=4)  # whose transaction is 14
+    clean_up_log(table, before=4)  # its transaction is 14
     assert [make().find(t) for t in (12, 13, 14, 15, 30)] == [None, None, 4, 5, 9]
     assert sink.rewind(9, 40, 4) == 10
     assert ids(table) == [10, 11, 12, 13, 14]
@@ -55,9 +55,7 @@ def test_a_version_whose_commit_is_gone_is_found_in_the_checkpoint(make: Make, t
     assert [sink.find(t) for t in (9, 10, 15, 20)] == [None, 3, 3, 6]
 
 
-def test_a_sink_that_slept_while_the_log_was_cleaned_up_sees_the_newest_version(
-    make: Make, table: str
-) -> None:
+def test_a_sink_that_was_paused_during_log_cleanup_sees_the_newest_version(make: Make, table: str) -> None:
     sleeper, sink = make(), make()
     publish(sink, 10, [1])
     assert sleeper.head() == TableHead(0, 10)
@@ -71,7 +69,7 @@ def test_a_sink_that_slept_while_the_log_was_cleaned_up_sees_the_newest_version(
 
 
 @pytest.mark.slow
-def test_a_thousand_publishes(make: Make, table: str) -> None:
+def test_a_thousand_commits_can_be_published(make: Make, table: str) -> None:
     sink = make()
     files = [stage(sink, f"a{i}", [i]) for i in range(1000)]
     for i, names in enumerate(files):
@@ -83,7 +81,7 @@ def test_a_thousand_publishes(make: Make, table: str) -> None:
 
 
 def forgetful_table(table: str) -> None:
-    """What somebody else has made: a table that forgets transactions after a second."""
+    """Create a table, as somebody else might, that forgets transactions after a second."""
     DeltaTable.create(
         table,
         schema=pa.schema([("id", pa.int64()), ("city", pa.string())]),
@@ -92,7 +90,7 @@ def forgetful_table(table: str) -> None:
 
 
 def forget(table: str) -> None:
-    """Time goes by, rows are rewritten and a checkpoint is made, without old transactions."""
+    """Compact the table and write checkpoints until one is without old transactions."""
     DeltaTable(table).optimize.compact()
     while any(DeltaTable(table).transaction_version(app) is not None for app in apps(table)):
         DeltaTable(table).create_checkpoint()
@@ -105,7 +103,7 @@ def apps(table: str) -> set[str]:
 
 
 def test_a_transaction_that_the_table_forgot_is_found_in_its_log(make: Make, table: str) -> None:
-    """A crash came between the last commit and its mark: nothing but the log tells of it."""
+    """A crash between the last commit and its mark: only the log has the transaction."""
     forgetful_table(table)
     sink = make()
     for transaction in (5, 6):
@@ -120,7 +118,7 @@ def test_a_transaction_that_the_table_forgot_is_found_in_its_log(make: Make, tab
     assert ids(table) == [5, 6, 7]
 
 
-def test_a_running_sink_does_not_forget_with_its_table(make: Make, table: str) -> None:
+def test_a_running_sink_remembers_what_its_table_forgets(make: Make, table: str) -> None:
     forgetful_table(table)
     sink = make()
     publish(sink, 5, [5])
@@ -132,7 +130,7 @@ def test_a_running_sink_does_not_forget_with_its_table(make: Make, table: str) -
     assert make().head() == TableHead(3, 0, forgetful=True)
 
 
-def test_a_table_that_forgot_and_lost_its_log_gets_no_marked_epoch_again(
+def test_a_marked_epoch_is_not_published_again_if_the_table_has_forgotten_it(
     make: Make, table: str, store: Store
 ) -> None:
     forgetful_table(table)
@@ -158,25 +156,27 @@ def test_a_table_that_forgot_and_lost_its_log_gets_no_marked_epoch_again(
     assert ids(table) == [1, 2, 3]
 
 
-def test_a_table_with_a_short_log_has_not_forgotten_who_never_was_there(make: Make, table: str) -> None:
+def test_a_table_with_a_short_log_has_not_forgotten_a_new_sink(make: Make, table: str) -> None:
     for number in range(6):
         append(table, number)
     clean_up_log(table, before=3)
     sink = make()
     assert sink.head() == TableHead(5, 0)
-    assert [sink.find(t) for t in (0, 100)] == [5, 5], "nothing of this is its own"
+    assert [sink.find(t) for t in (0, 100)] == [5, 5], "none of these versions is its own"
     publish(sink, 7, [7])
     assert (make().head(), make().find(6)) == (TableHead(6, 7), 5)
 
 
-def test_a_table_that_forgets_is_warned_of(make: Make, table: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_table_that_forgets_transactions_causes_a_warning(
+    make: Make, table: str, caplog: pytest.LogCaptureFixture
+) -> None:
     forgetful_table(table)
     make()
     assert FORGETS_AFTER in caplog.text
 
 
 def age(table: str, days: int) -> None:
-    """Every commit was made so many days earlier."""
+    """Make every commit so many days older."""
     for file in Path(table, "_delta_log").glob("*.json"):
         actions = [json.loads(line) for line in file.read_text().splitlines()]
         for action in actions:
@@ -193,7 +193,9 @@ def versions_in_log(table: str) -> list[int]:
 
 @pytest.mark.parametrize("rewinds", [True, False], ids=["going back", "publishing"])
 @pytest.mark.parametrize("whose", ["ours", "others"])
-def test_no_history_is_removed_however_old(make: Make, table: str, whose: str, rewinds: bool) -> None:
+def test_publishing_and_rewinding_remove_no_history_however_old(
+    make: Make, table: str, whose: str, rewinds: bool
+) -> None:
     if whose == "others":
         append(table, 0)
     sink = make()
@@ -201,7 +203,7 @@ def test_no_history_is_removed_however_old(make: Make, table: str, whose: str, r
     assert first is not None
     for transaction in range(2, 120):
         publish(sink, transaction, [transaction])
-    age(table, days=400)  # with a checkpoint that is as old
+    age(table, days=400)  # including a checkpoint
     for transaction in range(120, 206):
         version = sink.head().version
         if rewinds and transaction > 190:  # one of them is the two hundredth commit
@@ -214,7 +216,7 @@ def test_no_history_is_removed_however_old(make: Make, table: str, whose: str, r
     assert ids(table) == ([0, 1] if whose == "others" else [1])
 
 
-def test_what_no_checkpoint_needs_is_trimmed_when_it_is_old(make: Make, table: str) -> None:
+def test_old_history_that_no_checkpoint_needs_is_trimmed(make: Make, table: str) -> None:
     sink = make()
     for transaction in range(1, 351):
         publish(sink, transaction, [transaction])
@@ -223,7 +225,7 @@ def test_what_no_checkpoint_needs_is_trimmed_when_it_is_old(make: Make, table: s
     age(table, days=31)
     sink.trim(1)
     assert versions_in_log(table) == list(range(350)), "it is needed"
-    sink.trim(260)  # the version before it of which the log has a checkpoint is 199
+    sink.trim(260)  # the last checkpoint of the log before that is version 199
     assert versions_in_log(table) == list(range(199, 350))
     assert not Path(table, "_delta_log", f"{99:020d}.checkpoint.parquet").exists()
     again = make()
@@ -232,7 +234,7 @@ def test_what_no_checkpoint_needs_is_trimmed_when_it_is_old(make: Make, table: s
     assert ids(table) == list(range(1, 261))
 
 
-def test_tidying_up_keeps_what_the_oldest_kept_checkpoint_needs(make: Make, table: str) -> None:
+def test_cleanup_keeps_the_history_that_the_oldest_kept_checkpoint_needs(make: Make, table: str) -> None:
     sink = make()
     for transaction in range(1, 206):
         publish(sink, transaction, [transaction])
@@ -247,7 +249,7 @@ def test_tidying_up_keeps_what_the_oldest_kept_checkpoint_needs(make: Make, tabl
     assert sink.find(103) == 102
 
 
-def test_history_of_tables_that_others_made_is_theirs(make: Make, table: str) -> None:
+def test_the_history_of_tables_that_others_created_is_not_trimmed(make: Make, table: str) -> None:
     append(table, 0)
     sink = make()
     for transaction in range(1, 150):
@@ -257,28 +259,12 @@ def test_history_of_tables_that_others_made_is_theirs(make: Make, table: str) ->
     assert versions_in_log(table) == list(range(150))
 
 
-def test_a_table_of_ours_says_that_its_log_is_kept(make: Make, table: str) -> None:
+def test_tables_that_we_create_turn_off_log_cleanup(make: Make, table: str) -> None:
     publish(make(), 1, [1])
     assert DeltaTable(table).metadata().configuration["delta.enableExpiredLogCleanup"] == "false"
 
 
-def test_a_version_whose_files_are_gone_is_not_found(make: Make, table: str) -> None:
-    sink = make(partition_by="city")
-    for transaction in (5, 6, 7):
-        publish(sink, transaction, [transaction])
-    assert sink.find(6) == 1
-    sink.rewind(2, 8, 0)
-    publish(sink, 9, [9])
-    assert [sink.find(t) for t in (5, 6, 7, 8, 9)] == [0, 1, 2, 3, 4]
-    next(Path(table, "_cutwater").glob("*/attempt-6/*")).unlink()
-    assert [sink.find(t) for t in (5, 6, 7, 8, 9)] == [0, None, None, 3, 4]
-    for transaction, version in ((6, 1), (7, 2)):
-        with pytest.raises(StoreError, match="by VACUUM or by hand"):
-            sink.rewind(4, 20 + transaction, version)
-    assert sink.rewind(4, 30, 3) == 5
-
-
-def test_names_with_odd_characters_are_found_as_they_lie_there(make: Make, table: str) -> None:
+def test_files_with_special_characters_in_their_names_are_found(make: Make, table: str) -> None:
     write_deltalake(
         table, pa.table({"id": [1, 2], "city": ["a b/c%d=e:f", "ü"]}), partition_by=["city"], mode="append"
     )
@@ -291,10 +277,10 @@ def test_names_with_odd_characters_are_found_as_they_lie_there(make: Make, table
     assert [sink.find(t) for t in (4, 5, 6)] == [None, None, 3]
 
 
-def test_who_cannot_go_back_goes_on_under_another_name_and_path(
+def test_a_sink_that_cannot_go_back_can_continue_with_another_name_and_path(
     make: Make, table: str, store: Store, tmp_path: Path
 ) -> None:
-    """The error says what to do, and that works: the new table begins at the checkpoint."""
+    """The advice in the error works: the new table begins at the checkpoint."""
     sink = make()
     bodies: list[r.JournalBody] = [r.Leader(1, "m0")]
 
@@ -325,11 +311,11 @@ def test_who_cannot_go_back_goes_on_under_another_name_and_path(
     assert ids(table) == [1, 2, 3]
 
 
-@pytest.mark.parametrize("behind", [False, True], ids=["at once", "when others have come behind"])
-def test_a_commit_that_was_overwritten_is_noticed_and_its_rows_come_again(
+@pytest.mark.parametrize("behind", [False, True], ids=["newest commit", "older commit"])
+def test_an_overwritten_commit_is_detected_and_its_rows_can_be_published_again(
     make: Make, table: str, behind: bool
 ) -> None:
-    """A log store without conditional puts found version 2 free, and puts its commit there after ours."""
+    """A log store without conditional puts saw no version 2, and writes its commit over ours."""
     sink = make()
     for transaction in (5, 6):
         publish(sink, transaction, [transaction])
@@ -348,7 +334,7 @@ def test_a_commit_that_was_overwritten_is_noticed_and_its_rows_come_again(
         sink.publish(sink.head().version, 8, stage(sink, "next", [8]))
     assert 7 not in ids(table)
 
-    again = make()  # what the error says is done: everything goes back to before it
+    again = make()  # follow the advice in the error: go back to before it
     version = again.head().version
     assert again.find(6) == 1
     assert again.rewind(version, 9, 1, force=True) == version + 1
@@ -356,7 +342,7 @@ def test_a_commit_that_was_overwritten_is_noticed_and_its_rows_come_again(
     assert ids(table) == [5, 6, 7]
 
 
-def test_a_table_that_must_not_lose_rows_cannot_go_back_to_before_it_was_made(make: Make, table: str) -> None:
+def test_an_append_only_table_cannot_go_back_to_before_its_first_version(make: Make, table: str) -> None:
     sink = make()
     publish(sink, 5, [1])
     DeltaTable(table).alter.set_table_properties({"delta.appendOnly": "true"})
@@ -364,8 +350,8 @@ def test_a_table_that_must_not_lose_rows_cannot_go_back_to_before_it_was_made(ma
     assert [sink.find(t) for t in (4, 5)] == [None, 0]
 
 
-def test_a_table_whose_log_is_gone_in_between_is_not_taken_back(make: Make, table: str) -> None:
-    """Who knows what others did in the versions that it had."""
+def test_a_table_with_a_gap_in_its_log_is_not_rewound(make: Make, table: str) -> None:
+    """Others may have written the missing versions."""
     sink = make()
     for transaction in (5, 6, 7):
         publish(sink, transaction, [transaction])
@@ -376,9 +362,7 @@ def test_a_table_whose_log_is_gone_in_between_is_not_taken_back(make: Make, tabl
         make().rewind(2, 9, 0)
 
 
-def test_whoever_only_opens_a_table_knows_since_when_it_is_written_to(
-    make: Make, table: str, store: Store
-) -> None:
+def test_a_sink_opened_for_reading_knows_its_first_version(make: Make, table: str, store: Store) -> None:
     append(table, 1)
     append(table, 2)
     sink = make()

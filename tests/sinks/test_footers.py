@@ -1,4 +1,4 @@
-"""Footers of staged files: each is read once, and a file that is gone or was replaced is still noticed."""
+"""Footers of staged files: each is read once, and a file that is gone or was replaced is still detected."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_process_reads_the_footer_of_a_file_once_from_staging_to_publishing(
     assert reads == {"attempt-1": 1, "attempt-2": 1}
 
 
-def test_another_process_reads_it_for_itself(make: Make, reads: Counter[str]) -> None:
+def test_another_process_reads_the_footer_itself(make: Make, reads: Counter[str]) -> None:
     files = stage(make(), "a", [1])
     make().publish(-1, 1, files, epoch=1)
     assert reads == {"a": 2}
@@ -94,13 +94,13 @@ def test_footers_do_not_pile_up(store: Store, tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_footer_is_read_from_the_end_of_an_object(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a bucket in memory: that one on a server behaves so is for the tests with one."""
+    """With a bucket in memory; the tests with an S3 server cover real ones."""
     bucket, data = MemoryStore(), BytesIO()
     pq.write_table(pa.table({f"column {n}": [n, n] for n in range(20)}), data)
     obstore.put(bucket, "x/part-0.parquet", data.getvalue())
     wanted = pq.read_metadata(BytesIO(data.getvalue()))
     assert footers._read_object(bucket, "x/part-0.parquet").metadata.equals(wanted)
-    monkeypatch.setattr(footers, "_TAIL", 100)  # far less than the footer has
+    monkeypatch.setattr(footers, "_TAIL", 100)  # much smaller than the footer
     assert footers._read_object(bucket, "x/part-0.parquet").metadata.equals(wanted)
     obstore.put(bucket, "x/cut.parquet", data.getvalue()[:-4])
     for name in ("x/cut.parquet", "x/gone.parquet"):

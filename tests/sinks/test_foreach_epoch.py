@@ -1,7 +1,7 @@
 """A function as a sink.
 
-What can go wrong: it raises; the process dies after the call and before the record of it; a zombie calls
-late; a restore brings back rows that are held; nobody says what to call it.
+What can go wrong: it raises; the process dies between the call and the record of it; a zombie calls late; a restore
+brings back rows that were held; it has no name.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from cutwater.protocol.base.effects import TableHead
-from cutwater.protocol.base.errors import StoreError, UserError
+from cutwater.protocol.base.errors import UserError
 from cutwater.sinks import SinkFailed, open_sinks
 from cutwater.sinks.footers import Footers
 from cutwater.sinks.foreach_epoch import REMEMBERED, ForeachEpochSink, foreach_epoch
@@ -69,7 +69,7 @@ def test_a_call_that_was_recorded_is_not_made_again(make: Make, calls: Calls) ->
 
 def test_a_call_without_a_record_is_made_again_with_the_same_rows(make: Make, calls: Calls) -> None:
     class Killed(BaseException):
-        """The process dies behind the call."""
+        """The process dies after the call."""
 
     def dying(rows: DataFrame, epoch: int) -> None:
         calls.append((epoch, sorted(row.id for row in rows.collect())))
@@ -82,7 +82,7 @@ def test_a_call_without_a_record_is_made_again_with_the_same_rows(make: Make, ca
     assert calls == [(2, [1, 2]), (2, [1, 2])]
 
 
-def test_a_function_that_raises_is_tried_again_and_heard(make: Make, calls: Calls) -> None:
+def test_an_error_of_the_function_is_reported_and_the_call_retried(make: Make, calls: Calls) -> None:
     def failing(rows: DataFrame, epoch: int) -> None:
         raise LookupError("the mail server is down")
 
@@ -96,7 +96,7 @@ def test_a_function_that_raises_is_tried_again_and_heard(make: Make, calls: Call
     assert calls == [(2, [1])]
 
 
-def test_a_restore_takes_nothing_back_and_stops_zombies(make: Make, calls: Calls) -> None:
+def test_a_restore_undoes_no_call_and_stops_zombies(make: Make, calls: Calls) -> None:
     sink, zombie = make(), make()
     publish(sink, 5, [1])
     late = stage(zombie, "late", [2])
@@ -110,16 +110,7 @@ def test_a_restore_takes_nothing_back_and_stops_zombies(make: Make, calls: Calls
     assert [sink.find(t) for t in (4, 5, 8, 9, 10, 11)] == [-1, 5, 5, 9, 9, 11]
 
 
-def test_rows_without_their_files_are_an_error_and_no_call(make: Make, store: Store, calls: Calls) -> None:
-    sink = make()
-    files = stage(sink, "a", [1])
-    store.delete(files)
-    with pytest.raises(StoreError, match="is gone"):
-        sink.publish(-1, 5, files, epoch=2)
-    assert (calls, sink.head()) == ([], TableHead(-1, 0))
-
-
-def test_files_that_a_faster_process_has_cleared_away_are_no_error(
+def test_files_that_a_faster_process_has_removed_are_not_an_error(
     make: Make, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow, fast = make(), make()
@@ -137,8 +128,8 @@ def test_files_that_a_faster_process_has_cleared_away_are_no_error(
     assert calls == [(2, [1])]
 
 
-def test_files_are_there_until_nobody_names_them(make: Make, store: Store, calls: Calls) -> None:
-    """A restore may bring back a checkpoint in which rows were still held that have been given since."""
+def test_files_are_kept_while_a_checkpoint_names_them(make: Make, store: Store, calls: Calls) -> None:
+    """A restore may bring back a checkpoint that still held rows which were passed to the function later."""
     sink = make()
     files = stage(sink, "held", [1])
     sink.publish(-1, 5, files, epoch=2)
@@ -152,7 +143,7 @@ def test_files_are_there_until_nobody_names_them(make: Make, store: Store, calls
     assert sink.head() == TableHead(11, 11)
 
 
-def test_what_was_called_is_known_to_whoever_has_only_the_store(store: Store) -> None:
+def test_the_records_of_calls_can_be_read_from_the_store_alone(store: Store) -> None:
     sink = foreach_epoch(print, name="note")
     sink.bind(store, "note", ROWS)
     assert sink.rewind(-1, 9, -1) == 9
@@ -168,7 +159,7 @@ def test_records_do_not_pile_up(make: Make, store: Store) -> None:
     assert sink.head() == TableHead(REMEMBERED + 19, REMEMBERED + 19)
 
 
-def test_a_window_is_given_when_it_is_closed(make: Make, spark: SparkSession) -> None:
+def test_a_window_is_passed_to_the_function_when_it_is_closed(make: Make, spark: SparkSession) -> None:
     rows = spark.sql("select id, window(timestamp_seconds(60 * id), '1 minute') window from range(3)")
     seen: list[Any] = []
     sink = make(lambda df, epoch: seen.append(df), rows.schema.json(), final_by="window.end", name="note")
@@ -180,20 +171,20 @@ def test_a_window_is_given_when_it_is_closed(make: Make, spark: SparkSession) ->
     assert sorted(given.collect()) == sorted(rows.where("id < 2").collect())
 
 
-def test_a_function_without_a_name_needs_one() -> None:
-    with pytest.raises(UserError, match=r"Give it one with name="):
+def test_a_lambda_needs_a_name() -> None:
+    with pytest.raises(UserError, match=r"Give it another name with name="):
         foreach_epoch(lambda rows, epoch: None)
     assert foreach_epoch(lambda rows, epoch: None, name="mail").name == "mail"
 
 
-def test_what_was_done_is_known_by_its_records_and_only_so_many_are_kept(store: Store) -> None:
+def test_only_the_newest_records_of_calls_are_kept(store: Store) -> None:
     sink = foreach_epoch(print, "note")
     sink.bind(store, "note", ROWS)
     assert (sink.head(), sink.find(9)) == (TableHead(-1, 0), -1)
     assert sink.rewind(-1, 1, -1) == 1
     for transaction in range(2, REMEMBERED + 4):
         assert sink.rewind(transaction - 1, transaction, 0) == transaction
-    assert sink.rewind(2, REMEMBERED + 9, 0) is None, "it has gone on since"
+    assert sink.rewind(2, REMEMBERED + 9, 0) is None, "it has moved on since"
     last = REMEMBERED + 3
     assert sink.head() == TableHead(last, last)
     assert len(sink._transactions()) == REMEMBERED

@@ -1,4 +1,4 @@
-"""What the store knows of its sinks: their ids and where they write to, each under its own name."""
+"""Records of sinks in the store: their ids and where they write to, each under its own name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TWO = r.Topology({"s": r.StageSpec("s", (), "main", (r.SinkSpec("t"), r.SinkSpec
 
 
 class Place:
-    """A store beside the targets of its sinks."""
+    """A store and the targets of its sinks."""
 
     def __init__(self, folder: Path, kind: str) -> None:
         self.folder, self.kind = folder, kind
@@ -60,44 +60,44 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return made
 
 
-def test_an_id_that_was_lost_is_not_made_anew_for_a_sink_that_has_published(place: Place) -> None:
-    """Under another id it would not know its own transactions, and a restore would leave its rows."""
+def test_a_lost_id_is_not_replaced_if_the_sink_has_published(place: Place) -> None:
+    """With another id it would not know its own transactions, and a restore would not remove its rows."""
     assert "sinks/t.json" not in place.verify()
     place.store.delete(["sinks/t.json"])
     with pytest.raises(StoreError, match=r"sinks/t.json is gone.*--restore latest --drop t"):
         place.start("t")
-    with pytest.raises(StoreError, match=r"sink t cannot be asked: sinks/t.json is gone"):
+    with pytest.raises(StoreError, match=r"sink t cannot be opened: sinks/t.json is gone"):
         open_sinks(place.store, ["t"])
     assert "sinks/t.json is gone" in place.verify()
     place.store.delete(["sinks/t/description.json"])
     assert "sinks/t.json is gone" in place.verify()
 
 
-def test_another_sinks_id_is_not_taken(place: Place) -> None:
+def test_the_id_of_another_sink_is_not_used(place: Place) -> None:
     t, u = (place.store.read(f"sinks/{name}.json") for name in ("t", "u"))
     assert t is not None
     assert u is not None
     place.store.put("sinks/t.json", u)
     place.store.put("sinks/u.json", t)
-    with pytest.raises(StoreError, match=r"sinks/t.json says that it is of sink u"):
+    with pytest.raises(StoreError, match=r"sinks/t.json is the id of sink u"):
         place.start("t")
-    assert "sinks/u.json says that it is of sink t" in place.verify()
+    assert "sinks/u.json is the id of sink t" in place.verify()
 
 
-def test_another_sinks_description_is_not_believed_and_can_be_removed(place: Place) -> None:
+def test_the_description_of_another_sink_is_refused_and_can_be_removed(place: Place) -> None:
     t, u = (place.store.read(f"sinks/{name}/description.json") for name in ("t", "u"))
     assert t is not None
     assert u is not None
     place.store.put("sinks/t/description.json", u)
     place.store.put("sinks/u/description.json", t)
-    with pytest.raises(StoreError, match=r"t/description.json says that it is of sink u. Remove it"):
+    with pytest.raises(StoreError, match=r"t/description.json describes sink u. Remove it"):
         place.start("t")
-    assert "sinks/u/description.json says that it is of sink t" in place.verify()
+    assert "sinks/u/description.json describes sink t" in place.verify()
     place.store.delete(["sinks/t/description.json", "sinks/u/description.json"])
     assert (place.start("t").head().transaction, place.start("u").head().transaction) == (5, 5)
 
 
-def test_records_from_before_they_held_a_name_are_taken(place: Place) -> None:
+def test_old_records_without_a_name_are_accepted(place: Place) -> None:
     own, known = identity(place.store, "t"), description(place.store, "t")
     assert own is not None
     assert known is not None
@@ -106,21 +106,21 @@ def test_records_from_before_they_held_a_name_are_taken(place: Place) -> None:
     assert place.start("t").head().transaction == 5
 
 
-def test_a_sink_does_not_go_to_another_place_with_what_it_has_published(place: Place) -> None:
+def test_a_sink_that_has_published_cannot_change_its_path(place: Place) -> None:
     before = description(place.store, "t")
-    with pytest.raises(UserError, match=r"a sink keeps its place.*another name.*--restore latest --drop t"):
+    with pytest.raises(UserError, match=r"a sink keeps its path.*a new name.*--restore latest --drop t"):
         place.start("t", "elsewhere")
     assert description(place.store, "t") == before
     assert place.start("t").head().transaction == 5
 
 
-def test_a_sink_goes_with_a_target_that_was_moved(place: Place) -> None:
+def test_a_sink_continues_at_the_new_path_of_a_moved_target(place: Place) -> None:
     shutil.move(place.folder / "t", place.folder / "moved")
     assert place.start("t", "moved").head().transaction == 5
     assert open_sinks(place.store, ["t"])["t"].head().transaction == 5
 
 
-def test_a_start_that_is_refused_leaves_no_trace_of_its_sinks(place: Place) -> None:
+def test_a_refused_start_leaves_no_records_of_its_sinks(place: Place) -> None:
     fresh = place.start("fresh", "x", register=False)
     assert (description(place.store, "fresh"), identity(place.store, "fresh")) == (None, None)
     other = place.start("other", "x")
@@ -128,25 +128,25 @@ def test_a_start_that_is_refused_leaves_no_trace_of_its_sinks(place: Place) -> N
     assert fresh.head() == other.head()
 
 
-def test_of_two_that_register_a_sink_at_once_both_have_the_same_id(place: Place) -> None:
+def test_two_processes_that_register_a_sink_get_the_same_id(place: Place) -> None:
     sinks = [place.start("fresh", "x", register=False) for _ in range(2)]
     for sink in sinks:
         sink.register()
     assert sinks[0].staging("a") == sinks[1].staging("a")
 
 
-def test_what_lies_with_the_sinks_is_known_by_its_name() -> None:
+def test_records_of_sinks_are_recognised_by_their_names() -> None:
     assert kind_of("sinks/out.json") is Identity
     assert kind_of("sinks/out/description.json") is Description
     assert kind_of("sinks/out/other.json") is None
     assert kind_of("sinks/notes.txt") is None
 
 
-def test_a_sink_that_the_store_does_not_know_cannot_be_asked(tmp_path: Path) -> None:
+def test_a_sink_that_the_store_does_not_know_cannot_be_opened(tmp_path: Path) -> None:
     store = open_store(str(tmp_path / "store"), create=True)
-    assert find_version(store, "out", 5) == 0, "a store of old says nothing against it"
+    assert find_version(store, "out", 5) == 0, "old stores do not record sinks"
     assert read_history(store, "out", 5) is None
-    with pytest.raises(StoreError, match="does not say where sink out writes to"):
+    with pytest.raises(StoreError, match="does not record where sink out writes to"):
         open_sink(store, "out")
     for what in (Description("iceberg", "/x", sink="out"), Description("delta", None, sink="out")):
         store.put("sinks/out/description.json", r.seal(what))
@@ -155,3 +155,9 @@ def test_a_sink_that_the_store_does_not_know_cannot_be_asked(tmp_path: Path) -> 
     store.put("sinks/out/description.json", b"no")
     with pytest.raises(StoreError, match="Remove it: the next run of the pipeline writes it again"):
         open_sink(store, "out")
+
+
+def test_a_sink_opened_by_name_has_that_name(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "store"), create=True)
+    parquet(str(tmp_path / "rows")).bind(store, "out", ROWS)
+    assert open_sink(store, "out").name == "out"

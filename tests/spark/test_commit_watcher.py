@@ -51,7 +51,7 @@ def test_each_commit_is_reported_once_and_all_by_one_thread(watched: Watched) ->
         assert len(threads()) == 1
 
 
-def test_a_commit_that_nobody_wants_any_more_is_not_reported(watched: Watched) -> None:
+def test_a_commit_that_is_no_longer_wanted_is_not_reported(watched: Watched) -> None:
     watched.watcher.watch("commits/0")
     watched.watcher.forget()
     watched.store.create("commits/0", b"x")
@@ -61,9 +61,7 @@ def test_a_commit_that_nobody_wants_any_more_is_not_reported(watched: Watched) -
     assert watched.committed == 1
 
 
-def test_a_store_that_does_not_answer_is_asked_again(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_read_is_retried(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     failed, real = Event(), watched.store.exists
 
     def exists(name: str) -> bool:
@@ -79,7 +77,7 @@ def test_a_store_that_does_not_answer_is_asked_again(
     assert failed.is_set()
 
 
-def test_it_stops_looking_after_a_while_and_takes_up_the_next(
+def test_a_watcher_gives_up_on_a_commit_after_a_while_and_takes_the_next(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commit_watcher, "GIVE_UP_S", 0.05)
@@ -91,7 +89,7 @@ def test_it_stops_looking_after_a_while_and_takes_up_the_next(
     await_that("the next one is reported", lambda: watched.committed == 1, 10)
 
 
-def test_a_watcher_that_is_closed_has_no_thread(watched: Watched) -> None:
+def test_a_closed_watcher_has_no_thread(watched: Watched) -> None:
     watched.watcher.watch("commits/0")
     await_that("it looks", threads, 10)
     watched.watcher.close()

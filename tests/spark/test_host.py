@@ -1,166 +1,26 @@
-"""How the queries of a member are started, fed, watched, brought to rest and stopped. Everything is the product's own
-but Spark, whose queries are modelled."""
+"""Starting, feeding, watching and stopping the queries of a member, with a model of Spark."""
 
 from __future__ import annotations
 
-import json
-import logging
-import os
-import subprocess
-import sys
 import threading
-import time
-from collections.abc import Iterator
-from pathlib import Path
 from threading import Event
-from types import SimpleNamespace
-from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
-import pyarrow.parquet as pq  # type: ignore[import-untyped]
-import pyspark
 import pytest
-from py4j.protocol import Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
-from pyspark import SparkContext
-from pyspark.sql import SparkSession
-from pyspark.sql.types import LongType, StructField, StructType
+from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 
-from cutwater.cluster.kv import MemoryCluster
-from cutwater.cluster.links import Links
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.errors import UserError
-from cutwater.protocol.base.events import OperationFailed
-from cutwater.protocol.base.records import SinkSpec, StageSpec, Topology
-from cutwater.protocol.base.watermark import NONE, WatermarkKind
-from cutwater.protocol.base.wire import Ack, Heartbeat, Reply, Request, RequestKind
-from cutwater.protocol.leader.coordinator_actions import CoordinatorConfig
-from cutwater.protocol.leader.leader import LeaderConfig
-from cutwater.protocol.member.config import MemberConfig
-from cutwater.protocol.member.stage import QueryEnd
-from cutwater.runtime import runtime
-from cutwater.runtime.mailbox import new_id
-from cutwater.runtime.runtime import Runtime
-from cutwater.runtime.settings import Settings
-from cutwater.runtime.timings import read_times
-from cutwater.sinks import parquet, parquet_files
-from cutwater.spark import errors, session
-from cutwater.spark.checkpoint import incarnations as folders
+from cutwater.protocol.base.wire import RequestKind
+from cutwater.spark import errors
 from cutwater.spark.checkpoint.leaves import Leaf
-from cutwater.spark.feed import Feed
-from cutwater.spark.micro_batch import BatchWriter, StopAsked
-from cutwater.spark.query import WAITING
-from cutwater.store.at_rest import manifest_of
-from cutwater.store.local import LocalStore
-from cutwater.store.opening import open_store
-from tests.support.modelled_query import SPARK, Frame, Numbers, Query, Rows
+from cutwater.spark.micro_batch import StopAsked
+from tests.support.hosted_pipeline import HostedPipeline, has_rows, last_batch, newest
+from tests.support.modelled_query import SPARK, Frame, Rows
 from tests.support.spark_helpers import await_that
 
-SCHEMA = StructType([StructField("id", LongType())])
 
-
-class Running:
-    """A pipeline of two stages: `source` gives numbers, `copied` reads them and puts them into a table."""
-
-    def __init__(self, folder: Path) -> None:
-        self.store = open_store(str(folder / "state"), create=True)
-        assert isinstance(self.store, LocalStore)
-        self.numbers = Numbers(3)
-        self.told: list[str] = []
-        self.table = folder / "out"
-        self.source = Frame(self.store, self.numbers, None)
-        self.channel = SimpleNamespace(name="source", feed=Feed("source", -1))
-        self.copied = Frame(self.store, None, self.channel)
-        self.leaves = (Leaf(format="numbers", log=0),)
-        self.with_watermark: set[str] = set()
-        self._boots = 0
-        self.up: Runtime | None = None
-
-    def start(
-        self,
-        *,
-        every_ms: int = 200,
-        once: bool = False,
-        idle_after_s: float = 60.0,
-        restarts: int = 2,
-        rest_within_ms: int = 3_000,
-    ) -> Runtime:
-        self._boots += 1
-        sink = parquet(str(self.table))
-        sink.bind(self.store, "out", SCHEMA.json())
-        stages = {
-            "source": self._built("source", self.source, (), self.leaves, {}),
-            "copied": self._built(
-                "copied", self.copied, ("source",), (Leaf(channel="source"),), {"source": self.channel}, sink
-            ),
-        }
-        specs = {
-            "source": StageSpec("source", (), "main", ()),
-            "copied": StageSpec("copied", ("source",), "main", (SinkSpec("out"),)),
-        }
-        built: Any = SimpleNamespace(
-            name="shop", topology=Topology(specs), sinks={"out": sink}, stages=stages, spark=SPARK
-        )
-        coordinator = CoordinatorConfig(interval_ms=every_ms)
-        settings = Settings(
-            LeaderConfig(300, 100, coordinator),
-            MemberConfig(poll_ms=50, restarts=restarts, rest_within_ms=rest_within_ms),
-            idle_after_s,
-            once,
-        )
-        boot = f"boot{self._boots}"
-        links = Links(MemoryCluster().member("main", boot), self.told.append)
-        self.up = Runtime(built, self.store, "main", boot, settings, self.told.append, links)
-        self.up.reporter.every_s = 0.1
-        self.up.start()
-        return self.up
-
-    def _built(
-        self,
-        name: str,
-        frame: Frame,
-        inputs: tuple[str, ...],
-        leaves: tuple[Leaf, ...],
-        channels: Any,
-        *sinks: Any,
-    ) -> Any:
-        return SimpleNamespace(
-            name=name, inputs=inputs, frame=frame, schema=SCHEMA, channels=channels, sinks=sinks,
-            plan=SimpleNamespace(has_watermark=name in self.with_watermark, leaves=leaves), has_readers=not sinks,
-            output_mode="append", trigger_s=0.0, max_rows=0, has_native_source=not inputs,
-        )  # fmt: skip
-
-    def stop(self) -> None:
-        if self.up is not None:
-            self.up.stop()
-
-    def shown(self) -> list[int]:
-        """The numbers in the table, sorted."""
-        files = parquet_files(str(self.table)) if self.table.exists() else []
-        return sorted(i for file in files for i in pq.ParquetFile(file).read()["id"].to_pylist())
-
-    def await_shown(self, count: int) -> None:
-        await_that(f"{count} rows, each once", lambda: self.shown() == list(range(count)), 30)
-
-    def ask(self, kind: RequestKind, **what: Any) -> Reply:
-        assert self.up is not None
-        return self.up.request(Request(kind, new_id(), **what), 30)
-
-
-@pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Running]:
-    made = Running(tmp_path)
-    yield made
-    made.stop()
-
-
-def newest(frame: Frame) -> Query:
-    return frame.queries[-1]
-
-
-# --- going on ---------------------------------------------------------------------------------------------
-
-
-def test_every_row_comes_through_once(shop: Running) -> None:
+def test_every_row_arrives_once(shop: HostedPipeline) -> None:
     shop.start()
     shop.await_shown(3)
     shop.numbers.available = 10
@@ -169,36 +29,7 @@ def test_every_row_comes_through_once(shop: Running) -> None:
     assert newest(shop.copied).said["name"] == "shop.copied"
 
 
-def test_a_run_logs_its_epochs_and_stores_the_time_of_every_step(shop: Running) -> None:
-    made = shop.start(every_ms=3_600_000)
-    await_that("the first rows", lambda: _has_rows(shop), 30)
-    epoch = made.request(Request(RequestKind.CHECKPOINT, "one"), 30).epoch
-    assert epoch is not None
-    shop.await_shown(3)
-    made.stop()
-    status = made.reporter.status()
-    times = read_times(shop.store, epoch)
-    assert times is not None
-    assert times.stages.keys() == {"source", "copied"}
-    steps = [
-        *(cut.cut_s for cut in times.stages.values()),
-        times.captured_s,
-        times.manifest_s,
-        times.committed_s,
-    ]
-    assert sorted(times.stages, key=lambda name: times.stages[name].cut_s) == ["source", "copied"]
-    assert None not in [*steps, times.published_s.get("out")]
-    assert max(times.stages["copied"].cut_s, 0.0) <= (times.captured_s or 0) <= (times.manifest_s or 0)
-    assert (times.manifest_s or 0) <= (times.committed_s or 0) <= times.published_s["out"]
-    assert times.committed_s == status.epoch_s
-    assert status.epoch_at == pytest.approx(times.begun_at + (times.committed_s or 0), abs=0.1)
-    commits = [line for line in shop.told if " committed in " in line]
-    assert [line.partition(" committed in ")[0] for line in commits] == [
-        f"epoch {e}" for e in range(1, epoch + 1)
-    ]
-
-
-def test_a_member_that_is_stopped_goes_on_where_it_was(shop: Running) -> None:
+def test_a_stopped_member_continues_where_it_stopped(shop: HostedPipeline) -> None:
     before = _threads()
     shop.start()
     shop.await_shown(3)
@@ -210,7 +41,7 @@ def test_a_member_that_is_stopped_goes_on_where_it_was(shop: Running) -> None:
     shop.await_shown(7)
 
 
-def test_once_takes_what_is_there_and_ends(shop: Running) -> None:
+def test_once_processes_the_existing_input_and_ends(shop: HostedPipeline) -> None:
     made = shop.start(once=True, every_ms=3_600_000)
     assert made.wait(30)
     assert made.failure is None
@@ -222,7 +53,7 @@ def test_once_takes_what_is_there_and_ends(shop: Running) -> None:
 
 
 @pytest.mark.parametrize("which", ["source", "copied"])
-def test_a_query_that_fails_is_started_again_and_no_row_is_lost(shop: Running, which: str) -> None:
+def test_a_failed_query_is_restarted_and_no_row_is_lost(shop: HostedPipeline, which: str) -> None:
     made = shop.start()
     shop.await_shown(3)
     frame: Frame = getattr(shop, which)
@@ -234,11 +65,11 @@ def test_a_query_that_fails_is_started_again_and_no_row_is_lost(shop: Running, w
     assert [line for line in shop.told if "failed and is started again" in line] == [
         f"stage '{which}' failed and is started again in 1 s (1 of 2): ValueError: no such luck"
     ]
-    assert made.member.tries == {}, "a batch went well since"
+    assert made.member.tries == {}, "a batch has succeeded since"
     assert made.failure is None
 
 
-def test_a_query_that_others_stop_is_missed(shop: Running) -> None:
+def test_a_query_that_others_stop_is_restarted(shop: HostedPipeline) -> None:
     shop.start()
     shop.await_shown(3)
     newest(shop.copied).stop()
@@ -249,7 +80,7 @@ def test_a_query_that_others_stop_is_missed(shop: Running) -> None:
     )
 
 
-def test_a_query_that_keeps_failing_is_given_up(shop: Running) -> None:
+def test_a_query_that_keeps_failing_is_given_up(shop: HostedPipeline) -> None:
     def fail() -> None:
         raise ValueError("never")
 
@@ -259,7 +90,7 @@ def test_a_query_that_keeps_failing_is_given_up(shop: Running) -> None:
     assert len(shop.copied.queries) == 2
 
 
-def test_a_query_whose_state_does_not_fit_the_code_is_not_tried_again(shop: Running) -> None:
+def test_a_query_whose_state_does_not_fit_the_code_is_not_restarted(shop: HostedPipeline) -> None:
     def fail() -> None:
         raise ValueError("[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE] other columns")
 
@@ -270,7 +101,7 @@ def test_a_query_whose_state_does_not_fit_the_code_is_not_tried_again(shop: Runn
     assert len(shop.copied.queries) == 1
 
 
-def test_a_run_whose_spark_is_gone_ends_and_says_so(shop: Running) -> None:
+def test_a_run_ends_with_an_error_when_spark_is_gone(shop: HostedPipeline) -> None:
     made = shop.start()
     shop.await_shown(3)
     newest(shop.source).fails_with = Py4JNetworkError("Answer from Java side is empty")
@@ -279,7 +110,7 @@ def test_a_run_whose_spark_is_gone_ends_and_says_so(shop: Running) -> None:
     assert "Spark has gone away under this run" in str(made.failure)
 
 
-def test_a_batch_that_was_prepared_and_not_committed_is_run_again_and_counts_once(shop: Running) -> None:
+def test_a_batch_that_was_prepared_but_not_committed_runs_again_and_counts_once(shop: HostedPipeline) -> None:
     died = Event()
 
     def die() -> None:
@@ -293,20 +124,20 @@ def test_a_batch_that_was_prepared_and_not_committed_is_run_again_and_counts_onc
     assert died.is_set()
 
 
-def test_a_restore_takes_the_table_back_and_the_queries_go_on_from_there(shop: Running) -> None:
+def test_a_restore_rolls_the_table_back_and_the_queries_continue_from_there(shop: HostedPipeline) -> None:
     shop.start(every_ms=3_600_000)
-    assert await_that("rows to cut behind", lambda: _has_rows(shop), 30)
+    assert await_that("rows to cut behind", lambda: has_rows(shop), 30)
     first = shop.ask(RequestKind.CHECKPOINT)
     assert first.ok
     shop.await_shown(3)
     shop.numbers.available = 8
-    await_that("a further batch", lambda: _last(shop, "source") >= 1, 30)
+    await_that("a further batch", lambda: last_batch(shop, "source") >= 1, 30)
     assert shop.ask(RequestKind.CHECKPOINT).ok
     shop.await_shown(8)
     ended = newest(shop.copied)
     assert shop.ask(RequestKind.RESTORE, epoch=first.epoch).ok
     await_that("the query of the old generation has ended", lambda: not ended.is_active, 30)
-    await_that("the rows come again", lambda: _last(shop, "source") >= 1, 30)
+    await_that("the rows come again", lambda: last_batch(shop, "source") >= 1, 30)
     assert shop.ask(RequestKind.CHECKPOINT).ok
     shop.await_shown(8)
 
@@ -315,168 +146,8 @@ def _threads() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name.startswith("cutwater")}
 
 
-def _last(shop: Running, stage: str) -> int:
-    assert shop.up is not None
-    return shop.up.member.log(stage).state.last
-
-
-def _has_rows(shop: Running) -> bool:
-    """Whether the first rows have reached the log of the second stage."""
-    assert shop.up is not None
-    log = shop.up.member.log("copied").state
-    return any(batch.rows for batch in log.batches.values())
-
-
-# --- coming to rest -----------------------------------------------------------------------------------------
-
-
-def test_a_drain_takes_what_is_there_and_ends_the_run(shop: Running) -> None:
-    made = shop.start(every_ms=3_600_000)
-    await_that("the first rows", lambda: _has_rows(shop), 30)
-    shop.numbers.available = 9
-    made.come_to_rest()
-    assert made.wait(30)
-    assert made.failure is None
-    assert shop.shown() == list(range(9))
-    assert len(shop.source.queries) == 1, "it fell silent by itself"
-
-
-def test_a_source_that_never_falls_silent_is_brought_to_rest(shop: Running) -> None:
-    shop.numbers.grows = True
-    made = shop.start(every_ms=3_600_000, rest_within_ms=300)
-    await_that("the first rows", lambda: _has_rows(shop), 30)
-    made.come_to_rest()
-    assert made.wait(30)
-    assert newest(shop.source).said["trigger"] == {"availableNow": True}
-    assert len(shop.source.queries) == 2
-    assert len(shop.copied.queries) == 1, "only sources are started again for it"
-    assert shop.shown() == list(range(len(shop.shown())))
-
-
-def test_a_pipeline_that_was_drained_goes_on_with_the_next_start(shop: Running) -> None:
-    made = shop.start(once=True, every_ms=3_600_000)
-    assert made.wait(30)
-    shop.stop()
-    shop.numbers.available = 5
-    made = shop.start()
-    shop.await_shown(5)
-    assert not made.drained
-
-
-def test_no_stage_is_quiet_before_its_last_batch_is_logged(
-    shop: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    is_seen, real = Event(), folders.committed
-    monkeypatch.setattr(folders, "committed", lambda *batch: real(*batch) if is_seen.is_set() else None)
-    made = shop.start(once=True, every_ms=3_600_000)
-    await_that("the source has given all", lambda: made.sources_done, 30)
-    await_that("a drain is under way", lambda: made.member.journal.state.open, 30)
-    stage = made.member.stages["source"]
-    assert not stage.quiet
-    time.sleep(0.5)
-    assert not stage.quiet
-    is_seen.set()
-    assert made.wait(30)
-    assert shop.shown() == [0, 1, 2]
-
-
-def test_a_drain_that_is_cancelled_lets_the_pipeline_go_on(shop: Running) -> None:
-    held, let_go = Event(), Event()
-
-    def wait() -> None:
-        if shop.numbers.grows:
-            held.set()
-            let_go.wait(30)
-
-    made = shop.start(every_ms=3_600_000, rest_within_ms=300)
-    await_that("the first rows", lambda: _has_rows(shop), 30)
-    shop.copied.before_batch = wait
-    shop.numbers.grows = True
-    assert held.wait(30)
-    made.come_to_rest()
-    await_that("the source takes what is available now", lambda: len(shop.source.queries) > 1, 30)
-    shop.numbers.grows = False
-    made.shell.call(lambda: made._want_rest(False))
-    assert shop.ask(RequestKind.CANCEL).ok
-    let_go.set()
-    await_that(
-        "the source goes on as before", lambda: "availableNow" not in newest(shop.source).said["trigger"], 30
-    )
-    shop.numbers.available += 5
-    total = shop.numbers.available
-    await_that("its new rows", lambda: _has_read(shop, total), 30)
-    assert shop.ask(RequestKind.CHECKPOINT).ok
-    shop.await_shown(total)
-    assert not any(stage.quiet for stage in made.member.stages.values())
-
-
-def _has_read(shop: Running, rows: int) -> bool:
-    """Whether the second stage has logged so many rows."""
-    assert shop.up is not None
-    return sum(b.rows for b in shop.up.member.log("copied").state.batches.values()) == rows
-
-
-# --- idle stages ----------------------------------------------------------------------------------------------
-
-
-def test_a_stage_is_idle_when_spark_waits_and_it_has_been_silent_for_long(shop: Running) -> None:
-    made = shop.start(every_ms=3_600_000, idle_after_s=1.0)
-    await_that("both are idle", lambda: len(_idle(made)) == 2, 30)
-    newest(shop.source).status = {"message": WAITING, "isTriggerActive": True}
-    shop.numbers.available = 4
-    await_that("it is not idle with a new batch", lambda: "source" not in _idle(made), 30)
-    await_that("and again when it is silent", lambda: len(_idle(made)) == 2, 30)
-
-
-def test_a_stage_whose_batch_takes_long_is_not_idle(shop: Running) -> None:
-    began, go_on = Event(), Event()
-    real = BatchWriter.__call__
-
-    def slow(self: Any, frame: Any, batch: int) -> None:
-        if self.stage == "source" and shop.numbers.available == 5:
-            began.set()
-            go_on.wait(30)
-        real(self, frame, batch)
-
-    made = shop.start(every_ms=3_600_000, idle_after_s=0.3)
-    await_that("both are idle", lambda: len(_idle(made)) == 2, 30)
-    stage = made.member.stages["source"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(BatchWriter, "__call__", slow)
-        shop.numbers.available = 5
-        assert began.wait(30)
-        await_that("it is not idle", lambda: not stage.idle, 30)
-        time.sleep(1.0)
-        assert not stage.idle
-        assert not stage.may_be_idle
-        go_on.set()
-        await_that("it is idle again", lambda: stage.idle, 30)
-
-
-def test_a_query_that_is_long_in_starting_is_neither_idle_nor_the_end_of_the_run(shop: Running) -> None:
-    """It was: its log has no position on the channel before its first batch."""
-    go_on = Event()
-    shop.copied.before_trigger = lambda: void(go_on.wait(30))
-    made = shop.start(every_ms=3_600_000, idle_after_s=0.2)
-    await_that("the source has a batch, and is idle", lambda: _idle(made) == {"source"}, 30)
-    assert made.failure is None
-    go_on.set()
-    await_that("both are idle", lambda: len(_idle(made)) == 2, 30)
-    assert _has_read(shop, 3)
-
-
-def void(_: object) -> None: ...
-
-
-def _idle(made: Runtime) -> set[str]:
-    return {name for name, stage in made.member.stages.items() if stage.idle}
-
-
-# --- what else may happen ---------------------------------------------------------------------------------------
-
-
-def test_a_query_that_is_stopped_in_a_later_batch_has_not_taken_everything(shop: Running) -> None:
-    """It ends without an error, as one does that has."""
+def test_a_query_that_is_stopped_in_a_later_batch_is_not_taken_for_finished(shop: HostedPipeline) -> None:
+    """It ends without an error, like a finished one."""
     shop.numbers.available, shop.numbers.step = 6, 2
     stopped = Event()
 
@@ -494,7 +165,9 @@ def test_a_query_that_is_stopped_in_a_later_batch_has_not_taken_everything(shop:
     assert shop.shown() == list(range(6))
 
 
-def test_a_run_without_spark_from_the_start_says_so(shop: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_ends_with_an_error_when_spark_is_gone_from_the_start(
+    shop: HostedPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: str) -> None:
         raise Py4JNetworkError("Error while sending or receiving")
 
@@ -505,7 +178,7 @@ def test_a_run_without_spark_from_the_start_says_so(shop: Running, monkeypatch: 
     assert "Spark has gone away under this run" in str(made.failure)
 
 
-def test_a_plan_that_reads_something_else_than_its_positions_is_given_up(shop: Running) -> None:
+def test_a_plan_whose_sources_do_not_match_its_positions_is_given_up(shop: HostedPipeline) -> None:
     shop.start()
     shop.await_shown(3)
     shop.stop()
@@ -514,102 +187,11 @@ def test_a_plan_that_reads_something_else_than_its_positions_is_given_up(shop: R
     told = await_that(
         "it is given up", lambda: [t for t in shop.told if "stage 'source' is given up" in t], 30
     )
-    assert "it now reads the source others where its position is one of the source numbers" in told[0]
+    assert "it now reads the source others, but its position is that of the source numbers" in told[0]
     assert "--restore REF --drop source" in told[0]
 
 
-def test_staged_leftovers_are_removed_and_what_is_shown_stays(
-    shop: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(runtime, "DISCARD_FIRST_S", 0.2)
-    monkeypatch.setattr(runtime, "DISCARD_EVERY_S", 0.2)
-    shop.start()
-    shop.await_shown(3)
-    (attempt,) = {Path(file).parent for file in parquet_files(str(shop.table))}
-    over = attempt.with_name(f"1-1-0-{'0' * 8}")
-    over.mkdir()
-    (over / "part-0.parquet").write_bytes(b"x")
-    to_come = attempt.with_name(f"1-1-999-{'0' * 8}")
-    to_come.mkdir()
-    (to_come / "part-0.parquet").write_bytes(b"x")
-    shop.numbers.available = 5
-    await_that("what is over is removed", lambda: not over.exists(), 30)
-    shop.await_shown(5)
-    assert to_come.exists()
-    later = attempt.with_name(f"1-1-0-{'1' * 8}")
-    later.mkdir()
-    (later / "part-0.parquet").write_bytes(b"x")
-    await_that("and again the next time", lambda: not later.exists(), 30)
-
-
-def test_a_second_process_of_a_member_is_told_of_once(shop: Running) -> None:
-    made = shop.start()
-    shop.await_shown(3)
-    made._on_message("other", Heartbeat("other", "boot1", 0, 0))
-    made.links.alive = lambda: {"main": ("boot1", "boot9")}  # type: ignore[method-assign]
-    for _ in range(2):
-        made._on_message("other", Heartbeat("other", "boot1", 0, 0))
-    await_that("a line", lambda: [t for t in shop.told if "is running 2 times" in t], 30)
-    looked = Event()
-    made.shell.call(looked.set)
-    assert looked.wait(30), "both messages are taken"
-    made.stop()
-    assert len([t for t in shop.told if "member 'main' is running 2 times" in t]) == 1
-
-
-def test_trouble_with_the_store_is_told_and_not_too_often(shop: Running) -> None:
-    made = shop.start()
-    shop.await_shown(3)
-
-    for number in range(2):
-        made.dispatcher.emit(OperationFailed("Read", f"no disk {number}"))
-    await_that("the status shows the latest", lambda: made.reporter.status().trouble == "Read: no disk 1", 30)
-    made.stop()
-    assert [t for t in shop.told if "is tried again: " in t] == [
-        "something failed, and is tried again: Read: no disk 0"
-    ]
-
-
-def test_a_member_polls_a_folder_often_and_a_bucket_seldom(tmp_path: Path) -> None:
-    bucket, folder = open_store("memory://", create=True), open_store(str(tmp_path), create=True)
-    assert runtime.member_config(folder, True, 3, 5) == MemberConfig(
-        poll_ms=200, restarts=3, tolerated_failures=5
-    )
-    assert runtime.member_config(folder, False, 3, 5).poll_ms == 1_000
-    assert runtime.member_config(bucket, True, 3, 5).poll_ms == 2_000
-    assert runtime.member_config(bucket, False, 3, 5).poll_ms == 2_000
-
-
-@pytest.mark.parametrize(
-    ("said", "reason"),
-    [
-        (
-            "x terminated with exception: a.b.C: no\n at z\nCaused by: java.io.IOException: full",
-            "java.io.IOException: full",
-        ),
-        ("Traceback\n  File x\nValueError: bad row\n\nCaused by: a.Java: y", "ValueError: bad row"),
-        ("x\nBatchFailed: KeyError: 'id'\nPy4JError: z", "KeyError: 'id'"),
-        ("something", "something"),
-        ("", "RuntimeError"),
-    ],
-)
-def test_of_what_spark_says_the_users_own_error_is_told(said: str, reason: str) -> None:
-    assert errors.reason_of(RuntimeError(said)) == reason
-
-
-def test_a_worker_that_was_slow_to_start_is_overload_and_no_fault() -> None:
-    assert errors.kind_of(RuntimeError("Python worker failed to connect back.")) is QueryEnd.OVERLOADED
-    assert errors.kind_of(RuntimeError("[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE]")) is QueryEnd.HOPELESS
-    assert errors.kind_of(RuntimeError("x")) is QueryEnd.FAILED
-
-
-def test_a_stage_becomes_idle_while_checkpoints_go_on(shop: Running) -> None:
-    made = shop.start(every_ms=100, idle_after_s=1.0)
-    shop.await_shown(3)
-    await_that("both are idle", lambda: len(_idle(made)) == 2, 30)
-
-
-def test_a_host_that_was_closed_starts_nothing_more(shop: Running) -> None:
+def test_a_closed_host_starts_no_query(shop: HostedPipeline) -> None:
     made = shop.start()
     shop.await_shown(3)
     hosting, stage = made.hosts["source"], made.member.stages["source"]
@@ -618,229 +200,10 @@ def test_a_host_that_was_closed_starts_nothing_more(shop: Running) -> None:
     assert len(shop.source.queries) == 1
 
 
-def test_every_version_of_a_table_names_its_epoch(shop: Running) -> None:
-    made = shop.start(every_ms=3_600_000)
-    await_that("rows to cut behind", lambda: _has_rows(shop), 30)
-    epochs = [shop.ask(RequestKind.CHECKPOINT).epoch]
-    shop.await_shown(3)
-    shop.numbers.available = 6
-    await_that("further rows", lambda: _has_read(shop, 6), 30)
-    epochs.append(shop.ask(RequestKind.CHECKPOINT).epoch)
-    shop.await_shown(6)
-    found = [
-        made.sinks["out"]._files.read(name) for name in made.sinks["out"]._files.list("_cutwater/versions/")
-    ]
-    assert [json.loads(data or b"")["epoch"] for data in found] == epochs
-
-
-def test_only_stages_with_a_watermark_report_one(shop: Running) -> None:
-    shop.with_watermark = {"copied"}
-    made = shop.start(every_ms=3_600_000)
-    await_that("rows to cut behind", lambda: _has_rows(shop), 30)
-    epoch = shop.ask(RequestKind.CHECKPOINT).epoch
-    assert epoch is not None
-    found = manifest_of(shop.store, made.member.journal.state.committed[epoch])
-    kinds = {name: report.watermark.kind for name, report in found.stages.items()}
-    assert kinds == {"source": WatermarkKind.NONE, "copied": WatermarkKind.UNKNOWN}
-
-
-def test_a_query_that_was_stopped_begins_no_batch_any_more(shop: Running) -> None:
+def test_a_stopped_query_begins_no_batch(shop: HostedPipeline) -> None:
     made = shop.start()
     shop.await_shown(3)
     query = newest(shop.source)
     made.hosts["source"].join()
     with pytest.raises(StopAsked):
         query.said["function"](Rows(pa.table({"id": [3]})), 1)
-
-
-def test_spark_is_started_in_a_group_of_its_own_and_py4j_says_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    launched: list[Any] = []
-    monkeypatch.setattr(SparkContext, "_gateway", None)
-    monkeypatch.setattr(SparkContext, "_jvm", None)
-    monkeypatch.setattr(SparkContext, "_ensure_initialized", lambda gateway: launched.append(gateway))
-    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
-    monkeypatch.setattr(session, "launch_gateway", lambda conf, how: (dict(conf.getAll()), how))
-    root, py4j = logging.getLogger(), logging.getLogger("py4j")
-    monkeypatch.setattr(root, "filters", [])
-    monkeypatch.setattr(py4j, "level", logging.INFO)
-    session._launch_apart("shop", "local[2]", {"spark.x": "y"})
-    conf = {"spark.master": "local[2]", "spark.app.name": "cutwater shop", "spark.x": "y"}
-    assert launched == [(conf, {"process_group": 0})]
-    assert py4j.level == logging.CRITICAL
-    assert len(root.filters) == 1
-    monkeypatch.setattr(SparkContext, "_gateway", object())
-    session._launch_apart("shop", "local[2]", {})
-    monkeypatch.setattr(SparkContext, "_gateway", None)
-    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
-    session._launch_apart("shop", "local[2]", {})
-    assert len(launched) == 1, "there is one already"
-
-
-def test_a_part_of_a_checkpoint_is_handed_on_each_time(
-    shop: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = shop.start(every_ms=3_600_000)
-    await_that("the first rows", lambda: _has_rows(shop), 30)
-    own: list[Any] = []
-    sent: list[Any] = []
-    monkeypatch.setattr(made.leader, "on_message", own.append)
-    monkeypatch.setattr(made.links, "send", lambda to, message: sent.append((to, message)))
-    part = Ack("main", "boot1", 90, 1_000, 1, True, None, NONE, {})
-    refusal = Ack("main", "boot1", 91, 1_001, 1, False, "no", NONE, {})
-    later = Ack("main", "boot1", 91, 1_001, 1, True, None, NONE, {})
-    for to, ack in (("main", part), ("other", part), ("other", refusal), ("other", later)):
-        made._acknowledge(to, ack)
-    assert own == [part]
-    assert sent == [("other", part), ("other", refusal), ("other", later)]
-
-
-# --- sessions, on a model of Spark's Java side ----------------------------------------------------------------
-
-
-class Values(dict[str, str]):
-    """Settings as Spark's and Hadoop's own are asked for them."""
-
-    def set(self, key: str, value: str) -> None:
-        self[key] = value
-
-
-class Session(SparkSession):
-    """A session without a JVM."""
-
-    def __init__(self) -> None:
-        self.settings, self.hadoop = Values(), Values()
-        self.schemes = {"file"}
-        self.stopped: BaseException | None = None
-        self.level = ""
-
-    @property
-    def conf(self) -> Any:
-        return self.settings
-
-    @property
-    def sparkContext(self) -> Any:
-        def find(scheme: str, _: Any) -> None:
-            if scheme not in self.schemes:
-                raise Py4JJavaError("no", SimpleNamespace(_target_id="x", _gateway_client=None))
-
-        fs = SimpleNamespace(FileSystem=SimpleNamespace(getFileSystemClass=find))
-        version = SimpleNamespace(VersionInfo=SimpleNamespace(getVersion=lambda: "3.4.2"))
-        hadoop = SimpleNamespace(fs=fs, util=version)
-        jvm = SimpleNamespace(org=SimpleNamespace(apache=SimpleNamespace(hadoop=hadoop)))
-        return SimpleNamespace(
-            _jsc=SimpleNamespace(hadoopConfiguration=lambda: self.hadoop),
-            _jvm=jvm,
-            setLogLevel=self._set_level,
-        )
-
-    def _set_level(self, level: str) -> None:
-        if self.stopped is not None:
-            raise self.stopped
-        self.level = level
-
-    def stop(self) -> None:
-        if self.stopped is not None:
-            raise self.stopped
-
-
-@pytest.fixture
-def no_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION"):
-        monkeypatch.delenv(name, raising=False)
-
-
-@pytest.mark.usefixtures("no_server")
-def test_a_session_of_others_gets_what_every_query_needs() -> None:
-    for provider, version in (("", "1"), ("x.HDFSBackedStateStoreProvider", "1"), (session.ROCKSDB, "2")):
-        given = Session()
-        if provider:
-            given.settings[session.PROVIDER] = provider
-        session._set_needed(given)
-        assert session.NEEDED.items() <= given.settings.items()
-        assert given.settings["spark.sql.streaming.stateStore.checkpointFormatVersion"] == version
-        assert given.hadoop == {}
-    with pytest.raises(UserError, match="is not a SparkSession"):
-        session.refuse_unusable("local")
-    connect = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})
-    with pytest.raises(UserError, match="this is a Spark Connect session"):
-        session.refuse_unusable(connect())
-
-
-@pytest.mark.usefixtures("no_server")
-def test_spark_is_given_the_server_of_the_environment_unless_the_user_has_set_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def told(**before: str) -> dict[str, str]:
-        given = Session()
-        given.hadoop.update({f"fs.s3a.endpoint{key}": value for key, value in before.items()})
-        session._tell_s3a(given.hadoop, given.hadoop)
-        return {key.removeprefix("fs.s3a."): value for key, value in given.hadoop.items()}
-
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "here")
-    assert told() == {"endpoint.region": "here"}
-    monkeypatch.setenv("AWS_REGION", "there")
-    assert told() == {"endpoint.region": "there"}
-    assert told(**{".region": "own"}) == {"endpoint.region": "own"}
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://a")
-    server = {"endpoint": "http://a", "path.style.access": "true", "endpoint.region": "there"}
-    assert told() == told(**{"": "http://a"}) == server
-    assert told(**{"": "http://own"}) == {"endpoint": "http://own", "endpoint.region": "there"}
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://b")
-    assert told()["endpoint"] == "http://b"
-
-
-def test_it_is_said_what_spark_lacks_to_reach_a_bucket() -> None:
-    given = Session()
-    session.check_reach(given, "file:///x")
-    with pytest.raises(UserError, match=r"spark.jars.packages=org.apache.hadoop:hadoop-aws:3\.4\.2"):
-        session.check_reach(given, "s3a://b/x")
-    with pytest.raises(UserError, match="put a Hadoop file system for gs://"):
-        session.check_reach(given, "gs://b/x")
-
-
-def test_spark_s_python_is_that_of_this_process_unless_the_user_has_chosen_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("PYSPARK_PYTHON", "mine")
-    session._use_quick_python()
-    assert os.environ["PYSPARK_PYTHON"] == "mine"
-    monkeypatch.delenv("PYSPARK_PYTHON")
-    session._use_quick_python()
-    launcher = os.environ["PYSPARK_PYTHON"]
-    assert launcher != sys.executable
-    show = "import os, sys; print(sys.executable, os.environ['PYTHONPATH'])"
-    said = subprocess.run(
-        [launcher, "-S", "-c", show],
-        env={"PYTHONPATH": "/a:/spark/python/lib/pyspark.zip:/spark/python/lib/py4j-0.10-src.zip:/b"},
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert said.stdout.split() == [sys.executable, "/a:/b"]
-    monkeypatch.delenv("PYSPARK_PYTHON")
-    monkeypatch.setattr(pyspark, "__file__", "/spark/python/lib/pyspark.zip/pyspark/__init__.py")
-    session._use_quick_python()
-    assert os.environ["PYSPARK_PYTHON"] == sys.executable
-
-
-def test_a_session_whose_jvm_is_gone_makes_way_for_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = Session()
-    for is_gone in (False, True):
-        process = SimpleNamespace(poll=lambda is_gone=is_gone: 137 if is_gone else None)
-        gateway = SimpleNamespace(proc=process)
-        monkeypatch.setattr(SparkContext, "_gateway", gateway)
-        monkeypatch.setattr(SparkContext, "_jvm", "jvm")
-        monkeypatch.setattr(SparkContext, "_active_spark_context", "context")
-        monkeypatch.setattr(SparkSession, "_instantiatedSession", given)
-        monkeypatch.setattr(SparkSession, "_activeSession", given)
-        given.stopped = Py4JNetworkError("gone") if is_gone else None
-        session.hush(given)
-        session.end_session(given)
-        assert given.level == "OFF"
-        assert (SparkContext._gateway, SparkContext._jvm) == ((None, None) if is_gone else (gateway, "jvm"))
-        left = (
-            SparkContext._active_spark_context,
-            SparkSession._instantiatedSession,
-            SparkSession._activeSession,
-        )
-        assert left == ((None, None, None) if is_gone else ("context", given, given))

@@ -73,10 +73,10 @@ def test_every_target_of_a_batch_shows_the_same_version_of_its_rows(
     assert all(values == seen["plain"] for values in seen.values())
 
 
-def test_a_final_sink_beside_a_channel_has_its_windows_apart(
+def test_a_final_sink_beside_a_channel_has_a_file_per_window(
     tmp_path: Path, store: Store, rows: DataFrame
 ) -> None:
-    """A link to the channel's file would put all windows into one, and show them at once."""
+    """A link to the channel's file would combine all windows in one file and publish them together."""
     sinks = [delta(str(tmp_path / "final"), final_by="window.end")]
     _, staged, _, _ = writer(store, rows, sinks, has_readers=True)._write(rows, Attempt(1, 0, "a"))
     assert {file.end for file in staged["final"]} == {60_000, 120_000, 180_000, 240_000}
@@ -93,7 +93,7 @@ PLAN = b'v1\n{"batchWatermarkMs":%d,"batchTimestampMs":0,"conf":{}}\n%s'
 
 
 class Batch:
-    """A writer of batches, and what it is told and leaves."""
+    """A writer of batches, with its inputs and outputs."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ def test_a_batch_is_prepared_with_its_files_rows_and_positions(store: Store) -> 
 
 
 @pytest.mark.parametrize(("ms", "mark"), [(0, UNKNOWN), (70, known(70))])
-def test_the_watermark_is_that_with_which_the_batch_works(store: Store, ms: int, mark: Watermark) -> None:
+def test_the_watermark_is_the_one_that_the_batch_uses(store: Store, ms: int, mark: Watermark) -> None:
     batch = Batch(store, has_readers=True, has_watermark=True)
     assert batch.run(1, plan=PLAN % (ms, b"5")).watermark == mark
 
@@ -160,7 +160,7 @@ def test_a_batch_without_rows_has_no_files(tmp_path: Path, store: Store) -> None
     assert Batch(store, parquet(str(tmp_path / "more")), has_readers=True).run(number=6).sinks == {}
 
 
-def test_a_sink_without_readers_beside_it_is_written_directly(tmp_path: Path, store: Store) -> None:
+def test_the_only_sink_of_a_stage_without_readers_is_written_directly(tmp_path: Path, store: Store) -> None:
     found = Batch(store, parquet(str(tmp_path / "out")), has_readers=False).run(1, 2)
     assert (found.files, found.rows) == ((), 2)
     (file,) = found.sinks["out"]
@@ -180,7 +180,7 @@ def test_plain_sinks_beside_others_get_links_to_the_same_files(
     assert pq.ParquetFile(places[0]).read()["id"].to_pylist() == [1, 2]
 
 
-def test_a_file_is_copied_where_it_cannot_be_linked(
+def test_a_file_that_cannot_be_linked_is_copied(
     tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = os.link
@@ -197,7 +197,9 @@ def test_a_file_is_copied_where_it_cannot_be_linked(
     assert not place.samefile(tmp_path / "store" / found.files[0])
 
 
-def test_a_query_that_is_to_stop_prepares_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_that_was_told_to_stop_prepares_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     batch = Batch(store, has_readers=True)
     batch.writer.stopping = True
     with pytest.raises(StopAsked):
@@ -226,7 +228,9 @@ def test_a_query_that_is_to_stop_prepares_nothing(store: Store, monkeypatch: pyt
     assert batch.prepared() is None
 
 
-def test_an_error_is_told_without_pages_of_frames(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_is_reported_without_long_stack_traces(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*what: Any) -> Any:
         raise ValueError("first\n\n   at org.Frame\nsecond")
 
@@ -240,7 +244,7 @@ def test_an_error_is_told_without_pages_of_frames(store: Store, monkeypatch: pyt
     assert in_short(ValueError("")) == "ValueError: "
 
 
-def test_what_only_passes_through_a_channel_on_one_machine_is_not_compressed(store: Store) -> None:
+def test_channel_files_on_a_local_disk_are_not_compressed(store: Store) -> None:
     types = StructType([*ID, StructField("at", TimestampType()), StructField("city", StringType())])
     writer = BatchWriter(store, "s", 1, 1, -1, types, (), [], True, False, lambda _: None)
     frame: Any = Rows(pa.table({}))

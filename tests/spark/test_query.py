@@ -1,4 +1,4 @@
-"""What is asked of Spark about a query, on a model of Spark's Java side."""
+"""What Spark says about a query, on a model of Spark's Java side."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FOLDER = spark_prefix("s", 1, 1)
 
 
 def query(executor: str = "SingleBatchExecutor", looked: bool = False, last: int | None = 0) -> Query:
-    """A query that takes all, has prepared batch `last`, and whose commit 0 is in the store."""
+    """A query with AvailableNow that has prepared batch `last`, and whose commit 0 is in the store."""
     store = open_store("memory://")
     store.put(FOLDER + batch_file_name("offsets", 0), b"")
     store.put(FOLDER + batch_file_name("commits", 0), b"")
@@ -38,13 +38,13 @@ def query(executor: str = "SingleBatchExecutor", looked: bool = False, last: int
         (None, False),
     ],
 )
-def test_a_query_waits_when_spark_says_so_and_not_when_it_has_ended(status: Any, waits: bool) -> None:
+def test_a_query_is_waiting_when_spark_says_so_and_it_has_not_ended(status: Any, waits: bool) -> None:
     made = query()
     made.spark = SimpleNamespace(status=status)
     assert made.waits() is waits
 
 
-def test_a_source_that_is_read_in_one_batch_has_given_all_when_that_is_committed() -> None:
+def test_a_source_that_is_read_in_one_batch_is_finished_when_that_batch_is_committed() -> None:
     assert query().has_taken_all()
     assert query("MultiBatchExecutor", looked=True).has_taken_all()
     assert not query("MultiBatchExecutor").has_taken_all()
@@ -63,5 +63,5 @@ def test_a_source_that_is_read_in_one_batch_has_given_all_when_that_is_committed
         ("ValueError: [INCOMPATIBLE with the price list]", QueryEnd.FAILED),
     ],
 )
-def test_only_an_error_condition_of_spark_says_that_the_code_has_changed(text: str, end: QueryEnd) -> None:
+def test_only_an_error_condition_of_spark_means_that_the_code_has_changed(text: str, end: QueryEnd) -> None:
     assert kind_of(RuntimeError(text)) is end

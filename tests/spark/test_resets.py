@@ -1,4 +1,4 @@
-"""A stage that a restore resets, or brings back, never reads into a table what that has already. With Spark."""
+"""A stage that a restore resets or brings back never adds rows to a table that already has them. With Spark."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def run(pipeline: cw.Pipeline, tmp_path: Path, spark: SparkSession, **more: Any)
 
 
 @pytest.mark.parametrize("provider", ["RocksDBStateStoreProvider", "HDFSBackedStateStoreProvider"])
-def test_a_stage_with_state_is_reset_behind_what_it_has_read(
+def test_a_reset_stage_loses_its_state_and_keeps_its_positions(
     spark: SparkSession, tmp_path: Path, provider: str
 ) -> None:
-    """Twelve files, so that the source's log is compacted; then ids that come again, which only state would drop."""
+    """Twelve files, so that the source's log is compacted; then repeated ids, which only state would drop."""
     before = spark.conf.get(PROVIDER)
     spark.conf.set(PROVIDER, f"{STATE}.{provider}")
 
@@ -74,7 +74,7 @@ def test_a_stage_with_state_is_reset_behind_what_it_has_read(
         spark.conf.set(PROVIDER, before or "")
 
 
-def test_a_stage_with_a_source_of_its_own_does_not_come_back_to_its_old_table(
+def test_a_dropped_stage_with_a_source_of_its_own_cannot_return_to_its_old_table(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     def make(*tables: str) -> cw.Pipeline:

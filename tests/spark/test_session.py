@@ -1,4 +1,4 @@
-"""The user's own session is not changed: queries run in a copy of it, with what they need."""
+"""The user's session is not changed: queries run in a copy of it, with the settings that they need."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DERBY = {
 
 
 class Started(StreamingQueryListener):
-    """Notes which queries have started."""
+    """Records which queries have started."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -39,7 +39,7 @@ class Started(StreamingQueryListener):
 
 @pytest.fixture
 def user(spark: SparkSession) -> SparkSession:
-    """A session as a user has it, with nothing of Cutwater's in it."""
+    """A user's session, without anything of Cutwater's."""
     session = spark.newSession()
     for key in NEEDED:
         session.conf.unset(key)
@@ -52,9 +52,7 @@ def settings(session: SparkSession) -> dict[str, str]:
     return dict(session.conf.getAll)
 
 
-def test_a_run_leaves_the_users_session_as_it_was_and_uses_what_is_in_it(
-    user: SparkSession, tmp_path: Path
-) -> None:
+def test_a_run_uses_the_users_session_and_does_not_change_it(user: SparkSession, tmp_path: Path) -> None:
     deliver(tmp_path / "in", "0", numbers(range(5)))
     user.createDataFrame([(1, "one"), (2, "two")], "id long, word string").createOrReplaceTempView("words")
     user.udf.register("twice", lambda number: number * 2, "long")
@@ -103,7 +101,7 @@ def test_a_stage_that_reads_with_another_session_is_refused(user: SparkSession, 
             last = number == len(stages) - 1
             pipeline.stage(sinks=[cw.delta(str(tmp_path / "out"))] if last else [])(stage)
         with pytest.raises(
-            UserError, match=f"stage '{stages[-1].__name__}' reads with another Spark session"
+            UserError, match=f"stage '{stages[-1].__name__}' uses a Spark session other than the pipeline's"
         ):
             pipeline.start(str(tmp_path / "state"), spark=user)
 
@@ -145,7 +143,7 @@ def test_a_copy_has_the_current_catalog_and_database(user: SparkSession, tmp_pat
 
 
 @pytest.mark.parametrize("known", [None, "http://mine:1"])
-def test_the_server_that_the_environment_names_is_set_in_the_copy_alone(
+def test_the_s3_server_of_the_environment_is_set_only_in_the_copy(
     user: SparkSession, monkeypatch: pytest.MonkeyPatch, known: str | None
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://theirs:2")
@@ -160,7 +158,7 @@ def test_the_server_that_the_environment_names_is_set_in_the_copy_alone(
     assert context._jsc.hadoopConfiguration().get("fs.s3a.endpoint.region", "") == ""
 
 
-def test_a_session_that_exists_is_not_used_unless_it_is_given(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_existing_session_is_used_only_if_it_is_given(spark: SparkSession, tmp_path: Path) -> None:
     pipeline = cw.Pipeline("p")
 
     @pipeline.stage(sinks=[cw.delta(str(tmp_path / "out"))])

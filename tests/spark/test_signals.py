@@ -1,4 +1,4 @@
-"""`cutwater run` as supervisors and terminals treat it: signals to its whole process group, its JVM or itself killed."""
+"""`cutwater run` under supervisors and terminals: signals to its process group, and kills of the JVM or of itself."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Run:
         return int(line.split()[0])
 
     def end(self) -> int:
-        """Its exit code; what it said is short, and no stack trace."""
+        """The exit code. Its output must be short, without a stack trace."""
         code = self.process.wait(timeout=240)
         assert not any(word in self.said for word in ("Traceback", "Logging error", "\tat ")), self.said
         assert len(self.said.splitlines()) < 40, self.said
@@ -125,7 +125,7 @@ def root_as_it_was() -> Iterator[logging.Logger]:
 def test_a_connection_that_is_reset_in_a_call_is_not_logged(
     caplog: pytest.LogCaptureFixture, root_as_it_was: logging.Logger
 ) -> None:
-    """As the kernel does to a call that waits for an answer of the JVM, when that is killed."""
+    """The kernel resets the connection of a call that waits for the JVM when the JVM is killed."""
 
     def call_and_reset() -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:
@@ -163,7 +163,7 @@ def test_a_signal_to_the_whole_process_group_drains(
 
 
 @pytest.mark.slow
-def test_a_jvm_that_is_killed_ends_the_run_with_one_clear_line_and_the_next_goes_on(
+def test_a_killed_jvm_ends_the_run_with_one_clear_line_and_the_next_run_continues(
     base: Path, started: list[Run]
 ) -> None:
     run = Run(base)
@@ -180,7 +180,7 @@ def test_a_jvm_that_is_killed_ends_the_run_with_one_clear_line_and_the_next_goes
 
 
 @pytest.mark.slow
-def test_the_jvm_does_not_outlive_a_driver_that_is_killed(base: Path, started: list[Run]) -> None:
+def test_the_jvm_does_not_outlive_a_killed_driver(base: Path, started: list[Run]) -> None:
     run = Run(base)
     started.append(run)
     run.await_rows(5)

@@ -1,5 +1,5 @@
-"""The same pipeline on a real Spark standalone cluster: a master and two workers, processes of their own, whose Python
-has no Cutwater and who have temporary folders of their own."""
+"""The same pipeline on a real Spark standalone cluster: a master and two workers in separate processes, without Cutwater
+in their Python, and with their own temporary folders."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ pipeline.run(str(here / "state"), every="1s", once=True, master=sys.argv[2], con
 
 @pytest.fixture
 def bare_python(tmp_path: Path) -> tuple[str, str]:
-    """A Python that can run Spark's workers, and the path by which it finds just what they need."""
+    """A Python that can run Spark's workers, and a path with just the packages that they need."""
     links = tmp_path / "site"
     links.mkdir()
     for name in ("pyspark", "py4j", "pyarrow", "numpy", "pandas", "dateutil", "pytz", "six", "tzdata"):
@@ -67,7 +67,7 @@ def bare_python(tmp_path: Path) -> tuple[str, str]:
 
 @pytest.fixture
 def cluster(tmp_path: Path, bare_python: tuple[str, str]) -> Iterator[str]:
-    """The URL of the master; master and workers are ended by their ids."""
+    """The URL of the master. The master and the workers are ended by their process ids."""
     import pyspark
 
     home = Path(pyspark.__file__).parent
@@ -118,7 +118,7 @@ def cluster(tmp_path: Path, bare_python: tuple[str, str]) -> Iterator[str]:
         process.wait(timeout=30)
 
 
-def test_a_standalone_cluster_gives_exactly_the_same(
+def test_a_standalone_cluster_gives_the_same_result(
     tmp_path: Path, cluster: str, bare_python: tuple[str, str]
 ) -> None:
     for part in range(5):

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from typer.testing import CliRunner, Result
 
-from cutwater.cli.ask import running
+from cutwater.cli.client import Client
 from cutwater.cli.main import app
 from cutwater.cluster.config import ClusterConfig
 from cutwater.protocol.base.errors import UserError
@@ -63,7 +63,7 @@ def store(tmp_path: Path) -> Store:
 @pytest.mark.parametrize("skew_s", [0.0, -12.0, 12.0, -7 * 3600.0, 7 * 3600.0])
 def test_a_member_that_reports_is_seen_whatever_its_clock_says(store: Store, skew_s: float) -> None:
     with beating(store, clock_s=skew_s):
-        assert running(store, as_json=True) is not None
+        assert Client(store, as_json=True).running_member() is not None
         with pytest.raises(UserError, match="is already running on this store: process 4711 on elsewhere"):
             claim(store, "chain", "main", False, print)
 
@@ -75,7 +75,7 @@ def test_a_member_that_was_killed_elsewhere_is_not_seen_however_fresh_its_status
 ) -> None:
     put_status(store, clock_s=skew_s)
     told: list[str] = []
-    assert running(store, as_json=True) is None
+    assert Client(store, as_json=True).running_member() is None
     claim(store, "chain", "main", False, told.append)
     assert "process 4711 on elsewhere ran pipeline 'chain'. It has not reported its end" in told[0]
 
@@ -139,7 +139,7 @@ def test_damaged_statuses_are_no_statuses(store: Store) -> None:
 def test_looking_for_long_is_shown(store: Store) -> None:
     put_status(store)
     shown = CliRunner().invoke(app, ["gc", "--store", store.url])
-    assert shown.stderr.startswith("looking whether the pipeline is running ...\n")
+    assert shown.stderr.startswith("checking whether the pipeline is running ...\n")
     shown = CliRunner().invoke(app, ["gc", "--json", "--store", store.url])
     assert shown.stderr == ""
 
@@ -211,7 +211,7 @@ def test_a_process_of_this_machine_is_known_to_exist_and_to_have_ended(store: St
     end(process)
     assert exists(who) is False
     put_status(store, process=who)
-    assert running(store, as_json=True) is None
+    assert Client(store, as_json=True).running_member() is None
     claim(store, "chain", "main", False, pytest.fail)  # at once
 
 
@@ -313,7 +313,7 @@ def test_a_member_that_answers_runs_whatever_the_store_says(
         await_that("it has a checkpoint", lambda: made.member.journal.state.head, 30)
         alone = call("checkpoint")
         assert alone.exit_code == 1
-        assert "no pipeline runs on" in alone.stdout
+        assert "no pipeline is running on" in alone.stdout
         found = call("status", "--peer", endpoint)
         assert json.loads(found.stdout)["running"] is True, found.output
         asked = call("checkpoint", "--peer", endpoint, "--timeout", "60s")

@@ -1,1 +1,1 @@
-"""What users write: pipelines, stages, and the tables that belong to one epoch."""
+"""What users call: pipelines, stages, options, and the tables of one epoch."""

@@ -1,7 +1,7 @@
-"""The options of a run: one place for their defaults and their documentation.
+"""The options of a run, with their defaults and documentation.
 
-`Pipeline.start` and `run`, the flags of `cutwater run` and the page `docs/configuration.md` are made from `RunConfig`.
-The first sentence of an option's description is the help text of its flag.
+`Pipeline.start` and `run`, the flags of `cutwater run` and the page `docs/configuration.md` all derive from
+`RunConfig`. The first sentence of an option's description is the help text of its flag.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cutwater.protocol.leader.coordinator_actions import CoordinatorConfig
 from cutwater.protocol.leader.leader import LeaderConfig
 
 LEADER_ALONE_MS = 200
-"""Silence after which a member tries to lead that has no peers to hear."""
+"""How long a member without peers waits before it leads."""
 HEARTBEAT_MS = 1_000
 _DURATIONS = ("every", "min_pause", "timeout", "alignment_timeout", "idle_after", "leader_timeout")
 _FLOORS = {"retained": 1, "max_concurrent": 1, "full_every": 1, "restarts": 0, "tolerated_failures": 0}
@@ -66,7 +66,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         _in(
             CHECKPOINTS,
-            "Process what is there now, publish it, end. Windows that this input closes are published too.",
+            "Process the input that exists now, publish it, and exit. Windows that it closes are published too.",
         ),
     ] = False
     timeout: Annotated[Duration, _in(CHECKPOINTS, "A checkpoint that takes longer is aborted.")] = "10m"
@@ -89,7 +89,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
     retained: Annotated[
         int,
         _in(
-            CHECKPOINTS, "How many checkpoints to keep. Savepoints are kept besides, until they are removed."
+            CHECKPOINTS,
+            "How many checkpoints to keep. Savepoints are kept in addition, until their names are removed.",
         ),
     ] = 3
     full_every: Annotated[
@@ -102,14 +103,14 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     idle_after: Annotated[
         Duration,
-        _in(CHECKPOINTS, "Silence after which a stage no longer holds back the pipeline-wide watermark."),
+        _in(CHECKPOINTS, "How long a stage may be silent before it stops holding back the watermark."),
     ] = "10s"
 
     restore: Annotated[
         str | int | None,
         _in(
             RESTORING,
-            "Go back to a checkpoint first. An epoch, a savepoint's name, or `latest`. With it the code may have "
+            "Restore a checkpoint before the start. An epoch, a savepoint's name, or `latest`. Needed if the graph has "
             "changed.",
         ),
     ] = None
@@ -121,18 +122,17 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
         Sequence[str],
         _in(
             RESTORING,
-            "With restore: a stage that starts without its state. How far it has read its sources is kept. May name "
-            "several.",
+            "With restore: a stage to start without its state. Its positions in its sources are kept. May name several.",
         ),
     ] = ()
-    force: Annotated[bool, _in(RESTORING, "With restore: also undo what others did to the tables since.")] = (
-        False
-    )
+    force: Annotated[
+        bool, _in(RESTORING, "With restore: also undo changes that others have made to the tables.")
+    ] = False
     takeover: Annotated[
         bool,
         _in(
             RESTORING,
-            "Do not wait for another process that seems to run it. Nothing is lost if that process is alive: it ends.",
+            "Start even if another process seems to be running it. Nothing is lost if it is: that process ends.",
         ),
     ] = False
 
@@ -140,7 +140,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
         int | None,
         _in(
             FAILURES,
-            "Checkpoints in a row that may fail because of this member. After one more the run ends; `None` (in Python "
+            "Failed checkpoints in a row that this member may cause. After one more the run ends; `None` (in Python "
             "only) tolerates any number.",
         ),
     ] = 3
@@ -148,7 +148,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
         int,
         _in(
             FAILURES,
-            "Restarts in a row of a query that fails. The first comes after 1 s, each further one after twice as long.",
+            "How often in a row to restart a failing query. The first restart comes after 1 s, each further one after "
+            "twice as long.",
         ),
     ] = 5
 
@@ -156,16 +157,16 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         _in(
             SPARK,
-            "Spark's master, for example `local[4]`. Else the environment variable `SPARK_MASTER`, else `local` with "
-            "all cores. Not together with a session of your own.",
+            "Spark's master, for example `local[4]`. By default the environment variable `SPARK_MASTER`, or else `local` "
+            "with all cores. Cannot be combined with a session of your own.",
         ),
     ] = None
     conf: Annotated[
         dict[str, str],
         _in(
             SPARK,
-            "Spark settings for the session that is made. They win over Cutwater's defaults. Not together with a "
-            "session of your own.",
+            "Spark settings for the session that Cutwater creates. They override its defaults. Cannot be combined with "
+            "a session of your own.",
         ),
     ] = {}
 
@@ -173,16 +174,16 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         _in(
             MEMBERS,
-            "The name of this process, one of several. It hosts the stages that name it, or all stages of its file if "
-            "none names a member.",
+            "The name of this member, if there are several. It runs the stages that name it, or all stages of its file "
+            "if none names a member.",
         ),
     ] = None
     wait_for: Annotated[
         Sequence[str],
         _in(
             MEMBERS,
-            "A member without which the first start does not begin. Those whose stages are read here are waited for "
-            "anyway. May name several.",
+            "A member to wait for at the first start. It always waits for members whose stages it reads. May name "
+            "several.",
         ),
     ] = ()
     leader_timeout: Annotated[
@@ -206,37 +207,36 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
             if isinstance(value, str):
                 raise UserError(f"{name} is a list of names: write {name}=[{value!r}]")
         if self.restore is None and (self.drop or self.reset):
-            raise UserError("drop and reset say what a restore does with stages; give restore= too")
-        patience = None if self.unaligned else self.alignment_timeout
-        if patience is not None and seconds(patience) >= seconds(self.timeout):
+            raise UserError("drop and reset only work together with a restore; give restore= (--restore) too")
+        alignment_timeout = None if self.unaligned else self.alignment_timeout
+        if alignment_timeout is not None and seconds(alignment_timeout) >= seconds(self.timeout):
             raise UserError(
-                f"alignment_timeout is {patience}, timeout {self.timeout}: a checkpoint would be aborted before it turns "
-                "unaligned; give less than timeout"
+                f"alignment_timeout is {alignment_timeout} and timeout is {self.timeout}: a checkpoint would be aborted "
+                "before it turns unaligned; give an alignment_timeout of less than timeout"
             )
 
     def for_changed_graph(self) -> RunConfig:
-        """The options of a start that goes on as a part of a changed graph: in the session that exists, without
-        another restore."""
+        """The options for restarting this member in a changed graph: in the same session, without another restore."""
         return msgspec.structs.replace(self, restore=None, drop=(), reset=(), takeover=True)
 
     def leader(self, is_alone: bool) -> LeaderConfig:
-        """The protocol's part of it. A member that `is_alone` has nobody to wait for before it leads."""
-        patience_ms = 0 if self.unaligned else None
-        if patience_ms is None and self.alignment_timeout is not None:
-            patience_ms = _ms(self.alignment_timeout)
+        """The options of the leader. A member that `is_alone` need not wait for others before it leads."""
+        alignment_timeout_ms = 0 if self.unaligned else None
+        if alignment_timeout_ms is None and self.alignment_timeout is not None:
+            alignment_timeout_ms = _ms(self.alignment_timeout)
         coordinator = CoordinatorConfig(
             interval_ms=max(1, _ms(self.every)), timeout_ms=max(1, _ms(self.timeout)),
-            alignment_timeout_ms=patience_ms, retained=self.retained, min_pause_ms=_ms(self.min_pause),
+            alignment_timeout_ms=alignment_timeout_ms, retained=self.retained, min_pause_ms=_ms(self.min_pause),
             max_concurrent=self.max_concurrent, full_every=self.full_every,
         )  # fmt: skip
         if is_alone:
             return LeaderConfig(LEADER_ALONE_MS, HEARTBEAT_MS, coordinator)
-        silence_ms = max(100, _ms(self.leader_timeout))
-        return LeaderConfig(silence_ms, min(HEARTBEAT_MS, silence_ms // 3), coordinator)
+        timeout_ms = max(100, _ms(self.leader_timeout))
+        return LeaderConfig(timeout_ms, min(HEARTBEAT_MS, timeout_ms // 3), coordinator)
 
 
 class RunOptions(TypedDict, total=False):
-    """The options as keyword arguments. Their defaults and their meaning are in `RunConfig`."""
+    """The options as keyword arguments, for type checkers. `RunConfig` documents them."""
 
     every: Duration
     min_pause: Duration
@@ -264,7 +264,7 @@ class RunOptions(TypedDict, total=False):
 
 
 class Option(msgspec.Struct, frozen=True):
-    """One option, as its class documents it."""
+    """One option of a run or of a cluster."""
 
     name: str
     default: Any
@@ -282,7 +282,7 @@ class Option(msgspec.Struct, frozen=True):
 
 
 def options_of(config: type[msgspec.Struct]) -> dict[str, Option]:
-    """The options that a class of this kind documents, by name."""
+    """The options of `RunConfig` or `ClusterConfig`, by name."""
     hints = get_type_hints(config, include_extras=True)
     defaults = config()
     found = {}

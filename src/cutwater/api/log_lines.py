@@ -1,4 +1,4 @@
-"""What happens in a run, as lines of the standard logger `cutwater`."""
+"""Log lines about a run, through the standard logger `cutwater`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ Log = logging.LoggerAdapter[logging.Logger]
 
 
 def log_of(pipeline: str, member: str) -> Log:
-    """The logger for a member. Its records say in `pipeline` and `member` whose they are."""
+    """The logger of a member. Its records have the attributes `pipeline` and `member`."""
     return logging.LoggerAdapter(LOG, {"pipeline": pipeline, "member": member})
 
 
 @contextmanager
-def lines_to(tell: Callable[[str], None]) -> Iterator[None]:
-    """Gives `tell` every line from INFO up, however logging is configured. Where logging is configured to show INFO
-    too, lines go on to its handlers; else `tell` alone gets them."""
-    handler, level, propagates = _Lines(tell), LOG.level, LOG.propagate
+def lines_to(write: Callable[[str], None]) -> Iterator[None]:
+    """Pass every line from INFO up to `write`, however logging is configured. Other handlers get the lines too if
+    logging is configured to show INFO."""
+    handler, level, propagates = _Lines(write), LOG.level, LOG.propagate
     LOG.propagate = propagates and LOG.isEnabledFor(logging.INFO)
     LOG.setLevel(min(LOG.getEffectiveLevel(), logging.INFO))
     LOG.addHandler(handler)
@@ -34,7 +34,7 @@ def lines_to(tell: Callable[[str], None]) -> Iterator[None]:
 
 @contextmanager
 def lines_printed() -> Iterator[None]:
-    """Prints the lines, unless logging is configured: then it decides where they go."""
+    """Print the lines, unless logging is configured: then its handlers decide."""
     if LOG.hasHandlers():
         yield
         return
@@ -47,9 +47,9 @@ def _print(line: str) -> None:
 
 
 class _Lines(logging.Handler):
-    def __init__(self, tell: Callable[[str], None]) -> None:
+    def __init__(self, write: Callable[[str], None]) -> None:
         super().__init__(logging.INFO)
-        self._tell = tell
+        self._write = write
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._tell(record.getMessage())
+        self._write(record.getMessage())

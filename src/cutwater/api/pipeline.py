@@ -1,4 +1,4 @@
-"""The pipeline as users write it: stages as functions, and what can be done with a running one."""
+"""The pipeline as users define and control it."""
 
 from __future__ import annotations
 
@@ -101,14 +101,14 @@ class Pipeline:
         allow_shared_source: bool = False,
         member: str | None = None,
     ) -> Any:
-        """Makes a function a stage. It returns a streaming DataFrame; its parameter `spark` is the session,
-        the others name the stages that it reads.
+        """Make a function a stage. It returns a streaming DataFrame; its parameter `spark` is the session, the others
+        name the stages that it reads.
 
-        `sinks`: where its rows go. `output_mode`: append, or with `cutwater.foreach_epoch` alone update and complete.
-        `trigger`: how often it looks for new rows. `max_rows`: about how many rows of a channel it takes at
-        once (`None`: all that are there; native sources have options of their own). `member`: which of several
-        processes hosts it. `allow_watermark_above_fan_in` and `allow_shared_source` accept what is refused
-        otherwise; the messages say what that means.
+        `sinks`: where its rows go. `output_mode`: `append`; also `update` or `complete` if all sinks are
+        `cutwater.foreach_epoch`. `trigger`: how often it looks for new rows. `max_rows`: roughly how many rows of a
+        channel a batch reads (`None`: all that exist; native sources have their own options for this). `member`: which
+        of several members runs it. `allow_watermark_above_fan_in` and `allow_shared_source` allow what is otherwise
+        refused; the error messages explain the consequences.
         """
 
         def add(wrapped: Function) -> Function:
@@ -118,7 +118,9 @@ class Pipeline:
                 member=member,
             )  # fmt: skip
             if stage.name in self.stages:
-                raise UserError(f"there are two stages named '{stage.name}'; rename one, or give it name=")
+                raise UserError(
+                    f"there are two stages named '{stage.name}'; rename one of them, or pass name= to the decorator"
+                )
             self.stages[stage.name] = stage
             return wrapped
 
@@ -134,20 +136,20 @@ class Pipeline:
         spark: SparkSession | None = None,
         **options: Unpack[RunOptions],
     ) -> Pipeline:
-        """Starts the pipeline, and returns when its stages have been told to run.
+        """Start the pipeline, and return when its stages are starting.
 
-        `store`: a folder or an object store's URL; all that is durable lies there. The options are those of
-        `RunConfig`, as `config`, as keyword arguments, or both: then the keyword arguments win.
+        `store`: a folder or the URL of an object store, which holds everything durable. The options are those of
+        `RunConfig`, given as `config`, as keyword arguments, or both; keyword arguments win.
 
-        `spark`: your own session, which is not changed. Queries run in a copy of it that has what they need, and
-        stage functions get that copy as their parameter `spark`. It has the settings, temporary views, functions,
-        listeners of queries and the current catalog and database that yours has at the start, and shares with it the
-        SparkContext, catalogs, tables, global temporary views and cached data. What you set or register later in your
-        session is not seen by the pipeline; its queries are in `queries`, and not in your `spark.streams`. Without
-        `spark` a session is made, with `master` and `conf`, and stopped with the pipeline; a process has only one
-        SparkContext, so if there is one already this is refused.
+        `spark`: your own session, which is not changed. Queries run in a copy of it, and stage functions get that copy
+        as their parameter `spark`. The copy has the settings, temporary views, functions, query listeners, and current
+        catalog and database that your session has at the start. It shares the SparkContext, catalogs, tables, global
+        temporary views and cached data. The pipeline does not see what you set or register in your session later. Its
+        queries are in `queries`, not in your `spark.streams`. Without `spark`, a session is created from `master` and
+        `conf` and stopped with the pipeline. This is refused if the process already has a SparkContext, since it can
+        have only one.
 
-        What happens is logged by the standard logger `cutwater`. Raises `UserError` for what cannot run.
+        Progress is logged by the standard logger `cutwater`. Raises `UserError` if the pipeline cannot run.
         """
         if self._runtime is not None:
             raise UserError(f"pipeline '{self.name}' is already running; stop() it first")
@@ -175,8 +177,8 @@ class Pipeline:
         cluster, is_alone = config.cluster, len(built.topology.members()) == 1
         if not is_alone and cluster is None:
             raise UserError(
-                f"the members {', '.join(built.topology.members())} have to reach each other: say where this one "
-                "listens (--listen tcp/HOST:PORT) and where it finds another (--peer tcp/HOST:PORT)"
+                f"the members {', '.join(built.topology.members())} must be able to reach each other: give the address "
+                "on which this one listens (--listen tcp/HOST:PORT) and that of another (--peer tcp/HOST:PORT)"
             )
         if not is_alone and cluster is not None and cluster.gossip:
             cluster = msgspec.structs.replace(
@@ -194,8 +196,8 @@ class Pipeline:
     def _assemble(
         self, store: Store, config: RunConfig, member: str, builder: Builder, own: dict[str, StageDef]
     ) -> tuple[Assembled, Built]:
-        """The whole graph with this member's stages in it, as the journal has it or will have it after the restore
-        that was asked for."""
+        """The complete graph with this member's stages, as it is in the journal or will be after the requested
+        restore."""
         reads = {name: stage.inputs for name, stage in own.items()}
         expected = {*config.wait_for, *(s.member for s in self.stages.values() if s.member is not None)}
         listen = config.cluster.reachable if config.cluster is not None else ()
@@ -216,7 +218,7 @@ class Pipeline:
                 )  # fmt: skip
                 break
             except GraphMoved:
-                self._log.info("another member has changed the graph meanwhile; putting it together again")
+                self._log.info("another member has changed the graph in the meantime; assembling it again")
         check_topology(store, built.topology)
         return assembled, built
 
@@ -240,16 +242,16 @@ class Pipeline:
         spark: SparkSession | None = None,
         **options: Unpack[RunOptions],
     ) -> None:
-        """Starts the pipeline and stays until it ends: drained, failed, or told so by Ctrl-C or SIGTERM
-        (which drain it; a second one stops it at once, and of several members the first one does so). Takes
-        what `start` takes. Raises what ended it. Unless logging is configured, prints what happens."""
+        """Start the pipeline and wait until it ends. Ctrl-C and SIGTERM drain it, and a second one stops it at once; one
+        of several members is stopped by the first. Takes the arguments of `start`. Raises the error that ended it.
+        Prints the log unless logging is configured."""
         with lines_printed():
             self.start(store, config, spark=spark, **options)
             self.stay()
 
     def stay(self, tick: Callable[[], None] | None = None) -> bool:
-        """Waits until the running pipeline ends, and handles signals meanwhile; calls `tick` a few times a second.
-        `False` if it was stopped at once, before it had come to rest."""
+        """Wait until the running pipeline ends, handling signals and calling `tick` a few times a second. Returns
+        `False` if it was stopped before it was drained."""
         runtime = self._running()
         signals: list[int] = []
         before: dict[int, Any] = {}
@@ -267,20 +269,18 @@ class Pipeline:
                     seen = len(signals)
                     if not _is_alone(runtime):
                         self._log.info(
-                            f"member '{runtime.member.name}' leaves; the others wait until it is back"
+                            f"member '{runtime.member.name}' is leaving; the others wait until it is back"
                         )
                         break
                     if seen > 1:
-                        self._log.info("stopping at once; what is not committed will be done again")
+                        self._log.info("stopping at once; the next start repeats what is not committed")
                         break
                     self._log.info(
-                        "draining: every stage comes to rest, then a last checkpoint (again to stop at once)"
+                        "draining: stages finish, then a last checkpoint (interrupt again to stop at once)"
                     )
                     runtime.come_to_rest()
         except WaitEnded:
-            self._log.info(
-                f"member '{runtime.member.name}' leaves, before it has become a part of the new graph"
-            )
+            self._log.info(f"member '{runtime.member.name}' is leaving before it has joined the new graph")
             return False
         finally:
             self._is_leaving = lambda: False
@@ -292,19 +292,18 @@ class Pipeline:
         return runtime.drained
 
     def _starts_again(self, runtime: Runtime) -> bool:
-        """A member whose pipeline has got another graph, by a restore of some other member with changed code,
-        goes on as a part of that."""
+        """Restart in a changed graph: another member has restored the pipeline with changed code."""
         if not isinstance(runtime.failure, GraphChanged):
             return False
-        self._log.info("the pipeline's graph has changed; starting again as a part of the new one")
+        self._log.info("the pipeline's graph has changed; restarting in the new one")
         self._runtime = None
         runtime.stop()
         self._begin(runtime.store, self._config.for_changed_graph(), None)
         return True
 
     def awaitTermination(self, timeout: str | float | None = None) -> bool:
-        """Waits until the pipeline has ended by itself; `False` if it is still running after `timeout`. Raises the
-        error that ended it."""
+        """Wait until the pipeline has ended by itself. Returns `False` if it is still running after `timeout`. Raises
+        the error that ended it."""
         runtime = self._running()
         ended = runtime.wait(None if timeout is None else seconds(timeout, "timeout"))
         if runtime.failure is not None:
@@ -313,7 +312,7 @@ class Pipeline:
         return ended
 
     def stop(self) -> None:
-        """Ends at once. What was not committed will be done again by the next start."""
+        """Stop at once. The next start repeats what was not committed."""
         runtime, self._runtime = self._runtime, None
         session, self._session = self._session, None
         owns_session, self._owns_session = self._owns_session, False
@@ -330,8 +329,8 @@ class Pipeline:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Ends the running pipeline: drains it, as one Ctrl-C does; stops it at once after an error, or if it is one
-        of several members. Raises the error that ended the pipeline, if there is one and no other is on its way."""
+        """Drain the running pipeline, as one Ctrl-C does. After an error, or if it is one of several members, stop it at
+        once. Raises the error that ended the pipeline, unless another one is already being raised."""
         runtime = self._runtime
         if runtime is None:
             return
@@ -345,7 +344,7 @@ class Pipeline:
             raise runtime.failure
 
     def drain(self, timeout: str | float = ANSWER_S) -> int:
-        """Comes to rest, takes a last checkpoint, publishes it, stops. Returns its epoch."""
+        """Let all stages finish, take and publish a last checkpoint, and stop. Returns its epoch."""
         runtime = self._running()
         epoch = self._ask(Request(RequestKind.DRAIN, new_id()), timeout)
         deadline = time.monotonic() + seconds(timeout, "timeout")
@@ -365,25 +364,25 @@ class Pipeline:
     def checkpoint(
         self, *, full: bool = False, unaligned: bool = False, timeout: str | float = ANSWER_S
     ) -> int:
-        """Takes a checkpoint now; its epoch, when it is committed."""
+        """Take a checkpoint now. Returns its epoch when it is committed."""
         epoch = self._ask(Request(RequestKind.CHECKPOINT, new_id(), full=full, unaligned=unaligned), timeout)
         assert epoch is not None
         return epoch
 
     def savepoint(self, name: str, timeout: str | float = ANSWER_S) -> int:
-        """Takes a full checkpoint that retention never removes; its epoch, when it is committed."""
+        """Take a full checkpoint that retention never deletes. Returns its epoch when it is committed."""
         check_savepoint_name(name)
         epoch = self._ask(Request(RequestKind.SAVEPOINT, new_id(), name=name), timeout)
         assert epoch is not None
         return epoch
 
     def cancel_checkpoint(self, timeout: str | float = ANSWER_S) -> None:
-        """Cancels the checkpoint that is in flight."""
+        """Cancel the checkpoint in progress."""
         self._ask(Request(RequestKind.CANCEL, new_id()), timeout)
 
     def restore(self, ref: str | int, *, force: bool = False, timeout: str | float = ANSWER_S) -> int:
-        """Takes everything back to a checkpoint while the pipeline runs; its epoch. Nothing is done unless the
-        checkpoint is whole. `force` undoes what others did to the tables since."""
+        """Roll everything back to a checkpoint while the pipeline runs. Returns its epoch. Changes nothing unless the
+        checkpoint is intact. `force` also undoes changes that others have made to the tables since then."""
         runtime = self._running()
         state = read_journal(runtime.store).state
         target = whole_checkpoint(runtime.store, state, str(ref), self._log.info)
@@ -399,8 +398,8 @@ class Pipeline:
 
     @property
     def queries(self) -> dict[str, StreamingQuery]:
-        """Spark's query of each stage that this member hosts and that has one now. A stage that starts again, after an
-        error or a restore, gets a new one: look it up when you need it."""
+        """The Spark query of each stage that this member runs and that has one now. A stage that restarts, after an
+        error or a restore, gets a new query: look it up when you need it."""
         found = {name: host.query for name, host in self._running().hosts.items()}
         return {name: query for name, query in found.items() if query is not None}
 

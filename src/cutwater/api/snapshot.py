@@ -1,7 +1,7 @@
-"""The rows of tables at one published epoch.
+"""Reads tables at one published epoch.
 
-Tables of a pipeline are published one after the other behind one decision. Who reads them through an epoch, each at the
-version that the epoch became, sees all of them at one cut.
+One decision publishes all tables of a pipeline, one after the other. A reader that goes through an epoch reads each
+table at the version that the epoch became, so it sees all of them at one cut.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from cutwater.store.opening import open_store
 
 
 def snapshot(store: str | Store, epoch: int | str | None = None) -> Snapshot:
-    """All tables of a pipeline at one epoch: by default the newest that is published in all of them. `epoch` may also be
-    the name of a savepoint. Raises `UserError` if there is no such epoch, if it is no longer kept, or if it is not
-    published everywhere yet.
+    """All tables of a pipeline at one epoch, by default the newest that is published in all of them. `epoch` may also be
+    the name of a savepoint. Raises `UserError` if there is no such epoch, if it has expired, or if it is not published
+    everywhere yet.
 
     snapshot = cutwater.snapshot("./state")
     revenue = snapshot["revenue"].to_table()                 # Arrow; without Spark
-    matched = snapshot.read(spark, "matched")                # Spark; of the same cut
+    matched = snapshot.read(spark, "matched")                # Spark; at the same cut
     """
     where = open_store(store) if isinstance(store, str) else store
     found, versions = versions_at(where, read_journal(where).state, epoch)
@@ -37,15 +37,15 @@ def snapshot(store: str | Store, epoch: int | str | None = None) -> Snapshot:
 
 
 def read(spark: SparkSession, store: str | Store, table: str, epoch: int | str | None = None) -> DataFrame:
-    """The rows of a table, by its sink's name, at one epoch, as a batch DataFrame in this session. To read several
-    tables at the same cut, take a `snapshot` and read them from that. Raises `UserError` as `snapshot` does, and if
-    the pipeline has no such table or its history does not go back that far."""
+    """Read a table, named by its sink, at one epoch, as a batch DataFrame in this session. To read several tables at the
+    same cut, use `snapshot`. Raises `UserError` as `snapshot` does, and if the pipeline has no such table or its history
+    does not go back that far."""
     return snapshot(store, epoch).read(spark, table)
 
 
 class Snapshot(Mapping[str, Any]):
-    """The tables of one epoch: a mapping from their names to Arrow datasets, which are opened when they are asked for.
-    What they show does not change, however many epochs come later."""
+    """The tables of one epoch: a mapping from their names to Arrow datasets, which are opened on access. Later epochs do
+    not change what they show."""
 
     def __init__(self, store: Store, epoch: int, versions: dict[str, int]) -> None:
         self.epoch = epoch
@@ -59,7 +59,7 @@ class Snapshot(Mapping[str, Any]):
         return open_sink(self._store, table).dataset(self._version(table))
 
     def read(self, spark: SparkSession, table: str) -> DataFrame:
-        """The rows of a table as a batch DataFrame in this session, which is not changed. Raises as `[table]` does."""
+        """The rows of a table as a batch DataFrame in this session, which is not changed. Raises like `[table]`."""
         version = self._version(table)
         refuse_unusable(spark)
         url = descriptions(self._store)[table].url
@@ -82,6 +82,6 @@ class Snapshot(Mapping[str, Any]):
         if table not in self.versions:
             known = ", ".join(self.versions) or "none"
             raise UserError(
-                f"the pipeline in {self._store.url} has no table '{table}' at epoch {self.epoch}; its tables are: {known}"
+                f"the pipeline on {self._store.url} has no table '{table}' at epoch {self.epoch}; its tables are: {known}"
             )
         return self.versions[table]

@@ -1,7 +1,7 @@
-"""Which table versions belong together, for readers that look at more than one table.
+"""Which table versions belong to one epoch.
 
-Tables of a pipeline are published one after the other. Who joins them reads each at the version that the same
-epoch became, by time travel.
+Tables of a pipeline are published one after the other. To join them consistently, read each by time travel at the
+version that the same epoch became.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from cutwater.store.opening import open_store
 
 
 def tables(store: str, epoch: int | str | None = None) -> dict[str, int]:
-    """The version of each table (by its sink's name) at an epoch: by default the newest that is published
-    everywhere. A table that has been given no rows yet is at -1. Raises `UserError` if there is no such
-    epoch, or if a sink has no version for it."""
+    """The version of each table (by its sink's name) at an epoch, by default the newest that is published everywhere. A
+    table without rows has version -1. Raises `UserError` if there is no such epoch, or if a sink has no version for
+    it."""
     where = open_store(store)
     return versions_at(where, read_journal(where).state, epoch)[1]
 
@@ -30,10 +30,10 @@ def versions_at(
     marks = store.list(MARK_PREFIX)
     sinks = sinks_of(state)
     if epoch is None:
-        whole = [c for c in timeline(state) if all(mark_name(c.index, s) in marks for s in sinks)]
-        if not whole:
+        published = [c for c in timeline(state) if all(mark_name(c.index, s) in marks for s in sinks)]
+        if not published:
             raise UserError(f"no epoch of {store.url} is published in every table yet")
-        checkpoint = whole[-1]
+        checkpoint = published[-1]
     else:
         checkpoint = resolve(state, str(epoch))
         _refuse_unmarked(checkpoint, sinks, marks)
@@ -61,8 +61,8 @@ def _refuse_unmarked(checkpoint: Checkpoint, sinks: list[str], marks: list[str])
             continue
         if highest.get(sink, 0) > checkpoint.index:
             raise UserError(
-                f"sink '{sink}' has gone past epoch {checkpoint.epoch} and holds no mark of it: it was "
-                "abandoned by a restore before it was published, or its mark is gone; choose another epoch"
+                f"sink '{sink}' is past epoch {checkpoint.epoch} and has no mark for it: a restore abandoned the epoch "
+                "before it was published, or the mark is gone; choose another epoch"
             )
         raise UserError(
             f"sink '{sink}' has not published epoch {checkpoint.epoch} yet: wait until it has (`cutwater "

@@ -1,4 +1,4 @@
-"""Commands that look at checkpoints: `checkpoints`, `show`, `tables`."""
+"""Commands that show checkpoints: `checkpoints`, `show`, `tables`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typer
 from rich.text import Text
 
 from cutwater.api.tables import versions_at
-from cutwater.cli.checkpoint_facts import Kept, kept, kept_checkpoints, sizes_of
+from cutwater.cli.kept_checkpoints import KeptCheckpoint, kept, kept_checkpoints, sizes_of
 from cutwater.cli.output import (
     AsJson,
     StoreUrl,
@@ -32,7 +32,7 @@ Ref = Annotated[str, typer.Argument(help="An epoch, a savepoint's name, or lates
 
 @command
 def checkpoints(store: StoreUrl = "./state", as_json: AsJson = False) -> None:
-    """Lists the checkpoints that are kept."""
+    """List the kept checkpoints."""
     where = open_store(store)
     state = read_journal(where).state
     found = kept_checkpoints(where, state)
@@ -47,7 +47,7 @@ def checkpoints(store: StoreUrl = "./state", as_json: AsJson = False) -> None:
             local(one.committed_at),
             readable(one.took_s) if one.took_s is not None else "-",
             str(one.checkpoint.generation),
-            ", ".join(one.words()) or "aligned",
+            ", ".join(one.labels()) or "aligned",
             local_ms(one.checkpoint.watermark),
             size(one.state_bytes),
             _published(one),
@@ -61,7 +61,7 @@ def checkpoints(store: StoreUrl = "./state", as_json: AsJson = False) -> None:
         show(as_json, document, "no checkpoint has been committed yet")
 
 
-def _published(one: Kept) -> str:
+def _published(one: KeptCheckpoint) -> str:
     missing = [sink for sink, version in one.published.items() if version is None]
     if not one.published:
         return "no sinks"
@@ -70,13 +70,13 @@ def _published(one: Kept) -> str:
 
 @command
 def show_checkpoint(ref: Ref, store: StoreUrl = "./state", as_json: AsJson = False) -> None:
-    """Shows one checkpoint: where each stage stood, what was under way, which table versions belong to it."""
+    """Show one checkpoint: each stage's position, rows in flight, and the table versions that belong to it."""
     where = open_store(store)
     state = read_journal(where).state
     one = kept(where, state, resolve(state, ref))
     document: dict[str, Any] = one.document()
     heading = Text.assemble(
-        (f"epoch {one.checkpoint.epoch}", "bold"), f"  {', '.join(one.words()) or 'aligned'}"
+        (f"epoch {one.checkpoint.epoch}", "bold"), f"  {', '.join(one.labels()) or 'aligned'}"
     )
     for name in one.savepoints:
         heading.append(f"  savepoint '{name}'")
@@ -104,7 +104,7 @@ def show_checkpoint(ref: Ref, store: StoreUrl = "./state", as_json: AsJson = Fal
         }
         stages.add_row(
             name, str(report.batch), "unaligned" if report.unaligned else "aligned", _positions(report),
-            watermark_words(report.watermark), f"{len(report.state):,}", size(held) if report.state else "-",
+            describe_watermark(report.watermark), f"{len(report.state):,}", size(held) if report.state else "-",
         )  # fmt: skip
     lines: list[Any] = []
     document["in_flight"] = []
@@ -127,11 +127,11 @@ def show_checkpoint(ref: Ref, store: StoreUrl = "./state", as_json: AsJson = Fal
         )
     document["held"] = {s: [f.name for f in files] for s, files in one.manifest.held.items()}
     lines += [
-        f"held       {sink}: {plural(len(files), 'file')} of windows that were not closed"
+        f"held       {sink}: {plural(len(files), 'file')} of windows that were still open"
         for sink, files in sorted(one.manifest.held.items())
         if files
     ]
-    lines += [f"table      {sink}: {version_words(version)}" for sink, version in one.published.items()]
+    lines += [f"table      {sink}: {describe_version(version)}" for sink, version in one.published.items()]
     show(as_json, document, heading, facts, "", stages, "", *(Text(line) for line in lines))
 
 
@@ -146,8 +146,8 @@ def _offset(offset: int | str) -> str:
     return f"source at {text if len(text) <= 40 else text[:37] + '...'}"
 
 
-def watermark_words(mark: Watermark) -> str:
-    """A stage's watermark as one reads it."""
+def describe_watermark(mark: Watermark) -> str:
+    """A stage's watermark, for people."""
     if mark.kind is WatermarkKind.NONE:
         return "none"
     if mark.kind is WatermarkKind.UNKNOWN:
@@ -155,8 +155,8 @@ def watermark_words(mark: Watermark) -> str:
     return local_ms(mark.ms) + (" (idle)" if mark.kind is WatermarkKind.IDLE else "")
 
 
-def version_words(version: int | None) -> str:
-    """A table's version as one reads it; a table that has been given no rows yet has none."""
+def describe_version(version: int | None) -> str:
+    """A table's version, for people. A table without rows has none."""
     if version is None:
         return "not published"
     return f"version {version}" if version >= 0 else "no rows yet"
@@ -167,16 +167,16 @@ def tables(
     store: StoreUrl = "./state",
     epoch: Annotated[
         int | None,
-        typer.Option("--epoch", help="Of this epoch; by default the newest that is published everywhere."),
+        typer.Option("--epoch", help="The epoch; by default the newest that is published everywhere."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Names the table versions that belong together, to be read by time travel."""
+    """List the table versions that belong to one epoch, for reading them together by time travel."""
     where = open_store(store)
     state = read_journal(where).state
     found, versions = versions_at(where, state, epoch)
     shown = table("table", "version", right=("version",))
     for sink, version in versions.items():
-        shown.add_row(sink, version_words(version).removeprefix("version "))
+        shown.add_row(sink, describe_version(version).removeprefix("version "))
     text = shown if versions else "the pipeline has no sinks"
     show(as_json, {"store": where.url, "epoch": found, "tables": versions}, f"epoch {found}", text)

@@ -1,4 +1,4 @@
-"""The options by which a member joins its cluster."""
+"""Command-line options for joining a cluster."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Secret = Annotated[
     str,
     typer.Option(
         "--secret", metavar="@FILE", rich_help_panel=MEMBERS,
-        help="A file with the secret, the same for all members; or the variable CUTWATER_SECRET has it (or @FILE).",
+        help="A file with the secret that all members share; or set CUTWATER_SECRET to the secret or to @FILE.",
     ),
 ]  # fmt: skip
 TlsCa = Annotated[str | None, _flag("--tls-ca", "tls_ca", "FILE", "CUTWATER_TLS_CA")]
@@ -39,7 +39,7 @@ Multicast = Annotated[bool, _flag("--multicast", "multicast")]
 
 
 def peer_config(peer: list[str] | None, secret: str) -> ClusterConfig | None:
-    """The same for a command that only looks in: certificates are taken from the environment."""
+    """The cluster options of a command that only observes: certificates come from the environment."""
     ca, cert, key = (os.environ.get(f"CUTWATER_TLS_{name}") for name in ("CA", "CERT", "KEY"))
     return cluster_config(None, peer, secret, ca, cert, key, multicast=False)
 
@@ -53,8 +53,8 @@ def cluster_config(
     tls_key: str | None,
     multicast: bool,
 ) -> ClusterConfig | None:
-    """What these options say; `None` if nothing of a cluster. Raises `UserError` for what cannot be."""
-    _refuse_shown(secret)
+    """The cluster that these options describe, `None` if they describe none. Raises `UserError` if they are invalid."""
+    _refuse_visible_secret(secret)
     if not (listen or peer or multicast):
         return None
     config = ClusterConfig(
@@ -65,13 +65,13 @@ def cluster_config(
     return config
 
 
-def _refuse_shown(given: str) -> None:
-    """What stands in a command line is shown to everybody on the machine."""
+def _refuse_visible_secret(given: str) -> None:
+    """Every user of a machine can see the command lines of its processes."""
     if given and not given.startswith("@"):
         raise UserError(
-            "a secret in a command line can be read by everybody on this machine, in the list of processes: write it to "
-            "a file that only you can read and give its name (--secret @FILE), or set CUTWATER_SECRET; if anybody else "
-            "uses this machine, make a new secret"
+            "a secret on the command line is visible to every user of this machine in the list of processes: write it "
+            "to a file that only you can read and pass the file's name (--secret @FILE), or set CUTWATER_SECRET; if "
+            "anybody else uses this machine, choose a new secret"
         )
 
 
@@ -86,12 +86,13 @@ def _from_file(name: str) -> str:
             mode = os.fstat(file.fileno()).st_mode
             secret = file.read(MAX_SECRET).strip()
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not a text"
-        raise UserError(f"the file {name} for the secret cannot be read: {why}") from error
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise UserError(f"the secret file {name} cannot be read: {why}") from error
     if not secret:
-        raise UserError(f"the file {name} for the secret is empty")
+        raise UserError(f"the secret file {name} is empty")
     if mode & (stat.S_IRGRP | stat.S_IROTH):
         typer.echo(
-            f"warning: others than its owner can read the secret in {name}: chmod 600 {name}", err=True
+            f"warning: users other than its owner can read the secret file {name}; run `chmod 600 {name}`",
+            err=True,
         )
     return secret

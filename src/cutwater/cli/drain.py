@@ -1,4 +1,4 @@
-"""`cutwater drain`: what decides is the journal and the marks; what members say of themselves only explains."""
+"""`cutwater drain`. The journal and the marks decide whether it is done; the members' own statuses only explain."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from contextlib import suppress
 
 import msgspec
 
-from cutwater.cli.ask import EndedMeanwhile, ask, find_running, nothing_runs
-from cutwater.cli.cluster_options import Peer, Secret, peer_config
-from cutwater.cli.output import AsJson, StoreUrl, Timeout, command, show, waiting
-from cutwater.protocol.base.durations import seconds
+from cutwater.cli.client import Client, PipelineEnded, client_command, not_running
+from cutwater.cli.output import show, waiting
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.log import follow
 from cutwater.protocol.base.paths import MARK_PREFIX
@@ -21,16 +19,14 @@ from cutwater.protocol.member.journal import Journal
 from cutwater.runtime.mailbox import new_id
 from cutwater.store.at_rest import drive, read_journal
 from cutwater.store.contract import Store
-from cutwater.store.opening import open_store
 from cutwater.store.presence import Presence, Seen, Watch
 
-WAIT = "10m"
-BECAME = {"failed": "has failed", "stopped": "was stopped", "drained": "has drained"}
+OUTCOMES = {"failed": "has failed", "stopped": "was stopped", "drained": "has drained"}
 
 
-class Course(msgspec.Struct, frozen=True):
+class Progress(msgspec.Struct, frozen=True):
     """How far a drain is. `late`: the sinks that have not published the last epoch, each with its member. `seen`:
-    the members of the graph in force that have a status, by name."""
+    the members of the current graph that have a status, by name."""
 
     state: JournalState
     late: dict[str, str]
@@ -38,57 +34,47 @@ class Course(msgspec.Struct, frozen=True):
 
     @property
     def is_done(self) -> bool:
-        """Whether all is committed and published."""
+        """Whether everything is committed and published."""
         return self.state.drained and not self.late
 
     @property
     def alive(self) -> list[str]:
-        """The members that run, or may do so for all that is known yet."""
+        """The members that are running, or of which that is not known yet."""
         return [n for n, s in self.seen.items() if s.presence in (Presence.RUNNING, Presence.UNKNOWN)]
 
 
-@command
-def drain(
-    store: StoreUrl = "./state",
-    timeout: Timeout = WAIT,
-    as_json: AsJson = False,
-    peer: Peer = None,
-    secret: Secret = "",
-) -> None:
-    """Ends a running pipeline cleanly: every stage comes to rest, a last checkpoint, all of it published."""
-    where = open_store(store)
-    deadline = time.monotonic() + seconds(timeout, "timeout")
-    cluster = peer_config(peer, secret)
-    watch = Watch(where)
-    there = find_running(where, watch, as_json, cluster)
-    if there is None:
-        _already(where, watch, as_json)
+@client_command()
+def drain(client: Client) -> None:
+    """Stop a running pipeline cleanly: stages finish, a last checkpoint is committed and published."""
+    deadline = time.monotonic() + client.timeout_s
+    member = client.running_member()
+    if member is None:
+        _report_earlier_drain(client)
         return
     epoch: int | None = None
-    request = Request(RequestKind.DRAIN, new_id())
-    with suppress(EndedMeanwhile):
-        epoch = ask(where, request, "drain", timeout, as_json, cluster, there)
-    with waiting("waiting until all of it is published and every member has ended", as_json):
-        course = _await_end(where, watch, epoch, deadline)
-    last = course.state.head
-    failed = sorted(name for name, seen in course.seen.items() if seen.status.state == "failed")
+    with suppress(PipelineEnded):
+        epoch = client.ask(Request(RequestKind.DRAIN, new_id()), "drain", member)
+    with waiting("waiting until everything is published and every member has ended", client.as_json):
+        progress = _await_end(client.store, client.watch, epoch, deadline)
+    last = progress.state.head
+    failed = sorted(name for name, seen in progress.seen.items() if seen.status.state == "failed")
     lines = [f"drained: epoch {last} is committed and published everywhere"]
     if failed:
-        lines.append(f"after that failed: {_words(course, failed)}")
-    show(as_json, {"epoch": last, "state": "drained", "failed": failed}, *lines)
+        lines.append(f"failed after that: {_describe(progress, failed)}")
+    show(client.as_json, {"epoch": last, "state": "drained", "failed": failed}, *lines)
 
 
-def _already(store: Store, watch: Watch, as_json: bool) -> None:
-    """Nothing runs. Raises `UserError` unless there is nothing to drain either."""
-    course = look(store, watch, read_journal(store))
-    if not course.is_done:
-        raise nothing_runs(store, "drain")
-    last = course.state.head
-    said = f"drained before: epoch {last} is committed and published everywhere, and nothing runs"
-    show(as_json, {"epoch": last, "state": "drained", "failed": []}, said)
+def _report_earlier_drain(client: Client) -> None:
+    """Nothing is running. Raises `UserError` unless the pipeline is already drained."""
+    progress = look(client.store, client.watch, read_journal(client.store))
+    if not progress.is_done:
+        raise not_running(client.store, "drain")
+    last = progress.state.head
+    text = f"already drained: epoch {last} is committed and published everywhere, and nothing is running"
+    show(client.as_json, {"epoch": last, "state": "drained", "failed": []}, text)
 
 
-def look(store: Store, watch: Watch, journal: Journal) -> Course:
+def look(store: Store, watch: Watch, journal: Journal) -> Progress:
     """How far a drain is now. Reads on in the journal."""
     drive(store, follow(journal.view))
     state = journal.state
@@ -101,72 +87,72 @@ def look(store: Store, watch: Watch, journal: Journal) -> Course:
         late = {sink: member for sink, member in owners.items() if marks.get(sink, 0) < head.index}
     members = graph.members() if graph is not None else ()
     seen = {one.status.member: one for one in watch.look() if one.status.member in members}
-    return Course(state, late, seen)
+    return Progress(state, late, seen)
 
 
-def _await_end(store: Store, watch: Watch, epoch: int | None, deadline: float) -> Course:
-    """Returns when all is published and nobody runs any more. Raises `UserError` when that will not be."""
+def _await_end(store: Store, watch: Watch, epoch: int | None, deadline: float) -> Progress:
+    """Wait until everything is published and nothing is running. Raises `UserError` if that cannot happen any more."""
     journal = read_journal(store)
     while True:
-        course = look(store, watch, journal)
-        if course.is_done and not course.alive:
-            return course
-        _refuse_hopeless(course, epoch)
+        progress = look(store, watch, journal)
+        if progress.is_done and not progress.alive:
+            return progress
+        _refuse_hopeless(progress, epoch)
         if time.monotonic() > deadline:
-            raise UserError(_unfinished(store, course))
+            raise UserError(_unfinished(store, progress))
         time.sleep(2 * watch.every_s)
 
 
-def _refuse_hopeless(course: Course, epoch: int | None) -> None:
-    last = course.state.head
-    if not course.state.drained and epoch is not None:
+def _refuse_hopeless(progress: Progress, epoch: int | None) -> None:
+    last = progress.state.head
+    if not progress.state.drained and epoch is not None:
         raise UserError(
-            f"epoch {epoch} was committed as the last one, but '{course.state.leader}' has set the pipeline going again "
+            f"epoch {epoch} was committed as the last one, but '{progress.state.leader}' has restarted the pipeline "
             "since: somebody or something has started a member. Stop that first, then drain again"
         )
-    if not course.state.drained and not course.alive:
+    if not progress.state.drained and not progress.alive:
         raise UserError(
-            f"the pipeline has ended without having been drained: {_words(course, course.seen)}. What is committed is "
-            f"kept (epoch {last}): start it again, and see what it said itself"
+            f"the pipeline ended without being drained: {_describe(progress, progress.seen)}. What is committed is kept "
+            f"(epoch {last}): check the log of its last run, then start it again"
         )
-    owners = {name for name in course.late.values() if name in course.seen}
-    gone = {name for name in owners if _is_gone(course.seen[name])} if course.alive else owners
-    if course.state.drained and gone:
-        sinks = sorted(sink for sink, name in course.late.items() if name in gone)
+    owners = {name for name in progress.late.values() if name in progress.seen}
+    gone = {name for name in owners if _is_gone(progress.seen[name])} if progress.alive else owners
+    if progress.state.drained and gone:
+        sinks = sorted(sink for sink, name in progress.late.items() if name in gone)
         raise UserError(
             f"epoch {last} is committed as the last one, but not published in {', '.join(sinks)}: "
-            f"{_words(course, gone)}. Start the pipeline again, which publishes it, then drain once more"
+            f"{_describe(progress, gone)}. Start the pipeline again, which publishes it, then drain once more"
         )
 
 
-def _unfinished(store: Store, course: Course) -> str:
-    what = f"it is not published yet in {', '.join(sorted(course.late))}"
-    if course.is_done:
-        what = f"it is published everywhere, but not everybody has ended: {_words(course, course.alive)}"
-    elif not course.state.drained:
-        what = "the last one, with which the pipeline ends, is not"
+def _unfinished(store: Store, progress: Progress) -> str:
+    what = f"it is not published yet in {', '.join(sorted(progress.late))}"
+    if progress.is_done:
+        what = f"it is published everywhere, but some members have not ended: {_describe(progress, progress.alive)}"
+    elif not progress.state.drained:
+        what = "the last epoch, which ends the pipeline, is not committed yet"
     return (
-        f"epoch {course.state.head} is committed; {what}. `cutwater status --store {store.url}` shows what it waits for; "
-        "give it more time with --timeout"
+        f"epoch {progress.state.head} is committed; {what}. `cutwater status --store {store.url}` shows what it is "
+        "waiting for; to wait longer, use --timeout"
     )
 
 
 def _is_gone(seen: Seen) -> bool:
-    """Whether the process that took part in this drain has ended. That one said so before it began says nothing."""
+    """Whether the process that took part in this drain has ended. A status from before the drain proves nothing."""
     if seen.presence is Presence.ENDED:
         return seen.is_news or not seen.status.is_over
     return seen.presence is Presence.SILENT
 
 
-def _words(course: Course, names: Iterable[str]) -> str:
-    said = []
+def _describe(progress: Progress, names: Iterable[str]) -> str:
+    outcomes = []
     for name in sorted(names):
-        status, presence = course.seen[name].status, course.seen[name].presence
-        word = BECAME.get(status.state, f"is {status.state}")
+        status, presence = progress.seen[name].status, progress.seen[name].presence
+        outcome = OUTCOMES.get(status.state, f"is {status.state}")
         if presence is Presence.SILENT:
-            word = "gives no sign any more"
+            outcome = "no longer reports"
         elif presence is Presence.ENDED and not status.is_over:
-            word = "was killed"
+            outcome = "was killed"
         why = f" ({status.trouble})" if status.trouble and status.state == "failed" else ""
-        said.append(f"member '{name}' {word}{why}")
-    return ", ".join(said) or "no member says how"
+        outcomes.append(f"member '{name}' {outcome}{why}")
+    return ", ".join(outcomes) or "no member has a status"

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from cutwater.cli.checkpoint_facts import WORDS
+from cutwater.cli.kept_checkpoints import FLAG_NAMES
 from cutwater.cli.output import AsJson, StoreUrl, command, iso, local, show, table
 from cutwater.protocol.base.barrier import Flags
 from cutwater.protocol.base.durations import readable
@@ -30,36 +30,36 @@ def explain(
     store: StoreUrl = "./state",
     as_json: AsJson = False,
 ) -> None:
-    """Explains one epoch: where the time went, stage by stage, or why it failed and what to do."""
+    """Explain one epoch: where the time went, stage by stage, or why it failed and what to do."""
     where = open_store(store)
     state = read_journal(where).state
     times = read_times(where, epoch)
-    story = next((a for a in state.aborted if a.epoch == epoch), None)
+    abort = next((a for a in state.aborted if a.epoch == epoch), None)
     what = fate(state, epoch)
-    if times is None and story is None and what in (Fate.UNKNOWN, Fate.OVER):
+    if times is None and abort is None and what in (Fate.UNKNOWN, Fate.OVER):
         last = state.next_epoch - 1
         why = (
-            f"the last that was begun is {last}"
+            f"the last one that began is {last}"
             if what is Fate.UNKNOWN
-            else "it is over, and no notes are left"
+            else "it is over, and its timings are gone"
         )
         raise UserError(
-            f"nothing is known of epoch {epoch}: {why}; `cutwater checkpoints` lists those that are kept"
+            f"nothing is known about epoch {epoch}: {why}; `cutwater checkpoints` lists the kept epochs"
         )
-    document: dict[str, Any] = {"epoch": epoch, "fate": _fate(what, times, story)}
+    document: dict[str, Any] = {"epoch": epoch, "fate": _fate(what, times, abort)}
     text: list[Any] = [_heading(epoch, document["fate"], times)]
     if times is not None:
-        steps = timeline_of(times, state.topology)
+        steps = steps_of(times, state.topology)
         document |= {
             "begun_at": iso(times.begun_at),
-            "flags": [word for flag, word in WORDS.items() if times.flags & flag],
+            "flags": [word for flag, word in FLAG_NAMES.items() if times.flags & flag],
             "savepoint": times.savepoint,
             "steps": [{"step": s, "from_s": a, "to_s": b, "note": n} for s, a, b, n in steps],
         }
         text += ["", _bars(steps)]
-    elif story is None:
-        text.append("when what happened was not noted, or the notes are gone")
-    advice = _failure(document, times, story)
+    elif abort is None:
+        text.append("no timings: they were not recorded, or are gone")
+    advice = _failure(document, times, abort)
     hints = _hints(where, state, epoch, times)
     document["hints"] = hints
     text += ["", *(Text(line) for line in advice)] if advice else []
@@ -67,8 +67,8 @@ def explain(
     show(as_json, document, *text)
 
 
-def _fate(what: Fate, times: EpochTimes | None, story: Aborted | None) -> str:
-    if story is not None or (times is not None and times.aborted_s is not None):
+def _fate(what: Fate, times: EpochTimes | None, abort: Aborted | None) -> str:
+    if abort is not None or (times is not None and times.aborted_s is not None):
         return "aborted"
     if what is Fate.OVER and times is not None:
         return "committed, expired since" if times.committed_s is not None else "over"
@@ -81,7 +81,7 @@ def _heading(epoch: int, what: str, times: EpochTimes | None) -> Text:
         if times.committed_s is not None:
             line.append(f" in {readable(times.committed_s)}")
         line.append(f", begun {local(times.begun_at)}")
-        flags = [word for flag, word in WORDS.items() if times.flags & flag]
+        flags = [word for flag, word in FLAG_NAMES.items() if times.flags & flag]
         if flags:
             line.append(f"  ({', '.join(flags)})")
         if times.savepoint:
@@ -90,11 +90,11 @@ def _heading(epoch: int, what: str, times: EpochTimes | None) -> Text:
 
 
 Step = tuple[str, float, float, str]
-"""A name, from when to when in seconds after the beginning, and a note."""
+"""Name, start and end in seconds after the epoch began, and a note."""
 
 
-def timeline_of(times: EpochTimes, topology: Topology | None) -> list[Step]:
-    """The steps of an epoch: each stage from the cut of its last input to its own, then what came after."""
+def steps_of(times: EpochTimes, topology: Topology | None) -> list[Step]:
+    """The steps of an epoch: each stage from its last input's cut to its own, then capture, commit and publishing."""
     steps: list[Step] = []
     for name in _in_order(times, topology):
         cut = times.stages[name]
@@ -124,7 +124,7 @@ def timeline_of(times: EpochTimes, topology: Topology | None) -> list[Step]:
 
 
 def _in_order(times: EpochTimes, topology: Topology | None) -> list[str]:
-    """The stages that were cut, by when; those cut at the same time with their inputs first."""
+    """The stages in the order of their cuts; of those cut at the same time, inputs come first."""
     inputs = {n: s.inputs for n, s in topology.stages.items()} if topology is not None else {}
 
     def depth(name: str) -> int:
@@ -147,11 +147,11 @@ def _bars(steps: list[Step]) -> Any:
     return shown
 
 
-def _failure(document: dict[str, Any], times: EpochTimes | None, story: Aborted | None) -> list[str]:
-    reason = story.reason if story is not None else times.reason if times is not None else None
+def _failure(document: dict[str, Any], times: EpochTimes | None, abort: Aborted | None) -> list[str]:
+    reason = abort.reason if abort is not None else times.reason if times is not None else None
     if reason is None:
         return []
-    detail = story.detail if story is not None else times.detail if times is not None else ""
+    detail = abort.detail if abort is not None else times.detail if times is not None else ""
     known = {r.value: r.advice for r in FailureReason}
     advice = known.get(reason, "")
     document |= {"reason": reason, "detail": detail, "advice": advice}
@@ -167,19 +167,19 @@ def _hints(store: Store, state: JournalState, epoch: int, times: EpochTimes | No
     if times is not None and times.committed_s and times.stages:
         waits = {
             name: end - start
-            for name, start, end, _ in timeline_of(times, state.topology)
+            for name, start, end, _ in steps_of(times, state.topology)
             if name in times.stages
         }
         slowest = max(waits, key=lambda n: waits[n])
         if waits[slowest] > 1 and waits[slowest] > times.committed_s / 2:
             drained = bool(times.flags & Flags.DRAIN)
             hints.append(
-                f"most of the time stage '{slowest}' "
-                + ("finished what it had to do" if drained else "worked off the rows before its barrier")
+                f"stage '{slowest}' took most of the time, "
                 + (
-                    ""
+                    "finishing its work"
                     if drained
-                    else "; --unaligned or --alignment-timeout lets a checkpoint not wait for that"
+                    else "processing the rows before its barrier; with --unaligned or --alignment-timeout a checkpoint "
+                    "does not wait for that"
                 )
             )
     if epoch in state.committed:
@@ -191,17 +191,16 @@ def _hints(store: Store, state: JournalState, epoch: int, times: EpochTimes | No
 
 
 def watermark_hints(manifest: Manifest) -> list[str]:
-    """Which stages held back the pipeline-wide watermark, and which would have if they had not been idle."""
+    """Which stages held back the pipeline-wide watermark, and which did not only because they were idle."""
     hints = []
     kinds = {name: report.watermark.kind for name, report in sorted(manifest.stages.items())}
     unknown = [n for n, kind in kinds.items() if kind is WatermarkKind.UNKNOWN]
     if unknown:
         hints.append(
-            f"no event time seen yet by {', '.join(unknown)}: the pipeline-wide watermark does not move "
-            "before that. A stage that joins or unites several inputs with a watermark sees none while one "
-            "of them is silent"
+            f"no event time seen yet by {', '.join(unknown)}: until then the pipeline-wide watermark does not move. A "
+            "stage that joins or unions several inputs with a watermark sees none while one of them is silent"
         )
     idle = [n for n, kind in kinds.items() if kind is WatermarkKind.IDLE]
     if idle and not manifest.flags & Flags.DRAIN:
-        hints.append(f"idle, and holding back no watermark: {', '.join(idle)}")
+        hints.append(f"idle, so not holding back the watermark: {', '.join(idle)}")
     return hints

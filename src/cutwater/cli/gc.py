@@ -1,7 +1,7 @@
-"""`cutwater gc`: what retention would remove, and what lies in the store that nothing names any more.
+"""`cutwater gc`: removes objects that nothing refers to any more, and shows what retention would remove.
 
-A running pipeline cleans up by itself. This removes what one left behind that was killed in the middle, and
-only what the journal says is over: folders of expired generations and of epochs that are not kept.
+A running pipeline cleans up by itself. This command removes what a killed pipeline left behind, and only what the
+journal says is over: folders of expired generations and of epochs that are not kept.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from cutwater.cli.ask import running
-from cutwater.cli.checkpoint_facts import sizes_of
+from cutwater.cli.client import Client
+from cutwater.cli.kept_checkpoints import sizes_of
 from cutwater.cli.output import AsJson, StoreUrl, command, plural, show, size, table, waiting
 from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.protocol.base.paths import CHECKPOINT_PREFIX, MARK_PREFIX, STAGE_PREFIX, generation_of
@@ -25,24 +25,24 @@ from cutwater.store.opening import open_store
 @command
 def gc(
     store: StoreUrl = "./state",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
     retained: Annotated[
-        int, typer.Option("--retained", min=1, help="How many checkpoints the pipeline is run with to keep.")
+        int, typer.Option("--retained", min=1, help="The number of checkpoints that your runs keep.")
     ] = 3,
     as_json: AsJson = False,
 ) -> None:
-    """Removes what is safely nobody's; with --dry-run also shows what retention will remove in time."""
+    """Remove what a killed pipeline left behind and nothing needs. Also shows what retention will remove next."""
     where = open_store(store)
-    there = running(where, as_json) if not dry_run else None
-    if there is not None:
+    member = Client(where, as_json=as_json).running_member() if not dry_run else None
+    if member is not None:
         raise UserError(
-            f"the pipeline runs (process {there.pid} on {there.host}) and cleans up by itself; see what "
-            "there is with --dry-run, or drain it first"
+            f"the pipeline is running (process {member.pid} on {member.host}) and cleans up by itself; use --dry-run to "
+            "see what it would remove, or drain it first"
         )
-    with waiting("looking at what is there", as_json):
+    with waiting("looking for objects that nothing needs", as_json):
         state = read_journal(where).state
         manifests = _manifests(where, state)
-        left = leftovers(where, state, manifests)
+        left = unreferenced(where, state, manifests)
         due = expire(state, retained, settled(where.list(MARK_PREFIX)), manifests)
         epochs = due.epochs if due is not None else ()
         later = _only_of(manifests, epochs)
@@ -66,14 +66,14 @@ def gc(
     retention = "retention has nothing to expire"
     if epochs:
         retention = (
-            f"retention will expire {plural(len(epochs), 'checkpoint')} ({', '.join(map(str, epochs))}) at "
-            f"the next commit of a run: {plural(len(later), 'object')}, {size(later_size)}"
+            f"with its next commit, a run will expire {plural(len(epochs), 'checkpoint')} "
+            f"({', '.join(map(str, epochs))}): {plural(len(later), 'object')}, {size(later_size)}"
         )
     show(as_json, document, f"{plural(len(left), 'object')} {verb}", shown, retention)
 
 
-def leftovers(store: Store, state: JournalState, manifests: dict[int, Manifest]) -> list[str]:
-    """The objects that the journal says are over and that no kept checkpoint names."""
+def unreferenced(store: Store, state: JournalState, manifests: dict[int, Manifest]) -> list[str]:
+    """The objects of epochs and generations that are over, without those that a kept checkpoint names."""
     named = named_objects(manifests.values())
     found = [n for n in store.list(CHECKPOINT_PREFIX) if is_leftover(state, n)]
     for name in store.list(STAGE_PREFIX):
@@ -84,11 +84,11 @@ def leftovers(store: Store, state: JournalState, manifests: dict[int, Manifest])
 
 
 def _manifests(store: Store, state: JournalState) -> dict[int, Manifest]:
-    """Those of all kept checkpoints. Raises `StoreError` if one cannot be read: who knows what it names."""
+    """The manifests of all kept checkpoints. Raises `StoreError` if one cannot be read: it may name anything."""
     try:
         return {epoch: manifest_of(store, checkpoint) for epoch, checkpoint in state.committed.items()}
     except StoreError as error:
-        raise StoreError(f"nothing is removed while a kept checkpoint cannot be read: {error}") from error
+        raise StoreError(f"a kept checkpoint cannot be read, so nothing is removed: {error}") from error
 
 
 def _only_of(manifests: dict[int, Manifest], epochs: tuple[int, ...]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Getting a pipeline out of a user's file: `FILE[:NAME]`."""
+"""Loads a pipeline from a user's file: `FILE[:NAME]`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 def load(target: str) -> Pipeline:
-    """The pipeline that `FILE[:NAME]` means. Raises `UserError` that says why there is none."""
+    """The pipeline at `FILE[:NAME]`. Raises `UserError` if there is none, or if the file cannot be imported."""
     file, _, name = target.partition(":")
     path = Path(file)
     if not path.is_file():
-        raise UserError(f"there is no file {file}; give the Python file that describes the pipeline")
+        raise UserError(f"there is no file {file}; give the Python file that defines the pipeline")
     module = _run(path.resolve(), file)
     from cutwater.api.pipeline import Pipeline
 
@@ -34,25 +34,25 @@ def load(target: str) -> Pipeline:
     different = {id(v): k for k, v in reversed(found.items())}
     if not different:
         raise UserError(
-            f'{file} has no pipeline: write `pipeline = cutwater.Pipeline("name")` at its top level, and '
-            "stages below @pipeline.stage"
+            f'{file} has no pipeline: add `pipeline = cutwater.Pipeline("name")` at its top level, and '
+            "functions with @pipeline.stage"
         )
     if len(different) > 1:
         names = sorted(different.values())
         raise UserError(
-            f"{file} has several pipelines ({', '.join(names)}); say which: `cutwater run {file}:{names[0]}`"
+            f"{file} has several pipelines ({', '.join(names)}); choose one: `cutwater run {file}:{names[0]}`"
         )
     return next(iter(found.values()))
 
 
 def _run(path: Path, shown: str) -> ModuleType:
-    """Imports the file, with its folder on the path: here, and in Spark's Python workers, which get the file
-    itself by value, for they cannot import it by name."""
+    """Import the file, with its folder on the path both here and in Spark's Python workers. Workers get the module
+    itself by value, since they cannot import it by name."""
     from pyspark import cloudpickle
 
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise UserError(f"{shown} is no Python file; its name must end in .py")
+        raise UserError(f"{shown} is not a Python file; its name must end in .py")
     folder = str(path.parent)
     sys.path.insert(0, folder)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
@@ -63,13 +63,13 @@ def _run(path: Path, shown: str) -> ModuleType:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise UserError(_story(error, path, shown)) from error
+        raise UserError(_describe_error(error, path, shown)) from error
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     return module
 
 
-def _story(error: BaseException, path: Path, shown: str) -> str:
-    """What went wrong in the user's file, and at which line of it."""
+def _describe_error(error: BaseException, path: Path, shown: str) -> str:
+    """What failed in the user's file, and at which line."""
     what = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
     if isinstance(error, SyntaxError) and error.filename == str(path):
         line = (error.text or "").strip()

@@ -1,4 +1,4 @@
-"""The `cutwater` command. What it needs is imported by the command that is asked for, so each starts fast."""
+"""The `cutwater` command. Each command imports what it needs when it is called, so all of them start fast."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from cutwater.cli import checkpoints, drain, explain, gc, run, status, steer, verify
+from cutwater.cli import checkpoints, control, drain, explain, gc, run, status, verify
 from cutwater.cli.output import console
 
 if TYPE_CHECKING:
-    from cutwater.demo.telling import Demo
+    from cutwater.demo.base import Demo
 
 app = typer.Typer(
     help="One consistent cut across all your Spark streams.",
@@ -46,38 +46,39 @@ app.command()(checkpoints.checkpoints)
 app.command("show")(checkpoints.show_checkpoint)
 app.command()(explain.explain)
 app.command()(checkpoints.tables)
-app.command()(steer.checkpoint)
-app.command()(steer.savepoint)
-app.command()(steer.restore)
-app.command()(steer.cancel)
+app.command()(control.checkpoint)
+app.command()(control.savepoint)
+app.command()(control.restore)
+app.command()(control.cancel)
 app.command()(drain.drain)
 app.command()(verify.verify)
 app.command()(gc.gc)
 
 
 Folder = Annotated[
-    Path | None, typer.Option(help="Where it happens; ./cutwater-demo unless given.", show_default=False)
+    Path | None,
+    typer.Option(help="The folder to run in; ./cutwater-demo by default.", show_default=False),
 ]
 
 
 @app.command()
 def demo(folder: Folder = None) -> None:
-    """Shows what Cutwater does: a small shop is killed, recovers, is rolled back, and comes out right."""
-    from cutwater.demo.one import ShopDemo
+    """Run a small shop pipeline that is killed, recovers, and is rolled back; then check its tables."""
+    from cutwater.demo.single import ShopDemo
 
     _show(ShopDemo, folder)
 
 
 @app.command("demo-cluster")
 def demo_cluster(folder: Folder = None) -> None:
-    """Shows one pipeline in three processes: members are killed and paused, and it comes out right."""
+    """Run one pipeline in three processes; kill and pause members; then check its tables."""
     from cutwater.demo.cluster import ClusterDemo
 
     _show(ClusterDemo, folder)
 
 
 def _show(kind: type[Demo], folder: Path | None) -> None:
-    from cutwater.demo.telling import run as run_demo
+    from cutwater.demo.base import run as run_demo
     from cutwater.protocol.base.errors import StoreError, UserError
 
     screen = console()
@@ -89,7 +90,7 @@ def _show(kind: type[Demo], folder: Path | None) -> None:
 
 
 def main() -> None:
-    """The entry point of the command. With --json wrong usage is told in JSON, too."""
+    """The entry point of the command. With --json, usage errors are printed as JSON too."""
     if "--json" not in sys.argv[1:]:
         app()
     try:

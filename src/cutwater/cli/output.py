@@ -1,4 +1,4 @@
-"""How commands speak: text for people, one JSON document for programs, errors on stderr."""
+"""Output of commands: text for people, one JSON document for programs, errors on stderr."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cutwater.cli.nearby import meant_instead
+from cutwater.cli.store_suggestions import suggest_store
 from cutwater.protocol.base.errors import CutwaterError
 
 WIDE = 140
-"""Columns where no terminal says how many there are."""
+"""The width of output that does not go to a terminal."""
 
 SHORT_S = 1.0
-"""For how long a command may do something without showing that it does."""
+"""How long a command may work without showing progress."""
 
 StoreUrl = Annotated[
     str,
@@ -36,7 +36,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def console(*, stderr: bool = False) -> Console:
-    """The console of now: what stdout is may change, and with it the width."""
+    """A new console. Made for each use, since stdout and its width may change."""
     made = Console(stderr=stderr, highlight=False)
     if not made.is_terminal:
         made = Console(stderr=stderr, highlight=False, width=WIDE)
@@ -44,7 +44,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def show(as_json: bool, document: Any, *text: RenderableType) -> None:
-    """Prints the one or the other."""
+    """Print the JSON document or the text."""
     if as_json:
         sys.stdout.write(msgspec.json.encode(document).decode() + "\n")
         sys.stdout.flush()
@@ -55,7 +55,7 @@ def show(as_json: bool, document: Any, *text: RenderableType) -> None:
 
 
 def command(function: F) -> F:
-    """Makes a function a command: errors become `error: ...` (with --json an object) and exit code 1."""
+    """Make a function a command: errors become `error: ...` (with --json an object) and exit code 1."""
 
     @functools.wraps(function)
     def run(*args: Any, **options: Any) -> Any:
@@ -63,10 +63,10 @@ def command(function: F) -> F:
         try:
             return function(*args, **options)
         except BrokenPipeError:
-            raise  # nobody reads on: an end without words
+            raise  # the reader has closed the pipe: end silently
         except (CutwaterError, OSError) as error:
             message = str(error) or type(error).__name__
-            fail(message + meant_instead(str(options.get("store", "")), message), as_json)
+            fail(message + suggest_store(str(options.get("store", "")), message), as_json)
         except KeyboardInterrupt as interrupt:
             fail(str(interrupt) or "interrupted", as_json, code=130)
 
@@ -74,7 +74,7 @@ def command(function: F) -> F:
 
 
 def fail(message: str, as_json: bool, code: int = 1) -> None:
-    """Says what went wrong, and ends the command."""
+    """Print an error and exit."""
     if as_json:
         sys.stdout.write(msgspec.json.encode({"error": message}).decode() + "\n")
     else:
@@ -86,8 +86,8 @@ def fail(message: str, as_json: bool, code: int = 1) -> None:
 
 @contextmanager
 def waiting(what: str, as_json: bool) -> Iterator[Callable[[str], None]]:
-    """Long work shows that it goes on: a spinner on a terminal, a line elsewhere. Yields what changes the
-    words."""
+    """Show that long work is in progress: a spinner on a terminal, a line elsewhere. Yields a function that changes the
+    text."""
     screen = console(stderr=True)
     if as_json:
         yield lambda text: None
@@ -100,9 +100,8 @@ def waiting(what: str, as_json: bool) -> Iterator[Callable[[str], None]]:
 
 
 @contextmanager
-def patiently(what: str, as_json: bool) -> Iterator[Callable[[], None]]:
-    """For work that is usually short: shows that it goes on only when it takes long. Yields what has to be called
-    now and then meanwhile."""
+def waiting_if_slow(what: str, as_json: bool) -> Iterator[Callable[[], None]]:
+    """Show progress only when work takes long. Yields a function to call now and then during the work."""
     began = time.monotonic()
     with ExitStack() as shown:
         is_shown = False
@@ -117,7 +116,7 @@ def patiently(what: str, as_json: bool) -> Iterator[Callable[[], None]]:
 
 
 def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
-    """A plain table; the columns named in `right` hold numbers."""
+    """A plain table; the columns in `right` are right-aligned."""
     gap = 2 if console().width >= 100 else 1
     made = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
     for name in columns:
@@ -126,11 +125,11 @@ def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
     return made
 
 
-# --- how things are written ---------------------------------------------------------------------------
+# --- formatting ---------------------------------------------------------------------------------------
 
 
 def iso(at_s: float | None) -> str | None:
-    """A moment for programs."""
+    """A timestamp for programs."""
     return None if at_s is None else datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds")
 
 
@@ -139,7 +138,7 @@ def iso_ms(at_ms: int | None) -> str | None:
 
 
 def local(at_s: float | None) -> str:
-    """A moment for people, in local time; of today only the time of day."""
+    """A timestamp for people, in local time; without the date if it is today."""
     if at_s is None:
         return "-"
     moment = time.localtime(at_s)
@@ -152,7 +151,7 @@ def local_ms(at_ms: int | None) -> str:
 
 
 def size(count: int | None) -> str:
-    """Bytes as one reads them."""
+    """A number of bytes with a unit."""
     if count is None:
         return "-"
     value = float(count)

@@ -1,4 +1,4 @@
-"""`cutwater run`: a pipeline in this process, with a live view on a terminal and plain lines elsewhere."""
+"""`cutwater run`: runs a pipeline in this process, with a live view on a terminal and plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -24,39 +24,39 @@ from cutwater.cli.cluster_options import (
     cluster_config,
 )
 from cutwater.cli.output import StoreUrl, command, console, fail, iso
-from cutwater.cli.spark_output import hearing
+from cutwater.cli.stderr_capture import capture_stderr
 from cutwater.protocol.base.errors import CutwaterError, UserError
 from cutwater.store.status import Status
 
 STOPPED_AT_ONCE = 130
 
 
-class Teller(Protocol):
-    """Who shows what happens."""
+class Display(Protocol):
+    """Shows the progress of a run."""
 
     def start(self) -> None: ...
 
-    def tell(self, line: str) -> None: ...
+    def add_line(self, line: str) -> None: ...
 
     def close(self, state: str | None = None) -> None: ...
 
 
-class Lines:
-    """A line for everything that happens."""
+class PlainLines:
+    """Prints log lines."""
 
     def start(self) -> None:
-        self.tell("starting Spark, then the stages")
+        self.add_line("starting Spark, then the stages")
 
-    def tell(self, line: str) -> None:
+    def add_line(self, line: str) -> None:
         print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
 
     def close(self, state: str | None = None) -> None:
         if state is not None:
-            self.tell(state)
+            self.add_line(state)
 
 
-class Events:
-    """A JSON object for everything that happens, and one for every checkpoint."""
+class JsonLines:
+    """Prints a JSON object per log line and per checkpoint."""
 
     def __init__(self, status: Callable[[], Status | None]) -> None:
         self._status = status
@@ -65,7 +65,7 @@ class Events:
     def start(self) -> None:
         self._put("starting")
 
-    def tell(self, line: str) -> None:
+    def add_line(self, line: str) -> None:
         self._put("news", text=line)
 
     def tick(self) -> None:
@@ -90,7 +90,7 @@ DEFAULTS = RunConfig()
 
 
 def _flag(name: str, metavar: str | None = None, min: int | None = None) -> Any:
-    """The flag of an option of `RunConfig`, with the help text that it has there."""
+    """The flag of an option of `RunConfig`, with its help text."""
     option = OPTIONS[name]
     panel = option.group if option.group == MEMBERS else None
     return typer.Option(option.flag, metavar=metavar, min=min, help=option.summary, rich_help_panel=panel)
@@ -99,7 +99,7 @@ def _flag(name: str, metavar: str | None = None, min: int | None = None) -> Any:
 @command
 def run(
     target: Annotated[
-        str, typer.Argument(metavar="FILE[:NAME]", help="The pipeline's file, and its variable there.")
+        str, typer.Argument(metavar="FILE[:NAME]", help="The Python file, and the pipeline's variable in it.")
     ],
     store: StoreUrl = "./state",
     every: Annotated[str, _flag("every")] = str(DEFAULTS.every),
@@ -133,8 +133,8 @@ def run(
     multicast: Multicast = False,
     leader_timeout: Annotated[str, _flag("leader_timeout")] = str(DEFAULTS.leader_timeout),
 ) -> None:
-    """Runs a pipeline, or one member of it, until it is drained: by Ctrl-C (twice stops at once), `cutwater
-    drain`, or --once. Ctrl-C ends one member of several at once, and the others wait for it."""
+    """Run a pipeline, or one member of it, until it is drained by Ctrl-C (twice stops it at once), `cutwater drain`, or
+    --once. If it is one of several members, Ctrl-C stops it at once, and the others wait until it is back."""
     from cutwater.cli.load import load
 
     cluster = cluster_config(listen, peer, secret, tls_ca, tls_cert, tls_key, multicast)
@@ -158,27 +158,27 @@ def run(
         except UserError:
             return None
 
-    teller, tick = _teller(as_json, store, pipeline.name, status)
-    teller.start()
+    display, tick = _display(as_json, store, pipeline.name, status)
+    display.start()
     try:
-        with hearing(teller.tell), lines_to(teller.tell):
-            _beside(lambda: pipeline.start(store, config))
+        with capture_stderr(display.add_line), lines_to(display.add_line):
+            _in_thread(lambda: pipeline.start(store, config))
             drained = pipeline.stay(tick)
     except (CutwaterError, OSError) as error:
-        teller.close()
+        display.close()
         fail(str(error), as_json)
     except BaseException:
-        teller.close()
+        display.close()
         pipeline.stop()
         raise
-    teller.close("drained" if drained else "stopped")
+    display.close("drained" if drained else "stopped")
     if not drained:
         raise typer.Exit(STOPPED_AT_ONCE)
 
 
-def _beside(work: Callable[[], object]) -> None:
-    """Does something in a thread of its own and waits: a Spark session that is made in the main thread takes
-    Ctrl-C for itself, calls Spark from within the call that it interrupts, and pages of errors come of that."""
+def _in_thread(work: Callable[[], object]) -> None:
+    """Run `work` in a thread and wait for it. A Spark session made in the main thread handles Ctrl-C itself: it calls
+    Spark from within the interrupted call, which prints pages of errors."""
     failed: list[BaseException] = []
 
     def do() -> None:
@@ -195,18 +195,18 @@ def _beside(work: Callable[[], object]) -> None:
         raise failed[0]
 
 
-def _teller(
+def _display(
     as_json: bool, store: str, name: str, status: Callable[[], Status | None]
-) -> tuple[Teller, Callable[[], None] | None]:
+) -> tuple[Display, Callable[[], None] | None]:
     if as_json:
-        events = Events(status)
-        return events, events.tick
+        lines = JsonLines(status)
+        return lines, lines.tick
     screen = console()
     if screen.is_terminal:
-        from cutwater.cli.live import LiveView
+        from cutwater.cli.live_view import LiveView
 
         return LiveView(screen, store, name, status), None
-    return Lines(), None
+    return PlainLines(), None
 
 
 def _settings(pairs: list[str]) -> dict[str, str]:

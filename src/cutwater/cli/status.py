@@ -1,4 +1,4 @@
-"""`cutwater status`: what runs on a store, and what its journal says."""
+"""`cutwater status`: the members running on a store, and what its journal says."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import msgspec
 from rich.text import Text
 
 from cutwater.api.tables import sinks_of
-from cutwater.cli.ask import LOOKING
+from cutwater.cli.client import CHECKING
 from cutwater.cli.cluster_options import Peer, Secret, peer_config
-from cutwater.cli.live import view
+from cutwater.cli.live_view import view
 from cutwater.cli.output import (
     AsJson,
     StoreUrl,
@@ -20,9 +20,9 @@ from cutwater.cli.output import (
     iso_ms,
     local,
     local_ms,
-    patiently,
     show,
     waiting,
+    waiting_if_slow,
 )
 from cutwater.cluster.config import ClusterConfig
 from cutwater.protocol.base.durations import readable
@@ -44,14 +44,14 @@ def status(
     peer: Peer = None,
     secret: Secret = "",
 ) -> None:
-    """Shows whether the pipeline runs, how its stages are doing, and what is committed and published. With --peer
-    the members are asked themselves, and the journal is learned from them."""
+    """Show whether the pipeline is running, the status of its stages, and what is committed and published. With --peer,
+    ask the members and read the journal from them."""
     where = open_store(store)
     cluster = peer_config(peer, secret)
     if cluster is not None:
         state, members = _ask_members(where, cluster, as_json)
     else:
-        with patiently(LOOKING, as_json) as tick:
+        with waiting_if_slow(CHECKING, as_json) as tick:
             members = Watch(where).settle(tick)
         state = read_journal(where, must_exist=not members).state
     document: dict[str, Any] = {
@@ -65,12 +65,12 @@ def status(
         member = seen.status
         if seen.presence is Presence.RUNNING:
             by = Text(f"process {member.pid} on {member.host}, since {local(member.started_at)}", style="dim")
-            # As of its last report, by its own clock: that of this machine may differ.
+            # Relative to its last report, by its own clock: this machine's may differ.
             text += [view(member, where.url, member.updated_at, [], console().width), by, ""]
         else:
             text += [_gone(seen), ""]
     if not members:
-        text += [f"no pipeline has run on {where.url} yet", ""]
+        text += [f"no member has reported a status on {where.url} yet", ""]
     text += [Text(line) for line in _journal_lines(document["journal"], state.watermark)]
     show(as_json, document, *text)
 
@@ -80,15 +80,18 @@ def _ask_members(store: Store, cluster: ClusterConfig, as_json: bool) -> tuple[J
 
     last = read_status(store)
     if not last:
-        raise UserError(f"no pipeline has run on {store.url} yet, so its members cannot be asked")
-    with waiting("asking the members", as_json) as say, Observer(cluster, last[0].pipeline, say) as observer:
+        raise UserError(f"no member has reported a status on {store.url} yet, so there is nobody to ask")
+    with (
+        waiting("asking the members", as_json) as update,
+        Observer(cluster, last[0].pipeline, update) as observer,
+    ):
         state = observer.read_journal(store).state
-        there = observer.members()
-        now = {s.member: s for s in observer.statuses()}
-    told = {s.member: s for s in last} | now
+        reachable = observer.members()
+        answers = {s.member: s for s in observer.statuses()}
+    known = {s.member: s for s in last} | answers
     found = [
-        Seen(s, Presence.RUNNING if name in there and not s.is_over else _absent(s), name in now)
-        for name, s in told.items()
+        Seen(s, Presence.RUNNING if name in reachable and not s.is_over else _absent(s), name in answers)
+        for name, s in known.items()
     ]
     return state, found
 
@@ -115,25 +118,25 @@ def _gone(seen: Seen) -> Text:
     text = Text.assemble((member.pipeline, "bold"))
     if member.member != ALONE:
         text.append(f", member '{member.member}'")
-    text.append(" does not run: ")
+    text.append(" is not running: ")
     if member.is_over:
         why = f": {member.trouble}" if member.state == "failed" and member.trouble else ""
         return text.append(f"{member.state} {at} ({who}){why}")
     if seen.presence is Presence.ENDED:
         return text.append(
-            f"{who} was {member.state} when it last gave a sign, {at}, and is gone; start it again, and it goes on "
-            "where it was",
+            f"{who} was {member.state} when it last reported, {at}, and has ended since; start it again to continue "
+            "where it stopped",
             style="yellow",
         )
     if exists(member.process):
         return text.append(
-            f"{who} is there, but has given no sign for {readable(silence_s(member))} (the last one {at}): it is paused "
-            "or stuck; let it go on, or end it and start it again",
+            f"{who} exists, but has not reported for {readable(silence_s(member))} (last {at}): it is paused or stuck; "
+            "resume it, or kill it and start it again",
             style="yellow",
         )
     return text.append(
-        f"{who} was {member.state} when it last gave a sign, {at}, gave none for {readable(silence_s(member))} now, and "
-        "seems to be gone; start it again, and it goes on where it was",
+        f"{who} was {member.state} when it last reported, {at}, has not reported for {readable(silence_s(member))} now, "
+        "and seems to be gone; start it again to continue where it stopped",
         style="yellow",
     )
 

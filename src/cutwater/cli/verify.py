@@ -1,4 +1,4 @@
-"""`cutwater verify`: whether everything that a restore would need is there and whole."""
+"""`cutwater verify`: checks that everything a run or a restore needs exists and is intact."""
 
 from __future__ import annotations
 
@@ -39,25 +39,24 @@ def verify(
         bool,
         typer.Option(
             "--tables",
-            help="Also the sinks: what they stage, hold back and show, and whether they go back.",
+            help="Also check the sinks: staged, held back and published files, and whether they can be rolled back.",
         ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Checks all that a run or a restore will read: the journal, the logs, the marks, Spark's newest folders, what
-    is in the channels, and every object of the kept checkpoints. With --tables, also what the sinks have staged
-    and show."""
+    """Check everything that a run or a restore will read: the journal, logs, marks, Spark's newest folders, rows in
+    channels, and every object of the kept checkpoints. With --tables, also what the sinks have staged and published."""
     try:
         where = open_store(store)
     except FormatDamaged as error:
         show(as_json, {"damaged": True, "format": str(error)}, Text(f"format  {error}", style="red"))
         raise typer.Exit(1) from None
-    with waiting("reading the journal and the logs", as_json) as tell:
+    with waiting("reading the journal and the logs", as_json) as update:
         try:
-            found = _look(where, ref, tables, tell)
+            found = _check(where, ref, tables, update)
             if found.is_damaged:
-                tell("looking again at what seems damaged")
-                found = found.confirmed_by(_look(where, ref, tables, tell))
+                update("checking again what seems damaged")
+                found = found.confirmed_by(_check(where, ref, tables, update))
         except JournalDamaged as error:
             show(as_json, {"damaged": True, "journal": str(error)}, Text(f"journal  {error}", style="red"))
             raise typer.Exit(1) from None
@@ -78,7 +77,7 @@ class JournalDamaged(CutwaterError):
 
 @dataclass(frozen=True)
 class Findings:
-    """What one look has found: `damage` by what is damaged, `problems` by epoch."""
+    """What one pass has found: `damage` by what is damaged, `problems` by epoch."""
 
     state: JournalState
     damage: dict[str, str]
@@ -90,8 +89,8 @@ class Findings:
         return bool(self.damage) or any(self.problems.values())
 
     def confirmed_by(self, later: Findings) -> Findings:
-        """What a later look has found too. A running pipeline expires checkpoints and replaces folders, so that what one
-        look misses may only have gone meanwhile."""
+        """What a later pass has found too. A running pipeline expires checkpoints and replaces folders, so an object
+        that one pass misses may have been removed in the meantime."""
         damage = {what: why for what, why in later.damage.items() if what in self.damage}
         problems = {
             epoch: found if self.problems.get(epoch) else [] for epoch, found in later.problems.items()
@@ -99,8 +98,8 @@ class Findings:
         return Findings(later.state, damage, problems, later.manifests)
 
 
-def _look(where: Store, ref: str | None, tables: bool, tell: Callable[[str], None]) -> Findings:
-    """Checks everything once. Raises `JournalDamaged`."""
+def _check(where: Store, ref: str | None, tables: bool, update: Callable[[str], None]) -> Findings:
+    """Check everything once. Raises `JournalDamaged`."""
     from cutwater.inspection.wholeness import (
         NextRun,
         folder_problems,
@@ -108,7 +107,7 @@ def _look(where: Store, ref: str | None, tables: bool, tell: Callable[[str], Non
         journal_problems,
         mark_problems,
     )
-    from cutwater.plan.assemble import part_kind  # which need Spark's library
+    from cutwater.plan.assemble import part_kind  # imported here: these need pyspark
     from cutwater.sinks.contract import kind_of, record_problems
 
     try:
@@ -131,14 +130,14 @@ def _look(where: Store, ref: str | None, tables: bool, tell: Callable[[str], Non
         except StoreError as error:
             problems[checkpoint.epoch].append(str(error))
     damage |= folder_problems(where, manifests.values())
-    wrong = damaged_objects(where, manifests.values(), tell)
-    damage |= NextRun(where, state, _newest(where, state, manifests)).look(tell)
+    wrong = damaged_objects(where, manifests.values(), update)
+    damage |= NextRun(where, state, _newest(where, state, manifests)).look(update)
     if tables and state.topology is not None:
         for sink in sorted(state.topology.sinks()):
-            tell(f"checking the table of sink {sink}")
+            update(f"checking the table of sink {sink}")
             damage |= _table_problems(where, journal, sink, manifests.values())
         for epoch, manifest in manifests.items():
-            tell(f"asking the tables whether they can go back to epoch {epoch}")
+            update(f"checking that the tables can be rolled back to epoch {epoch}")
             problems[epoch] += _refusals(where, journal, manifest)
     for epoch, manifest in manifests.items():
         problems[epoch] += [wrong[name] for name in needed(manifest) if name in wrong]
@@ -146,7 +145,7 @@ def _look(where: Store, ref: str | None, tables: bool, tell: Callable[[str], Non
 
 
 def _newest(store: Store, state: JournalState, known: dict[int, Manifest]) -> Manifest | None:
-    """The manifest that a run would start from; one that is damaged is told elsewhere."""
+    """The manifest that a run would start from. Damage to it is reported elsewhere."""
     if state.head is None or state.head in known:
         return known.get(state.head or 0)
     with suppress(StoreError):
@@ -155,8 +154,8 @@ def _newest(store: Store, state: JournalState, known: dict[int, Manifest]) -> Ma
 
 
 def _refusals(store: Store, journal: Journal, manifest: Manifest) -> list[str]:
-    """Why a restore would be refused because of a table; what others did to it is no damage. Stages and sinks that the
-    graph no longer has would be dropped."""
+    """Why a restore would be refused because of a table. Changes that others made to it are not damage. Stages and
+    sinks that the graph no longer has would be dropped."""
     graph = journal.state.topology
     assert graph is not None
     gone = (manifest.stages.keys() - graph.stages.keys()) | (manifest.release.keys() - graph.sinks().keys())
@@ -171,7 +170,7 @@ def _refusals(store: Store, journal: Journal, manifest: Manifest) -> list[str]:
 def _table_problems(
     store: Store, journal: Journal, sink: str, manifests: Iterable[Manifest]
 ) -> dict[str, str]:
-    """What is wrong with what a sink holds back, has yet to publish, and shows, and whether it is what the marks say."""
+    """What is wrong with the files that a sink holds back, has yet to publish, or has published, and with its marks."""
     from cutwater.sinks.registry import open_sink
 
     state = journal.state
@@ -186,7 +185,7 @@ def _table_problems(
         opened = open_sink(store, sink)
         found = opened.problems(sorted(set(files)))
         newest, mark = drive(store, newest_mark(sink))
-        # A damaged newest mark is reported with the marks; a run would write it anew, and this must write nothing.
+        # A damaged newest mark is reported with the marks. A run would rewrite it; this command must not write.
         if newest == (mark.index if mark is not None else 0):
             drive(store, begin(sink, journal), history=historian(store), head=opened.head)
     except (CutwaterError, OSError) as error:
@@ -197,7 +196,9 @@ def _table_problems(
 def _text(findings: Findings) -> list[Any]:
     state, damage, problems = findings.state, findings.damage, findings.problems
     stages = len(state.topology.stages) if state.topology is not None else 0
-    lines: list[Any] = [f"journal whole; {plural(stages, 'stage log')} of generation {state.generation} read"]
+    lines: list[Any] = [
+        f"journal intact; read {plural(stages, 'stage log')} of generation {state.generation}"
+    ]
     lines += [Text(f"{what}: {why}", style="red") for what, why in damage.items()]
     for epoch, found in problems.items():
         names = [n for n, e in state.savepoints.items() if e == epoch]

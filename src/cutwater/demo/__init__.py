@@ -1,1 +1,1 @@
-"""Stories that show what Cutwater does, each with real processes that are really killed."""
+"""Demos of what Cutwater does, with real processes that are really killed."""

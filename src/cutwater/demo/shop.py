@@ -1,4 +1,4 @@
-"""A small shop: orders and payments come as files; matched orders and revenue per minute go to Delta tables.
+"""A small shop: orders and payments arrive as files; matched orders and revenue per minute go to Delta tables.
 
 cutwater run shop.py --store state --every 2s
 """

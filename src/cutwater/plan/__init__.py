@@ -1,1 +1,1 @@
-"""From stage functions to a graph: the graph itself, built plans, and the parts of several members."""
+"""From stage functions to a graph: definitions, plans, and assembling the parts of several members."""

@@ -1,9 +1,9 @@
-"""How a pipeline's graph comes together from what its members have.
+"""Assembles a pipeline's graph from the parts of its members.
 
-Every member puts its part, `graph/<member>.json`, into the store: its stages, and their columns as far as they
-are known. Its stage functions are called when the columns of what they read are there. When nothing is missing
-any more, all have the same whole, and the first leader puts that into the journal; from then on the journal
-says what the graph is, and a member that comes back needs nobody else to know it.
+Every member writes its part, `graph/<member>.json`, to the store: its stages, and their columns as far as they are
+known. It calls a stage function as soon as the columns of the function's inputs are known. When nothing is missing, all
+members have the same graph, and the first leader writes it to the journal. From then on the journal has the graph, and
+a member that comes back needs nobody else to know it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
-from cutwater.plan.build import Builder, whole
+from cutwater.plan.build import Builder, make_topology
 from cutwater.plan.graph import NAME, StageDef, goes_nowhere
 from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.protocol.base.failures import FailureReason
@@ -27,13 +27,12 @@ from cutwater.store.status import ALONE
 
 
 class WaitEnded(Exception):
-    """Whoever waited for other members is to end."""
+    """This member was told to end while it waited for others."""
 
 
 class GraphPart(msgspec.Struct, frozen=True):
-    """One member's stages. `reads` has all of them with what they read, `stages` those whose columns are
-    known. `beat` counts up while it waits for others: a part that does not change was left behind by an
-    earlier run."""
+    """One member's stages. `reads` has the inputs of all of them, `stages` the specs of those whose columns are known.
+    `beat` increases while the member waits for others: a part that does not change is from an earlier run."""
 
     member: str
     boot: str
@@ -41,7 +40,7 @@ class GraphPart(msgspec.Struct, frozen=True):
     reads: dict[str, tuple[str, ...]]
     stages: dict[str, StageSpec]
     listen: tuple[str, ...] = ()
-    """Where it can be reached."""
+    """The member's addresses."""
 
     @property
     def is_complete(self) -> bool:
@@ -49,8 +48,8 @@ class GraphPart(msgspec.Struct, frozen=True):
 
 
 class Assembled(msgspec.Struct, frozen=True):
-    """A whole graph, where the other members can be reached, and the hash of the graph in the journal that it
-    was made from (none at the first start)."""
+    """A complete graph, the addresses of the other members, and the hash of the graph in the journal that it was made
+    from (empty at the first start)."""
 
     topology: Topology
     endpoints: tuple[str, ...]
@@ -65,12 +64,12 @@ def own_stages(stages: dict[str, StageDef], member: str | None) -> tuple[str, di
         raise UserError(f"'{member}' cannot name a member: use letters, digits and underscores")
     if named and unnamed:
         raise UserError(
-            f"some stages say which member hosts them ({', '.join(named)}), and {', '.join(unnamed)} do not: give "
+            f"some stages name the member that runs them ({', '.join(named)}), and {', '.join(unnamed)} do not: give "
             "all of them member=, or none"
         )
     if named and member is None:
         raise UserError(
-            f"the stages of this pipeline belong to members ({', '.join(named)}): say which of them runs here, with "
+            f"the stages of this pipeline belong to members ({', '.join(named)}): choose the one to run here with "
             "--member NAME (start(member=...))"
         )
     if named and member not in named:
@@ -87,24 +86,23 @@ def assemble(
     reads: dict[str, tuple[str, ...]],
     expected: Collection[str],
     listen: tuple[str, ...],
-    tell: Callable[[str], None],
+    log: Callable[[str], None],
     is_leaving: Callable[[], bool] = lambda: False,
 ) -> Assembled:
-    """Builds this member's stages and gives the whole graph, when every part of it is there. `expected` are
-    the members without which it does not begin. Also gives where the others can be reached: who has lost the
-    others finds them again by that. Raises `UserError` if the parts do not fit together, `WaitEnded` if it
-    `is_leaving` before all are there."""
+    """Build this member's stages, and return the complete graph when every part of it exists. `expected` are members to
+    wait for in any case. Also returns the addresses of the others, so that a member that has lost them can find them
+    again. Raises `UserError` if the parts do not fit together, `WaitEnded` if `is_leaving` says so first."""
     part = GraphPart(member, uuid.uuid4().hex[:8], 0, reads, {}, listen)
-    looks = _Looks(store, member)
-    told = ""
+    reader = _PartReader(store, member)
+    logged = ""
     while True:
         state = read_journal(store, must_exist=False).state
         recorded = state.topology
-        parts = looks.look()
+        parts = reader.read()
         if recorded is not None:
             others = _recorded_elsewhere(recorded, part, parts)
         else:
-            present = [p for p in parts.values() if p.member in looks.live]
+            present = [p for p in parts.values() if p.member in reader.live]
             _refuse_clashes([part, *present])
             others = {n: spec for p in present for n, spec in p.stages.items()}
         builder.advance(others)
@@ -113,30 +111,30 @@ def assemble(
         if recorded is not None:
             missing = _unknown_inputs(builder, others)
         else:
-            missing = _missing(builder, present, others, set(expected) - looks.live - {member})
+            missing = _missing(builder, present, others, set(expected) - reader.live - {member})
             if not expected:
                 missing += _unread({**others, **builder.specs})
         if not missing and builder.is_done:
-            topology = whole({**others, **builder.specs})
-            check_whole(topology)
+            topology = make_topology({**others, **builder.specs})
+            check_graph(topology)
             endpoints = tuple(sorted({e for p in parts.values() for e in p.listen} - set(listen)))
             return Assembled(topology, endpoints, state.topology_hash)
         line = f"waiting for {'; '.join(missing)}"
-        if line != told:
-            told = line
-            tell(line)
+        if line != logged:
+            logged = line
+            log(line)
         if is_leaving():
             raise WaitEnded(line)
         time.sleep(0.25 if isinstance(store, LocalStore) else 2.0)
 
 
 def part_kind(name: str) -> type[GraphPart] | None:
-    """What an object below `graph/` is; `None` if it is none of ours."""
+    """The type of an object below `graph/`, `None` if it is not a part of a graph."""
     return GraphPart if graph_part_of(name) is not None else None
 
 
-class _Looks:
-    """What the others have put into the store, and who of them does so now."""
+class _PartReader:
+    """Reads the parts of the other members. `live` are the members whose part has changed since the first read."""
 
     def __init__(self, store: Store, member: str) -> None:
         self._store = store
@@ -144,7 +142,7 @@ class _Looks:
         self._first: dict[str, GraphPart] | None = None
         self.live: set[str] = set()
 
-    def look(self) -> dict[str, GraphPart]:
+    def read(self) -> dict[str, GraphPart]:
         names = [n for n in self._store.list(GRAPH_PREFIX) if n != self._own and part_kind(n) is not None]
         parts: dict[str, GraphPart] = {}
         for name, data in zip(names, self._store.read_many(names), strict=True):
@@ -154,8 +152,8 @@ class _Looks:
                     parts[part.member] = part
             except StoreError as error:
                 raise UserError(
-                    f"{name} in {self._store.url} is no part of a graph ({error.__cause__}); start that member again, "
-                    "which writes it anew"
+                    f"{name} in {self._store.url} is damaged ({error.__cause__}); restart that member, which writes it "
+                    "again"
                 ) from error
         if self._first is None:
             self._first = parts
@@ -166,7 +164,7 @@ class _Looks:
 def _recorded_elsewhere(
     recorded: Topology, part: GraphPart, parts: Mapping[str, GraphPart]
 ) -> dict[str, StageSpec]:
-    """The other members' stages as the journal has them, with the columns of those that nobody read so far."""
+    """The other members' stages from the journal, plus the columns of stages that have had no reader so far."""
     found = {}
     for name, spec in recorded.stages.items():
         if spec.member != part.member and name not in part.reads:
@@ -178,7 +176,7 @@ def _recorded_elsewhere(
 
 def _unknown_inputs(builder: Builder, others: Mapping[str, StageSpec]) -> list[str]:
     return [
-        f"stage '{name}', which '{reader}' reads and the pipeline does not have yet: start the member that has it, with "
+        f"stage '{name}', which '{reader}' reads and the pipeline does not have yet: start the member that has it with "
         "--restore latest"
         for name, reader in builder.waits_for.items()
         if name not in others
@@ -188,27 +186,29 @@ def _unknown_inputs(builder: Builder, others: Mapping[str, StageSpec]) -> list[s
 def _missing(
     builder: Builder, present: list[GraphPart], others: Mapping[str, StageSpec], expected: set[str]
 ) -> list[str]:
-    """What the graph still lacks, in words."""
+    """Descriptions of what the graph still lacks."""
     coming = {n: p.member for p in present for n in p.reads}
-    said = [f"member '{m}', which does not run yet" for m in sorted(expected)]
+    missing = [f"member '{m}', which is not running yet" for m in sorted(expected)]
     for name, reader in builder.waits_for.items():
         if name not in others:
-            who = coming.get(name)
-            more = f"of member '{who}'" if who else "which no member that runs has"
-            said.append(f"stage '{name}' {more}, and which '{reader}' reads")
+            member = coming.get(name)
+            owner = f"of member '{member}'" if member else "which no running member has"
+            missing.append(f"stage '{name}', {owner}, read by '{reader}'")
     for part in present:
         if not part.is_complete:
             left = ", ".join(sorted(part.reads.keys() - part.stages.keys()))
-            said.append(f"member '{part.member}', which waits itself (for what {left} reads)")
+            missing.append(f"member '{part.member}', which is itself waiting for inputs of {left}")
         unknown = (
             {i for spec in part.stages.values() for i in spec.inputs} - others.keys() - builder.specs.keys()
         )
-        said += [f"stage '{i}', which member '{part.member}' reads" for i in sorted(unknown - coming.keys())]
-    return said
+        missing += [
+            f"stage '{i}', which member '{part.member}' reads" for i in sorted(unknown - coming.keys())
+        ]
+    return missing
 
 
 def _unread(stages: Mapping[str, StageSpec]) -> list[str]:
-    """Who else is to come is not known here: a stage without a sink waits for whoever reads it."""
+    """Stages without a sink that need a reader. The other members are not known in advance, so these wait for one."""
     read = {i for spec in stages.values() for i in spec.inputs}
     return [
         f"a member that reads stage '{name}', which has no sink"
@@ -224,26 +224,26 @@ def _refuse_clashes(parts: list[GraphPart]) -> None:
             other = seen.setdefault(name, part.member)
             if other != part.member:
                 raise UserError(
-                    f"members '{other}' and '{part.member}' both have a stage '{name}'; a stage has one host: rename "
-                    "one of them"
+                    f"members '{other}' and '{part.member}' both have a stage '{name}'; a stage belongs to one member: "
+                    "rename one of them"
                 )
-    _refuse_circles({name: inputs for part in parts for name, inputs in part.reads.items()})
+    _refuse_cycles({name: inputs for part in parts for name, inputs in part.reads.items()})
 
 
-def _refuse_circles(reads: Mapping[str, tuple[str, ...]]) -> None:
+def _refuse_cycles(reads: Mapping[str, tuple[str, ...]]) -> None:
     left = dict(reads)
     while left:
         ready = [n for n, inputs in left.items() if not left.keys() & set(inputs)]
         if not ready:
             raise UserError(
-                f"the stages {', '.join(sorted(left))} read each other in a circle; a pipeline has none"
+                f"the stages {', '.join(sorted(left))} form a cycle; a pipeline must not have one"
             )
         for name in ready:
             del left[name]
 
 
-def check_whole(topology: Topology) -> None:
-    """Raises `UserError` for a graph that is no pipeline: what no member could see alone."""
+def check_graph(topology: Topology) -> None:
+    """Raises `UserError` if the complete graph is not a valid pipeline, which no member can see alone."""
     for reader, gone in topology.dangling().items():
         member = topology.stages[reader].member
         raise UserError(
@@ -262,4 +262,4 @@ def check_whole(topology: Topology) -> None:
                     f"'{topology.stages[other].member}' and '{spec.name}' of '{spec.member}'); give one of them "
                     "another name="
                 )
-    _refuse_circles({name: spec.inputs for name, spec in topology.stages.items()})
+    _refuse_cycles({name: spec.inputs for name, spec in topology.stages.items()})

@@ -1,4 +1,4 @@
-"""A pipeline whose stage functions have been called: plans, schemas, the topology for the journal."""
+"""Calls stage functions, and builds plans, schemas and the topology for the journal from them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from cutwater.store.status import ALONE
 
 
 class Built(msgspec.Struct, frozen=True):
-    """All of it."""
+    """A member's stages, ready to start, and the complete graph."""
 
     name: str
     spark: SparkSession
@@ -37,10 +37,10 @@ class Built(msgspec.Struct, frozen=True):
 
 
 class Builder:
-    """Calls the stage functions of one member, each as soon as the columns of what it reads are known.
+    """Calls the stage functions of one member, each as soon as the columns of its inputs are known.
 
-    Raises `UserError`, which names the stage and the way out, for every plan that cannot be part of a
-    pipeline. `elsewhere`: whether stages may be read that are not among these.
+    Raises `UserError` for every plan that cannot be part of a pipeline; it names the stage and says what to do.
+    `elsewhere`: whether these stages may read stages of other members.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Builder:
         self._called: dict[str, tuple[DataFrame, Plan, dict[str, ChannelSource]]] = {}
 
     def advance(self, others: Mapping[str, StageSpec]) -> bool:
-        """Calls what can be called, given the stages that others have; whether there was any."""
+        """Call the functions whose inputs are known, given the stages of `others`. Returns whether there were any."""
         before = len(self.specs)
         for stage in self._ordered:
             specs = {**others, **self.specs}
@@ -68,7 +68,7 @@ class Builder:
 
     @property
     def waits_for(self) -> dict[str, str]:
-        """The stages of others that are missing, and who reads them here."""
+        """The missing stages of other members, each with a stage that reads it."""
         own = {stage.name for stage in self._ordered}
         left = [stage for stage in self._ordered if stage.name not in self.specs]
         return {i: stage.name for stage in left for i in stage.inputs if i not in own}
@@ -109,15 +109,15 @@ class Builder:
 
 
 def build(name: str, stages: dict[str, StageDef], spark: SparkSession) -> Built:
-    """The pipeline of one member that needs nobody else."""
+    """Build a pipeline that has only one member."""
     builder = Builder(name, stages, spark)
     builder.advance({})
-    return builder.finish(whole(builder.specs))
+    return builder.finish(make_topology(builder.specs))
 
 
-def whole(specs: Mapping[str, StageSpec]) -> Topology:
-    """The graph of all these stages. Only a stage that is read has columns in it: what else changes in a
-    stage is its own affair."""
+def make_topology(specs: Mapping[str, StageSpec]) -> Topology:
+    """The graph of all these stages. It has the columns only of stages that are read: other stages may change theirs
+    freely."""
     read = {i for spec in specs.values() for i in spec.inputs}
     return Topology(
         {n: specs[n] if n in read else msgspec.structs.replace(specs[n], schema=None) for n in sorted(specs)}
@@ -125,27 +125,27 @@ def whole(specs: Mapping[str, StageSpec]) -> Topology:
 
 
 def bind_sinks(built: Built, store: Store) -> None:
-    """Tells each sink for whom it works and what rows it gets. Raises `UserError` if it cannot take them. Nothing is
-    written before the start is accepted (`register_sinks`)."""
+    """Bind each sink to the store and to the schema of its rows. Raises `UserError` if it cannot take them. Writes
+    nothing: the start may still be refused (`register_sinks` writes)."""
     places: dict[str, str] = {}
     for stage in built.stages.values():
         for sink in stage.sinks:
             if sink.final_by is not None and not stage.plan.has_watermark:
                 raise UserError(
-                    f"sink '{sink.name}' shows rows when their window is closed (final_by={sink.final_by!r}), but "
+                    f"sink '{sink.name}' publishes rows when their window is closed (final_by={sink.final_by!r}), but "
                     f"stage '{stage.name}' has no watermark, so no window ever closes: add withWatermark()"
                 )
             sink.bind(store, sink.name, stage.schema.json(), register=False)
             if sink.url is not None and (other := places.setdefault(sink.url, sink.name)) != sink.name:
                 raise UserError(
                     f"sinks '{other}' and '{sink.name}' both write to {sink.url}; a table has one writer: union() their "
-                    "rows in a stage of their own, or give each a table"
+                    "rows in one stage, or give each sink its own table"
                 )
             sink.attach(built.spark)
 
 
 def register_sinks(built: Built) -> None:
-    """Has the store know the sinks: from now on they may write."""
+    """Record the sinks in the store. From now on they may write."""
     for sink in built.sinks.values():
         sink.register()
 
@@ -154,7 +154,7 @@ def _channel(stage: StageDef, producer: StageSpec, spark: SparkSession) -> Chann
     if producer.schema is None:
         raise UserError(
             f"stage '{stage.name}' reads '{producer.name}' of member '{producer.member}', which has a column that a "
-            "channel cannot carry; that member's own run says which"
+            "channel cannot carry; the log of that member says which"
         )
     return ChannelSource(spark, stage.name, producer.name, producer.schema)
 
@@ -172,7 +172,7 @@ def _call(stage: StageDef, spark: SparkSession, channels: Mapping[str, ChannelSo
         ) from error
     if not isinstance(frame, DataFrame):
         got = "nothing (is a return missing?)" if frame is None else f"a {type(frame).__name__}"
-        raise UserError(f"stage '{stage.name}' must return a streaming DataFrame, and returned {got}")
+        raise UserError(f"stage '{stage.name}' must return a streaming DataFrame, but returned {got}")
     if not frame.isStreaming:
         raise UserError(
             f"stage '{stage.name}' returned a batch DataFrame: read its source with spark.readStream, or read another "
@@ -180,9 +180,9 @@ def _call(stage: StageDef, spark: SparkSession, channels: Mapping[str, ChannelSo
         )
     if not is_of_session(frame, spark):
         raise UserError(
-            f"stage '{stage.name}' reads with another Spark session than the pipeline's, whose settings its query needs: "
-            "take `spark` as a parameter of the function and read with that. In a join with a DataFrame of your own "
-            "session, begin with the stream: stream.join(yours, ...)"
+            f"stage '{stage.name}' uses a Spark session other than the pipeline's, whose settings its query needs: add "
+            "the parameter `spark` to the function and read with it. To join a DataFrame of your own session, begin "
+            "with the stream: stream.join(yours, ...)"
         )
     return frame
 
@@ -191,24 +191,23 @@ def _check_plan(stage: StageDef, plan: Plan) -> None:
     unread = set(stage.inputs) - {s.input for s in plan.sources if s.input is not None}
     if unread:
         raise UserError(
-            f"stage '{stage.name}' takes {', '.join(sorted(unread))} as a parameter and does not use it; use it, or "
-            "remove the parameter"
+            f"stage '{stage.name}' has the parameter {', '.join(sorted(unread))} but does not use it; use it or remove it"
         )
     for source in plan.sources:
         how = dict(source.options).get("cleansource", "off")
         if how.lower() != "off":
             raise UserError(
-                f"stage '{stage.name}' reads files with cleanSource={how}: Spark then removes files as soon as it has "
-                "read them, before an epoch is committed, and a restore could not read them again. Leave the option "
-                "out, and remove files that were read before the oldest checkpoint (`cutwater checkpoints` lists them) "
-                "with a job of your own"
+                f"stage '{stage.name}' reads files with cleanSource={how}: Spark would remove files as soon as it has "
+                "read them, before an epoch is committed, and a restore could not read them again. Remove the option, "
+                "and delete files that were read before the oldest checkpoint (see `cutwater checkpoints`) with a job "
+                "of your own"
             )
     if plan.fan_in_watermark and not stage.allow_watermark_above_fan_in:
         inputs = ", ".join(plan.fan_in_watermark)
         raise UserError(
-            f"stage '{stage.name}' has withWatermark() above a fan-in of {inputs}: an input that falls behind the other "
-            "would lose rows as late. Put withWatermark() on each input before they are joined or united, for example "
-            f"{plan.fan_in_watermark[0]}.withWatermark(...); or accept that with "
+            f"stage '{stage.name}' has withWatermark() above a fan-in of {inputs}: rows of an input that falls behind "
+            "would be dropped as late. Put withWatermark() on each input before the join or union, for example "
+            f"{plan.fan_in_watermark[0]}.withWatermark(...); or accept this with "
             "@pipeline.stage(allow_watermark_above_fan_in=True)"
         )
 
@@ -223,8 +222,8 @@ def _refuse_shared_sources(called: Iterable[tuple[StageDef, Plan]]) -> None:
             if other != stage.name and not stage.allow_shared_source:
                 raise UserError(
                     f"stages '{other}' and '{stage.name}' both read the source {source}, each at its own pace, so their "
-                    "tables would not show the same rows of it. Read it in one stage and let both name that stage as a "
-                    "parameter; or accept it with @pipeline.stage(allow_shared_source=True)"
+                    "tables would not show the same rows of it. Read it in one stage that is a parameter of both; or "
+                    "accept this with @pipeline.stage(allow_shared_source=True)"
                 )
 
 

@@ -1,4 +1,4 @@
-"""The graph of a pipeline, from the signatures of its stage functions."""
+"""Stage definitions, and the graph that their signatures form."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MODES = ("append", "update", "complete")
 
 
 class StageDef(msgspec.Struct, frozen=True):
-    """One stage as the user wrote it: the function, the stages that it reads, its options."""
+    """One stage as the user defined it: the function, its inputs, its options."""
 
     name: str
     function: Callable[..., Any]
@@ -46,13 +46,15 @@ def define(
     allow_shared_source: bool,
     member: str | None,
 ) -> StageDef:
-    """Reads a stage function's signature. Raises `UserError` for what cannot be a stage."""
+    """Define a stage from a function and its options. Raises `UserError` if they are not valid."""
     name = name or function.__name__
     if not NAME.fullmatch(name):
-        raise UserError(f"'{name}' cannot name a stage: use letters, digits and underscores; give name=")
+        raise UserError(
+            f"'{name}' cannot name a stage: use letters, digits and underscores; pass name= to the decorator"
+        )
     if name == SPARK:
         raise UserError(
-            f"a stage cannot be named '{SPARK}': that is the parameter for the session; give name="
+            f"a stage cannot be named '{SPARK}', which is the session's parameter; pass name= to the decorator"
         )
     inputs: list[str] = []
     wants_spark = False
@@ -75,9 +77,8 @@ def define(
             )
         if output_mode != "append" and sink.appends_only:
             raise UserError(
-                f"stage '{name}' has output_mode '{output_mode}', and {sink.name} can only be appended to: its "
-                "rows would be there many times. Use append mode with a watermark, or "
-                "cutwater.foreach_epoch(function)"
+                f"stage '{name}' has output_mode '{output_mode}', but sink {sink.name} can only be appended to: it would "
+                "have duplicate rows. Use append mode with a watermark, or cutwater.foreach_epoch(function)"
             )
     seconds(trigger, f"stage '{name}': trigger")
     if max_rows is not None and max_rows < 1:
@@ -89,17 +90,17 @@ def define(
 
 
 def in_order(stages: dict[str, StageDef], elsewhere: bool = False) -> list[StageDef]:
-    """The stages, each after those that it reads; with `elsewhere` they may read, and be read by, stages of
-    other members. Raises `UserError` if they form no pipeline."""
+    """The stages, each after its inputs; with `elsewhere` they may read, and be read by, stages of other members. Raises
+    `UserError` if they are not a valid pipeline."""
     if not stages:
-        raise UserError("the pipeline has no stages: write functions below @pipeline.stage")
+        raise UserError("the pipeline has no stages: add functions with @pipeline.stage")
     for stage in stages.values():
         for name in stage.inputs:
             if name not in stages and not elsewhere:
                 known = ", ".join(s for s in stages if s != stage.name)
                 raise UserError(
-                    f"stage '{stage.name}' reads '{name}', and there is no such stage (there are: {known or 'none'}); "
-                    f"its parameters name the stages that it reads, or '{SPARK}'"
+                    f"stage '{stage.name}' reads '{name}', but there is no such stage (there are: {known or 'none'}); "
+                    f"every parameter must name a stage, or be '{SPARK}'"
                 )
     read = {name for stage in stages.values() for name in stage.inputs}
     for stage in stages.values():
@@ -107,8 +108,8 @@ def in_order(stages: dict[str, StageDef], elsewhere: bool = False) -> list[Stage
             raise UserError(goes_nowhere(stage.name))
         if stage.name in read and stage.output_mode != "append":
             raise UserError(
-                f"stage '{stage.name}' has output_mode '{stage.output_mode}' and is read by other stages; a channel "
-                "carries each row once: use append mode with a watermark, or give the result to a sink"
+                f"stage '{stage.name}' has output_mode '{stage.output_mode}' and is read by other stages, but a channel "
+                "carries each row once: use append mode with a watermark, or write the result to a sink"
             )
     _refuse_clashing_sinks(stages)
     return _sorted(stages)
@@ -116,7 +117,7 @@ def in_order(stages: dict[str, StageDef], elsewhere: bool = False) -> list[Stage
 
 def goes_nowhere(stage: str) -> str:
     return (
-        f"stage '{stage}' is read by no other stage and has no sink, so its output would go nowhere: give it "
+        f"stage '{stage}' has no sink, and no other stage reads it, so its output would go nowhere: add "
         "sinks=[cutwater.delta(path)], or remove it"
     )
 
@@ -136,7 +137,7 @@ def _refuse_clashing_sinks(stages: dict[str, StageDef]) -> None:
             if place is not None and place in places:
                 raise UserError(
                     f"stages '{places[place]}' and '{stage.name}' both write to {place}; a table has one writer: "
-                    "union() them in a stage of their own, or give each a table"
+                    "union() their rows in one stage, or give each its own table"
                 )
             if place is not None:
                 places[place] = stage.name
@@ -151,7 +152,7 @@ def _sorted(stages: dict[str, StageDef]) -> list[StageDef]:
             return
         if name in path:
             cycle = " → ".join([*path[path.index(name) :], name])
-            raise UserError(f"the stages {cycle} read each other in a circle; a pipeline has none")
+            raise UserError(f"the stages {cycle} form a cycle; a pipeline must not have one")
         path.append(name)
         for before in stages[name].inputs:
             if before in stages:

@@ -1,4 +1,4 @@
-"""Where rows go: tables, files and functions that are given an epoch's rows when it is committed."""
+"""Sinks: tables, files and functions that get an epoch's rows when it is committed."""
 
 from cutwater.sinks.contract import Sink, SinkFailed
 from cutwater.sinks.delta.sink import delta

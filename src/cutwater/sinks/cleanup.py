@@ -1,5 +1,5 @@
-"""Removes what may go of a sink's target: staged output that nobody will publish, of attempts that failed and of
-timelines that were abandoned; and history to which nobody will go back. What may go is decided in `protocol/`."""
+"""Cleans up a sink's target: staged output of failed attempts and abandoned timelines, and history that no restore can
+need. `protocol/` decides what may be removed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cutwater.sinks.contract import Sink
 
 
 def tidy(sink: Sink, stage: str, state: JournalState, manifests: Sequence[Manifest]) -> None:
-    """Removes what may go of the target of a stage's sink. `manifests` are those of every kept checkpoint."""
+    """Clean up the target of a stage's sink. `manifests` are those of every kept checkpoint."""
     sink.discard(Needed(state, stage, sink.name, manifests))
     needed = oldest_needed(state, sink.head().transaction)
     if needed is not None:

@@ -1,8 +1,8 @@
-"""What a sink is: a two-phase target.
+"""The contract of a sink, a two-phase target.
 
-Inside a batch its rows are written by Spark, as Parquet, to a folder of that attempt alone. When their
-epoch is committed, the files are *published*: shown to readers in one step. After a restore the target is
-*rewound*. Each may be done again after a crash, by another process, or by a zombie at the same time.
+During a batch, Spark writes its rows as Parquet to a folder of that attempt alone. When their epoch is committed, the
+files are *published*: shown to readers in one step. After a restore the target is *rewound*. Each of these may be
+repeated after a crash, by another process, or by a zombie at the same time.
 """
 
 from __future__ import annotations
@@ -38,34 +38,33 @@ from cutwater.store.contract import Store
 from cutwater.store.opening import open_place
 
 FOLDER = "_cutwater/"
-"""Where a sink keeps what is its own, below a table. VACUUM leaves folders alone that begin with `_`."""
+"""The sink's own folder below a table. VACUUM ignores folders whose names begin with `_`."""
 
 RESERVED = "__cutwater_"
-"""How the names of columns begin that sinks add while they stage rows."""
+"""The prefix of columns that sinks add while they stage rows."""
 
 END = "__cutwater_end"
-"""The folder level that says when the window of the rows below it ends, in ms since 1970."""
+"""The folder level with the end of the window of the rows below it, in ms since 1970."""
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 class SinkFailed(OSError):
-    """Publishing failed for a reason that may pass; it is tried again."""
+    """Publishing failed for a reason that may be temporary; it is retried."""
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Which store a sink belongs to. A transaction's version is a place in that store's journal and means
-    nothing beside another's, so two stores that write to one table must not share a transaction. `sink` is empty in
-    records from before they held it."""
+    """The id of a sink in its store. A transaction's version is an index in that store's journal, so two stores that
+    write to one table need separate transactions. `sink` is empty in records of older versions."""
 
     id: str
     sink: str = ""
 
 
 class Description(msgspec.Struct, frozen=True):
-    """What the store knows of a sink, so that a command can ask its target without the user's code. `since`: the
-    target's version when the sink came to it; nothing up to there is the sink's own."""
+    """What the store knows about a sink, so that commands can open its target without the user's code. `since`: the
+    target's version when the sink first used it; nothing up to that version is the sink's own."""
 
     kind: str
     url: str | None = None
@@ -76,23 +75,22 @@ class Description(msgspec.Struct, frozen=True):
 
 
 class Sink(ABC):
-    """One target. `bind` comes before everything else, or `open` where nothing is to be written."""
+    """One target. Call `bind` before anything else, or `open` to only read."""
 
     kind: str
-    """What it is called in the store."""
+    """Its name in the store."""
     rewinds = True
     calls_user = False
-    """Whether publishing runs a function of the user's, which may take any time."""
+    """Whether publishing calls a function of the user's, which may take any time."""
     appends_only = True
-    """Whether rows that come again, changed, would be there twice."""
+    """Whether an updated row would be added as a second row."""
     path: str | None = None
-    """Where the target lies, for those that lie somewhere; no two sinks share it."""
+    """The target's path, if it has one. No two sinks share it."""
 
     def __init__(self, name: str, partition_by: Sequence[str] | str | None, final_by: str | None) -> None:
         if not _NAME.fullmatch(name):
             raise UserError(
-                f"{name!r} cannot be the name of a sink: letters, digits, `_`, `-` and `.` can be in it. "
-                "Give it one with name=..."
+                f"{name!r} cannot name a sink: use letters, digits, `_`, `-` and `.`. Give it another name with name=..."
             )
         self.name = name
         self.final_by = final_by
@@ -101,11 +99,11 @@ class Sink(ABC):
         self._since = -1
         self._footers = Footers()
         self._new_id = uuid4().hex[:12]
-        """Its id, if the store knows none yet."""
+        """The id to register if the store has none yet."""
 
     def open(self, store: Store, sink_name: str) -> None:
-        """Opens the target of a sink that the store knows, to ask it (`head`, `find`) and not to write to it. Raises
-        `StoreError` if its place is gone."""
+        """Open the target of a known sink for reading (`head`, `find`), not for writing. Raises `StoreError` if the
+        target is gone."""
         self.name = sink_name
         self._store = store
         known = description(store, sink_name)
@@ -113,9 +111,9 @@ class Sink(ABC):
         self._files, self._prefix = self._place(create=False)
 
     def bind(self, store: Store, sink_name: str, schema_json: str, register: bool = True) -> None:
-        """Says for which store and name this sink works, and what its rows look like (a Spark schema). Raises `UserError`
-        if it cannot take them, or not to this place. Without `register`, which is then to be called before anything
-        is written, the store is left as it is."""
+        """Bind the sink to a store, a name and the schema of its rows (Spark's JSON). Raises `UserError` if it cannot
+        take such rows, or cannot write to this path. Without `register` the store is not changed; call `register` before
+        the first write."""
         self.name = sink_name
         self._store = store
         self._schema = msgspec.json.decode(schema_json)
@@ -129,13 +127,13 @@ class Sink(ABC):
             if column.startswith("."):
                 raise UserError(
                     f"sink {self.name} is partitioned by {column!r}: a folder whose name begins with a dot is hidden "
-                    "from Spark and other readers, and its rows with it. Give the column another name"
+                    "from Spark and other readers, and so are its rows. Rename the column"
                 )
         for column in columns:
             if column.lower().startswith(RESERVED):
                 raise UserError(
-                    f"sink {self.name} gets a column {column!r}: names that begin with {RESERVED} are Cutwater's own. "
-                    "Give the column another name"
+                    f"sink {self.name} gets a column {column!r}: names that begin with {RESERVED} are reserved. Rename "
+                    "the column"
                 )
         self._description = self._describe()
         self._since = self._description.since
@@ -145,28 +143,29 @@ class Sink(ABC):
             self.register()
 
     def register(self) -> None:
-        """Tells the store what this sink is, and then gives it an id there, without which it can write nothing: so
-        whatever was in the target when it was bound is not its own."""
+        """Record this sink in the store, and then give it an id. Without an id it cannot write, so nothing that was in
+        the target when it was bound is its own."""
         if description(self._store, self.name) != self._description:
             self._store.put(sink_description_name(self.name), seal(self._description))
         if self.path is not None:
             if identity(self._store, self.name) is None:
                 self._store.create(sink_id_name(self.name), seal(Identity(self._new_id, self.name)))
-            self._files, self._prefix = self._place(create=True)  # another process may have been faster
+            self._files, self._prefix = self._place(
+                create=True
+            )  # another process may have created the id first
 
     @property
     def schema(self) -> dict[str, Any]:
-        """The schema of its rows, which only a sink has that was bound."""
+        """The schema of its rows. Only a bound sink has one."""
         assert self._schema is not None
         return self._schema
 
     @property
     def url(self) -> str | None:
-        """Where the target of a bound sink lies, however its path was spelled."""
+        """The URL of a bound sink's target, the same for every spelling of its path."""
         return self._description.url
 
     def _describe(self) -> Description:
-        """What this sink is."""
         if self.path is None:
             return Description(self.kind, None, self.partition_by, self.final_by, -1, self.name)
         url = open_place(self.path, create=True).url
@@ -175,56 +174,56 @@ class Sink(ABC):
         return Description(self.kind, url, self.partition_by, self.final_by, since, self.name)
 
     def _first_version(self, url: str) -> int:
-        """The version from which on what is in the target may be this sink's own."""
+        """The target's version before the first one that may be this sink's own."""
         known = description(self._store, self.name)
         if known is not None and known.url == url:
             return known.since
         return -1 if self._store.exists(sink_id_name(self.name)) else self._version_at(url)
 
     def _version_at(self, url: str) -> int:
-        """The version that the target has before this sink is known to it; -1 if that does not matter."""
+        """The version of a target that this sink has never used; -1 if that does not matter."""
         return -1
 
     def _refuse_other_names(self, url: str) -> None:
-        """The rows of a sink go back with it, and what it holds is shown by it: another name on the same target
-        would leave both behind."""
+        """A restore rewinds the rows of a sink by its name, and a sink publishes the rows that it holds back. Under
+        another name on the same target, neither would happen."""
         for name, known in descriptions(self._store).items():
             if name != self.name and known.url == url:
                 raise UserError(
-                    f"sink {self.name} writes to {self.path}, where the rows of sink {name} of the same pipeline are; "
-                    f"a sink keeps its name: write name={name!r}, or give it a path of its own"
+                    f"sink {self.name} writes to {self.path}, which belongs to sink {name} of the same pipeline; a sink "
+                    f"keeps its name: write name={name!r}, or give it a path of its own"
                 )
 
     def _refuse_another_place(self) -> None:
-        """What a sink has published goes back, and what it holds is shown, where it lies: it cannot go on elsewhere.
-        A target that was moved has its files and its transactions in the new place."""
+        """A sink that has published cannot continue at another path: its rows could not be rewound, and rows that it
+        holds back would be missing. A target that was moved is accepted: its files and transactions are there."""
         known = description(self._store, self.name)
         url = self._description.url
         if known is None or known.url in (None, url) or not has_marks(self._store, self.name):
             return
         if not self._files.list(self._prefix) and self.head().transaction == 0:
             raise UserError(
-                f"sink {self.name} is to write to {url}, and its rows are at {known.url}: a sink keeps its place. Give "
-                "it that path again; or give it another name as well (name=...) and start with "
-                f"`--restore latest --drop {self.name}`: the new target begins at that checkpoint. If the target was "
-                f"moved, move all of it, {FOLDER} too"
+                f"sink {self.name} now writes to {url}, but its rows are at {known.url}: a sink keeps its path. Give it "
+                "the old path; or give it a new name too (name=...) and start with "
+                f"`--restore latest --drop {self.name}`: the new target begins at that checkpoint. If you have moved the "
+                f"target, move all of it, including {FOLDER}"
             )
 
     def _own_id(self) -> str:
-        """Its id in the store; one that it will get, if the store knows none."""
+        """Its id in the store, or the one that it will get."""
         return identity(self._store, self.name) or self._new_id
 
     def attach(self, spark: SparkSession) -> None:  # noqa: B027 - most sinks need no session
-        """Gives the session to sinks that publish with Spark."""
+        """Pass the session to sinks that publish with Spark."""
 
     # --- staging --------------------------------------------------------------------------------------
 
     @abstractmethod
     def _place(self, create: bool) -> tuple[Store, str]:
-        """Where attempts are staged: a store and a prefix in it, which ends in a slash."""
+        """Where attempts are staged: a store, and a prefix in it that ends in a slash."""
 
     def writer(self, rows: DataFrame) -> DataFrameWriter:
-        """Writes a batch's rows, to `staging(attempt)`, in the layout that `staged` expects."""
+        """A writer for a batch's rows, to `staging(attempt)`, in the layout that `staged` expects."""
         folders = self._folders()
         if self.final_by is not None:
             rows = rows.withColumn(END, _end_ms(rows, self.final_by))
@@ -232,7 +231,7 @@ class Sink(ABC):
         return rows.write.partitionBy(*folders) if folders else rows.write
 
     def _folders(self) -> list[str]:
-        """The columns by whose values a batch's files are kept apart."""
+        """The columns that partition a batch's files."""
         return list(self.partition_by)
 
     def staging(self, attempt: str) -> str:
@@ -240,7 +239,7 @@ class Sink(ABC):
         return self._files.spark_url(f"{self._prefix}{attempt}")
 
     def staged(self, attempt: str) -> list[StagedFile]:
-        """The files with rows that Spark has written for an attempt; durable when this returns."""
+        """The files with rows that Spark has written for an attempt. They are durable when this returns."""
         prefix = f"{self._prefix}{attempt}/"
         names = [n for n in self._files.list(prefix) if is_data(n.removeprefix(prefix))]
         footers = self._footers.get(self._files, names)
@@ -249,14 +248,13 @@ class Sink(ABC):
         return [StagedFile(n, _end_of(n) if self.final_by is not None else None) for n in full]
 
     def measure(self, files: Sequence[StagedFile]) -> tuple[int, int]:
-        """How many rows staged files have, and how many bytes."""
+        """The number of rows and of bytes in staged files."""
         footers = self._footers.get(self._files, [file.name for file in files])
         return sum(footer.rows for footer in footers), sum(footer.size for footer in footers)
 
     def discard(self, keep: Container[str]) -> None:
-        """Removes staged attempts that are neither in `keep` nor in any version of the target that can
-        still be read. What is not in `keep` must be over: a process that does not know all attempts
-        must give a container that also says yes to those it has never heard of."""
+        """Remove staged attempts that are neither in `keep` nor in any version of the target that can still be read.
+        Attempts that are not in `keep` must be over: `keep` must also contain those that the process does not know."""
         found: dict[str, list[str]] = {}
         for name in self._files.list(self._prefix):
             attempt, slash, _ = name.removeprefix(self._prefix).partition("/")
@@ -269,7 +267,7 @@ class Sink(ABC):
                 shutil.rmtree(folder, ignore_errors=True)
 
     def problems(self, staged: Sequence[str]) -> list[str]:
-        """What is wrong with these staged files, and with the files that the target shows now, in words."""
+        """Descriptions of what is wrong with these staged files and with the files that the target shows now."""
         found = []
         for name in staged:
             try:
@@ -278,11 +276,11 @@ class Sink(ABC):
                 found.append(str(error))
         sizes = self._shown_now()
         for name, size in sizes.items():
-            there = self._files.size(name)
-            if there is None:
-                found.append(f"{name} is missing, which the target shows")
-            elif size is not None and there != size:
-                found.append(f"{name} has {there} bytes, and the target says {size}")
+            actual = self._files.size(name)
+            if actual is None:
+                found.append(f"{name}, which the target shows, is missing")
+            elif size is not None and actual != size:
+                found.append(f"{name} has {actual} bytes, but according to the target {size}")
             else:
                 try:
                     check_pages(self._files, name)
@@ -291,12 +289,12 @@ class Sink(ABC):
         return found
 
     def _shown_now(self) -> dict[str, int | None]:
-        """The files that the target shows now, with their sizes where it says so."""
+        """The files that the target shows now, with their sizes if it records them."""
         return {}
 
     @abstractmethod
     def _shown(self, attempts: Iterable[str]) -> set[str]:
-        """Those of the attempts of which some version that can still be read has files."""
+        """The attempts with files in a version that can still be read."""
 
     # --- the target -----------------------------------------------------------------------------------
 
@@ -306,79 +304,77 @@ class Sink(ABC):
 
     @abstractmethod
     def find(self, transaction: int) -> int | None:
-        """The version that carries the highest transaction up to this one, the one before the sink's first if
-        all are later (-1: there was none); `None` exactly if `rewind` cannot go back to it: the target's history
-        does not go back that far, files of that version are gone, or the target must not lose rows."""
+        """The version with the highest transaction up to this one; if all are later, the version before the sink's
+        first (-1: there was none). `None` exactly if `rewind` cannot go back to it: the target's history does not go
+        back that far, files of that version are gone, or the target must not lose rows."""
 
     def history(self, transaction: int) -> TableHistory | None:
-        """What the target's log says of the version that `find` finds; `None` if it does not go back that far, or if the
-        target keeps none."""
+        """What the target's log says about the version that `find` finds; `None` if it does not go back that far, or if
+        the target has no log."""
         return None
 
     def trim(self, transaction: int) -> None:  # noqa: B027 - most targets keep no history that has to be trimmed
-        """Forgets history of the target that is older than what `find` needs for this transaction."""
+        """Remove history of the target that is older than what `find` needs for this transaction."""
 
     @abstractmethod
     def publish(
         self, expected_version: int, transaction: int, files: tuple[str, ...], epoch: int | None = None
     ) -> int | None:
-        """Shows files to readers, in one commit on top of `expected_version`; the new version. `None`, and
-        nothing happens, if the target has moved on from there or already carries that transaction."""
+        """Show files to readers, in one commit on top of `expected_version`, and return the new version. Does nothing
+        and returns `None` if the target has moved on or already has that transaction."""
 
     @abstractmethod
     def rewind(
         self, expected_version: int, transaction: int, to_version: int, force: bool = False
     ) -> int | None:
-        """Makes the target's rows those of `to_version` again; answers as `publish`. Raises `UserError` if that
-        would undo what others did to the target since, unless it is to be forced."""
+        """Make the target's rows those of `to_version` again. Returns what `publish` returns. Raises `UserError` if that
+        would undo changes by others, unless `force` is set."""
 
     # --- reading --------------------------------------------------------------------------------------
 
     def dataset(self, version: int) -> Any:
-        """The target's rows at a version, as an Arrow dataset. Raises `UserError` if it has none that can be read, or
-        if its history does not go back that far."""
+        """The target's rows at a version, as an Arrow dataset. Raises `UserError` if they cannot be read, or if its
+        history does not go back that far."""
         raise self._unreadable()
 
     def frame(self, spark: SparkSession, version: int) -> DataFrame:
-        """The same as a DataFrame."""
+        """The target's rows at a version, as a DataFrame. Raises like `dataset`."""
         raise self._unreadable()
 
     def _unreadable(self) -> UserError:
-        return UserError(f"sink {self.name} is a {self.kind}, which keeps no rows that could be read")
+        return UserError(f"sink {self.name} is a {self.kind}, which has no rows to read")
 
     def _is_next(self, expected_version: int, transaction: int) -> bool:
-        """Whether the target is where the caller believes it to be, and has not seen the transaction."""
+        """Whether the target is at the expected version and does not have the transaction yet."""
         head = self.head()
         return head.version == expected_version and head.transaction < transaction
 
 
 def nothing_yet(sink: str, path: str | None) -> UserError:
-    return UserError(
-        f"table '{sink}' ({path}) does not exist yet: it is made with its first rows, and has been given none"
-    )
+    return UserError(f"table '{sink}' ({path}) does not exist yet: it is created with its first rows")
 
 
 def history_gone(sink: str, path: str | None, version: int) -> UserError:
     return UserError(
-        f"version {version} of table '{sink}' ({path}) can no longer be read: its history, or files of that version, "
-        "were removed, by VACUUM, by a cleanup of its log or by hand. Choose a newer epoch"
+        f"version {version} of table '{sink}' ({path}) can no longer be read: its history or files of that version were "
+        "removed, by VACUUM, by log cleanup or by hand. Choose a newer epoch"
     )
 
 
 def last_part(path: str) -> str:
-    """The name of a sink that was given none."""
+    """The default name of a sink: the last part of its path."""
     return path.rstrip("/").rsplit("/", 1)[-1]
 
 
 def description(store: Store, sink: str) -> Description | None:
-    """What the store knows of a sink; `None` if no run has bound it yet."""
+    """What the store knows about a sink; `None` if no run has registered it yet."""
     name = sink_description_name(sink)
     data = store.read(name)
     return None if data is None else _described(name, data)
 
 
 def descriptions(store: Store) -> dict[str, Description]:
-    """What the store knows of all its sinks, those among them that are no longer in use."""
+    """What the store knows about all its sinks, including those that are no longer in use."""
     names = {n: sink for n in store.list(SINK_PREFIX) if (sink := sink_description_of(n)) is not None}
     found = zip(names.items(), store.read_many(list(names)), strict=True)
     return {sink: _described(name, data) for (name, sink), data in found if data is not None}
@@ -391,12 +387,12 @@ def _described(name: str, data: bytes) -> Description:
     except StoreError as error:
         raise StoreError(f"{error}. {again}") from error
     if found.sink and sink_description_name(found.sink) != name:
-        raise StoreError(f"{name} says that it is of sink {found.sink}. {again}")
+        raise StoreError(f"{name} describes sink {found.sink}. {again}")
     return found
 
 
 def kind_of(name: str) -> type[Identity] | type[Description] | None:
-    """What an object below `sinks/` is; `None` if it is not one of ours."""
+    """The type of an object below `sinks/`; `None` if it is not one of ours."""
     if sink_description_of(name) is not None:
         return Description
     return Identity if sink_id_of(name) is not None else None
@@ -408,7 +404,7 @@ def has_marks(store: Store, sink: str) -> bool:
 
 
 def identity(store: Store, sink: str) -> str | None:
-    """The id of a sink in this store, `None` if it has none yet. Raises `StoreError` if it was lost or is not its own."""
+    """The id of a sink in this store, `None` if it has none yet. Raises `StoreError` if it is lost or of another sink."""
     name = sink_id_name(sink)
     data = store.read(name)
     if data is None:
@@ -423,16 +419,16 @@ def identity(store: Store, sink: str) -> str | None:
         else:
             if found.sink in ("", sink):
                 return found.id
-            problem = f"says that it is of sink {found.sink}"
+            problem = f"is the id of sink {found.sink}"
     raise StoreError(
-        f"{name} {problem}, so it is not known which transactions in the target of sink {sink} are its own; bring the "
-        "object back from a copy of the store. Or give the sink another name and path and start with "
+        f"{name} {problem}, so it is not known which transactions in the target belong to sink {sink}; restore the "
+        "object from a copy of the store. Or give the sink a new name and path and start with "
         f"`--restore latest --drop {sink}`: the new target begins at that checkpoint"
     )
 
 
 def record_problems(store: Store, sinks: Iterable[str]) -> dict[str, str]:
-    """What is wrong with what the store knows of its sinks, by object."""
+    """What is wrong with the records of sinks in the store, by object."""
     wrong = {}
     for sink in sinks:
         calls = bool(store.list(staged_prefix(sink)))
@@ -450,17 +446,17 @@ def record_problems(store: Store, sinks: Iterable[str]) -> dict[str, str]:
 
 
 def refuse_foreign(sink: str, done: Sequence[str], force: bool) -> None:
-    """Raises `UserError` if a rewind would undo what others have done, unless it is to be forced."""
+    """Raises `UserError` if a rewind would undo changes by others, unless `force` is set."""
     if done and not force:
         raise UserError(
-            f"sink {sink} cannot go back without undoing what others did to it since: {listed(done)}. Save what has to "
-            "stay, and restore with `--force` to undo it; or give the sink another name and path and restore with "
+            f"sink {sink} cannot go back without undoing changes by others since then: {listed(done)}. Save what you "
+            "need, and restore with `--force` to undo them; or give the sink a new name and path and restore with "
             f"`--drop {sink}`: the new table begins at the checkpoint"
         )
 
 
 def _end_ms(rows: DataFrame, final_by: str) -> Column:
-    """When a row's window ends, in ms, rounded up: it must not seem closed too early."""
+    """The end of a row's window in ms, rounded up, so that it does not close too early."""
     end = F.expr(final_by)
     kind = rows.select(end).schema[0].dataType.typeName()
     if kind != "timestamp":
@@ -473,7 +469,7 @@ def _end_ms(rows: DataFrame, final_by: str) -> Column:
 
 
 def partition_values(name: str, columns: Sequence[str]) -> dict[str, str | None]:
-    """The values of partition columns that Spark has written into the path of a file."""
+    """The values of partition columns in the path of a file that Spark has written."""
     values: dict[str, str | None] = {}
     for part in name.split("/")[:-1]:
         key, equals, value = part.partition("=")
@@ -483,20 +479,20 @@ def partition_values(name: str, columns: Sequence[str]) -> dict[str, str | None]
 
 
 def _end_of(name: str) -> int | None:
-    """The window end in a file's path; a row without one has nothing to wait for."""
+    """The window end in a file's path; rows without one need not wait."""
     end = partition_values(name, [END]).get(END)
     return None if end is None else int(end)
 
 
 def is_data(name: str) -> bool:
-    """Whether a file, by its name in an attempt's folder, is output of the job. What lies below a hidden folder is
-    not: a task that Spark has given up may leave its file there after the job's commit."""
+    """Whether a file, by its name in an attempt's folder, is output of the job. Files in hidden folders are not: a task
+    that Spark has given up on may leave a file there after the job's commit."""
     hidden = (part.startswith(".") or (part.startswith("_") and "=" not in part) for part in name.split("/"))
     return name.endswith(".parquet") and not any(hidden)
 
 
 def sync(store: Store, names: Sequence[str]) -> None:
-    """Makes files durable that others have written to a local folder: themselves and every folder above."""
+    """Make files durable that others have written to a local folder, including every folder above them."""
     folders: set[Path] = set()
     for name in names:
         path = store.path(name)

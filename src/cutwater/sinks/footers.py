@@ -1,4 +1,4 @@
-"""Parquet footers: how many rows a file has, and what engines want to know to pass it over."""
+"""Parquet footers: row counts, and the statistics by which engines skip files."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from cutwater.store.contract import Store, StoreUnavailable
 INDEXED_COLUMNS = 32
 LONGEST_TEXT = 32
 HIGHEST_CHARACTER = "\U0010ffff"
-_SIDE_BY_SIDE = 16
+_PARALLEL_READS = 16
 MOST_KEPT = 1_000
-"""Footers that are kept for files that wait to be published; of a wide table each has some 100 KB."""
+"""The most footers to cache for files that wait to be published. That of a wide table takes about 100 KB."""
 _TAIL = 64 << 10
 _ENCODE = msgspec.json.Encoder().encode
 
@@ -34,7 +34,7 @@ Path = tuple[str, ...]
 
 
 class Footer(NamedTuple):
-    """What the end of a Parquet file says of it: `metadata` as pyarrow has it, and the size of the file in bytes."""
+    """The footer of a Parquet file: pyarrow's `metadata`, and the size of the file in bytes."""
 
     metadata: Any
     size: int
@@ -51,13 +51,13 @@ def read_footers(store: Store, names: Sequence[str]) -> list[Footer]:
     if store.path(names[0]) is not None:
         return [_read_file(name, store.path(name)) for name in names]
     bucket = from_url(store.url)
-    with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
+    with ThreadPoolExecutor(_PARALLEL_READS) as pool:
         return list(pool.map(lambda name: _read_object(bucket, name), names))
 
 
 class Footers:
-    """The footers of files that a process has written and will publish. Each is read once: staged files never change,
-    so before it publishes a process only looks whether they are still there, and as large as they were."""
+    """The footers of files that a process has written and will publish. Each is read once: staged files never change, so
+    before publishing it is enough to check that they still exist and have the same size."""
 
     def __init__(self) -> None:
         self._known: dict[str, Footer] = {}
@@ -73,7 +73,7 @@ class Footers:
         return [found[name] for name in names]
 
     def check(self, store: Store, names: Sequence[str]) -> list[Footer]:
-        """What `get` gives, of files that are there now."""
+        """The same as `get`, after checking that the files still exist."""
         sizes = _sizes(store, [name for name in names if name in self._known])
         for name, size in sizes.items():
             if size is None:
@@ -83,7 +83,7 @@ class Footers:
         return self.get(store, names)
 
     def forget(self, names: Iterable[str]) -> None:
-        """Forgets files that are published."""
+        """Drop the footers of published files."""
         for name in names:
             self._known.pop(name, None)
 
@@ -91,13 +91,13 @@ class Footers:
 def _sizes(store: Store, names: Sequence[str]) -> dict[str, int | None]:
     if not names or store.path(names[0]) is not None:
         return {name: store.size(name) for name in names}
-    with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
+    with ThreadPoolExecutor(_PARALLEL_READS) as pool:
         return dict(zip(names, pool.map(store.size, names), strict=True))
 
 
 def check_pages(store: Store, name: str) -> int:
-    """How many rows a Parquet file has, all of it read. Raises `StoreError` if it is gone or damaged, or if its
-    statistics, by which readers pass over rows, do not fit the values."""
+    """Read a whole Parquet file and return its number of rows. Raises `StoreError` if it is gone or damaged, or if its
+    statistics, by which readers skip rows, do not match the values."""
     path = store.path(name)
     data = store.read(name) if path is None else b""
     if data is None or not store.exists(name):
@@ -110,16 +110,16 @@ def check_pages(store: Store, name: str) -> int:
             group = file.read_row_group(number)
             rows += group.num_rows
             wrong = wrong or _wrong_statistics(group, file.metadata.row_group(number))
-    except Exception as error:  # whatever a reader of damaged bytes raises
+    except Exception as error:  # reading damaged bytes may raise anything
         raise StoreError(f"{name} is damaged ({str(error)[:200]})") from error
     if wrong is not None:
-        raise StoreError(f"{name} is damaged (its statistics do not fit the values of {wrong})")
+        raise StoreError(f"{name} is damaged (its statistics do not match the values of {wrong})")
     return rows
 
 
 def _wrong_statistics(group: Any, footer: Any) -> str | None:
-    """A column whose statistics would make a reader pass over rows that are there; `None` if there is none. Bounds may
-    be wider than the values, and may be left out."""
+    """A column whose statistics would make a reader skip rows wrongly; `None` if there is none. Bounds may be wider than
+    the values, and may be missing."""
     for place, path, kind in _columns(group.schema):
         said = footer.column(place).statistics
         if said is None:
@@ -139,10 +139,14 @@ def _wrong_statistics(group: Any, footer: Any) -> str | None:
 def _encloses(said: Any, lowest: Any, highest: Any, kind: Any) -> bool:
     try:
         low, high = lowest.as_py(), highest.as_py()
-        if pa.types.is_floating(kind) and not (low == low and high == high):  # there is nothing but NaN
+        if pa.types.is_floating(kind) and not (low == low and high == high):  # all values are NaN
             return True
         return bool(said.min <= low and high <= said.max)
-    except (TypeError, ValueError, OverflowError):  # what Python does not have, such as a date far away
+    except (
+        TypeError,
+        ValueError,
+        OverflowError,
+    ):  # values that Python cannot represent, such as far-off dates
         return True
 
 
@@ -157,7 +161,7 @@ def _read_object(bucket: Any, name: str) -> Footer:
     try:
         size = obstore.head(bucket, name)["size"]
         tail = bytes(obstore.get_range(bucket, name, start=max(0, size - _TAIL), end=size))
-        length = int.from_bytes(tail[-8:-4], "little") + 8  # of the footer: what follows it says so
+        length = int.from_bytes(tail[-8:-4], "little") + 8  # the footer's length is stored right after it
         if _TAIL < length <= size:
             tail = bytes(obstore.get_range(bucket, name, start=size - length, end=size))
         return Footer(_read(name, BytesIO(tail)), size)
@@ -180,15 +184,15 @@ def _read(name: str, source: Any) -> Any:
 def _gone(name: str) -> StoreError:
     return StoreError(
         f"the staged file {name} is gone, so its epoch cannot be published: something other than Cutwater "
-        "removed it. Restore an older checkpoint"
+        "has removed it. Restore an older checkpoint"
     )
 
 
 def statistics(footer: Any) -> str:
-    """A file's statistics as Delta tables keep them: rows, and per column lowest, highest and nulls.
+    """A file's statistics in Delta's format: the number of rows, and per column minimum, maximum and nulls.
 
-    If one column has no bounds, no column has any: deltalake's Arrow dataset takes a bound that is missing beside others
-    for one that no value satisfies, and skips the file for every filter on that column."""
+    If one column has no bounds, no column has any: deltalake's Arrow dataset treats a bound that is missing beside others
+    as one that no value satisfies, and skips the file for every filter on that column."""
     lowest: dict[str, Any] = {}
     highest: dict[str, Any] = {}
     nulls: dict[str, Any] = {}
@@ -219,7 +223,7 @@ def _bounds(chunks: list[Any]) -> tuple[Any, Any] | None:
         return None
     try:
         low, high = min(c.min for c in chunks), max(c.max for c in chunks)
-    except (OverflowError, ValueError):  # a date that Python does not have
+    except (OverflowError, ValueError):  # a date that Python cannot represent
         return None
     if isinstance(low, float) and not (isfinite(low) and isfinite(high)):
         return None
@@ -237,8 +241,8 @@ def _not_below(text: str) -> str:
 
 
 def _columns(fields: Any, path: Path = (), place: int = 0) -> Iterator[tuple[int, Path, Any]]:
-    """The columns with one value per row: place in the file, path, type. Fields of structs are among them,
-    what is in lists and maps is not."""
+    """The columns with one value per row: place in the file, path, type. Includes the fields of structs, but not what is
+    inside lists and maps."""
     for field in fields:
         if pa.types.is_struct(field.type):
             yield from _columns(field.type, (*path, field.name), place)
@@ -248,7 +252,7 @@ def _columns(fields: Any, path: Path = (), place: int = 0) -> Iterator[tuple[int
 
 
 def _width(kind: Any) -> int:
-    """How many columns of a file a type takes."""
+    """The number of Parquet columns that a type takes."""
     if not pa.types.is_nested(kind):
         return 1
     return sum(_width(kind.field(i).type) for i in range(kind.num_fields))

@@ -1,7 +1,7 @@
-"""A function as a sink: it gets the rows of every epoch once that is committed, at least once.
+"""A function as a sink: it is called with the rows of every committed epoch, at least once.
 
-For one epoch it always gets the same rows, so a function that remembers (or can look up) which epoch it did
-last makes that exactly once. What was called cannot be taken back.
+It always gets the same rows for an epoch, so a function that remembers (or can look up) its last epoch achieves exactly
+once. A restore cannot undo a call.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Function = Callable[[DataFrame, int], object]
 
 
 class Done(msgspec.Struct, frozen=True):
-    """The function was called for this epoch; `None` for a restore, of which it is not told."""
+    """The function was called for this epoch; `None` for a restore, for which it is not called."""
 
     epoch: int | None
 
@@ -33,8 +33,8 @@ class Done(msgspec.Struct, frozen=True):
 def foreach_epoch(
     function: Function, name: str | None = None, final_by: str | None = None
 ) -> ForeachEpochSink:
-    """Calls `function(rows, epoch)` with a batch DataFrame of every committed epoch that has rows: at least once, and
-    for one epoch always with the same rows. `final_by` is as for `delta`."""
+    """Call `function(rows, epoch)` with a batch DataFrame for every committed epoch that has rows: at least once, and
+    always with the same rows for an epoch. `final_by` is as for `delta`."""
     return ForeachEpochSink(function, name, final_by)
 
 
@@ -74,15 +74,13 @@ class ForeachEpochSink(Sink):
         if not self._is_next(expected_version, transaction):
             return None
         if self._spark is None or epoch is None:
-            raise UserError(
-                f"sink {self.name} calls a function, and needs a Spark session and an epoch for it"
-            )
+            raise UserError(f"sink {self.name} calls a function, which needs a Spark session and an epoch")
         try:
             self._footers.check(self._files, files)
         except StoreError:
             if self._is_next(expected_version, transaction):
                 raise
-            return None  # another process was faster, and has cleared them away
+            return None  # another process was faster, and has removed the files
         schema = json.dumps(self.schema)
         rows = Files(self._spark).frame([self._files.spark_url(name) for name in files], schema)
         try:
@@ -105,5 +103,5 @@ class ForeachEpochSink(Sink):
         return transaction
 
     def _shown(self, attempts: Iterable[str]) -> set[str]:
-        """No attempt: what a function got is not needed again. The marks are no attempt either."""
+        """No attempts: rows that were passed to the function are not needed again. The folder of marks must stay."""
         return {DONE_FOLDER}

@@ -1,7 +1,7 @@
 """Plain Parquet files as a sink, with versions of its own.
 
-`_cutwater/versions/<number>.json` says what a version shows: it adds files to the version before, or lists
-them all. Creating the next one is the commit. Readers ask `parquet_files` which files to read.
+`_cutwater/versions/<number>.json` defines a version: it adds files to the version before, or lists all of them.
+Creating the next one is the commit. Readers call `parquet_files` to learn which files to read.
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ from pyspark.sql.types import StructType
 from cutwater.protocol.base.effects import TableHead, TableHistory
 from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.protocol.base.records import decode, seal
-from cutwater.sinks.contract import FOLDER, Sink, history_gone, last_part, nothing_yet, refuse_foreign
+from cutwater.sinks.contract import FOLDER, history_gone, nothing_yet, refuse_foreign
 from cutwater.sinks.schemas import misfit, plain
+from cutwater.sinks.table import TableSink
 from cutwater.spark.files import Files
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_place
 
 VERSIONS = f"{FOLDER}versions/"
 LIST_ALL_EVERY = 100
-"""So many versions at most are read to know all files."""
+"""Every so many versions, one lists all files, so that readers need not read more versions than this."""
 
 
 class Version(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One version. `transactions`: the latest of every sink that has written here; `writer`: whose version
-    this is; `complete`: it lists all files, and not just those that it adds; `number`: its own, `None` in versions from
-    before they held it."""
+    """One version. `transactions`: the latest of every sink that has written here; `writer`: the sink that wrote this
+    version; `complete`: it lists all files, not only those that it adds; `number`: its own number, `None` if an older
+    Cutwater wrote it."""
 
     writer: str
     transactions: dict[str, int]
@@ -53,14 +54,14 @@ def parquet(
     final_by: str | None = None,
     name: str | None = None,
 ) -> ParquetSink:
-    """Parquet files below `path` (a folder or a bucket's URL), kept apart by the values of `partition_by`.
-    Readers get the published ones from `parquet_files(path)`. `final_by` is as for `delta`."""
+    """Parquet files below `path` (a folder or the URL of a bucket), partitioned by `partition_by`. Readers get the
+    published files from `parquet_files(path)`. `final_by` is as for `delta`."""
     return ParquetSink(path, partition_by, final_by, name)
 
 
 def parquet_files(path: str, version: int | None = None) -> list[str]:
-    """The files that a Parquet sink shows, now or at a version, in the order of publishing. Their columns are
-    all inside: readers that make columns of folder names are to be told not to."""
+    """The published files of a Parquet sink, now or at a version, in order of publishing. The files contain all columns,
+    so turn off hive partitioning in readers that derive columns from folder names."""
     store = open_place(path)
     newest = _newest(store)
     wanted = newest if version is None else version
@@ -69,32 +70,23 @@ def parquet_files(path: str, version: int | None = None) -> list[str]:
     return [str(store.path(name) or f"{store.url}/{name}") for name in _files_at(store, wanted)]
 
 
-class ParquetSink(Sink):
+class ParquetSink(TableSink):
     kind = "parquet"
-    path: str
 
     def __init__(
         self, path: str, partition_by: Sequence[str] | str | None, final_by: str | None, name: str | None
     ) -> None:
-        super().__init__(name or last_part(path), partition_by, final_by)
-        self.path = path
+        super().__init__(path, partition_by, final_by, name)
         self._head = TableHead(-1, 0)
         self._fits = False
-        self._published: set[str] = set()
-        self._looked_up_to = -1
 
     def bind(self, store: Store, sink_name: str, schema_json: str, register: bool = True) -> None:
         super().bind(store, sink_name, schema_json, register)
         if self.head().version >= 0:
             self._check_fit()
 
-    def _place(self, create: bool) -> tuple[Store, str]:
-        own = self._own_id()
-        self._app = f"cutwater/{self.name}/{own}"
-        return open_place(self.path, create=create), f"{FOLDER}{own}/"
-
     def writer(self, rows: DataFrame) -> DataFrameWriter:
-        # Spark leaves out of the files what it makes folders of, and readers of single files need it.
+        # Spark leaves partition columns out of the files, but readers of single files need them.
         for column, folder in zip(self.partition_by, self._folders(), strict=True):
             rows = rows.withColumn(folder, F.col(f"`{column}`"))
         return super().writer(rows)
@@ -103,11 +95,11 @@ class ParquetSink(Sink):
         return [f"__cutwater_by_{column}" for column in self.partition_by]
 
     def _check_fit(self) -> None:
-        """All files have one schema, or readers that are given many at once would go by any one of them."""
+        """All files must have one schema: a reader of many files takes the schema of any of them."""
         have, come = plain(_read(self._files, 0).schema), plain(self.schema)
         problem = misfit(have, come)
         if problem is None and misfit(come, have) is not None:
-            problem = "the files have columns that the rows do not have"
+            problem = "the files have columns that are missing from the rows"
         if problem is not None:
             raise UserError(
                 f"sink {self.name} cannot add to the Parquet files at {self.path}: {problem}. "
@@ -147,13 +139,13 @@ class ParquetSink(Sink):
         return TableHistory(version.transactions.get(self._app, 0), len(version.files), foreign)
 
     def _foreign(self, after: int, upto: int) -> list[str]:
-        """What others did in the versions after `after`."""
+        """Changes by others in the versions after `after`."""
         names = [_name(number) for number in range(after + 1, upto + 1)]
         found = zip(names, _read_many(self._files, names), strict=True)
         return [f"{name} (by {v.writer})" for name, v in found if v.writer != self._app]
 
     def _gone_at(self, version: int) -> set[str]:
-        """The files of an older version that are no longer there."""
+        """The files of an older version that no longer exist."""
         if version == self.head().version:
             return set()
         return set(_files_at(self._files, version)).difference(self._files.list(FOLDER))
@@ -163,7 +155,7 @@ class ParquetSink(Sink):
         if not files:
             schema = to_arrow_schema(StructType.fromJson(_read(self._files, 0).schema))
             return arrow_dataset.dataset(schema.empty_table())
-        system = PyFileSystem(DeltaStorageHandler(self._files.url))  # reads whatever a store can be in
+        system = PyFileSystem(DeltaStorageHandler(self._files.url))  # reads from every kind of store
         return arrow_dataset.dataset(files, filesystem=system, format="parquet")
 
     def frame(self, spark: SparkSession, version: int) -> DataFrame:
@@ -203,7 +195,7 @@ class ParquetSink(Sink):
         if gone:
             raise StoreError(
                 f"sink {self.name} cannot go back to version {to_version} of {self.path}: {len(gone)} of its "
-                f"files are gone, for example {min(gone)}. Bring them back, or restore a newer checkpoint"
+                f"files are gone, for example {min(gone)}. Put them back, or restore a newer checkpoint"
             )
         return self._commit(expected_version, transaction, files, True, None)
 
@@ -261,11 +253,11 @@ def _read_many(store: Store, names: list[str]) -> list[Version]:
     found = []
     for name, data in zip(names, store.read_many(names), strict=True):
         if data is None:
-            raise StoreError(f"{name} is gone from {store.url}; bring it back from a copy")
+            raise StoreError(f"{name} is gone from {store.url}; restore it from a copy")
         version = decode(name, data, Version)
         if version.number is not None and _name(version.number) != name:
             raise StoreError(
-                f"{name} in {store.url} is version {version.number}, copied to another place; bring the right one back "
+                f"{name} in {store.url} is version {version.number} under another name; restore the right one "
                 "from a copy. If there never was one, remove it"
             )
         found.append(version)
@@ -277,7 +269,7 @@ def _files_at(store: Store, number: int) -> list[str]:
     files: list[str] = []
     if number < 0:
         return files
-    start = number - number % LIST_ALL_EVERY  # that one lists them all; others may
+    start = number - number % LIST_ALL_EVERY  # this one lists all files; others may too
     for version in _read_many(store, [_name(n) for n in range(start, number + 1)]):
         files = version.files if version.complete else files + version.files
     return files

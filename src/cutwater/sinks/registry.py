@@ -1,4 +1,4 @@
-"""Sinks as the store knows them: whoever has only the store can ask their targets."""
+"""Opens sinks from their descriptions in the store, without the user's code or Spark."""
 
 from __future__ import annotations
 
@@ -16,50 +16,50 @@ from cutwater.store.contract import Store
 
 
 def open_sinks(store: Store, names: Iterable[str]) -> dict[str, Sink]:
-    """These sinks of the pipeline in a store, to be asked (`head`, `find`) and not to be written to. Needs neither
-    the user's code nor Spark. Raises `StoreError` if one is not known, or if its place is gone."""
+    """Open these sinks of a store for reading (`head`, `find`), not for writing. Raises `StoreError` if one is not known,
+    or if its target is gone."""
     return {name: open_sink(store, name) for name in names}
 
 
 def open_sink(store: Store, name: str) -> Sink:
-    """One of them."""
+    """Open one sink, as `open_sinks` does."""
     known = description(store, name)
     if known is None:
         raise StoreError(
-            f"{store.url} does not say where sink {name} writes to; that is written down when the pipeline is started: "
-            "start it once, then try again"
+            f"{store.url} does not record where sink {name} writes to. A start of the pipeline records it: start the "
+            "pipeline once, then try again"
         )
     sink = _make(name, known)
     try:
         sink.open(store, name)
     except StoreError as error:
-        raise StoreError(f"sink {name} cannot be asked: {error}") from error
+        raise StoreError(f"sink {name} cannot be opened: {error}") from error
     return sink
 
 
 def find_version(store: Store, sink: str, transaction: int) -> int | None:
-    """The version of a sink's table to which a restore would go back (`Sink.find`). A store from before sinks were
-    written down cannot say where they are: then nothing is known against it."""
+    """The version of a sink's table to which a restore would go back (`Sink.find`). Stores of old versions do not record
+    where sinks write to: then assume that the table can go back."""
     if description(store, sink) is None:
         return 0
     return open_sink(store, sink).find(transaction)
 
 
 def read_history(store: Store, sink: str, transaction: int) -> TableHistory | None:
-    """What a sink's table says of the version that `find_version` finds (`Sink.history`)."""
+    """What a sink's table records about the version that `find_version` finds (`Sink.history`)."""
     if description(store, sink) is None:
         return None
     return open_sink(store, sink).history(transaction)
 
 
 def _make(name: str, known: Description) -> Sink:
-    if known.kind in (ForeachEpochSink.kind, "call"):  # as stores have it from before it was renamed
-        return foreach_epoch(_not_here, name, known.final_by)
+    if known.kind in (ForeachEpochSink.kind, "call"):  # "call" is its name in old stores
+        return foreach_epoch(_not_called, name, known.final_by)
     kinds = {"delta": delta, "parquet": parquet}
     if known.kind not in kinds or known.url is None:
         raise StoreError(f"sink {name} is a {known.kind!r}, which this version of Cutwater does not know")
     return kinds[known.kind](known.url, known.partition_by, known.final_by, name)
 
 
-def _not_here(rows: DataFrame, epoch: int) -> None:
-    raise AssertionError("a sink that was only opened calls nothing")
+def _not_called(rows: DataFrame, epoch: int) -> None:
+    raise AssertionError("a sink that is open for reading must not call its function")

@@ -1,4 +1,4 @@
-"""Row schemas, as Spark describes them in JSON: what a table can hold, and what fits into which."""
+"""Row schemas in Spark's JSON: what a table can hold, and whether rows fit a table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NOT_IN_NAMES = re.compile(r"[ ,;{}()\n\t=]")
 
 
 def plain(kind: Any) -> Any:
-    """A type in which everything may be null and nothing is annotated: how Parquet files are read."""
+    """The type with everything nullable and without metadata: how Parquet files are read."""
     if isinstance(kind, list):
         return [plain(field) for field in kind]
     if not isinstance(kind, dict):
@@ -31,7 +31,7 @@ def plain(kind: Any) -> Any:
 
 
 def leaves(kind: Type, path: str = "") -> Iterator[tuple[str, Type]]:
-    """Every column and field that is not made of others, with its path and type."""
+    """Every column and field of a simple type, with its path and type."""
     if isinstance(kind, str) or kind["type"] not in ("struct", "array", "map"):
         yield path, kind
         return
@@ -44,19 +44,21 @@ def leaves(kind: Type, path: str = "") -> Iterator[tuple[str, Type]]:
 
 
 def unfit_for_delta(schema: dict[str, Any]) -> str | None:
-    """Why rows cannot be kept in a Delta table, `None` if they can."""
+    """Why a Delta table cannot hold such rows, `None` if it can."""
     for path, kind in leaves(schema):
         if isinstance(kind, dict) or not (kind in _DELTA or _DECIMAL.fullmatch(kind)):
             name = _short(kind)
-            return f"column {path} is of type {name}, which Delta tables do not have; cast it to another"
+            return (
+                f"column {path} is of type {name}, which Delta tables do not support; cast it to another type"
+            )
         if _NOT_IN_NAMES.search(path):
             return f"column {path!r} has a character in its name that Delta does not allow; rename it"
     return None
 
 
 def unfit_to_partition(schema: dict[str, Any], columns: tuple[str, ...]) -> str | None:
-    """Why a table cannot be partitioned by these columns, `None` if it can. A timestamp would be written
-    in the session's time zone and read in another, and some readers cannot read negative decimals."""
+    """Why a table cannot be partitioned by these columns, `None` if it can. A timestamp would be written in the session's
+    time zone and read in another, and some readers cannot read negative decimals."""
     for field in schema["fields"]:
         kind = field["type"]
         if field["name"] in columns and not (isinstance(kind, str) and kind in _PARTITIONS):
@@ -67,19 +69,19 @@ def unfit_to_partition(schema: dict[str, Any], columns: tuple[str, ...]) -> str 
 
 
 def misfit(table: Type, rows: Type, path: str = "") -> str | None:
-    """Why rows do not fit into a table, `None` if they do. Columns that only the table has are null."""
+    """Why rows do not fit a table, `None` if they do. Columns that only the table has are null."""
     if isinstance(table, str) or isinstance(rows, str):
         if table == rows:
             return None
-        return f"{path} is {_short(rows)}, and {_short(table)} in the table"
+        return f"{path} is {_short(rows)}, but {_short(table)} in the table"
     if table["type"] != rows["type"]:
-        return f"{path} is {_short(rows)}, and {_short(table)} in the table"
+        return f"{path} is {_short(rows)}, but {_short(table)} in the table"
     if table["type"] == "struct":
         return _struct_misfit(table, rows, path)
     for part, null in (("elementType", "containsNull"), ("keyType", ""), ("valueType", "valueContainsNull")):
         if part in table:
             if rows.get(null) and not table[null]:
-                return f"{path} has nulls in it, and the table allows none there"
+                return f"{path} may contain nulls, but the table does not allow them there"
             found = misfit(table[part], rows[part], f"{path}.{part.removesuffix('Type')}")
             if found is not None:
                 return found
@@ -92,16 +94,16 @@ def _struct_misfit(table: dict[str, Any], rows: dict[str, Any], path: str) -> st
     for name, field in come.items():
         place = f"{path}.{name}" if path else name
         if name not in have:
-            return f"the table has no column {place}; add it to the table, or leave it out"
+            return f"the table has no column {place}; add it to the table, or drop it from the rows"
         if field["nullable"] and not have[name]["nullable"]:
-            return f"{place} can be null, and the table allows no nulls there"
+            return f"{place} may be null, but the table does not allow nulls there"
         found = misfit(have[name]["type"], field["type"], place)
         if found is not None:
             return found
     for name, field in have.items():
         if name not in come and not field["nullable"]:
             place = f"{path}.{name}" if path else name
-            return f"the table's column {place} must have a value, and the rows do not have it"
+            return f"the table's column {place} must have a value, but the rows do not have it"
     return None
 
 

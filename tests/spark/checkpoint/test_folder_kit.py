@@ -1,5 +1,5 @@
-"""The modelled Spark folders are those of the real Spark: the same script, step by step, gives the same files, and the
-product makes the same of them."""
+"""The model of Spark folders matches the real Spark: the same script, step by step, gives the same files, and the product
+treats them the same."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ CLEAN_RESTARTS: list[Step] = [
     ("setting_is", 2), ("run", 5), ("restart",), ("run", 6), ("restart",), ("run", 1), ("keep",), ("restart",),
     ("collect",), ("restore", 0), ("run", 2),
 ]  # fmt: skip
-"""A log of which only the last `.compact` file was taken along ended here, at the second restart."""
+"""A log that was copied with only its last `.compact` file failed here, at the second restart."""
 
 OLD_STORE: list[Step] = [
     ("setting_is", 6), ("run", 9), ("keep", True), ("setting_is", 2), ("restart",), ("run", 2), ("keep",), ("collect",),
     ("restart",), ("restore", 0), ("run", 2),
 ]  # fmt: skip
-"""One `.compact` file, from which Spark concludes another interval than that of the rest."""
+"""One `.compact` file, from which Spark derives another interval than that of the rest."""
 
 
 def long_script(seed: int, batches: int) -> list[Step]:
-    """Restarts, restores and clean-ups at any time; short and long intervals."""
+    """Restarts, restores and cleanups at any time; short and long intervals."""
     rng, count = Random(seed), 0
     script: list[Step] = [("setting_is", rng.choice([2, 3, 10]))]
     while count < batches:
@@ -54,7 +54,7 @@ def spark() -> Iterator[SparkSession]:
     session = make_session()
     session.conf.set("spark.sql.streaming.stateStore.minDeltasForSnapshot", "1000000")
     yield session
-    session.stop()  # other modules want other settings
+    session.stop()  # other modules need other settings
 
 
 @pytest.mark.parametrize(

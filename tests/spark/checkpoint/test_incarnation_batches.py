@@ -31,7 +31,7 @@ from tests.support.modelled_folder import STAGE, Query, prepared
 __all__ = ["store"]
 
 
-def test_offsets_and_commits_are_read() -> None:
+def test_offsets_and_commits_are_parsed() -> None:
     text = (
         b'v1\n{"batchWatermarkMs":5,"batchTimestampMs":7,"conf":{"spark.sql.shuffle.partitions":"2"}}\n'
         b'{"logOffset":3}\n-\n{"topic":{"0":4}}'
@@ -59,7 +59,7 @@ def test_a_damaged_commit_is_named(data: bytes) -> None:
         parse_commit("commits/3", data)
 
 
-def test_a_batch_is_committed_when_spark_says_so(store: Store) -> None:
+def test_a_batch_is_committed_when_spark_has_committed_it(store: Store) -> None:
     query = new_query(store).run(2)
     query.plan()
     write_prepared(store, STAGE, 1, 1, prepared(2))
@@ -67,7 +67,7 @@ def test_a_batch_is_committed_when_spark_says_so(store: Store) -> None:
     assert committed(store, STAGE, 1, 1, 2) is None
 
 
-def test_a_folder_begun_at_a_later_batch_counts_from_there(store: Store) -> None:
+def test_a_folder_that_starts_at_a_later_batch_counts_from_there(store: Store) -> None:
     make_folder(store, STAGE, 1, 1, None, report(7, {}))
     assert base_of(store, STAGE, 1, 1) == 7
     query = Query(store, 1)
@@ -88,7 +88,7 @@ SEED = {"offsets/-2", "offsets/-1", "commits/-1", "cutwater/base.json", "metadat
 
 
 def reset_at(store: Store, batch: int, generation: int = 2) -> Query:
-    """A folder without state behind this batch of a query in generation 1."""
+    """A folder without state after this batch of a query in generation 1."""
     state = new_query(store).run(batch + 3).state(batch)
     assert state is not None
     cut = StageReport(STAGE, 0, batch, False, {"x": 4}, {"0": f'{{"logOffset":{batch}}}'}, NONE, state)
@@ -97,7 +97,7 @@ def reset_at(store: Store, batch: int, generation: int = 2) -> Query:
 
 
 @pytest.mark.parametrize("batch", [0, 1, 2, 7])
-def test_a_stage_that_is_reset_goes_on_where_its_sources_were_read(store: Store, batch: int) -> None:
+def test_a_reset_stage_continues_at_the_positions_of_its_sources(store: Store, batch: int) -> None:
     query = reset_at(store, batch)
     assert base_of(store, STAGE, 2, 1) == batch
     found = names(store, 2, 1)
@@ -115,12 +115,12 @@ def test_a_stage_that_is_reset_goes_on_where_its_sources_were_read(store: Store,
 
 
 @pytest.mark.parametrize("under_way", [False, True])
-def test_positions_that_a_reset_kept_outlive_starts_and_checkpoints_before_the_first_batch(
+def test_positions_kept_by_a_reset_survive_starts_and_checkpoints_before_the_first_batch(
     store: Store, under_way: bool
 ) -> None:
     query = reset_at(store, 3)
     if under_way:
-        query.plan()  # and does not come to its end
+        query.plan()  # and does not finish
     state = query.state(3)
     assert state is not None
     assert query.named(3) >= SEED
@@ -148,7 +148,7 @@ def test_a_stage_that_is_reset_twice_before_its_first_batch_keeps_its_positions(
     assert Query(store, 1, generation=3).files() == list(range(4))
 
 
-def test_a_reset_passes_over_what_is_in_flight_in_channels() -> None:
+def test_a_reset_skips_rows_in_flight_in_channels() -> None:
     plan = parse_offsets(
         "o", b'v1\n{"batchWatermarkMs":9,"conf":{"a":"b"}}\n{"channel":"x","batch":2}\n-\n{"logOffset":1}'
     )
@@ -157,7 +157,7 @@ def test_a_reset_passes_over_what_is_in_flight_in_channels() -> None:
     assert (found.watermark_ms, found.conf) == (0, {"a": "b"})
 
 
-def test_what_a_reset_kept_may_go_when_a_batch_has_come_after_it(store: Store) -> None:
+def test_files_kept_by_a_reset_may_be_deleted_after_the_next_batch(store: Store) -> None:
     query = reset_at(store, 3).run(3)
     _, states = find_stored(store, STAGE, 2, 1, Cache())
     until = {stored.name.removeprefix(query.prefix): (stored.batch, stored.until) for stored in states}
@@ -172,18 +172,18 @@ def test_a_committed_batch_without_its_record_is_an_error(store: Store) -> None:
     with pytest.raises(StoreError, match=r"batch 1 of stage clean, .* is gone"):
         committed(store, STAGE, 1, 1, 1)
     store.put(f"{spark_prefix(STAGE, 1, 1)}prepared/1.json", encode(prepared(5)))
-    with pytest.raises(StoreError, match="is of batch 5"):
+    with pytest.raises(StoreError, match="is that of batch 5"):
         committed(store, STAGE, 1, 1, 1)
 
 
-def test_an_incarnation_that_was_superseded_finds_nothing_more(store: Store) -> None:
+def test_a_superseded_incarnation_finds_no_more_batches(store: Store) -> None:
     new_query(store).run(2)
     make_folder(store, STAGE, 1, 2, 1, None, 1)
     store.delete([f"{spark_prefix(STAGE, 1, 1)}prepared/1.json"])
     assert committed(store, STAGE, 1, 1, 1) is None
 
 
-def test_two_queries_in_one_folder_are_noticed(store: Store) -> None:
+def test_two_queries_in_one_folder_are_detected(store: Store) -> None:
     make_folder(store, STAGE, 1, 1, None, None)
     write_prepared(store, STAGE, 1, 1, prepared(0))
     write_prepared(store, STAGE, 1, 1, prepared(0))
@@ -191,21 +191,21 @@ def test_two_queries_in_one_folder_are_noticed(store: Store) -> None:
         write_prepared(store, STAGE, 1, 1, Prepared(0, ("other",), {}, {}, {}, NONE))
 
 
-def test_the_next_plan_reads_nothing_more_and_works_with_the_later_watermark() -> None:
+def test_the_next_plan_reads_nothing_and_uses_the_later_watermark() -> None:
     data = b'v1\n{"batchWatermarkMs":5,"batchTimestampMs":100,"conf":{"a":"b"}}\n{"logOffset":3}\n-'
     plan = parse_offsets("x", next_plan("x", data, 70, 90))
     assert plan == Offsets(70, 100, {"a": "b"}, ('{"logOffset":3}', None))
     assert parse_offsets("x", next_plan("x", data, 70, 200)).timestamp_ms == 200
 
 
-def test_sources_that_have_given_nothing_yet_are_native() -> None:
+def test_sources_without_an_offset_yet_are_native() -> None:
     channel = '{"channel":"a","batch":3,"incarnation":1}'
     assert Offsets(0, 0, {}, (None, channel, '{"logOffset":3}')).native == (0, 2)
 
 
 @pytest.mark.parametrize("rocksdb", [True, False], ids=["rocksdb", "files"])
-def test_every_file_of_a_folder_can_be_given_up_some_day(store: Store, rocksdb: bool) -> None:
-    """What was in no span would stay for ever."""
+def test_every_file_of_a_folder_can_be_deleted_some_day(store: Store, rocksdb: bool) -> None:
+    """A file without a span would stay forever."""
     make_folder(store, STAGE, 1, 1, None, None)
     query = Query(store, 1, rocksdb=rocksdb).run(4)
     query.snapshot(2, 0, ["a.sst"])
@@ -214,7 +214,9 @@ def test_every_file_of_a_folder_can_be_given_up_some_day(store: Store, rocksdb: 
     assert sorted(state.name for state in states) == store.list(query.prefix)
 
 
-def test_the_last_committed_batch_has_its_record_and_is_none_before_the_folder_began(store: Store) -> None:
+def test_the_last_committed_batch_has_a_record_and_is_not_before_the_start_of_the_folder(
+    store: Store,
+) -> None:
     def last(start: int, *names: str) -> int:
         return SparkFolder(store, "f/", Cache(), [f"f/{name}" for name in names]).last_committed(start)
 
@@ -227,8 +229,8 @@ def test_the_last_committed_batch_has_its_record_and_is_none_before_the_folder_b
     assert last(1, *whole, "prepared/2.json", "prepared/4.json") == 2
 
 
-def test_a_batch_that_is_committed_while_a_folder_is_looked_at_counts(store: Store) -> None:
-    """A checkpoint may be of it, and do without what the snapshots replace only from then on."""
+def test_a_batch_that_is_committed_while_a_folder_is_read_counts(store: Store) -> None:
+    """A checkpoint may be of that batch, and need only what the snapshots leave from then on."""
     query = new_query(store).run(4)
     query.snapshot(3, 0, [])
     looked = SparkFolder(store, query.prefix, Cache())
@@ -238,7 +240,7 @@ def test_a_batch_that_is_committed_while_a_folder_is_looked_at_counts(store: Sto
     assert found["state/0/0/2_1x1x0.changelog"] == (1, 4)
 
 
-def test_a_query_is_to_show_first_what_its_last_batch_has_closed(store: Store) -> None:
+def test_a_query_first_emits_what_its_last_batch_has_closed(store: Store) -> None:
     query = new_query(store).run(2)
 
     def due() -> dict[str, bytes]:
@@ -251,7 +253,7 @@ def test_a_query_is_to_show_first_what_its_last_batch_has_closed(store: Store) -
     plan = parse_offsets(name, due()[name])
     assert (plan.watermark_ms, plan.timestamp_ms, plan.sources) == (9, 77, ('{"logOffset":1}',))
     query.put("offsets/1", b'v1\n{"batchWatermarkMs":9,"conf":{}}\n{"logOffset":1}')
-    assert due() == {}, "the last batch worked with that watermark"
+    assert due() == {}, "the last batch used that watermark"
     query.put("offsets/1", b'v1\n{}\n{"logOffset":1}\n{"channel":"a","batch":3,"incarnation":1}')
     assert due() == {}, "a query that reads a channel gets a batch anyway"
     query.put("offsets/1", b'v1\n{}\n{"logOffset":1}')

@@ -1,4 +1,4 @@
-"""Spark folders as files: damage is noticed before a query starts with it."""
+"""Spark folders as files: damage is detected before a query starts with it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from cutwater.spark.checkpoint.incarnations import (
     write_prepared,
 )
 from cutwater.spark.checkpoint.leaves import Leaf
-from cutwater.spark.checkpoint.state_files import listed_tables
+from cutwater.spark.checkpoint.state_files import listed_files
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_store
 from tests.support.incarnation_helpers import names, new_query, report, store
@@ -73,7 +73,7 @@ def test_a_folder_with_a_damaged_plan_is_not_taken_over(store: Store, name: str,
     assert list_folders(store, STAGE, 1) == [1]
 
 
-def test_what_a_checkpoint_or_the_log_says_of_a_folder_holds_too(store: Store) -> None:
+def test_checksums_of_checkpoints_and_of_the_log_are_checked_too(store: Store) -> None:
     folder = planned_folder(store)
     state = find_state(store, STAGE, 1, 1, 0, None, Cache())
     assert state is not None
@@ -92,7 +92,7 @@ def test_what_a_checkpoint_or_the_log_says_of_a_folder_holds_too(store: Store) -
 
 
 def refused(store: Store, incarnation: int, last: int) -> bool:
-    """Whether neither `verify` nor the next run takes the folder for whole."""
+    """Whether both `verify` and the next run refuse the folder."""
     verdicts = []
     for look in (
         lambda: check_newest(store, STAGE, 1, incarnation, last, None),
@@ -109,7 +109,7 @@ def refused(store: Store, incarnation: int, last: int) -> bool:
 
 
 def damages(store: Store, incarnation: int, last: int, kinds: str) -> list[str]:
-    """The files below these folders of an incarnation's that can be changed or deleted without being missed."""
+    """The files of an incarnation, below these folders, that can be changed or deleted without being detected."""
     prefix = spark_prefix(STAGE, 1, incarnation)
     unseen = []
     for name in store.list(prefix):
@@ -132,7 +132,7 @@ def damages(store: Store, incarnation: int, last: int, kinds: str) -> list[str]:
 SMALL = r"offsets/.*|commits/.*|sources/.*|metadata|cutwater/.*\.json|state/.*_metadata/.*"
 
 
-def test_a_new_incarnation_is_vouched_for_before_its_first_checkpoint(store: Store) -> None:
+def test_damage_to_a_new_incarnation_is_detected_before_its_first_checkpoint(store: Store) -> None:
     new_query(store).run(5)
     make_folder(store, STAGE, 1, 2, 1, None, 4)
     assert damages(store, 2, 4, SMALL) == []
@@ -140,17 +140,17 @@ def test_a_new_incarnation_is_vouched_for_before_its_first_checkpoint(store: Sto
     again.run()
     needed = "|".join(re.escape(name) for name in again.named(5) if re.fullmatch(SMALL, name))
     unseen = damages(store, 2, 5, rf"(?!commits/5)(?:{needed})")
-    assert unseen == ["sources/0/2.compact: None"]  # 5.compact has all of it: the log is written anew
+    assert unseen == ["sources/0/2.compact: None"]  # 5.compact contains it: the log is rewritten
 
 
-def test_a_restored_folder_is_vouched_for_before_its_first_checkpoint(store: Store) -> None:
+def test_damage_to_a_restored_folder_is_detected_before_its_first_checkpoint(store: Store) -> None:
     state = new_query(store).run(5).state(4)
     assert state is not None
     make_folder(store, STAGE, 1, 2, None, report(4, state))
     assert damages(store, 2, 4, SMALL) == []
 
 
-def test_a_checkpoint_that_is_damaged_after_the_restore_is_not_taken(store: Store) -> None:
+def test_a_checkpoint_that_is_damaged_after_the_restore_is_refused(store: Store) -> None:
     query = new_query(store).run(5)
     state = query.state(4)
     assert state is not None
@@ -160,7 +160,7 @@ def test_a_checkpoint_that_is_damaged_after_the_restore_is_not_taken(store: Stor
     assert list_folders(store, STAGE, 2) == []
 
 
-def test_source_logs_that_are_written_anew_are_vouched_for(store: Store) -> None:
+def test_damage_to_rewritten_source_logs_is_detected(store: Store) -> None:
     new_query(store).run(5)
     make_folder(store, STAGE, 1, 2, 1, None, 4, log_interval=2)
     store.delete(store.list(spark_prefix(STAGE, 1, 1)))
@@ -168,7 +168,7 @@ def test_source_logs_that_are_written_anew_are_vouched_for(store: Store) -> None
     assert damages(store, 2, 4, SMALL) == []
 
 
-def test_batches_vouch_for_the_logs_of_file_sources_beside_channels(store: Store) -> None:
+def test_records_have_checksums_of_file_source_logs_beside_channels(store: Store) -> None:
     channel, files = '{"channel":"a","batch":3,"incarnation":1}', '{"logOffset":%d}'
     voucher = Voucher(store, "f/", [Leaf("a"), Leaf(None, "parquet", "/in", log=0)])
     known = {}
@@ -184,7 +184,7 @@ def test_batches_vouch_for_the_logs_of_file_sources_beside_channels(store: Store
 
 
 @pytest.mark.parametrize("name", ["commits/0", "offsets/0", "cutwater/base.json", "cutwater/complete"])
-def test_a_damaged_folder_that_nobody_starts_from_does_not_end_a_run(store: Store, name: str) -> None:
+def test_a_damaged_folder_that_nothing_starts_from_does_not_end_a_run(store: Store, name: str) -> None:
     query = new_query(store).run(3)
     make_folder(store, STAGE, 1, 2, 1, None, 2)
     query.put(name, b"v1\n{")
@@ -192,7 +192,7 @@ def test_a_damaged_folder_that_nobody_starts_from_does_not_end_a_run(store: Stor
     assert {stored.incarnation for stored in states} == {2}
 
 
-def test_a_folder_without_its_mark_is_of_unknown_batches(store: Store) -> None:
+def test_the_batches_of_a_folder_without_a_mark_are_unknown(store: Store) -> None:
     query = new_query(store).run(3)
     make_folder(store, STAGE, 1, 2, 1, None, 2)
     store.delete([f"{query.prefix}cutwater/complete"])
@@ -201,7 +201,7 @@ def test_a_folder_without_its_mark_is_of_unknown_batches(store: Store) -> None:
     assert {stored.unknown for stored in states if stored.incarnation == 2} == {False}
 
 
-def test_the_mark_of_another_folder_is_not_taken(store: Store) -> None:
+def test_the_mark_of_another_folder_is_refused(store: Store) -> None:
     query = new_query(store).run(3)
     make_folder(store, STAGE, 1, 2, 1, None, 2)
     other = spark_prefix(STAGE, 1, 2)
@@ -212,7 +212,7 @@ def test_the_mark_of_another_folder_is_not_taken(store: Store) -> None:
     assert find_stored(store, STAGE, 1, 3, Cache())[1] == []
 
 
-def test_it_is_told_which_state_nobody_but_spark_vouches_for(store: Store) -> None:
+def test_state_with_checksums_only_by_spark_is_listed(store: Store) -> None:
     query = new_query(store).run(3)
     found = check_newest(store, STAGE, 1, 1, 2, None)
     files = [f"state/0/{p}/{n + 1}_1x{n}x{p}.changelog" for p in (0, 1) for n in range(3)]
@@ -220,7 +220,7 @@ def test_it_is_told_which_state_nobody_but_spark_vouches_for(store: Store) -> No
     assert check_newest(store, STAGE, 1, 1, 2, report(2, query.state(2) or {})) == []
 
 
-def test_batches_vouch_for_where_a_source_that_reads_no_files_began(store: Store) -> None:
+def test_records_have_the_checksum_of_the_initial_position_of_other_sources(store: Store) -> None:
     voucher = Voucher(
         store, "f/", [Leaf(None, "kafka", "t", log=0), Leaf("a"), Leaf(None, "rate", "", log=1)]
     )
@@ -229,14 +229,14 @@ def test_batches_vouch_for_where_a_source_that_reads_no_files_began(store: Store
         plan = f'v1\n{{}}\n{{"t":{{"0":{batch}}}}}\n{{"channel":"a","batch":1,"incarnation":1}}\n5'.encode()
         known = voucher.checksums(batch, plan)
         assert known["sources/0/0"] == digest(b"began")
-        assert "sources/1/0" not in known, "it has not begun yet"
+        assert "sources/1/0" not in known, "it has not started yet"
         assert known[f"offsets/{batch}"] == digest(plan)
     store.put("f/sources/1/0", b"later")
     assert voucher.checksums(3, plan)["sources/1/0"] == digest(b"later")
 
 
 @pytest.mark.parametrize("is_gone", [True, False])
-def test_a_copy_that_fails_is_told_from_a_file_that_is_gone(
+def test_a_failed_copy_is_not_taken_for_a_missing_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_gone: bool
 ) -> None:
     store = open_store(str(tmp_path / "store"), create=True)
@@ -255,24 +255,24 @@ def test_a_copy_that_fails_is_told_from_a_file_that_is_gone(
             find_state(store, STAGE, 1, 1, 2, "checkpoints/4-9/state/clean/", Cache())
 
 
-def test_without_positions_nothing_can_be_reset(store: Store) -> None:
+def test_a_reset_needs_positions(store: Store) -> None:
     query = new_query(store).run(2)
     store.delete([f"{query.prefix}offsets/1"])
     with pytest.raises(StoreError, match="the positions of batch 1 are gone from"):
         SparkFolder(store, query.prefix, Cache()).first_plan({})
 
 
-def test_a_table_that_is_gone_from_a_snapshot_is_named(store: Store) -> None:
+def test_a_missing_file_of_a_snapshot_is_named(store: Store) -> None:
     query = new_query(store).run(3)
-    query.finish_snapshot(3, 0, ["t1"])  # and its table is nowhere
-    with pytest.raises(StoreError, match=r"SSTs/t1 is gone, which batch 2 needs; restore"):
+    query.finish_snapshot(3, 0, ["t1"])  # t1 does not exist
+    with pytest.raises(StoreError, match=r"SSTs/t1, which batch 2 needs, is gone; restore"):
         make_folder(store, STAGE, 1, 2, 1, None, 2)
     with pytest.raises(StoreError, match=r"SSTs/t1 is gone; restore"):
         check_newest(store, STAGE, 1, 1, 2, None)
     assert list_folders(store, STAGE, 1) == [1]
 
 
-def test_metadata_of_operators_that_is_gone_is_named(store: Store) -> None:
+def test_missing_metadata_of_operators_is_named(store: Store) -> None:
     query = new_query(store).run(3)
     state = query.state(2)
     assert state is not None
@@ -283,7 +283,7 @@ def test_metadata_of_operators_that_is_gone_is_named(store: Store) -> None:
         make_folder(store, STAGE, 2, 1, None, report(2, state))
 
 
-def test_a_damaged_folder_in_which_a_query_runs_is_an_error(store: Store) -> None:
+def test_a_damaged_folder_of_a_running_query_is_an_error(store: Store) -> None:
     query = new_query(store).run(2)
     store.put(f"{query.prefix}cutwater/base.json", b"no")
     with pytest.raises(StoreError, match=r"base\.json"):
@@ -295,6 +295,6 @@ def test_a_damaged_folder_in_which_a_query_runs_is_an_error(store: Store) -> Non
 
 
 @pytest.mark.parametrize("data", [b"no zip", snapshot_of([])[:-9], b""])
-def test_a_snapshot_that_cannot_be_read_is_named(data: bytes) -> None:
+def test_an_unreadable_snapshot_is_named(data: bytes) -> None:
     with pytest.raises(StoreError, match=r"the RocksDB snapshot x\.zip cannot be read"):
-        listed_tables("x.zip", data)
+        listed_files("x.zip", data)

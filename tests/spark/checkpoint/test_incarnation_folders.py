@@ -1,4 +1,4 @@
-"""Spark folders as files: how the folder of an incarnation is made."""
+"""Spark folders as files: making the folder of an incarnation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_only_complete_folders_are_listed(store: Store) -> None:
 
 
 @pytest.mark.parametrize("rocksdb", [True, False])
-def test_a_folder_takes_over_what_was_committed_and_nothing_later(store: Store, rocksdb: bool) -> None:
+def test_a_folder_takes_over_committed_batches_and_nothing_later(store: Store, rocksdb: bool) -> None:
     query = new_query(store, rocksdb).run(4)
     query.snapshot(2, 0, ["t1"])
     query.plan()  # and killed
@@ -41,7 +41,7 @@ def test_a_folder_takes_over_what_was_committed_and_nothing_later(store: Store, 
     assert found - {"cutwater/complete"} == query.named(3)
 
 
-def test_batches_that_are_not_in_the_log_yet_come_along(store: Store) -> None:
+def test_batches_that_are_not_in_the_log_yet_are_taken_over(store: Store) -> None:
     new_query(store).run(5)
     make_folder(store, STAGE, 1, 2, 1, None, 2)
     assert [prepared_again(store, STAGE, 1, 2, b) for b in (3, 4, 5)] == [prepared(3), prepared(4), None]
@@ -52,11 +52,11 @@ def test_batches_that_are_not_in_the_log_yet_come_along(store: Store) -> None:
     assert found[f"{again.prefix}metadata"] == (2, FOREVER)
     make_folder(store, STAGE, 1, 3, 2, None, 3)  # again before all of them are logged
     assert prepared_again(store, STAGE, 1, 3, 4) == prepared(4)
-    make_folder(store, STAGE, 1, 4, 2, None)  # by one who does not know the log
+    make_folder(store, STAGE, 1, 4, 2, None)  # by a process that does not know the log
     assert [prepared_again(store, STAGE, 1, 4, b) for b in (3, 4)] == [prepared(3), prepared(4)]
 
 
-def test_a_folder_that_nothing_ran_in_is_taken_over(store: Store) -> None:
+def test_a_folder_without_any_batch_is_taken_over(store: Store) -> None:
     state = new_query(store).run(3).state(2)
     assert state is not None
     make_folder(store, STAGE, 2, 1, None, report(2, state))
@@ -67,7 +67,7 @@ def test_a_folder_that_nothing_ran_in_is_taken_over(store: Store) -> None:
     assert names(store, 3, 2) == names(store, 3, 1) == {"cutwater/base.json", "cutwater/complete"}
 
 
-def test_a_folder_left_half_made_is_made_afresh(store: Store) -> None:
+def test_an_incomplete_folder_is_made_again(store: Store) -> None:
     new_query(store).run(3)
     prefix = spark_prefix(STAGE, 1, 2)
     store.put(f"{prefix}state/0/0/2_other.changelog", b"another's")
@@ -80,9 +80,9 @@ def test_a_folder_left_half_made_is_made_afresh(store: Store) -> None:
     assert prepared_again(store, STAGE, 1, 2, 3) == prepared(3)
 
 
-def test_a_source_that_has_lost_what_the_log_has_is_refused(store: Store) -> None:
+def test_a_folder_that_lacks_a_batch_of_the_log_is_refused(store: Store) -> None:
     query = new_query(store).run(3)
-    with pytest.raises(StoreError, match="end at batch 2, and the stage's log has batch 3"):
+    with pytest.raises(StoreError, match="end at batch 2, but the stage's log has batch 3"):
         make_folder(store, STAGE, 1, 2, 1, None, 3)
     store.delete([f"{query.prefix}state/0/1/2_1x1x1.changelog"])
     with pytest.raises(StoreError, match="files of batch 2 are gone"):
@@ -90,7 +90,7 @@ def test_a_source_that_has_lost_what_the_log_has_is_refused(store: Store) -> Non
     assert list_folders(store, STAGE, 1) == [1]
 
 
-def test_state_files_that_are_gone_are_named(store: Store) -> None:
+def test_missing_state_files_are_named(store: Store) -> None:
     query = new_query(store).run(3)
     state = query.state(2)
     assert state is not None
@@ -102,8 +102,8 @@ def test_state_files_that_are_gone_are_named(store: Store) -> None:
     assert list_folders(store, STAGE, 2) == []
 
 
-def test_schema_files_are_found_in_the_new_folder(store: Store) -> None:
-    """Spark names them by full path in the operator's metadata."""
+def test_paths_of_schema_files_point_to_the_new_folder(store: Store) -> None:
+    """Spark records their full paths in the operator's metadata."""
     query = new_query(store)
     schema = f"{store.spark_url(query.prefix.rstrip('/'))}/state/0/_stateSchema/default/0_a"
     stores = STORES[:-1] + b',"stateSchemaFilePaths":["%s"]}' % schema.encode()
@@ -111,7 +111,7 @@ def test_schema_files_are_found_in_the_new_folder(store: Store) -> None:
     store.delete([f"{query.prefix}state/0/_metadata/metadata"])
     query.put("state/0/_metadata/v2/0", OPERATOR % stores)
     query.put("state/0/_stateSchema/default/0_a")
-    query.put("state/0/_metadata/v2/1", OPERATOR % stores)  # of a batch that never comes to count
+    query.put("state/0/_metadata/v2/1", OPERATOR % stores)  # of a batch that is never committed
     query.put("state/0/_stateSchema/default/1_b")
     query.commit()
     make_folder(store, STAGE, 1, 2, 1, None, 0)
@@ -128,7 +128,7 @@ def test_schema_files_are_found_in_the_new_folder(store: Store) -> None:
     assert spans(store)[f"{query.prefix}state/0/_stateSchema/default/1_b"] == (1, FOREVER)
 
 
-def test_a_store_that_fails_while_a_folder_is_made_is_not_taken_for_a_file_that_is_gone(
+def test_an_error_of_the_store_while_a_folder_is_made_is_not_taken_for_a_missing_file(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_folder(store, STAGE, 1, 1, None, None)

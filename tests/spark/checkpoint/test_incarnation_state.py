@@ -1,4 +1,4 @@
-"""Spark folders as files: what a checkpoint names of them, and what may be deleted."""
+"""Spark folders as files: the files that a checkpoint names, and those that may be deleted."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.support.modelled_folder import STAGE, Query, snapshot_of
 __all__ = ["store"]
 
 
-def test_a_batch_needs_its_newest_snapshot_and_what_came_after(store: Store) -> None:
+def test_a_batch_needs_its_newest_snapshot_and_the_changes_after_it(store: Store) -> None:
     query = new_query(store).run(6)
     query.snapshot(3, 0, ["t1", "t2"])
     query.snapshot(5, 0, ["t2", "t3"])
@@ -66,15 +66,15 @@ def test_a_batch_needs_its_newest_snapshot_and_what_came_after(store: Store) -> 
     }
 
 
-def test_a_batch_needs_all_that_it_has_read_of_a_source(store: Store) -> None:
-    """Spark reads the last batch's files again when it starts, beside what was compacted with them."""
+def test_a_batch_needs_the_log_entries_that_it_has_read(store: Store) -> None:
+    """Spark reads the last batch's entries again when it starts, even if they are compacted."""
     query = new_query(store).run(3)
     query.put("offsets/1", b'v1\n{}\n{"logOffset":0}')
     assert {"sources/0/1", "sources/0/2.compact"} <= query.named(2)
     assert "sources/0/0" not in query.named(2)
 
 
-def test_a_snapshot_of_an_attempt_that_did_not_count_is_not_used(store: Store) -> None:
+def test_a_snapshot_of_an_uncommitted_attempt_is_not_used(store: Store) -> None:
     query = new_query(store).run(3)
     query.put("state/0/0/2_attempt.zip", b"not even a snapshot")
     query.put("state/0/0/2_attempt.changelog")
@@ -98,7 +98,7 @@ def test_a_snapshot_of_an_attempt_that_did_not_count_is_not_used(store: Store) -
         "metadata/",
     ],
 )
-def test_a_state_with_a_file_missing_is_none(store: Store, lost: str) -> None:
+def test_a_state_with_a_missing_file_is_none(store: Store, lost: str) -> None:
     query = new_query(store).run(4)
     query.snapshot(3, 1, ["t1"])
     store.delete([f"{query.prefix}state/0/1/3_1x2x1.changelog"])
@@ -128,7 +128,7 @@ def test_a_checksum_is_computed_once(tmp_path: Path) -> None:
     }
 
 
-def test_copies_stand_for_themselves(store: Store) -> None:
+def test_copies_are_self_contained(store: Store) -> None:
     query = new_query(store).run(3)
     copies = find_state(store, STAGE, 1, 1, 2, "checkpoints/4-9/state/clean/", Cache())
     here = query.state(2)
@@ -143,7 +143,7 @@ def test_copies_stand_for_themselves(store: Store) -> None:
     assert Query(store, 1, generation=2).named(2) == {name[tail:] for name in copies}
 
 
-def test_channel_files_tell_their_attempt(store: Store) -> None:
+def test_channel_files_name_their_attempt(store: Store) -> None:
     make_folder(store, STAGE, 1, 1, None, None)
     store.put(f"stages/{STAGE}/1/data/4-17-ab12/part-0.parquet", b"x")
     data, _ = find_stored(store, STAGE, 1, 1, Cache())
@@ -152,8 +152,8 @@ def test_channel_files_tell_their_attempt(store: Store) -> None:
     ]
 
 
-def test_a_snapshot_frees_what_it_replaces_only_from_the_next_batch_on(store: Store) -> None:
-    """A checkpoint of the batch that was the last one when it arrived may have named the changes."""
+def test_a_snapshot_makes_changes_superfluous_only_from_the_next_batch_on(store: Store) -> None:
+    """A checkpoint of the last batch before it appeared may name the changes."""
     query, cache = new_query(store).run(5), Cache()
     query.snapshot(4, 0, ["t1"])
 
@@ -178,7 +178,7 @@ def test_a_snapshot_frees_what_it_replaces_only_from_the_next_batch_on(store: St
     assert span("state/0/0/SSTs/t2") == (6, FOREVER)
 
 
-def test_a_folder_that_was_never_finished_goes(store: Store) -> None:
+def test_a_folder_that_was_never_finished_may_be_deleted(store: Store) -> None:
     new_query(store).run(2)
     store.put(f"{spark_prefix(STAGE, 1, 2)}offsets/0", b"x")
     make_folder(store, STAGE, 1, 3, 1, None, 1)
@@ -199,7 +199,7 @@ Step = Callable[["History"], None]
 
 @dataclass
 class History:
-    """A stage's life: batches, late snapshots, checkpoints, restarts and clean-ups, in any order."""
+    """The history of a stage: batches, late snapshots, checkpoints, restarts and cleanups, in any order."""
 
     store: Store
     rocksdb: bool
@@ -217,7 +217,7 @@ class History:
         self.query.run()
 
     def capture(self, begin: bool) -> None:
-        """A checkpoint, and whatever happens between its listing and its commit."""
+        """Take a checkpoint, with anything that happens between its listing and its commit."""
         if begin and self.under_way is None and self.query.batch not in self.captured:
             state = self.query.state(self.query.batch)
             assert state is not None
@@ -233,8 +233,8 @@ class History:
             self.kept.remove(sorted(self.kept)[which % (len(self.kept) - 1)])
 
     def snapshot(self, age: int, partition: int, table: int) -> None:
-        """A snapshot of some version begins to be uploaded, or else, of this partition, is there. It shares a
-        table with the one before."""
+        """Start uploading a snapshot of some version or, if one of this partition is being uploaded, finish it. It shares
+        a file with the one before."""
         if partition in self.uploading:
             query, version, tables = self.uploading.pop(partition)
             query.finish_snapshot(version, partition, tables)
@@ -263,7 +263,7 @@ class History:
         self.cache = Cache()
 
     def collect(self, ahead: int) -> None:
-        """Deletes what may go, `ahead` batches after it was found; or as an appender that is behind Spark."""
+        """Delete what may be deleted, `ahead` batches after it was found; or as an appender that is behind Spark."""
         _, states = find_stored(self.store, STAGE, 1, self.query.incarnation, self.cache)
         self.query.run(max(ahead, 0))
         cut = max(self.captured, default=0), self.under_way[0] if self.under_way is not None else 0
@@ -311,7 +311,7 @@ STEPS: st.SearchStrategy[Step] = st.one_of(
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.booleans(), st.lists(STEPS, min_size=5, max_size=40))
-def test_retention_never_takes_what_a_kept_checkpoint_names(rocksdb: bool, steps: list[Step]) -> None:
+def test_retention_never_deletes_what_a_kept_checkpoint_names(rocksdb: bool, steps: list[Step]) -> None:
     history = History(open_store("memory://"), rocksdb)
     for step in steps:
         step(history)
@@ -323,5 +323,5 @@ def test_retention_never_takes_what_a_kept_checkpoint_names(rocksdb: bool, steps
         assert again.named(batch) == {name.split("/", 5)[5] for name in state}
 
 
-def test_the_first_batch_needs_what_describes_its_state(store: Store) -> None:
+def test_the_first_batch_needs_the_metadata_of_its_state(store: Store) -> None:
     assert new_query(store).run().named(0) >= {"state/0/_metadata/metadata", "state/0/0/_metadata/schema"}

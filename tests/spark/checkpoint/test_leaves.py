@@ -1,4 +1,4 @@
-"""A position is used only for the source or the channel that it is of."""
+"""A position is used only for the source or the channel that it belongs to."""
 
 from __future__ import annotations
 
@@ -29,46 +29,46 @@ def at(channel: str) -> str:
 
 
 def swapped(first: Leaf, second: Leaf) -> list[Leaf]:
-    """The plan with its sides exchanged; logs are numbered as they come."""
+    """The plan with its sides swapped; logs are numbered in plan order."""
     return [
         Leaf(leaf.channel, leaf.format, leaf.place, leaf.digests, log)
         for log, leaf in enumerate((second, first))
     ]
 
 
-def test_what_is_as_it_was_goes_on() -> None:
+def test_unchanged_sources_are_accepted() -> None:
     refuse_changed([LEFT, RIGHT, A], [FILES, None, at("a")], [LEFT, RIGHT, A])
     refuse_changed(None, [FILES, at("a")], [LEFT, A])
 
 
-def test_sides_that_were_exchanged_are_refused() -> None:
+def test_swapped_sides_are_refused() -> None:
     with pytest.raises(
-        SourcesChanged, match=r"reads .*path=/right.* where its position is one of .*path=/left"
+        SourcesChanged, match=r"reads .*path=/right.*, but its position is that of .*path=/left"
     ):
         refuse_changed([LEFT, RIGHT], [FILES, FILES], swapped(LEFT, RIGHT))
     with pytest.raises(
-        SourcesChanged, match="reads the channel 'b' where its position is one of the channel 'a'"
+        SourcesChanged, match="reads the channel 'b', but its position is that of the channel 'a'"
     ):
         refuse_changed([A, B], [at("a"), at("b")], [B, A])
 
 
-def test_channels_are_told_apart_without_a_record() -> None:
-    with pytest.raises(SourcesChanged, match="the channel 'b' where its position is one of the channel 'a'"):
+def test_channels_can_be_distinguished_without_a_record() -> None:
+    with pytest.raises(SourcesChanged, match="the channel 'b', but its position is that of the channel 'a'"):
         refuse_changed(None, [at("a"), at("b")], [B, A])
     with pytest.raises(
-        SourcesChanged, match="the channel 'a' where its position is one of a source that is no"
+        SourcesChanged, match="the channel 'a', but its position is that of a source that is not"
     ):
         refuse_changed(None, [FILES, at("a")], [A, LEFT])
-    with pytest.raises(SourcesChanged, match=r"/left\) where its position is one of the channel 'a'"):
+    with pytest.raises(SourcesChanged, match=r"/left\), but its position is that of the channel 'a'"):
         refuse_changed(None, [at("a"), FILES], [LEFT, A])
 
 
-def test_sources_that_came_or_went_are_refused() -> None:
+def test_added_and_removed_sources_are_refused() -> None:
     with pytest.raises(
-        SourcesChanged, match=r"positions for .*left.* and now reads .*left.*right.* cannot be added"
+        SourcesChanged, match=r"positions for .*left.* but now reads .*left.*right.* cannot be added"
     ):
         refuse_changed([LEFT], [FILES], [LEFT, RIGHT])
-    with pytest.raises(SourcesChanged, match="positions for 2 sources, and now reads the channel 'a'"):
+    with pytest.raises(SourcesChanged, match="positions for 2 sources, but now reads the channel 'a'"):
         refuse_changed(None, [at("a"), FILES], [A])
     with pytest.raises(SourcesChanged, match="path=/elsewhere"):
         refuse_changed([LEFT], [FILES], [Leaf(None, "parquet", "path=/elsewhere", log=0)])
@@ -85,10 +85,12 @@ def kafka(servers: str, log: int = 0, **options: str) -> Leaf:
     return native("kafka", log, kafka__bootstrap__servers=servers, subscribe="orders", **options)
 
 
-def test_a_source_of_unknown_place_is_told_by_its_options() -> None:
+def test_a_source_without_a_place_is_identified_by_its_options() -> None:
     one = native("mysource", url="one", numPartitions="2", password="x")
     refuse_changed([one], ["3"], [native("mysource", url="one", maxFilesPerTrigger="7", password="y")])
-    with pytest.raises(SourcesChanged, match="the source mysource with another url than its position is of"):
+    with pytest.raises(
+        SourcesChanged, match="the source mysource with another url than its position belongs to"
+    ):
         refuse_changed([one], ["3"], [native("mysource", url="two")])
     slow, fast = native("rate", rowsPerSecond="1"), native("rate", 1, rowsPerSecond="9")
     refuse_changed([slow, fast], ["3", "4"], [slow, fast])
@@ -96,11 +98,11 @@ def test_a_source_of_unknown_place_is_told_by_its_options() -> None:
         refuse_changed([slow, fast], ["3", "4"], swapped(slow, fast))
 
 
-def test_two_sources_of_one_place_are_told_apart_by_their_other_options() -> None:
+def test_two_sources_in_one_place_are_distinguished_by_their_other_options() -> None:
     a, b = native("json", path="/in", pathGlobFilter="a*"), native("json", 1, path="/in", pathGlobFilter="b*")
     refuse_changed([a, b], [FILES, FILES], [a, b])
     with pytest.raises(
-        SourcesChanged, match=r"path=/in\) with another pathglobfilter than its position is of"
+        SourcesChanged, match=r"path=/in\) with another pathglobfilter than its position belongs to"
     ):
         refuse_changed([a, b], [FILES, FILES], swapped(a, b))
     here, there = kafka("eu:9092"), kafka("us:9092", 1)
@@ -109,7 +111,7 @@ def test_two_sources_of_one_place_are_told_apart_by_their_other_options() -> Non
         refuse_changed([here, there], ["{}", "{}"], swapped(here, there))
 
 
-def test_how_fast_two_sources_of_one_place_are_read_matters_only_if_nothing_else_tells_them_apart() -> None:
+def test_pace_options_matter_only_if_nothing_else_distinguishes_two_sources() -> None:
     a, b = native("json", path="/in", pathGlobFilter="a*"), native("json", 1, path="/in", pathGlobFilter="b*")
     faster = native("json", path="/in", pathGlobFilter="a*", maxFilesPerTrigger="9")
     refuse_changed([a, b], [FILES, FILES], [faster, b])
@@ -119,7 +121,7 @@ def test_how_fast_two_sources_of_one_place_are_read_matters_only_if_nothing_else
         refuse_changed([slow, fast], [FILES, FILES], swapped(slow, fast))
 
 
-def test_a_source_that_is_alone_in_its_place_may_be_read_otherwise() -> None:
+def test_the_options_of_a_single_source_in_its_place_may_change() -> None:
     refuse_changed([kafka("b1:9092,b2:9092")], ["{}"], [kafka("b3:9092", maxOffsetsPerTrigger="5")])
     twice = [kafka("b1:9092"), kafka("b1:9092")]
     refuse_changed(twice, ["{}", "{}"], [kafka("b2:9092"), kafka("b2:9092")])
@@ -133,7 +135,7 @@ def test_a_source_that_is_alone_in_its_place_may_be_read_otherwise() -> None:
         )
 
 
-def test_a_record_of_old_is_taken_where_it_is_clear() -> None:
+def test_an_old_record_is_accepted_if_it_is_unambiguous() -> None:
     placeless, file = (
         '{"format":"mysource","options":"3fa1","log":0}',
         '{"format":"json","place":"path=/in","log":1}',
@@ -141,7 +143,7 @@ def test_a_record_of_old_is_taken_where_it_is_clear() -> None:
     old = parse_leaves("x", f"[{placeless},{file}]".encode())
     refuse_changed(old, ["1", FILES], [native("mysource", url="one"), native("json", 1, path="/in")])
     two = parse_leaves("x", f"[{file.replace('1', '0')},{file}]".encode())
-    with pytest.raises(SourcesChanged, match=r"more than once.* does not tell which"):
+    with pytest.raises(SourcesChanged, match=r"more than once.* does not say which"):
         refuse_changed(
             two,
             [FILES, FILES],
@@ -149,18 +151,18 @@ def test_a_record_of_old_is_taken_where_it_is_clear() -> None:
         )
 
 
-def test_secrets_are_not_written_down() -> None:
+def test_secrets_are_not_recorded() -> None:
     leaf = native("mysource", token="t", kafka__sasl__jaas__config="j", url="https://me:pw@there")
     assert list(leaf.digests or ()) == ["url"]
     assert "pw" not in str(leaf)
 
 
-def test_a_record_that_cannot_be_read_is_named() -> None:
+def test_an_unreadable_record_is_named() -> None:
     with pytest.raises(StoreError, match=r"x/cutwater/sources\.json cannot be read"):
         parse_leaves("x/cutwater/sources.json", b'[{"log":')
 
 
-def test_the_record_travels_with_the_state() -> None:
+def test_the_record_is_copied_with_the_state() -> None:
     store = open_store("memory://")
     make_folder(store, STAGE, 1, 1, None, None)
     claim_sources(store, STAGE, 1, 1, [LEFT])
@@ -172,7 +174,7 @@ def test_the_record_travels_with_the_state() -> None:
         claim_sources(store, STAGE, 1, 2, [Leaf(None, "parquet", "path=/right", log=0)])
 
 
-def test_a_folder_without_state_takes_any_sources() -> None:
+def test_a_folder_without_positions_accepts_any_sources() -> None:
     store = open_store("memory://")
     make_folder(store, STAGE, 1, 1, None, None)
     claim_sources(store, STAGE, 1, 1, [LEFT])
@@ -199,7 +201,7 @@ def read(spark: SparkSession, folder: Path) -> DataFrame:
     return spark.readStream.schema(NUMBERS).option("maxFilesPerTrigger", 1).parquet(str(folder))
 
 
-def test_logs_are_numbered_as_spark_numbers_them(spark: SparkSession, tmp_path: Path) -> None:
+def test_logs_are_numbered_as_in_spark(spark: SparkSession, tmp_path: Path) -> None:
     for name in ("left", "right"):
         deliver(tmp_path / name, "0", numbers(range(5)))
     left, right = read(spark, tmp_path / "left"), read(spark, tmp_path / "right")
@@ -243,7 +245,7 @@ def once(found: cw.Pipeline, tmp_path: Path, spark: SparkSession, **more: Any) -
     found.run(str(tmp_path / "state"), every="300ms", once=True, spark=spark, **more)
 
 
-def test_a_union_whose_sides_were_exchanged_is_refused_and_goes_on_as_it_was(
+def test_a_union_with_swapped_sides_is_refused_and_continues_as_it_was(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     left, right = tmp_path / "left", tmp_path / "right"
@@ -261,7 +263,7 @@ def test_a_union_whose_sides_were_exchanged_is_refused_and_goes_on_as_it_was(
     deliver(left, "9", numbers(range(20, 25)))
     for part in range(3):
         deliver(right, f"1{part}", numbers(range(1005 + part * 5, 1010 + part * 5)))
-    refused = r"right\) where its position is one of .*left.*new names and paths.* --restore REF --drop both"
+    refused = r"right\), but its position is that of .*left.*new names and paths.* --restore REF --drop both"
     with pytest.raises(UserError, match=refused):
         once(pipeline(tmp_path, exchanged), tmp_path, spark)
     once(pipeline(tmp_path, as_it_was), tmp_path, spark)
@@ -269,14 +271,14 @@ def test_a_union_whose_sides_were_exchanged_is_refused_and_goes_on_as_it_was(
     assert rows_of(tmp_path / "out", "id") == expected
     with pytest.raises(UserError, match=refused):  # a reset keeps the positions
         once(pipeline(tmp_path, exchanged), tmp_path, spark, restore="latest", reset=["both"])
-    # What the message advises works.
+    # The advice in the message works.
     new = cw.Pipeline("positions")
     new.stage(name="turned", sinks=[cw.delta(str(tmp_path / "new"))])(exchanged)
     once(new, tmp_path, spark, restore="latest", drop=["both"])
     assert rows_of(tmp_path / "out", "id") == rows_of(tmp_path / "new", "id") == expected
 
 
-def test_channels_that_were_exchanged_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_swapped_channels_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     def make(turned: bool) -> cw.Pipeline:
         found = cw.Pipeline("positions")
 
@@ -300,7 +302,7 @@ def test_channels_that_were_exchanged_are_refused(spark: SparkSession, tmp_path:
     once(make(False), tmp_path, spark)
     deliver(tmp_path / "right", "1", numbers([1001]))
     with pytest.raises(
-        UserError, match="the channel 'second' where its position is one of the channel 'first'"
+        UserError, match="the channel 'second', but its position is that of the channel 'first'"
     ):
         once(make(True), tmp_path, spark)
     once(make(False), tmp_path, spark)

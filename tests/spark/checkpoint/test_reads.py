@@ -1,4 +1,4 @@
-"""How often a running process reads what it already knows: the marks of a folder, and records that it wrote itself."""
+"""A running process does not read again what it knows: the marks of a folder, and records that it wrote itself."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def store(tmp_path: Path) -> CountingStore:
 
 
 def run(store: CountingStore, incarnation: int, batches: range, cache: Cache) -> None:
-    """Does with the store what a running member does: a checkpoint after every batch."""
+    """Use the store as a running member does: a checkpoint after every batch."""
     query = Query(store, incarnation, batch=batches.start - 1, stateful=False)
     base_of(store, STAGE, 1, incarnation, cache)
     for batch in batches:
@@ -84,7 +84,7 @@ def test_the_base_of_the_incarnation_before_is_not_read_again(store: CountingSto
 
 
 def test_another_process_reads_the_record(store: CountingStore) -> None:
-    """The one that wrote it may be dead: then whoever goes on knows the batch from the store alone."""
+    """The writer may be dead; its successor knows the batch only from the store."""
     make_folder(store, STAGE, 1, 1, None, None)
     Query(store, 1).run(1)
     name = spark_prefix(STAGE, 1, 1) + batch_file_name("prepared", 0)

@@ -1,4 +1,4 @@
-"""A file source's log goes from folder to folder, and Spark always starts with it. (With Spark: test_folder_kit.)"""
+"""A file source's log is copied from folder to folder, and Spark can always start with it. (Spark: test_folder_kit.)"""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ STEPS: st.SearchStrategy[Step] = st.one_of(
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(STEPS, min_size=3, max_size=25))
-def test_spark_starts_with_a_log_that_went_through_any_life(steps: list[Step]) -> None:
+def test_spark_can_start_with_a_log_after_any_history(steps: list[Step]) -> None:
     it = life()
     for step in steps:
         step(it)
@@ -64,7 +64,7 @@ def test_three_clean_restarts_leave_a_log_that_spark_can_read() -> None:
     assert log_of(it).interval == 10
 
 
-def test_a_store_whose_logs_were_cut_too_short_starts_again() -> None:
+def test_a_store_with_logs_that_were_truncated_too_far_can_start() -> None:
     """19.compact with an interval of ten is taken for one of twenty; 39.compact then for one of ten again."""
     it = life(setting=20)
     it.run(55)
@@ -80,7 +80,7 @@ def test_a_store_whose_logs_were_cut_too_short_starts_again() -> None:
     it.restart()
 
 
-def test_a_batch_that_is_not_logged_yet_can_be_cut_in_a_log_that_was_written_anew() -> None:
+def test_a_rewritten_log_can_be_cut_at_a_batch_that_is_not_logged_yet() -> None:
     it = life(setting=50)
     it.run(45)
     make_folder(it.store, STAGE, 1, 2, 1, None, 12, 4)
@@ -94,7 +94,7 @@ def test_a_batch_that_is_not_logged_yet_can_be_cut_in_a_log_that_was_written_ane
         assert len(Query(it.store, batch, generation=2, batch=batch, setting=4).log.files()) == batch + 1
 
 
-def test_a_log_that_cannot_be_written_anew_is_named() -> None:
+def test_a_log_that_cannot_be_rewritten_is_named() -> None:
     it = life(setting=50, vouches=False)
     it.run(12)
     it.store.put(f"{it.prefix}sources/0/3", b"v1\nnonsense")
@@ -103,12 +103,12 @@ def test_a_log_that_cannot_be_written_anew_is_named() -> None:
     ):
         make_folder(it.store, STAGE, 1, 2, 1, None, 11, 4)
     it.store.put(f"{it.prefix}sources/0/3", b"v1")
-    with pytest.raises(StoreError, match="does not have all of its entries up to 11"):
+    with pytest.raises(StoreError, match="does not have all entries up to 11"):
         make_folder(it.store, STAGE, 1, 2, 1, None, 11, 4)
 
 
-def test_other_sources_logs_are_left_as_they_are() -> None:
-    """Kafka and the rate source write one entry, and never another."""
+def test_logs_of_other_sources_are_not_changed() -> None:
+    """Kafka and the rate source write a single entry."""
     it = life(setting=50, vouches=False)
     it.run(12)
     it.store.put(f"{it.prefix}sources/0/0", b"v1\nwhatever")
@@ -118,8 +118,8 @@ def test_other_sources_logs_are_left_as_they_are() -> None:
     assert it.store.read(f"stages/{STAGE}/1/spark/2/sources/0/0") == b"v1\nwhatever"
 
 
-def test_what_spark_concludes_from_one_compact_file() -> None:
-    """The cases that its own comments give."""
+def test_the_interval_that_spark_derives_from_one_compact_file() -> None:
+    """The cases in Spark's own comments."""
     log = {11: source_log_name(0, 11, compact=True), 12: source_log_name(0, 12), 13: source_log_name(0, 13)}
     longer = {**log, **{entry: source_log_name(0, entry) for entry in range(14, 18)}}
     assert can_start(log, 5)  # 6
@@ -128,7 +128,7 @@ def test_what_spark_concludes_from_one_compact_file() -> None:
     assert can_start(longer, 6)  # 12
 
 
-def test_a_log_of_another_version_is_not_written_anew() -> None:
+def test_a_log_of_another_version_is_not_rewritten() -> None:
     it = life(setting=50)
     it.run(12)
     data = it.store.read(f"{it.prefix}sources/0/3")
@@ -145,9 +145,7 @@ def test_a_log_of_another_version_is_not_written_anew() -> None:
         (1, ["0", "1", "2", "3.compact", "4", "5", "6", "7.compact", "8", "9", "10", "11.compact"]),
     ],
 )
-def test_a_log_is_written_anew_from_where_it_is_needed_and_no_further_back(
-    last: int, entries: list[str]
-) -> None:
+def test_a_log_is_rewritten_only_as_far_back_as_needed(last: int, entries: list[str]) -> None:
     it = life(setting=50)
     it.run(12)
     make_folder(it.store, STAGE, 1, 2, 1, None, last, 4)
@@ -163,18 +161,18 @@ KAFKA_LOG = b'v1\n{"topic":{"0":17}}'
 @pytest.mark.parametrize(
     ("entry", "dropped"), [(FILE_LOG, {"sources/1/0"}), (KAFKA_LOG, set())], ids=["files", "kafka"]
 )
-def test_a_file_source_of_which_nothing_was_read_begins_without_a_log(
+def test_a_file_source_that_has_read_nothing_starts_without_a_log(
     entry: bytes, dropped: set[str], setting: int
 ) -> None:
     """Spark lists the first files of a source before it plans the batch that reads them, and may fail in between. With
-    such an entry it would look for 0.compact, if its setting is 1 by now, and never start."""
+    such an entry, if its setting is 1 by now, Spark would look for 0.compact and never start."""
     store = open_store("memory://")
     store.put("f/offsets/0", b'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}\n{"logOffset":0}\n-')
     store.put("f/commits/0", b'v1\n{"nextBatchWatermarkMs":0}')
     store.put("f/sources/0/0.compact", FILE_LOG)
     store.put("f/sources/1/0", entry)
-    assert SparkFolder(store, "f/", Cache()).logs_written_anew(setting) == (dropped, {})
+    assert SparkFolder(store, "f/", Cache()).rewritten_logs(setting) == (dropped, {})
 
 
-def test_a_log_without_entries_can_be_started_with() -> None:
+def test_spark_can_start_with_an_empty_log() -> None:
     assert can_start({}, 3) is True

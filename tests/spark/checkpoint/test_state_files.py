@@ -1,4 +1,4 @@
-"""Spark goes on from exactly the files that are named, and from what retention leaves of them."""
+"""Spark can continue from exactly the files that are named, and from what retention leaves of them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CASES = [
 def spark() -> Iterator[SparkSession]:
     session = make_session()
     yield session
-    session.stop()  # other modules want other settings
+    session.stop()  # other modules need other settings
 
 
 def report(query: str, batch: int, state: dict[str, str]) -> StageReport:
@@ -51,7 +51,7 @@ def upto(outputs: Outputs, batch: int) -> Outputs:
 
 
 @pytest.mark.parametrize(("provider", "query"), CASES)
-def test_a_query_goes_on_from_the_files_named_at_a_batch(
+def test_a_query_continues_from_the_files_named_at_a_batch(
     spark: SparkSession, tmp_path: Path, provider: str, query: str
 ) -> None:
     use_provider(spark, provider)
@@ -84,7 +84,7 @@ def test_a_query_goes_on_from_the_files_named_at_a_batch(
     check(spark, query, files, upto(outputs, 1) | again)
     assert find_state(store, query, 2, 1, 1, None, Cache()) is not None
 
-    store.delete(store.list(f"stages/{query}/"))  # copies need nothing but themselves
+    store.delete(store.list(f"stages/{query}/"))  # the copies are self-contained
     make_folder(store, query, 3, 1, None, report(query, 5, copies[5]))
     again = run(spark, store, query, files, 1, generation=3)
     assert min(again) == 6
@@ -92,7 +92,7 @@ def test_a_query_goes_on_from_the_files_named_at_a_batch(
 
 
 class Keeper:
-    """Takes a checkpoint every few batches, keeps the first and the last two, and deletes what it may."""
+    """Takes a checkpoint every few batches, keeps the first and the last two, and deletes what may be deleted."""
 
     def __init__(self, store: Store, query: str) -> None:
         self.store = store
@@ -128,7 +128,7 @@ class Keeper:
         pytest.param("rocksdb", "running", 8, marks=MORE),
     ],
 )
-def test_spark_and_every_kept_checkpoint_live_with_what_retention_deletes(
+def test_retention_breaks_neither_spark_nor_a_kept_checkpoint(
     spark: SparkSession, tmp_path: Path, provider: str, query: str, count: int
 ) -> None:
     use_provider(spark, provider)
@@ -161,7 +161,7 @@ def test_spark_and_every_kept_checkpoint_live_with_what_retention_deletes(
 
 
 @pytest.mark.parametrize("provider", ["rocksdb", pytest.param("hdfs", marks=MORE)])
-def test_a_new_incarnation_goes_on_where_a_killed_process_had_committed(
+def test_a_new_incarnation_continues_after_the_last_commit_of_a_killed_process(
     spark: SparkSession, tmp_path: Path, provider: str
 ) -> None:
     use_provider(spark, provider)
@@ -205,7 +205,7 @@ class StopHere(Exception):
 def run_one_batch(
     spark: SparkSession, store: Store, query: str, files: Path, incarnation: int, generation: int = 1
 ) -> Outputs:
-    """Runs a query that is stopped before its second batch has come to anything."""
+    """Run a query and stop it before it commits a second batch."""
     seen: list[int] = []
     found: Outputs = {}
 
@@ -230,10 +230,10 @@ def run_one_batch(
         *(pytest.param("hdfs", query, marks=MORE) for query in ("window", "plain")),
     ],
 )
-def test_a_query_that_is_stopped_after_every_batch_gives_what_one_gives_that_runs_through(
+def test_a_query_that_is_stopped_after_every_batch_gives_the_same_result_as_one_that_runs_through(
     spark: SparkSession, tmp_path: Path, provider: str, query: str
 ) -> None:
-    """What a batch has closed is shown by the next one, which there is without new rows, also after a start."""
+    """What a batch has closed is emitted by the next one, which runs even without new rows, also after a start."""
     use_provider(spark, provider)
     files, store = tmp_path / "in", open_store(str(tmp_path / "store"), create=True)
     write_input(files, range(4))
@@ -251,14 +251,14 @@ def test_a_query_that_is_stopped_after_every_batch_gives_what_one_gives_that_run
     assert not done, "there is nothing left to do"
     assert sorted(outputs) == list(range(len(outputs)))
     assert every_row(outputs) == every_row(wanted)
-    assert len(every_row(wanted)) >= 7  # a window of every key at least
+    assert len(every_row(wanted)) >= 7  # at least one window of every key
 
 
 def every_row(outputs: Outputs) -> list[Row]:
     return sorted(row for rows in outputs.values() for row in rows)
 
 
-def test_what_was_closed_before_a_checkpoint_is_shown_after_a_restore_without_new_rows(
+def test_what_was_closed_before_a_checkpoint_is_emitted_after_a_restore_without_new_rows(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     use_provider(spark, "rocksdb")
@@ -274,6 +274,6 @@ def test_what_was_closed_before_a_checkpoint_is_shown_after_a_restore_without_ne
 
     wanted = run(spark, store, query, files, 1, before=before)
     last = max(wanted)
-    assert wanted[last], "the last batch shows what the one before has closed"
+    assert wanted[last], "the last batch emits what the one before has closed"
     make_folder(store, query, 2, 1, None, report(query, last - 1, states[last - 1]))
     assert run(spark, store, query, files, 1, generation=2) == {last: wanted[last]}

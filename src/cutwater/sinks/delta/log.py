@@ -1,8 +1,7 @@
-"""A Delta table's log, as far as publishing needs it: what a commit did, and what one of ours says.
+"""A Delta table's log, as far as publishing needs it: reading commits, and writing our own.
 
-A commit to a Delta table *is* the creation of the next file in its log, so a sink makes its own with the
-store's `create`: durable, never moved to another version behind our back, and at the same cost however many
-files the table has.
+A commit to a Delta table *is* the creation of the next file in its log, so a sink creates that file itself with the
+store's `create`: durable, never moved to another version, and at the same cost however many files the table has.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class _File(msgspec.Struct):
 
 
 class _Line(msgspec.Struct):
-    """One action of a commit; the kinds that do not matter here are left out."""
+    """One action of a commit, without the kinds that do not matter here."""
 
     txn: _Txn | None = None
     add: _File | None = None
@@ -50,9 +49,9 @@ class _Line(msgspec.Struct):
     commitInfo: dict[str, Any] | None = None
 
 
-class Commit(msgspec.Struct, frozen=True):
-    """What one version of a table did. `defines`: it (also) said what the table is; `matters`: undoing it
-    would be noticed, which is not so for OPTIMIZE and VACUUM."""
+class TableCommit(msgspec.Struct, frozen=True):
+    """One commit of a table. `defines`: it creates or changes the table's definition; `matters`: undoing it would change
+    rows or the definition, unlike undoing OPTIMIZE or VACUUM."""
 
     version: int
     transactions: dict[str, int]
@@ -70,8 +69,8 @@ def commit_name(version: int) -> str:
     return f"{LOG}{version:020d}.json"
 
 
-def read_commits(store: Store, versions: Iterable[int]) -> Iterator[Commit | None]:
-    """The commits of these versions, in their order; `None` where the log has none."""
+def read_commits(store: Store, versions: Iterable[int]) -> Iterator[TableCommit | None]:
+    """The commits of these versions, in the same order; `None` where the log has none."""
     waiting = list(versions)
     for start in range(0, len(waiting), _CHUNK):
         chunk = waiting[start : start + _CHUNK]
@@ -79,7 +78,7 @@ def read_commits(store: Store, versions: Iterable[int]) -> Iterator[Commit | Non
             yield None if data is None else _parse(version, data)
 
 
-def _parse(version: int, data: bytes) -> Commit:
+def _parse(version: int, data: bytes) -> TableCommit:
     try:
         lines = [_DECODE(line) for line in data.splitlines() if line.strip()]
     except ValueError as error:
@@ -89,7 +88,7 @@ def _parse(version: int, data: bytes) -> Commit:
     info = next((line.commitInfo for line in lines if line.commitInfo is not None), {})
     files = [file for line in lines for file in (line.add, line.remove) if file is not None]
     defines = any(line.metaData is not None or line.protocol is not None for line in lines)
-    return Commit(
+    return TableCommit(
         version=version,
         transactions={line.txn.appId: line.txn.version for line in lines if line.txn is not None},
         added=[unquote(line.add.path) for line in lines if line.add is not None],
@@ -108,21 +107,21 @@ _DECODE = msgspec.json.Decoder(_Line).decode
 
 
 def checkpoints(store: Store, lowest: int) -> list[int]:
-    """The versions from `lowest` on of which the log has a checkpoint."""
+    """The versions from `lowest` on for which the log has a checkpoint."""
     names = (name.removeprefix(LOG) for name in store.list(LOG))
     found = {int(n[:20]) for n in names if n[:20].isdigit() and ".checkpoint" in n and n.endswith(".parquet")}
     return sorted(version for version in found if version >= lowest)
 
 
 def goes_back_to(store: Store, version: int) -> bool:
-    """Whether the table can be read as of a version: the log has every commit since a checkpoint, or since its start."""
+    """Whether the table can be read at a version: the log has every commit since a checkpoint, or since its start."""
     start = max((c for c in checkpoints(store, 0) if c <= version), default=-1) + 1
     names = set(store.list(LOG))
     return all(commit_name(number) in names for number in range(start, version + 1))
 
 
 def names_before(store: Store, version: int) -> list[str]:
-    """Everything in the log that is of versions before this one."""
+    """All objects in the log for versions before this one."""
     names = ((name, name.removeprefix(LOG)[:20]) for name in store.list(LOG))
     return [name for name, number in names if number.isdigit() and int(number) < version]
 
@@ -148,7 +147,7 @@ def transaction_action(app: str, version: int) -> Actions:
 
 
 def definition(schema: dict[str, Any], partition_by: Iterable[str]) -> Actions:
-    """What makes a new table. Nobody else removes its history: checkpoints and savepoints go back by it."""
+    """The actions that create a table. Delta's own cleanup is turned off: restores need the history."""
     protocol: dict[str, Any] = {"minReaderVersion": 1, "minWriterVersion": 2}
     if any(kind == "timestamp_ntz" for _, kind in leaves(schema)):
         feature = ["timestampNtz"]

@@ -1,4 +1,4 @@
-"""The rows of a Delta table at one version, for Arrow and for Spark, which has no Delta connector of its own."""
+"""Reads a Delta table at one version, with Arrow or with Spark, which has no Delta connector of its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cutwater.spark.files import Files
 from cutwater.store.contract import Store
 
 READABLE = {"timestampNtz"}
-"""Features of a table with which its files hold exactly its rows, under the names of its columns."""
+"""Table features with which the files still contain exactly the table's rows and column names."""
 
 
 def refuse_unreadable(table: DeltaTable, path: str) -> None:
@@ -27,8 +27,8 @@ def refuse_unreadable(table: DeltaTable, path: str) -> None:
         used.add("columnMapping")
     if used:
         raise UserError(
-            f"the Delta table {path} uses {', '.join(sorted(used))}, which cannot be read here; read version "
-            f"{table.version()} of it with an engine that can, by time travel"
+            f"the Delta table {path} uses {', '.join(sorted(used))}, which Cutwater cannot read; read version "
+            f"{table.version()} by time travel with an engine that can"
         )
 
 
@@ -62,8 +62,8 @@ def empty_dataset(table: DeltaTable) -> Any:
 
 
 def frame(spark: SparkSession, table: DeltaTable, files: Store, is_empty: bool) -> DataFrame:
-    """The rows as a DataFrame, or none, with the columns in the table's order. Raises `FileNotFoundError` if a file is
-    gone."""
+    """The rows as a DataFrame, or no rows if `is_empty`, with the columns in the table's order. Raises
+    `FileNotFoundError` if a file is gone."""
     schema = plain(msgspec.json.decode(table.schema().to_json()))
     actions = pa.table(table.get_add_actions(flatten=True))
     columns = table.metadata().partition_columns
@@ -75,6 +75,6 @@ def frame(spark: SparkSession, table: DeltaTable, files: Store, is_empty: bool) 
 
 
 def _url(files: Store, path: str) -> str:
-    """Where Spark finds a file. Those of a shallow clone lie elsewhere."""
+    """The URL of a file for Spark. The files of a shallow clone are outside the table's folder."""
     name = unquote(path)
     return name if "://" in name or name.startswith("/") else files.spark_url(name)

@@ -1,7 +1,7 @@
 """Delta tables as sinks.
 
-Files stay where Spark staged them, below `_cutwater/` in the table's folder, and are invisible until one
-commit adds them. That commit carries a transaction of this sink, whose version is the journal index.
+Files stay where Spark staged them, below `_cutwater/` in the table's folder, and are invisible until a commit adds
+them. That commit carries a transaction of this sink, whose version is the journal index.
 """
 
 from __future__ import annotations
@@ -23,11 +23,8 @@ from pyspark.sql import DataFrame, SparkSession
 from cutwater.protocol.base.effects import TableHead, TableHistory
 from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.sinks.contract import (
-    FOLDER,
-    Sink,
     SinkFailed,
     history_gone,
-    last_part,
     nothing_yet,
     partition_values,
     refuse_foreign,
@@ -36,16 +33,16 @@ from cutwater.sinks.contract import (
 from cutwater.sinks.delta import log, reading
 from cutwater.sinks.footers import Footer, statistics
 from cutwater.sinks.schemas import misfit, plain, unfit_for_delta, unfit_to_partition
+from cutwater.sinks.table import TableSink
 from cutwater.store.contract import Store
-from cutwater.store.opening import open_place
 
 CHECKPOINT_EVERY = 100
 HISTORY_MS = 30 * 24 * 3_600_000
-_SIDE_BY_SIDE = 16
+_PARALLEL_READS = 16
 MANY = 1 << 62
-"""How many files a commit added of which nobody knows."""
+"""The number of added files to report for a commit that is no longer in the log."""
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
-"""A rewind removes nothing of the log, whatever the table's properties say."""
+"""A rewind must not clean up the log, whatever the table's properties say."""
 
 _FEATURES = {
     "appendOnly",
@@ -59,10 +56,10 @@ _FEATURES = {
     "invariants",
     "timestampNtz",
 }
-"""Table features with which plain files may be added, as long as no column or property makes use of them."""
+"""Table features that allow adding plain files, as long as no column or property uses them."""
 
 _MISREAD = re.compile(r"%[0-9A-Fa-f]{2}|\\")
-"""What the deltalake package decodes in the path of a table, which is then another path."""
+"""What the deltalake package decodes in a table's path, so that it uses another path."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -73,36 +70,32 @@ def delta(
     final_by: str | None = None,
     name: str | None = None,
 ) -> DeltaSink:
-    """A Delta table at `path` (a folder or a bucket's URL), made with the first rows. With `final_by`, the
-    end of a window like "window.end", rows are shown when that is over for the whole pipeline."""
+    """A Delta table at `path` (a folder or the URL of a bucket), created with the first rows. With `final_by`, the end of
+    a window such as "window.end", rows are published when the pipeline-wide watermark has passed it."""
     return DeltaSink(path, partition_by, final_by, name)
 
 
-class DeltaSink(Sink):
+class DeltaSink(TableSink):
     kind = "delta"
-    path: str
 
     def __init__(
         self, path: str, partition_by: Sequence[str] | str | None, final_by: str | None, name: str | None
     ) -> None:
-        super().__init__(name or last_part(path), partition_by, final_by)
-        self.path = path
+        super().__init__(path, partition_by, final_by, name)
         self._version = -1
         self._transaction = 0
         self._forgetful = False
         self._own_version = -1
-        """The newest version that this process has seen to be the sink's own."""
+        """The newest version that this process knows to be the sink's own."""
         self._problem: str | None = None
         self._is_ours = False
         self._lock = RLock()
-        self._published: set[str] = set()
-        self._looked_up_to = -1
 
     def bind(self, store: Store, sink_name: str, schema_json: str, register: bool = True) -> None:
         if not self.path.startswith("file:") and _MISREAD.search(self.path):
             raise UserError(
-                f"sink {sink_name} writes to {self.path}: the Delta library takes a '%' with two digits and a backslash "
-                "in a path for something else. Choose a path without them"
+                f"sink {sink_name} writes to {self.path}: the Delta library misreads a '%' with two digits and a "
+                "backslash in a path. Choose a path without them"
             )
         super().bind(store, sink_name, schema_json, register)
         unfit = unfit_for_delta(self.schema) or unfit_to_partition(self.schema, self.partition_by)
@@ -118,19 +111,14 @@ class DeltaSink(Sink):
             except TableNotFoundError:
                 return -1
 
-    def _place(self, create: bool) -> tuple[Store, str]:
-        own = self._own_id()
-        self._app = f"cutwater/{self.name}/{own}"
-        return open_place(self.path, create=create), f"{FOLDER}{own}/"
-
-    # --- what the table is ----------------------------------------------------------------------------
+    # --- the table's state ----------------------------------------------------------------------------
 
     def head(self) -> TableHead:
-        with self._lock:  # publishing and discarding look at the same time
+        with self._lock:  # publishing and discarding may run at the same time
             return self._follow()
 
     def _follow(self) -> TableHead:
-        # A version that is gone was cleaned up while we were away, and those after it may be gone as well.
+        # If the commit is gone, the log was cleaned up in the meantime, and later commits may be gone too.
         if self._version < 0 or not self._files.exists(log.commit_name(self._version)):
             self._load()
         self._check_own()
@@ -145,25 +133,25 @@ class DeltaSink(Sink):
         return TableHead(self._version, self._transaction, self._forgetful)
 
     def _check_own(self) -> None:
-        """A writer that does not create commits with put-if-absent can put its own over ours, and rows are gone that
-        were published. It cannot be kept from that; but it is seen, and said."""
+        """A writer that does not create commits with put-if-absent can overwrite ours, which loses published rows. This
+        cannot be prevented, but it is detected and reported."""
         commit = self._commit_at(self._own_version) if self._own_version >= 0 else None
         if commit is not None and self._app not in commit.transactions:
             raise StoreError(
-                f"sink {self.name}: version {commit.version} of the Delta table {self.path}, which held rows of an "
-                f"epoch, was overwritten by another writer ({commit.operation}), which looks first and then writes "
-                "instead of creating commits with a conditional put. Stop it; then restore a checkpoint from before "
-                "that, with `--force` if what it wrote may go: the rows come again"
+                f"sink {self.name}: version {commit.version} of the Delta table {self.path}, which had rows of an epoch, "
+                f"was overwritten by another writer ({commit.operation}), which does not create commits with a "
+                "conditional put. Stop it; then restore a checkpoint from before that, which publishes the rows again. "
+                "Add `--force` if what it wrote may be undone"
             )
 
     def _remember(self, transaction: int | None) -> None:
-        """Takes note of a transaction that the table has had; it may forget it, and we do not."""
+        """Keep a transaction that the table has had, even if the table forgets it."""
         if transaction is not None:
             self._transaction = transaction
             self._forgetful = False
 
     def _load(self) -> None:
-        """Takes the table's state from its log as a whole."""
+        """Load the table's state from its whole log."""
         with self._table_errors():
             try:
                 table = DeltaTable(self._files.url)
@@ -177,22 +165,22 @@ class DeltaSink(Sink):
             self._is_ours = configuration.get(log.MADE_BY) == log.CUTWATER
             self._problem = self._find_problem(table) if self._schema is not None else None
         newest = self._commit_at(self._version)
-        # Such as that with which we made the table.
+        # For example the commit with which we created the table.
         if newest is not None and self._app in newest.transactions:
             self._own_version = newest.version
         if self._transaction == 0:
             self._look_back()
         if log.FORGETS_AFTER in configuration:
             _LOG.warning(
-                "the Delta table %s forgets Cutwater's transactions after some time, by its property %s; the marks in "
-                "the store and the table's log make up for that as long as they last. Better unset it",
+                "the Delta table %s forgets Cutwater's transactions after some time because of its property %s; the "
+                "marks in the store and the table's log compensate as long as they are kept. Unset the property",
                 self.path,
                 log.FORGETS_AFTER,
             )
 
     def _look_back(self) -> None:
-        """The table names no transaction of ours: it never had one, or has forgotten it. Its log knows, as far as
-        it goes back."""
+        """The table has no transaction of ours: it never had one, or has forgotten it. Search its log, as far as it goes
+        back."""
         for commit in log.read_commits(self._files, range(self._version, self._since, -1)):
             if commit is None:
                 self._forgetful = True
@@ -211,10 +199,10 @@ class DeltaSink(Sink):
         if metadata.configuration.get("delta.columnMapping.mode", "none") != "none":
             used.add("delta.columnMapping.mode")
         if used:
-            return f"the table uses {', '.join(sorted(used))}, which Cutwater cannot write"
+            return f"the table uses {', '.join(sorted(used))}, which Cutwater does not support for writing"
         if tuple(metadata.partition_columns) != self.partition_by:
             return (
-                f"it is partitioned by {metadata.partition_columns}, and the sink by {[*self.partition_by]}"
+                f"it is partitioned by {metadata.partition_columns}, but the sink by {[*self.partition_by]}"
             )
         return misfit(schema, self.schema)
 
@@ -225,10 +213,10 @@ class DeltaSink(Sink):
                 "Change the rows or the table, or give the sink another path"
             )
 
-    def _commit_at(self, version: int) -> log.Commit | None:
+    def _commit_at(self, version: int) -> log.TableCommit | None:
         return next(log.read_commits(self._files, [version]))
 
-    # --- what becomes of it ---------------------------------------------------------------------------
+    # --- publishing and rewinding ---------------------------------------------------------------------
 
     def publish(
         self, expected_version: int, transaction: int, files: tuple[str, ...], epoch: int | None = None
@@ -272,7 +260,7 @@ class DeltaSink(Sink):
         return log.add_action(name, footer.size, values, statistics(footer.metadata))
 
     def _restore(self, table: DeltaTable, transaction: int, to_version: int) -> int | None:
-        """Takes rows back, in one commit right behind the version that `table` shows."""
+        """Restore an earlier version, in one commit right after the version of `table`."""
         expected = table.version()
         properties = CommitProperties(
             max_commit_retries=0, app_transactions=[Transaction(self._app, transaction)]
@@ -292,15 +280,14 @@ class DeltaSink(Sink):
             if "missing file" not in str(error):
                 raise
             raise StoreError(
-                f"sink {self.name} cannot go back to version {to_version} of {self.path}: files of "
-                f"it were removed, by VACUUM or by hand ({error}). Restore a newer checkpoint, or bring "
-                "them back"
+                f"sink {self.name} cannot go back to version {to_version} of {self.path}: some of its files were "
+                f"removed, by VACUUM or by hand ({error}). Restore a newer checkpoint, or put them back"
             ) from error
         sync(self._files, [log.commit_name(expected + 1)])
         return expected + 1
 
     def _foreign(self, after: int, upto: int) -> list[str]:
-        """What others did to the table in the versions after `after`."""
+        """Changes by others in the versions after `after`."""
         done = []
         for commit in log.read_commits(self._files, range(after + 1, upto + 1)):
             if commit is None:
@@ -313,12 +300,12 @@ class DeltaSink(Sink):
         return done
 
     def _checkpoint(self) -> None:
-        """Keeps the log quick to read. The commit is done: should this fail, the next one will do. The log itself
-        stays: `trim` knows what of it is needed."""
+        """Write a checkpoint, which keeps the log fast to read. If this fails, the next one will do. Removes nothing of
+        the log: `trim` does that."""
         try:
             DeltaTable(self._files.url).create_checkpoint()
         except (DeltaError, OSError) as error:
-            _LOG.warning("no checkpoint of the Delta table %s could be written: %s", self.path, error)
+            _LOG.warning("could not write a checkpoint of the Delta table %s: %s", self.path, error)
 
     # --- history --------------------------------------------------------------------------------------
 
@@ -335,15 +322,15 @@ class DeltaSink(Sink):
             own = files = 0
         elif commit is not None:
             own, files = commit.transactions.get(self._app, 0), len(commit.added)
-        else:  # it is known by a checkpoint of the log
+        else:  # the version is known from a checkpoint of the log
             with self._table_errors():
                 own = DeltaTable(self._files.url, version=version).transaction_version(self._app) or 0
             files = MANY
         return TableHistory(own, files, tuple(self._foreign(version, self._version)))
 
     def trim(self, transaction: int) -> None:
-        """Only for tables that we made: of others' history others dispose. What is younger than Delta's own default
-        stays too, for readers that travel in time."""
+        """Only for tables that we created: the history of other tables belongs to others. What is younger than Delta's
+        default retention also stays, for time travel."""
         needed = self._find_version(transaction) if self._is_ours else None
         if needed is None:
             return
@@ -356,7 +343,7 @@ class DeltaSink(Sink):
                 return
 
     def _can_go_back(self, version: int) -> bool:
-        """Whether a version can be read, and all files are there that it has and the newest has not."""
+        """Whether a version can be read, and its files that the newest version does not have all exist."""
         if version == self._version:
             return True
         with self._table_errors():
@@ -367,11 +354,11 @@ class DeltaSink(Sink):
             except TableNotFoundError:
                 return False
             old = _files_of(then) - _files_of(DeltaTable(self._files.url))
-        with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
+        with ThreadPoolExecutor(_PARALLEL_READS) as pool:
             return all(pool.map(self._files.exists, (name for name in old if not _is_elsewhere(name))))
 
     def _can_be_emptied(self) -> bool:
-        """Whether rows may be removed from the newest version, if it has any."""
+        """Whether the newest version has no rows, or allows removing them."""
         try:
             table = DeltaTable(self._files.url)
         except TableNotFoundError:
@@ -390,7 +377,7 @@ class DeltaSink(Sink):
             return reading.frame(spark, table, self._files, is_empty=version < 0)
 
     def _readable_table(self, version: int) -> DeltaTable:
-        """The table at a version; before its first one, the table as it is now, whose rows are not meant."""
+        """The table at a version; for -1, the newest table, of which only the columns are used."""
         if version >= 0 and not log.goes_back_to(self._files, version):
             raise history_gone(self.name, self.path, version)
         if self.head().version < 0:
@@ -403,7 +390,7 @@ class DeltaSink(Sink):
         return table
 
     def _find_version(self, transaction: int) -> int | None:
-        """The version to which a transaction belongs, `None` if the log does not go back that far."""
+        """The version of a transaction, `None` if the log does not go back that far."""
         head = self.head().version
         oldest = oldest_own = head + 1
         for commit in log.read_commits(self._files, range(head, self._since, -1)):
@@ -418,8 +405,8 @@ class DeltaSink(Sink):
         return oldest_own - 1
 
     def _find_in_checkpoint(self, transaction: int, oldest_commit: int) -> int | None:
-        """The oldest version that can still be read, if the table was then as it was at the transaction. One that
-        names no transaction may have forgotten it."""
+        """The oldest version that can still be read, if it is not later than the transaction. A version without a
+        transaction of ours may have forgotten it."""
         oldest = self._oldest_table(oldest_commit)
         own = oldest.transaction_version(self._app) if oldest is not None else None
         return oldest.version() if oldest is not None and own is not None and own <= transaction else None
@@ -447,8 +434,8 @@ class DeltaSink(Sink):
                 table = self._oldest_table(oldest)
                 if table is None:
                     raise StoreError(
-                        f"sink {self.name} cannot tell which of its files are in the table {self.path}: its log begins "
-                        f"at version {oldest}, and there is no checkpoint before that. No staged file is removed"
+                        f"sink {self.name} cannot tell which of its files are in the table {self.path}: the table's log "
+                        f"begins at version {oldest}, and there is no checkpoint before that. No staged file is removed"
                     )
                 self._note(_files_of(table))
                 break
@@ -467,7 +454,7 @@ class DeltaSink(Sink):
             yield
         except DeltaProtocolError as error:
             raise UserError(
-                f"sink {self.name}: the Delta table {self.path} needs more than Cutwater can do: {error}. "
+                f"sink {self.name}: the Delta table {self.path} needs features that Cutwater does not support: {error}. "
                 "Give the sink another path"
             ) from error
         except DeltaError as error:
@@ -480,5 +467,5 @@ def _files_of(table: DeltaTable) -> set[str]:
 
 
 def _is_elsewhere(name: str) -> bool:
-    """Whether a file does not lie in the table's folder, as those of a shallow clone."""
+    """Whether a file is outside the table's folder, as in a shallow clone."""
     return "://" in name or name.startswith("/")

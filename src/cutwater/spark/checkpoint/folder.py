@@ -1,11 +1,11 @@
-"""One Spark checkpoint folder in the store: what it holds, and which batches need which of its files.
+"""One Spark checkpoint folder in the store: its contents, and which batches need which of its files.
 
-Batches are Spark's own numbers in here. A batch *needs* the files from which a query goes on after it.
+Batches have Spark's own numbers here. A batch *needs* the files from which a query continues after it.
 
-A query that starts without state, and behind positions that its sources have reached, begins with batch 0: only that
-one works with empty state, whatever keeps it. So these positions are those of a batch -1 (`first_plan`), which Spark
-takes for the last one that it committed. (Batch 0 itself it would run again from the sources' beginning; but no
-folder is ever made with a batch that was not committed.)
+A query that starts without state, but at positions that its sources have reached, begins with batch 0: only batch 0
+works with empty state, whatever the state store provider. So the positions are stored as those of a batch -1
+(`first_plan`), which Spark takes for the last one that it committed. (If they were those of batch 0, Spark would run it
+again from the beginning of the sources; but no folder is ever made with a batch that was not committed.)
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from cutwater.protocol.base.records import Prepared
 from cutwater.spark.checkpoint.leaves import Leaf, parse_leaves
 from cutwater.spark.checkpoint.offsets import (
     STARTED,
-    Commit,
+    BatchCommit,
     Offsets,
     next_plan,
     parse_commit,
@@ -44,14 +44,14 @@ from cutwater.spark.checkpoint.source_logs import (
     is_file_log,
     needed_entries,
     needed_to_rewrite,
-    written_anew,
+    rewrite_log,
 )
 from cutwater.spark.checkpoint.state_files import (
     FOREVER,
     Place,
     Spans,
     StateStore,
-    listed_tables,
+    listed_files,
     split_name,
     stores_of,
     version_of,
@@ -66,32 +66,32 @@ T = TypeVar("T")
 
 @dataclass
 class Cache:
-    """What is known of files that never change, so that each is read once. One per process and stage."""
+    """Parsed files that never change, so that each is read once. One cache per process and stage."""
 
     checksums: dict[str, str] = field(default_factory=dict)
-    commits: dict[str, Commit] = field(default_factory=dict)
+    commits: dict[str, BatchCommit] = field(default_factory=dict)
     offsets: dict[str, Offsets] = field(default_factory=dict)
     sources: dict[str, tuple[Leaf, ...]] = field(default_factory=dict)
-    tables: dict[str, list[str]] = field(default_factory=dict)
+    snapshots: dict[str, list[str]] = field(default_factory=dict)
     operators: dict[str, list[Place]] = field(default_factory=dict)
     bases: dict[str, int] = field(default_factory=dict)
     lowest: dict[str, int] = field(default_factory=dict)
     prepared: dict[str, Prepared] = field(default_factory=dict)
     seen: dict[str, int] = field(default_factory=dict)
     stateful: dict[str, bool] = field(default_factory=dict)
-    """By folder whether its query keeps state."""
+    """By folder, whether its query keeps state."""
 
 
 def is_lasting(name: str) -> bool:
-    """Whether a file in a folder is of no batch: every batch after it needs it."""
+    """Whether a file in a folder belongs to no batch, so that every later batch needs it."""
     of_batch = batch_file_of(name) or source_log_of(name) or split_name(name)
     return not of_batch and name != COMPLETE
 
 
 class Voucher:
-    """Takes the checksums that the records of one incarnation's batches carry: of what Spark has written since the
-    folder was made, and a query needs that goes on after the batch. (For what was there before, the folder's mark
-    vouches; for state, Spark.) Each record has all of them, because those of earlier batches may be gone."""
+    """Computes the checksums for the records of one incarnation's batches: of the files that Spark has written since the
+    folder was made, and that a query needs to continue after the batch. (The folder's mark has the checksums of files
+    from before; Spark has its own for state.) Each record has all of them, because earlier records may be gone."""
 
     def __init__(self, store: Store, prefix: str, leaves: Iterable[Leaf]) -> None:
         self._store = store
@@ -103,7 +103,7 @@ class Voucher:
         self._known: dict[str, str] = {}
 
     def checksums(self, batch: int, data: bytes) -> dict[str, str]:
-        """By name in the folder, where `data` is the plan of the batch."""
+        """Checksums by name in the folder. `data` is the plan of the batch."""
         if self._lasting is None:
             names = (name.removeprefix(self._prefix) for name in self._store.list(self._prefix))
             self._lasting = self._read([name for name in names if is_lasting(name) and name != BASE])
@@ -122,7 +122,7 @@ class Voucher:
         needed: dict[str, str] = {}
         for number, place in self._places.items():
             upto, after = plan.log_offset(place), before.log_offset(place) if before is not None else None
-            if upto is None:  # no file source: it has written where it began, and never anything else
+            if upto is None:  # not a file source: its log has only the entry with its initial position
                 begun = source_log_name(number, 0)
                 self._known |= self._read([begun]) if begun not in self._known else {}
                 needed |= {begun: self._known[begun]} if begun in self._known else {}
@@ -144,7 +144,7 @@ class Voucher:
 
 
 class SparkFolder:
-    """The folder at `prefix` as it was when this object was made, or what `names` says of it."""
+    """The folder at `prefix` as it was when this object was created, or with the files in `names`."""
 
     def __init__(self, store: Store, prefix: str, cache: Cache, names: Iterable[str] | None = None) -> None:
         self.prefix = prefix
@@ -174,14 +174,14 @@ class SparkFolder:
         elif found := split_name(name):
             place, file = found
             if place not in self._stores:
-                self._stores[place] = StateStore(place, self._commit, self._tables)
+                self._stores[place] = StateStore(place, self._commit, self._listed_by)
             self._stores[place].add(name, file)
         elif name != COMPLETE:
             self._whole.add(name)
 
-    # --- what files say -----------------------------------------------------------------------------
+    # --- contents of files --------------------------------------------------------------------------
 
-    def _commit(self, batch: int) -> Commit | None:
+    def _commit(self, batch: int) -> BatchCommit | None:
         if batch not in self.commits:
             return None
         return self._known(self._cache.commits, batch_file_name("commits", batch), parse_commit)
@@ -191,12 +191,12 @@ class SparkFolder:
             return None
         return self._known(self._cache.offsets, batch_file_name("offsets", batch), parse_offsets)
 
-    def _tables(self, snapshot: str) -> list[str]:
+    def _listed_by(self, snapshot: str) -> list[str]:
         if not snapshot.endswith(".zip"):
             return []
         folder = snapshot.rpartition("/")[0]
-        listed = self._known(self._cache.tables, snapshot, listed_tables) or []
-        return [f"{folder}/{table}" for table in listed]
+        listed = self._known(self._cache.snapshots, snapshot, listed_files) or []
+        return [f"{folder}/{file}" for file in listed]
 
     def _known(self, known: dict[str, T], file: str, parse: Callable[[str, bytes], T]) -> T | None:
         name = self.prefix + file
@@ -207,17 +207,17 @@ class SparkFolder:
             known[name] = parse(name, data)
         return known[name]
 
-    # --- what a batch needs -------------------------------------------------------------------------
+    # --- files that a batch needs -------------------------------------------------------------------
 
     def last_committed(self, start: int) -> int:
-        """The last batch that Spark has committed and that has its prepared record; at least `start`, with
-        which the folder was made."""
+        """The last batch that Spark has committed and that has a prepared record; at least `start`, the batch with which
+        the folder was made."""
         done = self.commits & self.offsets & self.prepared
         return max((batch for batch in done if batch > start), default=start)
 
     def needed(self, batch: int) -> set[str] | None:
-        """The files that a batch needs; `None` if some are gone. A table that a snapshot lists is named
-        whether it is there or not."""
+        """The files that a batch needs; `None` if some are gone. Files that a RocksDB snapshot lists are included whether
+        they exist or not."""
         plan = self._plan(batch)
         before = batch - 1 if batch else 0
         if plan is None or before not in self.offsets or batch not in self.commits:
@@ -232,7 +232,7 @@ class SparkFolder:
                 return None
             names.update(log[entry] for entry in entries)
         if batch < 0:
-            return names  # what state there is belongs to batches that come after
+            return names  # any state belongs to later batches
         places = set(self._stores)
         for versions in self._operators.values():
             newest = max((version for version in versions if version <= batch), default=None)
@@ -250,7 +250,7 @@ class SparkFolder:
         return names
 
     def _entries(self, source: int, batch: int) -> set[int]:
-        """The entries of a source's own log that a batch needs: all, if it is no file source."""
+        """The entries of a source's log that a batch needs; all of them unless it is a file source."""
         log = self._logs.get(source, {})
         upto = self._read_upto(source, batch)
         if upto is None:
@@ -263,8 +263,8 @@ class SparkFolder:
         return plan.log_offset(leaf) if plan is not None and leaf is not None else None
 
     def _with_log(self, plan: Offsets) -> dict[int, int]:
-        """The native sources, by the number of their log, and the place of each (one of them, if it is read twice) in
-        the plan. Without a record of that each place has a log of its own."""
+        """The native sources: the number of each log, and the source's place in the plan (one of them if it is read
+        twice). Without a record of the sources, each place has its own log."""
         recorded = self.recorded_leaves()
         if recorded is None:
             return dict(enumerate(plan.native))
@@ -276,17 +276,17 @@ class SparkFolder:
         return plan.sources if plan is not None else None
 
     def recorded_leaves(self) -> tuple[Leaf, ...] | None:
-        """What the plan reads, if there is a record of it."""
+        """The recorded leaves of the plan, `None` if there is no record."""
         return self._known(self._cache.sources, SOURCES, parse_leaves) if SOURCES in self._whole else None
 
     @property
     def first(self) -> int:
-        """The first batch after which a query can go on with what is in here."""
+        """The first batch after which a query can continue from this folder."""
         return -1 if -1 in self.commits else 0
 
     def first_plan(self, consumed: Mapping[str, int]) -> dict[str, bytes]:
-        """By name what has a query start without state where this folder's last batch has left the sources, and at
-        these positions on channels."""
+        """Files that make a query start without state: at the positions of this folder's last batch for sources, and at
+        `consumed` for channels."""
         last = max(self.commits, default=-1)
         plan = self._plan(last)
         if plan is None:
@@ -297,10 +297,10 @@ class SparkFolder:
         plans = {batch_file_name("offsets", number): lines for number in (-2, -1)}
         return {**plans, batch_file_name("commits", -1): STARTED}
 
-    def logs_written_anew(self, setting: int) -> tuple[set[str], dict[str, bytes]]:
-        """The files of source logs with which Spark must not start, and by name what to put in their place: those that it
-        could not read, where its setting for their interval is this; and entries of a file source of which no batch
-        has read anything yet. (Spark lists the first files before it plans the batch that reads them.)"""
+    def rewritten_logs(self, setting: int) -> tuple[set[str], dict[str, bytes]]:
+        """The files of source logs with which Spark must not start, and the files to put in their place, by name: logs
+        that Spark could not read with this `setting` for the compact interval, and entries of a file source that no
+        batch has read yet. (Spark lists the first files before it plans the batch that reads them.)"""
         instead: dict[str, bytes] = {}
         replaced: set[str] = set()
         for source, log in self._logs.items():
@@ -315,14 +315,14 @@ class SparkFolder:
                 replaced.update(log.values() if is_file_log(contents.values()) else ())
                 continue
             lowest = min(-1 if upto is None else upto for upto in read)
-            instead |= written_anew(self.prefix, contents, log, lowest, setting)
+            instead |= rewrite_log(self.prefix, contents, log, lowest, setting)
             replaced.update(log.values())
         return replaced, instead
 
     def due_plan(self, now_ms: int) -> dict[str, bytes]:
-        """By name the plan of the batch with which a query has to go on, if there must be one: a batch without new rows,
-        which shows what the last one has closed. Spark runs it by itself, unless it is stopped in between; after a
-        start it waits for new rows first. (A query that reads a channel gets a batch then anyway.)"""
+        """The plan of a batch that the query must run first, if there is one: a batch without new rows that emits what
+        the last one has closed. Spark runs it by itself unless it is stopped in between; after a start it would wait for
+        new rows first. (A query that reads a channel gets a batch after a start anyway.)"""
         last = max(self.commits, default=-1)
         plan, commit = self._plan(last), self._commit(last)
         if plan is None or commit is None or len(plan.native) < len(plan.sources):
@@ -333,11 +333,11 @@ class SparkFolder:
             return {}
         return {batch_file_name("offsets", last + 1): next_plan(name, data, commit.watermark_ms, now_ms)}
 
-    # --- which batches need a file --------------------------------------------------------------------
+    # --- batches that need a file ---------------------------------------------------------------------
 
     def spans(self, live: bool) -> Spans:
-        """Which batches need each file. Where a query runs (`live`) that can be batches to come."""
-        # Listed after the snapshots: a checkpoint that did without one of them is of one of these batches.
+        """The batches that need each file. While a query runs (`live`), these include future batches."""
+        # List commits after snapshots: a checkpoint that did not use one of them belongs to one of these batches.
         for name in self._store.list(self.prefix + batch_files_prefix("commits")):
             self._add(name.removeprefix(self.prefix))
         newest = max(self.commits, default=-1)
@@ -371,7 +371,7 @@ class SparkFolder:
         return {name: (min(first, newest), min(until, newest)) for name, (first, until) in spans.items()}
 
     def _log_spans(self, source: int) -> Spans:
-        """An entry that no batch needs is one that Spark has just planned, or left over from long ago."""
+        """An entry that no batch needs is either newly planned or very old."""
         log = self._logs[source]
         batches = sorted(self.offsets)
         spans: dict[int, tuple[int, int]] = {}

@@ -1,10 +1,10 @@
-"""Spark's checkpoint folders in the store: made, looked into, reported and cleaned up.
+"""Spark's checkpoint folders in the store: creating, checking, reporting and cleaning them up.
 
-Every start of a stage's query has a folder of its own, `stages/<stage>/<generation>/spark/<incarnation>/`.
-Beside what Spark writes there lie `prepared/<batch>.json` (what a batch did, written before Spark commits
-it), `cutwater/base.json` (a folder that was begun without state at the log's batch `base` numbers its
-batches from there; how far its sources had been read is in it all the same, see `sparkfolder.py`) and
-`cutwater/complete` (created last). Batches are those of the stage's log here.
+Every start of a stage's query has its own folder, `stages/<stage>/<generation>/spark/<incarnation>/`. In addition to
+Spark's files it contains `prepared/<batch>.json` (what a batch did, written before Spark commits it),
+`cutwater/base.json` (a folder that starts without state at the log's batch `base` numbers its batches from there; it
+still has the positions of its sources, see `folder.py`) and `cutwater/complete` (created last). Batches have the numbers
+of the stage's log here.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ __all__ = [
     "write_prepared",
 ]
 
-_SIDE_BY_SIDE = 16
+_PARALLEL = 16
 IDENTITY = ("metadata", SOURCES)
-"""The files that say which query it is, and what it reads."""
+"""The files that identify the query and its sources."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -72,9 +72,9 @@ class Base(msgspec.Struct, frozen=True):
 
 
 class Complete(msgspec.Struct, frozen=True):
-    """The mark of a complete folder: the last batch that was in it when it was made, and the first at which
-    the stage can be cut with what is in it. `checksums` vouches for what it was made of, by name: for each file that
-    was copied or written anew, except state files of which nobody knew the checksum. `folder` is the one it is of."""
+    """The mark of a complete folder: the last batch in it when it was made, and the first batch at which the stage can be
+    cut with its files. `checksums`: by name, of each file that was copied or rewritten, except state files without a
+    known checksum. `folder`: the folder that the mark belongs to."""
 
     batch: int
     lowest: int
@@ -83,13 +83,13 @@ class Complete(msgspec.Struct, frozen=True):
 
 
 def list_folders(store: Store, stage: str, generation: int) -> list[int]:
-    """The incarnations whose folder is complete."""
+    """The incarnations with a complete folder."""
     files = (spark_file_of(name) for name in store.list(spark_folders_prefix(stage, generation)))
     return sorted(file.incarnation for file in files if file is not None and file.file == COMPLETE)
 
 
 def base_of(store: Store, stage: str, generation: int, incarnation: int, cache: Cache | None = None) -> int:
-    """What to add, and one more, to Spark's number of a batch to get the log's."""
+    """The offset of batch numbers: the log's number is Spark's plus this plus one."""
     return _base(store, spark_prefix(stage, generation, incarnation), cache or Cache())
 
 
@@ -100,7 +100,7 @@ def _base(store: Store, prefix: str, cache: Cache) -> int:
 
 
 def _lowest(store: Store, prefix: str, cache: Cache) -> int:
-    """The first batch at which the stage can be cut with what is in a folder."""
+    """The first batch at which the stage can be cut with the files of a folder."""
     if prefix not in cache.lowest:
         cache.lowest[prefix] = _mark(prefix, _read(store, prefix + COMPLETE, Complete)).lowest
     return cache.lowest[prefix]
@@ -109,16 +109,16 @@ def _lowest(store: Store, prefix: str, cache: Cache) -> int:
 def _read(store: Store, name: str, kind: type[T]) -> T:
     data = store.read(name)
     if data is None:
-        raise StoreError(f"{name} is gone, without which its folder cannot be used; restore a checkpoint")
+        raise StoreError(f"{name} is gone, and its folder cannot be used without it; restore a checkpoint")
     return decode(name, data, kind)
 
 
 def _mark(prefix: str, mark: Complete) -> Complete:
-    """Raises `StoreError` if a mark is not that of the folder in which it lies."""
-    if mark.folder not in ("", prefix):  # there was a time when marks did not say so
+    """Raises `StoreError` if a mark belongs to another folder."""
+    if mark.folder not in ("", prefix):  # old marks do not name their folder
         raise StoreError(
             f"{prefix}{COMPLETE} is the mark of {mark.folder}: objects of the store were mixed up; restore the newest "
-            "checkpoint that `cutwater verify` finds whole"
+            "checkpoint that `cutwater verify` reports as restorable"
         )
     return mark
 
@@ -129,15 +129,13 @@ def _mark(prefix: str, mark: Complete) -> Complete:
 def write_prepared(
     store: Store, stage: str, generation: int, incarnation: int, record: Prepared, cache: Cache | None = None
 ) -> None:
-    """Makes the record of a batch durable; to be called before Spark commits the batch."""
+    """Write the record of a batch. Must be called before Spark commits the batch."""
     base = base_of(store, stage, generation, incarnation, cache)
     folder = spark_prefix(stage, generation, incarnation)
     name = folder + batch_file_name("prepared", record.batch - base - 1)
     data = seal(record)
     if not store.create(name, data) and store.read(name) != data:
-        raise StoreError(
-            f"{name} exists already: two queries work in the same Spark folder; stop one of them"
-        )
+        raise StoreError(f"{name} already exists: two queries use the same Spark folder; stop one of them")
     if cache is not None:
         cache.prepared[name] = record
 
@@ -145,8 +143,8 @@ def write_prepared(
 def committed(
     store: Store, stage: str, generation: int, incarnation: int, batch: int, cache: Cache | None = None
 ) -> Prepared | None:
-    """The prepared record of a batch that the log does not have yet, if Spark has committed the batch. With the cache
-    of who wrote the record, it is not read again."""
+    """The prepared record of a batch that the log does not have yet, if Spark has committed the batch. It is not read
+    again if `cache` was used to write it."""
     prefix = spark_prefix(stage, generation, incarnation)
     number = batch - base_of(store, stage, generation, incarnation, cache) - 1
     commit_name = prefix + batch_file_name("commits", number)
@@ -158,23 +156,23 @@ def committed(
     if record is None:
         data = store.read(name)
         if data is None and max(list_folders(store, stage, generation), default=0) > incarnation:
-            return None  # superseded, and cleaned up after
+            return None  # superseded and cleaned up
         record = decode(name, data, Prepared) if data is not None else None
     if record is None or record.batch != batch:
         raise StoreError(
-            f"Spark has committed batch {batch} of stage {stage}, and the record of what it did, {name}, "
-            f"is {'gone' if record is None else f'of batch {record.batch}'}; restore the newest checkpoint"
+            f"Spark has committed batch {batch} of stage {stage}, but the record of the batch, {name}, is "
+            f"{'gone' if record is None else f'that of batch {record.batch}'}; restore the newest checkpoint"
         )
     watermark = record.watermark
     if watermark.kind is not WatermarkKind.NONE and not _has_state(store, prefix, cache):
-        # Without state nothing waits for a watermark: the one that this batch leaves behind holds already.
+        # Without state nothing waits for the watermark, so the one that this batch produces is already in effect.
         reached_ms = parse_commit(commit_name, commit).watermark_ms
         watermark = Watermark(WatermarkKind.KNOWN, reached_ms) if reached_ms > 0 else watermark
     return msgspec.structs.replace(record, commit=digest(commit), watermark=watermark)
 
 
 def _has_state(store: Store, prefix: str, cache: Cache | None) -> bool:
-    """Whether the query of a folder keeps state. Asked when it has committed a batch: Spark has written state by then."""
+    """Whether the query of a folder keeps state. Call it after the first commit, when Spark has written state."""
     known_already = cache.stateful if cache is not None else {}
     if prefix not in known_already:
         known_already[prefix] = bool(store.list(f"{prefix}state/"))
@@ -187,8 +185,8 @@ def _has_state(store: Store, prefix: str, cache: Cache | None) -> bool:
 def claim_sources(
     store: Store, stage: str, generation: int, incarnation: int, leaves: Sequence[Leaf]
 ) -> None:
-    """Says what the plan of a query reads that is about to start in its folder. Raises `SourcesChanged` if the
-    positions in there are of something else."""
+    """Record the sources of a query that is about to start in its folder. Raises `SourcesChanged` if the positions there
+    are of other sources."""
     prefix = spark_prefix(stage, generation, incarnation)
     folder = SparkFolder(store, prefix, Cache())
     recorded = folder.recorded_leaves()
@@ -215,13 +213,13 @@ def make_folder(
     reset: bool = False,
     cache: Cache | None = None,
 ) -> None:
-    """Makes an incarnation's folder: from the folder of incarnation `source`, up to the last batch that Spark
-    has committed there; or, without one, from the files that `report` names; or empty. With `reset` nothing is taken
-    over of these files but how far the stage's own sources were read.
+    """Make an incarnation's folder: from the folder of incarnation `source`, up to the last batch that Spark has
+    committed there; without one, from the files that `report` names; or empty. With `reset`, take over only the
+    positions of the stage's own sources.
 
-    `last` is the last batch in the stage's log, if it is known, and `commit` the checksum of Spark's commit of it:
-    nothing is taken over that only earlier batches need. `log_interval` is Spark's setting, see `sourcelogs.py`.
-    What an earlier try has left behind is removed first.
+    `last` is the last batch in the stage's log, if it is known, and `commit` the checksum of Spark's commit of it. Files
+    that only earlier batches need are not taken over. `log_interval` is Spark's setting, see `source_logs.py`. Removes
+    the remains of an earlier attempt first.
     """
     prefix = spark_prefix(stage, generation, incarnation)
     if store.exists(prefix + COMPLETE):
@@ -233,7 +231,7 @@ def make_folder(
         gone, there = _fill(store, prefix, {name: origin + name for name in names}, log_interval)
         if gone:
             raise StoreError(
-                f"{gone[0]} is gone, which batch {mark.batch} needs; restore the newest checkpoint"
+                f"{gone[0]}, which batch {mark.batch} needs, is gone; restore the newest checkpoint"
             )
     elif report is not None and report.state and not reset:
         known = {_name_in_folder(name): checksum for name, checksum in report.state.items()}
@@ -251,20 +249,20 @@ def make_folder(
 
 
 def _vouched(store: Store, prefix: str, names: Iterable[str], known: Mapping[str, str]) -> dict[str, str]:
-    """The checksums of the files of a new folder, which are durable then. State, which may be large, is not read for
-    it: what is known of it still holds, and Spark has checksums of its own."""
+    """The checksums of the files of a new folder. The files are durable when this returns. State, which may be large, is
+    not read: known checksums still hold, and Spark has its own."""
     names = list(names)
     small = sorted(name for name in names if _is_small(name))
     vouched = {name: known[name] for name in names if not _is_small(name) and name in known}
     for name, found in zip(small, store.checksum_many([prefix + name for name in small]), strict=True):
         if found is None:
-            raise StoreUnavailable(f"{prefix}{name} was just written, and is gone")
+            raise StoreUnavailable(f"{prefix}{name} was just written, but is gone")
         vouched[name] = found
     return dict(sorted(vouched.items()))
 
 
 def _is_small(name: str) -> bool:
-    """Whether a file in a Spark folder is small enough to be read at every start: all but state is."""
+    """Whether a file in a Spark folder is small enough to be read at every start: all but state files are."""
     return split_name(name) is None or name.endswith(".crc")
 
 
@@ -277,13 +275,11 @@ def check_newest(
     report: StageReport | None,
     commit: str = "",
 ) -> list[str]:
-    """The names in this incarnation's folder that the next one would take over, and for which nobody but Spark
-    vouches. Raises `StoreError` if it could not take them over."""
+    """The files of this incarnation's folder that the next one would take over and for which only Spark has checksums.
+    Raises `StoreError` if they cannot be taken over."""
     origin = spark_prefix(stage, generation, incarnation)
     names, known, _ = _to_take_over(store, origin, last, report, commit)
-    for name, found in zip(
-        names, _side_by_side(store.exists, [origin + name for name in names]), strict=True
-    ):
+    for name, found in zip(names, _in_parallel(store.exists, [origin + name for name in names]), strict=True):
         if not found:
             raise StoreError(f"{origin}{name} is gone; restore the newest checkpoint")
     of_checkpoint = report.state if report is not None else {}
@@ -300,8 +296,8 @@ def _to_take_over(
     commit: str = "",
     known_before: Cache | None = None,
 ) -> tuple[list[str], dict[str, str], Complete]:
-    """The files of a folder that its successor needs, the checksums that are known of them, and the successor's
-    mark. Spark's files are read anew, whatever is known of them: the successor starts from what is there."""
+    """The files of a folder that its successor needs, their known checksums, and the successor's mark. Reads Spark's
+    files again even if they are cached: the successor starts from what is in the store."""
     cache = Cache()
     made = _mark(origin, _read(store, origin + COMPLETE, Complete))
     lasting = (origin + name for name in made.checksums if is_lasting(name))
@@ -311,8 +307,8 @@ def _to_take_over(
     upto = folder.last_committed(start)
     if last is not None and upto + base + 1 < last:
         raise StoreError(
-            f"Spark's files in {origin} end at batch {upto + base + 1}, and the stage's log has "
-            f"batch {last}: what Spark wrote last is lost. Restore the newest checkpoint"
+            f"Spark's files in {origin} end at batch {upto + base + 1}, but the stage's log has batch {last}: the last "
+            "files that Spark wrote are lost. Restore the newest checkpoint"
         )
     prepared = {batch for batch in folder.prepared if batch <= upto}
     lowest = last - base - 1 if last is not None else min(prepared, default=upto + 1) - 1
@@ -329,7 +325,9 @@ def _to_take_over(
         known |= _read(store, origin + batch_file_name("prepared", batch), Prepared).checksums
     if last is not None and commit:
         known[batch_file_name("commits", last - base - 1)] = commit
-    known |= made.checksums  # last: what was written anew here is not what a record from before says
+    known |= (
+        made.checksums
+    )  # last, since earlier records have other checksums for files that were rewritten here
     for name in names:
         if (of := batch_file_of(name)) is not None and of.kind == "commits":
             parse_commit(origin + name, store.read(origin + name) or b"")
@@ -340,20 +338,20 @@ def _to_take_over(
 
 
 def _refuse_damaged(store: Store, known: Mapping[str, str]) -> None:
-    """Raises `StoreError` if one of these files has not the checksum that is known of it."""
+    """Raises `StoreError` if one of these files does not have its known checksum."""
     names = sorted(known)
     for name, found in zip(names, store.checksum_many(names), strict=True):
         if found != known[name]:
             raise StoreError(
                 f"{name} is {'gone' if found is None else 'damaged (its checksum differs)'}; restore the newest "
-                "checkpoint that `cutwater verify` finds whole"
+                "checkpoint that `cutwater verify` reports as restorable"
             )
 
 
 def _rebuild(
     store: Store, report: StageReport, prefix: str, log_interval: int, reset: bool = False
 ) -> set[str]:
-    """Makes a folder of the files that `report` names; answers what is in it."""
+    """Make a folder from the files that `report` names. Returns the names of its files."""
     files = {_name_in_folder(name): name for name in report.state}
     gone, there = _fill(store, prefix, files, log_interval, report.consumed if reset else None)
     if gone:
@@ -373,9 +371,9 @@ def _fill(
     log_interval: int,
     consumed: Mapping[str, int] | None = None,
 ) -> tuple[list[str], set[str]]:
-    """Copies files of one folder into another one, at `prefix`, by name there, and ensures that Spark starts with
-    their source logs, and with the batch that is due. With `consumed`, the positions on channels, only the sources'
-    files are copied, and Spark starts without state. Answers files that are gone, and what is there now."""
+    """Copy `files` (sources by name) to the folder at `prefix`, and ensure that Spark can start with their source logs
+    and with the batch that is due. With `consumed`, the positions on channels, copy only the files of sources, so that
+    Spark starts without state. Returns the files that are gone, and those that are now in the folder."""
     gone: list[str] = []
 
     def copy(name: str) -> None:
@@ -388,7 +386,7 @@ def _fill(
 
     origin = next((source.removesuffix(name) for name, source in files.items()), "")
     folder = SparkFolder(store, origin, Cache(), files.values())
-    replaced, written = folder.logs_written_anew(log_interval)
+    replaced, written = folder.rewritten_logs(log_interval)
     if consumed is None:
         written |= folder.due_plan(int(time.time() * 1000))
     else:
@@ -397,14 +395,14 @@ def _fill(
             name for name in files if not (name in IDENTITY or name.startswith(source_logs_prefix()))
         }
     copied = files.keys() - replaced
-    _side_by_side(copy, sorted(copied))
+    _in_parallel(copy, sorted(copied))
     for name, data in written.items():
         store.create(prefix + name, data)
     return sorted(gone), {*copied, *written}
 
 
 def _copy(store: Store, source: str, prefix: str, name: str) -> None:
-    """Copies one file into the folder at `prefix`, to go by `name` there."""
+    """Copy one file to `name` in the folder at `prefix`."""
     if OPERATOR.fullmatch(name) is None:
         store.copy(source, prefix + name)
         return
@@ -417,16 +415,16 @@ def _copy(store: Store, source: str, prefix: str, name: str) -> None:
 def _name_in_folder(name: str) -> str:
     of = spark_file_of(name) or state_copy_of(name)
     if of is None:
-        raise StoreError(f"{name} is listed as a state file, and is not below a Spark folder or a checkpoint")
+        raise StoreError(f"{name} is listed as a state file, but is not in a Spark folder or a checkpoint")
     return of.file
 
 
-def _side_by_side(act: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
+def _in_parallel(act: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    with ThreadPoolExecutor(_PARALLEL) as pool:
         return list(pool.map(act, items))
 
 
-# --- what a checkpoint names ----------------------------------------------------------------------------
+# --- files of a checkpoint ------------------------------------------------------------------------------
 
 
 def find_state(
@@ -438,8 +436,8 @@ def find_state(
     copy_to: str | None,
     cache: Cache,
 ) -> dict[str, str] | None:
-    """Names and checksums of the files from which a folder can be rebuilt that goes on after `batch`; `None`
-    if some are gone. With `copy_to` they are copied below that prefix, and the copies are answered."""
+    """Names and checksums of the files from which a folder can be rebuilt to continue after `batch`; `None` if some are
+    gone. With `copy_to`, copy them below that prefix and return the copies."""
     prefix = spark_prefix(stage, generation, incarnation)
     number = batch - _base(store, prefix, cache) - 1
     folder = SparkFolder(store, prefix, cache)
@@ -452,7 +450,7 @@ def find_state(
     if copy_to is None:
         return _checksums(store, [prefix + name for name in names], cache.checksums)
     try:
-        _side_by_side(lambda name: store.copy(prefix + name, copy_to + name), names)
+        _in_parallel(lambda name: store.copy(prefix + name, copy_to + name), names)
     except OSError:
         if all(store.exists(prefix + name) for name in names):
             raise
@@ -469,14 +467,14 @@ def _checksums(store: Store, names: list[str], known: dict[str, str]) -> dict[st
     return {name: known[name] for name in names}
 
 
-# --- what may be deleted --------------------------------------------------------------------------------
+# --- files that may be deleted --------------------------------------------------------------------------
 
 
 def find_stored(
     store: Store, stage: str, generation: int, last_incarnation: int, cache: Cache
 ) -> tuple[list[Stored], list[Stored]]:
-    """What lies below a stage's folder: its channel files, and its state files with the batches that need
-    them. `cache` must be the same in every call of a process: it knows since when a snapshot is there."""
+    """The channel files of a stage, and its state files with the batches that need them. `cache` must be the same in
+    every call of a process: it remembers when a snapshot was first seen."""
     data = []
     for name in store.list(channel_prefix(stage, generation)):
         if of := channel_file_of(name):
@@ -507,7 +505,7 @@ def _stored(
         spans = SparkFolder(store, prefix, cache, files).spans(live=incarnation == last)
     except StoreError:
         if incarnation < last:
-            return []  # nobody will start from it: that it cannot be cleaned up must not end a run
+            return []  # nothing will start from it, so failing to clean it up must not end a run
         raise
     states = []
     for name, (first, until) in spans.items():
@@ -517,7 +515,7 @@ def _stored(
 
 
 def _forget(cache: Cache, prefix: str, names: set[str]) -> None:
-    """Drops from the cache what is known of files that are gone."""
+    """Drop files that are gone from the cache."""
     kinds: Iterable[dict[str, object]] = vars(cache).values()
     for known in kinds:
         for name in list(known):

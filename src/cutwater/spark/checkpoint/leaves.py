@@ -1,7 +1,7 @@
-"""What a query's plan reads, leaf by leaf, in the order in which Spark writes positions down.
+"""The leaves of a query's plan, what it reads, in the order in which Spark records positions.
 
-Spark knows a position only by its place in that order. So a record of what stood where lies beside the checkpoint
-(`cutwater/sources.json`, and travels with it), and a query goes on only if each position is used for what it is of.
+Spark identifies a position only by its place in that order. So a record of the leaves is kept with the checkpoint
+(`cutwater/sources.json`), and a query continues only if each position is used for the leaf that it belongs to.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ PLACES = (
     "path", "table", "subscribe", "subscribepattern", "assign", "topic", "topics", "stream", "streamname", "queue",
     "host", "port", "dbtable",
 )  # fmt: skip
-"""The options that say where a source's rows come from, and give no secret away: together they are its place."""
+"""The options that say where a source's rows come from and contain no secrets. Together they are its place."""
 
 BESIDE_PLACE = frozenset({"url", "uri", "connection.uri", "region", "database", "collection"})
-"""The options that make one place another. (`kafka.bootstrap.servers` and `endpoint` do not: servers move.)"""
+"""Other options that make a source a different one. (`kafka.bootstrap.servers` and `endpoint` do not: servers move.)"""
 
 PACE = frozenset({
     "maxfilespertrigger", "maxbytespertrigger", "maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay",
@@ -32,16 +32,16 @@ PACE = frozenset({
     "kafka.group.id", "groupidprefix", "kafkaconsumer.polltimeoutms", "fetchoffset.numretries",
     "fetchoffset.retryintervalms",
 })  # fmt: skip
-"""The options that say how a source is read, or from where if there is no position yet, and not which rows it has."""
+"""The options that say how a source is read, or from where if it has no position yet, but not which rows it has."""
 
 _SECRET = re.compile("password|passwd|secret|token|credential|api.?key|access.?key|jaas|sasl|ssl")
-"""What is found in the names of options that are never written down, and may change."""
+"""Matches the names of options that are never recorded, and may change."""
 
 
 class Leaf(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A channel, or a native source: its format, its place (empty if no option tells it), its other options by name, each
-    with a digest of its value (`None` in a record of old), and the number of its own log in `sources/`. What a plan
-    reads twice has one log."""
+    """A channel or a native source: its format, its place (empty if no option gives it), digests of its other options by
+    name (`None` in old records), and the number of its log in `sources/`. A source that a plan reads twice has one
+    log."""
 
     channel: str | None = None
     format: str = ""
@@ -56,7 +56,7 @@ class Leaf(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def native_leaf(format: str, options: Sequence[tuple[str, str]], tables: Sequence[str], log: int) -> Leaf:
-    """The leaf of a native source with these options (names in lower case), given by the name of a table perhaps."""
+    """The leaf of a native source with these options (names in lower case), or with the name of a table."""
     place = [f"{name}={_plain_path(value)}" for name, value in options if name in PLACES]
     others = {
         name: digest(value.encode())[:16]
@@ -72,7 +72,7 @@ def _plain_path(value: str) -> str:
 
 
 class SourcesChanged(Exception):
-    """A query would use positions for what they are not of."""
+    """A query would use positions for other sources than those that they belong to."""
 
 
 def parse_leaves(name: str, data: bytes) -> tuple[Leaf, ...]:
@@ -86,13 +86,13 @@ def parse_leaves(name: str, data: bytes) -> tuple[Leaf, ...]:
 def refuse_changed(
     recorded: Sequence[Leaf] | None, positions: Sequence[str | None], present: Sequence[Leaf]
 ) -> None:
-    """Raises `SourcesChanged` if a plan does not read what its positions are of. `recorded` is `None` in a store that
-    knows of no record: then only channels, whose positions name them, can be told apart."""
+    """Raises `SourcesChanged` if a plan does not read what its positions belong to. `recorded` is `None` in old stores:
+    then only channels can be distinguished, since their positions name them."""
     if len(positions) != len(present):
         before = ", ".join(map(str, recorded)) if recorded is not None else f"{len(positions)} sources"
         raise SourcesChanged(
-            f"it has positions for {before}, and now reads {', '.join(map(str, present))}: sources cannot be added to "
-            "or taken from a stage that has run"
+            f"it has positions for {before}, but now reads {', '.join(map(str, present))}: sources cannot be added to or "
+            "removed from a stage that has run"
         )
     for number, (position, leaf) in enumerate(zip(positions, present, strict=True)):
         if recorded is not None:
@@ -100,8 +100,8 @@ def refuse_changed(
             continue
         found = position_in(position) if position is not None else None
         if leaf.channel != (found[0] if found is not None else None):
-            before = f"the channel '{found[0]}'" if found is not None else "a source that is no channel"
-            raise _changed(f"{leaf} where its position is one of {before}", number, present)
+            before = f"the channel '{found[0]}'" if found is not None else "a source that is not a channel"
+            raise _changed(f"{leaf}, but its position is that of {before}", number, present)
 
 
 def _changed(what: str, number: int, present: Sequence[Leaf]) -> SourcesChanged:
@@ -113,7 +113,7 @@ def _changed(what: str, number: int, present: Sequence[Leaf]) -> SourcesChanged:
 def _refuse_other(recorded: Sequence[Leaf], present: Sequence[Leaf], number: int) -> None:
     before, now = recorded[number], present[number]
     if _identity(before) != _identity(now) or before.log != now.log:
-        raise _changed(f"{now} where its position is one of {before}", number, present)
+        raise _changed(f"{now}, but its position is that of {before}", number, present)
     if now.channel is not None:
         return
     alike = [[leaf for leaf in leaves if _identity(leaf) == _identity(now)] for leaves in (recorded, present)]
@@ -121,23 +121,23 @@ def _refuse_other(recorded: Sequence[Leaf], present: Sequence[Leaf], number: int
     if before.digests is None or now.digests is None:
         if are_many:
             raise SourcesChanged(
-                f"it reads {now} more than once, and what is written beside its positions, by an older version, does not "
-                "tell which of them is of which"
+                f"it reads {now} more than once, and the record of its sources, which an older version wrote, does not "
+                "say which position belongs to which of them"
             )
         return
     names = {
         n for n in before.digests.keys() | now.digests.keys() if before.digests.get(n) != now.digests.get(n)
     }
     if are_many:
-        # What says which rows there are tells them apart; if it does not, all the rest must be as it was.
-        names -= PACE if all(map(_are_told_apart, alike)) else set()
+        # Options that select rows distinguish them. If they do not, all other options must be the same as before.
+        names -= PACE if all(map(_are_distinct, alike)) else set()
     elif now.place:
         names &= BESIDE_PLACE
     else:
         names -= PACE
     if names:
         raise _changed(
-            f"{now} with another {' and '.join(sorted(names))} than its position is of", number, present
+            f"{now} with another {' and '.join(sorted(names))} than its position belongs to", number, present
         )
 
 
@@ -145,7 +145,7 @@ def _identity(leaf: Leaf) -> tuple[str | None, str, str]:
     return leaf.channel, leaf.format, leaf.place
 
 
-def _are_told_apart(leaves: Sequence[Leaf]) -> bool:
+def _are_distinct(leaves: Sequence[Leaf]) -> bool:
     rows = {(leaf.log, _rows(leaf)) for leaf in leaves}
     return len({which for _, which in rows}) == len(rows)
 

@@ -1,4 +1,4 @@
-"""What Spark writes of a batch into its checkpoint: `offsets/<batch>` before, `commits/<batch>` after it."""
+"""What Spark writes to its checkpoint for a batch: `offsets/<batch>` before it, `commits/<batch>` after it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from cutwater.protocol.base.errors import StoreError
 
 _NO_OFFSET = "-"
 STARTED = b'v1\n{"nextBatchWatermarkMs":0}'
-"""The contents of `commits/<batch>` for one that did nothing."""
+"""The contents of `commits/<batch>` for a batch that did nothing."""
 
 
 class Offsets(msgspec.Struct, frozen=True):
-    """The plan of a batch: how far it reads each source (Spark's JSON, `None` for one that has nothing yet),
-    one per leaf of the query's plan in order, and the watermark that it works with."""
+    """The plan of a batch: how far it reads each source, one per leaf of the query's plan in order (Spark's JSON, `None`
+    for a source that has nothing yet), and the watermark that it uses."""
 
     watermark_ms: int
     timestamp_ms: int
@@ -25,13 +25,13 @@ class Offsets(msgspec.Struct, frozen=True):
 
     @property
     def native(self) -> tuple[int, ...]:
-        """Which of the sources are no channels."""
+        """The indexes of the sources that are not channels."""
         return tuple(
             leaf for leaf, text in enumerate(self.sources) if text is None or position_in(text) is None
         )
 
     def log_offset(self, leaf: int) -> int | None:
-        """How far a file source's own log is read; `None` if it is of another kind or has nothing."""
+        """How far a file source's log is read; `None` if it is another kind of source or has nothing yet."""
         text = self.sources[leaf] if leaf < len(self.sources) else None
         try:
             offset = msgspec.json.decode(text) if text is not None else None
@@ -41,9 +41,9 @@ class Offsets(msgspec.Struct, frozen=True):
         return found if isinstance(found, int) else None
 
 
-class Commit(msgspec.Struct, frozen=True):
-    """A batch is done: the next one's watermark, and by operator and partition the unique ids of the state
-    that it left, if state files have such (`None` if not)."""
+class BatchCommit(msgspec.Struct, frozen=True):
+    """The commit of a batch: the next batch's watermark, and by operator and partition the unique ids of the state that
+    the batch wrote (`None` if state files have no ids)."""
 
     watermark_ms: int
     ids: dict[int, tuple[tuple[str, ...], ...]] | None
@@ -57,7 +57,7 @@ class Commit(msgspec.Struct, frozen=True):
 
 
 def position_in(offset: str) -> tuple[str, int] | None:
-    """The channel and the position that an offset of Spark's names; `None` if it is a native source's."""
+    """The channel and the position in one of Spark's offsets; `None` for a native source."""
     try:
         value = msgspec.json.decode(offset)
     except ValueError:
@@ -68,11 +68,11 @@ def position_in(offset: str) -> tuple[str, int] | None:
 
 
 def parse_offsets(name: str, data: bytes) -> Offsets:
-    """The contents of `offsets/<batch>`; raises `StoreError` that names the file if they are not."""
+    """Parse `offsets/<batch>`. Raises `StoreError`, which names the file, if it cannot be parsed."""
     version, metadata, *sources = _lines(name, data, 2)
     if version != "v1":
         raise StoreError(
-            f"{name} is of version {version!r}, in which sources have names; Cutwater knows v1 only. Set "
+            f"{name} has version {version!r}, in which sources have names; Cutwater supports only v1. Set "
             "spark.sql.streaming.queryEvolution.enableSourceEvolution to false"
         )
     values = _json(name, metadata or "{}")
@@ -88,7 +88,7 @@ def parse_offsets(name: str, data: bytes) -> Offsets:
 
 
 def next_plan(name: str, data: bytes, watermark_ms: int, timestamp_ms: int) -> bytes:
-    """The contents of the next `offsets/<batch>`, for a batch that reads nothing and works with a later watermark."""
+    """The contents of the next `offsets/<batch>`, for a batch that reads nothing and uses a later watermark."""
     version, metadata, *sources = _lines(name, data, 2)
     values = _json(name, metadata or "{}")
     values["batchWatermarkMs"] = watermark_ms
@@ -97,8 +97,8 @@ def next_plan(name: str, data: bytes, watermark_ms: int, timestamp_ms: int) -> b
 
 
 def starting_plan(plan: Offsets, consumed: Mapping[str, int]) -> bytes:
-    """The contents of an `offsets/<batch>` with the positions of `plan`, on channels those that `consumed` has, and
-    with its settings, which say how state is kept; but without its watermark."""
+    """The contents of an `offsets/<batch>` with the positions of `plan`, or of `consumed` for channels, and with its
+    settings, which say how state is kept; but without its watermark."""
     metadata = {"batchWatermarkMs": 0, "batchTimestampMs": plan.timestamp_ms, "conf": plan.conf}
     lines = ["v1", msgspec.json.encode(metadata).decode()]
     for text in plan.sources:
@@ -109,15 +109,17 @@ def starting_plan(plan: Offsets, consumed: Mapping[str, int]) -> bytes:
     return "\n".join(lines).encode()
 
 
-def parse_commit(name: str, data: bytes) -> Commit:
-    """The contents of `commits/<batch>`; raises `StoreError` that names the file if they are not."""
+def parse_commit(name: str, data: bytes) -> BatchCommit:
+    """Parse `commits/<batch>`. Raises `StoreError`, which names the file, if it cannot be parsed."""
     version, *rest = _lines(name, data, 1)
     if version not in ("v1", "v2", "v3"):
-        raise StoreError(f"{name} is of version {version!r}, which this Cutwater does not know; update it")
+        raise StoreError(
+            f"{name} has version {version!r}, which this Cutwater does not know; update Cutwater"
+        )
     values = _json(name, rest[0] if rest else "{}")
     ids = values.get("stateUniqueIds") or None
     try:
-        return Commit(
+        return BatchCommit(
             watermark_ms=int(values.get("nextBatchWatermarkMs", 0)),
             ids={int(op): tuple(map(tuple, parts)) for op, parts in ids.items()} if ids is not None else None,
         )
@@ -131,7 +133,7 @@ def _lines(name: str, data: bytes, least: int) -> list[str]:
     except UnicodeDecodeError as error:
         raise _unreadable(name, error) from error
     if len(lines) < least or not lines[0].startswith("v"):
-        raise _unreadable(name, "it is cut off")
+        raise _unreadable(name, "it is truncated")
     return lines
 
 

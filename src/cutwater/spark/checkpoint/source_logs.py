@@ -1,10 +1,10 @@
 """The log that a file source keeps of the files it has read: `sources/<source>/<entry>` in a Spark checkpoint.
 
-Every so many entries one goes by the name `<entry>.compact` and has in it all before it. After how many is written
-down nowhere. Spark concludes it from the names that it finds when it starts: from the last two `.compact` files; from a
-single one and its setting together; without any from its setting. Entries that do not fit what it has concluded cannot
-be read, so a copy of a log has at least the last two; one that does not fit all the same (the setting has been changed,
-or the copy was made without the one before the last) is written anew, as Spark would have written it.
+Every n-th entry is named `<entry>.compact` and contains all entries before it. This interval is not stored. When Spark
+starts, it derives the interval from the file names: from the last two `.compact` files; from a single one and its
+setting; or from the setting alone. Spark cannot read entries that do not match the derived interval, so a copy of a log
+has at least the last two. If a log still does not match (the setting has changed, or an old copy lacks the one before
+the last), it is rewritten as Spark would have written it.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ from cutwater.protocol.base.paths import source_log_name, source_log_of
 SETTING = "spark.sql.streaming.fileSource.log.compactInterval"
 DEFAULT_INTERVAL = 10
 KEPT = 2
-"""How many `.compact` files say what the interval is."""
+"""How many `.compact` files determine the interval."""
 
 Log = Mapping[int, str]
-"""The names of a log's entries."""
+"""The names of a log's files, by entry."""
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """What is looked at of a line: the entry to which it belongs."""
+    """The part of a line that matters here: the entry that it belongs to."""
 
     batchId: int
 
 
 def needed_entries(log: Log, after: int | None, upto: int) -> set[int]:
-    """The entries with which a source goes on that has read up to `upto`, in its last batch what comes after `after`:
-    those from the last `.compact` file on, the one that tells how often there is one, and the last batch's own."""
+    """The entries that a source needs to continue if it has read up to `upto`, in its last batch from `after` on: those
+    from the last `.compact` file on, the `.compact` file before it, which determines the interval, and the last
+    batch's own."""
     compacted = _compacted(log, upto)
     first = compacted[-1] if compacted else 0
     begin = first if after is None else min(first, after + 1)
@@ -41,7 +42,7 @@ def needed_entries(log: Log, after: int | None, upto: int) -> set[int]:
 
 
 def can_start(log: Log, setting: int) -> bool:
-    """Whether Spark finds what it looks for in a log, where its setting for the interval is this."""
+    """Whether Spark can read a log with this setting for the interval."""
     if not log:
         return True
     interval = _interval(_compacted(log), setting)
@@ -53,18 +54,18 @@ def can_start(log: Log, setting: int) -> bool:
     )
 
 
-def written_anew(
+def rewrite_log(
     prefix: str, contents: Mapping[str, bytes], log: Log, lowest: int, setting: int
 ) -> dict[str, bytes]:
-    """The same log, by name, as Spark would have written it with this setting. It can be cut wherever `lowest` or more
-    has been read. `contents`: what the log has below `prefix`."""
+    """The files of the same log, by name, as Spark would have written them with this setting. It can be cut anywhere from
+    `lowest` on. `contents`: the log's files below `prefix`."""
     last = max(log)
     of = source_log_of(log[last])
     assert of is not None
     lines = [line for name, data in contents.items() for line in _lines(prefix + name, data)]
     if {entry for entry, _ in lines} != set(range(last + 1)):
         raise StoreError(
-            f"the log of source {of.source} in {prefix} does not have all of its entries up to {last}; restore another "
+            f"the log of source {of.source} in {prefix} does not have all entries up to {last}; restore another "
             "checkpoint"
         )
     found: dict[str, bytes] = {}
@@ -80,7 +81,7 @@ def written_anew(
 
 
 def is_file_log(entries: Iterable[bytes]) -> bool:
-    """Whether these are entries of a file source's log, and not of another source's."""
+    """Whether these are entries of a file source's log, not of another kind of source."""
     try:
         return all(len(_lines("", data)) > 0 for data in entries)
     except StoreError:
@@ -88,7 +89,7 @@ def is_file_log(entries: Iterable[bytes]) -> bool:
 
 
 def needed_to_rewrite(log: Log) -> range:
-    """The entries that together have all lines of a log."""
+    """The entries that together contain all lines of a log."""
     return range(max(_compacted(log), default=0), max(log) + 1)
 
 
@@ -101,7 +102,7 @@ def _is_compact(entry: int, interval: int) -> bool:
 
 
 def _interval(compacted: list[int], setting: int) -> int:
-    """What Spark concludes (`CompactibleFileStreamLog.compactInterval`)."""
+    """The interval that Spark derives (`CompactibleFileStreamLog.compactInterval`)."""
     if not compacted:
         return setting
     if len(compacted) > 1:
@@ -116,7 +117,7 @@ def _lines(name: str, data: bytes) -> list[tuple[int, bytes]]:
     version, *lines = data.split(b"\n")
     try:
         if version != b"v1":
-            raise ValueError(f"it is of version {version[:20]!r}")
+            raise ValueError(f"it has version {version[:20]!r}")
         return [(msgspec.json.decode(line, type=Entry).batchId, line) for line in lines if line]
     except ValueError as error:
         raise StoreError(

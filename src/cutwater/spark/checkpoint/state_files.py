@@ -1,10 +1,9 @@
 """The files of one state store in a Spark checkpoint, and which batches need which of them.
 
-Batch `b` leaves version `b` + 1. A version is rebuilt from the newest snapshot at or before it and the
-changes of every version after that one. RocksDB writes `<version>_<id>.changelog` and, later and in the
-background, `<version>_<id>.zip`, which lists the tables (`SSTs/`, `logs/`) that it shares with other
-snapshots; which ids are those that count is said in `commits/<version - 1>`. The other provider writes
-`<version>.delta` and `<version>.snapshot`.
+Batch `b` writes version `b` + 1. A version is rebuilt from the newest snapshot at or before it and the changes of every
+version after that one. RocksDB writes `<version>_<id>.changelog` and, later and in the background,
+`<version>_<id>.zip`, which lists the files (`SSTs/`, `logs/`) that it shares with other snapshots; the ids that count are
+in `commits/<version - 1>`. The other provider writes `<version>.delta` and `<version>.snapshot`.
 """
 
 from __future__ import annotations
@@ -18,28 +17,28 @@ from typing import Any, NamedTuple
 import msgspec
 
 from cutwater.protocol.base.errors import StoreError
-from cutwater.spark.checkpoint.offsets import Commit
+from cutwater.spark.checkpoint.offsets import BatchCommit
 
 FOREVER = 1 << 62
 
 _PLACE = re.compile(r"(state/(\d+)/(\d+)(?:/(?!_|SSTs/|logs/)[^/]+)?)/(.+)")
 _VERSION = re.compile(r"(\d+)(?:_([^/.]+))?\.(delta|changelog|snapshot|zip)(\.crc)?")
-_TABLE = re.compile(r"(?:SSTs|logs)/([^/]+)")
+_SHARED = re.compile(r"(?:SSTs|logs)/([^/]+)")
 _SCHEMA_PATH = re.compile(r".*/(state/\d+/_stateSchema/.+)")
 
 Spans = dict[str, tuple[int, int]]
-"""Per file the first and the last batch that need it."""
+"""By file, the first and the last batch that need it."""
 
 
 class Key(NamedTuple):
-    """A version of the state, and the attempt that wrote it where files say so."""
+    """A version of the state, and the id of the attempt that wrote it, if files have ids."""
 
     version: int
     id: str | None
 
 
 class Place(NamedTuple):
-    """Where a state store lies, and which one it is."""
+    """The folder of a state store, and its operator and partition."""
 
     folder: str
     operator: int
@@ -47,22 +46,22 @@ class Place(NamedTuple):
 
 
 def split_name(name: str) -> tuple[Place, str] | None:
-    """The state store to which a file in a checkpoint belongs, and its name there; `None` if to none."""
+    """The state store that a file in a checkpoint belongs to, and the file's name there; `None` for other files."""
     match = _PLACE.fullmatch(name)
-    if match is None or not (_VERSION.fullmatch(match[4]) or _TABLE.fullmatch(match[4])):
+    if match is None or not (_VERSION.fullmatch(match[4]) or _SHARED.fullmatch(match[4])):
         return None
     return Place(match[1], int(match[2]), int(match[3])), match[4]
 
 
 def version_of(name: str) -> int | None:
-    """The version that a file of a state store belongs to; `None` for one that versions share."""
+    """The version that a file of a state store belongs to; `None` if versions share it."""
     found = split_name(name)
     match = _VERSION.fullmatch(found[1]) if found is not None else None
     return int(match[1]) if match is not None else None
 
 
 class Chain(NamedTuple):
-    """What a version is rebuilt from: a snapshot (none: from nothing) and the changes after it."""
+    """What a version is rebuilt from: a snapshot (`None`: empty state) and the changes after it."""
 
     snapshot: Key | None
     changes: list[Key]
@@ -72,25 +71,28 @@ class Chain(NamedTuple):
 
 
 class StateStore:
-    """The files of one state store. `commit_of` answers what Spark committed for a batch, `tables_of` which
-    tables a snapshot lists (by name in the checkpoint)."""
+    """The files of one state store. `commit_of` returns Spark's commit of a batch, `files_listed_by` the shared files
+    that a snapshot lists (by name in the checkpoint)."""
 
     def __init__(
-        self, place: Place, commit_of: Callable[[int], Commit | None], tables_of: Callable[[str], list[str]]
+        self,
+        place: Place,
+        commit_of: Callable[[int], BatchCommit | None],
+        files_listed_by: Callable[[str], list[str]],
     ) -> None:
         self.place = place
         self._changes: dict[Key, str] = {}
         self._snapshots: dict[Key, str] = {}
         self._checksums: set[str] = set()
-        self._tables: set[str] = set()
+        self._shared: set[str] = set()
         self._commit_of = commit_of
-        self._tables_of = tables_of
+        self._files_listed_by = files_listed_by
 
     def add(self, name: str, file: str) -> None:
-        """Takes the file `file` of this store's folder, `name` in the checkpoint, into account."""
+        """Add the file `file` of this store's folder, which is `name` in the checkpoint."""
         match = _VERSION.fullmatch(file)
         if match is None:
-            self._tables.add(name)
+            self._shared.add(name)
         elif match[4]:
             self._checksums.add(name)
         else:
@@ -98,7 +100,7 @@ class StateStore:
             files[Key(int(match[1]), match[2])] = name
 
     def chain(self, version: int) -> Chain | None:
-        """What `version` is rebuilt from; `None` if something of it is gone."""
+        """What `version` is rebuilt from; `None` if part of it is gone."""
         changes: list[Key] = []
         while version > 0:
             key = self._committed(version, self._snapshots)
@@ -116,18 +118,18 @@ class StateStore:
         names = [self._changes[key] for key in chain.changes]
         if chain.snapshot is not None:
             names.append(self._snapshots[chain.snapshot])
-            yield from self._tables_of(self._snapshots[chain.snapshot])
+            yield from self._files_listed_by(self._snapshots[chain.snapshot])
         for name in names:
             yield name
             if (checksum := f"{name}.crc") in self._checksums:
                 yield checksum
 
     def spans(self, newest: int, seen: Callable[[str], int]) -> Spans:
-        """Which batches need each file, where `newest` is the last batch that Spark has committed.
+        """The batches that need each file. `newest` is the last batch that Spark has committed.
 
-        A snapshot appears some time after its version, so a checkpoint may have named the changes that it
-        replaces at a batch for which they look superfluous now. `seen` answers for a snapshot a batch at
-        whose commit it was there already: checkpoints of later batches used it, or a newer one.
+        A snapshot appears some time after its version, so an earlier checkpoint may name changes that the snapshot makes
+        superfluous now. `seen` returns, for a snapshot, a batch at whose commit it already existed: checkpoints of later
+        batches use it, or a newer one.
         """
         ends = {
             key.version: max(key.version - 2, seen(name))
@@ -139,21 +141,21 @@ class StateStore:
             spans[name] = self._span(
                 key, newest, [e for version, e in ends.items() if version >= key.version]
             )
-        tables: Spans = {}
+        shared: Spans = {}
         for key, name in self._snapshots.items():
             span = self._span(key, newest, [e for version, e in ends.items() if version > key.version])
             spans[name] = span
-            for table in self._tables_of(name):
-                first, until = tables.get(table, span)
-                tables[table] = min(first, span[0]), max(until, span[1])
-        for name in self._tables:
-            spans[name] = tables.get(name, (-1, FOREVER))  # not listed yet: its snapshot is being uploaded
+            for file in self._files_listed_by(name):
+                first, until = shared.get(file, span)
+                shared[file] = min(first, span[0]), max(until, span[1])
+        for name in self._shared:
+            spans[name] = shared.get(name, (-1, FOREVER))  # not listed yet: its snapshot is being uploaded
         for name in self._checksums:
             spans[name] = spans.get(name.removesuffix(".crc"), (-1, FOREVER))
         return spans
 
     def _span(self, key: Key, newest: int, ends: list[int]) -> tuple[int, int]:
-        """A file of an attempt that did not come to count has the span of its batch alone."""
+        """The span of a file; that of an attempt that was not committed covers only its own batch."""
         batch = key.version - 1
         if batch <= newest and not self._is_committed(key):
             return batch, batch
@@ -171,8 +173,8 @@ class StateStore:
         return self._committed(key.version, {key}) is not None
 
 
-def listed_tables(name: str, data: bytes) -> list[str]:
-    """The tables that the RocksDB snapshot `name` needs, by name in its state store's folder."""
+def listed_files(name: str, data: bytes) -> list[str]:
+    """The shared files that the RocksDB snapshot `name` lists, by name in its state store's folder."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as snapshot:
             _, text = snapshot.read("metadata").decode().split("\n", 1)
@@ -187,7 +189,7 @@ def listed_tables(name: str, data: bytes) -> list[str]:
 
 
 def stores_of(name: str, data: bytes) -> list[Place]:
-    """The state stores that an operator has, by its metadata in `state/<operator>/_metadata/`."""
+    """The state stores of an operator, from its metadata in `state/<operator>/_metadata/`."""
     _, metadata = _metadata(name, data)
     operator = metadata["operatorInfo"]["operatorId"]
     places = []
@@ -199,8 +201,8 @@ def stores_of(name: str, data: bytes) -> list[Place]:
 
 
 def moved_metadata(name: str, data: bytes, url: str) -> bytes:
-    """An operator's metadata for a copy of its folder, at `url`: Spark writes down the full paths of schema
-    files, and the folder that they are in need not stay."""
+    """An operator's metadata for a copy of its folder at `url`: Spark records the full paths of schema files, but the
+    original folder may be removed."""
     version, metadata = _metadata(name, data)
     for info in metadata["stateStoreInfo"]:
         if paths := info.get("stateSchemaFilePaths"):
@@ -219,7 +221,7 @@ class _StoreInfo(msgspec.Struct):
 
 
 class _Metadata(msgspec.Struct):
-    """What must be in an operator's metadata; there is more."""
+    """The required part of an operator's metadata."""
 
     operator: _Operator = msgspec.field(name="operatorInfo")
     stores: list[_StoreInfo] = msgspec.field(name="stateStoreInfo")
@@ -231,7 +233,7 @@ def _metadata(name: str, data: bytes) -> tuple[bytes, dict[str, Any]]:
         values = msgspec.json.decode(text, type=dict[str, Any])
         msgspec.convert(values, _Metadata)
         return version, values
-    except ValueError as error:  # msgspec's own are ValueErrors
+    except ValueError as error:  # msgspec's errors are ValueErrors
         raise StoreError(
             f"the operator metadata {name} cannot be read ({error}); restore the newest checkpoint"
         ) from error

@@ -1,4 +1,4 @@
-"""Delta tables that were there before, and rows that do or do not fit them."""
+"""Delta tables that existed before the sink, and rows that do or do not fit them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from cutwater.sinks.delta.sink import DeltaSink, delta
 from cutwater.sinks.delta.sink import _is_elsewhere as is_elsewhere
 from cutwater.sinks.schemas import misfit
 from cutwater.store.contract import Store
-from cutwater.store.opening import open_store
 from tests.support.delta_helpers import Make, append, ids, make, table
 from tests.support.sink_helpers import (
     ROWS,
@@ -32,7 +31,7 @@ from tests.support.sink_helpers import (
 __all__ = ["make", "store", "table"]
 
 
-def test_an_old_table_is_added_to_and_keeps_what_it_had(make: Make, table: str) -> None:
+def test_an_existing_table_keeps_its_rows(make: Make, table: str) -> None:
     append(table, 1)
     append(table, 2)
     sink = make()
@@ -47,20 +46,22 @@ def test_an_old_table_is_added_to_and_keeps_what_it_had(make: Make, table: str) 
     ("rows", "why"),
     [
         (schema(id="long", city="string", more="string"), "no column more"),
-        (schema(id="integer", city="string"), "id is integer, and long in the table"),
+        (schema(id="integer", city="string"), "id is integer, but long in the table"),
         (schema(id="long", city="date"), "city is date"),
     ],
 )
-def test_rows_that_do_not_fit_an_old_table_are_refused(make: Make, table: str, rows: str, why: str) -> None:
+def test_rows_that_do_not_fit_an_existing_table_are_refused(
+    make: Make, table: str, rows: str, why: str
+) -> None:
     append(table, 1)
     with pytest.raises(UserError, match=why):
         make(rows)
 
 
-def test_rows_that_may_be_null_do_not_fit_where_the_table_allows_no_nulls(make: Make, table: str) -> None:
+def test_nullable_columns_do_not_fit_a_table_without_nulls(make: Make, table: str) -> None:
     strict = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("city", pa.string())])
     write_deltalake(table, pa.table({"id": [1], "city": ["x"]}, schema=strict))
-    with pytest.raises(UserError, match="id can be null"):
+    with pytest.raises(UserError, match="id may be null"):
         make()
     make(ROWS.replace('"nullable": true', '"nullable": false', 1))
 
@@ -71,7 +72,7 @@ def test_columns_that_only_the_table_has_are_null(make: Make, table: str) -> Non
     assert DeltaTable(table).to_pyarrow_table().sort_by("id").column("more").to_pylist() == [True, None]
 
 
-def test_a_table_that_wants_more_than_plain_files_is_refused(make: Make, table: str) -> None:
+def test_a_table_with_constraints_is_refused(make: Make, table: str) -> None:
     append(table, 1)
     DeltaTable(table).alter.add_constraint({"positive": "id > 0"})
     with pytest.raises(UserError, match=r"delta\.constraints\.positive"):
@@ -84,13 +85,13 @@ def test_other_partition_columns_are_refused(make: Make, table: str) -> None:
         make(partition_by="city")
 
 
-def test_a_change_of_the_table_under_a_running_sink_is_noticed(make: Make, table: str) -> None:
+def test_a_schema_change_under_a_running_sink_is_detected(make: Make, table: str) -> None:
     sink = make()
     publish(sink, 5, [1])
     files = stage(sink, "a", [2])
     assert sink.head() == TableHead(0, 5)
     write_deltalake(table, pa.table({"id": ["text"]}), mode="overwrite", schema_mode="overwrite")
-    with pytest.raises(UserError, match="id is long, and string in the table"):
+    with pytest.raises(UserError, match="id is long, but string in the table"):
         sink.publish(sink.head().version, 7, files)
 
 
@@ -104,29 +105,11 @@ def test_a_change_of_the_table_under_a_running_sink_is_noticed(make: Make, table
         (schema(id="long"), {"partition_by": ["day"]}, "they have id"),
     ],
 )
-def test_what_no_delta_table_can_hold_is_refused(
+def test_rows_that_no_delta_table_can_hold_are_refused(
     make: Make, rows: str, options: dict[str, Any], why: str
 ) -> None:
     with pytest.raises(UserError, match=why):
         make(rows, **options)
-
-
-def test_two_stores_that_write_to_one_table_do_not_take_each_other_for_themselves(
-    make: Make, table: str, tmp_path: Path
-) -> None:
-    """A fresh store begins with low journal indexes: its rows must not pass for old ones."""
-    first = make()
-    publish(first, 500, [1])
-    second = make(store=open_store(str(tmp_path / "other"), create=True))
-    assert second.head() == TableHead(0, 0)
-    assert publish(second, 5, [2]) == 1
-    assert ids(table) == [1, 2]
-    assert (first.head(), second.head()) == (TableHead(1, 500), TableHead(1, 5))
-    with pytest.raises(UserError, match="--force"):
-        first.rewind(1, 501, 0)
-    second.discard(keep=set())
-    first.discard(keep=set())
-    assert ids(table) == [1, 2]
 
 
 LIST = {"type": "array", "elementType": "long", "containsNull": False}
@@ -137,38 +120,42 @@ MAP = {"type": "map", "keyType": "string", "valueType": "long", "valueContainsNu
     ("table", "rows", "why"),
     [
         (LIST, LIST, None),
-        (LIST, LIST | {"containsNull": True}, "c has nulls in it, and the table allows none there"),
+        (LIST, LIST | {"containsNull": True}, "c may contain nulls, but the table does not allow them there"),
         (LIST | {"containsNull": True}, LIST, None),
-        (LIST, LIST | {"elementType": "string"}, "c.element is string, and long in the table"),
+        (LIST, LIST | {"elementType": "string"}, "c.element is string, but long in the table"),
         (MAP, MAP, None),
-        (MAP, MAP | {"valueContainsNull": True}, "c has nulls in it, and the table allows none there"),
-        (MAP, MAP | {"keyType": "long"}, "c.key is long, and string in the table"),
-        (MAP, MAP | {"valueType": "date"}, "c.value is date, and long in the table"),
-        (LIST, MAP, "c is map, and array in the table"),
-        ("long", LIST, "c is array, and long in the table"),
+        (
+            MAP,
+            MAP | {"valueContainsNull": True},
+            "c may contain nulls, but the table does not allow them there",
+        ),
+        (MAP, MAP | {"keyType": "long"}, "c.key is long, but string in the table"),
+        (MAP, MAP | {"valueType": "date"}, "c.value is date, but long in the table"),
+        (LIST, MAP, "c is map, but array in the table"),
+        ("long", LIST, "c is array, but long in the table"),
     ],
 )
-def test_rows_fit_a_table_down_to_what_is_in_lists_and_maps(table: Any, rows: Any, why: str | None) -> None:
+def test_elements_of_lists_and_maps_must_fit_too(table: Any, rows: Any, why: str | None) -> None:
     assert misfit(table, rows, "c") == why
 
 
-def test_a_column_that_must_have_a_value_must_be_given_one() -> None:
+def test_a_column_that_must_have_a_value_must_be_in_the_rows() -> None:
     def struct(nullable: bool, *names: str) -> Any:
         fields = [{"name": n, "type": "long", "nullable": nullable, "metadata": {}} for n in names]
         return {"type": "struct", "fields": fields}
 
     assert misfit(struct(False, "a", "b"), struct(False, "a")) == (
-        "the table's column b must have a value, and the rows do not have it"
+        "the table's column b must have a value, but the rows do not have it"
     )
     assert misfit(struct(True, "a", "b"), struct(True, "a")) is None
     assert (
         misfit(struct(False, "a"), struct(True, "a"), "x")
-        == "x.a can be null, and the table allows no nulls there"
+        == "x.a may be null, but the table does not allow nulls there"
     )
     assert misfit(struct(True, "a"), struct(False, "a")) is None
 
 
-def test_a_table_with_local_times_asks_for_readers_that_know_them(make: Make, table: str) -> None:
+def test_a_table_with_local_times_requires_that_feature(make: Make, table: str) -> None:
     sink = make(schema(id="long", city="string", local="timestamp_ntz"))
     assert publish(sink, 1, [1]) == 0
     protocol = DeltaTable(table).protocol()
@@ -176,13 +163,13 @@ def test_a_table_with_local_times_asks_for_readers_that_know_them(make: Make, ta
     assert protocol.reader_features == protocol.writer_features == ["timestampNtz"]
 
 
-def test_a_plain_table_asks_for_nothing_special(make: Make, table: str) -> None:
+def test_a_plain_table_requires_no_features(make: Make, table: str) -> None:
     publish(make(), 1, [1])
     protocol = DeltaTable(table).protocol()
     assert (protocol.min_reader_version, protocol.min_writer_version) == (1, 2)
 
 
-def test_a_table_that_cannot_be_read_is_an_error_of_the_sink(
+def test_an_error_of_the_delta_library_is_an_error_of_the_sink(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = make()
@@ -201,14 +188,12 @@ def test_a_table_that_cannot_be_read_is_an_error_of_the_sink(
     ("name", "elsewhere"),
     [("s3://other/a.parquet", True), ("/other/a.parquet", True), ("a/b.parquet", False)],
 )
-def test_files_of_a_shallow_clone_lie_elsewhere(name: str, elsewhere: bool) -> None:
+def test_files_of_a_shallow_clone_are_outside_the_table(name: str, elsewhere: bool) -> None:
     assert is_elsewhere(name) is elsewhere
 
 
 @pytest.mark.parametrize("folder", ["per%20cent", "back\\slash"])
-def test_a_path_that_the_delta_library_takes_for_another_is_refused(
-    tmp_path: Path, store: Store, folder: str
-) -> None:
+def test_a_path_that_the_delta_library_misreads_is_refused(tmp_path: Path, store: Store, folder: str) -> None:
     with pytest.raises(UserError, match="Choose a path without them"):
         delta(str(tmp_path / folder / "out")).bind(store, "out", ROWS)
 
@@ -219,13 +204,13 @@ def test_a_partition_column_whose_folders_are_hidden_is_refused(make: Make) -> N
 
 
 @pytest.mark.parametrize("column", ["__cutwater_end", "__CUTWATER_by_day"])
-def test_a_column_with_a_name_of_our_own_is_refused(make: Make, column: str) -> None:
-    with pytest.raises(UserError, match=f"'{column}': names that begin with __cutwater_ are Cutwater's own"):
+def test_a_column_with_a_reserved_name_is_refused(make: Make, column: str) -> None:
+    with pytest.raises(UserError, match=f"'{column}': names that begin with __cutwater_ are reserved"):
         make(schema(**{"id": "long", column: "long"}))
 
 
-def test_a_first_commit_that_was_overwritten_is_noticed_too(make: Make, table: str) -> None:
-    """Both made the table at the same time."""
+def test_an_overwritten_first_commit_is_detected_too(make: Make, table: str) -> None:
+    """Both writers created the table at the same time."""
     sink = make()
     publish(sink, 5, [5])
     assert sink.head() == TableHead(0, 5)

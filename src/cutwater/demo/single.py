@@ -1,7 +1,7 @@
-"""`cutwater demo`: a small shop is killed, recovers, is rolled back after bad data, and comes out right.
+"""`cutwater demo`: a small shop is killed, recovers, is rolled back after bad data, and ends with correct tables.
 
-Everything is real: Spark runs in processes of its own, the kill is a SIGKILL, the tables are Delta tables
-that are read without Spark, and the last word has a batch job over the same input.
+Everything is real: Spark runs in separate processes, the kill is a SIGKILL, and the tables are Delta tables that are
+read without Spark. At the end they are compared with a batch job over the same input.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import time
 from importlib import resources
 
 from cutwater.api.tables import tables
-from cutwater.demo.goods import FILES, deliver
-from cutwater.demo.telling import DEADLINE_S, Demo, matched_rows
+from cutwater.demo.base import DEADLINE_S, Demo, read_matched
+from cutwater.demo.data import FILES, deliver
 from cutwater.protocol.base.durations import readable
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.wire import Request, RequestKind
@@ -27,10 +27,8 @@ PAID_PER_FILE = 900
 
 
 class ShopDemo(Demo):
-    """The steps, in a folder of their own."""
-
     def run(self, *options: str) -> None:
-        """Starts the pipeline, as a user would, in a process of its own."""
+        """Start the pipeline, as a user would, in a process of its own."""
         command = [sys.executable, "-m", "cutwater", "run", str(self.folder / "shop.py")]
         command += ["--store", self.store, "--every", "2s", *options]
         self.say(f"[cyan]$ cutwater run shop.py --store state --every 2s {' '.join(options)}[/cyan]")
@@ -39,22 +37,22 @@ class ShopDemo(Demo):
         log.close()
 
     def kill(self) -> None:
-        """SIGKILL, as a machine that loses its power would have it."""
+        """Kill the pipeline with SIGKILL, which leaves it no time to clean up."""
         child = self.children.pop("run")
         child.send_signal(signal.SIGKILL)
         child.wait()
 
-    def await_end(self) -> None:
+    def wait_for_end(self) -> None:
         self.children["run"].wait(timeout=DEADLINE_S)
         del self.children["run"]
 
-    # --- the story ------------------------------------------------------------------------------------
+    # --- the steps ------------------------------------------------------------------------------------
 
-    def tell(self) -> None:
+    def play(self) -> None:
         self.prepare()
         self.crash()
         self.recover_and_save()
-        self.bad_day()
+        self.corrupt()
         self.roll_back()
         self.compare()
 
@@ -70,34 +68,34 @@ class ShopDemo(Demo):
     def crash(self) -> None:
         self.step("1  It runs, and is killed in the middle of an epoch")
         self.run()
-        self.await_that(
+        self.wait_until(
             "Spark starts, the first epochs are committed",
             lambda s: len(s.committed) >= 2 and s.head_cuts.get("matched", -1) >= 0,
         )
-        state = self.await_that("waiting for the next epoch to begin", lambda s: bool(s.open))
+        state = self.wait_until("waiting for the next epoch to begin", lambda s: bool(s.open))
         self.kill()
         self.say(
             f"epoch {max(state.open)} had begun, epoch {state.head} was the last one committed: [red]kill -9[/red]"
         )
 
     def recover_and_save(self) -> None:
-        self.step("2  It recovers: every query, channel and table goes on from what was committed")
+        self.step("2  It recovers: every query, channel and table continues from what was committed")
         before = read_journal(open_store(self.store)).state
         deliver(self.folder, range(10, 16))
         self.run()
-        after = self.await_that(
+        after = self.wait_until(
             "Spark starts again; the rest of the orders goes through",
-            lambda s: s.term > before.term and len(matched_rows(self.folder)) >= PAID_PER_FILE * 16,
+            lambda s: s.term > before.term and len(read_matched(self.folder)) >= PAID_PER_FILE * 16,
         )
         self.say(
             f"epoch {after.head} is committed, in term {after.term}; nothing lost, nothing counted twice"
         )
         epoch = self.ask(Request(RequestKind.SAVEPOINT, new_id(), name="all-is-well"))
         self.say(f"savepoint [bold]all-is-well[/bold] is epoch {epoch}")
-        self.await_published(epoch or 0)
+        self.wait_until_published(epoch or 0)
         self.show_tables("at the savepoint")
 
-    def await_published(self, epoch: int) -> None:
+    def wait_until_published(self, epoch: int) -> None:
         deadline = time.monotonic() + DEADLINE_S
         while time.monotonic() < deadline:
             try:
@@ -107,23 +105,23 @@ class ShopDemo(Demo):
                 time.sleep(0.05)
         raise UserError(f"epoch {epoch} was not published in time")
 
-    def bad_day(self) -> None:
+    def corrupt(self) -> None:
         self.step("3  Bad data arrives: a till sends 900,001.00 for every order")
         before = read_journal(open_store(self.store)).state
         deliver(self.folder, range(16, 18), bad=True)
         deliver(self.folder, range(16, 20))
         wanted = (before.head or 0) + 2
-        self.await_that(
+        self.wait_until(
             "the bad rows go through",
-            lambda s: (s.head or 0) >= wanted and matched_rows(self.folder)["amount"].sum() > 1e8,
+            lambda s: (s.head or 0) >= wanted and read_matched(self.folder)["amount"].sum() > 1e8,
         )
         self.show_tables("now wrong")
         self.ask(Request(RequestKind.DRAIN, new_id()))
-        self.await_end()
+        self.wait_for_end()
         self.say("drained and stopped")
 
     def roll_back(self) -> None:
-        self.step("4  Back to the savepoint, tables included, and on with the fix")
+        self.step("4  Roll back to the savepoint, tables included, and continue with the fix")
         fixed = (
             (self.folder / "shop.py").read_text().replace("LIMIT = 1_000_000_000", f"LIMIT = {FIXED_LIMIT:_}")
         )
@@ -131,10 +129,10 @@ class ShopDemo(Demo):
         self.say(f"[red]-LIMIT = 1_000_000_000[/red]   [green]+LIMIT = {FIXED_LIMIT:_}[/green]   in shop.py")
         deliver(self.folder, range(20, FILES))
         self.run("--restore", "all-is-well", "--once")
-        state = self.await_that(
+        state = self.wait_until(
             "rolled back; the rest of the input goes through", lambda s: s.drained and s.generation > 1
         )
-        self.await_end()
+        self.wait_for_end()
         self.say(f"generation {state.generation} has ended with epoch {state.head}")
         self.show_tables("after the rollback and the fix")
 
@@ -142,7 +140,7 @@ class ShopDemo(Demo):
         self.step("5  Both tables, row by row, against a batch job over the same input")
         state = read_journal(open_store(self.store)).state
         self.compare_tables(state, FIXED_LIMIT)
-        self.say(f"done in {readable(time.monotonic() - self.started)}. Look around:")
+        self.say(f"done in {readable(time.monotonic() - self.started)}. To explore what it left:")
         for command in ("checkpoints", "explain " + str(state.head), "tables", "verify"):
             self.screen.print(
                 f"         [cyan]cutwater {command} --store {self.store}[/cyan]", highlight=False

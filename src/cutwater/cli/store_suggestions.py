@@ -1,4 +1,4 @@
-"""Which store was meant, when the given one is none: a typing error, or the folder above or below it."""
+"""Suggests a store when the given one does not exist: one with a similar name, or in a folder above or below it."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from urllib.parse import unquote, urlsplit
 
 from cutwater.protocol.base.paths import JOURNAL_PREFIX
 
-MOST = 200
-"""How many entries of a folder are looked at."""
+MAX_ENTRIES = 200
+"""How many entries of a folder to look at."""
 
 
-def meant_instead(store: str, message: str) -> str:
-    """What to add to an error that says of this store that it is not there, or holds nothing; else nothing."""
+def suggest_store(store: str, message: str) -> str:
+    """What to append to an error about a store that is missing or empty; empty for any other error."""
     path = _folder(store)
     if path is None or str(path) not in message or _is_store(path):
         return ""
     found = _stores_near(path)
     if found:
         return f". Did you mean {' or '.join(f'--store {name}' for name in found)}?"
-    return "" if path.exists() else ". Say where it is with --store, or CUTWATER_STORE"
+    return "" if path.exists() else ". Set its location with --store or CUTWATER_STORE"
 
 
 def _folder(store: str) -> Path | None:
-    """The local folder that this means, if it is one."""
+    """The local folder of a store, `None` if it is not local."""
     if store.startswith("file:"):
         return Path(unquote(urlsplit(store).path)).resolve()
     return None if "://" in store else Path(store).resolve()
@@ -48,7 +48,7 @@ def _shown(path: Path) -> str:
 
 def _entries(folder: Path) -> list[Path]:
     try:
-        return sorted(islice(folder.iterdir(), MOST))
+        return sorted(islice(folder.iterdir(), MAX_ENTRIES))
     except OSError:
         return []
 

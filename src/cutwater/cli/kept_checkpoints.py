@@ -1,4 +1,4 @@
-"""What is known of a store's checkpoints, put together from journal, manifests, marks and times."""
+"""Everything known about the kept checkpoints of a store, from the journal, manifests, marks and timings."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from cutwater.runtime.timings import EpochTimes, read_times
 from cutwater.store.at_rest import manifest_of
 from cutwater.store.contract import Store
 
-SIDE_BY_SIDE = 16
-WORDS = {Flags.FULL_SNAPSHOT: "full", Flags.DRAIN: "drain", Flags.UNALIGNED: "unaligned"}
+PARALLEL_READS = 16
+FLAG_NAMES = {Flags.FULL_SNAPSHOT: "full", Flags.DRAIN: "drain", Flags.UNALIGNED: "unaligned"}
 
 
-class Kept(msgspec.Struct, frozen=True):
-    """A kept checkpoint. `problem` says why there is no manifest; `state_bytes` is what its state files take,
-    `None` if some are missing; `published` has the table version per sink, `None` where there is none."""
+class KeptCheckpoint(msgspec.Struct, frozen=True):
+    """A kept checkpoint. `problem` says why there is no manifest; `state_bytes` is the size of its state files, `None`
+    if some are missing; `published` has the table version per sink, `None` where it is not published."""
 
     checkpoint: Checkpoint
     manifest: Manifest | None
@@ -43,21 +43,21 @@ class Kept(msgspec.Struct, frozen=True):
     def took_s(self) -> float | None:
         return self.times.committed_s if self.times is not None else None
 
-    def words(self) -> list[str]:
-        """How it was taken, and what has become of it."""
+    def labels(self) -> list[str]:
+        """How it was taken, and whether it is still good."""
         flags = Flags(self.checkpoint.flags)
-        said = [word for flag, word in WORDS.items() if flags & flag]
+        labels = [name for flag, name in FLAG_NAMES.items() if flags & flag]
         cut = self.manifest is not None and any(s.unaligned for s in self.manifest.stages.values())
-        if cut and "unaligned" not in said:
-            said.append("unaligned")
+        if cut and "unaligned" not in labels:
+            labels.append("unaligned")
         if self.abandoned:
-            said.append("abandoned")
+            labels.append("abandoned")
         if self.manifest is None:
-            said.append("damaged")
-        return said
+            labels.append("damaged")
+        return labels
 
     def document(self) -> dict[str, Any]:
-        """For programs."""
+        """The form that `--json` prints."""
         return {
             "epoch": self.checkpoint.epoch,
             "checkpoint_id": self.checkpoint.checkpoint_id,
@@ -65,7 +65,7 @@ class Kept(msgspec.Struct, frozen=True):
             "committed_at": iso(self.committed_at),
             "took_s": self.took_s,
             "generation": self.checkpoint.generation,
-            "flags": self.words(),
+            "flags": self.labels(),
             "watermark": iso_ms(self.checkpoint.watermark),
             "state_files": self.state_files,
             "state_bytes": self.state_bytes,
@@ -74,13 +74,13 @@ class Kept(msgspec.Struct, frozen=True):
         }
 
 
-def kept_checkpoints(store: Store, state: JournalState) -> list[Kept]:
-    """All that are kept, oldest first."""
+def kept_checkpoints(store: Store, state: JournalState) -> list[KeptCheckpoint]:
+    """All kept checkpoints, oldest first."""
     return [kept(store, state, c) for c in sorted(state.committed.values(), key=lambda c: c.index)]
 
 
-def kept(store: Store, state: JournalState, checkpoint: Checkpoint) -> Kept:
-    """One of them."""
+def kept(store: Store, state: JournalState, checkpoint: Checkpoint) -> KeptCheckpoint:
+    """Collect what is known about one checkpoint."""
     manifest, problem = None, ""
     try:
         manifest = manifest_of(store, checkpoint)
@@ -88,7 +88,7 @@ def kept(store: Store, state: JournalState, checkpoint: Checkpoint) -> Kept:
         problem = str(error)
     names = state_files(manifest) if manifest is not None else []
     sizes = sizes_of(store, names)
-    return Kept(
+    return KeptCheckpoint(
         checkpoint=checkpoint,
         manifest=manifest,
         problem=problem,
@@ -106,6 +106,6 @@ def state_files(manifest: Manifest) -> list[str]:
 
 
 def sizes_of(store: Store, names: list[str]) -> list[int | None]:
-    """The size of each object, `None` for those that are missing."""
-    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+    """The size of each object, `None` if it is missing."""
+    with ThreadPoolExecutor(PARALLEL_READS) as pool:
         return list(pool.map(store.size, names))

@@ -1,4 +1,4 @@
-"""The demo's input: a bounded stream of orders and payments, in files; and what a batch job makes of it."""
+"""The demos' data: input files of orders and payments, the result of a batch job over them, and the tables."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ MINUTES = 24
 START_MS = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000)
 STEP_MS = MINUTES * 60_000 // (FILES * PER_FILE)
 BAD = 900_001.0
-"""What the till sends for every order on the bad day."""
+"""The amount in every bad order."""
 
 
 def deliver(folder: Path, numbers: range, bad: bool = False) -> None:
-    """Puts files of orders and payments where the pipeline looks for them, each whole when it appears."""
+    """Put files of orders and payments where the pipeline looks for them. Each appears complete, by a rename."""
     for number in numbers:
         ids = range(number * PER_FILE, (number + 1) * PER_FILE)
         if bad:
@@ -50,7 +50,7 @@ def _write(folder: Path, name: str, columns: dict[str, Any]) -> None:
 
 
 def batch_result(folder: Path, limit: float, closed_ms: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Both tables as one batch job over all the input makes them; windows only if they are closed."""
+    """Both tables as computed by a batch job over all input; only windows that end by `closed_ms`."""
     orders = pd.read_parquet(folder / "in/orders")
     payments = pd.read_parquet(folder / "in/payments").drop_duplicates("order_id")
     orders = orders[orders["amount"] < limit]
@@ -66,8 +66,8 @@ def batch_result(folder: Path, limit: float, closed_ms: int) -> tuple[pd.DataFra
     return matched, revenue.reset_index(drop=True)
 
 
-def table_rows(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Both tables as they are published now."""
+def read_tables(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Both published tables."""
     from deltalake import DeltaTable
 
     matched = DeltaTable(str(folder / "out/matched")).to_pandas().sort_values("id").reset_index(drop=True)

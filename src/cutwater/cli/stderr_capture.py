@@ -1,7 +1,7 @@
-"""Taking in hand what Spark's processes write to stderr while a pipeline runs.
+"""Captures what Spark's processes write to stderr while a pipeline runs.
 
-They inherit the file descriptor, so what they say would land in the middle of the live view, and every start
-would begin with the same notices. Python's own `sys.stderr` goes where it went before.
+They inherit the file descriptor, so their output would land in the middle of the live view, and every start would begin
+with the same notices. Python's own `sys.stderr` still goes where it went before.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ NOISE = (
     "To adjust logging level use",
     "Using Spark's default log4j profile",
 )
-"""How the notices begin that every start of Spark prints."""
+"""Beginnings of the notices that every start of Spark prints."""
 
 TIME = re.compile(r"^\d\d:\d\d:\d\d (?=spark )")
-"""Spark's own time of day, which whoever is told adds anyway."""
+"""Spark's own time of day; the display adds one anyway."""
 
 
 @contextmanager
-def hearing(tell: Callable[[str], None]) -> Iterator[None]:
-    """Gives `tell` what is written to file descriptor 2, line by line, without the notices."""
+def capture_stderr(write: Callable[[str], None]) -> Iterator[None]:
+    """Pass what is written to file descriptor 2 to `write`, line by line, without the notices."""
     sys.stderr.flush()
     before = os.dup(2)
     reader, writer = os.pipe()
     os.dup2(writer, 2)
     os.close(writer)
     python, sys.stderr = sys.stderr, os.fdopen(before, "w", buffering=1, closefd=False)
-    Thread(target=_listen, args=(reader, tell), daemon=True).start()
+    Thread(target=_forward, args=(reader, write), daemon=True).start()
     try:
         yield
     finally:
@@ -44,8 +44,8 @@ def hearing(tell: Callable[[str], None]) -> Iterator[None]:
         os.close(before)
 
 
-def _listen(reader: int, tell: Callable[[str], None]) -> None:
+def _forward(reader: int, write: Callable[[str], None]) -> None:
     with os.fdopen(reader, errors="replace") as lines:
         for line in lines:
             if line.strip() and not line.startswith(NOISE):
-                tell(TIME.sub("", line.rstrip()))
+                write(TIME.sub("", line.rstrip()))

@@ -24,7 +24,7 @@ STYLES = {
 
 
 def view(status: Status, where: str, now: float, news: list[str], width: int = 80) -> RenderableType:
-    """The whole picture, for a terminal of this width."""
+    """Everything that the view shows, for a terminal of this width."""
     head = Text(overflow="ellipsis", no_wrap=True)
     head.append(status.pipeline, style="bold")
     if status.member != ALONE:
@@ -62,7 +62,7 @@ def _checkpoint_line(status: Status, now: float) -> Text:
         if status.epoch_s is not None:
             line.append(f", took {readable(status.epoch_s)}")
     if status.open_epoch is not None:
-        line.append(f"  epoch {status.open_epoch} under way", style="cyan")
+        line.append(f"  epoch {status.open_epoch} in progress", style="cyan")
         if status.open_since is not None:
             line.append(f" for {readable(max(0.0, now - status.open_since))}", style="cyan")
     elif status.epoch_at is not None and status.state == "running":
@@ -109,7 +109,7 @@ def _behind(stage: StageStatus) -> str:
 
 
 def count(number: int) -> str:
-    """A number of rows in few characters."""
+    """A number of rows, abbreviated."""
     if number < 10_000:
         return f"{number:,}"
     return f"{number / 1e3:,.0f}k" if number < 10_000_000 else f"{number / 1e6:,.0f}M"
@@ -128,7 +128,7 @@ def _moment(at_ms: int) -> str:
 
 
 class LiveView:
-    """Shows how a pipeline fares until it is closed. `status` gives what to show, `None` while it starts."""
+    """Shows the status of a pipeline until it is closed. `status` returns `None` while the pipeline starts."""
 
     def __init__(self, console: Console, where: str, name: str, status: Callable[[], Status | None]) -> None:
         self._console = console
@@ -142,12 +142,12 @@ class LiveView:
     def start(self) -> None:
         self._live.start()
 
-    def tell(self, line: str) -> None:
-        """Something has happened."""
+    def add_line(self, line: str) -> None:
+        """Show a log line below the status."""
         self._news.append(f"{time.strftime('%H:%M:%S')} {line}")
 
     def close(self, state: str | None = None) -> None:
-        """Leaves the last picture, with what became of the pipeline."""
+        """Leave the last picture on the screen, with the pipeline's final state."""
         if state is not None and self._last is not None:
             self._last = msgspec.structs.replace(self._last, state=state)
             self._status = lambda: None

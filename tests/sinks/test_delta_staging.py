@@ -1,4 +1,4 @@
-"""Delta tables asked by whoever has only the store; durability, discarding, buckets."""
+"""Delta tables: opening them from the store alone, durability, discarding attempts, buckets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from cutwater.protocol.base.effects import TableHead
-from cutwater.protocol.base.errors import StoreError, UserError
+from cutwater.protocol.base.errors import StoreError
 from cutwater.sinks import footers, open_sinks
 from cutwater.sinks.delta.sink import delta
 from cutwater.sinks.footers import check_pages, statistics
@@ -33,20 +33,7 @@ from tests.support.sink_helpers import (
 __all__ = ["bucket", "make", "store", "table"]
 
 
-def test_a_sink_is_asked_by_whoever_has_only_the_store(
-    make: Make, table: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sink = make(partition_by="city", final_by="at")
-    for transaction in (5, 6):
-        publish(sink, transaction, [transaction])
-    monkeypatch.chdir(tmp_path)  # a command may run anywhere
-    opened = open_sinks(store, ["table"])["table"]
-    assert (opened.name, opened.partition_by, opened.final_by) == ("table", ("city",), "at")
-    assert opened.head() == TableHead(1, 6)
-    assert [opened.find(t) for t in (4, 5, 6)] == [-1, 0, 1]
-
-
-def test_a_relative_path_is_known_from_everywhere(
+def test_a_sink_with_a_relative_path_can_be_opened_from_anywhere(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -59,38 +46,18 @@ def test_a_relative_path_is_known_from_everywhere(
     assert open_sinks(store, ["table"])["table"].head() == TableHead(0, 5)
 
 
-def test_what_cannot_be_asked_is_named(make: Make, table: str, store: Store) -> None:
-    with pytest.raises(StoreError, match="does not say where sink other writes to"):
+def test_a_sink_that_cannot_be_opened_is_named(make: Make, table: str, store: Store) -> None:
+    with pytest.raises(StoreError, match="does not record where sink other writes to"):
         open_sinks(store, ["other"])
     make()
     shutil.rmtree(table)
-    with pytest.raises(StoreError, match=r"sink table cannot be asked.*no such folder"):
+    with pytest.raises(StoreError, match=r"sink table cannot be opened.*no such folder"):
         open_sinks(store, ["table"])
-
-
-def test_a_sink_keeps_its_name(make: Make, table: str, store: Store) -> None:
-    """Under another name it would neither go back with a restore nor show what it held."""
-    make()
-    renamed = delta(table, name="renamed")
-    with pytest.raises(UserError, match=r"write name='table', or give it a path of its own"):
-        renamed.bind(store, "renamed", ROWS)
-    delta(f"{table}-2", name="renamed").bind(store, "renamed", ROWS)
-    named = delta(table, name="table")
-    named.bind(store, named.name, ROWS)
-
-
-def test_a_sink_whose_table_was_moved_goes_on_there(make: Make, table: str, store: Store) -> None:
-    publish(make(), 5, [1])
-    shutil.move(table, f"{table}-2")
-    moved = delta(f"{table}-2", name="table")
-    moved.bind(store, "table", ROWS)
-    assert moved.head() == TableHead(0, 5)
-    assert open_sinks(store, ["table"])["table"].head() == TableHead(0, 5)
 
 
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The files and folders that were made durable, by their paths."""
+    """The paths of the files and folders that were synced."""
     paths: list[str] = []
     real = os.fsync
 
@@ -102,16 +69,14 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return paths
 
 
-def test_staged_files_are_durable_before_anybody_names_them(
-    make: Make, table: str, synced: list[str]
-) -> None:
+def test_staged_files_are_durable_before_they_are_reported(make: Make, table: str, synced: list[str]) -> None:
     (name,) = stage(make(), "a", [1])
     file = Path(table, name)
     assert {str(file), *(str(folder) for folder in list(file.parents)[:4])} <= set(synced)
 
 
 @pytest.mark.parametrize("to_version", [0, -1], ids=["to a version", "to before the first"])
-def test_a_rewind_is_durable_before_it_is_believed(
+def test_a_rewind_is_durable_when_it_returns(
     make: Make, table: str, synced: list[str], to_version: int
 ) -> None:
     sink = make()
@@ -127,7 +92,7 @@ def attempts(table: str) -> set[str]:
     return {folder.name for folder in Path(table, "_cutwater").glob("*/*")}
 
 
-def test_only_attempts_that_nobody_names_are_discarded(make: Make, table: str) -> None:
+def test_leftover_folders_are_discarded_and_attempts_in_any_version_are_kept(make: Make, table: str) -> None:
     sink = make()
     for name in ("published", "rewound", "kept", "failed"):
         stage(sink, name, [len(name)])
@@ -160,7 +125,7 @@ def test_attempts_in_a_cleaned_up_log_are_not_discarded(make: Make, table: str) 
 
 
 def test_nothing_is_discarded_while_the_log_cannot_be_read(make: Make, table: str) -> None:
-    """What is not known to be in the table may be in it."""
+    """Any attempt may be in the table then."""
     sink = make()
     for transaction in range(4):
         publish(sink, transaction + 1, [transaction])
@@ -191,17 +156,17 @@ def test_a_table_in_a_bucket(bucket: str, store: Store) -> None:
         sink.publish(2, 10, ("_cutwater/nothing.parquet",))
 
 
-def test_a_file_that_is_not_as_long_as_the_table_says_is_told(make: Make, table: str) -> None:
+def test_a_file_with_the_wrong_size_is_reported(make: Make, table: str) -> None:
     sink = make()
     publish(sink, 5, [1])
     assert sink.problems(()) == []
     (file,) = (path for path in Path(table).rglob("*.parquet") if "_delta_log" not in path.parts)
     file.write_bytes(file.read_bytes() + b"x")
     (why,) = sink.problems(())
-    assert f"has {file.stat().st_size} bytes, and the target says {file.stat().st_size - 1}" in why
+    assert f"has {file.stat().st_size} bytes, but according to the target {file.stat().st_size - 1}" in why
 
 
-def test_a_commit_of_the_table_that_cannot_be_read_is_named(make: Make, table: str) -> None:
+def test_an_unreadable_commit_of_the_table_is_named(make: Make, table: str) -> None:
     sink = make()
     publish(sink, 5, [1])
     publish(sink, 6, [2])
@@ -211,7 +176,7 @@ def test_a_commit_of_the_table_that_cannot_be_read_is_named(make: Make, table: s
         sink.head()
 
 
-def test_dates_that_python_does_not_have_are_in_no_statistics(tmp_path: Path) -> None:
+def test_statistics_leave_out_dates_that_python_cannot_represent(tmp_path: Path) -> None:
     far = pa.array([3_000_000], pa.int32()).cast(pa.date32())
     pq.write_table(pa.table({"id": pa.array([1], pa.int64()), "day": far}), tmp_path / "x.parquet")
     found = json.loads(statistics(pq.read_metadata(tmp_path / "x.parquet")))
@@ -221,6 +186,6 @@ def test_dates_that_python_does_not_have_are_in_no_statistics(tmp_path: Path) ->
     assert footers.read_footers(opened, []) == []
 
 
-def test_nothing_but_nan_is_within_any_bounds(tmp_path: Path) -> None:
+def test_a_column_of_nan_matches_any_bounds(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": [float("nan")], "y": [None], "z": [0.5]}), tmp_path / "x.parquet")
     assert check_pages(open_store(str(tmp_path)), "x.parquet") == 1

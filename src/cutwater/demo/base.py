@@ -1,4 +1,4 @@
-"""How a demo tells its story: steps, commands, waiting for what the journal says, tables."""
+"""What the demos share: printing steps, waiting for the journal, requests, comparing tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rich.rule import Rule
 from rich.table import Table
 
 from cutwater.api.tables import tables
-from cutwater.demo.goods import batch_result, table_rows
+from cutwater.demo.data import batch_result, read_tables
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.records import JournalState
 from cutwater.protocol.base.wire import Request
@@ -29,7 +29,7 @@ DEADLINE_S = 180.0
 
 
 class Demo(ABC):
-    """What demos share. `children` are the processes that run the pipeline, by name."""
+    """A demo in a folder of its own. `children` are the processes that run the pipeline, by name."""
 
     def __init__(self, folder: Path, screen: Console) -> None:
         self.folder = folder
@@ -38,7 +38,7 @@ class Demo(ABC):
         self.children: dict[str, subprocess.Popen[bytes]] = {}
         self.started = time.monotonic()
 
-    # --- saying ---------------------------------------------------------------------------------------
+    # --- printing ---------------------------------------------------------------------------------------
 
     def step(self, title: str) -> None:
         self.screen.print()
@@ -48,10 +48,10 @@ class Demo(ABC):
         clock = f"{time.monotonic() - self.started:5.1f} s"
         self.screen.print(f"[dim]{clock}[/dim]  {text}", highlight=False)
 
-    # --- doing ----------------------------------------------------------------------------------------
+    # --- actions ----------------------------------------------------------------------------------------
 
-    def await_that(self, what: str, holds: Callable[[JournalState], bool]) -> JournalState:
-        """Waits until the journal says so; raises if the pipeline ends before."""
+    def wait_until(self, what: str, holds: Callable[[JournalState], bool]) -> JournalState:
+        """Wait until `holds` is true of the journal. Raises `UserError` if the pipeline ends first."""
         store = open_store(self.store, create=True)
         deadline = time.monotonic() + DEADLINE_S
         with self.screen.status(f"[dim]{what} …[/dim]"):
@@ -63,8 +63,10 @@ class Demo(ABC):
                     break
                 time.sleep(0.02)
         logs = [path.read_text(errors="replace").splitlines()[-15:] for path in self.folder.glob("*.log")]
-        words = "\n\n".join("\n".join(lines) for lines in logs)
-        raise UserError(f"the demo came to a stop while waiting: {what}. The pipeline's last words:\n{words}")
+        tails = "\n\n".join("\n".join(lines) for lines in logs)
+        ended = any(child.poll() is not None for child in self.children.values())
+        why = "the pipeline ended" if ended else f"it took longer than {DEADLINE_S:.0f} s"
+        raise UserError(f"the demo stopped at '{what}': {why}. The end of the pipeline's logs:\n{tails}")
 
     def ask(self, request: Request) -> int | None:
         reply = ask_through(open_store(self.store), request, DEADLINE_S)
@@ -73,7 +75,7 @@ class Demo(ABC):
         return answered(reply, request.kind)
 
     def show_tables(self, title: str) -> None:
-        matched, revenue = table_rows(self.folder)
+        matched, revenue = read_tables(self.folder)
         view = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2))
         view.add_column("table")
         view.add_column("rows", justify="right")
@@ -89,20 +91,22 @@ class Demo(ABC):
         self.screen.print(view)
 
     def compare_tables(self, state: JournalState, limit: float) -> None:
-        """Compares both tables with a batch job over the same input. Raises `UserError` if they differ."""
+        """Compare both tables with a batch job over the same input. Raises `UserError` if they differ."""
         assert state.watermark is not None
         expected = batch_result(self.folder, limit, state.watermark)
-        for name, rows, wanted in zip(("matched", "revenue"), table_rows(self.folder), expected, strict=True):
+        for name, rows, wanted in zip(
+            ("matched", "revenue"), read_tables(self.folder), expected, strict=True
+        ):
             wrong = differences(rows, wanted)
             if wrong:
-                raise UserError(f"table {name} is not what the batch job makes: {wrong}")
+                raise UserError(f"table {name} differs from the result of the batch job: {wrong}")
             self.say(f"[green]✓[/green] {name}: all {len(rows):,} rows are equal")
         self.screen.print()
 
-    # --- the story ------------------------------------------------------------------------------------
+    # --- the steps ------------------------------------------------------------------------------------
 
     @abstractmethod
-    def tell(self) -> None: ...
+    def play(self) -> None: ...
 
 
 def differences(rows: Any, wanted: Any) -> str:
@@ -116,28 +120,32 @@ def differences(rows: Any, wanted: Any) -> str:
     return ""
 
 
-def matched_rows(folder: Path) -> Any:
-    """The rows of the table, none before there is one."""
+def read_matched(folder: Path) -> Any:
+    """The rows of the table `matched`; none if it does not exist yet."""
     from deltalake.exceptions import TableNotFoundError
 
     try:
-        return table_rows(folder)[0]
+        return read_tables(folder)[0]
     except TableNotFoundError:
         return ()
 
 
 def run(kind: type[Demo], folder: Path | None, screen: Console) -> None:
-    """Tells a story. Raises `UserError` if it does not come out right."""
+    """Run a demo. Raises `UserError` if it fails, or if the tables are wrong at the end."""
     where = (folder or Path("cutwater-demo")).absolute()
     if where.exists():
         if any(where.iterdir()) and not (where / "shop.py").exists():
-            raise UserError(f"{where} exists and is no folder of an earlier demo; give another with --folder")
+            raise UserError(
+                f"{where} exists and is not the folder of an earlier demo; choose another with --folder"
+            )
         shutil.rmtree(where)
     where.mkdir(parents=True)
     demo = kind(where, screen)
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))  # and end the pipeline too
+    signal.signal(
+        signal.SIGTERM, lambda number, frame: sys.exit(143)
+    )  # so that `finally` ends the pipeline too
     try:
-        demo.tell()
+        demo.play()
     finally:
         for child in demo.children.values():
             if child.poll() is None:

@@ -1,0 +1,40 @@
+"""A stopped pipeline for the commands to work on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cutwater.protocol.base.barrier import Flags
+from tests.support.written import Written
+
+
+@pytest.fixture
+def history() -> Written:
+    """Three checkpoints, the second a savepoint; then one that was aborted."""
+    play = Written()
+    play.checkpoint()
+    play.checkpoint(Flags.FULL_SNAPSHOT, "before-deploy")
+    play.checkpoint()
+    play.begin()
+    play.abort()
+    return play
+
+
+@pytest.fixture
+def folder(tmp_path: Path, history: Written) -> Path:
+    """A store with this history."""
+    history.write(tmp_path / "state")
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()

@@ -1,0 +1,106 @@
+"""`cutwater savepoint` and `restore` while no pipeline is running, and requests that need one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cutwater.protocol.base import paths
+from cutwater.protocol.base import records as r
+from cutwater.protocol.base.errors import StoreError, UserError
+from cutwater.runtime.restore import whole_checkpoint
+from cutwater.store.at_rest import read_journal
+from cutwater.store.opening import open_store
+from tests.support.command_helpers import call, document
+from tests.support.written import Written
+
+
+def test_a_kept_checkpoint_can_be_named_and_the_name_removed(folder: Path) -> None:
+    store = open_store(str(folder))
+    assert document("savepoint", "good", "--epoch", "latest", "--store", folder) == {
+        "savepoint": "good",
+        "epoch": 3,
+    }
+    assert read_journal(store).state.savepoints["good"] == 3
+    assert "already exists (epoch 3)" in call("savepoint", "good", "--epoch", "1", "--store", folder).stderr
+    assert call("savepoint", "good", "--forget", "--store", folder).exit_code == 0
+    assert "good" not in read_journal(store).state.savepoints
+    assert "there are: before-deploy" in call("savepoint", "good", "--forget", "--store", folder).stderr
+
+
+@pytest.mark.parametrize(
+    "words", [("checkpoint",), ("drain",), ("cancel",), ("savepoint", "x")], ids=lambda w: w[0]
+)
+def test_requests_need_a_running_pipeline(words: tuple[str, ...], folder: Path) -> None:
+    shown = call(*words, "--store", folder)
+    assert shown.exit_code == 1
+    assert "no pipeline is running on" in shown.stderr
+    assert open_store(str(folder)).list("requests/") == []
+
+
+def test_a_restore_of_a_stopped_pipeline_takes_effect_with_the_next_run(folder: Path) -> None:
+    store = open_store(str(folder))
+    shown = call("restore", "before-deploy", "--store", folder)
+    assert shown.exit_code == 0
+    assert "the next run starts there" in shown.stdout
+    state = read_journal(store).state
+    assert (state.generation, state.head) == (2, 2)
+    assert not state.generations[2].force
+    assert call("restore", "1", "--force", "--reset", "b", "--store", folder).exit_code == 0
+    state = read_journal(store).state
+    assert state.generations[3].reset == ("b",)
+    assert state.generations[3].force
+
+
+def test_a_damaged_checkpoint_is_not_restored(folder: Path) -> None:
+    (folder / "stages/b/1/files/1/state/1").unlink()
+    shown = call("restore", "2", "--store", folder)
+    assert shown.exit_code == 1
+    assert "stages/b/1/files/1/state/1 is missing" in shown.stderr
+    assert read_journal(open_store(str(folder))).state.generation == 1
+
+
+def test_restoring_latest_skips_damaged_checkpoints_and_says_so(folder: Path, history: Written) -> None:
+    store, told = open_store(str(folder)), list[str]()
+    state = read_journal(store).state
+    assert whole_checkpoint(store, state, "latest", told.append).epoch == 3
+    assert told == []
+    (folder / "stages/c/1/files/1/state/2").unlink()
+    assert whole_checkpoint(store, state, "latest", told.append).epoch == 2
+    lost = "epoch 3 cannot be restored: stages/c/1/files/1/state/2 is missing"
+    assert told == [f"falling back to epoch 2: {lost}"]
+    with pytest.raises(StoreError, match=f"^{lost}. Nothing was changed"):
+        whole_checkpoint(store, state, "3", told.append)
+    store.delete([paths.manifest_name(2, history.state.committed[2].checkpoint_id)])
+    assert whole_checkpoint(store, state, "latest", told.append).epoch == 1
+    assert "the manifest of epoch 2 is missing" in told[-1]
+    assert len(told) == 2
+    with pytest.raises(UserError, match="there is no latest one"):
+        whole_checkpoint(store, r.JournalState(), "latest", told.append)
+
+
+def test_a_stage_can_be_dropped_only_if_no_other_stage_reads_it(folder: Path) -> None:
+    assert "reads a" in call("restore", "latest", "--drop", "a", "--store", folder).stderr
+    assert "there is no such stage" in call("restore", "latest", "--drop", "z", "--store", folder).stderr
+    assert call("restore", "latest", "--drop", "c", "--store", folder).exit_code == 0
+    topology = read_journal(open_store(str(folder))).state.topology
+    assert topology is not None
+    assert sorted(topology.stages) == ["a", "b"]
+
+
+def test_forget_and_epoch_exclude_each_other(folder: Path) -> None:
+    shown = call("savepoint", "before-deploy", "--forget", "--epoch", "1", "--store", folder)
+    assert shown.exit_code == 1
+    assert "use one of them" in shown.stderr
+    assert read_journal(open_store(str(folder))).state.savepoints == {"before-deploy": 2}
+
+
+def test_a_restore_of_a_stopped_pipeline_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cutwater.sinks.registry.find_version", lambda *_: 0)
+    found = document("restore", "2", "--store", folder)
+    assert (found["epoch"], found["running"]) == (2, False)
+    assert found["news"] == [
+        "restored epoch 2: generation 2 begins there",
+        "the next run starts there and rolls the tables back",
+    ]

@@ -1,0 +1,148 @@
+"""What a member's runtime does around its queries: cleanup, reports, timings. With a model of Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+
+from cutwater.protocol.base.events import OperationFailed
+from cutwater.protocol.base.watermark import NONE, WatermarkKind
+from cutwater.protocol.base.wire import Ack, Heartbeat, RequestKind
+from cutwater.protocol.member.config import MemberConfig
+from cutwater.runtime import runtime
+from cutwater.runtime.timings import read_times
+from cutwater.sinks import parquet_files
+from cutwater.store.at_rest import manifest_of
+from cutwater.store.opening import open_store
+from tests.support.hosted_pipeline import HostedPipeline, has_read, has_rows
+from tests.support.spark_helpers import await_that
+
+
+def test_a_run_logs_its_epochs_and_stores_the_time_of_every_step(shop: HostedPipeline) -> None:
+    made = shop.start(every_ms=3_600_000)
+    await_that("the first rows", lambda: has_rows(shop), 30)
+    epoch = shop.ask(RequestKind.CHECKPOINT).epoch
+    assert epoch is not None
+    shop.await_shown(3)
+    made.stop()
+    status = made.reporter.status()
+    times = read_times(shop.store, epoch)
+    assert times is not None
+    assert sorted(times.stages, key=lambda name: times.stages[name].cut_s) == ["source", "copied"]
+    steps = [times.stages["copied"].cut_s, times.captured_s, times.manifest_s, times.committed_s]
+    assert None not in steps
+    assert [*steps, times.published_s["out"]] == sorted(filter(None, [*steps, times.published_s["out"]]))
+    assert times.committed_s == status.epoch_s
+    assert status.epoch_at == pytest.approx(times.begun_at + (times.committed_s or 0), abs=0.1)
+    commits = [line for line in shop.told if " committed in " in line]
+    assert [line.partition(" committed in ")[0] for line in commits] == [
+        f"epoch {e}" for e in range(1, epoch + 1)
+    ]
+
+
+def test_staged_files_of_failed_attempts_are_removed_and_published_ones_stay(
+    shop: HostedPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "DISCARD_FIRST_S", 0.2)
+    monkeypatch.setattr(runtime, "DISCARD_EVERY_S", 0.2)
+    shop.start()
+    shop.await_shown(3)
+    (attempt,) = {Path(file).parent for file in parquet_files(str(shop.table))}
+    over = attempt.with_name(f"1-1-0-{'0' * 8}")
+    over.mkdir()
+    (over / "part-0.parquet").write_bytes(b"x")
+    to_come = attempt.with_name(f"1-1-999-{'0' * 8}")
+    to_come.mkdir()
+    (to_come / "part-0.parquet").write_bytes(b"x")
+    shop.numbers.available = 5
+    await_that("the old attempt is removed", lambda: not over.exists(), 30)
+    shop.await_shown(5)
+    assert to_come.exists()
+    later = attempt.with_name(f"1-1-0-{'1' * 8}")
+    later.mkdir()
+    (later / "part-0.parquet").write_bytes(b"x")
+    await_that("and again the next time", lambda: not later.exists(), 30)
+
+
+def test_a_second_process_of_a_member_is_reported_once(shop: HostedPipeline) -> None:
+    made = shop.start()
+    shop.await_shown(3)
+    made._on_message("other", Heartbeat("other", "boot1", 0, 0))
+    made.links.alive = lambda: {"main": ("boot1", "boot9")}  # type: ignore[method-assign]
+    for _ in range(2):
+        made._on_message("other", Heartbeat("other", "boot1", 0, 0))
+    await_that("a line", lambda: [t for t in shop.told if "is running 2 times" in t], 30)
+    looked = Event()
+    made.shell.call(looked.set)
+    assert looked.wait(30), "both messages are taken"
+    made.stop()
+    assert len([t for t in shop.told if "member 'main' is running 2 times" in t]) == 1
+
+
+def test_trouble_with_the_store_is_reported_but_not_repeatedly(shop: HostedPipeline) -> None:
+    made = shop.start()
+    shop.await_shown(3)
+
+    for number in range(2):
+        made.dispatcher.emit(OperationFailed("Read", f"no disk {number}"))
+    await_that("the status shows the latest", lambda: made.reporter.status().trouble == "Read: no disk 1", 30)
+    made.stop()
+    assert [t for t in shop.told if "is tried again: " in t] == [
+        "something failed, and is tried again: Read: no disk 0"
+    ]
+
+
+def test_a_member_polls_a_folder_often_and_a_bucket_rarely(tmp_path: Path) -> None:
+    bucket, folder = open_store("memory://", create=True), open_store(str(tmp_path), create=True)
+    assert runtime.member_config(folder, True, 3, 5) == MemberConfig(
+        poll_ms=200, restarts=3, tolerated_failures=5
+    )
+    assert runtime.member_config(folder, False, 3, 5).poll_ms == 1_000
+    assert runtime.member_config(bucket, True, 3, 5).poll_ms == 2_000
+    assert runtime.member_config(bucket, False, 3, 5).poll_ms == 2_000
+
+
+def test_every_version_of_a_table_names_its_epoch(shop: HostedPipeline) -> None:
+    made = shop.start(every_ms=3_600_000)
+    await_that("rows to cut behind", lambda: has_rows(shop), 30)
+    epochs = [shop.ask(RequestKind.CHECKPOINT).epoch]
+    shop.await_shown(3)
+    shop.numbers.available = 6
+    await_that("further rows", lambda: has_read(shop, 6), 30)
+    epochs.append(shop.ask(RequestKind.CHECKPOINT).epoch)
+    shop.await_shown(6)
+    found = [
+        made.sinks["out"]._files.read(name) for name in made.sinks["out"]._files.list("_cutwater/versions/")
+    ]
+    assert [json.loads(data or b"")["epoch"] for data in found] == epochs
+
+
+def test_only_stages_with_a_watermark_report_one(shop: HostedPipeline) -> None:
+    shop.with_watermark = {"copied"}
+    made = shop.start(every_ms=3_600_000)
+    await_that("rows to cut behind", lambda: has_rows(shop), 30)
+    epoch = shop.ask(RequestKind.CHECKPOINT).epoch
+    assert epoch is not None
+    found = manifest_of(shop.store, made.member.journal.state.committed[epoch])
+    kinds = {name: report.watermark.kind for name, report in found.stages.items()}
+    assert kinds == {"source": WatermarkKind.NONE, "copied": WatermarkKind.UNKNOWN}
+
+
+def test_an_ack_is_passed_on_each_time(shop: HostedPipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = shop.start(every_ms=3_600_000)
+    await_that("the first rows", lambda: has_rows(shop), 30)
+    own: list[Any] = []
+    sent: list[Any] = []
+    monkeypatch.setattr(made.leader, "on_message", own.append)
+    monkeypatch.setattr(made.links, "send", lambda to, message: sent.append((to, message)))
+    part = Ack("main", "boot1", 90, 1_000, 1, True, None, NONE, {})
+    refusal = Ack("main", "boot1", 91, 1_001, 1, False, "no", NONE, {})
+    later = Ack("main", "boot1", 91, 1_001, 1, True, None, NONE, {})
+    for to, ack in (("main", part), ("other", part), ("other", refusal), ("other", later)):
+        made._acknowledge(to, ack)
+    assert own == [part]
+    assert sent == [("other", part), ("other", refusal), ("other", later)]
