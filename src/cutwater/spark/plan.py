@@ -222,3 +222,5 @@ def refuse_clashing_names(stage: str, kind: t.DataType, where: str = "") -> None
                     )
                 seen[name.lower()] = name
                 refuse_clashing_names(stage, field.dataType, name)
+        case _:
+            pass
