@@ -20,6 +20,7 @@ from cutwater.cluster.opening import open_links
 from cutwater.plan.assemble import Assembled, WaitEnded, assemble, own_stages
 from cutwater.plan.build import Builder, Built, bind_sinks, register_sinks
 from cutwater.plan.graph import StageDef, define
+from cutwater.plan.known_sources import register_sources
 from cutwater.protocol.base.durations import seconds
 from cutwater.protocol.base.errors import GraphChanged, UserError
 from cutwater.protocol.base.wire import Request, RequestKind
@@ -174,6 +175,7 @@ class Pipeline:
         builder = Builder(self.name, own, self._session, config.member is not None)
         assembled, built = self._assemble(store, config, member, builder, own)
         register_sinks(built)
+        register_sources(built, store)
         cluster, is_alone = config.cluster, len(built.topology.members()) == 1
         if not is_alone and cluster is None:
             raise UserError(
@@ -210,11 +212,11 @@ class Pipeline:
             bind_sinks(built, store)
             if config.restore is None:
                 break
-            native = tuple(n for n, stage in built.stages.items() if stage.has_native_source)
+            sources = {n: stage.plan.leaves for n, stage in built.stages.items() if stage.has_native_source}
             try:
                 restore_before_start(
                     store, built.topology, str(config.restore), tuple(config.drop), tuple(config.reset), self._log.info,
-                    config.force, assembled.base, native,
+                    config.force, assembled.base, sources,
                 )  # fmt: skip
                 break
             except GraphMoved:

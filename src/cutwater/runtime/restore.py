@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
+from cutwater.plan.known_sources import known_before
 from cutwater.protocol.base.chain import digest
 from cutwater.protocol.base.effects import TableHistory
 from cutwater.protocol.base.errors import StoreError, UserError
@@ -12,6 +13,7 @@ from cutwater.protocol.base.records import Checkpoint, JournalState, Topology, e
 from cutwater.protocol.base.wire import Request, RequestKind
 from cutwater.protocol.member.journal import timeline
 from cutwater.runtime.mailbox import answered, new_id
+from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.store.at_rest import carry_out, read_journal, resolve
 from cutwater.store.checkpoint_objects import checkpoint_problems
 from cutwater.store.contract import Store
@@ -73,18 +75,20 @@ def restore_before_start(
     log: Callable[[str], None],
     force: bool = False,
     base: str | None = None,
-    native: tuple[str, ...] = (),
+    sources: Mapping[str, Iterable[Leaf]] | None = None,
 ) -> int:
     """Starts a new generation at a checkpoint, whether or not a member is running, and returns its epoch. `topology` is
-    the new graph, if it may have changed, and `base` the hash of the graph that it was made from; the stages in
-    `native` read sources of their own. Writes nothing unless the checkpoint is complete and undamaged. Raises
+    the new graph, if it may have changed, and `base` the hash of the graph that it was made from; `sources` are what
+    stages read of their own. Writes nothing unless the checkpoint is complete and undamaged. Raises
     `UserError` if the restore is refused."""
     journal = read_journal(store)
     target = whole_checkpoint(store, journal.state, ref, log)
     name = ref if ref in journal.state.savepoints else None
+    native = tuple(sources or ())
+    rereads = known_before(store, sources, target.index) if sources else ()
     request = Request(
         RequestKind.RESTORE, new_id(), name, target.epoch, reset=reset, drop=drop, force=force, topology=topology,
-        base=base, native=native,
+        base=base, native=native, rereads=rereads,
     )  # fmt: skip
     reply = carry_out(store, journal, request, finder(store), historian(store))
     if reply.reason == FailureReason.GRAPH_CHANGED.value:

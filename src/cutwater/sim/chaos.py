@@ -387,7 +387,7 @@ class Chaos:
         comparison of sinks with sources still holds."""
         cut = self.world.oracle.manifests[epoch].stages
         models = {n: self.world.model.stages[n] for n in self.world.graph.stages if n in cut}
-        return [n for n, m in models.items() if not (m.windowed or cut[n].unaligned)]
+        return [n for n, m in models.items() if not m.windowed]
 
     def _after_drain(self) -> None:
         """All processes of a drained pipeline end, not always at once, or somebody starts it again."""

@@ -441,7 +441,33 @@ def test_a_stage_that_another_members_stage_reads_does_not_go(store: LocalStore,
     # What the advice says works: both go, and the reader comes back with other code.
     assert ask(store, RequestKind.RESTORE, epoch=1, drop=("s", "y"), request_id="r2").ok
     back = r.Topology({"y": r.StageSpec("y", ("z",), "b", (r.SinkSpec("u"),)), "z": other})
-    assert ask(store, RequestKind.RESTORE, epoch=1, drop=("s",), topology=back, request_id="r3").ok
+    refused = ask(store, RequestKind.RESTORE, epoch=1, drop=("s",), topology=back, request_id="r3")
+    assert refused.reason == FailureReason.INPUTS_CHANGED.value
+    assert refused.detail.startswith("stage 'y' reads z, and read s at epoch 1. To start it there")
+    again = ask(
+        store, RequestKind.RESTORE, epoch=1, drop=("s",), reset=("y",), topology=back, request_id="r4"
+    )
+    assert again.ok
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_source_that_was_read_before_is_not_read_again_into_tables_that_have_its_rows(
+    store: LocalStore, is_known: bool
+) -> None:
+    """A stage without a sink of its own was renamed: the table of its reader has the rows."""
+    before = pipeline(stage("a"), stage("b", "a", sinks=[r.SinkSpec("t")]))
+    leader = LiveLeader(store, before)
+    leader.commit(0)
+    published(store, leader, 1)
+    renamed = pipeline(stage("a2"), stage("b", "a2", sinks=[r.SinkSpec("t")]))
+    rereads = ("a2",) if is_known else ()
+    reply = ask(
+        store, RequestKind.RESTORE, epoch=1, drop=("a",), reset=("b",), topology=renamed, native=("a2",), rereads=rereads
+    )  # fmt: skip
+    assert reply.ok is not is_known
+    if is_known:
+        assert reply.reason == FailureReason.NO_POSITIONS.value
+        assert "sink 't' already has rows of it" in reply.detail
 
 
 def test_a_stage_that_was_dropped_need_not_be_named_again_for_the_same_checkpoint(store: LocalStore) -> None:

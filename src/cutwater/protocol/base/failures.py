@@ -142,7 +142,14 @@ class FailureReason(Enum):
         False,
         False,
         "Nothing was changed. Keep the stage in the code; or let its reader go too, with `cutwater restore REF --drop"
-        " STAGE --drop READER`, and bring that back with changed code, with `cutwater run FILE --restore latest`.",
+        " STAGE --drop READER`, and bring that back with changed code, with `cutwater run FILE --restore latest --reset"
+        " READER`.",
+    )
+    INPUTS_CHANGED = (
+        "inputs_changed",
+        False,
+        False,
+        "Nothing was changed. Reset the stage, or bring its old inputs back.",
     )
     GRAPH_CHANGED = (
         "graph_changed",
@@ -154,7 +161,8 @@ class FailureReason(Enum):
         "no_positions",
         False,
         False,
-        "Nothing was changed. Restore a checkpoint that has the stage, or give its sinks new names (name=) and paths.",
+        "Nothing was changed. Keep the stage's old name, restore a checkpoint that has the stage, or give the sinks that"
+        " get its rows new names (name=) and paths.",
     )
     ROWS_IN_FLIGHT = (
         "rows_in_flight",

@@ -13,6 +13,7 @@ because people and tools put other files into stores, and those must not be touc
     checkpoints/<epoch>-<checkpoint id>/channels/<stage>/<batch>/<file>      and of rows in flight
     published/<sink>/<index>.json                               marks
     sinks/<sink>.json, sinks/<sink>/description.json            a sink's id, and what it is
+    sources/<digest>.json                                       a source that some stage has read
     staged/<sink>/<staged attempt>/<file>                       rows for sinks that have no place of their own
     staged/<sink>/done/<transaction>.json                       and what such a sink has published
     graph/<member>.json                                         a member's part of the graph
@@ -34,6 +35,7 @@ STAGE_PREFIX = "stages/"
 CHECKPOINT_PREFIX = "checkpoints/"
 MARK_PREFIX = "published/"
 SINK_PREFIX = "sinks/"
+SOURCE_PREFIX = "sources/"
 STAGED_PREFIX = "staged/"
 GRAPH_PREFIX = "graph/"
 REQUEST_PREFIX = "requests/"
@@ -48,6 +50,7 @@ PREFIXES = (
     CHECKPOINT_PREFIX,
     MARK_PREFIX,
     SINK_PREFIX,
+    SOURCE_PREFIX,
     STAGED_PREFIX,
     GRAPH_PREFIX,
     REQUEST_PREFIX,
@@ -438,6 +441,14 @@ def sink_description_name(sink: str) -> str:
 def sink_description_of(name: str) -> str | None:
     match = _SINK_DESCRIPTION.fullmatch(name)
     return match[1] if match else None
+
+
+def source_name(key: str) -> str:
+    return _named(SOURCE_PREFIX, key)
+
+
+def source_of(name: str) -> str | None:
+    return _name_in(SOURCE_PREFIX, name)
 
 
 def staged_prefix(sink: str) -> str:

@@ -244,6 +244,7 @@ def _restored(writer: Writer, request: Request) -> Procedure[Restored]:
     if manifest is None:
         raise Refusal(FailureReason.STORE_DAMAGED, f"the manifest of epoch {target.epoch} is missing")
     _check_stages(state, request, graph, manifest)
+    _check_inputs(request, graph, manifest)
     _check_in_flight(state, graph, manifest)
     yield from _check_tables(state, request, target, graph, manifest, writer.tables)
     yield from _check_new_readers(request, target, graph, manifest, writer.tables)
@@ -341,6 +342,22 @@ def _named_before(state: JournalState, manifest: Manifest) -> set[str]:
     )
 
 
+def _check_inputs(request: Request, graph: Topology, manifest: Manifest) -> None:
+    """Raises `Refusal` if a stage that keeps its state reads other stages than at the checkpoint: it has no position on
+    a new input, and its state may have rows of one that is gone."""
+    for name, spec in graph.stages.items():
+        report = manifest.stages.get(name)
+        if report is None or name in request.reset or set(spec.inputs) == report.consumed.keys():
+            continue
+        before = ", ".join(sorted(report.consumed)) or "no other stage"
+        now = ", ".join(spec.inputs) or "no other stage"
+        raise Refusal(
+            FailureReason.INPUTS_CHANGED,
+            f"stage '{name}' reads {now}, and read {before} at epoch {manifest.epoch}. To start it there without its "
+            f"state, add --reset {name}",
+        )
+
+
 def _check_in_flight(state: JournalState, graph: Topology, manifest: Manifest) -> None:
     """Raises `Refusal` if there are rows in flight from a stage whose columns have changed since."""
     assert state.topology is not None
@@ -405,13 +422,14 @@ def _check_tables(
 def _check_new_readers(
     request: Request, target: Checkpoint, graph: Topology, manifest: Manifest, tables: Tables
 ) -> Procedure[None]:
-    """A stage that the checkpoint does not have reads its own sources from the beginning, so its tables must have no rows
-    at that checkpoint. If they have some, the stage was dropped before and is added again: raises `Refusal`."""
+    """A stage that the checkpoint does not have reads its own sources from the beginning. So if its tables have rows at
+    that checkpoint, the stage was dropped before and is added again: raises `Refusal`. If it reads a source that the
+    pipeline has read before, in a stage of another name perhaps, that goes for all tables below it."""
     marks = yield from insist(List(MARK_PREFIX))
     for name, spec in graph.stages.items():
         if name in manifest.stages or (spec.inputs and name not in request.native):
             continue
-        for sink in (sink.name for sink in spec.sinks):
+        for sink in _sinks_below(graph, name) if name in request.rereads else [s.name for s in spec.sinks]:
             first = mark_prefix(sink)
             known = any(first <= mark <= mark_name(target.index, sink) for mark in marks)
             if not known:
@@ -424,6 +442,15 @@ def _check_new_readers(
                     f"would read them from the beginning, and sink '{sink}' already has rows of it, which would be "
                     "duplicated",
                 )
+
+
+def _sinks_below(graph: Topology, stage: str) -> list[str]:
+    """The sinks of a stage and of all stages that read it, directly or not."""
+    below, found = [stage], []
+    for name in below:  # which grows
+        found += [sink.name for sink in graph.stages[name].sinks]
+        below += [reader for reader in graph.readers(name) if reader not in below]
+    return found
 
 
 def _check_history(

@@ -370,8 +370,8 @@ class Stage:
 
     def _starting_report(self) -> Procedure[tuple[StageReport | None, bool]]:
         """What a generation starts from: this stage's part of the newest checkpoint, if there is one; and whether the
-        stage starts without its state. A stage that is new to the pipeline, or that the restore resets, starts at the
-        cut: after what its inputs had produced, and after what it had read of its own sources, which its tables show."""
+        stage starts without its state. A stage that is reset keeps its positions, on its inputs and on its own sources:
+        its tables show what it has read. An input that is new to a stage is read from the cut on."""
         manifest = yield from self.member.head_manifest()
         if manifest is None:
             return None, False
@@ -384,8 +384,9 @@ class Stage:
         cuts = {s: manifest.stages[s].batch if s in manifest.stages else -1 for s in self.spec.inputs}
         if report is None:
             return StageReport(self.name, 0, -1, False, cuts, {}, UNKNOWN, {}), True
+        consumed = {s: report.consumed.get(s, cut) for s, cut in cuts.items()}
         kept = report.offsets, UNKNOWN, report.state
-        return StageReport(self.name, 0, report.batch, False, cuts, *kept), True
+        return StageReport(self.name, 0, report.batch, False, consumed, *kept), True
 
     def _open_entry(self, report: StageReport | None) -> Open:
         place = self.log.view.last + 1

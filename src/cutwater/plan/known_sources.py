@@ -1,0 +1,64 @@
+"""The sources that the stages of a pipeline have read, by their places.
+
+A stage that a checkpoint does not have reads its own sources from the beginning. If the pipeline has read a source
+before, in a stage that was renamed or dropped since, the tables below may have its rows already (`leader/steering.py`
+decides). So the store knows every source that a stage has ever read, from the moment its start was accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from cutwater.plan.build import Built
+from cutwater.protocol.base.chain import digest
+from cutwater.protocol.base.paths import SOURCE_PREFIX, source_name, source_of
+from cutwater.protocol.base.records import decode, seal
+from cutwater.spark.checkpoint.leaves import Leaf
+from cutwater.spark.plan import GENERATED
+from cutwater.store.at_rest import read_journal
+from cutwater.store.contract import Store
+
+
+class KnownSource(msgspec.Struct, frozen=True):
+    """A source that `stage` was the first to read. `since` is how far the journal went then."""
+
+    format: str
+    place: str
+    stage: str
+    since: int
+
+
+def register_sources(built: Built, store: Store) -> None:
+    """Has the store know the sources that these stages read."""
+    known = set(store.list(SOURCE_PREFIX))
+    wanted = {
+        name: (leaf, stage.name)
+        for stage in built.stages.values()
+        for leaf in stage.plan.leaves
+        if (name := _name(leaf)) is not None and name not in known
+    }
+    if not wanted:
+        return
+    since = read_journal(store, must_exist=False).index
+    for name, (leaf, stage_name) in wanted.items():
+        store.create(name, seal(KnownSource(leaf.format, leaf.place, stage_name, since)))
+
+
+def known_before(store: Store, stages: Mapping[str, Iterable[Leaf]], index: int) -> tuple[str, ...]:
+    """The stages that read a source which the pipeline has read before the journal entry at `index`."""
+    names = [name for name in store.list(SOURCE_PREFIX) if source_of(name) is not None]
+    known = {
+        name
+        for name, data in zip(names, store.read_many(names), strict=True)
+        if data is not None and decode(name, data, KnownSource).since < index
+    }
+    return tuple(s for s, leaves in stages.items() if any(_name(leaf) in known for leaf in leaves))
+
+
+def _name(leaf: Leaf) -> str | None:
+    """The object of a native source; `None` if there is nothing by which it could be known again."""
+    if leaf.channel is not None or not leaf.place or leaf.format in GENERATED:
+        return None
+    return source_name(digest(f"{leaf.format} {leaf.place}".encode())[:32])

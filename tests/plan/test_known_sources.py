@@ -1,0 +1,70 @@
+"""Which sources a pipeline has read before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cutwater.plan.known_sources import known_before, register_sources
+from cutwater.protocol.base.errors import StoreError
+from cutwater.protocol.base.paths import SOURCE_PREFIX
+from cutwater.spark.checkpoint.leaves import Leaf
+from cutwater.store.contract import Store
+from cutwater.store.opening import open_store
+from tests.support.builders import pipeline, stage
+from tests.support.live_leader import LiveLeader
+
+FILES = Leaf(None, "parquet", "path=/in", {}, 0)
+TOPIC = Leaf(None, "kafka", "subscribe=t", {}, 0)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(str(tmp_path), create=True)
+
+
+def built(**leaves: tuple[Leaf, ...]) -> Any:
+    stages = {
+        name: SimpleNamespace(name=name, plan=SimpleNamespace(leaves=found)) for name, found in leaves.items()
+    }
+    return SimpleNamespace(stages=stages)
+
+
+def test_a_source_is_known_by_its_place_whatever_its_stage_is_called(store: Store) -> None:
+    register_sources(built(a=(FILES,), b=(Leaf(channel="a"),)), store)
+    stages = {"new": (FILES,), "other": (TOPIC,), "reader": (Leaf(channel="a"),)}
+    assert known_before(store, stages, 1) == ("new",)
+
+
+def test_a_source_that_was_first_read_after_a_checkpoint_is_not_known_there(store: Store) -> None:
+    leader = LiveLeader(store, pipeline(stage("a")))
+    leader.commit(0)
+    first = leader.state.committed[1].index
+    register_sources(built(late=(FILES,)), store)
+    leader.commit(1)
+    assert known_before(store, {"x": (FILES,)}, first) == ()
+    assert known_before(store, {"x": (FILES,)}, leader.state.committed[2].index) == ("x",)
+
+
+def test_a_source_keeps_the_moment_when_it_was_first_read(store: Store) -> None:
+    register_sources(built(a=(FILES,)), store)
+    before = {name: store.read(name) for name in store.list(SOURCE_PREFIX)}
+    register_sources(built(z=(FILES,)), store)
+    assert {name: store.read(name) for name in store.list(SOURCE_PREFIX)} == before
+    assert len(before) == 1
+
+
+def test_sources_without_a_place_or_with_rows_of_their_own_are_not_kept(store: Store) -> None:
+    register_sources(built(a=(Leaf(None, "rate", "path=x", {}, 0), Leaf(None, "mine", "", {}, 1))), store)
+    assert store.list(SOURCE_PREFIX) == []
+
+
+def test_a_damaged_record_is_an_error(store: Store) -> None:
+    register_sources(built(a=(FILES,)), store)
+    (name,) = store.list(SOURCE_PREFIX)
+    store.put(name, (store.read(name) or b"").replace(b"parquet", b"parquex"))
+    with pytest.raises(StoreError, match=r"sources/"):
+        known_before(store, {"x": (FILES,)}, 1)
