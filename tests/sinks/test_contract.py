@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -323,3 +324,27 @@ def test_only_attempts_that_nothing_names_are_discarded(table: Target) -> None:
     assert table.rows() == [1, 5]
     assert sink.rewind(3, 5, 1) == 4
     assert table.rows() == [1, 2]
+
+
+def test_one_object_that_is_bound_to_two_stores_writes_as_two_sinks(table: Target, tmp_path: Path) -> None:
+    """A notebook starts one pipeline object with a second store: the stores must not share transactions."""
+    sink = table.sink()
+    publish(sink, 9, [1])
+    sink.bind(open_store(str(tmp_path / "second"), create=True), "target", ROWS)
+    assert sink.head().transaction == 0, "the first store wrote what is there"
+    publish(sink, 3, [2])
+    assert (table.rows(), sink.head().transaction) == ([1, 2], 3)
+    sink.bind(table.store, "target", ROWS)
+    assert sink.head().transaction == 9
+
+
+def test_an_object_that_is_bound_again_knows_nothing_of_a_target_that_was_removed(
+    table: Target, tmp_path: Path
+) -> None:
+    sink = table.sink()
+    publish(sink, 9, [1])
+    shutil.rmtree(table.path)
+    sink.bind(open_store(str(tmp_path / "second"), create=True), "target", ROWS)
+    assert sink.head() == TableHead(-1, 0)
+    publish(sink, 3, [2])
+    assert table.rows() == [2]

@@ -96,14 +96,20 @@ class Sink(ABC):
         self.final_by = final_by
         self.partition_by = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
         self._schema: dict[str, Any] | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        """Forget what is known of the store and of the target: a pipeline may be started again, with another store, or
+        after its tables were removed."""
         self._since = -1
         self._footers = Footers()
         self._new_id = uuid4().hex[:12]
-        """The id to register if the store has none yet."""
+        """The id to register if the store has none yet. Two stores that write to one table must not share it."""
 
     def open(self, store: Store, sink_name: str) -> None:
         """Open the target of a known sink for reading (`head`, `find`), not for writing. Raises `StoreError` if the
         target is gone."""
+        self._forget()
         self.name = sink_name
         self._store = store
         known = description(store, sink_name)
@@ -114,6 +120,7 @@ class Sink(ABC):
         """Bind the sink to a store, a name and the schema of its rows (Spark's JSON). Raises `UserError` if it cannot
         take such rows, or cannot write to this path. Without `register` the store is not changed; call `register` before
         the first write."""
+        self._forget()
         self.name = sink_name
         self._store = store
         self._schema = msgspec.json.decode(schema_json)

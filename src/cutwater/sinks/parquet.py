@@ -73,10 +73,8 @@ def parquet_files(path: str, version: int | None = None) -> list[str]:
 class ParquetSink(TableSink):
     kind = "parquet"
 
-    def __init__(
-        self, path: str, partition_by: Sequence[str] | str | None, final_by: str | None, name: str | None
-    ) -> None:
-        super().__init__(path, partition_by, final_by, name)
+    def _forget(self) -> None:
+        super()._forget()
         self._head = TableHead(-1, 0)
         self._fits = False
 

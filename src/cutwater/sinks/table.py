@@ -19,6 +19,9 @@ class TableSink(Sink):
     ) -> None:
         super().__init__(name or last_part(path), partition_by, final_by)
         self.path = path
+
+    def _forget(self) -> None:
+        super()._forget()
         self._published: set[str] = set()
         """The attempts with files in a version up to `_looked_up_to`."""
         self._looked_up_to = -1

@@ -42,7 +42,6 @@ from tests.support.builders import (
 )
 
 
-
 def log_of(world: World, stage: str, generation: int = 1) -> list[r.StageBody]:
     """The bodies in a stage's log, in order."""
     names = world.store.list(paths.stage_log_prefix(stage, generation))

@@ -82,6 +82,10 @@ class DeltaSink(TableSink):
         self, path: str, partition_by: Sequence[str] | str | None, final_by: str | None, name: str | None
     ) -> None:
         super().__init__(path, partition_by, final_by, name)
+        self._lock = RLock()
+
+    def _forget(self) -> None:
+        super()._forget()
         self._version = -1
         self._transaction = 0
         self._forgetful = False
@@ -89,7 +93,6 @@ class DeltaSink(TableSink):
         """The newest version that this process knows to be the sink's own."""
         self._problem: str | None = None
         self._is_ours = False
-        self._lock = RLock()
 
     def bind(self, store: Store, sink_name: str, schema_json: str, register: bool = True) -> None:
         if not self.path.startswith("file:") and _MISREAD.search(self.path):
