@@ -45,6 +45,7 @@ from cutwater.spark import errors, session
 from cutwater.spark.checkpoint import incarnations as folders
 from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.spark.feed import Feed
+from cutwater.spark.internals import gateway
 from cutwater.spark.micro_batch import BatchWriter, StopAsked
 from cutwater.spark.query import WAITING
 from cutwater.store.at_rest import manifest_of
@@ -629,20 +630,20 @@ def test_spark_is_started_in_a_group_of_its_own_and_py4j_says_nothing(
     monkeypatch.setattr(SparkContext, "_jvm", None)
     monkeypatch.setattr(SparkContext, "_ensure_initialized", lambda gateway: launched.append(gateway))
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
-    monkeypatch.setattr(session, "launch_gateway", lambda conf, how: (dict(conf.getAll()), how))
+    monkeypatch.setattr(gateway, "launch_gateway", lambda conf, how: (dict(conf.getAll()), how))
     root, py4j = logging.getLogger(), logging.getLogger("py4j")
     monkeypatch.setattr(root, "filters", [])
     monkeypatch.setattr(py4j, "level", logging.INFO)
-    session._launch_apart("shop", "local[2]", {"spark.x": "y"})
+    gateway.launch_apart("cutwater shop", "local[2]", {"spark.x": "y"})
     conf = {"spark.master": "local[2]", "spark.app.name": "cutwater shop", "spark.x": "y"}
     assert launched == [(conf, {"process_group": 0})]
     assert py4j.level == logging.CRITICAL
     assert len(root.filters) == 1
     monkeypatch.setattr(SparkContext, "_gateway", object())
-    session._launch_apart("shop", "local[2]", {})
+    gateway.launch_apart("cutwater shop", "local[2]", {})
     monkeypatch.setattr(SparkContext, "_gateway", None)
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
-    session._launch_apart("shop", "local[2]", {})
+    gateway.launch_apart("cutwater shop", "local[2]", {})
     assert len(launched) == 1, "there is one already"
 
 
@@ -798,17 +799,17 @@ def test_a_session_whose_jvm_is_gone_makes_way_for_the_next_one(monkeypatch: pyt
     given = Session()
     for is_gone in (False, True):
         process = SimpleNamespace(poll=lambda is_gone=is_gone: 137 if is_gone else None)
-        gateway = SimpleNamespace(proc=process)
-        monkeypatch.setattr(SparkContext, "_gateway", gateway)
+        known = SimpleNamespace(proc=process)
+        monkeypatch.setattr(SparkContext, "_gateway", known)
         monkeypatch.setattr(SparkContext, "_jvm", "jvm")
         monkeypatch.setattr(SparkContext, "_active_spark_context", "context")
         monkeypatch.setattr(SparkSession, "_instantiatedSession", given)
         monkeypatch.setattr(SparkSession, "_activeSession", given)
         given.stopped = Py4JNetworkError("gone") if is_gone else None
         session.hush(given)
-        session.end_session(given)
+        gateway.end_session(given)
         assert given.level == "OFF"
-        assert (SparkContext._gateway, SparkContext._jvm) == ((None, None) if is_gone else (gateway, "jvm"))
+        assert (SparkContext._gateway, SparkContext._jvm) == ((None, None) if is_gone else (known, "jvm"))
         left = (
             SparkContext._active_spark_context,
             SparkSession._instantiatedSession,

@@ -17,7 +17,7 @@ from threading import Thread
 import pytest
 from py4j.java_gateway import GatewayClient  # type: ignore[import-untyped]
 
-from cutwater.spark.session import hush_py4j
+from cutwater.spark.internals.gateway import hush_py4j
 from tests.support.spark_helpers import await_that, deliver, numbers, rows_of
 
 PIPELINE = """

@@ -12,7 +12,7 @@ from typing import Any, Unpack, overload
 
 import msgspec
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming import StreamingQuery
 
 from cutwater.api.config import RunConfig, RunOptions
 from cutwater.api.log_lines import lines_printed, log_of
@@ -29,10 +29,10 @@ from cutwater.runtime.runtime import Runtime, member_config
 from cutwater.runtime.second_process import claim
 from cutwater.runtime.settings import Settings
 from cutwater.sinks.contract import Sink
+from cutwater.spark.internals.gateway import end_session
 from cutwater.spark.session import (
     check_reach,
     copy_session,
-    end_session,
     hush,
     make_session,
     refuse_active_session,

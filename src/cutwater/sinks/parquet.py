@@ -16,7 +16,6 @@ from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import PyFileSystem  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from cutwater.protocol.base.effects import TableHead, TableHistory
@@ -25,6 +24,7 @@ from cutwater.protocol.base.records import decode, seal
 from cutwater.sinks.contract import FOLDER, Sink, history_gone, last_part, nothing_yet, refuse_foreign
 from cutwater.sinks.schemas import misfit, plain
 from cutwater.spark.files import Files
+from cutwater.spark.internals.types import arrow_schema
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_place
 
@@ -161,7 +161,7 @@ class ParquetSink(Sink):
     def dataset(self, version: int) -> Any:
         files = self._readable_files(version)
         if not files:
-            schema = to_arrow_schema(StructType.fromJson(_read(self._files, 0).schema))
+            schema = arrow_schema(StructType.fromJson(_read(self._files, 0).schema))
             return arrow_dataset.dataset(schema.empty_table())
         system = PyFileSystem(DeltaStorageHandler(self._files.url))  # reads whatever a store can be in
         return arrow_dataset.dataset(files, filesystem=system, format="parquet")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
-
 from cutwater.protocol.member.stage import QueryEnd
 from cutwater.spark.checkpoint.leaves import SourcesChanged
 from cutwater.spark.feed import FeedClosed
@@ -74,13 +72,6 @@ def way_out(stage: str, error: BaseException, has_native_source: bool) -> str:
     return (
         f"The code of stage '{stage}' has changed beyond what its state allows: bring the old code back, or go "
         f"back to a checkpoint with --restore REF --reset {stage}, which drops its state"
-    )
-
-
-def is_spark_gone(error: BaseException) -> bool:
-    """Whether the JVM no longer answers."""
-    return isinstance(error, Py4JNetworkError | ConnectionError) or "Error while sending or receiving" in str(
-        error
     )
 
 

@@ -21,9 +21,10 @@ from cutwater.protocol.member.activity import Pace
 from cutwater.protocol.member.stage import QueryEnd, Stage, StagePhase
 from cutwater.spark.checkpoint import incarnations as folders
 from cutwater.spark.commit_watcher import CommitWatcher
-from cutwater.spark.errors import describe, is_spark_gone, kind_of, spark_is_gone
+from cutwater.spark.errors import describe, kind_of, spark_is_gone
 from cutwater.spark.feed import Feed
 from cutwater.spark.feeding import Feeding
+from cutwater.spark.internals.gateway import is_spark_gone
 from cutwater.spark.micro_batch import BatchWriter
 from cutwater.spark.query import QUICK_TRIGGER_S, Query
 from cutwater.spark.stage import BuiltStage

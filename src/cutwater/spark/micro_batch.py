@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pyspark.sql import DataFrame
-from pyspark.sql.types import DatetimeType, NumericType, StructType
+from pyspark.sql.types import StructType
 
 from cutwater.protocol.base.paths import (
     Attempt,
@@ -34,6 +34,7 @@ from cutwater.spark.checkpoint.incarnations import Cache, write_prepared
 from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.spark.checkpoint.offsets import parse_offsets, position_in
 from cutwater.spark.files import Files
+from cutwater.spark.internals.types import PLAIN_TYPES
 from cutwater.store import failpoints
 from cutwater.store.contract import Store
 from cutwater.store.local import LocalStore
@@ -141,7 +142,7 @@ class BatchWriter:
         local = str(frame.sparkSession.sparkContext.master).startswith("local")
         if not local or not isinstance(self.store, LocalStore):
             return {}
-        plain = [f.name for f in self.schema if isinstance(f.dataType, NumericType | DatetimeType)]
+        plain = [f.name for f in self.schema if isinstance(f.dataType, PLAIN_TYPES)]
         return {"compression": "none", **{f"parquet.enable.dictionary#{name}": "false" for name in plain}}
 
     def _derive(self, frame: DataFrame, sink: Sink, attempt: str, files: Sequence[str]) -> None:

@@ -8,10 +8,11 @@ from contextlib import suppress
 from threading import Event, Thread
 from typing import Any
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame
 
 from cutwater.protocol.base.paths import BatchKind, batch_file_of, batch_files_prefix
+from cutwater.spark.internals.gateway import CALL_ERRORS
+from cutwater.spark.internals.queries import found_nothing_new, is_one_batch
 from cutwater.spark.micro_batch import BatchWriter
 from cutwater.spark.stage import BuiltStage
 
@@ -75,7 +76,7 @@ class Query:
         """Stops the query, and waits until it has ended. Its feeds must be closed by then."""
         self.close()
         if self.spark is not None:
-            with suppress(Py4JError, ConnectionError):  # Spark is gone, and the query with it
+            with suppress(*CALL_ERRORS):  # Spark is gone, and the query with it
                 self.spark.stop()
             self._ended.wait(ENDS_WITHIN_S)
 
@@ -108,11 +109,10 @@ class Query:
         """Whether a query has ended because it has taken everything. Spark ends it when a look at the sources has found
         nothing more, and remembers that; one that somebody stops has not looked, even if it was between two batches. A
         source that cannot say what is available now is read in one batch, and not looked at again."""
-        execution = self.spark._jsq.streamingQuery()
-        if execution.noNewData():
+        if found_nothing_new(self.spark):
             return True
         last = self.writer.last
-        if class_name(execution.triggerExecutor()) != "SingleBatchExecutor" or last is None:
+        if last is None or not is_one_batch(self.spark):
             return False
         return last in self._numbers("commits") and max(self._numbers("offsets")) <= last
 
@@ -132,8 +132,3 @@ class Query:
             files = (batch_file_of(name.removeprefix(folder)) for name in names)
             return [file.batch for file in files if file is not None]
         return []
-
-
-def class_name(java: Any) -> str:
-    """The name of a Java object's class, without its package."""
-    return str(java.getClass().getSimpleName())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import shlex
 import shutil
@@ -14,12 +13,20 @@ from importlib import resources
 from typing import Any
 
 import pyspark
-from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
-from pyspark import SparkConf, SparkContext
-from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from cutwater.protocol.base.errors import UserError
+from cutwater.spark.internals.gateway import CALL_ERRORS, has_active_context, launch_apart
+from cutwater.spark.internals.java import FILE_MANAGER, Java
+from cutwater.spark.internals.sessions import (
+    Settings,
+    clone,
+    hadoop_conf,
+    hadoop_version,
+    has_file_system,
+    session_hadoop_conf,
+    write_no_checksum_files,
+)
 
 NEVER = "1000000000"
 _PACKAGES = {"s3a": "org.apache.hadoop:hadoop-aws", "abfss": "org.apache.hadoop:hadoop-azure"}
@@ -28,6 +35,10 @@ _PACKAGES = {"s3a": "org.apache.hadoop:hadoop-aws", "abfss": "org.apache.hadoop:
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 LOCAL_TASKS = 2
+
+FILE_MANAGER_KEY = "spark.sql.streaming.checkpointFileManagerClass"
+"""Set to a class that is quicker on a local disk than Spark's default, and used wherever the store is. Its rename may
+overwrite, which is harmless: no two queries work in one folder (rule 7)."""
 
 NEEDED = {
     # Spark purges nothing by itself: checkpoints name its files in place, and retention deletes them.
@@ -50,11 +61,6 @@ DEFAULTS = {
     "spark.sql.streaming.metricsEnabled": "false",
     "spark.sql.streaming.numRecentProgressUpdates": "5",
     "spark.sql.streaming.stateStore.maintenanceInterval": "15s",
-    # Quicker on a local disk than Spark's own choice, and used wherever the store is. Its rename may overwrite, which
-    # is harmless: no two queries work in one folder (rule 7).
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    ),
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
 """What a session of our own has besides."""
@@ -77,42 +83,20 @@ def make_session(name: str, master: str | None = None, conf: dict[str, str] | No
     quiet = resources.files("cutwater.spark").joinpath("log4j2.properties")
     settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={quiet}"
     settings |= conf or {}
-    _launch_apart(name, master, settings)
+    launch_apart(f"cutwater {name}", master, settings)
     builder: Any = SparkSession.builder
     builder = builder.appName(f"cutwater {name}").master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
     session: SparkSession = builder.getOrCreate()
-    _write_no_checksum_files(session)
-    inner: Any = session.sparkContext
-    hadoop = inner._jsc.hadoopConfiguration()
+    java = Java.of(session)
+    if FILE_MANAGER_KEY not in settings:
+        session.conf.set(FILE_MANAGER_KEY, java.name(FILE_MANAGER))
+    write_no_checksum_files(session)
+    hadoop = hadoop_conf(session)
     _tell_s3a(hadoop, hadoop)
     _set_needed(session)
     return session
-
-
-def _launch_apart(name: str, master: str, settings: dict[str, str]) -> None:
-    """Starts Spark's JVM, unless there is one, in a process group of its own: a signal to the group of this process,
-    as supervisors and terminals send it, would end the JVM before anything could be drained. (It ends with this
-    process all the same: it reads a pipe that breaks then.)"""
-    if os.name != "posix" or SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
-        return
-    hush_py4j()
-    conf = SparkConf(loadDefaults=False).setMaster(master).setAppName(f"cutwater {name}")
-    conf.setAll(list(settings.items()))
-    launch: Any = launch_gateway
-    SparkContext._ensure_initialized(gateway=launch(conf, {"process_group": 0}))
-
-
-def hush_py4j() -> None:
-    """When the JVM dies, every call that was under way logs pages, through Py4J's own logger or through the root's;
-    what has happened is told in a line. What others log is left alone."""
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    logging.getLogger().addFilter(_is_not_of_py4j)
-
-
-def _is_not_of_py4j(record: logging.LogRecord) -> bool:
-    return os.path.basename(os.path.dirname(record.pathname)) != "py4j"
 
 
 LAUNCHER = """#!/bin/sh
@@ -147,18 +131,10 @@ def _use_quick_python() -> None:
     os.environ["PYSPARK_PYTHON"] = launcher
 
 
-def _write_no_checksum_files(session: SparkSession) -> None:
-    """Hadoop's local file system writes a hidden file of checksums beside every file, and forks a process for
-    each of them. (Its raw one, which does not, cannot be used: RocksDB's snapshots fail with it.)"""
-    inner: Any = session
-    local = inner._jvm.org.apache.hadoop.fs.FileSystem.getLocal(inner._jsc.hadoopConfiguration())
-    local.setWriteChecksum(False)
-
-
 def refuse_active_session() -> None:
     """Raises `UserError` if this process has a SparkContext. Spark allows one per process, so a session with other
     settings cannot be made beside it, and the one that is there is not ours to change."""
-    if SparkContext._active_spark_context is not None:
+    if has_active_context():
         raise UserError(
             "there is a Spark session in this process already, and a process can have only one SparkContext. To use it, "
             "give it to the pipeline: start(..., spark=session); it is not changed. To have one made, with master= and "
@@ -170,22 +146,18 @@ def refuse_active_session() -> None:
 def copy_session(session: Any) -> SparkSession:
     """A copy of the user's session for queries to run in, with what they need. Raises `UserError` if it cannot be used.
 
-    It is the copy that Spark itself makes for every streaming query: it has the settings, temporary views and functions
-    of the original, and shares the SparkContext, the catalogs and the cache with it. (`newSession()` would have neither
-    views nor functions.) What Spark leaves out is copied here: the current catalog and listeners of streaming queries.
+    It is the copy that Spark itself makes for every streaming query (see `clone`), with the current catalog, which Spark
+    leaves out.
     """
     refuse_unusable(session)
-    original: Any = session
-    copy = SparkSession(session.sparkContext, original._jsparkSession.cloneSession())
+    Java.of(session)
+    copy = clone(session)
     catalog, namespace = session.catalog.currentCatalog(), session.catalog.currentDatabase()
     if catalog != copy.catalog.currentCatalog():
         copy.sql(f"USE `{catalog}`")  # and not by copy.catalog, which takes settings from the active session
         if namespace and namespace != copy.catalog.currentDatabase():
             copy.sql(f"USE NAMESPACE {namespace}")
-    inner: Any = copy
-    for listener in original._jsparkSession.streams().listListeners():
-        inner._jsparkSession.streams().addListener(listener)
-    _tell_s3a(inner._jsparkSession.sessionState().newHadoopConf(), copy.conf)
+    _tell_s3a(session_hadoop_conf(copy), copy.conf)
     _set_needed(copy)
     return copy
 
@@ -212,7 +184,7 @@ def _set_needed(session: SparkSession) -> None:
     session.conf.set("spark.sql.streaming.stateStore.checkpointFormatVersion", version)
 
 
-def _tell_s3a(known: Any, conf: Any) -> None:
+def _tell_s3a(known: Settings, conf: Settings) -> None:
     """Gives Hadoop's S3A the server that the environment names, as the store itself has it. (Spark itself hands on
     keys from there.) What is `known` to Hadoop, because the user has set it, stays. `conf` takes the rest: Hadoop's
     own, or a session's, which is a part of Hadoop's in all that the session reads and writes."""
@@ -228,36 +200,19 @@ def _tell_s3a(known: Any, conf: Any) -> None:
 def check_reach(session: SparkSession, url: str) -> None:
     """Raises `UserError` if this session has no file system for such URLs."""
     scheme = url.partition(":")[0]
-    inner: Any = session.sparkContext
-    hadoop = inner._jvm.org.apache.hadoop
-    try:
-        hadoop.fs.FileSystem.getFileSystemClass(scheme, inner._jsc.hadoopConfiguration())
-    except Py4JJavaError as error:
-        version = hadoop.util.VersionInfo.getVersion()
-        package = _PACKAGES.get(scheme)
-        advice = (
-            f"start with --conf spark.jars.packages={package}:{version}, or put that jar and what it needs on Spark's "
-            "class path"
-            if package
-            else f"put a Hadoop file system for {scheme}:// on Spark's class path"
-        )
-        raise UserError(f"Spark cannot read or write {scheme}:// yet; {advice}") from error
+    if has_file_system(session, scheme):
+        return
+    package = _PACKAGES.get(scheme)
+    advice = (
+        f"start with --conf spark.jars.packages={package}:{hadoop_version(session)}, or put that jar and its "
+        "dependencies on Spark's class path"
+        if package
+        else f"put a Hadoop file system for {scheme}:// on Spark's class path"
+    )
+    raise UserError(f"Spark cannot read or write {scheme}:// yet; {advice}")
 
 
 def hush(session: SparkSession) -> None:
-    """Ends what Spark says on the console: for a stop in the middle of things, whose story is known."""
-    with suppress(Py4JError, ConnectionError):  # its JVM is gone, and says nothing any more
+    """Silences Spark's console output, for a stop whose cause is already known."""
+    with suppress(*CALL_ERRORS):  # the JVM is gone, and prints nothing any more
         session.sparkContext.setLogLevel("OFF")
-
-
-def end_session(session: SparkSession) -> None:
-    """Stops a session of our own, also one whose JVM is gone; the next one starts a new JVM then."""
-    gateway = SparkContext._gateway
-    try:
-        session.stop()
-    except (Py4JError, ConnectionError):
-        SparkSession._instantiatedSession = SparkSession._activeSession = None
-        SparkContext._active_spark_context = None
-    process = getattr(gateway, "proc", None)
-    if process is not None and process.poll() is not None:
-        SparkContext._gateway = SparkContext._jvm = None
