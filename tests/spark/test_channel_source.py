@@ -26,6 +26,7 @@ from cutwater.spark.channel_source import ChannelSource
 from cutwater.spark.checkpoint.leaves import SourcesChanged
 from cutwater.spark.feed import Feed, FeedClosed
 from cutwater.spark.files import SCHEMA_KEY, Files
+from cutwater.spark.internals.types import SPATIAL_TYPES
 from cutwater.spark.plan import Plan, Source, channel_schema, read_plan, row_schema
 from cutwater.store.local import LocalStore
 from tests.support.spark_helpers import NUMBERS, deliver, numbers, rows_of
@@ -85,12 +86,14 @@ def test_types_that_python_has_no_rows_for_pass_as_well(spark: SparkSession, tmp
     made = [
         "id", "parse_json(to_json(struct(id, ts))) v", "make_ym_interval(1, cast(id as int)) ym", "null n",
         "case id % 2 when 0 then 'A' else 'b' end collate UNICODE_CI c", "array('x' collate UNICODE_CI) cs",
-        "st_geogfromwkb(X'0101000000000000000000F03F0000000000000040') g",
     ]  # fmt: skip
     told = [
         "id", "to_json(v) v", "cast(ym as int) ym", "typeof(n) n", "collation(c) cn", "c = 'a' same",
-        "collation(cs[0]) csn", "hex(st_asbinary(g)) g",
+        "collation(cs[0]) csn",
     ]  # fmt: skip
+    if SPATIAL_TYPES:
+        made.append("st_geogfromwkb(X'0101000000000000000000F03F0000000000000040') g")
+        told.append("hex(st_asbinary(g)) g")
 
     @pipeline.stage
     def first(spark: SparkSession) -> DataFrame:
@@ -275,7 +278,7 @@ def test_two_channels_may_have_incarnations_of_the_same_number() -> None:
     files = Looks({urls[0]: COLUMNS, urls[1]: StructType().add("id", "string")})
     source = apart(files)
     source._refuse_other_columns(urls[0])
-    with pytest.raises(RuntimeError, match="but .* has "):
+    with pytest.raises(RuntimeError, match=r"but .* has "):
         source._refuse_other_columns(urls[1])
 
 

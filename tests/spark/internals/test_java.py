@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import time
+from typing import Any
 
 import pyspark
 import pytest
@@ -42,15 +42,24 @@ def test_what_a_build_lacks_is_said_in_one_line(spark: SparkSession, need: Need,
     )
 
 
-def test_this_build_is_checked_once_per_jvm_and_quickly(spark: SparkSession) -> None:
-    Java(spark)
-    began = time.monotonic()
+def test_this_build_is_checked_once_per_jvm_with_few_calls(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Java(spark)._client
+    send, sent = client.send_command, list[str]()
+
+    def count(command: str, *more: Any, **options: Any) -> Any:
+        sent.append(command)
+        return send(command, *more, **options)
+
+    monkeypatch.setattr(client, "send_command", count)
     checked = Java(spark)
-    assert time.monotonic() - began < 1, (
-        "some hundred calls of the JVM, each far below a millisecond when it is idle"
-    )
     assert {need.name for need in NEEDS} == checked._found.keys()
+    calls = [command for command in sent if not command.startswith("m\n")]  # without those that free objects
+    assert len(calls) < 6 * len(NEEDS), "a call costs some tenths of a millisecond"
+    sent.clear()
     assert Java.of(spark) is Java.of(spark.newSession())
+    assert len(sent) < 5
 
 
 def test_a_class_is_found_where_it_was_before_it_moved(spark: SparkSession) -> None:

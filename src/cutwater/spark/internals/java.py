@@ -8,13 +8,13 @@ at the start of a run, not with a stack trace in the middle of one.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import msgspec
 from py4j.java_gateway import JavaClass  # type: ignore[import-untyped]
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
 from cutwater.protocol.base.errors import UserError
@@ -102,6 +102,8 @@ class Java:
         """Checks the needs. Raises `UserError`, in one line, for the first that this build of Spark lacks."""
         context: Any = spark.sparkContext
         self._client = context._gateway._gateway_client
+        self._class_for = JavaClass("py4j.reflection.ReflectionUtil", self._client).classForName
+        self._show = JavaClass("scala.runtime.ScalaRunTime", self._client).stringOf
         self._found: dict[str, tuple[str, dict[str, set[int]]]] = {}
         for need in needs:
             lack = self._lack(need)
@@ -138,9 +140,11 @@ class Java:
     def _lack(self, need: Need) -> str | None:
         """What this JVM lacks of a need; notes where it has found the rest."""
         for name in need.names:
-            members = self._members(name, bool(need.members))
-            if members is None:
+            try:
+                found = self._class_for(name)
+            except Py4JJavaError:
                 continue
+            members = self._members(found, need.members)
             for member, counts in need.members.items():
                 if not members.get(member, set()).intersection(counts):
                     return f"{member} of {name} with {' or '.join(map(str, sorted(counts)))} arguments"
@@ -148,19 +152,15 @@ class Java:
             return None
         return f"the class {' or '.join(need.names)}"
 
-    def _members(self, name: str, wanted: bool) -> dict[str, set[int]] | None:
-        """By name the public members of a class, with their numbers of arguments; `None` if there is no such class."""
-        try:
-            found = JavaClass("py4j.reflection.ReflectionUtil", self._client).classForName(name)
-        except Py4JError:
-            return None
+    def _members(self, found: Any, wanted: Collection[str]) -> dict[str, set[int]]:
+        """By name the public members of a class, with their numbers of arguments: its constructors, its methods or both,
+        as they are wanted. Each list of them is one text, which spares a call of the JVM per member."""
         members: dict[str, set[int]] = {}
-        if wanted:
-            show = JavaClass("scala.runtime.ScalaRunTime", self._client).stringOf
-            simple = name.rpartition(".")[2]
-            for text in (show(found.getConstructors()), show(found.getMethods())):
-                for member, count in _parse(text):
-                    members.setdefault(NEW if member == simple else member, set()).add(count)
+        if NEW in wanted:
+            members[NEW] = {count for _, count in _parse(self._show(found.getConstructors()))}
+        if any(name != NEW for name in wanted):
+            for name, count in _parse(self._show(found.getMethods())):
+                members.setdefault(name, set()).add(count)
         return members
 
 
