@@ -246,7 +246,7 @@ def test_a_run_whose_spark_is_gone_ends_and_says_so(shop: Running) -> None:
     newest(shop.source).fails_with = Py4JNetworkError("Answer from Java side is empty")
     assert made.wait(30)
     assert isinstance(made.failure, UserError)
-    assert "Spark has gone away under this run" in str(made.failure)
+    assert "Spark's process has ended during this run" in str(made.failure)
 
 
 def test_a_batch_that_was_prepared_and_not_committed_is_run_again_and_counts_once(shop: Running) -> None:
@@ -472,7 +472,7 @@ def test_a_run_without_spark_from_the_start_says_so(shop: Running, monkeypatch: 
     made = shop.start()
     assert made.wait(30)
     assert isinstance(made.failure, UserError)
-    assert "Spark has gone away under this run" in str(made.failure)
+    assert "Spark's process has ended during this run" in str(made.failure)
 
 
 def test_a_plan_that_reads_something_else_than_its_positions_is_given_up(shop: Running) -> None:
@@ -747,7 +747,7 @@ def test_spark_is_given_the_server_of_the_environment_unless_the_user_has_set_on
     def told(**before: str) -> dict[str, str]:
         given = Session()
         given.hadoop.update({f"fs.s3a.endpoint{key}": value for key, value in before.items()})
-        session._tell_s3a(given.hadoop, given.hadoop)
+        session._configure_s3a(given.hadoop, given.hadoop)
         return {key.removeprefix("fs.s3a."): value for key, value in given.hadoop.items()}
 
     monkeypatch.setenv("AWS_DEFAULT_REGION", "here")

@@ -171,7 +171,7 @@ def test_a_jvm_that_is_killed_ends_the_run_with_one_clear_line_and_the_next_goes
     run.await_rows(5)
     os.kill(run.jvm(), signal.SIGKILL)
     assert run.end() == 1, run.said
-    assert run.said.count("Spark has gone away under this run") == 1
+    assert run.said.count("Spark's process has ended during this run") == 1
     deliver(base / "in", "1", numbers(range(5, 8)))
     again = Run(base, "--once")
     started.append(again)

@@ -1,8 +1,8 @@
 """Hosting a stage: one query after the other, each for one incarnation.
 
-A query is started for each incarnation of its stage, and stopped before the next one begins. What it may
-read is in its feeds, which are brought up to date after every step of the protocol. What the query does is reported to
-the stage, which decides what follows (`protocol/member/stage.py`); nothing is decided here.
+The host starts a query for each incarnation of its stage, and stops it before the next one begins. The query's feeds say
+what it may read; the host updates them after every step of the protocol. It reports what the query does to the stage,
+which decides what follows (`protocol/member/stage.py`); the host decides nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from cutwater.spark.stage import BuiltStage
 from cutwater.spark.surroundings import Surroundings, Task
 
 IDLE_LOOK_S = 0.5
-"""How often Spark is asked whether a query that is silent waits for data."""
+"""How often to ask Spark whether a silent query waits for data."""
 
 
 class StageHost:
@@ -41,7 +41,7 @@ class StageHost:
         self.built = built
         self.name = built.name
         self.error = ""
-        """Why the query ended that was lost last."""
+        """Why the last lost query ended."""
         self._around = around
         self._feeding = Feeding(around.store, built.channels, built.max_rows)
         self._commits = CommitWatcher(around.store, self.name, self._on_commit)
@@ -77,7 +77,7 @@ class StageHost:
         try:
             self._start(operation)
         except Exception as error:
-            if is_spark_gone(error):  # which is no trouble with the store, and does not pass
+            if is_spark_gone(error):  # not an error of the store, and permanent
                 raise UserError(spark_is_gone(error)) from error
             raise
 
@@ -117,7 +117,7 @@ class StageHost:
         )  # fmt: skip
 
     def end(self) -> None:
-        """The generation of its stage is over: the query must not go on."""
+        """Stop the query: the generation of its stage has ended."""
         query = self._current
         self._around.work(lambda: self._end(query))
 
@@ -127,7 +127,7 @@ class StageHost:
                 self._stop_query()
 
     def close(self) -> None:
-        """The run is over: no further batch begins."""
+        """The run has ended: let no further batch begin."""
         self._closed = True
         self._commits.close()
         if self._current is not None:
@@ -187,7 +187,7 @@ class StageHost:
         self._asks_spark = False
 
     def _report(self, stage: Stage, fact: Task) -> None:
-        """Has a fact told to the stage in a turn, unless its next incarnation has begun."""
+        """Report a fact to the stage in a turn, unless its next incarnation has begun."""
         self._around.call(lambda: fact() if self._is_current(stage) else None)
 
     # --- in a turn --------------------------------------------------------------------------------------

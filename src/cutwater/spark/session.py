@@ -1,4 +1,4 @@
-"""The Spark session: one with good defaults, or a copy of the user's own, and what queries need of either."""
+"""The Spark session: a new one with good defaults, or a copy of the user's, with the settings that queries need."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from cutwater.spark.internals.sessions import (
 
 NEVER = "1000000000"
 _PACKAGES = {"s3a": "org.apache.hadoop:hadoop-aws", "abfss": "org.apache.hadoop:hadoop-azure"}
-"""Where Hadoop's file systems for buckets are, which do not come with Spark."""
+"""The packages with Hadoop's file systems for buckets, which do not come with Spark."""
 
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -41,15 +41,15 @@ FILE_MANAGER_KEY = "spark.sql.streaming.checkpointFileManagerClass"
 overwrite, which is harmless: no two queries work in one folder (rule 7)."""
 
 NEEDED = {
-    # Spark purges nothing by itself: checkpoints name its files in place, and retention deletes them.
+    # Spark must not purge anything: checkpoints refer to its files in place, and retention deletes them.
     "spark.sql.streaming.minBatchesToRetain": NEVER,
     "spark.sql.streaming.fileSource.log.deletion": "false",
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    # INT96 timestamps, the default of old, are not understood by every reader of a table.
+    # Not every reader of a table understands INT96 timestamps, the old default.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.streaming.noDataMicroBatches.enabled": "true",
 }
-"""What every query needs, whoever made the session. Set in sessions of ours alone: never in the user's own."""
+"""Settings that every query needs. Set only in our own sessions, including copies; never in the user's."""
 
 DEFAULTS = {
     PROVIDER: ROCKSDB,
@@ -63,13 +63,13 @@ DEFAULTS = {
     "spark.sql.streaming.stateStore.maintenanceInterval": "15s",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
-"""What a session of our own has besides."""
+"""Further settings of a session that we make."""
 
 
 def make_session(name: str, master: str | None = None, conf: dict[str, str] | None = None) -> SparkSession:
-    """A session with good defaults and a SparkContext of its own; `conf` wins over them. If there is a SparkContext
-    in this process, its session is used and its settings are changed: see `refuse_active_session`. Raises
-    `UserError` if there is no Java."""
+    """Make a session with good defaults, which `conf` overrides, and a new SparkContext. If this process already has a
+    SparkContext, its session is used and its settings are changed: see `refuse_active_session`. Raises `UserError` if
+    there is no Java, or if Cutwater cannot work with this build of Spark."""
     if not (os.environ.get("JAVA_HOME") or shutil.which("java")):
         raise UserError(
             "Spark needs Java 17 or later, and there is none on the PATH; install it (Debian: "
@@ -94,7 +94,7 @@ def make_session(name: str, master: str | None = None, conf: dict[str, str] | No
         session.conf.set(FILE_MANAGER_KEY, java.name(FILE_MANAGER))
     write_no_checksum_files(session)
     hadoop = hadoop_conf(session)
-    _tell_s3a(hadoop, hadoop)
+    _configure_s3a(hadoop, hadoop)
     _set_needed(session)
     return session
 
@@ -114,9 +114,9 @@ PYTHONPATH=$kept exec PYTHON "$@"
 
 
 def _use_quick_python() -> None:
-    """Chooses the command for Spark's Python processes on this machine, unless the user has. Spark has them import
-    its library from a zip, where compiled code is not kept: each would spend a second on that. They can import what
-    this one did."""
+    """Choose the command for Spark's Python processes on this machine, unless the user has. By default they import
+    pyspark from a zip, which cannot cache compiled code, so each would compile it for a second. With this command they
+    import the same pyspark as this process."""
     if "PYSPARK_PYTHON" in os.environ:
         return
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -132,19 +132,20 @@ def _use_quick_python() -> None:
 
 
 def refuse_active_session() -> None:
-    """Raises `UserError` if this process has a SparkContext. Spark allows one per process, so a session with other
-    settings cannot be made beside it, and the one that is there is not ours to change."""
+    """Raise `UserError` if this process has a SparkContext. Spark allows one per process, so we cannot make a second one
+    with other settings, and the existing one is not ours to change."""
     if has_active_context():
         raise UserError(
-            "there is a Spark session in this process already, and a process can have only one SparkContext. To use it, "
-            "give it to the pipeline: start(..., spark=session); it is not changed. To have one made, with master= and "
-            "conf=, stop() it first. A file for `cutwater run` makes none itself: its stage functions get one as their "
-            "parameter `spark`, and --master and --conf say what it is like"
+            "this process already has a Spark session, and a process can have only one SparkContext. To use it, "
+            "give it to the pipeline: start(..., spark=session); it is not changed. To get a new one, with master= and "
+            "conf=, stop() it first. A file for `cutwater run` must not make one: its stage functions get the session as "
+            "their parameter `spark`, and --master and --conf configure it"
         )
 
 
 def copy_session(session: Any) -> SparkSession:
-    """A copy of the user's session for queries to run in, with what they need. Raises `UserError` if it cannot be used.
+    """Copy the user's session, for queries to run in, with the settings that they need. Raises `UserError` if Cutwater
+    cannot use it.
 
     It is the copy that Spark itself makes for every streaming query (see `clone`), with the current catalog, which Spark
     leaves out.
@@ -157,17 +158,17 @@ def copy_session(session: Any) -> SparkSession:
         copy.sql(f"USE `{catalog}`")  # and not by copy.catalog, which takes settings from the active session
         if namespace and namespace != copy.catalog.currentDatabase():
             copy.sql(f"USE NAMESPACE {namespace}")
-    _tell_s3a(session_hadoop_conf(copy), copy.conf)
+    _configure_s3a(session_hadoop_conf(copy), copy.conf)
     _set_needed(copy)
     return copy
 
 
 def refuse_unusable(session: Any) -> None:
-    """Raises `UserError` for what is not a classic session."""
+    """Raise `UserError` if this is not a classic session."""
     if ".connect." in f"{type(session).__module__}.":
         raise UserError(
-            "this is a Spark Connect session, which can neither run a pipeline nor read its tables: both need the "
-            "driver's own process, and Connect has none. Use a classic session: SparkSession.builder.master(...)"
+            "this is a Spark Connect session, which can neither run a pipeline nor read its tables: both must run in the "
+            "driver process. Use a classic session: SparkSession.builder.master(...)"
             ".getOrCreate() in the driver, or spark-submit"
         )
     if not isinstance(session, SparkSession):
@@ -179,15 +180,15 @@ def refuse_unusable(session: Any) -> None:
 def _set_needed(session: SparkSession) -> None:
     for key, value in NEEDED.items():
         session.conf.set(key, value)
-    # With RocksDB state files get names of their own, so that no two attempts can write the same one.
+    # With RocksDB state files get unique names, so no two attempts can write the same file.
     version = "2" if "RocksDB" in (session.conf.get(PROVIDER) or "") else "1"
     session.conf.set("spark.sql.streaming.stateStore.checkpointFormatVersion", version)
 
 
-def _tell_s3a(known: Settings, conf: Settings) -> None:
-    """Gives Hadoop's S3A the server that the environment names, as the store itself has it. (Spark itself hands on
-    keys from there.) What is `known` to Hadoop, because the user has set it, stays. `conf` takes the rest: Hadoop's
-    own, or a session's, which is a part of Hadoop's in all that the session reads and writes."""
+def _configure_s3a(known: Settings, conf: Settings) -> None:
+    """Configure Hadoop's S3A with the server that the environment names, which the store uses too. (Spark itself passes
+    on the keys.) What the user has set, in `known`, is kept. The rest goes to `conf`: Hadoop's own settings, or those of
+    a session, which apply to everything that the session reads and writes."""
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     if endpoint and known.get("fs.s3a.endpoint", "") in ("", endpoint):
@@ -198,7 +199,7 @@ def _tell_s3a(known: Settings, conf: Settings) -> None:
 
 
 def check_reach(session: SparkSession, url: str) -> None:
-    """Raises `UserError` if this session has no file system for such URLs."""
+    """Raise `UserError` if this session has no file system for such URLs."""
     scheme = url.partition(":")[0]
     if has_file_system(session, scheme):
         return
