@@ -56,7 +56,8 @@ class Total(StatefulProcessor):
         self.total = handle.getValueState("total", "total double")
 
     def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timers: Any) -> Iterator[pd.DataFrame]:
-        total = self.total.get()[0] if self.total.exists() else 0.0
+        found = self.total.get() if self.total.exists() else None
+        total = found[0] if found is not None else 0.0
         total += sum(float(batch["amount"].sum()) for batch in rows)
         self.total.update((total,))
         yield pd.DataFrame({"key": [key[0]], "total": [total]})

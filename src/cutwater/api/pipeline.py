@@ -12,7 +12,7 @@ from typing import Any, Unpack, overload
 
 import msgspec
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from cutwater.api.config import RunConfig, RunOptions
 from cutwater.api.log_lines import lines_printed, log_of
