@@ -73,10 +73,10 @@ def test_transform_with_state(spark: SparkSession, tmp_path: Path) -> None:
         def keyed(spark: SparkSession) -> DataFrame:
             return read(spark, tmp_path / "in").selectExpr("id % 3 key", "amount")
 
-        @pipeline.stage(sinks=[cw.delta(str(tmp_path / "out"))], output_mode="update")
+        @pipeline.stage(sinks=[cw.delta(str(tmp_path / "out"))])
         def totals(keyed: DataFrame) -> DataFrame:
             return keyed.groupBy("key").transformWithStateInPandas(
-                Total(), outputStructType="key long, total double", outputMode="update", timeMode="none"
+                Total(), outputStructType="key long, total double", outputMode="append", timeMode="None"
             )
 
         return pipeline
