@@ -12,7 +12,7 @@ from pyspark.sql import types as t
 from cutwater.protocol.base.errors import UserError
 from cutwater.spark.checkpoint.leaves import Leaf, native_leaf
 from cutwater.spark.internals.plans import PlanNode, analysed_plan
-from cutwater.spark.internals.types import SPATIAL_TYPES
+from cutwater.spark.internals.types import SPATIAL_TYPES, VOID_TYPES
 
 WATERMARK_KEY = "spark.watermarkDelayMs"
 GENERATED = {"rate", "rate-micro-batch", "socket", "memory"}
@@ -149,7 +149,7 @@ def _cannot_carry(kind: t.DataType) -> str | None:
     carried = (
         t.StringType, t.BinaryType, t.BooleanType, t.NumericType, t.DateType, t.TimestampType,
         t.TimestampNTZType, t.DayTimeIntervalType, t.YearMonthIntervalType, t.CharType, t.VarcharType, t.VariantType,
-        t.NullType, *SPATIAL_TYPES,
+        *VOID_TYPES, *SPATIAL_TYPES,
     )  # fmt: skip
     return None if isinstance(kind, carried) else "cast it to a string or a number"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
+import pyspark
 from pyspark import cloudpickle
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -20,6 +21,10 @@ PLAIN_TYPES = _known("NumericType", "DateType", "TimestampType", "TimestampNTZTy
 
 SPATIAL_TYPES = _known("GeographyType", "GeometryType")
 """Types that Spark has from 4.1 on."""
+
+VERSION = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
+VOID_TYPES: tuple[type[t.DataType], ...] = (t.NullType,) if VERSION >= (4, 1) else ()
+"""The type of a column that is always null, where Spark's Parquet writer takes it: from 4.1 on."""
 
 
 def arrow_schema(schema: t.StructType) -> Any:
