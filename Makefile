@@ -2,7 +2,7 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: demo demo-cluster test test-fast test-faults test-s3 test-damage mutants lint docs bench sim tools java clean
+.PHONY: demo demo-cluster test test-fast test-faults test-s3 test-damage test-matrix tools-matrix mutants lint docs bench sim tools java clean
 
 demo: .venv/ready java
 	@$(BIN)/cutwater demo
@@ -11,7 +11,7 @@ demo-cluster: .venv/ready java
 	@$(BIN)/cutwater demo-cluster
 
 test: .venv/ready java
-	$(BIN)/pytest -n 2 --dist loadgroup -m "not faults and not s3 and not damage"
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not faults and not s3 and not damage and not matrix"
 
 test-fast: .venv/ready
 	$(BIN)/pytest -n 2 -m "not slow"
@@ -27,6 +27,26 @@ test-faults: .venv/ready java
 # Hundreds of damaged stores: each is seen by verify or does no harm.
 test-damage: .venv/ready java
 	$(BIN)/pytest -m damage
+
+# What matters of Spark, with every other version of it: `make test-matrix`, or one of them: `make test-matrix-4.0`.
+SPARKS := 4.0 4.1 4.2
+SPARK_4.0 := 4.0.5
+SPARK_4.1 := 4.1.4
+SPARK_4.2 := 4.2.1
+
+test-matrix: $(SPARKS:%=test-matrix-%)
+
+test-matrix-%: .tools/spark-%/ready java
+	.tools/spark-$*/bin/pytest -m matrix tests/matrix
+
+tools-matrix: $(SPARKS:%=.tools/spark-%/ready)
+
+# An environment per version: the dependencies of the project as they are pinned, except for Spark.
+.tools/spark-%/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .tools/spark-$*
+	sed 's/^pyspark==.*/pyspark==$(SPARK_$*)/' constraints.txt > .tools/spark-$*/constraints.txt
+	.tools/spark-$*/bin/pip install --quiet --disable-pip-version-check --constraint .tools/spark-$*/constraints.txt --editable '.[dev]'
+	@touch $@
 
 # Breaks the runtime in small ways, one at a time, and lists the breaks that no test notices. A sample; for more, or for
 # one module: python -m tests.mutants --help

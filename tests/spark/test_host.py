@@ -107,7 +107,7 @@ def test_a_run_ends_with_an_error_when_spark_is_gone(shop: HostedPipeline) -> No
     newest(shop.source).fails_with = Py4JNetworkError("Answer from Java side is empty")
     assert made.wait(30)
     assert isinstance(made.failure, UserError)
-    assert "Spark has gone away under this run" in str(made.failure)
+    assert "Spark's process has ended during this run" in str(made.failure)
 
 
 def test_a_batch_that_was_prepared_but_not_committed_runs_again_and_counts_once(shop: HostedPipeline) -> None:
@@ -175,7 +175,7 @@ def test_a_run_ends_with_an_error_when_spark_is_gone_from_the_start(
     made = shop.start()
     assert made.wait(30)
     assert isinstance(made.failure, UserError)
-    assert "Spark has gone away under this run" in str(made.failure)
+    assert "Spark's process has ended during this run" in str(made.failure)
 
 
 def test_a_plan_whose_sources_do_not_match_its_positions_is_given_up(shop: HostedPipeline) -> None:

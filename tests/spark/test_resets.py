@@ -70,6 +70,9 @@ def test_a_reset_stage_loses_its_state_and_keeps_its_positions(
         run(make(), tmp_path, spark)
         more = [13, 4, 113, 104]
         assert rows_of(tmp_path / "out") == [(n,) for n in sorted([*out, *more])]
+        changes = [path.name for path in (tmp_path / "state").glob("stages/*/*/spark/*/state/**/*.changelog")]
+        assert bool(changes) == provider.startswith("RocksDB")
+        assert all("_" in name for name in changes), "state files keep unique names after a reset"
     finally:
         spark.conf.set(PROVIDER, before or "")
 

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from cutwater.protocol.base.errors import UserError
 from cutwater.spark import session
+from cutwater.spark.internals import gateway
 
 
 def test_spark_starts_in_its_own_process_group_and_py4j_logs_nothing(
@@ -27,20 +28,20 @@ def test_spark_starts_in_its_own_process_group_and_py4j_logs_nothing(
     monkeypatch.setattr(SparkContext, "_jvm", None)
     monkeypatch.setattr(SparkContext, "_ensure_initialized", lambda gateway: launched.append(gateway))
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
-    monkeypatch.setattr(session, "launch_gateway", lambda conf, how: (dict(conf.getAll()), how))
+    monkeypatch.setattr(gateway, "launch_gateway", lambda conf, how: (dict(conf.getAll()), how))
     root, py4j = logging.getLogger(), logging.getLogger("py4j")
     monkeypatch.setattr(root, "filters", [])
     monkeypatch.setattr(py4j, "level", logging.INFO)
-    session._launch_apart("shop", "local[2]", {"spark.x": "y"})
+    gateway.launch_apart("cutwater shop", "local[2]", {"spark.x": "y"})
     conf = {"spark.master": "local[2]", "spark.app.name": "cutwater shop", "spark.x": "y"}
     assert launched == [(conf, {"process_group": 0})]
     assert py4j.level == logging.CRITICAL
     assert len(root.filters) == 1
     monkeypatch.setattr(SparkContext, "_gateway", object())
-    session._launch_apart("shop", "local[2]", {})
+    gateway.launch_apart("cutwater shop", "local[2]", {})
     monkeypatch.setattr(SparkContext, "_gateway", None)
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
-    session._launch_apart("shop", "local[2]", {})
+    gateway.launch_apart("cutwater shop", "local[2]", {})
     assert len(launched) == 1, "one is already running"
 
 
@@ -120,7 +121,7 @@ def test_spark_uses_the_s3_server_of_the_environment_unless_the_user_has_set_one
     def told(**before: str) -> dict[str, str]:
         given = FakeSession()
         given.hadoop.update({f"fs.s3a.endpoint{key}": value for key, value in before.items()})
-        session._tell_s3a(given.hadoop, given.hadoop)
+        session._configure_s3a(given.hadoop, given.hadoop)
         return {key.removeprefix("fs.s3a."): value for key, value in given.hadoop.items()}
 
     monkeypatch.setenv("AWS_DEFAULT_REGION", "here")
@@ -172,17 +173,17 @@ def test_a_session_whose_jvm_is_gone_does_not_block_the_next_one(monkeypatch: py
     given = FakeSession()
     for is_gone in (False, True):
         process = SimpleNamespace(poll=lambda is_gone=is_gone: 137 if is_gone else None)
-        gateway = SimpleNamespace(proc=process)
-        monkeypatch.setattr(SparkContext, "_gateway", gateway)
+        known = SimpleNamespace(proc=process)
+        monkeypatch.setattr(SparkContext, "_gateway", known)
         monkeypatch.setattr(SparkContext, "_jvm", "jvm")
         monkeypatch.setattr(SparkContext, "_active_spark_context", "context")
         monkeypatch.setattr(SparkSession, "_instantiatedSession", given)
         monkeypatch.setattr(SparkSession, "_activeSession", given)
         given.stopped = Py4JNetworkError("gone") if is_gone else None
         session.hush(given)
-        session.end_session(given)
+        gateway.end_session(given)
         assert given.level == "OFF"
-        assert (SparkContext._gateway, SparkContext._jvm) == ((None, None) if is_gone else (gateway, "jvm"))
+        assert (SparkContext._gateway, SparkContext._jvm) == ((None, None) if is_gone else (known, "jvm"))
         left = (
             SparkContext._active_spark_context,
             SparkSession._instantiatedSession,

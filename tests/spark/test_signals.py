@@ -17,7 +17,7 @@ from threading import Thread
 import pytest
 from py4j.java_gateway import GatewayClient  # type: ignore[import-untyped]
 
-from cutwater.spark.session import hush_py4j
+from cutwater.spark.internals.gateway import hush_py4j
 from tests.support.spark_helpers import await_that, deliver, numbers, rows_of
 
 PIPELINE = """
@@ -171,7 +171,7 @@ def test_a_killed_jvm_ends_the_run_with_one_clear_line_and_the_next_run_continue
     run.await_rows(5)
     os.kill(run.jvm(), signal.SIGKILL)
     assert run.end() == 1, run.said
-    assert run.said.count("Spark has gone away under this run") == 1
+    assert run.said.count("Spark's process has ended during this run") == 1
     deliver(base / "in", "1", numbers(range(5, 8)))
     again = Run(base, "--once")
     started.append(again)

@@ -30,10 +30,10 @@ from cutwater.runtime.runtime import Runtime, member_config
 from cutwater.runtime.second_process import claim
 from cutwater.runtime.settings import Settings
 from cutwater.sinks.contract import Sink
+from cutwater.spark.internals.gateway import end_session
 from cutwater.spark.session import (
     check_reach,
     copy_session,
-    end_session,
     hush,
     make_session,
     refuse_active_session,

@@ -48,7 +48,7 @@ def load(target: str) -> Pipeline:
 def _run(path: Path, shown: str) -> ModuleType:
     """Import the file, with its folder on the path both here and in Spark's Python workers. Workers get the module
     itself by value, since they cannot import it by name."""
-    from pyspark import cloudpickle
+    from cutwater.spark.internals.types import pickle_by_value
 
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
@@ -64,7 +64,7 @@ def _run(path: Path, shown: str) -> ModuleType:
         raise
     except BaseException as error:
         raise UserError(_describe_error(error, path, shown)) from error
-    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    pickle_by_value(module)
     return module
 
 

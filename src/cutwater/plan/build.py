@@ -13,14 +13,8 @@ from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.records import SinkSpec, StageSpec, Topology
 from cutwater.sinks.contract import Sink
 from cutwater.spark.channel_source import ChannelSource
-from cutwater.spark.plan import (
-    Plan,
-    channel_schema,
-    is_of_session,
-    read_plan,
-    refuse_clashing_names,
-    row_schema,
-)
+from cutwater.spark.internals.plans import is_of_session
+from cutwater.spark.plan import Plan, channel_schema, read_plan, refuse_clashing_names, row_schema
 from cutwater.spark.stage import BuiltStage
 from cutwater.store.contract import Store
 from cutwater.store.status import ALONE

@@ -39,8 +39,9 @@ from cutwater.runtime.timings import Timings
 from cutwater.sinks.cleanup import tidy
 from cutwater.sinks.contract import Sink
 from cutwater.spark.checkpoint import incarnations as folders
-from cutwater.spark.errors import is_spark_gone, spark_is_gone
+from cutwater.spark.errors import spark_is_gone
 from cutwater.spark.host import StageHost
+from cutwater.spark.internals.gateway import is_spark_gone
 from cutwater.spark.surroundings import Surroundings
 from cutwater.store import failpoints, recording
 from cutwater.store.at_rest import manifest_of

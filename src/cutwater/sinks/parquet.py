@@ -16,7 +16,6 @@ from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import PyFileSystem  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from cutwater.protocol.base.effects import TableHead, TableHistory
@@ -26,6 +25,7 @@ from cutwater.sinks.contract import FOLDER, history_gone, nothing_yet, refuse_fo
 from cutwater.sinks.schemas import misfit, plain
 from cutwater.sinks.table import TableSink
 from cutwater.spark.files import Files
+from cutwater.spark.internals.types import arrow_schema
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_place
 
@@ -151,7 +151,7 @@ class ParquetSink(TableSink):
     def dataset(self, version: int) -> Any:
         files = self._readable_files(version)
         if not files:
-            schema = to_arrow_schema(StructType.fromJson(_read(self._files, 0).schema))
+            schema = arrow_schema(StructType.fromJson(_read(self._files, 0).schema))
             return arrow_dataset.dataset(schema.empty_table())
         system = PyFileSystem(DeltaStorageHandler(self._files.url))  # reads from every kind of store
         return arrow_dataset.dataset(files, filesystem=system, format="parquet")

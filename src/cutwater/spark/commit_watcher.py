@@ -1,7 +1,7 @@
 """Watches for Spark's commits: a batch counts only when its commit is in the store (rule 4).
 
-Spark tells nobody when it has committed a batch, so somebody has to look. Each host has one thread for that. It looks
-only while a batch is about to be committed, and sleeps otherwise.
+Spark does not report its commits, so each host has a thread that looks for them. It looks only while a commit is due,
+and sleeps otherwise.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from cutwater.store.contract import Store
 LOOK_S = 0.005
 LOOK_REMOTE_S = 0.1
 GIVE_UP_S = 30.0
-"""How long to look for one commit; after that the stage's appender still finds it with its next poll."""
+"""How long to look for one commit; after that the stage's appender finds it with its next poll."""
 
 
 class CommitWatcher:
-    """`on_commit` is called, from the watcher's thread, when the commit that was watched for last is there."""
+    """Calls `on_commit`, in the watcher's thread, when the commit of the last `watch` exists."""
 
     def __init__(self, store: Store, name: str, on_commit: Callable[[], None]) -> None:
         self._store = store
@@ -33,7 +33,7 @@ class CommitWatcher:
         self._thread = Thread(target=self._run, name=f"cutwater-commits-{name}", daemon=True)
 
     def watch(self, commit: str) -> None:
-        """Look for the object `commit` from now on, instead of the one before."""
+        """Look for the object `commit` from now on, instead of the previous one."""
         with self._changed:
             self._wanted, self._until = commit, time.monotonic() + GIVE_UP_S
             if not self._is_started and not self._closed:
@@ -42,12 +42,12 @@ class CommitWatcher:
             self._changed.notify_all()
 
     def forget(self) -> None:
-        """Nobody wants to know any more."""
+        """Stop looking."""
         with self._changed:
             self._wanted = None
 
     def close(self) -> None:
-        """Ends the thread."""
+        """End the thread."""
         with self._changed:
             self._wanted, self._closed = None, True
             self._changed.notify_all()
@@ -65,7 +65,7 @@ class CommitWatcher:
                 time.sleep(LOOK_S if self._store.path(commit) is not None else LOOK_REMOTE_S)
 
     def _next(self) -> str | None:
-        """What to look for; waits until there is something. `None` when the watcher was closed."""
+        """Wait for a commit to look for; `None` after `close`."""
         with self._changed:
             if self._wanted is not None and time.monotonic() > self._until:
                 self._wanted = None
@@ -73,6 +73,6 @@ class CommitWatcher:
             return None if self._closed else self._wanted
 
     def _is_there(self, commit: str) -> bool:
-        with suppress(OSError):  # the store may be back for the next look
+        with suppress(OSError):  # the store may answer the next time
             return self._store.exists(commit)
         return False

@@ -1,10 +1,8 @@
-"""What an error of a query means: for the next try, and for the user."""
+"""What an error of a query means for the next try, and the message for the user."""
 
 from __future__ import annotations
 
 import re
-
-from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 
 from cutwater.protocol.member.stage import QueryEnd
 from cutwater.spark.checkpoint.leaves import SourcesChanged
@@ -12,39 +10,39 @@ from cutwater.spark.feed import FeedClosed
 from cutwater.spark.micro_batch import StopAsked
 
 STOPPED = (
-    "something else than Cutwater has stopped its query: spark.streams, a listener, a notebook's stop button"
+    "its query was stopped from outside Cutwater: by spark.streams, a listener, or a notebook's stop button"
 )
-"""Shown for a query that has ended without an error although nobody here has stopped it."""
+"""Shown for a query that ended without an error although Cutwater did not stop it."""
 
 INCOMPATIBLE = re.compile(
     r"\[[A-Z0-9_.]*(NOT_COMPATIBLE|INCOMPATIBLE|INVALID_SCHEMA|VALIDATION_FAILURE)[A-Z0-9_.]*\]"
 )
-"""The names of Spark's own error conditions, as it puts them before a message. A user's error may use the same words."""
+"""Spark's error conditions, as it prints them before a message. (An error of the user may contain the same words.)"""
 OTHER_SOURCES = ("sources in the checkpoint", SourcesChanged.__name__)
 
 
 def was_asked(error: BaseException) -> bool:
-    """Whether the query has ended because Cutwater told it to."""
+    """Whether the query ended because Cutwater stopped it."""
     return any(asked.__name__ in str(error) for asked in (StopAsked, FeedClosed))
 
 
 def is_incompatible(error: BaseException) -> bool:
-    """Whether Spark refuses to go on from this state with this code, which no retry can help."""
+    """Whether Spark refuses to continue from this state with this code, so that a retry cannot help."""
     return is_about_sources(error) or INCOMPATIBLE.search(str(error)) is not None
 
 
 def is_about_sources(error: BaseException | None) -> bool:
-    """Whether the code reads other sources than those that its positions belong to."""
+    """Whether the code reads other sources than those that its recorded positions belong to."""
     return isinstance(error, SourcesChanged) or any(word in str(error) for word in OTHER_SOURCES)
 
 
 def is_overload(error: BaseException) -> bool:
-    """Whether a Python worker took longer to start than Spark waits for it (ten seconds, which cannot be set)."""
+    """Whether a Python worker took longer to start than Spark waits (ten seconds, not configurable)."""
     return "failed to connect back" in str(error)
 
 
 def kind_of(error: BaseException | None) -> QueryEnd:
-    """What the end of a query means for the next try; `None` is an end without an error."""
+    """What the end of a query means for the next try; `None` means that it ended without an error."""
     if error is None:
         return QueryEnd.STOPPED
     if was_asked(error):
@@ -55,7 +53,7 @@ def kind_of(error: BaseException | None) -> QueryEnd:
 
 
 def describe(stage: str, error: BaseException | None, has_native_source: bool) -> str:
-    """Why a query has ended, for the user; with the way out if no retry can help."""
+    """Why a query ended, for the user; with advice if a retry cannot help."""
     if error is None:
         return STOPPED
     if not is_incompatible(error):
@@ -64,38 +62,31 @@ def describe(stage: str, error: BaseException | None, has_native_source: bool) -
 
 
 def way_out(stage: str, error: BaseException, has_native_source: bool) -> str:
-    """What helps when the code has changed too much. A reset keeps the positions on native sources: without them they
-    would be read from the start, into tables that already have their rows."""
+    """Advice for code that has changed too much. A reset keeps the positions on native sources: without them the stage
+    would read its sources from the start, into tables that already have their rows."""
     if is_about_sources(error) and has_native_source:
         return (
-            f"Bring the old code back; or give the stage and its sinks new names and paths, and start with --restore "
+            f"Go back to the old code; or give the stage and its sinks new names and paths, and start with --restore "
             f"REF --drop {stage}: the new stage reads its sources from the start, into new tables"
         )
     return (
-        f"The code of stage '{stage}' has changed beyond what its state allows: bring the old code back, or go "
-        f"back to a checkpoint with --restore REF --reset {stage}, which drops its state"
-    )
-
-
-def is_spark_gone(error: BaseException) -> bool:
-    """Whether the JVM no longer answers."""
-    return isinstance(error, Py4JNetworkError | ConnectionError) or "Error while sending or receiving" in str(
-        error
+        f"The code of stage '{stage}' has changed beyond what its state allows: go back to the old code, or restore "
+        f"a checkpoint with --restore REF --reset {stage}, which drops its state"
     )
 
 
 def spark_is_gone(error: BaseException) -> str:
-    """What to tell the user when the JVM no longer answers."""
+    """The message for a JVM that no longer answers."""
     return (
-        f"Spark has gone away under this run ({reason_of(error)}): its process has ended, by itself or by somebody's "
-        "hand. Nothing is lost; start the pipeline again"
+        f"Spark's process has ended during this run ({reason_of(error)}): it crashed or was killed. Nothing is lost; "
+        "start the pipeline again"
     )
 
 
 def reason_of(error: BaseException) -> str:
-    """The user's own error, extracted from what Spark reports: the last line has it."""
+    """The user's error, extracted from what Spark reports: its last line."""
     text = str(error).partition("terminated with exception: ")[2] or str(error)
-    # What Spark said of the batch, without the stack through which it learned of it.
+    # Spark's message about the batch, without the stack trace around it.
     text = text.rpartition("BatchFailed: ")[2]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     python = [line for line in lines if _is_error_line(line) and not line.startswith("Py4J")]

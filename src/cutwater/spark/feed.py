@@ -1,8 +1,8 @@
 """The feed: what one incarnation of a stage may read of one channel.
 
-The member fills it after every step of the protocol; the query's source (see `source.py`) plans its batches from
-it, many times a second, and never looks at the store for that. A position is the number of the last batch read.
-A batch that is not in the feed is not an empty batch: whoever needs it waits until it is known.
+The member fills it after every step of the protocol. The query's source (see `channel_source.py`) plans its batches from
+it, many times a second, without asking the store. A position is the number of the last batch read. A batch that is not
+in the feed is not an empty batch: its reader waits until it is known.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ KNOWN_WITHIN_S = 120.0
 
 
 class FeedClosed(Exception):
-    """The incarnation that a feed was for is over."""
+    """The incarnation that this feed belongs to has ended."""
 
 
 class Feed:
@@ -24,11 +24,11 @@ class Feed:
         self.input = input
         self.incarnation = incarnation
         self.start = after
-        """The position that the incarnation begins at."""
+        """The position at which the incarnation begins."""
         self.known = after
-        """The last batch that is known."""
+        """The last known batch."""
         self.limit = after
-        """The batch up to which may be read now: the hold rule."""
+        """The last batch that may be read now, by the hold rule."""
         self._max_rows = max_rows
         self._batches: dict[int, tuple[tuple[str, ...], int]] = {}
         self._frozen: int | None = None
@@ -36,7 +36,7 @@ class Feed:
         self._changed = Condition()
 
     def add(self, batches: Sequence[tuple[int, Sequence[str], int]], limit: int) -> None:
-        """Tells of further batches (number, files, rows), in order, and how far may be read."""
+        """Add further batches (number, files, rows), in order, and say how far may be read."""
         with self._changed:
             for number, files, rows in batches:
                 self._batches[number] = (tuple(files), rows)
@@ -45,25 +45,25 @@ class Feed:
             self._changed.notify_all()
 
     def forget(self, upto: int) -> None:
-        """Drops batches that the reader's log has behind it."""
+        """Drop batches up to this one: the reader's log is past them."""
         with self._changed:
             for number in [b for b in self._batches if b <= upto]:
                 del self._batches[number]
 
     def freeze(self) -> None:
-        """What is available now is all that will be read."""
+        """Read only what is available now."""
         with self._changed:
             self._frozen = self.limit
 
     def close(self) -> None:
-        """Nobody needs to wait any more."""
+        """End all waiting."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def next_position(self, position: int | None) -> int:
-        """How far a batch reads that begins after `position` (`None` at the start): whole batches, at least one if
-        there is one with rows."""
+        """How far a batch that begins after `position` (`None` at the start) reads: whole batches of the channel, and at
+        least one if there is one with rows."""
         with self._changed:
             reached = begin = self.start if position is None else position
             limit = self.limit if self._frozen is None else min(self.limit, self._frozen)
@@ -80,9 +80,9 @@ class Feed:
             return reached
 
     def files(self, after: int | None, upto: int) -> list[str]:
-        """The files of the batches in (`after`, `upto`]. Spark asks once more for its last batch when it starts and
-        does not read it again, so of what lies before the start there is nothing. A planned batch that is not
-        known yet is waited for. Raises `FeedClosed` if the incarnation ends meanwhile."""
+        """The files of the batches in (`after`, `upto`]. When Spark starts, it asks for its last batch again without
+        reading it, so there are no files before the start. Waits for a planned batch that is not known yet. Raises
+        `FeedClosed` if the incarnation ends meanwhile."""
         found: list[str] = []
         with self._changed:
             for batch in range((self.start if after is None else max(after, self.start)) + 1, upto + 1):
@@ -92,9 +92,9 @@ class Feed:
     def _known(self, batch: int) -> tuple[str, ...]:
         if not self._changed.wait_for(lambda: self._closed or batch in self._batches, KNOWN_WITHIN_S):
             raise RuntimeError(
-                f"batch {batch} of channel '{self.input}' is planned, but it did not become known "
-                f"within {KNOWN_WITHIN_S:.0f} s"
+                f"batch {batch} of channel '{self.input}' is planned, but its files did not become known within "
+                f"{KNOWN_WITHIN_S:.0f} s"
             )
         if self._closed:
-            raise FeedClosed(f"the reader of channel '{self.input}' is no longer wanted")
+            raise FeedClosed(f"the reader of channel '{self.input}' has been stopped")
         return self._batches[batch][0]

@@ -1,4 +1,4 @@
-"""Keeps the feeds of a stage's query up to date with what the member knows."""
+"""Updates the feeds of a stage's query from the logs that the member follows."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Feeding:
         self._max_rows = max_rows
 
     def open(self, consumed: Mapping[str, int], incarnation: int) -> None:
-        """New feeds for a new incarnation, which begins at these positions."""
+        """Make new feeds for a new incarnation that begins at these positions."""
         for name, source in self._channels.items():
             source.feed = Feed(name, consumed.get(name, -1), self._max_rows, incarnation)
         self.feeds = {name: source.feed for name, source in self._channels.items()}
 
     def fill(self, stage: Stage) -> None:
-        """Tells the feeds which batches there are by now, and how far the query may read. Callers must hold the turn."""
+        """Add new batches to the feeds, and say how far the query may read. Callers must hold the turn."""
         url = self._store.spark_url
         for name, feed in self.feeds.items():
             try:
@@ -40,6 +40,6 @@ class Feeding:
             feed.forget(stage.log.state.consumed.get(name, -1))
 
     def close(self) -> None:
-        """Nothing more is read. Spark waits for a source that waits, so this comes before a query is stopped."""
+        """Close the feeds. Must come before the query is stopped, because Spark waits for a source that waits."""
         for feed in self.feeds.values():
             feed.close()

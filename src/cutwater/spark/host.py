@@ -1,8 +1,8 @@
 """Hosting a stage: one query after the other, each for one incarnation.
 
-A query is started for each incarnation of its stage, and stopped before the next one begins. What it may
-read is in its feeds, which are brought up to date after every step of the protocol. What the query does is reported to
-the stage, which decides what follows (`protocol/member/stage.py`); nothing is decided here.
+The host starts a query for each incarnation of its stage, and stops it before the next one begins. The query's feeds say
+what it may read; the host updates them after every step of the protocol. It reports what the query does to the stage,
+which decides what follows (`protocol/member/stage.py`); the host decides nothing.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from cutwater.protocol.member.activity import Pace
 from cutwater.protocol.member.stage import Stage, StagePhase
 from cutwater.spark.checkpoint import incarnations as folders
 from cutwater.spark.commit_watcher import CommitWatcher
-from cutwater.spark.errors import describe, is_spark_gone, kind_of, spark_is_gone
+from cutwater.spark.errors import describe, kind_of, spark_is_gone
 from cutwater.spark.feed import Feed
 from cutwater.spark.feeding import Feeding
+from cutwater.spark.internals.gateway import is_spark_gone
 from cutwater.spark.micro_batch import BatchWriter
 from cutwater.spark.query import QUICK_TRIGGER_S, Query
 from cutwater.spark.stage import BuiltStage
 from cutwater.spark.surroundings import Surroundings, Task
 
 IDLE_LOOK_S = 0.5
-"""How often Spark is asked whether a query that is silent waits for data."""
+"""How often to ask Spark whether a silent query waits for data."""
 
 
 class StageHost:
@@ -68,7 +69,7 @@ class StageHost:
         try:
             self._start(operation)
         except Exception as error:
-            if is_spark_gone(error):  # which is no trouble with the store, and does not pass
+            if is_spark_gone(error):  # not an error of the store, and permanent
                 raise UserError(spark_is_gone(error)) from error
             raise
 
@@ -108,7 +109,7 @@ class StageHost:
         )  # fmt: skip
 
     def end(self) -> None:
-        """The generation of its stage is over: the query must not go on."""
+        """Stop the query: the generation of its stage has ended."""
         query = self._current
         self._around.work(lambda: self._end(query))
 
@@ -118,7 +119,7 @@ class StageHost:
                 self._stop_query()
 
     def close(self) -> None:
-        """The run is over: no further batch begins."""
+        """The run has ended: let no further batch begin."""
         self._closed = True
         self._commits.close()
         if self._current is not None:
@@ -178,7 +179,7 @@ class StageHost:
         self._asks_spark = False
 
     def _report(self, stage: Stage, fact: Task) -> None:
-        """Has a fact told to the stage in a turn, unless its next incarnation has begun."""
+        """Report a fact to the stage in a turn, unless its next incarnation has begun."""
         self._around.call(lambda: fact() if self._is_current(stage) else None)
 
     # --- in a turn --------------------------------------------------------------------------------------

@@ -1,10 +1,9 @@
-"""One incarnation of a stage's query: what happens inside a micro-batch.
+"""What happens inside a micro-batch of a stage's query.
 
-Rule 4. The batch's output, for the channel and every sink, goes to folders of this attempt alone; then a
-prepared record that names it goes to the incarnation's Spark folder; only then does the function return
-and Spark commits the batch. If there is more than one target, the rows are computed once and written once,
-and the other targets are made from those files: a plan that is not deterministic can never show one
-version here and another there.
+Rule 4. The output of the batch, for the channel and every sink, goes to folders of this attempt alone; then a prepared
+record that names it goes to the incarnation's Spark folder; only then does the function return and Spark commit the
+batch. If there are several targets, the rows are computed and written once, and the other targets are made from those
+files: a plan that is not deterministic cannot show one version to one target and another to the next.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pyspark.sql import DataFrame
-from pyspark.sql.types import DatetimeType, NumericType, StructType
+from pyspark.sql.types import StructType
 
 from cutwater.protocol.base.paths import (
     Attempt,
@@ -34,17 +33,18 @@ from cutwater.spark.checkpoint.incarnations import Cache, write_prepared
 from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.spark.checkpoint.offsets import parse_offsets, position_in
 from cutwater.spark.files import Files
+from cutwater.spark.internals.types import PLAIN_TYPES
 from cutwater.store import failpoints
 from cutwater.store.contract import Store
 from cutwater.store.local import LocalStore
 
 
 class StopAsked(Exception):
-    """Raised inside a micro-batch to end its query there: the batch is run again some day, or never."""
+    """Raised inside a micro-batch to end its query there. The batch may be run again later."""
 
 
 class BatchFailed(Exception):
-    """A micro-batch could not be computed or written; the message says what Spark or the user's code said."""
+    """A micro-batch could not be computed or written; the message is that of Spark or of the user's code."""
 
 
 class BatchWriter:
@@ -76,7 +76,7 @@ class BatchWriter:
         self.has_watermark = has_watermark
         self.on_prepared = on_prepared
         self.cache = cache or Cache()
-        """What this process knows of the stage's folders: the record of a batch is put there for who logs it."""
+        """What this process knows of the stage's folders; the appender takes the record of a batch from here."""
         self.stopping = False
         self.last: int | None = None
         """The last batch of this incarnation that was prepared, by Spark's count."""
@@ -98,7 +98,7 @@ class BatchWriter:
         except Exception as error:
             if self.stopping:
                 raise StopAsked from None
-            # Spark looks through the message with a regular expression that cannot bear many pages.
+            # Spark searches the message with a regular expression that fails on long texts.
             raise BatchFailed(in_short(error)) from None
         if self.stopping:
             raise StopAsked
@@ -114,7 +114,7 @@ class BatchWriter:
     def _write(
         self, frame: DataFrame, attempt: Attempt
     ) -> tuple[tuple[str, ...], dict[str, tuple[StagedFile, ...]], int, int]:
-        """Writes a batch to all its targets: the channel's files, each sink's, and how much it is."""
+        """Write a batch to all its targets. Returns the channel's files, those of each sink, rows and bytes."""
         if not self.has_readers and len(self.sinks) == 1:
             sink = self.sinks[0]
             staging = staged_attempt_name(self.generation, attempt)
@@ -136,16 +136,16 @@ class BatchWriter:
         return kept, {k: v for k, v in staged.items() if v}, rows, size
 
     def _passing(self, frame: DataFrame) -> dict[str, str]:
-        """How to write what only passes through a channel: on one machine nobody gains by compressing it, or by
-        looking for repeated numbers, which is a third of the work of writing a file."""
+        """Options for files that only pass through a channel: on one machine nothing is gained by compression, or by
+        dictionaries of numbers, which take a third of the time of writing a file."""
         local = str(frame.sparkSession.sparkContext.master).startswith("local")
         if not local or not isinstance(self.store, LocalStore):
             return {}
-        plain = [f.name for f in self.schema if isinstance(f.dataType, NumericType | DatetimeType)]
+        plain = [f.name for f in self.schema if isinstance(f.dataType, PLAIN_TYPES)]
         return {"compression": "none", **{f"parquet.enable.dictionary#{name}": "false" for name in plain}}
 
     def _derive(self, frame: DataFrame, sink: Sink, attempt: str, files: Sequence[str]) -> None:
-        """Makes a sink's files from those that were written already: by links where rows stay as they are."""
+        """Make a sink's files from those already written: by links, where rows stay unchanged."""
         target = sink.staging(attempt)
         paths = [self.store.path(name) for name in files]
         local = target.removeprefix("file://") if target.startswith("file://") else target
@@ -163,7 +163,7 @@ class BatchWriter:
         sink.writer(written).mode("append").parquet(target)
 
     def _written(self, folder: str) -> tuple[tuple[str, ...], int, int]:
-        """The files with rows that Spark has left in a folder, how many rows and how many bytes."""
+        """The files with rows that Spark has written to a folder, their rows and their bytes."""
         names = [name for name in self.store.list(folder) if is_data(name.removeprefix(folder))]
         footers = dict(zip(names, read_footers(self.store, names), strict=True))
         full = {name: footer for name, footer in footers.items() if footer.rows}
@@ -184,7 +184,9 @@ class BatchWriter:
         where = self.folder + batch_file_name("offsets", spark_batch)
         data = self.store.read(where)
         if data is None:
-            raise RuntimeError(f"{where} is missing, though batch {batch} of '{self.stage}' is under way")
+            raise RuntimeError(
+                f"{where} is missing, although batch {batch} of stage '{self.stage}' is running"
+            )
         planned = parse_offsets(where, data)
         consumed: dict[str, int] = {}
         offsets: dict[str, Offset] = {}
@@ -202,7 +204,7 @@ class BatchWriter:
 
 
 def in_short(error: BaseException, lines: int = 30) -> str:
-    """What an error says, without the pages of Java frames: its first lines and its last ones."""
+    """The first and last lines of an error message, without Java frames."""
     said = [line for line in str(error).splitlines() if line.strip() and not line.lstrip().startswith("at ")]
     if len(said) > lines:
         said = [*said[: lines // 2], "...", *said[-lines // 2 :]]

@@ -1,21 +1,22 @@
-"""What can be told from a stage's plan before it runs: its schema, its sources, its watermarks."""
+"""What a stage's plan says before it runs: its schema, its sources, its watermarks."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 
 from cutwater.protocol.base.errors import UserError
 from cutwater.spark.checkpoint.leaves import Leaf, native_leaf
+from cutwater.spark.internals.plans import PlanNode, analysed_plan
+from cutwater.spark.internals.types import SPATIAL_TYPES, VOID_TYPES
 
 WATERMARK_KEY = "spark.watermarkDelayMs"
 GENERATED = {"rate", "rate-micro-batch", "socket", "memory"}
-"""Sources that give every reader rows of its own; two stages may well read "the same"."""
+"""Sources that give every reader rows of its own, so two stages may read "the same"."""
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -34,8 +35,8 @@ class Source(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What a stage's plan says of itself. `fan_in_watermark`: the inputs below a watermark that lies above
-    a fan-in of channels. `leaves`: what it reads, as a checkpoint remembers it."""
+    """`fan_in_watermark`: the inputs below a watermark that is above a fan-in of channels. `leaves`: what the plan reads,
+    as a checkpoint records it."""
 
     sources: tuple[Source, ...]
     has_watermark: bool
@@ -44,18 +45,16 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def read_plan(frame: DataFrame) -> Plan:
-    """Looks at the analysed plan of a streaming DataFrame."""
-    root = frame._jdf.queryExecution().analyzed()
+    """Reads the analysed plan of a streaming DataFrame."""
     sources: list[Source] = []
     leaves: list[Leaf] = []
-    native: list[Any] = []
+    native: list[PlanNode] = []
     above: tuple[str, ...] = ()
     has_watermark = False
-    for node in _nodes(root):
-        kind = node.nodeName()
-        if kind.startswith(("EventTimeWatermark", "UpdateEventTimeWatermarkColumn")):
+    for node in analysed_plan(frame).walk():
+        if node.is_watermark:
             has_watermark = True
-            below = [s.input for n in _nodes(node) if (s := _source(n)) is not None and s.input is not None]
+            below = [channel for n in node.walk() if (channel := n.channel) is not None]
             if len(below) > 1:
                 above = tuple(below)
         source = _source(node)
@@ -65,97 +64,49 @@ def read_plan(frame: DataFrame) -> Plan:
     return Plan(tuple(sources), has_watermark, above, tuple(leaves))
 
 
-def is_of_session(frame: DataFrame, spark: SparkSession) -> bool:
-    """Whether a streaming DataFrame would run in this session, and Spark's own sources in it take their settings from
-    there: each holds the session that it was read with."""
-    inner: Any = spark
-    found = [frame._jdf.sparkSession()]
-    for node in _nodes(frame._jdf.queryExecution().analyzed()):
-        if node.nodeName() == "StreamingRelation":
-            found.append(node.dataSource().sparkSession())
-    return all(session.equals(inner._jsparkSession) for session in found)
+def _source(node: PlanNode) -> Source | None:
+    if (channel := node.channel) is not None:
+        return Source("channel", (), channel)
+    if (native := node.native) is not None:
+        name, options = native
+        return Source(name.lower(), tuple(sorted(set(options))))
+    return None
 
 
-def _nodes(node: Any) -> Iterator[Any]:
-    yield node
-    children = node.children()
-    for i in range(children.size()):
-        yield from _nodes(children.apply(i))
-
-
-def _source(node: Any) -> Source | None:
-    kind = node.nodeName()
-    if kind == "StreamingExecutionRelation":
-        return Source("channel", (), node.source().toString())
-    if kind not in ("StreamingRelation", "StreamingRelationV2"):
-        return None
-    if kind == "StreamingRelationV2":
-        name = node.sourceName()
-        options = _options(node.extraOptions().asCaseSensitiveMap())
-    else:
-        data_source = node.dataSource()
-        name = data_source.className()
-        options = _scala_options(data_source.options())
-        paths = data_source.paths()
-        options += tuple(("path", paths.apply(i)) for i in range(paths.size()))
-    return Source(name.lower(), tuple(sorted(set(options))))
-
-
-def _leaf(node: Any, source: Source, native: list[Any]) -> Leaf:
+def _leaf(node: PlanNode, source: Source, native: list[PlanNode]) -> Leaf:
     """A leaf, where `native` has those of native sources so far. Spark makes one source, with one log, of leaves that
-    are equal, and numbers the logs as it comes upon them."""
+    are equal, and numbers the logs in the order in which it meets them."""
     if source.input is not None:
         return Leaf(channel=source.input)
     log = next((number for number, other in enumerate(native) if other == node), len(native))
     if log == len(native):
         native.append(node)
-    return native_leaf(source.format, source.options, _table(node), log)
-
-
-def _table(node: Any) -> list[str]:
-    """The table that a source is of, if it was given by its name."""
-    if node.nodeName() == "StreamingRelationV2":
-        found = node.identifier()
-        return [f"table={found.get().toString()}"] if found.isDefined() else []
-    found = node.dataSource().catalogTable()
-    return [f"table={found.get().identifier().unquotedString()}"] if found.isDefined() else []
-
-
-def _options(found: Any) -> tuple[tuple[str, str], ...]:
-    return tuple((str(k).lower(), str(found[k])) for k in found)
-
-
-def _scala_options(found: Any) -> tuple[tuple[str, str], ...]:
-    pairs = []
-    iterator = found.iterator()
-    while iterator.hasNext():
-        pair = iterator.next()
-        pairs.append((str(pair._1()).lower(), str(pair._2())))
-    return tuple(pairs)
+    table = node.table
+    return native_leaf(source.format, source.options, [f"table={table}"] if table is not None else [], log)
 
 
 # --- schemas ------------------------------------------------------------------------------------------
 
 
 def channel_schema(stage: str, schema: t.StructType) -> str:
-    """The schema of a stage's rows as its readers declare it: all may be null, no watermark in it (with it
-    append mode would be accepted downstream and nothing ever be emitted). Raises `UserError` for what a
-    channel cannot carry."""
+    """The schema of a stage's rows as its readers declare it: everything nullable, and without watermark metadata (with
+    it Spark would accept append mode downstream and never emit anything). Raises `UserError` for columns that a channel
+    cannot carry."""
     return json.dumps(_plain(stage, schema, ""), separators=(",", ":"))
 
 
 def row_schema(schema: t.StructType) -> t.StructType:
-    """The schema without watermark metadata, everything nullable: what files and tables have."""
+    """The schema without watermark metadata, everything nullable: as files and tables have it."""
     return t.StructType.fromJson(_plain(None, schema, ""))
 
 
 def _plain(stage: str | None, schema: t.DataType, where: str) -> Any:
-    """A type's JSON, everywhere nullable. With a stage, raises for types that channels cannot carry."""
+    """A type's JSON, everything in it nullable. With a stage, raises for types that channels cannot carry."""
     if isinstance(schema, t.StructType):
         fields = []
         for field in schema.fields:
             name = f"{where}.{field.name}" if where else field.name
-            # The JSON's metadata has more in it than the field's own: collations.
+            # The metadata of the JSON has more than the field's own: collations.
             kept = {k: v for k, v in field.jsonValue()["metadata"].items() if k != WATERMARK_KEY}
             fields.append(
                 {
@@ -197,7 +148,7 @@ def _cannot_carry(kind: t.DataType) -> str | None:
     carried = (
         t.StringType, t.BinaryType, t.BooleanType, t.NumericType, t.DateType, t.TimestampType,
         t.TimestampNTZType, t.DayTimeIntervalType, t.YearMonthIntervalType, t.CharType, t.VarcharType, t.VariantType,
-        t.NullType, t.GeographyType, t.GeometryType,
+        *VOID_TYPES, *SPATIAL_TYPES,
     )  # fmt: skip
     return None if isinstance(kind, carried) else "cast it to a string or a number"
 

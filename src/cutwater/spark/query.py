@@ -8,18 +8,19 @@ from contextlib import suppress
 from threading import Event, Thread
 from typing import Any
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame
 
 from cutwater.protocol.base.paths import BatchKind, batch_file_of, batch_files_prefix
+from cutwater.spark.internals.gateway import CALL_ERRORS
+from cutwater.spark.internals.queries import found_nothing_new, is_one_batch
 from cutwater.spark.micro_batch import BatchWriter
 from cutwater.spark.stage import BuiltStage
 
 QUICK_TRIGGER_S = 0.1
-"""How often a query looks for new rows that is to end soon, whatever its own trigger is."""
+"""How often a query that must end soon looks for new rows, whatever its trigger is."""
 
 WAITING = "Waiting for data to arrive"
-"""What Spark says of a query whose last trigger has found nothing to do."""
+"""Spark's status message for a query whose last trigger found nothing to do."""
 
 ENDS_WITHIN_S = 60
 LOOK_AGAIN_S = 0.1
@@ -28,21 +29,21 @@ Batch = Callable[[DataFrame, int], None]
 
 
 class Query:
-    """A query in its incarnation's folder. `takes_all`: it takes what is available now, and ends by itself."""
+    """A query in its incarnation's folder. `takes_all`: it reads what is available now, and then ends."""
 
     def __init__(self, writer: BatchWriter, takes_all: bool) -> None:
         self.writer = writer
         self.takes_all = takes_all
         self.spark: Any = None
-        """Spark's StreamingQuery, once it is started."""
+        """Spark's StreamingQuery, after the start."""
         self.began = -1
-        """The batch that has begun last, by the log's count."""
+        """The last batch that has begun, by the log's count."""
         self._ended = Event()
         self._ended.set()
         self._closed = False
 
     def start(self, built: BuiltStage, name: str, trigger_s: float, batch: Batch) -> None:
-        """Starts the query; raises what Spark raises."""
+        """Start the query; raises what Spark raises."""
         starter = built.frame.writeStream.foreachBatch(batch).outputMode(built.output_mode).queryName(name)
         folder = self.writer.store.spark_url(self.writer.folder.rstrip("/"))
         starter = starter.option("checkpointLocation", folder)
@@ -54,7 +55,7 @@ class Query:
         self._ended.clear()
 
     def watch(self, on_end: Callable[[BaseException | None], None]) -> None:
-        """Calls `on_end`, from a thread of its own, when the query has ended, with the error that ended it."""
+        """Call `on_end`, in a new thread, when the query has ended, with the error that ended it."""
         Thread(target=self._watch, args=(on_end,), daemon=True).start()
 
     def _watch(self, on_end: Callable[[BaseException | None], None]) -> None:
@@ -68,60 +69,59 @@ class Query:
         on_end(error)
 
     def close(self) -> None:
-        """No further batch begins, and nobody waits for the store any more."""
+        """Let no further batch begin, and stop waiting for the store."""
         self.writer.stopping = self._closed = True
 
     def stop(self) -> None:
-        """Stops the query, and waits until it has ended. Its feeds must be closed by then."""
+        """Stop the query, and wait until it has ended. Its feeds must already be closed."""
         self.close()
         if self.spark is not None:
-            with suppress(Py4JError, ConnectionError):  # Spark is gone, and the query with it
+            with suppress(*CALL_ERRORS):  # Spark has ended, and the query with it
                 self.spark.stop()
             self._ended.wait(ENDS_WITHIN_S)
 
-    # --- what Spark says ------------------------------------------------------------------------------
+    # --- asking Spark ------------------------------------------------------------------------------
 
     def waits(self) -> bool:
-        """Whether the last trigger found nothing to do, and no batch is under way."""
+        """Whether the last trigger found nothing to do, and no batch is running."""
         try:
             status = self.spark.status
             return bool(status["message"] == WAITING and not status["isTriggerActive"])
         except Exception:
-            return False  # the query has ended; whoever watches it knows why
+            return False  # the query has ended; its watcher reports why
 
     def await_rest(self) -> int | None:
-        """Waits until Spark finds nothing to do, neither new data nor a reason to run without. The last batch that it has
-        committed then, by the log's count; `None` if the query has ended. A batch that begins just when Spark has
-        said so may leave something to do behind it: then Spark is asked again."""
+        """Wait until Spark finds nothing to do: neither new data nor a reason to run without. Returns the last committed
+        batch, by the log's count, or `None` if the query has ended. If a batch began just when Spark answered, there may
+        be more to do: then asks again."""
         while not self._closed:
             began = self.began
             try:
                 self.spark.processAllAvailable()
             except Exception:
-                return None  # whoever watches the query knows why
+                return None  # the watcher of the query reports why
             last = self.last_committed()
             if began == self.began:
                 return last
         return None
 
     def has_taken_all(self) -> bool:
-        """Whether a query has ended because it has taken everything. Spark ends it when a look at the sources has found
-        nothing more, and remembers that; one that somebody stops has not looked, even if it was between two batches. A
-        source that cannot say what is available now is read in one batch, and not looked at again."""
-        execution = self.spark._jsq.streamingQuery()
-        if execution.noNewData():
+        """Whether the query has ended because it has read everything. Spark ends it when it finds nothing new in the
+        sources, and remembers that; a query that was stopped has not looked, even between two batches. A source that
+        cannot say what is available now is read in one batch, without another look."""
+        if found_nothing_new(self.spark):
             return True
         last = self.writer.last
-        if class_name(execution.triggerExecutor()) != "SingleBatchExecutor" or last is None:
+        if last is None or not is_one_batch(self.spark):
             return False
         return last in self._numbers("commits") and max(self._numbers("offsets")) <= last
 
     def last_committed(self) -> int:
-        """The last batch that Spark has committed in this folder, by the log's count; waits for the store to answer."""
+        """The last batch that Spark has committed in this folder, by the log's count; waits until the store answers."""
         return max(self._numbers("commits"), default=-1) + self.writer.base + 1
 
     def _numbers(self, kind: BatchKind) -> list[int]:
-        """The batches that Spark has planned or committed, by its own count; none if the query is no longer wanted."""
+        """The batches that Spark has planned or committed, by Spark's count; none after `close`."""
         folder = self.writer.folder
         while not self._closed:
             try:
@@ -132,8 +132,3 @@ class Query:
             files = (batch_file_of(name.removeprefix(folder)) for name in names)
             return [file.batch for file in files if file is not None]
         return []
-
-
-def class_name(java: Any) -> str:
-    """The name of a Java object's class, without its package."""
-    return str(java.getClass().getSimpleName())

@@ -1,4 +1,4 @@
-"""A stage that is ready to be hosted: what its queries are made of."""
+"""A stage that is ready to be hosted, with everything that its queries are made of."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from cutwater.spark.plan import Plan
 
 
 class BuiltStage(msgspec.Struct, frozen=True):
-    """`channels`: what the query reads each input with. `trigger`: the duration between two looks for new rows, as the
-    user wrote it. `max_rows`: rows that one batch takes of a channel at most, if it can; `None` is no limit."""
+    """`channels`: the source of each input. `trigger`: the duration between two looks for new rows, as the user wrote it.
+    `max_rows`: how many rows of a channel one batch reads at most, if possible; `None` means no limit."""
 
     name: str
     inputs: tuple[str, ...]
@@ -30,7 +30,7 @@ class BuiltStage(msgspec.Struct, frozen=True):
 
     @property
     def has_native_source(self) -> bool:
-        """Whether the stage reads something else than channels."""
+        """Whether the stage reads anything besides channels."""
         return any(source.input is None for source in self.plan.sources)
 
     @property

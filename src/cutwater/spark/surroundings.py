@@ -1,4 +1,4 @@
-"""What a host uses of the process that it runs in."""
+"""What a host uses of its process."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Task = Callable[[], None]
 
 @dataclass(frozen=True)
 class Surroundings:
-    """`find` gives a stage's newest incarnation. `call` runs a task in a turn, `work` in a thread of the pool.
-    `caches`: per stage, what is known of files."""
+    """`find` returns a stage's newest incarnation. `call` runs a task in a turn, `work` in a thread of the pool.
+    `caches`: known files per stage."""
 
     pipeline: str
     spark: SparkSession

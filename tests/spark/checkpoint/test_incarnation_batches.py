@@ -23,7 +23,14 @@ from cutwater.spark.checkpoint.incarnations import (
     make_folder,
     write_prepared,
 )
-from cutwater.spark.checkpoint.offsets import Offsets, next_plan, parse_commit, parse_offsets, starting_plan
+from cutwater.spark.checkpoint.offsets import (
+    Offsets,
+    next_plan,
+    parse_commit,
+    parse_offsets,
+    starting_commit,
+    starting_plan,
+)
 from cutwater.store.contract import Store
 from tests.support.incarnation_helpers import names, new_query, prepared_again, report, store
 from tests.support.modelled_folder import STAGE, Query, prepared
@@ -45,6 +52,26 @@ def test_offsets_and_commits_are_parsed() -> None:
     commit = parse_commit("c", b'v2\n{"nextBatchWatermarkMs":9,"stateUniqueIds":{"0":[["a"],["b","c"]]}}')
     assert commit.watermark_ms == 9
     assert [commit.ids_of(0, partition) for partition in range(3)] == [("a",), ("b", "c"), ()]
+
+
+@pytest.mark.parametrize(
+    ("last", "version"),
+    [
+        (b'v1\n{"nextBatchWatermarkMs":9}', b"v1"),
+        (b'v2\n{"nextBatchWatermarkMs":9}', b"v2"),
+        (b'v2\n{"nextBatchWatermarkMs":9,"stateUniqueIds":{"0":[["a"]]}}', b"v2"),
+        (b'v3\n{"nextBatchWatermarkMs":9,"stateUniqueIds":{"0":[["a"]]}}', b"v2"),
+        (b'v3\n{"nextBatchWatermarkMs":9}', b"v1"),
+    ],
+)
+def test_a_commit_that_a_reset_begins_with_has_the_format_of_the_last_one(
+    last: bytes, version: bytes
+) -> None:
+    """Spark 4.0 and 4.1 read no other, and 4.3 takes from it whether state files have names of their own."""
+    found = starting_commit(parse_commit("commits/3", last))
+    assert found == version + b'\n{"nextBatchWatermarkMs":0}'
+    assert parse_commit("commits/-1", found).ids is None
+    assert starting_commit(None).startswith(b"v1\n")
 
 
 @pytest.mark.parametrize("data", [b"", b"v1", b"v1\n{", b"v9\n{}", b"\xff\xff", b"junk\n{}"])

@@ -31,12 +31,12 @@ from cutwater.protocol.base.paths import (
 from cutwater.protocol.base.records import Prepared
 from cutwater.spark.checkpoint.leaves import Leaf, parse_leaves
 from cutwater.spark.checkpoint.offsets import (
-    STARTED,
     BatchCommit,
     Offsets,
     next_plan,
     parse_commit,
     parse_offsets,
+    starting_commit,
     starting_plan,
 )
 from cutwater.spark.checkpoint.source_logs import (
@@ -295,7 +295,7 @@ class SparkFolder:
             )
         lines = starting_plan(plan, consumed)
         plans = {batch_file_name("offsets", number): lines for number in (-2, -1)}
-        return {**plans, batch_file_name("commits", -1): STARTED}
+        return {**plans, batch_file_name("commits", -1): starting_commit(self._commit(last))}
 
     def rewritten_logs(self, setting: int) -> tuple[set[str], dict[str, bytes]]:
         """The files of source logs with which Spark must not start, and the files to put in their place, by name: logs

@@ -10,8 +10,6 @@ import msgspec
 from cutwater.protocol.base.errors import StoreError
 
 _NO_OFFSET = "-"
-STARTED = b'v1\n{"nextBatchWatermarkMs":0}'
-"""The contents of `commits/<batch>` for a batch that did nothing."""
 
 
 class Offsets(msgspec.Struct, frozen=True):
@@ -43,10 +41,11 @@ class Offsets(msgspec.Struct, frozen=True):
 
 class BatchCommit(msgspec.Struct, frozen=True):
     """The commit of a batch: the next batch's watermark, and by operator and partition the unique ids of the state that
-    the batch wrote (`None` if state files have no ids)."""
+    the batch wrote (`None` if state files have no ids). `version` is that of the file's format."""
 
     watermark_ms: int
     ids: dict[int, tuple[tuple[str, ...], ...]] | None
+    version: str = "v1"
 
     def ids_of(self, operator: int, partition: int) -> tuple[str, ...] | None:
         """The ids of one partition's state stores; `None` if state files have no ids."""
@@ -122,9 +121,18 @@ def parse_commit(name: str, data: bytes) -> BatchCommit:
         return BatchCommit(
             watermark_ms=int(values.get("nextBatchWatermarkMs", 0)),
             ids={int(op): tuple(map(tuple, parts)) for op, parts in ids.items()} if ids is not None else None,
+            version=version,
         )
     except (TypeError, ValueError, AttributeError) as error:
         raise _unreadable(name, error) from error
+
+
+def starting_commit(last: BatchCommit | None) -> bytes:
+    """The contents of `commits/<batch>` for a batch that did nothing, in the format of the query's last commit. Spark 4.0
+    and 4.1 read only the format that belongs to their setting for state files, and 4.3 takes from it whether state files
+    have unique names. (A `v3` also names sinks: without them it is a `v2` or a `v1`.)"""
+    has_ids = last is not None and (last.version == "v2" or last.ids is not None)
+    return f"{'v2' if has_ids else 'v1'}\n".encode() + b'{"nextBatchWatermarkMs":0}'
 
 
 def _lines(name: str, data: bytes, least: int) -> list[str]:

@@ -1,0 +1,87 @@
+"""The analysed plan of a DataFrame, node by node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+Options = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class PlanNode:
+    """A node of a plan. Two are equal if Spark says so."""
+
+    java: Any
+    kind: str
+
+    def walk(self) -> Iterator[PlanNode]:
+        """This node and all below it, parents first."""
+        yield self
+        children = self.java.children()
+        for i in range(children.size()):
+            yield from _node(children.apply(i)).walk()
+
+    @property
+    def is_watermark(self) -> bool:
+        return self.kind.startswith(("EventTimeWatermark", "UpdateEventTimeWatermarkColumn"))
+
+    @property
+    def channel(self) -> str | None:
+        """The channel that this leaf reads, if it is one (see `Relations.channel_frame`)."""
+        return str(self.java.source().toString()) if self.kind == "StreamingExecutionRelation" else None
+
+    @property
+    def native(self) -> tuple[str, Options] | None:
+        """The format and the options of the native streaming source that this leaf reads, if it is one."""
+        if self.kind == "StreamingRelationV2":
+            found = self.java.extraOptions().asCaseSensitiveMap()
+            return str(self.java.sourceName()), tuple((str(k).lower(), str(found[k])) for k in found)
+        if self.kind == "StreamingRelation":
+            source = self.java.dataSource()
+            paths = source.paths()
+            options = tuple(("path", str(paths.apply(i))) for i in range(paths.size()))
+            return str(source.className()), (*_options(source.options()), *options)
+        return None
+
+    @property
+    def table(self) -> str | None:
+        """The table that a native source reads, if it was given by its name."""
+        if self.kind == "StreamingRelationV2":
+            found = self.java.identifier()
+            return str(found.get().toString()) if found.isDefined() else None
+        found = self.java.dataSource().catalogTable()
+        return str(found.get().identifier().unquotedString()) if found.isDefined() else None
+
+
+def _node(java: Any) -> PlanNode:
+    return PlanNode(java, str(java.nodeName()))
+
+
+def _options(found: Any) -> Options:
+    """A Scala map."""
+    pairs = []
+    iterator = found.iterator()
+    while iterator.hasNext():
+        pair = iterator.next()
+        pairs.append((str(pair._1()).lower(), str(pair._2())))
+    return tuple(pairs)
+
+
+def analysed_plan(frame: DataFrame) -> PlanNode:
+    """The root of the plan."""
+    return _node(frame._jdf.queryExecution().analyzed())
+
+
+def is_of_session(frame: DataFrame, spark: SparkSession) -> bool:
+    """Whether a streaming DataFrame would run in this session, and the native sources in it take their settings from
+    there: each holds the session that it was read with."""
+    inner: Any = spark
+    found = [frame._jdf.sparkSession()]
+    for node in analysed_plan(frame).walk():
+        if node.kind == "StreamingRelation":
+            found.append(node.java.dataSource().sparkSession())
+    return all(session.equals(inner._jsparkSession) for session in found)

@@ -1,0 +1,17 @@
+"""What Spark knows of a running query, and does not show."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def found_nothing_new(query: Any) -> bool:
+    """Whether the query's last look at its sources found nothing new. Spark remembers that after the query has ended."""
+    return bool(query._jsq.streamingQuery().noNewData())
+
+
+def is_one_batch(query: Any) -> bool:
+    """Whether a query with `availableNow` reads everything in one batch, because a source of it cannot say what is
+    available now."""
+    executor = query._jsq.streamingQuery().triggerExecutor()
+    return bool(executor.getClass().getSimpleName() == "SingleBatchExecutor")
