@@ -218,7 +218,7 @@ def test_a_pipeline_that_ends_meanwhile_is_not_waited_for(store: Store) -> None:
     assert store.list(REQUEST_PREFIX) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("option", [(), ("--json",)], ids=["text", "json"])
 def test_whoever_is_interrupted_while_it_waits_withdraws_and_says_so(
     store: Store, option: tuple[str, ...], number: signal.Signals
@@ -234,6 +234,30 @@ def test_whoever_is_interrupted_while_it_waits_withdraws_and_says_so(
     assert "interrupted; the request is withdrawn, but it may have been begun or even done" in said
     assert "Traceback" not in out + err
     assert store.list(REQUEST_PREFIX) == []
+
+
+def test_a_command_below_nohup_waits_on_when_its_terminal_is_closed(store: Store) -> None:
+    command = [
+        "nohup",
+        sys.executable,
+        "-m",
+        "cutwater",
+        "checkpoint",
+        "--timeout",
+        "60s",
+        "--store",
+        store.url,
+    ]
+    with beating(store):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        (name,) = await_that("it asks", lambda: store.list(REQUEST_PREFIX))
+        process.send_signal(signal.SIGHUP)
+        reply = Reply(name.removeprefix(REQUEST_PREFIX).removesuffix(".json"), True, 5)
+        before = store.read(name)
+        await_that("it waits on", lambda: store.read(name) not in (before, None), 30)
+        store.create(name.replace(REQUEST_PREFIX, REPLY_PREFIX), encode(reply))
+        process.communicate(timeout=60)
+    assert process.returncode == 0
 
 
 def test_a_request_that_vanishes_or_is_answered_in_tongues_is_told(store: Store) -> None:

@@ -96,7 +96,7 @@ def ask(
         case Unanswered.VANISHED:
             raise UserError(
                 f"the request is gone from the store, and no answer is there: somebody removed it, or this command was "
-                f"paused for so long that its answer was cleared away; {_may_be_done(store)}"
+                f"paused for so long that its request or the answer was cleared away; {_may_be_done(store)}"
             )
         case Unanswered.UNREADABLE:
             raise UserError(
@@ -134,7 +134,8 @@ def _answering(store: Store, cluster: ClusterConfig, as_json: bool) -> Status | 
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """SIGTERM ends a wait as Ctrl-C does: with the request withdrawn, so that no later run acts on it."""
+    """SIGTERM, and SIGHUP unless it is ignored (`nohup`), end a wait as Ctrl-C does: with the request withdrawn, so
+    that no later run acts on it."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -142,11 +143,15 @@ def _interruptible() -> Iterator[None]:
     if current_thread() is not main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    caught = {n: handler for n, handler in before.items() if handler is not signal.SIG_IGN}
+    for number in caught:
+        signal.signal(number, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in caught.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

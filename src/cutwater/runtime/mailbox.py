@@ -5,6 +5,11 @@ lies there, whoever was to answer it before, and removes it only when the answer
 for is lost with a leader, and what was done already is known by its id from the journal. Whoever asks removes the
 answer; the leader removes what nobody fetches. A member that does not lead puts what its own process asks for into
 the store as well, where the leader finds it.
+
+Whoever waits for an answer renews its request: it writes the object again, with a higher count. A request that a
+process did not see come, because it lay there at the start or had been renewed before it was first read, may be that
+of a command that was killed. It is carried out only once the process has seen it renewed, and removed if that does not
+happen for a while. No clock of another machine is read for that.
 """
 
 from __future__ import annotations
@@ -19,8 +24,11 @@ from functools import partial
 from threading import Event, Thread
 from typing import TypeVar
 
+import msgspec
+
 from cutwater.cluster.links import Links
 from cutwater.protocol.base.chain import with_checksum
+from cutwater.protocol.base.durations import readable
 from cutwater.protocol.base.errors import PeerError, UserError
 from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.paths import REPLY_PREFIX, REQUEST_PREFIX, reply_name, request_name, request_of
@@ -35,6 +43,14 @@ AGAIN_S = 0.25
 """When to look again whether somebody can be given a request."""
 LAST_ERRANDS_S = 10.0
 """For how long a member that ends goes on trying to write its last answers."""
+RENEW_S = 2.0
+"""How often whoever waits renews its request."""
+RENEW_REMOTE_S = 10.0
+"""The same in a bucket, where a write costs more."""
+FORSAKEN_S = 60.0
+"""A request that nobody renews for so long is removed, if this process did not see it come."""
+LOOKED_AWAY_S = 10.0
+"""After a longer pause between two looks, of this process or of the store, that time begins anew."""
 SWEEP_EVERY_S = 30.0
 REMEMBERED_LINES = 100
 """So many lines are not told again."""
@@ -84,6 +100,14 @@ class Mailbox:
         self._from_store: set[str] = set()
         """The requests that this member took up as leader and whose answers are not durable."""
         self._forwarded: set[str] = set()
+        self._renewals: dict[str, tuple[int, float]] = {}
+        """How often each request was renewed that this process has forwarded, and when it is to be renewed again."""
+        self._at_start: set[str] | None = None
+        """The requests that lay in the store when this process came; `None` until it has looked."""
+        self._doubtful: dict[str, tuple[int, float]] = {}
+        """Of each request that this process did not see come: how often it was renewed, and since when nobody has
+        renewed it."""
+        self._looked_s = 0.0
         self._errands: dict[tuple[str, str], Callable[[], None]] = {}
         """What is to be done with the store, by kind and request."""
         self._replies: dict[str, float] = {}
@@ -212,9 +236,9 @@ class Mailbox:
         """Looks into the store: for requests if this member leads, and for answers to what it has asked."""
         every = AGAIN_S if isinstance(self._store, LocalStore) else 2.0
         while not self._stopped.is_set():
+            self.attend()
             self._look.wait(every)
             self._look.clear()
-            self.attend()
         deadline = time.monotonic() + LAST_ERRANDS_S
         while self._errands and time.monotonic() < deadline:
             self._guarded(self._run_errands)
@@ -223,10 +247,14 @@ class Mailbox:
 
     def attend(self) -> None:
         """Does once what there is to do with the store. What fails is done another time, and keeps nothing else."""
+        if self._at_start is None:
+            self._guarded(self._look_first)
         self._guarded(self._run_errands)
         self._guarded(self._fetch_answers)
+        self._guarded(self._renew_forwarded)
         if self._leader.phase is LeaderPhase.LEADING:
-            self._guarded(self._take_all)
+            if self._at_start is not None:
+                self._guarded(self._take_all)
             self._guarded(self._sweep)
         else:
             self._replies.clear()
@@ -277,10 +305,33 @@ class Mailbox:
         self._errands["remove", request_id] = partial(self._store.delete, [request_name(request_id), name])
         self._shell.call(partial(self.on_reply, reply))
 
+    def _renew_forwarded(self) -> None:
+        """Renews what this process has asked through the store and still waits for."""
+        now = self._clock()
+        first = 0, now + renew_every(self._store)
+        self._renewals = {i: self._renewals.get(i, first) for i in list(self._forwarded)}
+        for request_id, (count, due) in list(self._renewals.items()):
+            request = self._pending.get(request_id)
+            if now >= due and request is not None and ("forward", request_id) not in self._errands:
+                self._renewals[request_id] = count + 1, now + renew_every(self._store)
+                self._guarded(partial(renew, self._store, request, count + 1))
+
+    def _look_first(self) -> None:
+        self._at_start = set(self._store.list(REQUEST_PREFIX))
+
     def _take_all(self) -> None:
         """Takes up what lies in the store and is not known yet."""
         known = self._from_store | self._forwarded
-        fresh = [n for n in self._store.list(REQUEST_PREFIX) if request_of(n) not in known]
+        names = self._store.list(REQUEST_PREFIX)
+        now = self._clock()
+        looked_away = now - self._looked_s > LOOKED_AWAY_S
+        self._looked_s = now
+        self._doubtful = {
+            name: (renewed, now if looked_away else since)
+            for name, (renewed, since) in self._doubtful.items()
+            if name in names
+        }
+        fresh = [n for n in names if request_of(n) not in known]
         if not fresh:
             return
         answered = set(self._store.list(REPLY_PREFIX))
@@ -315,9 +366,28 @@ class Mailbox:
                 self._answer, Reply(request_id, False, None, None, why)
             )
             self._look.set()
-        else:
+        elif self._is_waited_for(name, request):
             self._from_store.add(request_id)
             self.post(request)
+
+    def _is_waited_for(self, name: str, request: Request) -> bool:
+        """Whether somebody waits for the answer to a request, as far as this process can tell: it has seen the request
+        come, or has seen it renewed. One that nobody renews is removed after a while."""
+        assert self._at_start is not None
+        if name not in self._at_start and request.renewed == 0:
+            return True
+        renewed, since = self._doubtful.setdefault(name, (request.renewed, self._clock()))
+        if request.renewed != renewed:
+            self._at_start.discard(name)
+            del self._doubtful[name]
+            return True
+        if self._clock() - since >= FORSAKEN_S:
+            self._store.delete([name])
+            self._tell(
+                f"request {request.request_id} ({request.kind.value}) is not carried out, and is removed: for "
+                f"{readable(FORSAKEN_S)} nobody has waited for its answer. Ask again if it is still wanted"
+            )
+        return False
 
     def _is_answered(self, request_id: str) -> bool:
         return understood(self._store.read(reply_name(request_id)), Reply) is not None
@@ -343,6 +413,19 @@ def new_id() -> str:
     return uuid.uuid4().hex[:12]
 
 
+def renew_every(store: Store) -> float:
+    """In how many seconds whoever waits renews its request."""
+    return RENEW_S if isinstance(store, LocalStore) else RENEW_REMOTE_S
+
+
+def renew(store: Store, request: Request, count: int) -> None:
+    """Writes a request again: whoever asked still waits. If it was answered and removed meanwhile, it is there again;
+    whoever waits removes it with the answer, and should it die before, whoever leads does (the answer lies there, or
+    nobody renews it)."""
+    renewed = msgspec.structs.replace(request, renewed=count)
+    store.put(request_name(request.request_id), with_checksum(encode(renewed)))
+
+
 def ask_through(
     store: Store,
     request: Request,
@@ -350,8 +433,8 @@ def ask_through(
     is_there: Callable[[], bool] = lambda: True,
     hint: Callable[[], None] = lambda: None,
 ) -> Reply | Unanswered:
-    """Asks a pipeline that runs elsewhere, and waits while somebody is there to answer. Without an answer the
-    request is withdrawn, so that no later run acts on it."""
+    """Asks a pipeline that runs elsewhere, and waits while somebody is there to answer; meanwhile the request is
+    renewed. Without an answer it is withdrawn, so that no later run acts on it."""
     question, answer = request_name(request.request_id), reply_name(request.request_id)
     found: Reply | Unanswered = Unanswered.TIMED_OUT
     try:
@@ -359,6 +442,7 @@ def ask_through(
         hint()
         deadline = time.monotonic() + timeout_s
         every = 0.1 if isinstance(store, LocalStore) else 1.0
+        count, due = 0, time.monotonic() + renew_every(store)
         while time.monotonic() < deadline:
             there = is_there()
             is_asked = store.exists(question)  # before the answer is looked for, which is written first
@@ -367,6 +451,10 @@ def ask_through(
             if not there or not is_asked:
                 found = Unanswered.VANISHED if there else Unanswered.NOBODY_THERE
                 break
+            if time.monotonic() >= due:
+                count, due = count + 1, time.monotonic() + renew_every(store)
+                with suppress(OSError):  # it is renewed the next time
+                    renew(store, request, count)
             time.sleep(every)
     finally:
         with suppress(OSError):

@@ -125,7 +125,9 @@ class Request(msgspec.Struct, frozen=True, tag_field="type", tag="request"):
     A restore goes to `epoch`; if it has a `name` too, that must still be the name of this epoch. The stages in
     `reset` start without their state, those in `drop` are gone, and `force` undoes what others did to the
     tables. `topology` is the graph from then on, made from the one whose hash is `base`; the stages in `native` read
-    sources of their own (as every stage without inputs does)."""
+    sources of their own (as every stage without inputs does).
+
+    `renewed` counts how often whoever waits for the answer has written the request again."""
 
     kind: RequestKind
     request_id: str
@@ -139,6 +141,7 @@ class Request(msgspec.Struct, frozen=True, tag_field="type", tag="request"):
     topology: Topology | None = None
     base: str | None = None
     native: tuple[str, ...] = ()
+    renewed: Count = 0
 
 
 class Reply(msgspec.Struct, frozen=True, tag_field="type", tag="reply"):
