@@ -106,6 +106,13 @@ def test_update_and_complete_do_not_go_into_channels_or_tables(mode: str) -> Non
     )(returns())
 
 
+def test_a_result_that_comes_again_with_every_batch_cannot_wait_for_its_windows() -> None:
+    windows = cw.foreach_epoch(lambda rows, epoch: None, name="f", final_by="window.end")
+    with pytest.raises(UserError, match=r"'complete'.*final_by='window.end'.*leave out final_by"):
+        cw.Pipeline("p").stage(name="one", output_mode="complete", sinks=[windows])(returns())
+    cw.Pipeline("p").stage(name="one", output_mode="update", sinks=[windows])(returns())
+
+
 def test_two_sinks_need_two_names_and_two_places() -> None:
     pipeline = cw.Pipeline("p")
     pipeline.stage(name="one", sinks=[cw.delta("a/out")])(returns())

@@ -127,6 +127,7 @@ def bind_sinks(built: Built, store: Store) -> None:
                     f"sink '{sink.name}' shows rows when their window is closed (final_by={sink.final_by!r}), but "
                     f"stage '{stage.name}' has no watermark, so no window ever closes: add withWatermark()"
                 )
+            sink.output_mode = stage.output_mode
             sink.bind(store, sink.name, stage.schema.json(), register=False)
             if sink.url is not None and (other := places.setdefault(sink.url, sink.name)) != sink.name:
                 raise UserError(

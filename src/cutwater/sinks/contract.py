@@ -85,6 +85,8 @@ class Sink(ABC):
     """Whether publishing runs a function of the user's, which may take any time."""
     appends_only = True
     """Whether rows that come again, changed, would be there twice."""
+    output_mode = "append"
+    """That of the stage whose rows it gets; said before `bind`."""
     path: str | None = None
     """Where the target lies, for those that lie somewhere; no two sinks share it."""
 
@@ -235,16 +237,24 @@ class Sink(ABC):
         """The columns by whose values a batch's files are kept apart."""
         return list(self.partition_by)
 
+    @property
+    def takes_empty(self) -> bool:
+        """Whether a batch without rows says something: in complete mode, that the result is empty."""
+        return self.output_mode == "complete"
+
     def staging(self, attempt: str) -> str:
         """Where Spark writes the rows of an attempt."""
         return self._files.spark_url(f"{self._prefix}{attempt}")
 
     def staged(self, attempt: str) -> list[StagedFile]:
-        """The files with rows that Spark has written for an attempt; durable when this returns."""
+        """The files with rows that Spark has written for an attempt, or one without rows if that says something; durable
+        when this returns."""
         prefix = f"{self._prefix}{attempt}/"
         names = [n for n in self._files.list(prefix) if is_data(n.removeprefix(prefix))]
         footers = self._footers.get(self._files, names)
         full = [n for n, footer in zip(names, footers, strict=True) if footer.rows > 0]
+        if not full and self.takes_empty:
+            full = names[:1]
         sync(self._files, full)
         return [StagedFile(n, _end_of(n) if self.final_by is not None else None) for n in full]
 
