@@ -106,6 +106,13 @@ def test_update_and_complete_modes_are_refused_for_channels_and_tables(mode: str
     )(returns())
 
 
+def test_a_complete_result_cannot_wait_for_its_windows() -> None:
+    windows = cw.foreach_epoch(lambda rows, epoch: None, name="f", final_by="window.end")
+    with pytest.raises(UserError, match=r"'complete'.*final_by='window.end'.*leave out final_by"):
+        cw.Pipeline("p").stage(name="one", output_mode="complete", sinks=[windows])(returns())
+    cw.Pipeline("p").stage(name="one", output_mode="update", sinks=[windows])(returns())
+
+
 def test_two_sinks_need_different_names_and_paths() -> None:
     pipeline = cw.Pipeline("p")
     pipeline.stage(name="one", sinks=[cw.delta("a/out")])(returns())

@@ -110,7 +110,7 @@ def test_a_command_stops_waiting_when_the_pipeline_ends(store: Store) -> None:
     assert store.list(REQUEST_PREFIX) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("option", [(), ("--json",)], ids=["text", "json"])
 def test_an_interrupted_command_withdraws_its_request_and_says_so(
     store: Store, option: tuple[str, ...], number: signal.Signals
@@ -126,6 +126,30 @@ def test_an_interrupted_command_withdraws_its_request_and_says_so(
     assert "interrupted; the request was withdrawn, but it may have been carried out" in said
     assert "Traceback" not in out + err
     assert store.list(REQUEST_PREFIX) == []
+
+
+def test_a_command_below_nohup_waits_on_when_its_terminal_is_closed(store: Store) -> None:
+    command = [
+        "nohup",
+        sys.executable,
+        "-m",
+        "cutwater",
+        "checkpoint",
+        "--timeout",
+        "60s",
+        "--store",
+        store.url,
+    ]
+    with beating(store):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        (name,) = await_that("it asks", lambda: store.list(REQUEST_PREFIX))
+        process.send_signal(signal.SIGHUP)
+        reply = Reply(name.removeprefix(REQUEST_PREFIX).removesuffix(".json"), True, 5)
+        before = store.read(name)
+        await_that("it waits on", lambda: store.read(name) not in (before, None), 30)
+        store.create(name.replace(REQUEST_PREFIX, REPLY_PREFIX), encode(reply))
+        process.communicate(timeout=60)
+    assert process.returncode == 0
 
 
 def test_a_lost_request_and_an_unreadable_answer_are_errors(store: Store) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -18,9 +19,10 @@ from cutwater.protocol.base.paths import REPLY_PREFIX, REQUEST_PREFIX
 from cutwater.protocol.base.wire import Reply, Request, RequestKind, encode
 from cutwater.protocol.leader.leader import LeaderPhase
 from cutwater.runtime import mailbox
-from cutwater.runtime.mailbox import Unanswered, ask_through, understood
+from cutwater.runtime.mailbox import Unanswered, ask_through, renew, understood
 from cutwater.runtime.runtime import Runtime
 from cutwater.store.at_rest import drive, read_journal
+from cutwater.store.contract import Names
 from cutwater.store.local import LocalStore
 from tests.support.live_member import TWO, Members, members
 from tests.support.spark_helpers import await_that
@@ -40,6 +42,7 @@ class Troubled(LocalStore):
         self.early: list[str] = []
         """Requests that were removed before their answer was there."""
         self.created: list[str] = []
+        self.before_put: Callable[[str], None] = lambda name: None
 
     def create(self, name: str, data: bytes) -> bool:
         self._trouble("create", name)
@@ -47,7 +50,10 @@ class Troubled(LocalStore):
         return super().create(name, data)
 
     def put(self, name: str, data: bytes) -> None:
-        assert not name.startswith((REQUEST_PREFIX, REPLY_PREFIX)), f"{name} would not be durable"
+        assert not name.startswith(REPLY_PREFIX), f"{name} would not be durable"
+        if name.startswith(REQUEST_PREFIX):
+            self._trouble("renew", name)
+            self.before_put(name)
         super().put(name, data)
 
     def delete(self, names: Iterable[str]) -> None:
@@ -60,6 +66,10 @@ class Troubled(LocalStore):
     def read(self, name: str) -> bytes | None:
         self._trouble("read", name)
         return super().read(name)
+
+    def list(self, prefix: str, after: str = "") -> Names:
+        self._trouble("list", prefix)
+        return super().list(prefix, after)
 
     def _trouble(self, what: str, name: str) -> None:
         if name in self.refused:
@@ -87,6 +97,24 @@ def put_request(store: LocalStore, kind: RequestKind, request_id: str, **what: A
     return request
 
 
+@contextmanager
+def asked_before(
+    store: LocalStore, kind: RequestKind, request_id: str, **what: Any
+) -> Iterator[list[Reply | Unanswered]]:
+    """A command that has asked before a member starts, and waits; its answer."""
+    got: list[Reply | Unanswered] = []
+    over = Event()
+    request = Request(kind, request_id, **what)
+    thread = Thread(target=lambda: got.append(ask_through(store, request, 60, lambda: not over.is_set())))
+    thread.start()
+    await_that("it has asked", lambda: store.exists(f"{REQUEST_PREFIX}{request_id}.json"), 30)
+    try:
+        yield got
+    finally:
+        over.set()
+        thread.join()
+
+
 def reply_of(store: LocalStore, request_id: str) -> Reply:
     """The answer, when it is there and the request is removed."""
 
@@ -103,6 +131,7 @@ def reply_of(store: LocalStore, request_id: str) -> Reply:
 def leading(up: Members, name: str = "main") -> Runtime:
     made = up.start(name)
     await_that("it leads", lambda: made.leader.phase is LeaderPhase.LEADING and made.leader.coordinator, 30)
+    await_that("it has looked", lambda: made.mailbox._at_start is not None, 30)
     return made
 
 
@@ -169,24 +198,105 @@ def test_a_request_whose_answer_was_never_written_is_left_for_the_next_leader(
     with members(store) as up:
         made = leading(up)
         store.fails["create replies"] = 1_000_000
-        put_request(store, RequestKind.FORGET, "aaa", name="never-was")
-        await_that("its answer fails", lambda: store.failed > 2, 30)
-        made.stop()
-        assert store.list(REQUEST_PREFIX) == [f"{REQUEST_PREFIX}aaa.json"]
-        store.fails.clear()
-        heard = heard_by(up.start("main"))
-        assert not reply_of(store, "aaa").ok
+        with asked_before(store, RequestKind.SAVEPOINT, "aaa", name="good") as got:
+            await_that("its answer fails", lambda: store.failed > 2, 30)
+            made.stop()
+            assert store.list(REQUEST_PREFIX) == [f"{REQUEST_PREFIX}aaa.json"]
+            done = read_journal(store).state.savepoints["good"]
+            store.fails.clear()
+            heard = heard_by(up.start("main"))
+            await_that("it is answered", lambda: got, 30)
+        assert got == [Reply("aaa", True, done)]
         assert heard == ["aaa"]
+    assert read_journal(store).state.savepoints == {"good": done}
+    assert store.list(REQUEST_PREFIX) + store.list(REPLY_PREFIX) == []
 
 
-def test_a_new_leader_takes_up_what_lies_there(store: Troubled) -> None:
-    put_request(store, RequestKind.SAVEPOINT, "aaa", name="good")
-    put_request(store, RequestKind.FORGET, "bbb", name="never-was")
-    with members(store) as up:
-        up.start("main")
-        assert reply_of(store, "aaa").ok
-        assert not reply_of(store, "bbb").ok
+def test_a_new_leader_takes_up_what_somebody_waits_for(store: Troubled) -> None:
+    with (
+        asked_before(store, RequestKind.SAVEPOINT, "aaa", name="good") as first,
+        asked_before(store, RequestKind.FORGET, "bbb", name="never-was") as second,
+        members(store) as up,
+    ):
+        heard = heard_by(up.start("main"))
+        await_that("both are answered", lambda: first and second, 30)
+        assert [isinstance(got[0], Reply) and got[0].ok for got in (first, second)] == [True, False]
+        assert sorted(heard) == ["aaa", "bbb"]
     assert "good" in read_journal(store).state.savepoints
+
+
+def forsaken(made: Runtime, now: list[float]) -> None:
+    """Lets so much time pass for the mailbox that it removes a request which nobody renews."""
+    for _ in range(int(mailbox.FORSAKEN_S / mailbox.LOOKED_AWAY_S) + 1):
+        now[0] += mailbox.LOOKED_AWAY_S
+        await_that("it looks", lambda: made.mailbox._looked_s == now[0], 30)
+
+
+@pytest.mark.parametrize("kind", [RequestKind.DRAIN, RequestKind.SAVEPOINT])
+def test_a_request_of_a_command_that_was_killed_is_not_carried_out_by_the_next_run(
+    store: Troubled, kind: RequestKind
+) -> None:
+    put_request(store, kind, "aaa", name="good", renewed=7)
+    now = [1_000.0]
+    with members(store) as up:
+        made = up.start("main", clock=lambda: now[0])
+        heard = heard_by(made)
+        await_that("it is seen", lambda: made.mailbox._doubtful, 30)
+        put_request(store, RequestKind.CHECKPOINT, "bbb")
+        assert reply_of(store, "bbb").ok, "it keeps no other waiting"
+        assert store.exists(f"{REQUEST_PREFIX}aaa.json"), "whoever asked may renew it yet"
+        forsaken(made, now)
+        await_that("it is removed", lambda: not store.list(REQUEST_PREFIX), 30)
+        assert heard == ["bbb"]
+        assert not made.drained
+        assert made.mailbox._doubtful.keys() <= {f"{REQUEST_PREFIX}aaa.json"}
+        assert [line for line in up.told if f"request aaa ({kind.value}) is not carried out" in line]
+    assert read_journal(store).state.savepoints == {}
+
+
+def test_time_in_which_nobody_looked_is_not_held_against_a_request(store: Troubled) -> None:
+    put_request(store, RequestKind.SAVEPOINT, "aaa", name="good")
+    now = [1_000.0]
+    with members(store) as up:
+        made = up.start("main", clock=lambda: now[0])
+        await_that("it is seen", lambda: made.mailbox._doubtful, 30)
+        now[0] += 10 * mailbox.FORSAKEN_S  # the process was asleep, and so may be whoever asked
+        await_that("it looks", lambda: made.mailbox._looked_s == now[0], 30)
+        made.mailbox.look()
+        await_that("it looks again", lambda: not made.mailbox._look.is_set(), 30)
+        assert store.exists(f"{REQUEST_PREFIX}aaa.json")
+        renew(store, Request(RequestKind.SAVEPOINT, "aaa", name="good"), 1)
+        assert reply_of(store, "aaa").ok
+
+
+def test_what_lies_there_is_not_taken_for_new_if_the_first_look_fails(store: Troubled) -> None:
+    put_request(store, RequestKind.SAVEPOINT, "aaa", name="good")
+    store.fails["list requests"] = 3
+    with members(store) as up:
+        made = leading(up)
+        assert store.failed == 3
+        heard = heard_by(made)
+        await_that("it is seen", lambda: made.mailbox._doubtful, 30)
+        assert heard == []
+
+
+def test_a_renewal_that_comes_behind_the_answer_brings_no_request_back(store: Troubled) -> None:
+    now = [1_000.0]
+    with members(store) as up:
+        made = up.start("main", clock=lambda: now[0])
+        await_that("it has looked", lambda: made.mailbox._at_start is not None, 30)
+        heard = heard_by(made)
+        request = put_request(store, RequestKind.CHECKPOINT, "aaa")
+        assert reply_of(store, "aaa").ok
+        renew(store, request, 1)
+        await_that("it is removed", lambda: not store.list(REQUEST_PREFIX), 30)
+        store.delete([f"{REPLY_PREFIX}aaa.json"])  # whoever asked has its answer
+        renew(store, request, 2)
+        await_that("it is seen", lambda: made.mailbox._doubtful, 30)
+        forsaken(made, now)
+        await_that("it is removed", lambda: not store.list(REQUEST_PREFIX), 30)
+        assert heard == ["aaa"]
+    assert store.list(REPLY_PREFIX) == []
 
 
 @pytest.mark.slow
@@ -209,7 +319,7 @@ def test_a_request_that_was_answered_by_a_leader_that_died_is_removed_and_not_do
     put_request(store, RequestKind.SAVEPOINT, "aaa", name="twice")
     store.create(f"{REPLY_PREFIX}aaa.json", encode(Reply("aaa", True, 7)))
     with members(store) as up:
-        heard = heard_by(up.start("main"))
+        heard = heard_by(leading(up))
         assert reply_of(store, "aaa") == Reply("aaa", True, 7)
         put_request(store, RequestKind.CHECKPOINT, "bbb")
         assert reply_of(store, "bbb").ok
@@ -218,10 +328,10 @@ def test_a_request_that_was_answered_by_a_leader_that_died_is_removed_and_not_do
 
 
 def test_an_answer_that_is_damaged_is_written_anew(store: Troubled) -> None:
-    put_request(store, RequestKind.CHECKPOINT, "aaa")
     store.create(f"{REPLY_PREFIX}aaa.json", b"")
     with members(store) as up:
-        up.start("main")
+        leading(up)
+        put_request(store, RequestKind.CHECKPOINT, "aaa")
         assert reply_of(store, "aaa").ok
 
 
@@ -389,6 +499,30 @@ def test_a_request_that_cannot_be_forwarded_is_forwarded_later(led_by_one: Troub
         assert got == [Reply("aaa", True, 5)]
 
 
+def test_a_forwarded_request_is_renewed_while_its_process_waits(led_by_one: Troubled) -> None:
+    store, now = led_by_one, [1_000.0]
+    with members(store, TWO) as up:
+        made = up.start("two", timeout_ms=600_000, clock=lambda: now[0])
+        thread, got = answered_by(made, Request(RequestKind.CHECKPOINT, "aaa"))
+        name = f"{REQUEST_PREFIX}aaa.json"
+        await_that("it is forwarded", lambda: made.mailbox._renewals and store.exists(name), 30)
+        store.fails["renew requests"] = 1
+        for _ in range(2):  # the first fails
+            await_that("it is not due", lambda: made.mailbox._renewals["aaa"][1] > now[0], 30)
+            now[0] += mailbox.RENEW_S
+        await_that("it is renewed", lambda: renewed(store, name) == 2, 30)
+
+        def answer(name: str) -> None:
+            store.create(reply_to(name), encode(Reply("aaa", True, 5)))
+            store.delete([name])
+
+        store.before_put = answer
+        now[0] += mailbox.RENEW_S
+        thread.join(30)
+        assert got == [Reply("aaa", True, 5)]
+        await_that("nothing is left", lambda: not store.list(REQUEST_PREFIX) + store.list(REPLY_PREFIX), 30)
+
+
 def test_a_forwarded_request_that_nobody_answers_is_withdrawn(led_by_one: Troubled) -> None:
     store = led_by_one
     with members(store, TWO) as up:
@@ -484,6 +618,38 @@ def test_a_question_that_vanishes_is_told_from_one_that_nobody_answers(store: Tr
     hint = lambda: LocalStore.delete(store, [f"{REQUEST_PREFIX}aaa.json"])  # noqa: E731
     assert ask_through(store, request, 30, hint=hint) is Unanswered.VANISHED
     assert store.list(REQUEST_PREFIX) == []
+
+
+def renewed(store: LocalStore, name: str) -> int | None:
+    data = store.read(name)
+    assert data is None or b'"sum":' in data
+    request = understood(data, Request)
+    return request.renewed if request is not None else None
+
+
+def test_whoever_waits_renews_its_request(store: Troubled, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mailbox, "RENEW_S", 0.1)
+    store.fails["renew requests"] = 1
+    with asked_before(store, RequestKind.CHECKPOINT, "aaa") as got:
+        await_that("it is renewed", lambda: (renewed(store, f"{REQUEST_PREFIX}aaa.json") or 0) >= 3, 30)
+        store.create(f"{REPLY_PREFIX}aaa.json", encode(Reply("aaa", True, 5)))
+        await_that("it is answered", lambda: got, 30)
+    assert got == [Reply("aaa", True, 5)]
+    assert store.list(REQUEST_PREFIX) + store.list(REPLY_PREFIX) == []
+
+
+def test_a_request_that_is_answered_while_it_is_renewed_does_not_stay(
+    store: Troubled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mailbox, "RENEW_S", 0.1)
+
+    def answer(name: str) -> None:
+        store.create(reply_to(name), encode(Reply("aaa", True, 5)))
+        store.delete([name])
+
+    store.before_put = answer
+    assert ask_through(store, Request(RequestKind.CHECKPOINT, "aaa"), 30) == Reply("aaa", True, 5)
+    assert store.list(REQUEST_PREFIX) + store.list(REPLY_PREFIX) == []
 
 
 def test_an_answer_that_comes_at_the_last_moment_is_heard(store: Troubled) -> None:

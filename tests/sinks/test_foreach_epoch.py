@@ -13,12 +13,13 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from cutwater.protocol.base.effects import TableHead
-from cutwater.protocol.base.errors import UserError
+from cutwater.protocol.base.errors import StoreError, UserError
+from cutwater.protocol.base.paths import Attempt, staged_attempt_name
 from cutwater.sinks import SinkFailed, open_sinks
 from cutwater.sinks.footers import Footers
 from cutwater.sinks.foreach_epoch import REMEMBERED, ForeachEpochSink, foreach_epoch
 from cutwater.store.contract import Store
-from tests.support.sink_helpers import ROWS, publish, stage, store, write_with_spark
+from tests.support.sink_helpers import ROWS, publish, schema, stage, store, write_with_spark
 
 __all__ = ["store"]
 
@@ -37,8 +38,11 @@ def make(store: Store, spark: SparkSession, calls: Calls) -> Make:
     def note(rows: DataFrame, epoch: int) -> None:
         calls.append((epoch, sorted(row.id for row in rows.collect())))
 
-    def bound(function: Any = note, rows: str = ROWS, **options: Any) -> ForeachEpochSink:
+    def bound(
+        function: Any = note, rows: str = ROWS, mode: str = "append", **options: Any
+    ) -> ForeachEpochSink:
         sink = foreach_epoch(function, **options)
+        sink.output_mode = mode
         sink.bind(store, "note", rows)
         sink.attach(spark)
         return sink
@@ -169,6 +173,45 @@ def test_a_window_is_passed_to_the_function_when_it_is_closed(make: Make, spark:
     (given,) = seen
     assert given.columns == ["id", "window"]
     assert sorted(given.collect()) == sorted(rows.where("id < 2").collect())
+
+
+def of_batch(number: int) -> str:
+    return staged_attempt_name(1, Attempt(3, number, "abcd"))
+
+
+def test_in_complete_mode_the_function_gets_the_last_batch_of_an_epoch(make: Make, calls: Calls) -> None:
+    sink = make(mode="complete")
+    files = stage(sink, of_batch(10), [4, 5]) + stage(sink, of_batch(9), [1, 2, 3])
+    assert sink.publish(-1, 5, files, epoch=2) == 5
+    assert sink.publish(5, 7, stage(sink, of_batch(11), [6]) + stage(sink, of_batch(12), []), epoch=3) == 7
+    assert calls == [(2, [4, 5]), (3, [])], "the last batch of epoch 3 has an empty result"
+    assert stage(make(), "1-3-13-abcd", []) == (), "in append mode a file without rows says nothing"
+
+
+def test_in_update_mode_each_row_says_from_which_batch_it_is(make: Make) -> None:
+    seen: list[Any] = []
+    sink = make(lambda rows, epoch: seen.append((rows.dtypes, rows.collect())), mode="update", name="note")
+    files = stage(sink, of_batch(10), [1]) + stage(sink, of_batch(9), [1, 2])
+    assert sink.publish(-1, 5, files, epoch=2) == 5
+    ((columns, rows),) = seen
+    assert columns == [("id", "bigint"), ("city", "string"), ("_batch", "bigint")]
+    assert sorted((row.id, row._batch) for row in rows) == [(1, 9), (1, 10), (2, 9)]
+
+
+def test_in_update_mode_no_column_of_the_user_is_named_as_the_batch_is(make: Make, store: Store) -> None:
+    rows = schema(id="long", _Batch="long")
+    with pytest.raises(UserError, match="gets a column '_Batch'"):
+        make(rows=rows, mode="update")
+    assert store.list("sinks/") == []
+    assert make(rows=rows).schema == make(rows=rows, mode="complete").schema
+
+
+@pytest.mark.parametrize("mode", ["complete", "update"])
+def test_a_file_that_is_not_of_a_batch_is_not_shown(make: Make, calls: Calls, mode: str) -> None:
+    sink = make(mode=mode)
+    with pytest.raises(StoreError, match="not the file of a batch"):
+        sink.publish(-1, 5, stage(sink, "a", [1]), epoch=2)
+    assert calls == []
 
 
 def test_a_lambda_needs_a_name() -> None:

@@ -3,7 +3,8 @@ nothing to read, so every stage is at rest from the start."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -65,8 +66,15 @@ class Members:
         self._cluster = MemoryCluster()
         self._boots = 0
 
-    def start(self, name: str, timeout_ms: int = 300, config: ClusterConfig | None = None) -> runtime.Runtime:
-        """One that shows itself often, and leads if nobody does; with a configuration over the network."""
+    def start(
+        self,
+        name: str,
+        timeout_ms: int = 300,
+        config: ClusterConfig | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> runtime.Runtime:
+        """One that shows itself often, and leads if nobody does; with a configuration over the network. `clock` is its
+        mailbox's."""
         self._boots += 1
         boot = f"boot{self._boots}"
         stages = {
@@ -91,6 +99,7 @@ class Members:
             links = open_links(config, "shop", name, boot, self.told.append)
         made = runtime.Runtime(built, self.store, name, boot, settings, self.told.append, links)
         made.reporter.every_s = 0.1
+        made.mailbox._clock = clock
         self.up[name] = made
         made.start()
         return made

@@ -108,7 +108,7 @@ class Client:
             case Unanswered.VANISHED:
                 raise UserError(
                     "the request disappeared from the store without an answer: somebody removed it, or this command was "
-                    f"paused for so long that its answer was cleaned up; {self._may_be_done}"
+                    f"paused for so long that its request or the answer was cleaned up; {self._may_be_done}"
                 )
             case Unanswered.UNREADABLE:
                 raise UserError(
@@ -178,7 +178,8 @@ def not_running(store: Store, what: str) -> UserError:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """SIGTERM ends a wait as Ctrl-C does: the request is withdrawn, so no later run acts on it."""
+    """SIGTERM, and SIGHUP unless it is ignored (`nohup`), end a wait as Ctrl-C does: the request is withdrawn, so no
+    later run acts on it."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -186,11 +187,15 @@ def _interruptible() -> Iterator[None]:
     if current_thread() is not main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    caught = {n: handler for n, handler in before.items() if handler is not signal.SIG_IGN}
+    for number in caught:
+        signal.signal(number, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in caught.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

@@ -129,6 +129,7 @@ def bind_sinks(built: Built, store: Store) -> None:
                     f"sink '{sink.name}' publishes rows when their window is closed (final_by={sink.final_by!r}), but "
                     f"stage '{stage.name}' has no watermark, so no window ever closes: add withWatermark()"
                 )
+            sink.output_mode = stage.output_mode
             sink.bind(store, sink.name, stage.schema.json(), register=False)
             if sink.url is not None and (other := places.setdefault(sink.url, sink.name)) != sink.name:
                 raise UserError(

@@ -80,6 +80,11 @@ def define(
                 f"stage '{name}' has output_mode '{output_mode}', but sink {sink.name} can only be appended to: it would "
                 "have duplicate rows. Use append mode with a watermark, or cutwater.foreach_epoch(function)"
             )
+        if output_mode == "complete" and sink.final_by is not None:
+            raise UserError(
+                f"stage '{name}' has output_mode 'complete', whose rows come again with every batch, and {sink.name} "
+                f"waits until a window is closed (final_by={sink.final_by!r}): leave out final_by, or use append mode"
+            )
     seconds(trigger, f"stage '{name}': trigger")
     if max_rows is not None and max_rows < 1:
         raise UserError(f"stage '{name}': max_rows is {max_rows}; give 1 or more, or None for no limit")

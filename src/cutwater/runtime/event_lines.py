@@ -77,6 +77,11 @@ class EventLines:
                 self._trouble = f"{event.operation}: {event.error}"
             case ev.ObjectRejected():
                 self._log_once(f"{event.name} {event.problem}: {event.start!r}")
+            case ev.RequestForsaken():
+                self._log(
+                    f"request {event.request_id} ({event.kind}) is removed and not carried out: nobody has waited for "
+                    f"its answer for {readable(event.seconds)}. Ask again if it is still wanted"
+                )
             case ev.SecondProcess():
                 self._log(
                     f"member '{self._member}' is running {event.processes} times; the process that was started last "

@@ -61,7 +61,7 @@ class StatusFacts:
                 pass
             case ev.ManifestWritten() | ev.ManifestUnreadable() | ev.RequestsRefused():
                 pass
-            case ev.ObjectRejected() | ev.SecondProcess():
+            case ev.ObjectRejected() | ev.RequestForsaken() | ev.SecondProcess():
                 pass
             case _:
                 assert_never(event)

@@ -113,7 +113,13 @@ class Timings:
                 pass
             case ev.TableRewound() | ev.SinkNotRewound() | ev.ManifestUnreadable() | ev.RequestsRefused():
                 pass
-            case ev.CatchingUp() | ev.OperationFailed() | ev.ObjectRejected() | ev.SecondProcess():
+            case (
+                ev.CatchingUp()
+                | ev.OperationFailed()
+                | ev.ObjectRejected()
+                | ev.RequestForsaken()
+                | ev.SecondProcess()
+            ):
                 pass
             case _:
                 assert_never(event)

@@ -84,6 +84,8 @@ class Sink(ABC):
     """Whether publishing calls a function of the user's, which may take any time."""
     appends_only = True
     """Whether an updated row would be added as a second row."""
+    output_mode = "append"
+    """The output mode of the stage whose rows it gets; set before `bind`."""
     path: str | None = None
     """The target's path, if it has one. No two sinks share it."""
 
@@ -241,16 +243,24 @@ class Sink(ABC):
         """The columns that partition a batch's files."""
         return list(self.partition_by)
 
+    @property
+    def takes_empty(self) -> bool:
+        """Whether a batch without rows says something: in complete mode, that the result is empty."""
+        return self.output_mode == "complete"
+
     def staging(self, attempt: str) -> str:
         """Where Spark writes the rows of an attempt."""
         return self._files.spark_url(f"{self._prefix}{attempt}")
 
     def staged(self, attempt: str) -> list[StagedFile]:
-        """The files with rows that Spark has written for an attempt. They are durable when this returns."""
+        """The files with rows that Spark has written for an attempt, or one without rows if that says something. They are
+        durable when this returns."""
         prefix = f"{self._prefix}{attempt}/"
         names = [n for n in self._files.list(prefix) if is_data(n.removeprefix(prefix))]
         footers = self._footers.get(self._files, names)
         full = [n for n, footer in zip(names, footers, strict=True) if footer.rows > 0]
+        if not full and self.takes_empty:
+            full = names[:1]
         sync(self._files, full)
         return [StagedFile(n, _end_of(n) if self.final_by is not None else None) for n in full]
 

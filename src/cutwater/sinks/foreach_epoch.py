@@ -2,24 +2,40 @@
 
 It always gets the same rows for an epoch, so a function that remembers (or can look up) its last epoch achieves exactly
 once. A restore cannot undo a call.
+
+An epoch may have several batches. In append mode their rows are united. In complete mode every batch writes the whole
+result, so the function gets the last batch's. In update mode a row may replace one of an earlier batch, so the function
+also gets the number of each row's batch. The core decides which files make up an epoch, for all sinks alike; how the rows
+of one batch relate to those of another depends on the output mode, which only the sink knows. It reads the batch from the
+names of the files, so it always chooses the same ones for an epoch.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
+import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 
 from cutwater.protocol.base.effects import TableHead
 from cutwater.protocol.base.errors import StoreError, UserError
-from cutwater.protocol.base.paths import DONE_FOLDER, done_name, done_of, done_prefix, staged_prefix
+from cutwater.protocol.base.paths import (
+    DONE_FOLDER,
+    done_name,
+    done_of,
+    done_prefix,
+    staged_attempt_of,
+    staged_prefix,
+)
 from cutwater.sinks.contract import Sink, SinkFailed
 from cutwater.spark.files import Files
 from cutwater.store.contract import Store
 
 REMEMBERED = 100
+BATCH = "_batch"
+"""The column that rows have besides their own in update mode."""
 
 Function = Callable[[DataFrame, int], object]
 
@@ -34,7 +50,11 @@ def foreach_epoch(
     function: Function, name: str | None = None, final_by: str | None = None
 ) -> ForeachEpochSink:
     """Call `function(rows, epoch)` with a batch DataFrame for every committed epoch that has rows: at least once, and
-    always with the same rows for an epoch. `final_by` is as for `delta`."""
+    always with the same rows for an epoch. `final_by` is as for `delta`.
+
+    If the stage has output_mode "complete", `rows` is the whole result at the end of the epoch, and may be empty. If it
+    has "update", `rows` also has a column `_batch` (bigint): of several rows with one key, the one with the highest
+    number is the newest."""
     return ForeachEpochSink(function, name, final_by)
 
 
@@ -50,6 +70,15 @@ class ForeachEpochSink(Sink):
         super().__init__(name or str(getattr(function, "__name__", function)), None, final_by)
         self._function = function
         self._spark: SparkSession | None = None
+
+    def bind(self, store: Store, sink_name: str, schema_json: str, register: bool = True) -> None:
+        taken = [f["name"] for f in json.loads(schema_json)["fields"] if f["name"].lower() == BATCH]
+        if self.output_mode == "update" and taken:
+            raise UserError(
+                f"sink {self.name} gets a column {taken[0]!r}, and in update mode it adds {BATCH!r}, the number of the "
+                "batch that a row comes from. Give the column another name"
+            )
+        super().bind(store, sink_name, schema_json, register)
 
     def attach(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -75,14 +104,14 @@ class ForeachEpochSink(Sink):
             return None
         if self._spark is None or epoch is None:
             raise UserError(f"sink {self.name} calls a function, which needs a Spark session and an epoch")
+        shown = self._newest(files) if self.output_mode == "complete" else files
         try:
-            self._footers.check(self._files, files)
+            self._footers.check(self._files, shown)
         except StoreError:
             if self._is_next(expected_version, transaction):
                 raise
             return None  # another process was faster, and has removed the files
-        schema = json.dumps(self.schema)
-        rows = Files(self._spark).frame([self._files.spark_url(name) for name in files], schema)
+        rows = self._rows(self._spark, shown)
         try:
             self._function(rows, epoch)
         except Exception as error:
@@ -91,6 +120,27 @@ class ForeachEpochSink(Sink):
             ) from error
         self._footers.forget(files)
         return self._mark(transaction, epoch)
+
+    def _newest(self, files: Sequence[str]) -> tuple[str, ...]:
+        """The files of the last batch among those of these files."""
+        last = max((self._batch_of(name) for name in files), default=None)
+        return tuple(name for name in files if self._batch_of(name) == last)
+
+    def _rows(self, spark: SparkSession, files: Sequence[str]) -> DataFrame:
+        paths = [self._files.spark_url(name) for name in files]
+        if self.output_mode != "update":
+            return Files(spark).frame(paths, json.dumps(self.schema))
+        added = {"name": BATCH, "type": "long", "nullable": True, "metadata": {}}
+        schema = {**self.schema, "fields": [*self.schema["fields"], added]}
+        batches = pa.table({BATCH: pa.array([self._batch_of(name) for name in files], pa.int64())})
+        return Files(spark).partitioned_frame(paths, schema, batches)
+
+    def _batch_of(self, name: str) -> int:
+        """The number of the batch that has written a staged file."""
+        found = staged_attempt_of(name.removeprefix(self._prefix).partition("/")[0])
+        if found is None:
+            raise StoreError(f"{name} is to be shown by sink {self.name}, and is not the file of a batch")
+        return found.attempt.batch
 
     def rewind(
         self, expected_version: int, transaction: int, to_version: int, force: bool = False

@@ -127,8 +127,8 @@ class BatchWriter:
         writer.mode("append").parquet(self.store.spark_url(folder.rstrip("/")))
         files, rows, size = self._written(folder)
         staged: dict[str, tuple[StagedFile, ...]] = {}
-        if files:
-            for sink in self.sinks:
+        for sink in self.sinks:
+            if files or sink.takes_empty:
                 staging = staged_attempt_name(self.generation, attempt)
                 self._derive(frame, sink, staging, files)
                 staged[sink.name] = tuple(sink.staged(staging))
@@ -149,7 +149,7 @@ class BatchWriter:
         target = sink.staging(attempt)
         paths = [self.store.path(name) for name in files]
         local = target.removeprefix("file://") if target.startswith("file://") else target
-        if local.startswith("/") and not sink.partition_by and sink.final_by is None and all(paths):
+        if files and local.startswith("/") and not sink.partition_by and sink.final_by is None and all(paths):
             folder = Path(local)
             folder.mkdir(parents=True, exist_ok=True)
             for path in paths:

@@ -200,6 +200,14 @@ class ObjectRejected(_Event, frozen=True):
     start: bytes
 
 
+class RequestForsaken(_Event, frozen=True):
+    """A request from before this process started was removed: nobody has waited for its answer for `seconds`."""
+
+    request_id: str
+    kind: str
+    seconds: float
+
+
 class SecondProcess(_Event, frozen=True):
     """Several processes of this member are running."""
 
@@ -229,6 +237,7 @@ Event = (
     | CatchingUp
     | OperationFailed
     | ObjectRejected
+    | RequestForsaken
     | SecondProcess
 )
 

@@ -139,7 +139,9 @@ class Request(msgspec.Struct, frozen=True, tag_field="type", tag="request"):
     `reset` start without their state, those in `drop` are gone, and `force` undoes what others did to the
     tables. `topology` is the graph from then on, made from the one whose hash is `base`; the stages in `native` read
     sources of their own (as every stage without inputs does), those in `rereads` such that the pipeline has read before
-    that checkpoint."""
+    that checkpoint.
+
+    `renewed` counts how often whoever waits for the answer has written the request again."""
 
     kind: RequestKind
     request_id: str
@@ -154,6 +156,7 @@ class Request(msgspec.Struct, frozen=True, tag_field="type", tag="request"):
     base: str | None = None
     native: tuple[str, ...] = ()
     rereads: tuple[str, ...] = ()
+    renewed: Count = 0
 
 
 class Reply(msgspec.Struct, frozen=True, tag_field="type", tag="reply"):

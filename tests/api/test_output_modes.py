@@ -1,0 +1,80 @@
+"""Results in update and complete mode, given to a function: an epoch of several batches shows one version of each row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import cutwater as cw
+from tests.support.spark_helpers import NUMBERS, deliver, numbers
+
+Counts = list[tuple[int, int]]
+
+
+def counts(rows: DataFrame) -> Counts:
+    return sorted((row.key, row["count"]) for row in rows.collect())
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Four files, which a stage reads one by one: the first two have keys 0 and 1, the others only 0."""
+    for number, ids in enumerate([(0, 1, 2), (3, 4, 5), (6,), (8,)]):
+        deliver(tmp_path / "in", str(number), numbers(ids))
+    return tmp_path / "in"
+
+
+def by_key(spark: SparkSession, source: Path) -> DataFrame:
+    rows = spark.readStream.schema(NUMBERS).option("maxFilesPerTrigger", 1).parquet(str(source))
+    return rows.groupBy((F.col("id") % 2).alias("key")).count()
+
+
+def batches(tmp_path: Path) -> int:
+    return len(list((tmp_path / "state/stages/counted").glob("*/spark/*/prepared/*.json")))
+
+
+def test_in_complete_mode_an_epoch_shows_the_result_of_its_last_batch(
+    tmp_path: Path, spark: SparkSession, source: Path
+) -> None:
+    calls: dict[str, list[Counts]] = {"all": [], "few": [], "copy": []}
+    pipeline = cw.Pipeline("complete")
+
+    def into(name: str) -> cw.Sink:
+        return cw.foreach_epoch(lambda rows, epoch: calls[name].append(counts(rows)), name=name)
+
+    @pipeline.stage(output_mode="complete", sinks=[into("all")], allow_shared_source=True)
+    def counted(spark: SparkSession) -> DataFrame:
+        return by_key(spark, source)
+
+    @pipeline.stage(output_mode="complete", sinks=[into("few"), into("copy")], allow_shared_source=True)
+    def seldom(spark: SparkSession) -> DataFrame:
+        return by_key(spark, source).where("count < 3")  # in the end there is none
+
+    pipeline.run(str(tmp_path / "state"), every="1h", once=True, spark=spark)
+    assert batches(tmp_path) >= 4
+    assert len(calls["all"]) <= 2, "several batches share an epoch"
+    assert calls["all"][-1] == [(0, 5), (1, 3)]
+    assert calls["few"][-1] == calls["copy"][-1] == []
+
+
+def test_in_update_mode_the_newest_row_of_a_key_can_be_told(
+    tmp_path: Path, spark: SparkSession, source: Path
+) -> None:
+    known: dict[int, int] = {}
+    given: list[int] = []
+    pipeline = cw.Pipeline("update")
+
+    def upsert(rows: DataFrame, epoch: int) -> None:
+        given.append(rows.count())
+        known.update(counts(rows.groupBy("key").agg(F.max_by("count", "_batch").alias("count"))))
+
+    @pipeline.stage(output_mode="update", sinks=[cw.foreach_epoch(upsert)])
+    def counted(spark: SparkSession) -> DataFrame:
+        return by_key(spark, source)
+
+    pipeline.run(str(tmp_path / "state"), every="1h", once=True, spark=spark)
+    assert known == {0: 5, 1: 3}
+    assert sum(given) == 6, "each batch gives the keys that it has changed"
+    assert max(given) > 2, "several batches share an epoch"
