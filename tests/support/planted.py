@@ -414,6 +414,26 @@ def held_rows_are_forgotten(patch: Patch) -> None:
 
 
 @bug
+def a_query_with_timers_keeps_its_pace_while_the_pipeline_drains(patch: Patch) -> None:
+    patch.setattr(stage.Stage, "_must_stop_ticking", lambda self: False)
+
+
+@bug
+def a_stage_that_is_reset_skips_the_rows_in_flight_to_it(patch: Patch) -> None:
+    real = stage.Stage._starting_report
+
+    def starting_report(self: Any) -> Any:
+        report, reset = yield from real(self)
+        manifest = yield from self.member.head_manifest()
+        if reset and report is not None and manifest is not None:
+            cuts = {s: manifest.stages[s].batch for s in self.spec.inputs if s in manifest.stages}
+            report = msgspec.structs.replace(report, consumed={**report.consumed, **cuts})
+        return report, reset
+
+    patch.setattr(stage.Stage, "_starting_report", starting_report)
+
+
+@bug
 def a_sink_that_is_no_longer_final_keeps_what_it_held(patch: Patch) -> None:
     real = publish.contents
 

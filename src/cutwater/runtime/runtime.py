@@ -7,8 +7,9 @@ core what the queries do, and moves requests and status through the store.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import partial
-from threading import Event
+from threading import Event, Lock
 from typing import assert_never
 
 import msgspec
@@ -78,6 +79,7 @@ class Runtime:
         self.member.timeless = frozenset(s for s in hosted if not built.stages[s].plan.has_watermark)
         self.member.native = frozenset(s for s in hosted if built.stages[s].has_native_source)
         self.member.triggers_ms = {s: int(built.stages[s].trigger_s * 1000) for s in hosted}
+        self.member.ticking = frozenset(s for s in hosted if built.stages[s].plan.has_timers)
         self.leader = Leader(self.member, settings.leader)
         self.sinks: Mapping[str, Sink] = built.sinks
         self.facts = StatusFacts()
@@ -116,6 +118,7 @@ class Runtime:
             find=lambda name: self.member.stages.get(name),
             call=shell.call,
             work=shell.work,
+            starting=Lock() if self.member.ticking else nullcontext(),
         )
 
     # --- life -----------------------------------------------------------------------------------------

@@ -118,6 +118,7 @@ class Process:
         self.member.timeless = frozenset(n for n, m in world.model.stages.items() if not m.event_time)
         self.member.native = frozenset(n for n, m in world.model.stages.items() if m.native)
         self.member.triggers_ms = world.trigger_ms
+        self.member.ticking = frozenset(n for n, m in world.model.stages.items() if m.ticks)
         self.member.wants_rest = world.wants_rest
         self.leader = Leader(self.member, world.leader_config)
         self.recorder: Recorder | None = None

@@ -251,7 +251,8 @@ class Query:
         }
         source = self._source_end(position.source)
         planned = Planned(consumed, source)
-        if planned == position and not self._windows_due():
+        ticks = self.model.ticks and self.stage.pace is Pace.OWN
+        if planned == position and not self._windows_due() and not ticks:
             return None
         return planned
 

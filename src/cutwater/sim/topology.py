@@ -28,6 +28,8 @@ class StageModel:
     """Its plan has a watermark, on each input below the fan-in."""
     native: bool
     """Reads a source of its own: every root does, and some stages that read channels too."""
+    ticks: bool = False
+    """Runs batches as time passes, at its own pace."""
     paths: dict[str, tuple[tuple[Path, Path], ...]] = field(default_factory=dict)
     """Per input: the paths of its rows there, and what they are called after passing this stage."""
 
@@ -66,6 +68,7 @@ def draw(rng: Random, members: int, stages: int) -> Model:
         windowed = bool(inputs) and event_time and rng.random() < 0.4
         spec = StageSpec(name, inputs, hosts[i])
         model = StageModel(spec, windowed, event_time, native=not inputs or rng.random() < 0.15)
+        model.ticks = bool(inputs) and not event_time and rng.random() < 0.3
         for producer in inputs:
             model.paths[producer] = tuple((p, f"{p}.{name}") for p in models[producer].out_paths)
         models[name] = model

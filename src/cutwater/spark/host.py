@@ -92,7 +92,9 @@ class StageHost:
             batch = partial(self._run_batch, stage, query)
             try:
                 folders.claim_sources(around.store, self.name, generation, incarnation, built.plan.leaves)
-                query.start(built, f"{around.pipeline}.{self.name}", trigger_s, batch)
+                with around.starting:
+                    name, rests = f"{around.pipeline}.{self.name}", stage.pace is not Pace.OWN
+                    query.start(built, name, trigger_s, batch, built.plan.has_timers and rests)
             except Exception as error:
                 failure = error
                 around.call(lambda: self._on_end(stage, failure))

@@ -36,12 +36,13 @@ class Source(msgspec.Struct, frozen=True):
 
 class Plan(msgspec.Struct, frozen=True):
     """`fan_in_watermark`: the inputs below a watermark that is above a fan-in of channels. `leaves`: what the plan reads,
-    as a checkpoint records it."""
+    as a checkpoint records it. `has_timers`: Spark always has a reason for another batch, see `PlanNode.has_timers`."""
 
     sources: tuple[Source, ...]
     has_watermark: bool
     fan_in_watermark: tuple[str, ...] = ()
     leaves: tuple[Leaf, ...] = ()
+    has_timers: bool = False
 
 
 def read_plan(frame: DataFrame) -> Plan:
@@ -50,8 +51,9 @@ def read_plan(frame: DataFrame) -> Plan:
     leaves: list[Leaf] = []
     native: list[PlanNode] = []
     above: tuple[str, ...] = ()
-    has_watermark = False
+    has_watermark = has_timers = False
     for node in analysed_plan(frame).walk():
+        has_timers |= node.has_timers
         if node.is_watermark:
             has_watermark = True
             below = [channel for n in node.walk() if (channel := n.channel) is not None]
@@ -61,7 +63,7 @@ def read_plan(frame: DataFrame) -> Plan:
         if source is not None:
             sources.append(source)
             leaves.append(_leaf(node, source, native))
-    return Plan(tuple(sources), has_watermark, above, tuple(leaves))
+    return Plan(tuple(sources), has_watermark, above, tuple(leaves), has_timers)
 
 
 def _source(node: PlanNode) -> Source | None:

@@ -22,6 +22,7 @@ QUICK_TRIGGER_S = 0.1
 WAITING = "Waiting for data to arrive"
 """Spark's status message for a query whose last trigger found nothing to do."""
 
+NO_DATA_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
 ENDS_WITHIN_S = 60
 LOOK_AGAIN_S = 0.1
 
@@ -42,8 +43,12 @@ class Query:
         self._ended.set()
         self._closed = False
 
-    def start(self, built: BuiltStage, name: str, trigger_s: float, batch: Batch) -> None:
-        """Start the query; raises what Spark raises."""
+    def start(
+        self, built: BuiltStage, name: str, trigger_s: float, batch: Batch, for_data_only: bool = False
+    ) -> None:
+        """Start the query; raises what Spark raises. `for_data_only`: it runs no batch without new data, so that it can
+        come to rest although it has timers. Nobody may start another query of this session meanwhile: Spark copies the
+        setting when a query starts."""
         starter = built.frame.writeStream.foreachBatch(batch).outputMode(built.output_mode).queryName(name)
         folder = self.writer.store.spark_url(self.writer.folder.rstrip("/"))
         starter = starter.option("checkpointLocation", folder)
@@ -51,7 +56,14 @@ class Query:
             starter = starter.trigger(availableNow=True)
         else:
             starter = starter.trigger(processingTime=f"{int(trigger_s * 1000)} milliseconds")
-        self.spark = starter.start()
+        settings = built.frame.sparkSession.conf
+        if for_data_only:
+            settings.set(NO_DATA_BATCHES, "false")
+        try:
+            self.spark = starter.start()
+        finally:
+            if for_data_only:
+                settings.set(NO_DATA_BATCHES, "true")
         self._ended.clear()
 
     def watch(self, on_end: Callable[[BaseException | None], None]) -> None:

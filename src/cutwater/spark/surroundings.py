@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -17,7 +19,7 @@ Task = Callable[[], None]
 @dataclass(frozen=True)
 class Surroundings:
     """`find` returns a stage's newest incarnation. `call` runs a task in a turn, `work` in a thread of the pool.
-    `caches`: known files per stage."""
+    `caches`: known files per stage. `starting` is held while a query starts."""
 
     pipeline: str
     spark: SparkSession
@@ -26,3 +28,4 @@ class Surroundings:
     find: Callable[[str], Stage | None]
     call: Callable[[Task], None]
     work: Callable[[Task], None]
+    starting: AbstractContextManager[Any]

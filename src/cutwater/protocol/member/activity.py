@@ -14,7 +14,7 @@ from cutwater.protocol.base.transitions import Table
 
 class Pace(Enum):
     """How a query is triggered. `OWN`: with the stage's own trigger. `QUICK`: without long pauses. `TAKE_ALL`: it takes
-    what is available now, and ends."""
+    what is available now, and ends. Only at its own pace does a query run batches because time passes."""
 
     OWN = "own"
     QUICK = "quick"

@@ -132,6 +132,8 @@ class Member:
         """The hosted stages with inputs that also read sources of their own; as above."""
         self.triggers_ms: Mapping[str, int] = {}
         """The trigger intervals of the hosted stages' queries; as above."""
+        self.ticking: frozenset[str] = frozenset()
+        """The hosted stages whose queries run batches as time passes, also without new data; as above."""
         self.wants_rest = False
         """Whether this process wants the pipeline drained. While it does, and leads, it keeps asking for a drain. The
         shell sets this for a signal; a cancellation clears it."""

@@ -90,6 +90,10 @@ STAGE_PHASES = Table(
 )
 
 
+LOGGED_AT_ONCE = 8
+"""How many batches are logged before the stage is cut, if it can be."""
+
+
 class QueryEnd(Enum):
     """How a query ended before it took everything. `ASKED`: it was asked to stop (`stops_batches`). `STOPPED`: without an
     error, so somebody else has stopped it. `OVERLOADED`: the machine was too busy, which is temporary. `HOPELESS`: the
@@ -112,6 +116,7 @@ class Host(Protocol):
     timeless: frozenset[str]
     native: frozenset[str]
     triggers_ms: Mapping[str, int]
+    ticking: frozenset[str]
     incarnations: dict[str, tuple[int, int]]
     tries: dict[str, int]
     unaligned: set[int]
@@ -193,12 +198,13 @@ class Stage:
             if self._restart_ms is not None and self.member.now_ms >= self._restart_ms:
                 self.member.start_stage(self.name, self._next_pace)
                 return
-            yield from self._log_batches()
+            there_may_be_more = yield from self._log_batches()
             self._settle_drain()
             yield from self._cut()
             yield from self._collect()
             yield from self._compact()
-            yield Wait(self._wait_ms())
+            if not there_may_be_more:
+                yield Wait(self._wait_ms())
             self._settle_idle()
             self._settle_drain()
 
@@ -279,7 +285,7 @@ class Stage:
             needs_query |= self.pace is not self._usual_pace
         if needs_query:
             self._start_again(0, self._usual_pace)
-        elif self.draining and self._is_too_slow():
+        elif self.draining and (self._is_too_slow() or self._must_stop_ticking()):
             self._start_again(0, Pace.QUICK)
         elif self.draining:
             self.activity.settle(self._inputs_are_done(), self.log.state.last, self.member.now_ms)
@@ -297,6 +303,11 @@ class Stage:
         is_slow = self.member.triggers_ms.get(self.name, 0) > self.member.config.rest_within_ms
         waits = bool(self.spec.inputs) and not self.quiet and not self.activity.is_busy(self.log.state.last)
         return is_slow and waits and self.pace is Pace.OWN
+
+    def _must_stop_ticking(self) -> bool:
+        """Whether nothing but the clock gives the query something to do, which it does at its own pace only."""
+        ticks = self.name in self.member.ticking and self.pace is Pace.OWN
+        return ticks and bool(self.spec.inputs) and self._inputs_are_done()
 
     def _inputs_are_done(self) -> bool:
         """Whether every input is cut for an open drain, and nothing is left to read before that."""
@@ -420,17 +431,20 @@ class Stage:
 
     # --- batches (rule 4) ---------------------------------------------------------------------------
 
-    def _log_batches(self) -> Procedure[None]:
-        while True:
+    def _log_batches(self) -> Procedure[bool]:
+        """Logs the batches that Spark has committed, a few at a time, and returns whether there may be more: a query that
+        is faster than its log must still be cut."""
+        for _ in range(LOGGED_AT_ONCE):
             batch = self.log.state.last + 1
             prepared = yield from ask(ReadPrepared(self.name, self.generation, self.incarnation, batch))
             if prepared is None or prepared is FAILED:
-                return
+                return False
             if not (yield from self._append(self._batch_entry(prepared))):
-                return
+                return False
             self.member.tries.pop(self.name, None)
             self.activity.batch_logged(self.member.now_ms)
             self.member.observe(BatchLogged(self.name, prepared.batch, prepared.rows))
+        return True
 
     def _batch_entry(self, prepared: Prepared) -> Batch:
         return Batch(

@@ -30,6 +30,16 @@ class PlanNode:
         return self.kind.startswith(("EventTimeWatermark", "UpdateEventTimeWatermarkColumn"))
 
     @property
+    def has_timers(self) -> bool:
+        """Whether Spark runs batches for this operator all the time, because processing time passes: one of them may
+        find that a timer of the user's is due."""
+        if self.kind in ("FlatMapGroupsWithState", "FlatMapGroupsInPandasWithState"):
+            return "ProcessingTime" in str(self.java.timeout().toString())
+        if self.kind.startswith("TransformWithState"):
+            return "ProcessingTime" in str(self.java.timeMode().toString())
+        return False
+
+    @property
     def channel(self) -> str | None:
         """The channel that this leaf reads, if it is one (see `Relations.channel_frame`)."""
         return str(self.java.source().toString()) if self.kind == "StreamingExecutionRelation" else None
