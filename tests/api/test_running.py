@@ -270,7 +270,7 @@ def test_a_pipeline_that_fails_raises_that_when_its_block_is_left_and_when_it_is
 def test_a_pipeline_that_could_not_start_can_be_started_again(tmp_path: Path, spark: SparkSession) -> None:
     copying = Copying(tmp_path, spark)
     (tmp_path / "in").mkdir()
-    with pytest.raises(cw.UserError, match="holds no pipeline yet"):
+    with pytest.raises(cw.UserError, match="contains no pipeline yet"):
         copying.pipeline.start(str(tmp_path / "state"), spark=spark, restore="good")
     run = copying.start()
     assert not run.awaitTermination(0.1)

@@ -221,7 +221,7 @@ def test_one_checkpoint_is_shown_stage_by_stage(tmp_path: Path) -> None:
 def test_a_checkpoint_that_is_not_kept_cannot_be_shown(folder: Path) -> None:
     shown = call("show", "7", "--store", folder)
     assert shown.exit_code == 1
-    assert "epochs that are kept: 1, 2, 3; savepoints: before-deploy" in shown.stderr
+    assert "retained epochs: 1, 2, 3; savepoints: before-deploy" in shown.stderr
 
 
 def test_status_without_a_run_says_what_the_journal_says(folder: Path) -> None:
@@ -448,7 +448,7 @@ def test_latest_goes_back_past_damaged_checkpoints_and_says_so(folder: Path, his
     assert whole_checkpoint(store, state, "latest", told.append).epoch == 1
     assert "the manifest of epoch 2 is missing" in told[-1]
     assert len(told) == 2
-    with pytest.raises(UserError, match="there is no latest one"):
+    with pytest.raises(UserError, match="there is no checkpoint yet"):
         whole_checkpoint(store, r.JournalState(), "latest", told.append)
 
 
@@ -776,7 +776,7 @@ def test_what_a_running_pipeline_has_removed_meanwhile_is_no_damage(
         looks.append(1)
         return {"a folder": "it is gone", f"look {len(looks)}": "only now"} if len(looks) < 3 else {}
 
-    monkeypatch.setattr("cutwater.inspection.wholeness.folder_problems", damaged)
+    monkeypatch.setattr("cutwater.inspection.integrity.folder_problems", damaged)
     first = call("verify", "--store", folder, "--json")
     assert json.loads(first.stdout)["damage"] == {"a folder": "it is gone"}, "which both looks have found"
     assert (first.exit_code, len(looks)) == (1, 2)

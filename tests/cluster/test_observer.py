@@ -1,4 +1,4 @@
-"""A command that is no member: what it takes in of all that members say."""
+"""A command that is not a member: which messages of members it keeps."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from cutwater.protocol.base.replay_wire import EntriesChunk, HaveRange
 from cutwater.protocol.base.wire import Announcement, Heartbeat, LogGrown, Phase
 
 
-def test_it_keeps_what_members_answer_and_passes_over_what_they_say_to_each_other() -> None:
-    """A catch-up knows answers alone: an announcement that came in between ended it."""
+def test_it_keeps_answers_and_ignores_messages_between_members() -> None:
+    """A catch-up handles only answers: an announcement in between used to end it."""
     looking = Observer.__new__(Observer)
     looking._heard, looking._news = [], Event()
     answers: list[Heard] = [HaveRange(1, 1, 9), EntriesChunk(2, 1, [])]
@@ -23,5 +23,5 @@ def test_it_keeps_what_members_answer_and_passes_over_what_they_say_to_each_othe
     ]
     for message in (*answers, *others):
         looking._on_message("a", message)
-    assert looking._news.is_set(), "whoever waits looks again, whatever was said"
+    assert looking._news.is_set(), "any message wakes the waiting thread"
     assert looking._take() == [("a", answer) for answer in answers]

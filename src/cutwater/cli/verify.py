@@ -101,7 +101,7 @@ class Findings:
 
 def _look(where: Store, ref: str | None, tables: bool, tell: Callable[[str], None]) -> Findings:
     """Checks everything once. Raises `JournalDamaged`."""
-    from cutwater.inspection.wholeness import (
+    from cutwater.inspection.integrity import (
         NextRun,
         folder_problems,
         graph_problems,
@@ -132,7 +132,7 @@ def _look(where: Store, ref: str | None, tables: bool, tell: Callable[[str], Non
             problems[checkpoint.epoch].append(str(error))
     damage |= folder_problems(where, manifests.values())
     wrong = damaged_objects(where, manifests.values(), tell)
-    damage |= NextRun(where, state, _newest(where, state, manifests)).look(tell)
+    damage |= NextRun(where, state, _newest(where, state, manifests)).check(tell)
     if tables and state.topology is not None:
         for sink in sorted(state.topology.sinks()):
             tell(f"checking the table of sink {sink}")

@@ -17,7 +17,7 @@ from cutwater.protocol.base.wire import Reply, Request, RequestKind
 from cutwater.protocol.leader import steering
 from cutwater.protocol.member.journal import KEPT_ANSWERS, Journal
 from cutwater.runtime.restore import check_topology, differences
-from cutwater.store.at_rest import PATIENCE, carry_out, drive, read_journal
+from cutwater.store.at_rest import MAX_RETRIES, carry_out, drive, read_journal
 from cutwater.store.local import LocalStore
 from cutwater.store.opening import open_store
 from tests.support.builders import pipeline, stage
@@ -511,8 +511,8 @@ def test_a_command_gives_up_on_a_store_that_never_answers_and_not_on_one_that_do
         return found
 
     store = Failing(tmp_path)
-    store.left = PATIENCE
-    assert drive(store, ask(PATIENCE + 1)) == [b"x"]
-    store.left = PATIENCE + 1
+    store.left = MAX_RETRIES
+    assert drive(store, ask(MAX_RETRIES + 1)) == [b"x"]
+    store.left = MAX_RETRIES + 1
     with pytest.raises(StoreError, match="does not answer"):
-        drive(store, ask(5 * PATIENCE))
+        drive(store, ask(5 * MAX_RETRIES))
