@@ -1,7 +1,7 @@
-"""Commands from outside: users who restore, name and forget without a member, and change the graph.
+"""Commands: users who restore, name and forget savepoints without a member, and change the graph.
 
-A command is a process of its own: it drives `steering.command` on the modelled store, with the same faults as
-everybody else, and may sleep or die between any two of its steps.
+A command is a process of its own. It drives `steering.command` on the modelled store with the same faults as members,
+and may be paused or killed between any two steps.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class CommandScene(WatchedScene, Protocol):
 
 
 class Command:
-    """One command. It is its own only actor, as `Io` sees it."""
+    """One command. For `Io` it is its own and only actor."""
 
     def __init__(self, world: CommandScene, request: Request) -> None:
         self.world = world
@@ -53,7 +53,7 @@ class Command:
         self.resume(self, self.token, None)
 
     def run_now(self) -> None:
-        """Does all of it at once, and no fault comes in between."""
+        """Runs the whole command at once, without faults."""
         answer = None
         while True:
             knows = self._journal.index
@@ -122,14 +122,14 @@ class Command:
 
 
 class Operator:
-    """Draws what the users of commands do."""
+    """Draws the commands that users run."""
 
     def __init__(self, world: CommandScene) -> None:
         self.world = world
         self._fresh = 0
 
     def draw(self, request_id: str) -> Request | None:
-        """Something that a user may ask for now; `None` if there is nothing to steer yet."""
+        """Something that a user may request now; `None` if there is nothing to steer yet."""
         rng, ledger = self.world.rng, self.world.oracle.ledger
         if not ledger.kept:
             return None
@@ -145,7 +145,7 @@ class Operator:
         return self._with_another_graph(request_id, epoch)
 
     def _with_another_graph(self, request_id: str, epoch: int) -> Request:
-        """A restore with changed code: a stage comes, a stage goes, or one that went comes back."""
+        """A restore with changed code: a stage is added or dropped, or a dropped one returns."""
         graph, rng = self.world.graph, self.world.rng
         stages = dict(graph.stages)
         drop: tuple[str, ...] = ()
@@ -162,7 +162,7 @@ class Operator:
             else:
                 stages = dict(graph.stages)
         elif choice < 0.45 and (needed := [n for n in sorted(stages) if graph.readers(n)]):
-            drop = (rng.choice(needed),)  # by a member that does not know, or care, who reads it
+            drop = (rng.choice(needed),)  # dropped by somebody who does not know, or care, who reads it
             del stages[drop[0]]
         elif choice < 0.6 and gone:
             back = rng.choice(gone)
@@ -171,7 +171,7 @@ class Operator:
             new = self._new_stage(stages)
             stages[new.name] = new
         base = self.world.oracle.ledger.topology_hash if rng.random() < 0.5 else None
-        # Stages of the checkpoint that went in an earlier change have to be named again.
+        # Stages of the checkpoint that an earlier change dropped must be named again.
         named = set(self.world.oracle.manifests[epoch].stages) - stages.keys() - set(drop)
         topology = Topology({n: stages[n] for n in sorted(stages)})
         drop = tuple(sorted({*drop, *named}))
@@ -188,7 +188,7 @@ class Operator:
         )
 
     def _new_stage(self, stages: dict[str, StageSpec]) -> StageSpec:
-        """A stage with a sink that reads one or two of the others; its model is known from now on."""
+        """A new stage with a sink that reads one or two of the others; the world knows its model from now on."""
         world, rng = self.world, self.world.rng
         self._fresh += 1
         name = f"n{self._fresh}"

@@ -1,7 +1,7 @@
-"""The oracle: sees everything that becomes durable, and checks the invariants of the design on it.
+"""The oracle: sees everything that becomes durable, and checks the invariants of the design.
 
-It reads the logs by itself (`ledger.py`), knows which events every attempt at a batch really read and
-wrote, and so can say of every committed cut and every table version exactly which events are in it.
+It interprets the logs independently (`ledger.py`), and knows which events every attempt at a batch really read and
+wrote. So it knows exactly which events are in every committed cut and every table version.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class Oracle:
                 assert_never(body)
 
     def _check_once(self, begun: r.Begun) -> None:
-        """With `once` nothing is drained before all sources have given everything, unless somebody asks for it."""
+        """With `once` nothing is drained before all sources are read completely, unless a user requests it."""
         if not self.world.member_config.once or not is_drain(begun) or begun.requests:
             return
         for name, spec in self.world.graph.stages.items():
@@ -179,8 +179,8 @@ class Oracle:
             self.ledger.requests[request] = epoch
 
     def replied(self, reply: Reply) -> None:
-        """Whoever is told that a request is done can rely on it. (What is called off before it has begun leaves
-        nothing in the journal.)"""
+        """A user who is told that a request is done can rely on it. (A cancellation before the checkpoint has begun
+        leaves nothing in the journal.)"""
         request = self.world.requests.get(reply.request_id)
         if request is not None and request.kind is RequestKind.CANCEL:
             return
@@ -228,7 +228,7 @@ class Oracle:
             self._check_drained(body, manifest)
 
     def check_kept(self) -> None:
-        """Every kept checkpoint could be restored."""
+        """Every retained checkpoint can be restored."""
         for epoch in self.ledger.kept:
             self._check_objects(epoch)
 
@@ -330,12 +330,12 @@ class Oracle:
         self._bear_stages(body)
 
     def looked_back(self, process: str, effect: ReadTableHistory) -> None:
-        """A process has learnt what others did to a table."""
+        """Remembers when a process read what others did to a table."""
         self._looked_back_ms[process, effect.sink, effect.transaction] = self.world.now_ms
 
     def _check_others(self, body: r.Restored, target: Kept) -> None:
-        """What others did to a table is not undone unless somebody said so; that is known before the restore stands,
-        except for what they did at the same time."""
+        """A restore does not undo others' changes to a table unless it is forced. Changes at the same time as the
+        restore are exempt, because it cannot know them."""
         sinks = (body.topology or self.world.graph).sinks()
         for sink, table in self.world.tables.items():
             known_ms = self._looked_back_ms.get((self.ledger.leader, sink, target.index), self.world.now_ms)
@@ -347,7 +347,7 @@ class Oracle:
                 self.violation(f"the restore of epoch {body.epoch} undoes what others did to {sink}")
 
     def _check_dropped(self, body: r.Restored, topology: r.Topology) -> None:
-        """No stage goes unless somebody said so."""
+        """No stage is dropped unless the request says so."""
         request = self.world.requests.get(body.request)
         said = set(request.drop) if request is not None else set()
         gone = self.world.graph.stages.keys() - topology.stages.keys() - said
@@ -360,7 +360,7 @@ class Oracle:
                 self.violation(f"{stage} reads {spec.inputs}, and not all of them are in the graph")
 
     def _bear_stages(self, body: r.Restored) -> None:
-        """A stage that the checkpoint does not have starts at its cut: what its inputs had made is behind it."""
+        """A stage that the checkpoint does not have starts at its cut, and skips what its inputs had emitted."""
         for stage, model in self.world.model.stages.items():
             if stage in self.world.graph.stages and stage not in body.forks:
                 passed: dict[Path, int] = {}
@@ -371,7 +371,7 @@ class Oracle:
                     table[stage, body.generation, -1] = passed
 
     def birth(self, sink: str, index: int) -> dict[Path, int] | None:
-        """What lies behind a sink whose stage begins with the restore at `index`; `None` if it does not."""
+        """What a sink skips because its stage begins with the restore at `index`; `None` if it does not."""
         body, stage = self.ledger.by_index[index], self._stage_of(sink)
         if not isinstance(body, r.Restored) or stage in body.forks:
             return None
@@ -413,7 +413,7 @@ class Oracle:
         key = stage, generation
         ledger = self.stages.setdefault(key, StageLedger())
         if entry.index <= ledger.snapshot or generation in self.ledger.gone_generations:
-            return  # a write that landed where nobody looks any more
+            return  # a late write at a place that nobody reads any more
         if not follows(self._stage_chains.get(key), sealed):
             self.violation(f"log entry {entry.index} of {stage} does not continue at {ledger.last_index}")
         self._stage_chains[key] = sealed
@@ -488,7 +488,7 @@ class Oracle:
         self.taken[stage, generation, body.batch] = attempt.taken
 
     def _check_versions(self, stage: str, generation: int, producer: str, seen: dict[int, int]) -> None:
-        """Everybody sees the one version of a batch that is in the log."""
+        """All readers see the one version of a batch that is in the log."""
         for batch, attempt in seen.items():
             logged = self._logged(producer, generation, batch)
             if logged is None or logged.offsets["attempt"] != attempt:
@@ -519,14 +519,14 @@ class Oracle:
         return {}
 
     def emitted_by(self, stage: str, generation: int, batch: int) -> dict[Path, int]:
-        """Up to which event of each path a stage had passed on with a batch."""
+        """The last event of each path that a stage had emitted after a batch."""
         return self._lookup(self.emitted, stage, generation, batch)
 
     def _taken(self, stage: str, generation: int, batch: int) -> dict[Path, int]:
         return self._lookup(self.taken, stage, generation, batch)
 
     def is_open(self, stage: str, generation: int, incarnation: int) -> bool:
-        """Whether an incarnation is the one that may write, in the timeline that goes on."""
+        """Whether an incarnation is the one that may write, in the current timeline."""
         ledger = self.stages.get((stage, generation))
         current = ledger is not None and ledger.incarnation == incarnation
         return current and generation == self.ledger.generation
@@ -555,7 +555,7 @@ class Oracle:
             self.violation(f"{sink}: index {after.transaction} came after {before.transaction}")
 
     def _check_shown(self, sink: str, index: int, shown: dict[Path, int]) -> None:
-        """Holds a sink against the commit or restore at `index`."""
+        """Compares a sink with the commit or restore at `index`."""
         epoch = self.ledger.by_index[index].epoch
         born = self.birth(sink, index)
         expected = self.expected(sink, epoch) if born is None else {p: n for p, n in born.items() if n}
@@ -563,7 +563,7 @@ class Oracle:
             self.violation(f"{sink} at epoch {epoch} shows {shown}, and should show {expected}")
 
     def expected(self, sink: str, epoch: int) -> dict[Path, int]:
-        """Up to which event of each path a sink shows at an epoch, by what its stage had made."""
+        """The last event of each path that a sink should show at an epoch, according to what its stage had emitted."""
         stage = self._stage_of(sink)
         entry = self.ledger.history[epoch].entry
         if stage not in entry.cuts:
@@ -641,12 +641,12 @@ class Oracle:
             self.violation(f"the commit of epoch {message.epoch} was announced before it was in the journal")
 
     def check_caught_up(self, process: ProcessView, what: str) -> None:
-        """A member that was away acts only when it knows what was decided before it came back."""
+        """A member that was away acts only after it has caught up with what was decided before it came back."""
         if process.member.journal.index < process.must_know:
             self.violation(f"{process} {what} before it has caught up")
 
     def check_journal(self, process: ProcessView) -> None:
-        """What a process believes must be a prefix of the truth, and it must make the same of it."""
+        """A process's journal must be a prefix of the real one, and lead to the same state."""
         journal = process.member.journal
         index = process.checked_index = journal.index
         if journal.view.entries[-1].hash != self.ledger.hashes.get(index):
@@ -674,7 +674,7 @@ class Oracle:
         catch_up.take = take  # type: ignore[method-assign]
 
     def check_campaign(self, process: ProcessView) -> None:
-        """A process that has been asleep does not take that for the leader's silence."""
+        """A process that was paused does not mistake its own pause for silence of the leader."""
         now_ms, config = self.world.now_ms, process.leader.config
         slept_ms = process.woke_ms - process.paused_ms
         awake_ms, before_ms = now_ms - process.woke_ms, now_ms - process.woke_before_ms
@@ -690,8 +690,8 @@ class Oracle:
                 self.violation(f"{process} wakes up and tries to unseat {leader}, which leads and says so")
 
     def check_give_up(self, process: ProcessView) -> None:
-        """A member ends for what failed because of itself, not for what others refused or were late with; at once if
-        there is no hope for one of its stages."""
+        """A member gives up because of its own failures, not because others refused or were late; immediately if one
+        of its stages can never start."""
         tolerated = process.member.config.tolerated_failures
         enough = 0 if process.member.hopeless else tolerated
         late = FailureReason.DEADLINE.value
@@ -722,12 +722,12 @@ class Oracle:
             )
 
     def check_busy(self, stage: Stage) -> None:
-        """A stage with a batch under way is not idle."""
+        """A stage that is running a batch is not idle."""
         if stage.phase is StagePhase.RUNNING and stage.idle:
             self.violation(f"{stage.name} is called idle while a batch is under way")
 
     def check_quiet(self, stage: Stage) -> None:
-        """A quiet stage's query does nothing, and everything that it has done is in the log."""
+        """The query of a quiet stage does nothing, and everything that it did is in the log."""
         incarnation = stage.name, stage.generation, stage.incarnation
         if incarnation in self.world.under_way:
             self.violation(f"{stage.name} is called quiet while a batch is under way")
@@ -736,8 +736,8 @@ class Oracle:
             self.violation(f"{stage.name} is called quiet, and its batch {folder.last} is not logged")
 
     def check_working(self, stage: Stage) -> None:
-        """A query that has ended for a drain is followed by another if the drain is aborted. (Checked when the appender
-        waits: by the second time it must have noticed.)"""
+        """If a drain is aborted, a query that ended for it is followed by another. (Checked when the appender waits: by
+        the second time it must have noticed.)"""
         has_ended = stage.phase is StagePhase.RUNNING and stage.took_all and not stage.draining
         if not has_ended or stage.member.config.once:
             self._without_query.discard(stage)
@@ -759,7 +759,7 @@ class Oracle:
         return not self.unsettled()
 
     def unsettled(self) -> list[str]:
-        """The sinks that do not yet stand where the journal's head says, with their marks."""
+        """The sinks that have not yet reached the journal's head, with their marks."""
         head = self.ledger.head
         if head is None:
             return []
@@ -784,8 +784,8 @@ class Oracle:
                     )
 
     def final_check(self) -> None:
-        """After a drain every sink shows every event that any source has given, once per path; and every
-        kept checkpoint could still be restored."""
+        """After a drain every sink shows every event of every source once per path, and every retained checkpoint can
+        still be restored."""
         head = self.ledger.head
         assert head is not None
         self.check_kept()
@@ -806,7 +806,7 @@ class Oracle:
 
 
 def _short(body: object) -> str:
-    """A record in few words, for traces and violations."""
+    """A short description of a record, for traces and violations."""
     name = type(body).__name__
     words = []
     for field in (
