@@ -1,7 +1,6 @@
-"""Bugs to plant: each leaves out or breaks one thing, and the simulator must find it.
+"""Planted bugs: each removes or breaks one thing, and the simulator must find it.
 
-A bug is a function that takes pytest's monkeypatch and breaks the product with it. Nothing of this is in
-the product: it has no switches.
+A bug is a function that breaks the product with pytest's monkeypatch. The product itself has no switches for this.
 """
 
 from __future__ import annotations
@@ -106,7 +105,7 @@ def rule_1_an_existing_entry_is_taken_as_anothers(patch: Patch) -> None:
 
 @bug
 def rule_1_other_bytes_are_put_at_the_same_index_after_an_error(patch: Patch) -> None:
-    """A new nonce for every try: one's own entry is not recognised any more."""
+    """With a new nonce for every attempt, a writer no longer recognizes its own entry."""
     real = log.append
 
     def append(view: Any, sealed: Any) -> Any:
@@ -296,7 +295,7 @@ def rule_6_an_aborted_epoch_still_holds(patch: Patch) -> None:
 
 @bug
 def rule_7_a_new_incarnation_does_not_take_the_zombies_place(patch: Patch) -> None:
-    """It goes on under the incarnation that it finds, in a folder of its own."""
+    """It continues under the incarnation that it finds, in its own folder."""
     real = stage.Stage._open
 
     def open_(self: Any) -> Any:
@@ -362,7 +361,7 @@ def rule_8_a_zombies_older_transaction_is_not_refused(patch: Patch) -> None:
 
 @bug
 def rule_8_a_table_that_forgot_is_believed(patch: Patch) -> None:
-    """The marks, which say what is published, are not asked."""
+    """The marks, which say what is published, are not read."""
 
     def begin(sink: str, journal: Any) -> Any:
         head = yield from fx.insist(fx.ReadTable(sink))
@@ -378,7 +377,7 @@ def rule_8_a_table_that_forgot_is_believed(patch: Patch) -> None:
 
 @bug
 def rule_8_a_zombie_believes_a_table_that_forgot(patch: Patch) -> None:
-    """The marks are asked once, when a process starts, and not before each commit."""
+    """The marks are read once, when a process starts, and not before each commit."""
 
     def is_settled(sink: str, index: int) -> Any:
         return False
@@ -460,7 +459,7 @@ def a_quorum_is_reached_with_one_missing(patch: Patch) -> None:
 
 @bug
 def a_member_acks_before_all_its_stages_are_cut_and_nobody_checks(patch: Patch) -> None:
-    """A stage that is not cut yet is reported where it stands."""
+    """A stage that is not cut yet is reported at its current position."""
     patch.setattr(leader, "check_cut", lambda *args: [])
     real = member.Member._capture_one
 
@@ -641,7 +640,7 @@ def nobody_asks_for_the_drain_that_a_process_wants(patch: Patch) -> None:
 
 @bug
 def a_drained_stage_takes_new_input(patch: Patch) -> None:
-    """It does not rest behind its barrier, and cuts although it has more to do."""
+    """It does not rest after its barrier, and cuts although it has more to do."""
     real = stage.Stage._try
 
     def try_(self: Any, begun: Any) -> Any:
@@ -690,7 +689,7 @@ def a_restore_starts_from_the_live_folder(patch: Patch) -> None:
 
 @bug
 def a_stage_that_is_reset_counts_its_batches_anew(patch: Patch) -> None:
-    """Its readers have positions in what it made before, and would wait for ever, or read on in the midst."""
+    """Its readers have positions in its earlier output, and would wait forever, or continue in the middle."""
     real = stage.Stage._starting_report
 
     def starting_report(self: Any) -> Any:
@@ -835,7 +834,7 @@ def compaction_deletes_before_the_snapshot_is_durable(patch: Patch) -> None:
 
 @bug
 def a_late_replay_answer_is_accepted(patch: Patch) -> None:
-    """Whatever a peer sends is taken as the answer to what it was asked last."""
+    """Any message of a peer is taken as the answer to the last question."""
 
     def answered(self: Any, request_id: int, *kinds: Any) -> Any:
         request, self.request = self.request, None
@@ -846,7 +845,7 @@ def a_late_replay_answer_is_accepted(patch: Patch) -> None:
 
 @bug
 def a_member_acts_before_it_has_caught_up(patch: Patch) -> None:
-    """It puts every entry into effect as it reads it, from the first on."""
+    """It acts on every entry as it reads it, beginning with the first."""
 
     def follow_journal(self: Any) -> Any:
         while True:
@@ -867,7 +866,7 @@ def a_member_acts_before_it_has_caught_up(patch: Patch) -> None:
 
 @bug
 def a_command_looks_before_it_leads_and_never_again(patch: Patch) -> None:
-    """What was valid before somebody else led, expired or restored need not be valid afterwards."""
+    """What was valid before may no longer be valid after somebody else led, expired or restored."""
 
     def command(journal: Any, name: str, nonce: Any, request: Any) -> Any:
         yield from log.follow(journal.view)
@@ -894,7 +893,7 @@ def a_command_looks_before_it_leads_and_never_again(patch: Patch) -> None:
 
 @bug
 def an_entry_that_was_sent_is_taken_for_one_that_stands(patch: Patch) -> None:
-    """The lead may be lost between the two: then the entry is somebody else's, or in no place at all."""
+    """The lead may be lost in between: then somebody else's entry is there, or none."""
 
     def record(self: Any, make: Any) -> Any:
         view = self.journal.view
@@ -978,7 +977,7 @@ def a_savepoints_name_is_taken_away(patch: Patch) -> None:
 
 @bug
 def a_stage_is_called_quiet_while_a_batch_is_under_way(patch: Patch) -> None:
-    """What Spark has found before the batch began is taken as if it had found it afterwards."""
+    """What Spark found before the batch began is taken as if it had been found afterwards."""
 
     def batch_began(self: Any, batch: int, now_ms: int) -> None:
         self._begun, self._active_ms, self.idle = batch, now_ms, False
@@ -1028,7 +1027,7 @@ def a_drain_waits_for_a_source_that_never_falls_silent(patch: Patch) -> None:
 
 @bug
 def staged_output_is_removed_that_a_checkpoint_has_yet_to_publish(patch: Patch) -> None:
-    """It is of a batch before the newest cut, but its sink is late, or holds it back."""
+    """It belongs to a batch before the newest cut, but its sink is late, or holds it back."""
 
     def contains(self: Any, attempt: str) -> bool:
         generation, _, batch, _ = attempt.split("-")
