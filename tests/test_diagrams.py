@@ -46,7 +46,7 @@ def test_a_page_that_is_not_current_is_found_out_written_and_otherwise_left_alon
     page.write_text(f"# Title\n\nbefore\n{diagrams.BEGIN}\nold\n{diagrams.END}\nafter\n", "utf-8")
     stale = run("--check", page)
     assert stale.returncode == 1
-    assert "not those of the code; run `make docs`" in stale.stderr
+    assert "not up to date with the code; run `make docs`" in stale.stderr
     assert run("--write", page).returncode == 0
     assert run("--check", page).returncode == 0
     text = page.read_text("utf-8")
@@ -68,7 +68,7 @@ def test_a_page_that_is_not_current_is_found_out_written_and_otherwise_left_alon
 def test_a_page_without_a_place_for_them_is_refused_and_not_touched(text: str, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(text, "utf-8")
-    with pytest.raises(UserError, match=r"page\.md has no place for the diagrams: give it a line"):
+    with pytest.raises(UserError, match=r"page\.md has no place for the diagrams: add a line"):
         diagrams.write(page)
     assert page.read_text("utf-8") == text
 

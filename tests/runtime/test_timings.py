@@ -1,4 +1,4 @@
-"""The notes for `explain`: how many are kept, and whose."""
+"""The timings for `explain`: how many are kept, and whose."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def kept(store: LocalStore) -> set[int]:
     return {int(name.removeprefix("explain/")[:12]) for name in store.list("explain/")}
 
 
-def test_notes_of_the_latest_epochs_are_kept(tmp_path: Path) -> None:
+def test_timings_of_the_latest_epochs_are_kept(tmp_path: Path) -> None:
     store = open_store(str(tmp_path), create=True)
     assert isinstance(store, LocalStore)
     times = Times(store, "a")
@@ -36,7 +36,7 @@ def test_notes_of_the_latest_epochs_are_kept(tmp_path: Path) -> None:
     assert read_times(store, 130) is not None
 
 
-def test_a_member_that_starts_again_deletes_nothing_that_others_still_keep(tmp_path: Path) -> None:
+def test_a_restarted_member_deletes_nothing_that_others_still_keep(tmp_path: Path) -> None:
     store = open_store(str(tmp_path), create=True)
     assert isinstance(store, LocalStore)
     for epoch in range(400, 451):
@@ -49,7 +49,7 @@ def test_a_member_that_starts_again_deletes_nothing_that_others_still_keep(tmp_p
 
 
 class SlowStore(LocalStore):
-    """A store whose writes wait until they are let go."""
+    """A store whose writes block until they are released."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -61,8 +61,8 @@ class SlowStore(LocalStore):
         super().put(name, data)
 
 
-def test_nobody_waits_for_a_slow_store_but_who_writes_the_notes(tmp_path: Path) -> None:
-    """Whoever has the shell's turn asks for news; if that waited for the store, the leader would seem dead."""
+def test_only_the_thread_that_writes_the_timings_waits_for_a_slow_store(tmp_path: Path) -> None:
+    """`must_save` is called within a turn; if it waited for the store, the leader would seem dead."""
     store = SlowStore(tmp_path)
     times = Times(store, "a")
     entries: list[r.JournalBody] = [r.Begun(1, 1, 1, 1, 0, "t"), r.Committed(1, 1, 1, 1, "m", None, {})]

@@ -1,4 +1,4 @@
-"""Appending, following, compacting: every answer a store can give, every crash, every small race."""
+"""Appending to, following and compacting a log: with every answer of a store, every crash, every small race."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def name(index: int) -> str:
 
 
 class Process:
-    """One process: its view of the log, and what it derives from it, every text once and in order."""
+    """One process: its view of the log, and the texts that it derives from it, each once and in order."""
 
     def __init__(self, who: str = "p") -> None:
         self.who = who
@@ -80,7 +80,7 @@ class Process:
         return compact(self.view, Everything(tuple(self.texts)), f"{self.who}{next(self._nonces)}")
 
     def ensure(self, *texts: str, then_compact: bool = False) -> Procedure[None]:
-        """Says each text unless the log says it already, as a process does that works by the log."""
+        """Appends each text unless the log already has it, as a process that works from the log does."""
         for text in texts:
             while text not in self.texts:
                 if (yield from self.say(text)) is not MINE:
@@ -104,7 +104,7 @@ def written(*texts: str) -> tuple[Store, Process]:
 
 
 def said(store: Store) -> list[str]:
-    """What the log says to somebody new. Asserts that it is a chain from its newest snapshot to its end."""
+    """The texts of the log for a new reader. Asserts that it is a chain from its newest snapshot to its end."""
     process = knowing(store)
     first = max(process.view.snapshot, 1)
     chain = [CODEC.open(store.objects[name(i)]) for i in range(first, process.view.last + 1)]
@@ -113,7 +113,7 @@ def said(store: Store) -> list[str]:
     return process.texts
 
 
-# --- appending: each step of the table --------------------------------------------------------------------
+# --- appending: each transition ---------------------------------------------------------------------------
 
 
 def test_a_created_entry_is_mine_and_in_the_view() -> None:
@@ -123,7 +123,7 @@ def test_a_created_entry_is_mine_and_in_the_view() -> None:
     assert [type(e) for e in store.seen[:2]] == [Create, List]
 
 
-def test_after_a_lost_answer_the_own_bytes_are_found_and_the_entry_is_mine() -> None:
+def test_after_a_lost_answer_the_writer_finds_its_own_bytes_and_the_entry_is_mine() -> None:
     store, process = Store(), Process()
     assert drive(process.say("a"), store, faults=[Fault(Create, Outcome.LOST)]) is MINE
     assert store.count(Create) == 1
@@ -131,7 +131,7 @@ def test_after_a_lost_answer_the_own_bytes_are_found_and_the_entry_is_mine() -> 
 
 
 @pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.FALSE_EXISTS])
-def test_while_nothing_is_there_the_same_bytes_are_put_again(outcome: Outcome) -> None:
+def test_while_the_place_is_empty_the_same_bytes_are_put_again(outcome: Outcome) -> None:
     store, process = Store(), Process()
     sealed = process.seal("a")
     puts: list[Effect] = []
@@ -146,7 +146,7 @@ def test_while_nothing_is_there_the_same_bytes_are_put_again(outcome: Outcome) -
     assert said(store) == ["a"]
 
 
-def test_a_failed_read_back_is_read_again_before_anything_is_put() -> None:
+def test_a_failed_read_back_is_repeated_before_anything_is_put() -> None:
     store, process = Store(), Process()
     faults = [Fault(Create, Outcome.LOST), Fault(Read, nth=1), Fault(Read, nth=2)]
     assert drive(process.say("a"), store, faults=faults) is MINE
@@ -158,7 +158,7 @@ def test_a_failed_look_for_a_snapshot_is_repeated() -> None:
     assert drive(process.say("a"), store, faults=[Fault(List, nth=1), Fault(List, nth=2)]) is MINE
 
 
-def test_waits_between_tries_double_up_to_a_bound() -> None:
+def test_waits_between_attempts_double_up_to_a_limit() -> None:
     store, process = Store(), Process()
     waits: list[int] = []
     faults = [Fault(Create, nth=n) for n in range(1, 9)]
@@ -166,7 +166,7 @@ def test_waits_between_tries_double_up_to_a_bound() -> None:
     assert waits == [20, 40, 80, 160, 320, 640, 640, 640]
 
 
-def test_a_place_that_another_has_taken_is_taken_and_its_entry_is_in_the_view() -> None:
+def test_a_place_taken_by_another_is_reported_as_taken_and_its_entry_is_in_the_view() -> None:
     store, other = written("a")
     process = knowing(store)
     drive(other.say("other"), store)
@@ -175,19 +175,19 @@ def test_a_place_that_another_has_taken_is_taken_and_its_entry_is_in_the_view() 
     assert process.view.entries[-1] == other.view.entries[-1]
 
 
-def test_an_own_entry_below_a_newer_snapshot_is_void_and_the_view_unchanged() -> None:
-    """The writer slept; the others went on and compacted its place away; its create succeeds."""
+def test_an_own_entry_below_a_newer_snapshot_is_void_and_the_view_is_unchanged() -> None:
+    """The writer was paused; the others continued and compacted its place away; its create succeeds."""
     store, other = written("a", "b")
     process = knowing(store)
     drive(other.ensure("c", "d", then_compact=True), store)
     assert name(3) not in store.objects
     assert drive(process.say("late"), store) is VOID
     assert process.texts == ["a", "b"]
-    assert store.objects[name(3)]  # it stands there, and means nothing
+    assert store.objects[name(3)]  # it exists, but means nothing
     assert said(store) == ["a", "b", "c", "d"]
 
 
-def test_anothers_entry_below_a_newer_snapshot_is_void_and_not_taken_into_the_view() -> None:
+def test_the_entry_of_another_below_a_newer_snapshot_is_void_and_not_in_the_view() -> None:
     store, other = written("a", "b")
     process, zombie = knowing(store), knowing(store, "z")
     drive(other.ensure("c", "d", then_compact=True), store)
@@ -196,8 +196,8 @@ def test_anothers_entry_below_a_newer_snapshot_is_void_and_not_taken_into_the_vi
     assert process.texts == ["a", "b"]
 
 
-def test_an_entry_that_a_snapshot_has_covered_meanwhile_is_void_and_the_log_tells_that_it_counted() -> None:
-    """Void says that the place tells nothing any more; whether the entry counted, the log says."""
+def test_an_entry_that_a_snapshot_has_covered_meanwhile_is_void_and_the_log_shows_that_it_counted() -> None:
+    """Void means that the place says nothing any more; the log says whether the entry counted."""
     store, process = written("a")
     other = Process("o")
 
@@ -211,7 +211,7 @@ def test_an_entry_that_a_snapshot_has_covered_meanwhile_is_void_and_the_log_tell
     assert process.texts == said(store) == ["a", "mine", "b"]
 
 
-def test_a_write_that_lands_after_its_caller_read_nothing_is_found_and_counts_once() -> None:
+def test_a_late_write_is_found_and_counts_once() -> None:
     store, process = Store(), Process()
     sealed = process.seal("a")
 
@@ -223,7 +223,7 @@ def test_a_write_that_lands_after_its_caller_read_nothing_is_found_and_counts_on
     assert process.texts == said(store) == ["a"]
 
 
-def test_an_append_does_not_return_while_the_place_is_not_known() -> None:
+def test_an_append_does_not_return_while_the_place_is_unknown() -> None:
     store, process = Store(), Process()
     with pytest.raises(Stalled):
         drive(process.say("a"), store, faults=[Fault(Create, nth=n) for n in range(1, 99)], limit=99)
@@ -245,7 +245,7 @@ CRASHES = [(), (Fault(Create, Outcome.LOST),), (Fault(Create, Outcome.FAILED, 2)
 
 
 @pytest.mark.parametrize("faults", CRASHES)
-def test_after_a_crash_at_any_effect_a_fresh_process_takes_over_and_every_text_is_there_once(
+def test_after_a_crash_at_any_effect_a_new_process_takes_over_and_every_text_is_there_once(
     faults: Iterable[Fault],
 ) -> None:
     def play(moment: int) -> bool:
@@ -264,7 +264,7 @@ def test_after_a_crash_at_any_effect_a_fresh_process_takes_over_and_every_text_i
     assert every_moment(play) >= 8
 
 
-def test_of_two_appenders_exactly_one_wins_the_place_and_the_other_learns_it_in_every_interleaving() -> None:
+def test_of_two_appenders_exactly_one_wins_and_the_other_learns_it_in_every_interleaving() -> None:
     def play(choose: Choose) -> None:
         store, _ = written("a")
         one, two = knowing(store, "1"), knowing(store, "2")
@@ -276,7 +276,7 @@ def test_of_two_appenders_exactly_one_wins_the_place_and_the_other_learns_it_in_
     assert every_run(play) > 50
 
 
-def test_two_appenders_that_go_on_until_they_have_spoken_lose_nothing_and_repeat_nothing() -> None:
+def test_two_appenders_that_retry_until_they_succeed_lose_and_repeat_nothing() -> None:
     def play(choose: Choose) -> None:
         store, one, two = Store(), Process("1"), Process("2")
         drive_together([one.ensure("one"), two.ensure("two")], store, choose, outcomes=FAULTS)
@@ -285,8 +285,8 @@ def test_two_appenders_that_go_on_until_they_have_spoken_lose_nothing_and_repeat
     assert every_run(play) > 100
 
 
-def test_a_crashed_writers_late_write_never_stands_beside_what_its_successor_wrote() -> None:
-    """The successor wants the same text said; whichever entry lands first, it is there once."""
+def test_a_crashed_writers_late_write_and_its_successors_entry_never_both_count() -> None:
+    """The successor appends the same text; whichever write comes first, the text is in the log once."""
 
     def play(choose: Choose) -> None:
         store, crashed = written("a")
@@ -298,7 +298,7 @@ def test_a_crashed_writers_late_write_never_stands_beside_what_its_successor_wro
     assert every_run(play) > 20
 
 
-def test_an_appender_beside_a_compaction_is_never_told_mine_of_an_entry_that_does_not_count() -> None:
+def test_an_appender_during_a_compaction_never_gets_mine_for_an_entry_that_does_not_count() -> None:
     def play(choose: Choose) -> None:
         store, _ = written("a")
         one, two = knowing(store, "1"), knowing(store, "2")
@@ -312,7 +312,7 @@ def test_an_appender_beside_a_compaction_is_never_told_mine_of_an_entry_that_doe
     assert every_run(play) > 100
 
 
-def test_the_races_take_every_step_of_the_append_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_races_cover_every_transition_of_an_append(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = set()
     step = APPEND.next
 
@@ -321,16 +321,16 @@ def test_the_races_take_every_step_of_the_append_table(monkeypatch: pytest.Monke
         return step(phase, event)
 
     monkeypatch.setattr(APPEND, "next", record)
-    test_an_appender_beside_a_compaction_is_never_told_mine_of_an_entry_that_does_not_count()
-    test_of_two_appenders_exactly_one_wins_the_place_and_the_other_learns_it_in_every_interleaving()
-    test_anothers_entry_below_a_newer_snapshot_is_void_and_not_taken_into_the_view()
+    test_an_appender_during_a_compaction_never_gets_mine_for_an_entry_that_does_not_count()
+    test_of_two_appenders_exactly_one_wins_and_the_other_learns_it_in_every_interleaving()
+    test_the_entry_of_another_below_a_newer_snapshot_is_void_and_not_in_the_view()
     assert taken == APPEND.steps.keys()
 
 
 # --- following ----------------------------------------------------------------------------------------------
 
 
-def test_following_an_idle_log_costs_one_list_and_brings_nothing() -> None:
+def test_following_an_idle_log_costs_one_list_and_delivers_nothing() -> None:
     store, process = written("a")
     store.seen.clear()
     assert drive(follow(process.view), store) == 0
@@ -338,7 +338,7 @@ def test_following_an_idle_log_costs_one_list_and_brings_nothing() -> None:
     assert drive(follow(Process().view), Store()) == 0
 
 
-def test_following_brings_every_new_entry_in_order_and_says_how_many() -> None:
+def test_following_delivers_every_new_entry_in_order_and_returns_how_many() -> None:
     store, writer = written("a")
     process = knowing(store)
     drive(writer.ensure("b", "c", "d"), store)
@@ -348,9 +348,7 @@ def test_following_brings_every_new_entry_in_order_and_says_how_many() -> None:
 
 
 @pytest.mark.parametrize(("heard", "looks"), [(1, 2), (2, 3), (3, 1), (9, 1)])
-def test_what_others_say_is_there_is_read_without_a_look_first_and_nothing_else_changes(
-    heard: int, looks: int
-) -> None:
+def test_an_announced_entry_is_read_without_a_list_and_nothing_else_changes(heard: int, looks: int) -> None:
     store, writer = written("a")
     process = knowing(store)
     drive(writer.ensure("b", "c"), store)
@@ -360,7 +358,7 @@ def test_what_others_say_is_there_is_read_without_a_look_first_and_nothing_else_
     assert store.count(List) == looks
 
 
-def test_hearing_of_what_is_not_there_or_was_compacted_away_does_no_harm() -> None:
+def test_an_announcement_of_a_missing_or_compacted_entry_does_no_harm() -> None:
     store, writer = written("a", "b", "c")
     process = knowing(store)
     assert drive(follow(process.view, 7), store) == 0
@@ -369,7 +367,7 @@ def test_hearing_of_what_is_not_there_or_was_compacted_away_does_no_harm() -> No
     assert (process.texts, process.jumps) == (["a", "b", "c", "d"], 1)
 
 
-def test_entries_that_arrive_while_it_reads_are_read_too() -> None:
+def test_entries_that_arrive_during_a_read_are_read_too() -> None:
     store, writer = written("a", "b")
     more = iter("cde")
 
@@ -389,7 +387,7 @@ def test_failed_reads_and_lists_are_repeated() -> None:
     assert drive(follow(process.view), store, faults=faults) == 2
 
 
-def test_a_log_that_was_compacted_is_followed_from_its_snapshot() -> None:
+def test_a_compacted_log_is_followed_from_its_snapshot() -> None:
     store, writer = written("a", "b", "c")
     drive(writer.ensure(then_compact=True), store)
     drive(writer.ensure("d"), store)
@@ -399,7 +397,7 @@ def test_a_log_that_was_compacted_is_followed_from_its_snapshot() -> None:
     assert process.texts == ["a", "b", "c", "d"]
 
 
-def test_a_compaction_at_any_moment_of_the_reading_leads_to_its_snapshot() -> None:
+def test_a_compaction_at_any_moment_of_a_read_leads_to_its_snapshot() -> None:
     def play(moment: int) -> bool:
         store, writer = written("a", "b", "c", "d")
         process = Process()
@@ -411,7 +409,7 @@ def test_a_compaction_at_any_moment_of_the_reading_leads_to_its_snapshot() -> No
     assert every_moment(play) == 3
 
 
-def test_a_compaction_while_it_jumps_is_jumped_after() -> None:
+def test_a_compaction_during_a_jump_causes_another_jump() -> None:
     store, writer = written("a", "b")
     drive(writer.ensure(then_compact=True), store)
     drive(writer.ensure("c"), store)
@@ -427,9 +425,9 @@ def test_a_compaction_while_it_jumps_is_jumped_after() -> None:
     assert process.texts == ["a", "b", "c", "d"]
 
 
-def test_garbage_at_a_reopened_place_is_never_believed() -> None:
-    """A reader stopped at 2. The log went on and was compacted. A zombie's late write then lands at 3: its
-    `prev` is right for that reader, and nobody is left to take it back."""
+def test_a_stale_write_at_a_reopened_place_is_never_accepted() -> None:
+    """A reader stopped at 2. The log continued and was compacted. A zombie's late write then takes effect at 3: its
+    `prev` is right for that reader, and nobody is left to undo it."""
     store, writer = written("a", "b")
     process, zombie = knowing(store), knowing(store, "z")
     garbage = zombie.seal("garbage")
@@ -441,7 +439,7 @@ def test_garbage_at_a_reopened_place_is_never_believed() -> None:
     assert process.jumps == 1
 
 
-def test_garbage_that_lands_at_any_moment_of_a_compaction_and_a_reading_is_never_believed() -> None:
+def test_a_stale_write_at_any_moment_of_a_compaction_and_a_read_is_never_accepted() -> None:
     def play(choose: Choose) -> None:
         store, writer = written("a")
         reader, zombie = knowing(store), knowing(store, "z")
@@ -454,7 +452,7 @@ def test_garbage_that_lands_at_any_moment_of_a_compaction_and_a_reading_is_never
     assert every_run(play) > 500
 
 
-def test_a_late_write_that_was_first_counts_for_everybody() -> None:
+def test_a_late_write_that_comes_first_counts_for_everybody() -> None:
     def play(choose: Choose) -> None:
         store, writer = written("a")
         reader, zombie = knowing(store), knowing(store, "z")
@@ -467,13 +465,13 @@ def test_a_late_write_that_was_first_counts_for_everybody() -> None:
     assert every_run(play) > 100
 
 
-def test_a_hole_is_an_error_that_names_the_missing_object_and_what_to_do() -> None:
+def test_a_gap_is_an_error_that_names_the_missing_object_and_gives_advice() -> None:
     store, _ = written("a", "b", "c", "d")
     process = Process()
     del store.objects[name(3)]
     with pytest.raises(StoreError, match=rf"{name(3)} is missing, but {name(4)} is there.*cutwater verify"):
         drive(follow(process.view), store)
-    assert process.texts == ["a", "b"]  # what stands before the hole is right
+    assert process.texts == ["a", "b"]  # the entries before the gap are valid
     with pytest.raises(StoreError, match=name(3)):
         drive(follow(process.view), store)
 
@@ -490,10 +488,10 @@ def test_a_lost_snapshot_is_an_error_that_names_it() -> None:
 
 
 @pytest.mark.parametrize("claims", [True, False])
-def test_an_entry_that_falsely_says_that_it_is_or_is_no_snapshot_is_an_error_and_changes_nothing(
+def test_an_entry_that_falsely_claims_to_be_a_snapshot_or_not_is_an_error_and_changes_nothing(
     claims: bool,
 ) -> None:
-    """Whoever jumped to an entry that is no snapshot would have a hole in what it knows."""
+    """A reader that jumped to an entry that is not a snapshot would have a gap in its knowledge."""
     store, writer = written("a", "b")
     body = Said("fake") if claims else Everything(("a", "b"))
     store.objects[name(3)] = writer.view.seal(body, "n", snapshot=claims).data
@@ -516,7 +514,7 @@ def test_damaged_bytes_are_an_error_that_names_the_object_and_changes_nothing(pl
     assert process.view.last == len(process.view.entries) == 1
 
 
-def test_an_entry_under_another_ones_name_is_an_error_and_changes_nothing() -> None:
+def test_an_entry_under_the_wrong_name_is_an_error_and_changes_nothing() -> None:
     store, writer = written("a")
     process = knowing(store)
     drive(writer.ensure("b", "c"), store)
@@ -570,7 +568,7 @@ def test_followers_and_an_appender_on_one_view_deliver_every_entry_once_in_every
 # --- compacting ---------------------------------------------------------------------------------------------
 
 
-def test_compaction_leaves_the_snapshot_alone_and_says_the_same() -> None:
+def test_compaction_leaves_only_the_snapshot_with_the_same_meaning() -> None:
     store, process = written("a", "b", "c")
     assert drive(process.compact(), store) is MINE
     assert store.names(PREFIX) == [name(4)]
@@ -594,7 +592,7 @@ def test_nothing_at_or_above_the_snapshot_is_deleted() -> None:
     assert said(store) == ["a", "b", "c", "d"]
 
 
-def test_trimming_by_an_old_knowledge_deletes_less_never_more() -> None:
+def test_trimming_with_outdated_knowledge_deletes_less_never_more() -> None:
     store, process = written("a", "b")
     drive(process.ensure(then_compact=True), store)
     old = knowing(store)
@@ -626,7 +624,7 @@ def test_after_a_crash_between_snapshot_and_deletion_trimming_finishes_it() -> N
     assert store.names(PREFIX) == [name(3)]
 
 
-def test_garbage_at_a_reopened_place_goes_with_the_next_trimming() -> None:
+def test_a_stale_write_at_a_reopened_place_is_deleted_by_the_next_trimming() -> None:
     store, process = written("a", "b")
     zombie = knowing(store)
     drive(process.ensure("c", then_compact=True), store)
@@ -645,7 +643,7 @@ def test_names_sort_as_indexes_do() -> None:
     assert names == sorted(names)
 
 
-def test_what_is_no_entry_is_passed_over_and_stays() -> None:
+def test_objects_that_are_not_entries_are_ignored_and_kept() -> None:
     store, process = Store(), Process()
     for stray in ("README", "000000000001.json.bak", "-", "zz.json"):
         store.objects[PREFIX + stray] = b"hello"

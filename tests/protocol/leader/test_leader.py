@@ -1,4 +1,4 @@
-"""Leadership: one leader at a time, what it decides, and what it refuses."""
+"""Leadership: one leader at a time, its decisions, and what it refuses."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def test_one_member_leads_and_the_others_follow() -> None:
     assert [(e.term, e.name) for e in entries(world, r.Leader)] == [(1, leader_of(world).name)]
 
 
-def test_a_leader_that_is_heard_is_not_replaced() -> None:
+def test_a_leader_that_sends_heartbeats_is_not_replaced() -> None:
     world = running_world()
     rest(world, 5_000)
     assert len(entries(world, r.Leader)) == 1
 
 
 def cut_off_leader() -> tuple[World, Leader]:
-    """The first leader hears nobody, nobody hears it, and an epoch of its is open; another one leads."""
+    """The first leader is cut off while one of its epochs is open; another member leads."""
     world = running_world()
     old = leader_of(world)
     slow_down(world, "b", 4_000)
@@ -71,7 +71,7 @@ def cut_off_leader() -> tuple[World, Leader]:
 
 
 def test_seed_a08_of_two_leaders_in_a_partition_only_one_decides() -> None:
-    """Both sides reach the store; what the first one writes after the second one's entry is nothing."""
+    """Both sides reach the store; what the first leader writes after the second one's entry is void."""
     world = running_world()
     old = leader_of(world)
     others = [name for name in CHAIN.members() if name != old.name]
@@ -101,7 +101,7 @@ def test_seed_a09_a_leader_that_lost_its_term_stops_and_says_why() -> None:
     assert old.coordinator is None
 
 
-def test_seed_a09_what_a_lost_term_had_open_never_commits() -> None:
+def test_seed_a09_open_epochs_of_a_lost_term_never_commit() -> None:
     world, old = cut_off_leader()
     next(p for p in world.processes if p.leader is old).wake_up()
     until(world, lambda: world.oracle.epochs >= 2)
@@ -116,7 +116,7 @@ def stray_ack(member: str, epoch: int, checkpoint_id: int, term: int) -> Ack:
     return Ack(member, "boot", epoch, checkpoint_id, term, True, None, NONE, {})
 
 
-def test_a_former_leaders_inbox_means_nothing() -> None:
+def test_the_inbox_of_a_former_leader_is_dropped() -> None:
     leader = Leader(Member("m0", "boot", CHAIN, MemberConfig(), SimWord), LeaderConfig())
     leader.on_message(stray_ack("m1", 1, 3, 1))
     assert not leader._inbox
@@ -126,11 +126,11 @@ def test_a_former_leaders_inbox_means_nothing() -> None:
     assert leader.member.woken == ["lead"]
     leader.phase = LeaderPhase.FOLLOWING
     assert list(leader._lead(2)) == []
-    assert not leader._inbox, "a new term begins without what the old one had not looked at"
+    assert not leader._inbox, "a new term begins without unprocessed messages of the old one"
 
 
-def test_what_is_sent_again_while_the_leader_is_busy_waits_once() -> None:
-    """An ack holds the reports of all stages of its member, and comes every half second until it is decided."""
+def test_a_repeated_message_to_a_busy_leader_is_queued_once() -> None:
+    """An ack has the reports of all stages of its member, and is repeated every half second until the decision."""
     leader = Leader(Member("m0", "boot", CHAIN, MemberConfig(), SimWord), LeaderConfig())
     leader.phase = LeaderPhase.LEADING
     for _ in range(1_000):
@@ -146,7 +146,9 @@ def test_what_is_sent_again_while_the_leader_is_busy_waits_once() -> None:
 @pytest.mark.parametrize(
     ("epoch_off", "id_off", "term_off"), [(0, 0, -1), (0, -1, 0), (-1, 0, 0)], ids=["term", "id", "epoch"]
 )
-def test_seed_a03_an_ack_of_anything_else_commits_nothing(epoch_off: int, id_off: int, term_off: int) -> None:
+def test_seed_a03_an_ack_of_another_checkpoint_commits_nothing(
+    epoch_off: int, id_off: int, term_off: int
+) -> None:
     world = running_world()
     slow_down(world, "b", 3_000)
     ask(world, RequestKind.CHECKPOINT)
@@ -161,7 +163,7 @@ def test_seed_a03_an_ack_of_anything_else_commits_nothing(epoch_off: int, id_off
 
 
 @pytest.mark.parametrize(("who", "term"), [("m1", 2), ("m1", 4), ("m2", 3), ("stranger", 3)])
-def test_only_a_heartbeat_of_the_leader_in_its_term_shows_a_leader(who: str, term: int) -> None:
+def test_only_a_heartbeat_of_the_leader_in_its_term_counts(who: str, term: int) -> None:
     leader = Leader(Member("m0", "boot", CHAIN, MemberConfig(), SimWord), LeaderConfig())
     leader.member.journal.state.term, leader.member.journal.state.leader = 3, "m1"
     leader.member.now_ms = 100
@@ -172,7 +174,7 @@ def test_only_a_heartbeat_of_the_leader_in_its_term_shows_a_leader(who: str, ter
 
 
 def sleeping_follower() -> tuple[World, Process]:
-    """A follower that has slept for long, and the heartbeats that it has missed lie unread."""
+    """A follower that was paused for long, with the missed heartbeats still unread."""
     world = running_world()
     follower = of(world, "m2")
     assert leader_of(world) is not follower
@@ -181,7 +183,7 @@ def sleeping_follower() -> tuple[World, Process]:
     return world, follower
 
 
-def test_a_follower_that_wakes_up_does_not_unseat_the_leader_whose_heartbeats_it_has_not_read() -> None:
+def test_a_woken_follower_does_not_unseat_a_healthy_leader() -> None:
     world, follower = sleeping_follower()
     follower.mail = []
     follower.wake_up()
@@ -189,7 +191,7 @@ def test_a_follower_that_wakes_up_does_not_unseat_the_leader_whose_heartbeats_it
     assert len(entries(world, r.Leader)) == 1
 
 
-def test_a_follower_that_wakes_up_when_nobody_leads_any_more_leads_after_all_its_patience() -> None:
+def test_a_woken_follower_without_a_leader_leads_after_its_whole_timeout() -> None:
     world, follower = sleeping_follower()
     for name in ("m0", "m1"):
         world.stop(of(world, name))
@@ -200,7 +202,7 @@ def test_a_follower_that_wakes_up_when_nobody_leads_any_more_leads_after_all_its
 
 
 def late_follower(late_ms: int) -> int:
-    """A follower that hears nothing and comes round late every time: how long it has waited when it campaigns."""
+    """How long a follower without heartbeats whose checks are always late has waited when it campaigns."""
     member = Member("m0", "boot", CHAIN, MemberConfig(), SimWord)
     member.live = True
     leader = Leader(member, LeaderConfig(timeout_ms=3_000, heartbeat_ms=1_000))
@@ -212,15 +214,13 @@ def late_follower(late_ms: int) -> int:
     return member.now_ms
 
 
-def test_a_machine_that_is_late_every_time_still_gets_a_leader() -> None:
+def test_a_follower_whose_checks_are_always_late_still_campaigns() -> None:
     assert late_follower(late_ms=0) == 3_000
     assert late_follower(late_ms=900) == 3_800
-    assert late_follower(late_ms=1_500) == 7_000, (
-        "all its patience counts from the first time that it was late"
-    )
+    assert late_follower(late_ms=1_500) == 7_000, "the timeout counts from its first late check"
 
 
-def test_a_journal_that_grows_has_a_leader_though_its_messages_are_lost() -> None:
+def test_a_growing_journal_shows_a_leader_even_if_its_messages_are_lost() -> None:
     world = running_world(interval_ms=100)
     leads = leader_of(world).name
     world.network.blocked |= {(leads, m) for m in CHAIN.members()}
@@ -228,7 +228,7 @@ def test_a_journal_that_grows_has_a_leader_though_its_messages_are_lost() -> Non
     assert [e.name for e in entries(world, r.Leader)] == [leads]
 
 
-def test_a_leader_whose_term_is_over_does_none_of_what_was_still_to_be_done() -> None:
+def test_a_leader_whose_term_is_over_drops_its_remaining_work() -> None:
     lead = leader_of(running_world()).leader
     state = lead.member.journal.state
     term, coordinator = state.term, lead.coordinator
@@ -244,7 +244,7 @@ def test_a_leader_whose_term_is_over_does_none_of_what_was_still_to_be_done() ->
 # Requests.
 
 
-def test_a_checkpoint_that_is_cancelled_aborts_and_its_batches_belong_to_the_next() -> None:
+def test_a_cancelled_checkpoint_aborts_and_its_batches_belong_to_the_next_one() -> None:
     world = running_world()
     slow_down(world, "b")
     ask(world, RequestKind.CHECKPOINT)
@@ -257,7 +257,7 @@ def test_a_checkpoint_that_is_cancelled_aborts_and_its_batches_belong_to_the_nex
     world.oracle.final_check()
 
 
-def test_cancelling_nothing_is_refused_in_words() -> None:
+def test_cancelling_nothing_is_refused_with_a_message() -> None:
     world = running_world()
     rest(world)
     ask(world, RequestKind.CANCEL)
@@ -266,7 +266,7 @@ def test_cancelling_nothing_is_refused_in_words() -> None:
     assert entries(world, r.Aborted) == []
 
 
-def test_an_unaligned_checkpoint_has_in_flight_what_a_slow_stage_has_not_read() -> None:
+def test_an_unaligned_checkpoint_has_the_unread_batches_of_a_slow_stage_in_flight() -> None:
     world = running_world()
     slow_down(world, "b", 3_000)
     ask(world, RequestKind.CHECKPOINT, unaligned=True)
@@ -293,12 +293,12 @@ def test_a_checkpoint_that_aligns_too_slowly_is_turned_unaligned() -> None:
     ask(world, RequestKind.CHECKPOINT)
     until(world, lambda: world.oracle.epochs == 2, ms=400)
     found = world.oracle.manifests[2]
-    assert not found.flags & Flags.UNALIGNED, "it was begun as an aligned one"
+    assert not found.flags & Flags.UNALIGNED, "it began as an aligned checkpoint"
     assert found.stages["b"].unaligned
     assert in_flight_is_right(found)
 
 
-def test_what_is_in_flight_is_read_after_a_restore() -> None:
+def test_in_flight_batches_are_read_after_a_restore() -> None:
     world = running_world()
     slow_down(world, "b", 2_000)
     ask(world, RequestKind.CHECKPOINT, unaligned=True)
@@ -326,7 +326,7 @@ def test_a_savepoint_is_full_named_and_kept_beyond_retention() -> None:
 
 
 def flying_savepoint(world: World) -> r.Manifest:
-    """A savepoint that was turned unaligned, with rows in flight to the slow stage `b`."""
+    """A savepoint that turned unaligned, with rows in flight to the slow stage `b`."""
     slow_down(world, "b", 60_000)
     ask(world, RequestKind.SAVEPOINT, name="good")
     until(world, lambda: world.oracle.epochs == 2 and world.oracle.all_settled())
@@ -350,7 +350,7 @@ def test_a_savepoint_names_nothing_outside_its_folder_and_the_tables() -> None:
             assert world.store.objects[copy] == world.store.objects[original]
 
 
-def test_a_checkpoint_that_is_not_full_leaves_what_is_in_flight_where_it_lies() -> None:
+def test_an_incremental_checkpoint_does_not_copy_in_flight_batches() -> None:
     world = running_world(alignment_timeout_ms=50)
     slow_down(world, "b", 3_000)
     found = checkpoint(world)
@@ -359,7 +359,7 @@ def test_a_checkpoint_that_is_not_full_leaves_what_is_in_flight_where_it_lies() 
     assert not any("/channels/" in name for name in world.store.list(paths.CHECKPOINT_PREFIX))
 
 
-def test_a_savepoint_can_be_restored_when_the_data_of_the_stages_is_gone() -> None:
+def test_a_savepoint_can_be_restored_without_the_data_of_the_stages() -> None:
     world = running_world(alignment_timeout_ms=50, retained=1)
     flying_savepoint(world)
     for process in list(world.processes):
@@ -368,7 +368,7 @@ def test_a_savepoint_can_be_restored_when_the_data_of_the_stages_is_gone() -> No
     assert gone
     for name in gone:
         world.store.delete(name)
-    world.start("m0")  # alone it can take the order, and nobody reads what is gone
+    world.start("m0")  # alone it can process the request, and nobody reads the missing files
     until(world, lambda: bool(world.leaders()))
     ask(world, RequestKind.RESTORE, name="good")
     until(world, lambda: world.oracle.ledger.generation == 2)
@@ -378,7 +378,7 @@ def test_a_savepoint_can_be_restored_when_the_data_of_the_stages_is_gone() -> No
     drain(world)
 
 
-def test_a_savepoint_whose_rows_in_flight_are_gone_is_aborted_in_words() -> None:
+def test_a_savepoint_with_missing_rows_in_flight_is_aborted_with_a_message() -> None:
     world = running_world(alignment_timeout_ms=50)
     slow_down(world, "b", 60_000)
     lost = next(n for n in reversed(world.store.list("stages/a/1/data/")))
@@ -390,7 +390,7 @@ def test_a_savepoint_whose_rows_in_flight_are_gone_is_aborted_in_words() -> None
     assert lost in aborted.detail
 
 
-def test_what_a_later_checkpoint_has_in_flight_since_a_savepoint_stays_when_that_is_forgotten() -> None:
+def test_batches_in_flight_since_a_savepoint_stay_when_it_is_forgotten() -> None:
     world = running_world(alignment_timeout_ms=50, retained=1)
     found = flying_savepoint(world)
     ask(world, RequestKind.RESTORE, name="good")
@@ -402,7 +402,7 @@ def test_what_a_later_checkpoint_has_in_flight_since_a_savepoint_stays_when_that
     drain(world)
 
 
-def test_a_savepoint_is_not_lost_to_another_of_the_same_name() -> None:
+def test_a_savepoint_is_not_replaced_by_another_of_the_same_name() -> None:
     world = running_world(retained=1)
     first = checkpoint(world, RequestKind.SAVEPOINT, name="before-deploy")
     ask(world, RequestKind.SAVEPOINT, name="before-deploy")
@@ -411,7 +411,7 @@ def test_a_savepoint_is_not_lost_to_another_of_the_same_name() -> None:
     assert leader_of(world).leader.story == "there is a savepoint 'before-deploy' already (epoch 2)"
 
 
-def test_retention_deletes_what_expired_checkpoints_had_for_themselves() -> None:
+def test_retention_deletes_what_only_expired_checkpoints_needed() -> None:
     world = running_world(retained=1)
     found = checkpoint(world, full=True)
     folder = paths.checkpoint_prefix(found.epoch, found.checkpoint_id)
@@ -439,11 +439,11 @@ def test_seed_e09_an_older_checkpoint_can_be_restored() -> None:
     until(world, lambda: world.oracle.epochs == 4 and world.oracle.all_settled())
     places = world.oracle.ledger.by_index
     (back,) = (v for v in world.tables["out"].versions[1:] if places[v.transaction] == restored)
-    assert back.shown == shown, "after the epochs behind it the table went back"
+    assert back.shown == shown, "the table was rewound past the later epochs"
     drain(world)
 
 
-def test_a_restore_says_in_the_journal_which_stages_it_resets() -> None:
+def test_a_restore_records_in_the_journal_which_stages_it_resets() -> None:
     world = running_world()
     ask(world, RequestKind.RESTORE, epoch=1, reset=("c", "b"))
     until(world, lambda: bool(entries(world, r.Restored)))
@@ -468,7 +468,9 @@ def test_seed_a14_a_restore_to_an_unknown_epoch_is_refused_with_the_reason() -> 
 def test_an_epoch_that_was_abandoned_before_it_was_published_cannot_be_restored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("cutwater.sim.io.TABLES", fx.PublishTable)  # the table can be asked meanwhile
+    monkeypatch.setattr(
+        "cutwater.sim.io.TABLES", fx.PublishTable
+    )  # only publishing fails; the table can still be read
     world = running_world()
     rest(world)
     world.tables["out"].failing_until_ms = world.now_ms + 1_000
@@ -487,7 +489,7 @@ def test_an_epoch_that_was_abandoned_before_it_was_published_cannot_be_restored(
 
 
 def drained_world() -> World:
-    """Drained for the second time: the processes that have set it going after the first are still there."""
+    """Drained for the second time: the processes that started it again after the first drain are still running."""
     world = running_world()
     drain(world)
     world.chaos.start_again()
@@ -495,18 +497,18 @@ def drained_world() -> World:
     return world
 
 
-def test_a_process_that_has_set_a_drained_pipeline_going_does_so_once() -> None:
+def test_a_process_restarts_a_drained_pipeline_only_once() -> None:
     world = drained_world()
     drain(world)
     world.stop(leader_of(world))
     index = world.oracle.ledger.last
     rest(world, 5_000)
-    assert world.oracle.ledger.last == index, "the others miss the leader, and let it be"
+    assert world.oracle.ledger.last == index, "the others miss the leader, and do nothing"
     assert not world.leaders()
 
 
-def test_a_member_that_learns_of_the_drain_only_when_it_campaigns_lets_it_be() -> None:
-    """Its journal ends before the drain's commit when it begins to miss the leader."""
+def test_a_member_that_learns_of_the_drain_when_it_campaigns_does_not_lead() -> None:
+    """When it begins to miss the leader, its journal ends before the drain's commit."""
     world = running_world()
     late = next(p for p in world.processes if p is not leader_of(world))
     rest(world)
@@ -520,7 +522,9 @@ def test_a_member_that_learns_of_the_drain_only_when_it_campaigns_lets_it_be() -
         if process is not late:
             world.stop(process)
     index = world.oracle.ledger.last
-    until(world, lambda: late.member.journal.state.drained)  # by its campaign: nothing else reads any more
+    until(
+        world, lambda: late.member.journal.state.drained
+    )  # through its campaign: nothing else reads any more
     rest(world, 3_000)
     assert world.oracle.ledger.last == index
     assert late.leader.phase is LeaderPhase.FOLLOWING
@@ -548,7 +552,7 @@ def test_seed_a14_no_valid_checkpoint_is_an_error_and_never_a_silent_fresh_start
     assert name in aborted.detail
 
 
-def test_seed_e09_a_damaged_newest_checkpoint_can_be_left_for_an_older_one() -> None:
+def test_seed_e09_an_older_checkpoint_can_be_restored_if_the_newest_is_damaged() -> None:
     world = running_world()
     older = checkpoint(world)
     checkpoint(world)
@@ -562,7 +566,7 @@ def test_seed_e09_a_damaged_newest_checkpoint_can_be_left_for_an_older_one() -> 
     drain(world)
 
 
-def test_a_damaged_old_checkpoint_is_told_and_does_not_end_the_pipeline() -> None:
+def test_a_damaged_old_checkpoint_is_reported_and_does_not_end_the_pipeline() -> None:
     """Epoch 1 is published, epoch 2 is the head; nothing needs the manifest of epoch 1 any more."""
     world = running_world(retained=2, interval_ms=500)
     until(world, lambda: world.oracle.epochs == 2 and world.oracle.all_settled())
@@ -597,11 +601,11 @@ def test_seed_a14_a_lost_journal_is_an_error_and_never_a_silent_fresh_start() ->
     said = errors_of(again)
     assert said
     assert all(line.startswith("StoreError: the journal is empty, but the store holds ") for line in said)
-    assert again.store.list(paths.JOURNAL_PREFIX) == [], "nobody has begun a new one"
+    assert again.store.list(paths.JOURNAL_PREFIX) == [], "nobody has started a new one"
 
 
 def campaigner(entries_known: int, mark: int | None) -> tuple[Leader, Desk]:
-    """One that may lead, over a journal of so many entries, and a mark of one that may not be among them."""
+    """A candidate that knows `entries_known` journal entries, and a store with a mark of an entry that may be later."""
     journal, desk = Journal(), Desk("out")
     for term in range(1, entries_known + 1):
         sealed = journal.view.seal(r.Leader(term, "m0"), f"n{term}")
@@ -615,7 +619,7 @@ def campaigner(entries_known: int, mark: int | None) -> tuple[Leader, Desk]:
     return Leader(member, LeaderConfig()), desk
 
 
-def test_nobody_leads_over_a_journal_whose_newest_entries_were_lost() -> None:
+def test_nobody_leads_with_a_journal_whose_newest_entries_were_lost() -> None:
     leader, desk = campaigner(3, mark=4)
     with pytest.raises(
         StoreError, match=r"ends at entry 3, but published/out/000000000004.json is of a later one"
@@ -627,7 +631,7 @@ def test_nobody_leads_over_a_journal_whose_newest_entries_were_lost() -> None:
         assert desk.run(leader._campaign()) == 4
 
 
-def test_a_mark_of_an_entry_that_came_meanwhile_is_no_loss() -> None:
+def test_a_mark_of_an_entry_that_arrived_meanwhile_is_not_a_loss() -> None:
     leader, desk = campaigner(3, mark=4)
     sealed = leader.member.journal.view.seal(r.Leader(4, "m1"), "other")
     desk.objects[entry_name(paths.JOURNAL_PREFIX, 4)] = sealed.data
@@ -635,7 +639,7 @@ def test_a_mark_of_an_entry_that_came_meanwhile_is_no_loss() -> None:
     assert leader.member.journal.state.leader == "m1"
 
 
-def test_a_term_that_the_journal_has_seen_while_the_marks_were_read_is_not_used_again() -> None:
+def test_a_term_that_began_while_the_marks_were_read_is_not_reused() -> None:
     """Another actor of the same process follows the journal meanwhile."""
     leader, desk = campaigner(3, mark=None)
     view = leader.member.journal.view
@@ -651,7 +655,7 @@ def test_a_term_that_the_journal_has_seen_while_the_marks_were_read_is_not_used_
     assert (view.last, leader.member.journal.state.leader) == (4, "m1")
 
 
-def test_a_table_that_is_ahead_of_the_journal_gets_no_rows() -> None:
+def test_nothing_is_published_to_a_table_that_is_ahead_of_the_journal() -> None:
     leader, desk = campaigner(3, mark=None)
     desk.tables["out"].append(Version(7, ("rows",)))
     with pytest.raises(StoreError, match="the table of sink out has what entry 7 ordered"):

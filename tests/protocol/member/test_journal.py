@@ -1,4 +1,4 @@
-"""What the journal means: one fate per epoch, void entries, restores, and the same state from a snapshot."""
+"""The meaning of the journal: one fate per epoch, void entries, restores, and the same state from a snapshot."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ TOPOLOGY = Topology({"s": StageSpec("s", (), "m")})
 
 
 class Scribe:
-    """Writes a journal, entry after entry, and knows what it says. Nothing is stored."""
+    """Writes a journal entry by entry, and knows its state. Nothing is stored."""
 
     def __init__(self) -> None:
         self.journal = Journal()
@@ -67,7 +67,7 @@ class Scribe:
     def write(self, body: JournalBody) -> None:
         view = self.journal.view
         sealed = view.seal(body, f"n{self.place}", snapshot=isinstance(body, Snapshot))
-        self.log.append(JOURNAL.open(sealed.data))  # as a reader gets it, and not the live state
+        self.log.append(JOURNAL.open(sealed.data))  # as a reader gets it, not the live state
         view.push(sealed)
 
     def lead(self, name: str = "m", term: int | None = None) -> None:
@@ -80,7 +80,7 @@ class Scribe:
         return begun
 
     def commit(self, begun: Begun | None = None, watermark: int | None = None) -> int:
-        """Commits an epoch, or begins and commits the next; its number. Its cut is `10 * epoch`."""
+        """Commits an epoch, or begins and commits the next. Returns its number. Its cut is `10 * epoch`."""
         begun = begun or self.begin()
         self.write(committed(begun, watermark))
         return begun.epoch
@@ -113,7 +113,7 @@ def led() -> Scribe:
 
 
 def changes_nothing(scribe: Scribe, body: JournalBody) -> None:
-    """Asserts that the entry is void, and that writing it leaves the state as it was."""
+    """Asserts that the entry is void, and that writing it does not change the state."""
     before = copy.deepcopy(scribe.state)
     assert is_void(scribe.state, body, scribe.place)
     scribe.write(body)
@@ -136,7 +136,7 @@ def test_an_epoch_is_unknown_then_open_then_committed_then_over_when_it_expires(
     assert fate(scribe.state, 3) is Fate.UNKNOWN
 
 
-def test_an_aborted_epoch_is_over_and_its_story_is_kept() -> None:
+def test_an_aborted_epoch_is_over_and_its_details_are_kept() -> None:
     scribe = led()
     scribe.abort(scribe.begin(), "deadline")
     assert fate(scribe.state, 1) is Fate.OVER
@@ -144,7 +144,7 @@ def test_an_aborted_epoch_is_over_and_its_story_is_kept() -> None:
     assert scribe.state.head is None
 
 
-def test_a_leader_voids_every_open_epoch_and_their_stories_say_why() -> None:
+def test_a_leader_voids_every_open_epoch_and_their_details_say_why() -> None:
     scribe = led()
     scribe.begin()
     scribe.begin()
@@ -167,7 +167,7 @@ def test_a_new_topology_voids_open_epochs() -> None:
     assert scribe.state.aborted[0].reason.lower() == "topology_changed"
 
 
-def test_the_stories_of_aborted_epochs_are_bounded_and_the_newest_stay() -> None:
+def test_the_details_of_aborted_epochs_are_bounded_and_the_newest_are_kept() -> None:
     scribe = led()
     for _ in range(3 * KEPT_STORIES):
         scribe.abort(scribe.begin())
@@ -185,7 +185,7 @@ def test_a_leader_whose_term_is_not_newer_is_void(term: int) -> None:
 
 
 def in_every_kind(term: int, generation: int, place: int, scribe: Scribe) -> list[JournalBody]:
-    """One entry of each kind but LEADER that would mean something in the right term and generation."""
+    """One entry of each kind except LEADER that would be valid in the right term and generation."""
     begun = next(iter(scribe.state.open.values()))
     return [
         TopologySet(term, generation, "t2", TOPOLOGY),
@@ -215,7 +215,7 @@ def test_an_entry_of_another_term_or_generation_is_void(
     changes_nothing(scribe, wrong[kind])
 
 
-def test_an_epoch_number_is_never_used_again() -> None:
+def test_an_epoch_number_is_never_reused() -> None:
     scribe = led()
     scribe.commit()
     scribe.abort(scribe.begin())
@@ -224,7 +224,7 @@ def test_an_epoch_number_is_never_used_again() -> None:
         changes_nothing(scribe, Begun(1, 1, epoch, scribe.place, 0, "t"))
 
 
-def test_a_checkpoint_id_that_is_not_the_place_of_its_entry_is_void() -> None:
+def test_a_checkpoint_id_that_is_not_the_index_of_its_entry_is_void() -> None:
     scribe = led()
     for off in (-1, 1):
         changes_nothing(scribe, Begun(1, 1, 1, scribe.place + off, 0, "t"))
@@ -249,7 +249,7 @@ def test_a_second_decision_is_void() -> None:
     changes_nothing(scribe, committed(dropped))
 
 
-def test_a_restore_to_what_was_never_committed_or_skips_a_generation_is_void() -> None:
+def test_a_restore_that_names_an_uncommitted_epoch_or_skips_a_generation_is_void() -> None:
     scribe = led()
     scribe.commit()
     scribe.abort(scribe.begin())
@@ -263,7 +263,7 @@ def test_a_restore_to_what_was_never_committed_or_skips_a_generation_is_void() -
 # --- commits, restores, expiry, savepoints, drains ----------------------------------------------------------
 
 
-def test_a_commit_becomes_the_head_and_remembers_what_it_grew_out_of() -> None:
+def test_a_commit_becomes_the_head_and_remembers_its_parent() -> None:
     scribe = led()
     scribe.commit(watermark=100)
     begun = scribe.begin(FULL)
@@ -277,7 +277,7 @@ def test_a_commit_becomes_the_head_and_remembers_what_it_grew_out_of() -> None:
     assert checkpoint.flags == FULL
 
 
-def test_a_restore_starts_a_generation_at_its_target_and_voids_what_is_open() -> None:
+def test_a_restore_starts_a_generation_at_its_target_and_voids_open_epochs() -> None:
     scribe = led()
     scribe.commit(watermark=100)
     scribe.commit(watermark=200)
@@ -296,13 +296,13 @@ def test_a_restore_starts_a_generation_at_its_target_and_voids_what_is_open() ->
     assert (generation.index, generation.epoch, generation.parent) == (place, 2, 1)
     assert generation.transaction == state.committed[2].index
     assert [c.epoch for c in timeline(state)] == [1, 2]
-    assert fate(state, 3) is Fate.COMMITTED  # abandoned, and still there to go back to
+    assert fate(state, 3) is Fate.COMMITTED  # abandoned, but it can still be restored
 
     assert scribe.commit() == 5
     assert [c.epoch for c in timeline(state)] == [1, 2, 5]
 
 
-def test_what_a_restore_resets_is_said_of_its_generation_alone() -> None:
+def test_the_resets_of_a_restore_apply_only_to_its_generation() -> None:
     scribe = led()
     scribe.commit()
     scribe.restore(1, "s", "t")
@@ -323,7 +323,7 @@ def test_a_restore_can_go_to_an_abandoned_epoch_and_back() -> None:
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations((2, 3, 4))))
-def test_expiry_links_children_to_what_is_left(order: tuple[int, ...]) -> None:
+def test_expiry_links_children_to_the_remaining_ancestor(order: tuple[int, ...]) -> None:
     scribe = led()
     for _ in range(5):
         scribe.commit()
@@ -343,7 +343,7 @@ def test_expiry_forgets_generations() -> None:
     assert scribe.state.generations.keys() == {2}
 
 
-def test_a_savepoint_is_named_by_its_begun_when_it_commits_and_not_before() -> None:
+def test_a_savepoint_gets_the_name_in_its_begun_entry_when_it_commits() -> None:
     scribe = led()
     begun = scribe.begin(FULL, "before-deploy")
     assert scribe.state.savepoints == {}
@@ -353,7 +353,7 @@ def test_a_savepoint_is_named_by_its_begun_when_it_commits_and_not_before() -> N
     assert scribe.state.savepoints == {"before-deploy": 1}
 
 
-def test_a_savepoint_is_named_afterwards_and_taken_away_again() -> None:
+def test_a_savepoint_can_be_named_later_and_forgotten() -> None:
     scribe = led()
     scribe.commit()
     scribe.write(Savepoint(1, 1, "good", 1))
@@ -365,7 +365,7 @@ def test_a_savepoint_is_named_afterwards_and_taken_away_again() -> None:
     assert fate(scribe.state, 1) is Fate.COMMITTED
 
 
-def test_a_committed_drain_holds_until_the_next_leader_or_restore() -> None:
+def test_a_committed_drain_lasts_until_the_next_leader_or_restore() -> None:
     for go_on in (Scribe.lead, lambda scribe: scribe.restore(1)):
         scribe = led()
         begun = scribe.begin(DRAIN)
@@ -376,7 +376,7 @@ def test_a_committed_drain_holds_until_the_next_leader_or_restore() -> None:
         assert not scribe.state.drained
 
 
-def test_an_aborted_drain_drains_nothing() -> None:
+def test_an_aborted_drain_has_no_effect() -> None:
     scribe = led()
     scribe.abort(scribe.begin(DRAIN))
     assert not scribe.state.drained
@@ -386,7 +386,7 @@ def test_an_aborted_drain_drains_nothing() -> None:
 
 
 def draw(scribe: Scribe, rnd: random.Random) -> JournalBody:
-    """An entry that somebody might write here: mostly right, often late, sometimes wrong."""
+    """An entry that a process might write here: mostly right, often late, sometimes wrong."""
     state = scribe.state
     term = state.term if rnd.random() < 0.9 else max(0, state.term + rnd.choice((-1, 1)))
     generation = state.generation if rnd.random() < 0.9 else max(1, state.generation + rnd.choice((-1, 1)))
@@ -435,7 +435,7 @@ def fates(state: JournalState, epochs: int) -> list[Fate]:
 
 ALLOWED = {
     (Fate.UNKNOWN, Fate.OPEN),
-    (Fate.UNKNOWN, Fate.OVER),  # a number that was left out
+    (Fate.UNKNOWN, Fate.OVER),  # a skipped number
     (Fate.OPEN, Fate.COMMITTED),
     (Fate.OPEN, Fate.OVER),
     (Fate.COMMITTED, Fate.OVER),
@@ -443,7 +443,7 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_whatever_is_written_every_epoch_has_one_fate_and_void_entries_change_nothing(seed: int) -> None:
+def test_in_any_journal_every_epoch_has_one_fate_and_void_entries_change_nothing(seed: int) -> None:
     rnd = random.Random(seed)
     scribe = Scribe()
     void = 0
@@ -475,7 +475,7 @@ def test_whatever_is_written_every_epoch_has_one_fate_and_void_entries_change_no
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_the_state_from_a_snapshot_and_the_rest_is_the_state_from_all_entries(seed: int) -> None:
+def test_a_snapshot_and_the_following_entries_give_the_same_state_as_all_entries(seed: int) -> None:
     rnd = random.Random(seed)
     scribe = Scribe()
     scribe.lead()
@@ -533,7 +533,7 @@ class Node:
 
 
 def started(store: Store, name: str = "fresh") -> Node:
-    """A process that was just started and has read the journal."""
+    """A newly started process that has read the journal."""
     node = Node(store, name)
     drive(follow(node.journal.view), store)
     return node
@@ -551,23 +551,23 @@ def run_epoch(node: Node, watermark: int | None = None) -> int:
     return begun.epoch
 
 
-def stubborn(node: Node, body: JournalBody) -> Procedure[bool]:
-    """A leader that does not look at the journal before it writes its decision, wherever there is room."""
+def writes_blindly(node: Node, body: JournalBody) -> Procedure[bool]:
+    """A leader that writes its decision at the next free place without reading the journal first."""
     while (yield from node.record(body)) is not AppendPhase.MINE:
         yield from follow(node.journal.view)
     return fate(node.state, 1) is Fate.COMMITTED
 
 
 def takes_over(node: Node) -> Procedure[None]:
-    """Leads in term 2, whatever else is written."""
+    """Leads in term 2, whatever others write."""
     while node.state.term < 2:
         if (yield from node.record(Leader(2, node.name))) is not AppendPhase.MINE:
             yield from follow(node.journal.view)
 
 
 def test_seed_a08_two_leaders_in_a_partition_cannot_both_decide() -> None:
-    """In every interleaving, and with every fault of the old leader's write: its commit counts exactly if
-    it came before the new leader's entry, it knows whether it does, and both come to the same journal."""
+    """In every interleaving, and with every fault of the old leader's write: its commit counts exactly if it came
+    before the new leader's entry, it knows whether it does, and both arrive at the same journal."""
     outcomes_seen = set()
 
     def play(choose: Choose) -> None:
@@ -577,7 +577,7 @@ def test_seed_a08_two_leaders_in_a_partition_cannot_both_decide() -> None:
         begun = drive(old.begin(), store)
         new = started(store, "new")
         commit = committed(begun)
-        writers = [stubborn(old, commit), takes_over(new)]
+        writers = [writes_blindly(old, commit), takes_over(new)]
         counts, _ = drive_together(writers, store, choose, outcomes=(None, *Outcome))
         drive(follow(new.journal.view), store)
         run_epoch(new)
@@ -601,7 +601,7 @@ def test_seed_a09_leadership_lost_mid_epoch_decides_nothing() -> None:
 
     assert old.write(committed(begun)) is AppendPhase.TAKEN
     assert old.state.leader == "new"
-    assert old.write(committed(begun)) is AppendPhase.MINE  # even if it does not stop, it is void
+    assert old.write(committed(begun)) is AppendPhase.MINE  # even if it does not stop, its entry is void
 
     for node in (old, started(old.store)):
         assert fate(node.state, 1) is Fate.OVER
@@ -624,10 +624,10 @@ def test_seed_a13_recovery_knows_a_decided_epoch_and_what_it_still_has_to_publis
     assert duties(fresh.state, fresh.journal.index) == []
 
     fresh.write(Leader(2, "fresh"))
-    assert [d.epoch for d in duties(fresh.state, after_the_first)] == [2]  # a decision outlives its leader
+    assert [d.epoch for d in duties(fresh.state, after_the_first)] == [2]  # a decision survives its leader
 
 
-def test_seed_a13_a_restore_is_a_duty_and_what_it_abandoned_is_none() -> None:
+def test_seed_a13_a_restore_is_a_duty_and_an_abandoned_epoch_is_not() -> None:
     node = leading()
     for _ in range(3):
         run_epoch(node)
@@ -653,7 +653,7 @@ def test_seed_a15_the_watermark_survives_a_restart_and_a_restore_sets_it_back() 
     assert started(node.store).state.watermark == 100
 
 
-def test_seed_d13_the_journal_is_not_kept_for_ever() -> None:
+def test_seed_d13_the_journal_is_not_kept_forever() -> None:
     node = leading()
     most = 0
     for number in range(1, 501):
@@ -672,12 +672,12 @@ def test_seed_d13_the_journal_is_not_kept_for_ever() -> None:
 
 
 @pytest.mark.parametrize("compacted", [False, True])
-def test_seed_e06_numbering_goes_on_over_a_restart(compacted: bool) -> None:
+def test_seed_e06_numbering_continues_after_a_restart(compacted: bool) -> None:
     node = leading()
     run_epoch(node)
     begun = drive(node.begin(), node.store)
     node.write(Aborted(1, 1, begun.epoch, begun.checkpoint_id, "deadline"))
-    drive(node.begin(), node.store)  # and it dies with epoch 3 open
+    drive(node.begin(), node.store)  # then it crashes with epoch 3 open
     if compacted:
         node.compact()
 
@@ -692,8 +692,8 @@ def test_seed_e06_numbering_goes_on_over_a_restart(compacted: bool) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_seed_e07_nothing_is_in_memory_only(seed: int) -> None:
-    """After every entry, a process that was just started knows all that the writer knows."""
+def test_seed_e07_nothing_is_only_in_memory(seed: int) -> None:
+    """After every entry, a newly started process knows everything that the writer knows."""
     rnd = random.Random(seed)
     node = leading()
     scribe = Scribe()
@@ -709,7 +709,7 @@ def test_seed_e07_nothing_is_in_memory_only(seed: int) -> None:
 
 
 def test_seed_e08_latest_is_never_partial() -> None:
-    """A checkpoint dies at any effect: the newest one that a fresh process knows is always complete."""
+    """A checkpoint crashes at any effect: the newest one that a new process knows is always complete."""
     heads = []
 
     def checkpoint(node: Node, manifest: bytes) -> Procedure[None]:
@@ -740,7 +740,7 @@ def test_seed_e08_latest_is_never_partial() -> None:
     assert heads == [1, 1, 1, 2, 2, 2]  # the creation of COMMITTED, the fourth effect, is the commit
 
 
-def test_the_journal_serves_what_it_has_read_and_after_a_jump_what_follows() -> None:
+def test_the_journal_serves_the_entries_that_it_has_read_and_after_a_jump_those_that_follow() -> None:
     node = leading()
     run_epoch(node)
     assert node.journal.provider.available() == (1, 3)
