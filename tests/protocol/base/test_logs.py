@@ -8,8 +8,8 @@ from cutwater.protocol.base.chain import Codec, Sealed
 from cutwater.protocol.base.effects import ListMany, Procedure, ReadMany
 from cutwater.protocol.base.log import AppendPhase, LogView, append, compact, follow
 from cutwater.protocol.base.logs import follow_all
-from tests.protocol.base.test_log import Body, Everything, Said
 from tests.support.driver import Fault, Interrupt, Store, drive, every_moment
+from tests.support.text_log import Body, Everything, Said
 
 CODEC: Codec[Body] = Codec(Body)
 LOGS = ("one/", "two/", "three/")
