@@ -192,10 +192,10 @@ def test_every_rule_is_violated_by_some_test() -> None:
 @pytest.mark.parametrize(
     ("bug", "rule"),
     [
-        ("rule_1_other_bytes_are_put_at_the_same_index_after_an_error", "one-writer"),
+        ("rule_1_different_bytes_are_put_at_the_same_index_after_an_error", "one-writer"),
         ("rule_3_prepare_is_announced_before_begun_is_durable", "announced"),
         ("the_decision_is_durable_only_after_its_announcement", "announced"),
-        ("things_are_deleted_before_they_are_expired", "deleted"),
+        ("objects_are_deleted_before_their_expiry_is_durable", "deleted"),
     ],
 )
 def test_a_protocol_bug_is_found_in_its_trace(

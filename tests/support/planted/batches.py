@@ -62,7 +62,7 @@ def rule_6_a_reader_passes_an_open_barrier(patch: Patch) -> None:
 
 
 @bug
-def rule_6_what_is_not_known_does_not_hold(patch: Patch) -> None:
+def rule_6_an_unknown_epoch_does_not_hold(patch: Patch) -> None:
     real = channel.holds
 
     def holds(state: Any, reader: Any, barrier: Any) -> bool:
@@ -103,10 +103,10 @@ def rule_7_a_new_incarnation_does_not_take_the_zombies_place(patch: Patch) -> No
 
 
 @bug
-def rule_7_a_new_incarnation_works_in_its_predecessors_folder(patch: Patch) -> None:
+def rule_7_a_new_incarnation_works_in_the_folder_of_its_predecessor(patch: Patch) -> None:
     patch.setattr(io, "copy_folder", lambda source, keep_plan: source)
 
 
 @bug
-def rule_7_a_fenced_incarnation_goes_on_writing(patch: Patch) -> None:
+def rule_7_a_fenced_incarnation_keeps_writing(patch: Patch) -> None:
     patch.setattr(stage.Stage, "_is_fenced", lambda self: False)

@@ -85,7 +85,7 @@ def a_member_acks_before_all_its_stages_are_cut_and_nobody_checks(patch: Patch) 
 
 
 @bug
-def a_query_that_somebody_stops_is_not_missed(patch: Patch) -> None:
+def a_stopped_query_is_not_restarted(patch: Patch) -> None:
     real = stage.Stage.query_ended
 
     def query_ended(self: Any, end: Any, error: str) -> Any:
@@ -95,7 +95,7 @@ def a_query_that_somebody_stops_is_not_missed(patch: Patch) -> None:
 
 
 @bug
-def a_query_that_ends_while_its_stage_rests_is_not_missed_after_the_drain(patch: Patch) -> None:
+def a_query_that_ends_at_rest_is_not_restarted_after_the_drain(patch: Patch) -> None:
     real = stage.Stage._settle_drain
 
     def settle_drain(self: Any) -> None:
@@ -106,7 +106,7 @@ def a_query_that_ends_while_its_stage_rests_is_not_missed_after_the_drain(patch:
 
 
 @bug
-def a_member_gives_up_for_what_others_have_refused(patch: Patch) -> None:
+def a_member_gives_up_because_of_refusals_by_others(patch: Patch) -> None:
     patch.setattr(
         member.Member, "_is_to_blame", lambda self, story: FailureReason[story.reason.upper()].counts
     )
@@ -124,7 +124,7 @@ def an_idle_cut_is_placed_after_an_uncommitted_batch(patch: Patch) -> None:
 
 
 @bug
-def alignment_is_not_waited_for(patch: Patch) -> None:
+def a_stage_does_not_wait_for_alignment(patch: Patch) -> None:
     """A stage cuts at the first barrier that it sees, and calls that aligned."""
     patch.setattr(leader, "check_cut", lambda *args: [])
     real = stage.Stage._try
@@ -189,7 +189,7 @@ def a_stage_that_was_idle_at_a_checkpoint_is_idle_after_its_restore(patch: Patch
 
 
 @bug
-def the_watermark_is_kept_over_a_restore(patch: Patch) -> None:
+def the_watermark_is_kept_across_a_restore(patch: Patch) -> None:
     real = journal._restore
 
     def restore(state: Any, body: Any, index: int) -> None:

@@ -38,7 +38,7 @@ def rule_1_an_errored_append_is_taken_as_failed(patch: Patch) -> None:
 
 
 @bug
-def rule_1_an_existing_entry_is_taken_as_anothers(patch: Patch) -> None:
+def rule_1_an_existing_entry_is_taken_as_that_of_another(patch: Patch) -> None:
     def append(view: Any, sealed: Any) -> Any:
         while True:
             answer = yield fx.Create(paths.entry_name(view.prefix, sealed.entry.index), sealed.data)
@@ -53,7 +53,7 @@ def rule_1_an_existing_entry_is_taken_as_anothers(patch: Patch) -> None:
 
 
 @bug
-def rule_1_other_bytes_are_put_at_the_same_index_after_an_error(patch: Patch) -> None:
+def rule_1_different_bytes_are_put_at_the_same_index_after_an_error(patch: Patch) -> None:
     """With a new nonce for every attempt, a writer no longer recognizes its own entry."""
     real = log.append
 
@@ -79,7 +79,7 @@ def rule_1_other_bytes_are_put_at_the_same_index_after_an_error(patch: Patch) ->
 
 
 @bug
-def rule_2_a_former_leader_goes_on(patch: Patch) -> None:
+def rule_2_a_former_leader_keeps_writing(patch: Patch) -> None:
     patch.setattr(leader.Leader, "leads", lambda self, term: True)
 
 
@@ -116,7 +116,7 @@ def rule_2_a_reader_does_not_look_for_a_snapshot_after_reading(patch: Patch) -> 
 
 
 @bug
-def a_member_that_wakes_up_takes_its_sleep_for_the_leaders_silence(patch: Patch) -> None:
+def a_woken_member_mistakes_its_pause_for_silence_of_the_leader(patch: Patch) -> None:
     def listen(self: Any) -> Any:
         silent_ms = self.member.now_ms - self._seen_ms
         yield fx.Wait(max(self.member.config.poll_ms, self._patience_ms - silent_ms))

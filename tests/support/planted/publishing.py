@@ -18,7 +18,7 @@ from tests.support.planted.registry import Patch, bug
 
 
 @bug
-def rule_8_a_table_is_not_asked_what_it_has(patch: Patch) -> None:
+def rule_8_a_table_is_not_read_before_publishing(patch: Patch) -> None:
     def perform(sink: str, duty: Any) -> Any:
         while True:
             head = yield from fx.insist(fx.ReadTable(sink))
@@ -54,7 +54,7 @@ def rule_8_a_zombies_older_transaction_is_not_refused(patch: Patch) -> None:
 
 
 @bug
-def rule_8_a_table_that_forgot_is_believed(patch: Patch) -> None:
+def rule_8_a_table_that_forgot_its_transactions_is_trusted(patch: Patch) -> None:
     """The marks, which say what is published, are not read."""
 
     def begin(sink: str, journal: Any) -> Any:
@@ -70,7 +70,7 @@ def rule_8_a_table_that_forgot_is_believed(patch: Patch) -> None:
 
 
 @bug
-def rule_8_a_zombie_believes_a_table_that_forgot(patch: Patch) -> None:
+def rule_8_a_zombie_trusts_a_table_that_forgot_its_transactions(patch: Patch) -> None:
     """The marks are read once, when a process starts, and not before each commit."""
 
     def is_settled(sink: str, index: int) -> Any:
@@ -100,13 +100,13 @@ def epochs_are_published_out_of_order(patch: Patch) -> None:
 
 
 @bug
-def held_rows_are_forgotten(patch: Patch) -> None:
+def held_back_rows_are_lost(patch: Patch) -> None:
     real = publish.contents
     patch.setattr(cut, "contents", lambda batches, sink, held, mark: real(batches, sink, (), mark))
 
 
 @bug
-def final_rows_are_shown_by_the_stages_own_watermark(patch: Patch) -> None:
+def final_rows_are_published_by_the_stages_own_watermark(patch: Patch) -> None:
     real = publish.contents
 
     def contents(batches: Any, sink: str, held: Any, mark: int | None) -> Any:

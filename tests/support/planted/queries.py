@@ -15,7 +15,7 @@ from tests.support.planted.registry import Patch, bug
 
 
 @bug
-def a_stage_is_called_quiet_while_a_batch_is_under_way(patch: Patch) -> None:
+def a_stage_counts_as_quiet_while_a_batch_is_running(patch: Patch) -> None:
     """What Spark found before the batch began is taken as if it had been found afterwards."""
 
     def batch_began(self: Any, batch: int, now_ms: int) -> None:
@@ -26,7 +26,7 @@ def a_stage_is_called_quiet_while_a_batch_is_under_way(patch: Patch) -> None:
 
 
 @bug
-def a_stage_is_called_idle_while_a_batch_is_under_way(patch: Patch) -> None:
+def a_stage_counts_as_idle_while_a_batch_is_running(patch: Patch) -> None:
     real = activity.Activity.batch_began
 
     def batch_began(self: Any, batch: int, now_ms: int) -> None:
@@ -48,7 +48,7 @@ def a_stage_is_quiet_before_its_last_batch_is_logged(patch: Patch) -> None:
 
 
 @bug
-def a_source_that_was_brought_to_rest_is_not_started_again(patch: Patch) -> None:
+def a_source_that_came_to_rest_is_not_restarted(patch: Patch) -> None:
     """A drain was aborted, and the query that took everything for it has ended."""
     real = stage.Stage._settle_rest
 
@@ -60,12 +60,12 @@ def a_source_that_was_brought_to_rest_is_not_started_again(patch: Patch) -> None
 
 
 @bug
-def a_drain_waits_for_a_source_that_never_falls_silent(patch: Patch) -> None:
+def a_drain_waits_for_a_source_that_never_becomes_idle(patch: Patch) -> None:
     patch.setattr(stage.Stage, "_may_take_all", lambda self: False)
 
 
 @bug
-def staged_output_is_removed_that_a_checkpoint_has_yet_to_publish(patch: Patch) -> None:
+def staged_output_is_removed_before_a_checkpoint_publishes_it(patch: Patch) -> None:
     """It belongs to a batch before the newest cut, but its sink is late, or holds it back."""
 
     def contains(self: Any, attempt: str) -> bool:

@@ -32,7 +32,7 @@ def a_drain_stops_before_its_commit(patch: Patch) -> None:
 
 
 @bug
-def a_drain_that_was_aborted_is_forgotten(patch: Patch) -> None:
+def an_aborted_drain_is_not_retried(patch: Patch) -> None:
     real = coordinator.Coordinator._failed
 
     def failed(self: Any, flight: Any, *why: Any) -> Any:
@@ -45,12 +45,12 @@ def a_drain_that_was_aborted_is_forgotten(patch: Patch) -> None:
 
 
 @bug
-def nobody_asks_for_the_drain_that_a_process_wants(patch: Patch) -> None:
+def the_drain_that_a_process_wants_is_not_requested(patch: Patch) -> None:
     patch.setattr(coordinator.Coordinator, "want_drain", lambda self, now_ms: [])
 
 
 @bug
-def a_drained_stage_takes_new_input(patch: Patch) -> None:
+def a_drained_stage_reads_new_input(patch: Patch) -> None:
     """It does not rest after its barrier, and cuts although it has more to do."""
     real = stage.Stage._try
 
@@ -72,7 +72,7 @@ def a_restore_does_not_end_the_old_generation(patch: Patch) -> None:
 
 
 @bug
-def a_restore_does_not_heal_a_stage_that_was_given_up(patch: Patch) -> None:
+def a_restore_does_not_revive_a_given_up_stage(patch: Patch) -> None:
     real = member.Member._start_generation
 
     def start_generation(self: Any) -> Any:
@@ -99,7 +99,7 @@ def a_restore_starts_from_the_live_folder(patch: Patch) -> None:
 
 
 @bug
-def a_stage_that_is_reset_counts_its_batches_anew(patch: Patch) -> None:
+def a_reset_stage_restarts_its_batch_numbers(patch: Patch) -> None:
     """Its readers have positions in its earlier output, and would wait forever, or continue in the middle."""
     real = stage.Stage._starting_report
 
@@ -111,7 +111,7 @@ def a_stage_that_is_reset_counts_its_batches_anew(patch: Patch) -> None:
 
 
 @bug
-def a_stage_that_is_reset_reads_its_source_from_the_start(patch: Patch) -> None:
+def a_reset_stage_reads_its_source_from_the_start(patch: Patch) -> None:
     """Its tables, and its readers, have those rows already."""
     real = stage.Stage._starting_report
 
@@ -123,5 +123,5 @@ def a_stage_that_is_reset_reads_its_source_from_the_start(patch: Patch) -> None:
 
 
 @bug
-def a_stage_goes_that_others_read(patch: Patch) -> None:
+def a_stage_with_readers_is_dropped(patch: Patch) -> None:
     patch.setattr(r.Topology, "dangling", lambda self: {})

@@ -38,7 +38,7 @@ def savepoints_expire(patch: Patch) -> None:
 
 
 @bug
-def the_target_of_a_restore_is_not_kept(patch: Patch) -> None:
+def the_target_of_a_restore_is_not_retained(patch: Patch) -> None:
     real = retention.kept_epochs
 
     def kept_epochs(state: Any, retained: int, settled: Any) -> set[int]:
@@ -60,7 +60,7 @@ def the_target_of_a_restore_is_not_kept(patch: Patch) -> None:
 
 
 @bug
-def things_are_deleted_before_they_are_expired(patch: Patch) -> None:
+def objects_are_deleted_before_their_expiry_is_durable(patch: Patch) -> None:
     real = leader.Leader.record
 
     def record(self: Any, term: int, make: Any) -> Any:
@@ -76,7 +76,7 @@ def things_are_deleted_before_they_are_expired(patch: Patch) -> None:
 
 
 @bug
-def what_a_slow_reader_needs_is_deleted(patch: Patch) -> None:
+def batches_that_a_slow_reader_needs_are_deleted(patch: Patch) -> None:
     patch.setattr(
         retention,
         "stage_floors",
@@ -96,7 +96,7 @@ def state_of_an_undecided_cut_is_deleted(patch: Patch) -> None:
 
 
 @bug
-def what_lies_in_a_folder_without_a_mark_is_deleted(patch: Patch) -> None:
+def files_in_a_folder_without_a_mark_are_deleted(patch: Patch) -> None:
     real = retention.deletable_states
 
     def deletable_states(state: Any, name: str, generation: int, logged: Any, found: Any, named: Any) -> Any:

@@ -60,7 +60,7 @@ def a_member_acts_before_it_has_caught_up(patch: Patch) -> None:
 
 
 @bug
-def a_command_looks_before_it_leads_and_never_again(patch: Patch) -> None:
+def a_command_validates_only_before_it_leads(patch: Patch) -> None:
     """What was valid before may no longer be valid after somebody else led, expired or restored."""
 
     def command(journal: Any, name: str, nonce: Any, request: Any) -> Any:
@@ -87,7 +87,7 @@ def a_command_looks_before_it_leads_and_never_again(patch: Patch) -> None:
 
 
 @bug
-def an_entry_that_was_sent_is_taken_for_one_that_stands(patch: Patch) -> None:
+def a_sent_entry_is_assumed_to_be_in_the_journal(patch: Patch) -> None:
     """The lead may be lost in between: then somebody else's entry is there, or none."""
 
     def record(self: Any, make: Any) -> Any:
@@ -101,7 +101,7 @@ def an_entry_that_was_sent_is_taken_for_one_that_stands(patch: Patch) -> None:
 
 
 @bug
-def a_request_is_done_as_often_as_it_is_heard(patch: Patch) -> None:
+def a_request_is_carried_out_as_often_as_it_is_received(patch: Patch) -> None:
     def steer(writer: Any, request: Any, coming: Any = ()) -> Any:
         known = dict(writer.journal.state.answers)
         writer.journal.state.answers.clear()
@@ -119,7 +119,7 @@ def a_request_is_done_as_often_as_it_is_heard(patch: Patch) -> None:
 
 
 @bug
-def a_new_graph_comes_in_an_entry_of_its_own(patch: Patch) -> None:
+def a_new_graph_is_written_in_a_separate_entry(patch: Patch) -> None:
     real = steering._Command.record
 
     def record(self: Any, make: Any) -> Any:
@@ -134,17 +134,17 @@ def a_new_graph_comes_in_an_entry_of_its_own(patch: Patch) -> None:
 
 
 @bug
-def a_command_sets_a_drained_pipeline_going(patch: Patch) -> None:
+def a_command_restarts_a_drained_pipeline(patch: Patch) -> None:
     patch.setattr(steering, "Leader", lambda term, name, resumes: r.Leader(term, name))
 
 
 @bug
-def a_stage_goes_without_being_named(patch: Patch) -> None:
+def a_stage_is_dropped_without_being_named(patch: Patch) -> None:
     patch.setattr(steering, "_check_stages", lambda *_: None)
 
 
 @bug
-def an_epoch_that_no_table_has_is_restored(patch: Patch) -> None:
+def an_epoch_that_is_in_no_table_is_restored(patch: Patch) -> None:
     def check(*_: Any) -> Any:
         return
         yield
@@ -153,7 +153,7 @@ def an_epoch_that_no_table_has_is_restored(patch: Patch) -> None:
 
 
 @bug
-def what_others_did_to_a_table_is_undone_without_a_word(patch: Patch) -> None:
+def changes_by_others_to_a_table_are_silently_undone(patch: Patch) -> None:
     def check(*_: Any) -> Any:
         return None
         yield
@@ -162,7 +162,7 @@ def what_others_did_to_a_table_is_undone_without_a_word(patch: Patch) -> None:
 
 
 @bug
-def a_savepoints_name_is_taken_away(patch: Patch) -> None:
+def the_name_of_a_savepoint_is_taken_away(patch: Patch) -> None:
     patch.setattr(steering, "may_name", lambda state, body: True)
     patch.setattr(journal, "may_name", lambda state, body: True)
 
@@ -171,7 +171,7 @@ def a_savepoints_name_is_taken_away(patch: Patch) -> None:
 
 
 @bug
-def a_restore_tells_nobody_whose_request_it_ends(patch: Patch) -> None:
+def a_restore_does_not_answer_the_requests_that_it_ends(patch: Patch) -> None:
     def drop_all(self: Any, coordinator: Any) -> Any:
         self.of_epoch.clear()
         return
@@ -181,12 +181,12 @@ def a_restore_tells_nobody_whose_request_it_ends(patch: Patch) -> None:
 
 
 @bug
-def a_candidate_writes_the_term_that_was_free_when_it_looked(patch: Patch) -> None:
+def a_candidate_uses_a_stale_term(patch: Patch) -> None:
     patch.setattr(leader.Leader, "_is_next", lambda self, term: True)
 
 
 @bug
-def an_entry_is_taken_from_whoever_announces_it(patch: Patch) -> None:
+def an_entry_is_accepted_from_anyone_who_announces_it(patch: Patch) -> None:
     def on_announcement(self: Any, sender: str, announcement: Any) -> None:
         genuine(self, self.journal.state.leader, announcement)
 
@@ -195,7 +195,7 @@ def an_entry_is_taken_from_whoever_announces_it(patch: Patch) -> None:
 
 
 @bug
-def what_is_in_flight_is_committed_without_being_made_durable(patch: Patch) -> None:
+def in_flight_rows_are_committed_without_being_made_durable(patch: Patch) -> None:
     def secured(manifest: Any, previous: Any) -> Any:
         return manifest
         yield
