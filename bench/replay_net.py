@@ -41,7 +41,7 @@ def catch_up(log: list[bytes], file: Path, peers: int, delay_s: float, config: R
         deadline = time.monotonic() + WAIT_S
         while len(links.alive()) <= peers:
             if time.monotonic() > deadline:
-                raise SystemExit(f"only {', '.join(links.alive())} came within {WAIT_S:g} s")
+                raise SystemExit(f"only {', '.join(links.alive())} joined within {WAIT_S:g} s")
             time.sleep(0.01)
         try:
             return _learn(log, list(endpoints), config, links, heard)

@@ -45,7 +45,9 @@ def test_a_restarted_member_deletes_nothing_that_others_still_keep(tmp_path: Pat
     note(Times(store, "a"), 450)
     assert len(store.list("explain/")) == 3 * 51
     note(Times(store, "a"), 460)
-    assert len(store.list("explain/")) == 3 * 41 + 1, "and what is too old goes, whoever wrote it"
+    assert len(store.list("explain/")) == 3 * 41 + 1, (
+        "timings that are too old are deleted, whoever wrote them"
+    )
 
 
 class SlowStore(LocalStore):
@@ -73,7 +75,7 @@ def test_only_the_thread_that_writes_the_timings_waits_for_a_slow_store(tmp_path
     writer = Thread(target=times.save)
     writer.start()
     assert store.asked.wait(10)
-    assert not times.must_save(), "somebody is at it"
+    assert not times.must_save(), "a save is in progress"
     assert len(times.news()) == 1
     times.created(paths.mark_name(2, "out"), r.encode(r.Published(1, "out", 2, 7)))
     store.go_on.set()

@@ -61,7 +61,9 @@ class Command:
                 effect = self._procedure.send(answer)
             except StopIteration as end:
                 if not end.value.ok:
-                    self.world.oracle.violation(f"nobody is in the way, and {self} is refused: {end.value}")
+                    self.world.oracle.violation(
+                        f"{self} is refused although nothing prevents it: {end.value}"
+                    )
                 return
             assert isinstance(effect, fx.Operation), effect
             answer = self.world.io.answer(effect)

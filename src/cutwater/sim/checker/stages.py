@@ -79,7 +79,7 @@ class StageReader:
             self._wrong("batch", f"batch {body.batch} follows batch {self._last}", *variant.lines)
         for producer, position in body.consumed.items():
             if position < self._consumed.get(producer, -1):
-                self._wrong("batch", f"batch {body.batch} goes back on {producer}", *variant.lines)
+                self._wrong("batch", f"batch {body.batch} moves back in {producer}", *variant.lines)
         self._last, self._consumed = body.batch, body.consumed
 
     def _barrier(self, body: r.BarrierAt, variant: Variant) -> None:

@@ -88,9 +88,7 @@ class Cuts(Facts):
             if barrier is None or barrier.batch != report.batch or body.cuts[stage] != report.batch:
                 self.violation(f"epoch {body.epoch}: {stage} was not cut at {report.batch} in its log")
             if report.batch > ledger.last:
-                self.violation(
-                    f"epoch {body.epoch}: {stage} was cut at {report.batch}, behind its last batch"
-                )
+                self.violation(f"epoch {body.epoch}: {stage} was cut at {report.batch}, after its last batch")
             for producer, pairs in model.paths.items():
                 made = self.emitted_by(producer, body.generation, body.cuts[producer])
                 got = self._taken(stage, body.generation, report.batch)
@@ -109,10 +107,10 @@ class Cuts(Facts):
         unknown = any(s.watermark.kind is WatermarkKind.UNKNOWN for s in manifest.stages.values())
         if unknown:
             self.violation(
-                f"epoch {body.epoch} drained the pipeline, and a stage at rest held back the watermark"
+                f"epoch {body.epoch} drained the pipeline, but a stage at rest held back the watermark"
             )
         if times and (body.watermark or 0) < min(times):
-            self.violation(f"epoch {body.epoch} drained at {body.watermark}; all stand at {min(times)}")
+            self.violation(f"epoch {body.epoch} drained at {body.watermark}; all stages are at {min(times)}")
         for stage in self.world.graph.stages:
             model = self.world.model.stages[stage]
             if model.windowed:

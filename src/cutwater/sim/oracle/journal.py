@@ -20,7 +20,7 @@ class JournalEntries(Cuts, Restores):
     def _journal_entry(self, sealed: Sealed[r.JournalBody]) -> None:
         ledger, entry = self.ledger, sealed.entry
         if entry.index <= ledger.snapshot:
-            self.world.trace(None, f"a write lands in the compacted place {entry.index}")
+            self.world.trace(None, f"a late write in the compacted place {entry.index}")
             return
         if not follows(self._chain, sealed):
             self.violation(f"journal entry {entry.index} does not continue the chain at {ledger.last}")
@@ -41,7 +41,7 @@ class JournalEntries(Cuts, Restores):
                 self.violation(f"term {body.term} was used before")
             resumes = ledger.drained and body.resumes
             if resumes and self.world.last_start_ms.get(body.name, -1) < ledger.drained_ms:
-                self.violation(f"{body.name} sets a drained pipeline going, and nobody has started it again")
+                self.violation(f"{body.name} restarts a drained pipeline that no user has started again")
             ledger.leader = body.name
             ledger.term, ledger.open, ledger.drained = body.term, {}, ledger.drained and not body.resumes
             return
@@ -62,7 +62,7 @@ class JournalEntries(Cuts, Restores):
             case r.Aborted():
                 if body.reason == FailureReason.INCONSISTENT_CUT.value:
                     self.violation(
-                        f"the acked parts of epoch {body.epoch} are no consistent cut: {body.detail}"
+                        f"the acked parts of epoch {body.epoch} are not a consistent cut: {body.detail}"
                     )
                 self._close(body)
                 self._carried_out(body.request, None)
@@ -123,9 +123,9 @@ class JournalEntries(Cuts, Restores):
             if kept is None:
                 continue
             if epoch == ledger.head:
-                self.violation(f"epoch {epoch} expired, and it is what a restart or restore needs")
+                self.violation(f"epoch {epoch} expired, but a restart or restore needs it")
             if epoch in ledger.savepoints.values():
-                self.violation(f"epoch {epoch} expired, and it is a savepoint")
+                self.violation(f"epoch {epoch} expired, but it is a savepoint")
             for sink in self.world.graph.sinks():
                 if not self._has_settled(sink, kept.index):
                     self.violation(f"epoch {epoch} expired before {sink} had settled it")

@@ -56,7 +56,7 @@ class Processes(Facts):
         if request is not None and request.kind is RequestKind.CANCEL:
             return
         if reply.ok and reply.request_id not in self.ledger.requests:
-            self.violation(f"request {reply.request_id} is answered as done, and it is not")
+            self.violation(f"request {reply.request_id} is answered as done, but it is not")
         if reply.ok and reply.epoch != self.ledger.requests[reply.request_id]:
             self.violation(f"request {reply.request_id} is answered with epoch {reply.epoch}")
 
@@ -76,7 +76,7 @@ class Processes(Facts):
         journal = process.member.journal
         index = process.checked_index = journal.index
         if journal.view.entries[-1].hash != self.ledger.hashes.get(index):
-            self.violation(f"{process} believes another journal entry {index} than the store's")
+            self.violation(f"{process} has a different journal entry {index} than the store")
         if member_view(journal.state) != self.ledger.states[index]:
             self.violation(
                 f"{process} derives {member_view(journal.state)} at {index}, not {self.ledger.states[index]}"
@@ -113,7 +113,9 @@ class Processes(Facts):
         for leader in self.world.leaders():
             shows_itself = now_ms - leader.beat_ms <= 2 * config.heartbeat_ms and not leader.paused
             if leader.member.journal.state.term == self.ledger.term and shows_itself:
-                self.violation(f"{process} wakes up and tries to unseat {leader}, which leads and says so")
+                self.violation(
+                    f"{process} wakes up and tries to unseat {leader}, which leads and sends heartbeats"
+                )
 
     def check_give_up(self, process: ProcessView) -> None:
         """A member gives up because of its own failures, not because others refused or were late; immediately if one
@@ -131,9 +133,7 @@ class Processes(Facts):
             )
         ]
         if enough is None or tolerated is None or len(own) <= enough:
-            self.violation(
-                f"{process} gives up after {len(own)} failures of its own: {process.member.given_up}"
-            )
+            self.violation(f"{process} gives up after {len(own)} own failures: {process.member.given_up}")
 
     def check_over(self, process: ProcessView) -> None:
         """A run is over when its last epoch is published everywhere."""
@@ -144,22 +144,22 @@ class Processes(Facts):
         late = [sink for sink in self.world.graph.sinks() if marks.get(sink, 0) < index]
         if late or not state.drained:
             self.violation(
-                f"{process} takes the run for over before {late} have published epoch {state.head}"
+                f"{process} considers the run over before {late} have published epoch {state.head}"
             )
 
     def check_busy(self, stage: Stage) -> None:
         """A stage that is running a batch is not idle."""
         if stage.phase is StagePhase.RUNNING and stage.idle:
-            self.violation(f"{stage.name} is called idle while a batch is under way")
+            self.violation(f"{stage.name} counts as idle while a batch is running")
 
     def check_quiet(self, stage: Stage) -> None:
         """The query of a quiet stage does nothing, and everything that it did is in the log."""
         incarnation = stage.name, stage.generation, stage.incarnation
         if incarnation in self.world.under_way:
-            self.violation(f"{stage.name} is called quiet while a batch is under way")
+            self.violation(f"{stage.name} counts as quiet while a batch is running")
         folder = self.world.folders[incarnation]
         if folder.last > stage.log.state.last:
-            self.violation(f"{stage.name} is called quiet, and its batch {folder.last} is not logged")
+            self.violation(f"{stage.name} counts as quiet, but its batch {folder.last} is not logged")
 
     def check_working(self, stage: Stage) -> None:
         """If a drain is aborted, a query that ended for it is followed by another. (Checked when the appender waits: by
@@ -168,7 +168,7 @@ class Processes(Facts):
         if not has_ended or stage.member.config.once:
             self._without_query.discard(stage)
         elif stage in self._without_query:
-            self.violation(f"{stage.name} has no query, and nobody starts one")
+            self.violation(f"{stage.name} has no query, and none is started")
         else:
             self._without_query.add(stage)
 

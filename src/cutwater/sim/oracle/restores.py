@@ -19,10 +19,10 @@ class Restores(Facts):
         if target is None:
             self.violation(f"restored to epoch {body.epoch}, which is not kept")
         if target.entry.cuts != body.forks:
-            self.violation(f"restored to epoch {body.epoch} at other positions than its cut's")
+            self.violation(f"restored to epoch {body.epoch} at positions other than those of its cut")
         asked = self.world.requests.get(body.request)
         if asked is not None and asked.name is not None and ledger.savepoints.get(asked.name) != body.epoch:
-            self.violation(f"restored to epoch {body.epoch}, which is not savepoint {asked.name} any more")
+            self.violation(f"restored to epoch {body.epoch}, which is no longer savepoint {asked.name}")
         self._check_others(body, target)
         ledger.open, ledger.drained, ledger.aborted = {}, False, []
         ledger.floors, ledger.pinned = {}, ()
@@ -55,7 +55,7 @@ class Restores(Facts):
             if sink not in sinks or not is_marked or version is None or body.force:
                 continue
             if any(ms < known_ms for ms in table.foreign(version)):
-                self.violation(f"the restore of epoch {body.epoch} undoes what others did to {sink}")
+                self.violation(f"the restore of epoch {body.epoch} undoes changes by others to {sink}")
 
     def _check_dropped(self, body: r.Restored, topology: r.Topology) -> None:
         """No stage is dropped unless the request says so."""
@@ -64,11 +64,11 @@ class Restores(Facts):
         gone = self.world.graph.stages.keys() - topology.stages.keys() - said
         if gone:
             self.violation(
-                f"stages {sorted(gone)} went with the restore of {body.request}, which names others"
+                f"stages {sorted(gone)} were dropped by the restore of {body.request}, which does not name them"
             )
         for stage, spec in topology.stages.items():
             if not set(spec.inputs) <= topology.stages.keys():
-                self.violation(f"{stage} reads {spec.inputs}, and not all of them are in the graph")
+                self.violation(f"{stage} reads {spec.inputs}, but not all of them are in the graph")
 
     def _bear_stages(self, body: r.Restored) -> None:
         """A stage that the checkpoint does not have starts at its cut, and skips what its inputs had emitted."""

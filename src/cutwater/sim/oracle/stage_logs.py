@@ -60,7 +60,7 @@ class StageLogs(Facts):
             self.violation(f"{stage} was cut at {body.batch}, its last batch is {ledger.last}")
         is_idle = body.watermark.kind is WatermarkKind.IDLE
         if is_idle and (stage, generation, body.incarnation) not in self.world.rested:
-            self.violation(f"{stage} says that it is idle, and has had something to do all the time")
+            self.violation(f"{stage} reports that it is idle, but always had something to do")
         ledger.barriers[body.epoch] = body
 
     def _batch(self, stage: str, generation: int, ledger: StageLedger, body: r.Batch) -> None:
@@ -71,12 +71,12 @@ class StageLogs(Facts):
             self.violation(f"{stage}: {attempt.dropped} rows were later than the watermark and dropped")
         folder = self.world.folders.get((stage, generation, body.incarnation))
         if folder is None or folder.last < body.batch:
-            self.violation(f"{stage}: batch {body.batch} can be seen before Spark has committed it")
+            self.violation(f"{stage}: batch {body.batch} is visible before Spark has committed it")
         before = self._taken(stage, generation, ledger.last)
         for producer, pairs in self.world.model.stages[stage].paths.items():
             position = body.consumed[producer]
             if position < ledger.consumed.get(producer, -1):
-                self.violation(f"{stage} went back on {producer}")
+                self.violation(f"{stage} moved back in {producer}")
             made = self.emitted_by(producer, generation, position)
             for path, after in pairs:
                 if attempt.taken.get(after, 0) != made.get(path, 0):

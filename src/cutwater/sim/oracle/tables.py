@@ -13,7 +13,7 @@ class Tables(Restores):
     def published(self, sink: str, transaction: int, shown: dict[Path, int]) -> None:
         body = self.ledger.by_index.get(transaction)
         if not isinstance(body, r.Committed):
-            self.violation(f"{sink} published under index {transaction}, which is no commit")
+            self.violation(f"{sink} published under index {transaction}, which is not a commit")
         self._check_order(sink)
         self._check_shown(sink, transaction, shown)
         self.world.trace(None, f"{sink} shows epoch {body.epoch}")
@@ -21,7 +21,7 @@ class Tables(Restores):
     def rewound(self, sink: str, transaction: int, shown: dict[Path, int]) -> None:
         body = self.ledger.by_index.get(transaction)
         if not isinstance(body, r.Restored):
-            self.violation(f"{sink} went back under index {transaction}, which is no restore")
+            self.violation(f"{sink} went back under index {transaction}, which is not a restore")
         self._check_order(sink)
         self._check_shown(sink, transaction, shown)
         self.world.trace(None, f"{sink} is back at epoch {body.epoch}")
@@ -37,7 +37,7 @@ class Tables(Restores):
         born = self.birth(sink, index)
         expected = self.expected(sink, epoch) if born is None else {p: n for p, n in born.items() if n}
         if {p: n for p, n in shown.items() if n} != expected:
-            self.violation(f"{sink} at epoch {epoch} shows {shown}, and should show {expected}")
+            self.violation(f"{sink} at epoch {epoch} shows {shown}, but should show {expected}")
 
     def expected(self, sink: str, epoch: int) -> dict[Path, int]:
         """The last event of each path that a sink should show at an epoch, according to what its stage had emitted."""
