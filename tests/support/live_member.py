@@ -1,5 +1,5 @@
-"""Real members without Spark: runtime, mailbox, status, leader and store are the product's own; only the queries have
-nothing to read, so every stage is at rest from the start."""
+"""Real members without Spark: runtime, mailbox, status, leader and store are those of the product; only the queries
+have nothing to read, so every stage is at rest from the start."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Members:
         self._boots = 0
 
     def start(self, name: str, timeout_ms: int = 300, config: ClusterConfig | None = None) -> runtime.Runtime:
-        """One that shows itself often, and leads if nobody does; with a configuration over the network."""
+        """Starts a member that reports often, and leads if nobody else does; with a `config` over the network."""
         self._boots += 1
         boot = f"boot{self._boots}"
         stages = {
@@ -102,7 +102,7 @@ class Members:
 
 @contextmanager
 def members(store: Store, topology: Topology = ONE) -> Iterator[Members]:
-    """Members that are stopped when the test is over."""
+    """Members that are stopped when the test ends."""
     with pytest.MonkeyPatch.context() as patch:
         made = Members(store, topology, patch)
         try:
