@@ -1,1 +1,1 @@
-"""Measurements: each module prints JSON as its last line."""
+"""Benchmarks. Each module prints JSON as its last line."""

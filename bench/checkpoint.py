@@ -1,7 +1,7 @@
-"""How long a checkpoint takes, from the request to the commit, on a chain of four stages.
+"""The duration of a checkpoint, from the request to the commit, on a chain of four stages.
 
-Under load: aligned, divided by three micro-batches (it passes three channels); unaligned, divided by one. And
-on an idle pipeline, in seconds. One process; the kinds alternate.
+Under load: an aligned checkpoint relative to three micro-batches (it passes three channels), and an unaligned one
+relative to one. On an idle pipeline: in seconds. One process; the kinds alternate.
 
     python -m bench.checkpoint [--rounds 10]
 """
@@ -24,7 +24,7 @@ ROWS_PER_S = 50_000
 
 
 def chain(source: Any, out: Path) -> cw.Pipeline:
-    """Four stages, one behind the other; `source` makes the first one's DataFrame."""
+    """Four stages in a row; `source` makes the DataFrame of the first."""
     pipeline = cw.Pipeline("bench")
 
     @pipeline.stage
@@ -63,13 +63,13 @@ def timed(pipeline: cw.Pipeline, unaligned: bool) -> float:
 
 
 def await_rows(pipeline: cw.Pipeline) -> None:
-    """Waits until rows have come through the whole chain."""
+    """Waits until rows have passed through the whole chain."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         if all(stage.batch >= 3 for stage in pipeline.status().stages):
             return
         time.sleep(0.1)
-    raise SystemExit("no rows came through")
+    raise SystemExit("no rows reached the last stage")
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
-"""A thousand epochs on a small pipeline: what grows?
+"""What grows over a thousand epochs of a small pipeline.
 
-The driver's Python memory, the time per epoch and the number of files in the store: medians of the last hundred
-epochs against the first hundred after a warm-up of fifty. The source has rows for every micro-batch, so that every
+Compares the driver's Python memory, the time per epoch and the number of files in the store: medians of the last
+hundred epochs against the first hundred after a warm-up of fifty. The source has rows for every micro-batch, so every
 epoch waits for one.
 
     python -m bench.epochs [--epochs 1000]

@@ -1,9 +1,9 @@
-"""A member without Spark in a process of its own, for measurements: `python -m bench.members CONFIG`.
+"""A member without Spark in its own process, for benchmarks: `python -m bench.members CONFIG`.
 
-It runs the protocol as a real one does (shell, member, leader, links, a local store with its syncs); only
-what Spark would do is left out: its one stage is a root that never has a batch. The leader prints how long
-each checkpoint took, from the announcement of PREPARE to the announcement of COMMIT, which comes right after
-COMMITTED is durable. It ends when its input ends.
+It runs the protocol as a real member does (shell, member, leader, links, a local store with fsync), but without
+Spark: its only stage is a root that never has a batch. The leader prints the duration of each checkpoint, from the
+announcement of PREPARE to that of COMMIT, which follows immediately after COMMITTED is durable. The process ends when
+its input ends.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ from cutwater.store.perform import MemberlessPerformer
 
 TIMEOUT_MS = 2_000
 POLL_MS = 1_000
-"""As a member with links on a local store has it."""
+"""The same value as for a member with links on a local store."""
 
 
 class Config(msgspec.Struct):
-    """One member of `members`; `interval_ms` lies between two checkpoints."""
+    """One member of `members`; `interval_ms` is the time between two checkpoints."""
 
     name: str
     members: list[str]
@@ -87,7 +87,7 @@ class BatchlessPerformer(MemberlessPerformer):
 
 
 class Process:
-    """One member, put together."""
+    """One assembled member."""
 
     def __init__(self, config: Config) -> None:
         topology = Topology({f"stage_{m}": StageSpec(f"stage_{m}", (), m) for m in config.members})
@@ -105,7 +105,7 @@ class Process:
         self._announced: dict[int, float] = {}
 
     def run(self) -> None:
-        """Until the input ends."""
+        """Runs until the input ends."""
         self._links.start(self._on_message)
         self._shell.spawn("journal", self._member.follow_journal())
         self._shell.spawn("lead", self._leader.run())
@@ -165,11 +165,11 @@ class Process:
 
 @contextmanager
 def running(count: int, store: Path, interval_ms: int) -> Iterator[Iterator[float]]:
-    """Starts so many members; gives the milliseconds of each checkpoint as it is committed."""
+    """Starts `count` members, and yields the milliseconds of each checkpoint when it is committed."""
     names = [f"m{i:02}" for i in range(count)]
     endpoints = free_endpoints(count)
     processes: list[subprocess.Popen[bytes]] = []
-    heard, said = os.pipe()  # one for all: any of them may lead
+    heard, said = os.pipe()  # one pipe for all, because any of them may lead
     try:
         for name, endpoint in zip(names, endpoints, strict=True):
             peer = endpoints[0] if processes else None

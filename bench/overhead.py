@@ -1,16 +1,15 @@
-"""What a pipeline costs, against the same job as a Spark user writes it today.
+"""The overhead of a pipeline compared with the same job in plain Spark.
 
-The job: read events from files, clean them, add a column, sum per key and minute: three queries. The baseline
-chains them through Parquet file sinks and file sources with a checkpoint folder each, once with Spark's
-defaults and once with the session settings that Cutwater makes. Cutwater runs it with a checkpoint every 5 s
-and exactly-once publishing to Delta. Each run is a process of its own; its clock starts when the session
-and the input are ready and stops when everything is in the last table.
+The job: read events from files, clean them, add a column, sum per key and minute, as three queries. The baseline chains
+them through Parquet file sinks and file sources with a checkpoint folder each, once with Spark's defaults and once with
+Cutwater's session settings. Cutwater runs the job with a checkpoint every 5 s and exactly-once publishing to Delta.
+Each run is a separate process. Its clock starts when the session and the input are ready, and stops when everything is
+in the last table.
 
-Spark's defaults (200 shuffle partitions among them) are measured in the first round only, and given up after a while:
-they can take many times as long. The events are many
-enough that starting and compiling, which every run does, is not what is measured.
+Spark's defaults (which include 200 shuffle partitions) are measured only in the first round, and aborted after a while,
+because they can take many times as long. There are enough events that startup and compilation do not dominate.
 
-    python -m bench.overhead [--events 60000000] [--rounds 3] [--patience 600]
+    python -m bench.overhead [--events 60000000] [--rounds 3] [--timeout 600]
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ SCHEMA = "id long, key int, amount double, ts timestamp"
 
 
 def make_input(folder: Path, events: int) -> None:
-    """Events in order of time, an hour in all, in files that each query takes a few of at once."""
+    """Events in time order that span one hour, in files of which each batch reads a few."""
     import numpy as np
     import pyarrow as pa  # type: ignore[import-untyped]
     import pyarrow.parquet as pq  # type: ignore[import-untyped]
@@ -75,7 +74,7 @@ def read_input(spark: Any, folder: Path) -> Any:
 
 
 def run_chained(folder: Path, work: Path, tuned: bool) -> tuple[float, int]:
-    """The job as three queries that know nothing of each other."""
+    """The job as three independent queries."""
     from pyspark.sql import SparkSession
 
     from cutwater.spark.session import make_session
@@ -163,7 +162,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--events", type=int, default=60_000_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--patience", type=float, default=600, help="seconds for Spark's defaults")
+    parser.add_argument("--timeout", type=float, default=600, help="seconds for Spark's defaults")
     parser.add_argument("--variant")
     parser.add_argument("--folder", type=Path)
     arguments = parser.parse_args()
@@ -187,13 +186,13 @@ def main() -> None:
                     "--folder",
                     str(folder),
                 ]
-                patience = arguments.patience if variant == "defaults" else None
+                timeout = arguments.timeout if variant == "defaults" else None
                 try:
                     done = subprocess.run(
-                        command, capture_output=True, text=True, check=False, timeout=patience
+                        command, capture_output=True, text=True, check=False, timeout=timeout
                     )
                 except subprocess.TimeoutExpired:
-                    print(f"round {number + 1}: {variant:9} takes more than {patience:g} s", flush=True)
+                    print(f"round {number + 1}: {variant:9} takes more than {timeout:g} s", flush=True)
                     continue
                 if done.returncode:
                     raise SystemExit(done.stderr[-3000:])

@@ -1,7 +1,7 @@
-"""A peer that serves a log, in a process of its own, for measurements: `python -m bench.peers CONFIG`.
+"""A peer that serves a log in its own process, for benchmarks: `python -m bench.peers CONFIG`.
 
-It answers what members that catch up ask over the links (`Provider`), after a delay as over a network; and,
-for comparison, the same chunks as plain bytes to plain Zenoh queries. It ends when its input ends.
+It answers catch-up requests over the links (`Provider`), after a delay as on a network. For comparison it also serves
+the same chunks as plain bytes to plain Zenoh queries. It ends when its input ends.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ENTRIES = msgspec.msgpack.Decoder(list[bytes])
 
 
 class Config(msgspec.Struct):
-    """The peer `name` serves the log in the file `log`, `delay_s` after it was asked."""
+    """The peer `name` serves the log in the file `log`, `delay_s` after each request."""
 
     name: str
     log: str
@@ -39,7 +39,7 @@ class Config(msgspec.Struct):
 
 
 def serve(config: Config) -> None:
-    """Until the input ends."""
+    """Serves until the input ends."""
     log = ENTRIES.decode(Path(config.log).read_bytes())
     provider = Provider(1, log, keep_bytes=1 << 40)
     asked: SimpleQueue[tuple[str, Heard]] = SimpleQueue()
@@ -68,20 +68,20 @@ def serve(config: Config) -> None:
 
 
 def cluster(listen: str | None, peers: list[str] | None) -> ClusterConfig:
-    """How the peers and whoever catches up find each other."""
+    """The cluster configuration of the peers and the member that catches up."""
     return ClusterConfig(
         listen=(listen,) if listen else (), peers=tuple(peers or ()), secret="the members of a benchmark"
     )
 
 
 def raw_endpoint(endpoint: str) -> str:
-    """Where a peer serves plain bytes: on another address of the same machine."""
+    """The endpoint where a peer serves plain bytes: another address of the same machine."""
     return endpoint.replace("127.0.0.1", "127.0.0.2")
 
 
 @contextmanager
 def serving(count: int, log: Path, delay_s: float) -> Iterator[dict[str, str]]:
-    """Starts so many peers; gives their endpoints by name."""
+    """Starts `count` peers, and yields their endpoints by name."""
     endpoints = {f"peer-{i}": endpoint for i, endpoint in enumerate(free_endpoints(count))}
     processes: list[subprocess.Popen[bytes]] = []
     try:

@@ -1,7 +1,7 @@
-"""What polling costs a stage's appender when no barrier is pending: `python -m bench.poll`.
+"""The cost of polling in a stage's appender when no barrier is pending: `python -m bench.poll`.
 
-A word is polled and an empty method is called, in alternating rounds of one run; the figure is the ratio of
-the medians, so it depends little on the machine. Target: at most 2.5.
+Alternating rounds poll a word and call an empty method. The result is the ratio of the medians, so it depends little on
+the machine. Target: at most 2.5.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TARGET = 2.5
 
 
 class Empty:
-    """The measure: a method that takes what `poll` takes and does nothing."""
+    """The baseline: a method with the parameters of `poll` that does nothing."""
 
     __slots__ = ()
 
@@ -28,7 +28,7 @@ class Empty:
 
 
 def measure() -> dict[str, float]:
-    """Median nanoseconds per call, by what was called."""
+    """Median nanoseconds per call, by function."""
     timers = {
         "empty": Timer("method(7)", globals={"method": Empty().method}),
         "poll": Timer("poll(7)", globals={"poll": BarrierInjector(LocalWord()).handle().poll}),

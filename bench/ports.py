@@ -1,4 +1,4 @@
-"""Endpoints on this machine for measurements with several processes."""
+"""Local endpoints for benchmarks with several processes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import socket
 
 
 def free_endpoints(count: int) -> list[str]:
-    """So many endpoints on the loopback interface that nobody listens on."""
+    """`count` unused endpoints on the loopback interface."""
     probes = [socket.socket() for _ in range(count)]
     for probe in probes:
         probe.bind(("127.0.0.1", 0))

@@ -1,10 +1,10 @@
-"""What a decision costs: `python -m bench.quorum [--rounds 3] [--checkpoints 15]`.
+"""The cost of a decision: `python -m bench.quorum [--rounds 3] [--checkpoints 15]`.
 
-First the CPU time that the leader spends on the acks of one checkpoint of 1,000 simulated members: begin,
-every member's ack from its bytes on, the decision and the commit, without announcing, storage and the check
-of the cut. Then the time from announcement to decision with all of that: members as processes over Zenoh on
-this machine, a local store with its syncs, no Spark (`members.py`), by the leader's own clock. The last line
-is JSON; `ratio` is the worst of median by target.
+First: the leader's CPU time for the acks of one checkpoint of 1,000 simulated members: begin, decoding and counting
+every ack, the decision and the commit, without announcements, storage and the check of the cut. Second: the time from
+announcement to decision with all of that: members in separate processes over Zenoh on this machine, a local store with
+fsync, no Spark (`members.py`), by the leader's own clock. The last line is JSON; `ratio` is the worst ratio of median
+to target.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ MEMBERS = 1_000
 ROUNDS = 40
 TERM = 3
 TARGETS_MS = {3: 10.0, 32: 60.0}
-"""Announcement to decision, by the number of members."""
+"""Targets from announcement to decision in ms, by the number of members."""
 INTERVALS_MS = {3: 200, 32: 1_000}
-"""Between two checkpoints; long enough for everybody to come to rest."""
+"""The time between two checkpoints; long enough for everything to come to rest."""
 WARM_UP = 3
 
 
@@ -45,7 +45,7 @@ def report(stage: str) -> StageReport:
 
 
 def acks(epoch: int) -> list[bytes]:
-    """What the members would write into their slots."""
+    """The acks that the members would write into their slots."""
     return [
         encode(
             Ack(
@@ -113,8 +113,8 @@ def measure_cpu() -> dict[str, float]:
 
 
 def measure_create() -> float:
-    """Milliseconds of one durable create by one process: a decision takes three of them one after the other, so this
-    tells a disk that is slow at the moment from a protocol that is."""
+    """Milliseconds of one durable create by one process. A decision takes three of them in sequence, so this
+    distinguishes a temporarily slow disk from a slow protocol."""
     took_ms = []
     with tempfile.TemporaryDirectory() as folder:
         store = LocalStore(Path(folder))
@@ -126,7 +126,7 @@ def measure_create() -> float:
 
 
 def measure_decisions(members: int, checkpoints: int) -> list[float]:
-    """Milliseconds from announcement to decision, of so many checkpoints of a fresh pipeline."""
+    """Milliseconds from announcement to decision, for each checkpoint of a new pipeline."""
     with (
         tempfile.TemporaryDirectory() as folder,
         running(members, Path(folder), INTERVALS_MS[members]) as took_ms,

@@ -1,13 +1,12 @@
-"""What a catch-up costs: `python -m bench.replay [--entries 1000000] [--rounds 3]`, entries of about 200 bytes.
+"""The cost of a catch-up: `python -m bench.replay [--entries 1000000] [--rounds 3]`, entries of about 200 bytes.
 
-1. `session_ratio`: three peers in memory that are called directly, by the time of a plain loop that decodes
-   and hash-checks the same bytes.
-2. `raw_ratio`: three peers in processes of their own over Zenoh, by the time to fetch the same bytes from
-   one with plain Zenoh queries and to decode them (`replay_net.py`).
-3. `speedup`: three such peers against one, with the same chunk size, each answering after 5 ms as over a
-   network.
+1. `session_ratio`: three in-memory peers that are called directly, relative to a plain loop that decodes and
+   hash-checks the same bytes.
+2. `raw_ratio`: three peers in separate processes over Zenoh, relative to fetching the same bytes from one peer with
+   plain Zenoh queries and decoding them (`replay_net.py`).
+3. `speedup`: three such peers compared with one, with the same chunk size, each answering after 5 ms as on a network.
 
-The last line is JSON; `ratio` is the worst of figure by target, for the speedup of target by figure.
+The last line is JSON; `ratio` is the worst ratio of result to target (for the speedup, of target to result).
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ DELAY_S = 0.005
 
 
 def plain_loop(log: list[bytes]) -> float:
-    """Seconds to decode and check the whole log, one entry after the other."""
+    """Seconds to decode and check the whole log, entry by entry."""
     began = time.perf_counter()
     before: Sealed[Body] | None = None
     for data in log:
@@ -58,8 +57,8 @@ def plain_loop(log: list[bytes]) -> float:
 
 
 def catch_up(log: list[bytes], config: ReplayConfig) -> tuple[float, int]:
-    """Seconds to learn the whole log from three peers, and the most bytes that were kept meanwhile. The log
-    itself plays the store."""
+    """Seconds to read the whole log from three peers, and the maximum number of buffered bytes. The log itself stands
+    in for the store."""
     peers = {f"peer-{i}": Provider(1, log) for i in range(3)}
     head = Anchor(len(log), CODEC.open(log[-1]).hash)
     began = time.perf_counter()
@@ -92,7 +91,7 @@ def catch_up(log: list[bytes], config: ReplayConfig) -> tuple[float, int]:
 
 
 def measure_session(log: list[bytes], rounds: int) -> dict[str, float]:
-    """The session beside a plain loop, in this process."""
+    """The session compared with a plain loop, in this process."""
     config = ReplayConfig()
     loops, sessions, peak = [], [], 0
     for number in range(1, rounds + 1):
@@ -113,7 +112,7 @@ def measure_session(log: list[bytes], rounds: int) -> dict[str, float]:
 
 
 def measure_network(log: list[bytes], rounds: int) -> dict[str, float]:
-    """Over Zenoh: beside raw fetching, and three peers beside one."""
+    """Over Zenoh: compared with raw fetching, and three peers compared with one."""
     config = ReplayConfig()
     raw, plain, one, three = [], [], [], []
     with tempfile.TemporaryDirectory() as folder:

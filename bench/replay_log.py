@@ -1,4 +1,4 @@
-"""The log that the measurements of catching up use."""
+"""The log for the catch-up benchmarks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A catch-up over Zenoh from peers in processes of their own, and the same bytes fetched without any care."""
+"""A catch-up over Zenoh from peers in separate processes, and a raw fetch of the same bytes."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ WAIT_S = 60.0
 
 
 def catch_up(log: list[bytes], file: Path, peers: int, delay_s: float, config: ReplayConfig) -> float:
-    """Seconds to learn the whole log from so many peers that answer after a delay. The log itself plays
-    the store."""
+    """Seconds to read the whole log from `peers` peers that answer after a delay. The log itself stands in for the
+    store."""
     with serving(peers, file, delay_s) as endpoints:
         links = Links(ZenohKv(cluster(None, list(endpoints.values())), "bench", "late", "1"))
         heard: SimpleQueue[tuple[str, Heard]] = SimpleQueue()
@@ -41,7 +41,7 @@ def catch_up(log: list[bytes], file: Path, peers: int, delay_s: float, config: R
         deadline = time.monotonic() + WAIT_S
         while len(links.alive()) <= peers:
             if time.monotonic() > deadline:
-                raise SystemExit(f"only {', '.join(links.alive())} came within {WAIT_S:g} s")
+                raise SystemExit(f"only {', '.join(links.alive())} joined within {WAIT_S:g} s")
             time.sleep(0.01)
         try:
             return _learn(log, list(endpoints), config, links, heard)
@@ -91,8 +91,8 @@ def _learn(
 
 
 def fetch_raw(count: int, file: Path, config: ReplayConfig) -> float:
-    """Seconds to fetch as many entries in chunks of the same size with plain Zenoh queries, and to decode
-    them: no seals, no hashes, nothing in order but the questions."""
+    """Seconds to fetch as many entries in chunks of the same size with plain Zenoh queries and to decode them: no
+    seals, no hashes, and only the questions are in order."""
     decode = msgspec.json.Decoder(Entry[Body]).decode
     with serving(1, file, 0.0) as endpoints:
         (name, endpoint), *_ = endpoints.items()

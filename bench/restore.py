@@ -1,7 +1,7 @@
-"""Restoring a gibibyte of state, against a plain copy of the same files.
+"""The time to restore a gibibyte of state, compared with a plain copy of the same files.
 
-A restore checks every object that the checkpoint names against its checksum, then makes the new incarnation's
-Spark folder from them. The files are random bytes, laid out as a savepoint lays out state; no Spark is needed.
+A restore compares every object that the checkpoint names with its checksum, then creates the new incarnation's Spark
+folder from them. The files are random bytes in the layout of a savepoint; Spark is not needed.
 
     python -m bench.restore [--mib 1024] [--rounds 3]
 """

@@ -1,8 +1,8 @@
-"""How long 10,000 simulated schedules take on all cores: `python -m bench.schedules [--seeds N]`.
+"""The time for 10,000 simulated schedules on all cores: `python -m bench.schedules [--seeds N]`.
 
-Each has 3 to 5 members, 4 to 8 stages and at least 10 committed epochs. The last line is JSON; `ratio` is
-the time for 10,000 schedules over the 10 minutes that it may take. `calibration_s` is a plain loop timed
-in the same run, because machines are noisy.
+Each has 3 to 5 members, 4 to 8 stages and at least 10 committed epochs. The last line is JSON; `ratio` is the time for
+10,000 schedules relative to the target of 10 minutes. `calibration_s` is the time of a plain loop in the same run,
+because machines are noisy.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""What a checkpoint writes when the state is large and little of it has changed.
+"""How much a checkpoint writes when the state is large and little of it has changed.
 
-A stage counts a million keys; between two checkpoints one in a hundred of them changes. The bytes that a
-checkpoint writes are those of every object that the protocol creates for it (its entries and manifest);
-state files are named in place. Beside it: what Spark itself wrote of the change, and the longest that a
-micro-batch took while checkpoints were taken against those without.
+A stage counts a million keys; between two checkpoints one percent of them change. The bytes of a checkpoint are those
+of all objects that the protocol creates for it (its entries and manifest); state files are referenced in place. Also
+measured: how much Spark itself wrote for the change, and the longest micro-batch with and without checkpoints.
 
     python -m bench.snapshot [--keys 1000000] [--rounds 5]
 """
@@ -49,7 +48,7 @@ def await_batch(pipeline: cw.Pipeline, batch: int) -> None:
         if pipeline.status().stages[0].batch >= batch:
             return
         time.sleep(0.02)
-    raise SystemExit(f"batch {batch} did not come")
+    raise SystemExit(f"batch {batch} did not run in time")
 
 
 def main() -> None:

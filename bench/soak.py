@@ -1,10 +1,10 @@
-"""Three members of one pipeline, and things that happen to them at random, for a while.
+"""A soak test: three members of one pipeline with random faults.
 
-Real processes with a Spark each are killed, paused for longer than the leader timeout, cut off from each other and
-from the store, one or several at a time, while input keeps coming and `cutwater` commands are fired at the pipeline:
-checkpoints, savepoints, restores, names that are forgotten, cancellations, garbage collection, verification. Then all is
-drained, every table is compared with what a batch job makes of the same input, and what members and commands wrote
-down is checked against the rules.
+Real processes, each with its own Spark, are killed, paused for longer than the leader timeout, and cut off from each
+other and from the store, one or several at a time. Meanwhile input keeps arriving and `cutwater` commands run:
+checkpoints, savepoints, restores, forgotten savepoints, cancellations, garbage collection, verification. Then the
+pipeline is drained, every table is compared with the result of a batch job over the same input, and the recordings of
+members and commands are checked against the rules.
 
     python -m bench.soak --minutes 30 [--seed 1] [--folder DIR]
 """
@@ -29,16 +29,16 @@ from tests.faults.runner import ROOT
 from cutwater.sim.checker import check
 
 RECOVERS_S = 240.0
-"""Within which a checkpoint must be committed when a fault is over: three Sparks may have to start on this machine."""
+"""A checkpoint must be committed this soon after a fault: three Sparks may have to start on this machine."""
 FILES_AT_MOST = 600
 ANSWERS_S = 180.0
 """How long a command waits for its answer."""
 NAMES = ("first", "second", "third")
-"""The savepoints: few, so that commands meet."""
+"""The savepoint names: few, so that commands collide."""
 
 
 class Command:
-    """A `cutwater` command in a process of its own."""
+    """A `cutwater` command in its own process."""
 
     def __init__(self, team: Team, *words: str) -> None:
         self.words = words
@@ -52,7 +52,7 @@ class Command:
         )
 
     def end(self) -> tuple[int, str]:
-        """Its exit code and what it printed. Whatever happens to the pipeline, it answers or says why not."""
+        """Its exit code and output. Whatever happens to the pipeline, it succeeds or says why not."""
         said, _ = self.process.communicate(timeout=ANSWERS_S + 60)
         shown = f"`cutwater {' '.join(self.words)}` ended with {self.process.returncode}:\n{said}"
         assert "Traceback" not in said, shown
@@ -61,7 +61,7 @@ class Command:
 
 
 class Soak:
-    """What is done, and what was counted."""
+    """The faults and commands, and their counts."""
 
     def __init__(self, team: Team, seed: int) -> None:
         self.team = team
@@ -97,7 +97,7 @@ class Soak:
     # --- commands ---------------------------------------------------------------------------------------
 
     def commands(self) -> list[Command]:
-        """Fires none, one or two commands at the pipeline, and does not wait for them."""
+        """Starts none, one or two commands, and does not wait for them."""
         wait = ("--timeout", f"{ANSWERS_S:g}s")
         name = self.random.choice(NAMES)
         kept = [*NAMES, "latest", "latest", *map(str, self.team.state.committed)]
@@ -114,7 +114,7 @@ class Soak:
         return [Command(self.team, *words) for words in chosen]
 
     def await_ends(self, commands: list[Command]) -> None:
-        """Every command ends, and a savepoint that was promised is there."""
+        """Waits until every command has ended, and checks that each reported savepoint exists."""
         for command in commands:
             code, said = command.end()
             kind = command.words[0]
@@ -124,13 +124,13 @@ class Soak:
         others = [c for c in commands if "--forget" in c.words]
         if takes and not others and takes[0].process.returncode == 0:
             assert takes[0].words[1] in self.team.state.savepoints, (
-                f"{takes[0].words} was promised and is not there"
+                f"{takes[0].words} was reported but does not exist"
             )
 
     # --- faults -----------------------------------------------------------------------------------------
 
     def some_time(self, least: float, most: float) -> None:
-        """Lets the fault last. Nothing is waited for here: it is how long the fault is."""
+        """Lets the fault last. This is the duration of the fault, not a wait for a condition."""
         time.sleep(self.random.uniform(least, most))
 
     def _kill(self, *names: str) -> None:
@@ -165,7 +165,7 @@ class Soak:
         self.team.cut_off(name)
         self.counts["partitions"] += 1
         self.some_time(1.0, 12.0)
-        self.team.let_in(name)
+        self.team.reconnect(name)
 
     def store_down(self, how: str = "down") -> None:
         names = self.random.sample(MEMBERS, self.random.randrange(1, 4))
@@ -181,7 +181,7 @@ class Soak:
 
 
 def compare(team: Team) -> dict[str, int]:
-    """How many rows the tables have, how many are missing, how many are there twice or should not be."""
+    """The number of rows in the tables, of missing rows, and of duplicate or unexpected rows."""
     found = {"rows": 0, "lost": 0, "duplicated": 0, "wrong": 0}
     for table, sql in SHOP.items():
         rows, wanted = Counter(team.rows(table)), Counter(team.wanted(sql))

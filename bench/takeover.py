@@ -1,9 +1,9 @@
-"""How long a pipeline is without a leader: `python -m bench.takeover [--kills 10]`.
+"""How long a pipeline is without a leader after a crash: `python -m bench.takeover [--kills 10]`.
 
-Members as processes over Zenoh, a local store, no Spark (`members.py`), a checkpoint every 200 ms. The leader is
-killed with SIGKILL and its member started again at once, as a supervisor does: an epoch needs every member. The time
-from the kill to the next committed epoch is held against two leader timeouts and one checkpoint. The last line is
-JSON; `ratio` is the worst of them by that.
+Members in separate processes over Zenoh, a local store, no Spark (`members.py`), a checkpoint every 200 ms. The leader
+is killed with SIGKILL and its member restarted at once, as a supervisor would do: an epoch needs every member. The time
+from the kill to the next committed epoch is compared with two leader timeouts plus one checkpoint. The last line is
+JSON; `ratio` is the worst such ratio.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from bench.ports import free_endpoints
 MEMBERS = 3
 INTERVAL_MS = 200
 SETTLED = 5
-"""Committed epochs before the next kill."""
+"""The number of committed epochs before the next kill."""
 
 
 class Running:
-    """The members, and what whoever leads them says."""
+    """The members, and the output of the current leader."""
 
     def __init__(self, store: Path) -> None:
         names = [f"m{i:02}" for i in range(MEMBERS)]
@@ -51,7 +51,7 @@ class Running:
         self._processes[name] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=self._said)
 
     def committed(self) -> tuple[str, float]:
-        """Waits for an epoch to be committed: who led, and how many seconds it took."""
+        """Waits for a committed epoch, and returns its leader and its duration in seconds."""
         line = json.loads(self._lines.readline())
         return line["leader"], line["ms"] / 1000
 
@@ -81,7 +81,7 @@ def main() -> None:
                 running.kill(leader)
                 running.start(leader)
                 successor = leader
-                while successor == leader:  # what it had still said
+                while successor == leader:  # output from before the kill
                     successor, _ = running.committed()
                 took.append(time.perf_counter() - killed_s)
                 print(f"kill {number}: {leader} led, {successor} leads after {took[-1]:.2f} s", flush=True)

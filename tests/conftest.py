@@ -1,5 +1,5 @@
-"""What tests with Spark share. All of them run in one process, one after the other: a machine with two cores bears
-one Spark at a time, while the other process runs what needs none."""
+"""Fixtures for tests with Spark. All of them run in one process, in sequence: a machine with two cores can run one
+Spark at a time, while the other process runs the tests without Spark."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STARTS_SPARK = (
     "test_standalone",
     "test_statefiles",
 )
-"""Modules whose slow tests start a Spark of their own."""
+"""Modules whose slow tests start their own Spark."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -38,13 +38,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def spark() -> SparkSession:
-    """The session, which takes many seconds to start and is there for all; its settings are put right again."""
+    """The shared session, which takes many seconds to start; its settings are reset for each test."""
     return make_session("tests", "local[2]")
 
 
 @pytest.fixture
 def told() -> Iterator[list[str]]:
-    """The lines that pipelines log meanwhile."""
+    """The lines that pipelines log during the test."""
     lines: list[str] = []
     with lines_to(lines.append):
         yield lines
@@ -52,6 +52,6 @@ def told() -> Iterator[list[str]]:
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder, which is also the current one."""
+    """An empty folder, which is also the working directory."""
     monkeypatch.chdir(tmp_path)
     return tmp_path

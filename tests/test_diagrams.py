@@ -1,4 +1,4 @@
-"""The diagrams in ARCHITECTURE.md are those of the code."""
+"""The diagrams in ARCHITECTURE.md are up to date with the code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STEP = re.compile(rf"    {STATE} --> {STATE}(?:: [a-z_ ]+)?")
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """In a process of its own: tables that other tests define are not the protocol's."""
+    """In a separate process, because transition tables defined by other tests do not belong to the protocol."""
     command = [sys.executable, "-m", "tests.support.diagrams", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
@@ -41,12 +41,12 @@ def test_every_diagram_has_a_title_and_is_a_state_diagram_of_steps_from_one_star
         assert all(STEP.fullmatch(step) for step in steps), block
 
 
-def test_a_page_that_is_not_current_is_found_out_written_and_otherwise_left_alone(tmp_path: Path) -> None:
+def test_an_outdated_page_is_detected_and_only_its_diagrams_are_rewritten(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"# Title\n\nbefore\n{diagrams.BEGIN}\nold\n{diagrams.END}\nafter\n", "utf-8")
     stale = run("--check", page)
     assert stale.returncode == 1
-    assert "not those of the code; run `make docs`" in stale.stderr
+    assert "not up to date with the code; run `make docs`" in stale.stderr
     assert run("--write", page).returncode == 0
     assert run("--check", page).returncode == 0
     text = page.read_text("utf-8")
@@ -65,14 +65,14 @@ def test_a_page_that_is_not_current_is_found_out_written_and_otherwise_left_alon
         f"{diagrams.BEGIN}\n{diagrams.BEGIN}\n{diagrams.END}",
     ],
 )
-def test_a_page_without_a_place_for_them_is_refused_and_not_touched(text: str, tmp_path: Path) -> None:
+def test_a_page_without_a_place_for_diagrams_is_refused_and_not_changed(text: str, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(text, "utf-8")
-    with pytest.raises(UserError, match=r"page\.md has no place for the diagrams: give it a line"):
+    with pytest.raises(UserError, match=r"page\.md has no place for the diagrams: add a line"):
         diagrams.write(page)
     assert page.read_text("utf-8") == text
 
 
-def test_a_page_that_does_not_exist_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_page_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert diagrams.main(["--check", str(tmp_path / "missing.md")]) == 1
     assert "missing.md" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What the documentation shows exists: links, commands and their options, Python, names of the public API."""
+"""Everything that the documentation shows exists: links, commands and their options, Python, public names."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def links(page: Path) -> list[tuple[Path, str]]:
 
 
 def headings(page: Path) -> set[str]:
-    """The anchors that a page has, as GitHub makes them of headings."""
+    """The anchors of a page, as GitHub derives them from headings."""
     titles = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
-def test_every_link_leads_somewhere(page: Path) -> None:
+def test_every_link_has_a_target(page: Path) -> None:
     missing = set()
     for path, heading in links(page):
         name = str(path.relative_to(ROOT))
@@ -57,7 +57,7 @@ def test_every_page_of_the_documentation_is_in_its_index() -> None:
 
 
 def lines_of(page: Path, program: str) -> list[list[str]]:
-    """The words behind `program` in each line of the page's console blocks."""
+    """The words after `program` in each line of the page's console blocks."""
     found = []
     for block in blocks(page.read_text("utf-8"), "console"):
         for line in block.splitlines():
@@ -96,7 +96,7 @@ def test_python_compiles_and_uses_names_that_are_public(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
 def test_modules_and_functions_that_are_named_exist(page: Path) -> None:
-    """Names like `cutwater.store.at_rest.resolve`, and files of the tree."""
+    """Names like `cutwater.store.at_rest.resolve`, and files in the tree."""
     text = page.read_text("utf-8")
     for dotted in set(re.findall(r"`(cutwater(?:\.[a-z_]+)+)(?:\.[A-Z]\w*(?:\.\w+)?)?`", text)):
         assert module_or_function(dotted), f"{page.name} names {dotted}"
@@ -127,8 +127,8 @@ def module_or_function(dotted: str) -> bool:
     return above.exists() and re.search(rf"\b(def|class) {path.name}\b", above.read_text("utf-8")) is not None
 
 
-def test_the_origins_name_what_is_in_the_code() -> None:
-    """Every `part.module.Name` and `Class.method` of the page is there."""
+def test_names_on_the_origins_page_exist_in_the_code() -> None:
+    """Every `part.module.Name` and `Class.method` on the page exists."""
     text = (ROOT / "docs" / "origins.md").read_text("utf-8")
     source = {path: path.read_text("utf-8") for path in (ROOT / "src" / "cutwater").rglob("*.py")}
     names = set(re.findall(r"`(?:[a-z_]+\.)*([A-Z]\w+)\.([a-z_]\w*)`", text))

@@ -21,7 +21,7 @@ SOURCE = ROOT / "src" / "cutwater"
 BEGIN, END = "<!-- layers -->", "<!-- /layers -->"
 
 DISTRIBUTIONS = {"zenoh": "eclipse-zenoh", "py4j": "pyspark"}
-"""The distribution that brings a package, where its name is another one."""
+"""The distribution of a package, where its name differs."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def module_name(place: str) -> str:
 
 
 def read_table(text: str) -> list[Layer]:
-    """The rows between the two markers. Raises `ValueError` for a row that is not as the others are."""
+    """The rows between the two markers. Raises `ValueError` for a malformed row."""
     lines = text[text.index(BEGIN) : text.index(END)].splitlines()
     rows = [line.strip("|").split("|") for line in lines if line.startswith("| `")]
     layers = []
@@ -58,12 +58,12 @@ def read_table(text: str) -> list[Layer]:
 
 
 def is_within(module: str, place: str) -> bool:
-    """Whether a module is the place or lies below it. The root package is only itself."""
+    """Whether a module is the place or is below it. The root package contains only itself."""
     return module == place or (place != "cutwater" and module.startswith(f"{place}."))
 
 
 def layer_of(module: str, layers: list[Layer]) -> Layer | None:
-    """The most specific row that has the module."""
+    """The most specific row for the module."""
     return max((la for la in layers if is_within(module, la.name)), key=lambda la: len(la.name), default=None)
 
 
@@ -79,7 +79,7 @@ def read_modules(folder: Path) -> dict[str, str]:
 
 
 def imports(module: str, source: str, modules: Set[str]) -> Iterator[str]:
-    """What a module imports: a module where a name is one, else the module that the name is taken from."""
+    """What a module imports: the module if a name is one, else the module that the name comes from."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -92,7 +92,7 @@ def imports(module: str, source: str, modules: Set[str]) -> Iterator[str]:
 
 
 def graph_of(sources: Mapping[str, str]) -> dict[str, set[str]]:
-    """By module what it imports, of ours and from outside; the standard library left out."""
+    """What each module imports from this project and from outside, without the standard library."""
     return {
         name: {
             found
@@ -123,14 +123,14 @@ def is_allowed(module: str, found: str, layers: list[Layer]) -> bool:
 
 
 def cycles(graph: Mapping[str, Set[str]]) -> set[frozenset[str]]:
-    """The modules that import each other, over others too: those that each reach the other."""
+    """The groups of modules that import each other, directly or indirectly."""
     reached = {module: reach(module, graph) for module in graph}
     found = (frozenset(m for m in reached[module] if module in reached.get(m, ())) for module in graph)
     return {cycle for cycle in found if cycle}
 
 
 def reach(module: str, graph: Mapping[str, Set[str]]) -> set[str]:
-    """Everything that a module imports, directly or over others; itself only if it is in a cycle."""
+    """Everything that a module imports, directly or indirectly; itself only if it is in a cycle."""
     seen: set[str] = set()
     ahead = [*graph[module]]
     while ahead:
@@ -150,7 +150,7 @@ GRAPH = graph_of(read_modules(SOURCE))
 
 def test_every_import_is_one_that_the_table_allows() -> None:
     found = broken(GRAPH, LAYERS)
-    assert found == set(), "move the code, or change the table in ARCHITECTURE.md if the layers are others"
+    assert found == set(), "move the code, or change the table in ARCHITECTURE.md if the layers have changed"
 
 
 def test_there_is_no_import_cycle() -> None:
@@ -159,7 +159,7 @@ def test_there_is_no_import_cycle() -> None:
 
 
 def test_every_module_has_a_row_and_every_row_has_a_module() -> None:
-    # The packages `protocol` and so on hold a docstring only, above their parts.
+    # Packages such as `protocol` contain only a docstring above their parts.
     homeless = {module for module in GRAPH if layer_of(module, LAYERS) is None and GRAPH[module]}
     assert homeless == set()
     rows = {layer.name for layer in LAYERS}
@@ -177,7 +177,7 @@ def test_what_a_row_allows_exists() -> None:
 
 
 def test_the_rows_are_in_the_order_of_the_layers() -> None:
-    """Whatever a row may import stands above it: so no two rows may import each other."""
+    """Whatever a row may import is above it, so no two rows may import each other."""
     above: list[str] = []
     for layer in LAYERS:
         for place in layer.ours:

@@ -44,7 +44,7 @@ def bench(tmp_path: Path, server: S3Server) -> Iterator[Bench]:
     made.end_all()
 
 
-def test_killed_started_again_and_restored_with_a_store_on_s3(bench: Bench) -> None:
+def test_a_pipeline_on_s3_is_killed_restarted_and_restored(bench: Bench) -> None:
     for place in (
         "after prepared@matched",
         "after barrier entry@orders:2",
@@ -59,7 +59,7 @@ def test_killed_started_again_and_restored_with_a_store_on_s3(bench: Bench) -> N
     bench.check(**SHOP)
     store = open_store(bench.store)
     listed = {entry["path"] for entry in obstore.list(store._bucket).collect()}  # type: ignore[attr-defined]
-    assert listed - set(store.list("")), "S3A has left no markers of folders, so nothing is proved about them"
+    assert listed - set(store.list("")), "S3A has left no folder markers, so nothing is proved about them"
 
     bench.run("savepoint=good", conf=CONF)
     bench.input.amount = 7
@@ -75,7 +75,7 @@ def test_killed_started_again_and_restored_with_a_store_on_s3(bench: Bench) -> N
     assert read_journal(store).state.generation == 3
 
 
-def test_without_s3a_it_is_said_what_to_add(bench: Bench) -> None:
+def test_without_s3a_the_error_says_what_to_add(bench: Bench) -> None:
     bench.input.add(1)
     child = bench.start()
     assert child.end() == 1

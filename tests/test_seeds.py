@@ -1,4 +1,4 @@
-"""Every weakness of the five documents that Cutwater was asked for in has a test named after it."""
+"""Every known weakness of the five seed documents has a test named after it."""
 
 from __future__ import annotations
 

@@ -311,7 +311,7 @@ def test_leaving_the_with_block_and_waiting_raise_the_error_of_the_pipeline(
 def test_a_pipeline_that_failed_to_start_can_be_started_again(tmp_path: Path, spark: SparkSession) -> None:
     copying = Copying(tmp_path, spark)
     (tmp_path / "in").mkdir()
-    with pytest.raises(cw.UserError, match="holds no pipeline yet"):
+    with pytest.raises(cw.UserError, match="contains no pipeline yet"):
         copying.pipeline.start(str(tmp_path / "state"), spark=spark, restore="good")
     run = copying.start()
     assert not run.awaitTermination(0.1)

@@ -70,7 +70,7 @@ def test_show_lists_a_checkpoint_stage_by_stage(tmp_path: Path) -> None:
 def test_show_refuses_a_checkpoint_that_is_not_kept(folder: Path) -> None:
     shown = call("show", "7", "--store", folder)
     assert shown.exit_code == 1
-    assert "epochs that are kept: 1, 2, 3; savepoints: before-deploy" in shown.stderr
+    assert "retained epochs: 1, 2, 3; savepoints: before-deploy" in shown.stderr
 
 
 def test_tables_shows_the_newest_epoch_that_is_published_everywhere(tmp_path: Path, history: Written) -> None:

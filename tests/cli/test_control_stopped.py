@@ -76,7 +76,7 @@ def test_restoring_latest_skips_damaged_checkpoints_and_says_so(folder: Path, hi
     assert whole_checkpoint(store, state, "latest", told.append).epoch == 1
     assert "the manifest of epoch 2 is missing" in told[-1]
     assert len(told) == 2
-    with pytest.raises(UserError, match="there is no latest one"):
+    with pytest.raises(UserError, match="there is no checkpoint yet"):
         whole_checkpoint(store, r.JournalState(), "latest", told.append)
 
 

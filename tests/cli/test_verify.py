@@ -79,7 +79,7 @@ def test_verify_reports_only_damage_that_a_second_pass_confirms(
         looks.append(1)
         return {"a folder": "it is gone", f"look {len(looks)}": "only now"} if len(looks) < 3 else {}
 
-    monkeypatch.setattr("cutwater.inspection.wholeness.folder_problems", damaged)
+    monkeypatch.setattr("cutwater.inspection.integrity.folder_problems", damaged)
     first = call("verify", "--store", folder, "--json")
     assert json.loads(first.stdout)["damage"] == {"a folder": "it is gone"}, "only what both passes found"
     assert (first.exit_code, len(looks)) == (1, 2)

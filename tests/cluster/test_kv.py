@@ -1,4 +1,4 @@
-"""The key-value seam, and a quorum over it: announce, observe, ack, decide."""
+"""The key-value interface, and a quorum over it: announce, observe, ack, decide."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def ack(
 
 
 def count(kv: ClusterKv, quorum: Quorum, checkpoint_id: int = 42) -> dict[str, AckOutcome | str]:
-    """Offers every member's slot to the quorum; what became of each."""
+    """Offers every member's slot to the quorum, and returns the outcome for each."""
     outcomes: dict[str, AckOutcome | str] = {}
     for owner, value in kv.scan(ack_key(checkpoint_id)).items():
         try:
@@ -40,7 +40,7 @@ def count(kv: ClusterKv, quorum: Quorum, checkpoint_id: int = 42) -> dict[str, A
     return outcomes
 
 
-def test_a_member_writes_its_own_slot_and_anyone_reads_it() -> None:
+def test_a_member_writes_its_own_slot_and_anyone_can_read_it() -> None:
     cluster = MemoryCluster()
     a, b = cluster.member("a"), cluster.member("b")
     a.write("key", b"1")
@@ -57,7 +57,7 @@ def test_a_scan_shows_one_key_of_all_members_by_name() -> None:
     assert list(cluster.member("a").scan("key").items()) == [("a", b"a"), ("b", b"b"), ("c", b"c")]
 
 
-def test_followers_observe_what_the_leader_announces_and_silence_is_nothing() -> None:
+def test_followers_see_what_the_leader_announces_and_nothing_before() -> None:
     cluster = MemoryCluster()
     leader, follower = cluster.member("a"), cluster.member("b")
     assert follower.read("a", announcement_key(42)) is None
@@ -76,7 +76,7 @@ def test_seed_a01_changes_are_pushed_so_nobody_polls() -> None:
     assert seen == [("b", "before", b"0"), ("b", ack_key(42), b"1")]
 
 
-def test_a_quorum_is_reached_when_all_have_acked_and_knows_the_lowest_watermark() -> None:
+def test_a_quorum_is_complete_when_all_have_acked_and_has_the_lowest_watermark() -> None:
     cluster = MemoryCluster()
     quorum = Quorum(["a", "b"], 7, 42, 3)
     cluster.member("a").write(ack_key(42), ack("a", watermark=known(300)))
@@ -89,7 +89,7 @@ def test_a_quorum_is_reached_when_all_have_acked_and_knows_the_lowest_watermark(
     assert outcome.watermark == known(200)
 
 
-def test_a_strangers_slot_and_bad_bytes_harm_nobody() -> None:
+def test_a_strangers_slot_and_bad_bytes_have_no_effect() -> None:
     cluster = MemoryCluster()
     quorum = Quorum(["a", "b"], 7, 42, 3)
     cluster.member("a").write(ack_key(42), b"{not json")
@@ -119,7 +119,7 @@ def test_seed_a02_an_ack_for_the_next_checkpoint_leaves_the_one_before_in_its_sl
     assert count(cluster.member("a"), quorum) == {"b": AckOutcome.COUNTED}
 
 
-def test_seed_a07_announcing_does_not_depend_on_who_has_departed() -> None:
+def test_seed_a07_announcing_does_not_depend_on_departed_members() -> None:
     cluster = MemoryCluster()
     leader = cluster.member("a")
     cluster.member("b").write("key", b"1")

@@ -1,4 +1,4 @@
-"""The protocol's messages between members: who hears what, who hears it later, and what is not a message."""
+"""The protocol's messages between members: who receives what and when, and what is not a message."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.support.cluster_helpers import Cluster, InMemory, OverZenoh, eventual
 
 
 class Talker:
-    """A member, its links, and what it has heard."""
+    """A member, its links, and the messages that it received."""
 
     def __init__(self, cluster: Cluster, name: str, boot: str = "1") -> None:
         self.name = name
@@ -75,7 +75,7 @@ def ack(member: str, checkpoint_id: int) -> Ack:
     return Ack(member, "1", checkpoint_id, checkpoint_id, 1, True, None, UNKNOWN, {})
 
 
-def test_an_ack_of_a_member_with_much_state_arrives_whole(three: tuple[Talker, Talker, Talker]) -> None:
+def test_an_ack_of_a_member_with_much_state_arrives_complete(three: tuple[Talker, Talker, Talker]) -> None:
     a, b, _ = three
     state = {f"stages/clean/1/state/0/{n}/000123_{n:08x}.sst": f"{n:064x}" for n in range(20_000)}
     report = StageReport("clean", 1, 123, False, {"orders": 9}, {}, UNKNOWN, state)
@@ -85,16 +85,16 @@ def test_an_ack_of_a_member_with_much_state_arrives_whole(three: tuple[Talker, T
     a.hears("b", big)
 
 
-def test_the_entry_in_an_announcement_arrives_byte_by_byte(three: tuple[Talker, Talker, Talker]) -> None:
+def test_the_entry_in_an_announcement_arrives_byte_for_byte(three: tuple[Talker, Talker, Talker]) -> None:
     a, b, _ = three
-    data = b'{"index": 7,  "body":{"type":"BEGUN"}}'  # as somebody else might have encoded it
+    data = b'{"index": 7,  "body":{"type":"BEGUN"}}'  # as another encoder might have written it
     said = Announcement(Phase.PREPARE, Barrier(7, 7).pack(), 1, 1, 7, entry=msgspec.Raw(data))
     a.links.send(None, said)
     eventually(lambda: len(b.heard) == 1, "b hears it")
     assert bytes(b.heard[0][1].entry) == data
 
 
-def test_what_is_for_all_reaches_all_others_and_what_is_for_one_only_that_one(
+def test_a_broadcast_reaches_all_others_and_a_direct_message_only_its_recipient(
     three: tuple[Talker, Talker, Talker],
 ) -> None:
     a, b, c = three
@@ -115,14 +115,14 @@ def test_what_is_for_all_reaches_all_others_and_what_is_for_one_only_that_one(
     assert a.heard == []
 
 
-def test_what_a_member_says_to_itself_it_hears(three: tuple[Talker, Talker, Talker]) -> None:
+def test_a_member_receives_its_messages_to_itself(three: tuple[Talker, Talker, Talker]) -> None:
     a, b, _ = three
     a.links.send("a", ack("a", 7))
     assert a.heard == [("a", ack("a", 7))]
     assert b.heard == []
 
 
-def test_who_comes_late_hears_the_last_word_on_each_checkpoint(cluster: Cluster) -> None:
+def test_a_late_member_receives_the_last_message_about_each_checkpoint(cluster: Cluster) -> None:
     a = Talker(cluster, "a")
     a.links.send(None, announcement(7))
     a.links.send(None, announcement(7, Phase.COMMIT))
@@ -139,7 +139,7 @@ def test_who_comes_late_hears_the_last_word_on_each_checkpoint(cluster: Cluster)
     ]
 
 
-def test_an_ack_reaches_the_next_leader_too(three: tuple[Talker, Talker, Talker]) -> None:
+def test_an_ack_also_reaches_the_next_leader(three: tuple[Talker, Talker, Talker]) -> None:
     a, b, c = three
     b.links.send("a", ack("b", 7))
     a.hears("b", ack("b", 7))
@@ -155,7 +155,7 @@ def holds_few(reader: ClusterKv, key: Callable[[int], str]) -> None:
     eventually(few, f"{reader.name} holds a few of a's slots")
 
 
-def test_a_thousand_epochs_leave_no_more_slots_than_a_few(three: tuple[Talker, Talker, Talker]) -> None:
+def test_a_thousand_epochs_leave_only_a_few_slots(three: tuple[Talker, Talker, Talker]) -> None:
     a, b, c = three
     for checkpoint_id in range(1, 1_001):
         a.links.send(None, announcement(checkpoint_id))
@@ -170,7 +170,7 @@ def test_a_thousand_epochs_leave_no_more_slots_than_a_few(three: tuple[Talker, T
     assert c.kv.read("a", ack_key(1_000)) is not None
 
 
-def test_a_question_is_answered_by_the_one_that_was_asked(three: tuple[Talker, Talker, Talker]) -> None:
+def test_a_question_is_answered_by_the_member_that_was_asked(three: tuple[Talker, Talker, Talker]) -> None:
     a, b, c = three
     provider = Provider(1, [b"entry %d" % i for i in range(1, 6)])
 
@@ -186,7 +186,7 @@ def test_a_question_is_answered_by_the_one_that_was_asked(three: tuple[Talker, T
     assert c.heard == []
 
 
-def test_requests_and_replies_lie_in_the_store_and_a_hint_says_so(
+def test_requests_and_replies_are_in_the_store_and_only_a_hint_is_sent(
     three: tuple[Talker, Talker, Talker],
 ) -> None:
     a, b, c = three
@@ -198,7 +198,7 @@ def test_requests_and_replies_lie_in_the_store_and_a_hint_says_so(
         talker.hears("a", Hint("requests"))
 
 
-def test_what_is_no_message_is_dropped_and_counted_and_told_once(
+def test_an_undecodable_message_is_dropped_and_counted_and_reported_once(
     three: tuple[Talker, Talker, Talker],
 ) -> None:
     a, b, _ = three
@@ -215,7 +215,7 @@ def test_what_is_no_message_is_dropped_and_counted_and_told_once(
     assert len(b.told) == 1
 
 
-def test_who_is_there_is_known_with_its_process(three: tuple[Talker, Talker, Talker]) -> None:
+def test_present_members_are_known_with_their_processes(three: tuple[Talker, Talker, Talker]) -> None:
     a, _, c = three
     assert a.links.alive() == {"a": ("1",), "b": ("1",), "c": ("1",)}
     c.links.close()
@@ -239,7 +239,7 @@ def test_a_member_that_goes_and_comes_again_is_noticed_and_a_second_process_of_i
     assert {name for name, _ in a.noticed} == {"b"}
 
 
-def test_of_a_command_only_hints_are_heard(cluster: Cluster) -> None:
+def test_only_hints_of_a_command_are_received(cluster: Cluster) -> None:
     member, command = Talker(cluster, "a"), Talker(cluster, "command_x")
     cluster.meet(member.kv, command.kv)
     command.links.send(None, announcement(7))

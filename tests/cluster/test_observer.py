@@ -1,4 +1,4 @@
-"""A command that is no member: what it takes in of all that members say."""
+"""A command that is not a member: which messages of members it keeps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cutwater.protocol.base.replay_wire import EntriesChunk, HaveRange
 from cutwater.protocol.base.wire import Announcement, Heartbeat, LogGrown, Phase
 
 
-def test_it_keeps_what_a_catch_up_needs_and_passes_over_the_rest() -> None:
+def test_it_keeps_what_a_catch_up_needs_and_ignores_the_rest() -> None:
     looking = Observer.__new__(Observer)
     looking._heard, looking._news = [], Event()
     needed: list[Heard] = [
@@ -24,5 +24,5 @@ def test_it_keeps_what_a_catch_up_needs_and_passes_over_the_rest() -> None:
     others: list[Heard] = [LogGrown("s", 1, 3), Hint("requests")]
     for message in (*needed, *others):
         looking._on_message("a", message)
-    assert looking._news.is_set(), "whoever waits looks again, whatever was said"
+    assert looking._news.is_set(), "any message wakes the waiting thread"
     assert looking._take() == [("a", answer) for answer in needed]

@@ -1,4 +1,4 @@
-"""Somebody who reaches the port of a member and does not know the secret: nothing of what he does is felt."""
+"""A stranger who can reach the port of a member but does not know the secret has no effect."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ KNOWN: dict[str, Callable[[Any, bytes], Any]] = {
 
 
 class Victim:
-    """A member in a process of its own."""
+    """A member in a separate process."""
 
     def __init__(self, process: subprocess.Popen[str], endpoint: str) -> None:
         self.endpoint = endpoint
@@ -53,7 +53,7 @@ class Victim:
 
     @property
     def megabytes(self) -> int:
-        """What it has in memory."""
+        """Its memory usage."""
         for line in Path(f"/proc/{self._process.pid}/status").read_text().splitlines():
             if line.startswith("VmRSS"):
                 return int(line.split()[1]) >> 10
@@ -81,7 +81,7 @@ def victim() -> Iterator[Victim]:
 
 
 def stranger(endpoints: list[str], mode: str = "peer", settings: dict[str, Any] | None = None) -> Any:
-    """A session of somebody who makes no secret of not knowing the secret, or has another."""
+    """A session of a stranger without the secret, or with a different one."""
     config = zenoh.Config()
     chosen = {
         "mode": mode,
@@ -97,7 +97,7 @@ def stranger(endpoints: list[str], mode: str = "peer", settings: dict[str, Any] 
 
 
 @pytest.mark.parametrize("credentials", [{}, {"user": "cutwater", "password": "guessed"}])
-def test_who_does_not_know_the_secret_cannot_make_a_member_take_a_byte(
+def test_a_stranger_without_the_secret_cannot_make_a_member_accept_a_single_byte(
     victim: Victim, credentials: dict[str, str]
 ) -> None:
     before = victim.megabytes
@@ -122,7 +122,7 @@ def test_who_does_not_know_the_secret_cannot_make_a_member_take_a_byte(
 
 
 @pytest.mark.slow
-def test_many_connections_that_say_nothing_leave_a_member_its_files_and_its_peers(victim: Victim) -> None:
+def test_many_silent_connections_do_not_use_up_a_members_files_or_peers(victim: Victim) -> None:
     host, port = victim.endpoint.removeprefix("tcp/").split(":")
     net = OverZenoh()
     net.endpoints.append(victim.endpoint)
@@ -155,7 +155,7 @@ def test_many_connections_that_say_nothing_leave_a_member_its_files_and_its_peer
 
 
 class Flood:
-    """Somebody who sends messages of 1 MB and bytes that are no messages to all of these, as fast as he can."""
+    """Sends messages of 1 MB, and bytes that are not messages, to all these endpoints as fast as possible."""
 
     def __init__(self, endpoints: list[str]) -> None:
         self.sent = 0
@@ -187,7 +187,7 @@ class Flood:
                 self.sent += 1
 
     def _bytes(self) -> None:
-        """Under a frame of Zenoh's that is as large as one can be, and under none."""
+        """In a Zenoh frame of the maximum size, and without a frame."""
         while not self._over.wait(0.001):
             for endpoint in self._endpoints:
                 host, port = endpoint.removeprefix("tcp/").split(":")
@@ -198,7 +198,7 @@ class Flood:
 
 @pytest.fixture
 def members(tmp_path: Path) -> Iterator[tuple[list[str], Path]]:
-    """Three members that take checkpoints, without Spark, each in a process of its own; and their store."""
+    """Three members that take checkpoints, without Spark, each in its own process; and their store."""
     names, endpoints, store = ["m00", "m01", "m02"], free_endpoints(3), tmp_path / "store"
     open_store(str(store), create=True)
     processes: list[subprocess.Popen[bytes]] = []

@@ -1,4 +1,4 @@
-"""Who is let into a cluster by its secret, and what those can do who are connected without knowing it (nothing)."""
+"""Who may join a cluster with its secret, and that whoever is connected without knowing it can do nothing."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def net() -> Iterator[OverZenoh]:
         ({"peers": ("tcp/example.org:7447",)}, "without a secret"),
         ({"listen": ("tcp/[::]:7447",)}, "without a secret"),
         ({"multicast": True}, "without a secret"),
-        ({"listen": ("7447",)}, "no endpoint"),
-        ({"listen": ("udp/127.0.0.1:7447",)}, "no endpoint"),
-        ({"listen": ("tls/127.0.0.1:7447",)}, "should begin with tcp/"),
+        ({"listen": ("7447",)}, "not an endpoint"),
+        ({"listen": ("udp/127.0.0.1:7447",)}, "not an endpoint"),
+        ({"listen": ("tls/127.0.0.1:7447",)}, "must begin with tcp/"),
         ({"tls_ca": "ca.pem"}, "TLS needs all of"),
         ({"tls_ca": "no.pem", "tls_cert": "no.pem", "tls_key": "no.pem"}, "there is no file"),
-        ({"lease_s": 0.0}, "cannot be"),
+        ({"lease_s": 0.0}, "are invalid"),
         ({"secret": "short"}, "has 5 characters.*openssl rand"),
         ({"secret": "abcabcabcabcabcabcabc"}, "only 3 different characters.*token_urlsafe"),
         ({"secret": "1234567812345678"}, "it repeats itself, or follows the alphabet or the keyboard"),
@@ -47,14 +47,14 @@ def net() -> Iterator[OverZenoh]:
         ({"secret": "qwertyuiopasdfgh"}, "the keyboard"),
     ],
 )
-def test_what_cannot_work_or_would_let_strangers_in_is_refused(
+def test_settings_that_cannot_work_or_would_let_strangers_in_are_refused(
     settings: dict[str, Any], problem: str
 ) -> None:
     with pytest.raises(UserError, match=problem):
         ClusterConfig(**settings).check()
 
 
-def test_a_secret_or_certificates_or_only_this_machine_are_enough(tmp_path: Path) -> None:
+def test_a_secret_or_certificates_or_loopback_are_sufficient(tmp_path: Path) -> None:
     pem = tmp_path / "some.pem"
     pem.touch()
     tls = dict.fromkeys(("tls_ca", "tls_cert", "tls_key"), str(pem))
@@ -63,7 +63,7 @@ def test_a_secret_or_certificates_or_only_this_machine_are_enough(tmp_path: Path
     ClusterConfig(listen=("tcp/127.0.0.1:7447",), peers=("tcp/localhost:1", "tcp/[::1]:2")).check()
 
 
-def test_the_secret_and_what_is_made_of_it_are_not_shown() -> None:
+def test_the_secret_and_the_keys_derived_from_it_are_not_shown() -> None:
     assert "hidden" not in repr(ClusterConfig(secret="hidden"))
     assert derive(SECRET, "orders").password not in repr(derive(SECRET, "orders"))
     with pytest.raises(UserError) as refused:
@@ -71,7 +71,7 @@ def test_the_secret_and_what_is_made_of_it_are_not_shown() -> None:
     assert "hidden" not in str(refused.value)
 
 
-def test_each_pipeline_and_each_secret_has_keys_of_its_own_and_members_agree_on_them() -> None:
+def test_each_pipeline_and_each_secret_has_its_own_keys_and_members_agree_on_them() -> None:
     made = [derive(secret, name) for secret in (SECRET, SECRET + "!", "") for name in ("orders", "bills")]
     everything = {key for k in made for key in (k.password.encode(), bytes.fromhex(k.password), k.seal)}
     assert len(everything) == 3 * len(made)
@@ -79,7 +79,7 @@ def test_each_pipeline_and_each_secret_has_keys_of_its_own_and_members_agree_on_
     assert derive(SECRET, "orders") == made[0]
 
 
-def test_making_keys_of_a_secret_takes_long_for_whoever_guesses() -> None:
+def test_deriving_keys_from_a_guess_is_expensive() -> None:
     assert keys.SCRYPT_N * keys.SCRYPT_R * 128 >= 32 << 20
 
 
@@ -91,10 +91,10 @@ def test_on_one_machine_no_secret_is_needed() -> None:
         net.close()
 
 
-def test_who_has_another_secret_or_none_is_not_connected_and_is_told(
+def test_a_process_with_a_wrong_secret_or_none_is_not_connected_and_is_warned(
     net: OverZenoh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(zenoh_kv, "LONELY_S", 0.5)
+    monkeypatch.setattr(zenoh_kv, "WARN_AFTER_S", 0.5)
     a, b = net.join("a"), net.join("b")
     net.meet(a, b)
     for number, secret in enumerate((SECRET + "!", "")):
@@ -110,7 +110,7 @@ def test_who_has_another_secret_or_none_is_not_connected_and_is_told(
         assert (kv.rejected, net.told[kv.name]) == (0, [])
 
 
-def test_two_that_connect_to_each_other_at_once_meet(net: OverZenoh) -> None:
+def test_two_members_that_connect_to_each_other_at_once_succeed(net: OverZenoh) -> None:
     ends = [free_endpoint() for _ in range(4)]
     with ThreadPoolExecutor() as pool:
         joining = [pool.submit(net.join, f"m{i}", listen=(end,), peers=[e for e in ends if e != end])
@@ -118,14 +118,14 @@ def test_two_that_connect_to_each_other_at_once_meet(net: OverZenoh) -> None:
         net.meet(*[member.result() for member in joining])
 
 
-def test_who_listens_nowhere_finds_all_through_one_peer(net: OverZenoh) -> None:
+def test_a_member_that_does_not_listen_finds_all_others_through_one_peer(net: OverZenoh) -> None:
     members = [net.join(name) for name in ("a", "b", "c", "d")]
     onlookers = [net.join(f"command_{i}", listen=()) for i in range(4)]
     for onlooker in onlookers:
         net.meet(*members, onlooker)
 
 
-def test_another_pipeline_with_the_same_secret_is_another_cluster(net: OverZenoh) -> None:
+def test_another_pipeline_with_the_same_secret_is_a_separate_cluster(net: OverZenoh) -> None:
     a, b = net.join("a"), net.join("b")
     other = OverZenoh(pipeline="other")
     try:
@@ -143,8 +143,8 @@ def test_another_pipeline_with_the_same_secret_is_another_cluster(net: OverZenoh
 
 
 class Stranger:
-    """Somebody who is connected to all without knowing the secret, as one could be who sits between them and has taken
-    over a connection: it hears everything, and says anything."""
+    """A process that is connected to all without knowing the secret, like a man in the middle that has taken over a
+    connection: it receives everything, and can send anything."""
 
     def __init__(self, net: OverZenoh) -> None:
         self.session: Any = ClusterConfig(peers=tuple(net.endpoints), secret=SECRET).session("orders")
@@ -155,12 +155,12 @@ class Stranger:
         )
 
     def overhears(self, kv: ClusterKv) -> bool:
-        """Has a member say something, and whether it is heard here: then everything it says is."""
+        """Makes a member send something, and returns whether it arrives here: then everything does."""
         kv.write(f"probe_{kv.name}", b"")
         return self._find(f"probe_{kv.name}") is not None
 
     def hear(self, key: str, number: int = 0) -> Any:
-        """The message number so and so whose key ends like that."""
+        """The message with this index among those whose key ends in `key`."""
         eventually(lambda: self._find(key, number) is not None, f"{key} is overheard")
         return self._find(key, number)
 
@@ -204,12 +204,10 @@ def test_garbage_changes_nothing_and_is_counted(net: OverZenoh, stranger: Strang
     assert ["'b'" in line for line in net.told["a"]] == [
         True,
         False,
-    ]  # the questions do not say whose they are
+    ]  # questions do not name their sender
 
 
-def test_what_members_say_cannot_be_read_by_who_does_not_know_the_secret(
-    net: OverZenoh, stranger: Stranger
-) -> None:
+def test_messages_cannot_be_read_without_the_secret(net: OverZenoh, stranger: Stranger) -> None:
     a, b = net.members
     mail: list[bytes] = []
     a.subscribe(lambda *_: None, lambda _, data: mail.append(data))
@@ -238,7 +236,7 @@ def test_no_two_messages_are_encrypted_alike(net: OverZenoh, stranger: Stranger)
     assert len({sample.payload.to_bytes() for sample in heard}) == 4
 
 
-def test_tokens_that_are_made_up_are_not_believed(net: OverZenoh, stranger: Stranger) -> None:
+def test_forged_tokens_are_rejected(net: OverZenoh, stranger: Stranger) -> None:
     a, b = net.members
     tokens = [
         stranger.session.liveliness().declare_token(f"cutwater/orders/alive/{name}")
@@ -248,7 +246,7 @@ def test_tokens_that_are_made_up_are_not_believed(net: OverZenoh, stranger: Stra
     assert a.alive() == b.alive() == {"a": ("1",), "b": ("1",)}
 
 
-def test_an_older_message_that_is_sent_again_changes_nothing(net: OverZenoh, stranger: Stranger) -> None:
+def test_a_replayed_message_changes_nothing(net: OverZenoh, stranger: Stranger) -> None:
     a, b = net.members
     b.write("key", b"old")
     old = stranger.hear("slots/b/key")
@@ -266,7 +264,7 @@ def test_an_older_message_that_is_sent_again_changes_nothing(net: OverZenoh, str
     assert c.read("b", "key") == b"new"
 
 
-def test_mail_that_is_sent_again_is_not_delivered_twice(net: OverZenoh, stranger: Stranger) -> None:
+def test_replayed_mail_is_not_delivered_twice(net: OverZenoh, stranger: Stranger) -> None:
     a, b = net.members
     mail: list[bytes] = []
     a.subscribe(lambda *_: None, lambda _, data: mail.append(data))
@@ -277,7 +275,7 @@ def test_mail_that_is_sent_again_is_not_delivered_twice(net: OverZenoh, stranger
     assert mail == [b"first", b"second"]
 
 
-def test_a_member_that_has_gone_is_not_brought_back_by_its_token_or_its_messages(
+def test_a_departed_member_is_not_brought_back_by_its_token_or_its_messages(
     net: OverZenoh, stranger: Stranger
 ) -> None:
     a, b = net.members
@@ -306,7 +304,7 @@ def test_a_member_that_has_gone_is_not_brought_back_by_its_token_or_its_messages
 # --- bounds -----------------------------------------------------------------------------------------------
 
 
-def test_what_is_too_large_to_be_sent_is_told_and_not_sent(net: OverZenoh) -> None:
+def test_a_message_that_is_too_large_is_reported_and_not_sent(net: OverZenoh) -> None:
     a, b = net.join("a"), net.join("b")
     net.meet(a, b)
     a.write("ack/1", bytes(MAX_VALUE_BYTES + 1))
@@ -317,7 +315,7 @@ def test_what_is_too_large_to_be_sent_is_told_and_not_sent(net: OverZenoh) -> No
     assert ["ack/1" in line and "too large" in line for line in net.told["a"]] == [True]
 
 
-def test_two_acks_of_a_hundred_thousand_state_files_reach_those_who_are_there_and_those_who_come_late(
+def test_two_acks_of_a_hundred_thousand_state_files_reach_present_and_late_members(
     net: OverZenoh,
 ) -> None:
     ack = b"".join(b'"stages/orders/12/state/0/%05d/%d.delta":"%064x",' % (i, i, i) for i in range(100_000))
@@ -332,7 +330,7 @@ def test_two_acks_of_a_hundred_thousand_state_files_reach_those_who_are_there_an
     assert late.read("a", "ack/1") == late.read("a", "ack/2") == ack
 
 
-def test_what_is_kept_of_one_process_is_bounded() -> None:
+def test_what_is_kept_from_one_process_is_bounded() -> None:
     peer, big = Peer("b", "1"), bytes(MAX_SLOT_BYTES // 4)
     peer.appear()
     for number in range(1, 10):
@@ -344,7 +342,7 @@ def test_what_is_kept_of_one_process_is_bounded() -> None:
     assert len(kept) == 5
 
 
-def test_mail_that_nobody_takes_is_bounded_by_number_and_by_size() -> None:
+def test_undelivered_mail_is_bounded_by_count_and_size() -> None:
     for size, room in ((1, MAX_WAITING), (MAX_WAITING_BYTES // 4, 4)):
         waiting: Waiting[int] = Waiting()
         for number in range(2 * MAX_WAITING):

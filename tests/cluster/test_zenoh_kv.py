@@ -1,4 +1,4 @@
-"""The key-value seam, in memory and over Zenoh: slots, mail, presence, and who is let in."""
+"""The key-value interface, in memory and over Zenoh: slots, mail, presence, and who may join."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def net() -> Iterator[OverZenoh]:
 # --- slots, mail and presence: the same in memory and over Zenoh ------------------------------------------
 
 
-def test_anyone_reads_what_a_member_wrote_last_and_a_scan_is_ordered_by_name(cluster: Cluster) -> None:
+def test_anyone_can_read_a_members_last_value_and_a_scan_is_ordered_by_name(cluster: Cluster) -> None:
     members = {name: cluster.join(name) for name in ("c", "a", "b")}
     cluster.meet(*members.values())
     for name, kv in members.items():
@@ -57,7 +57,7 @@ def test_anyone_reads_what_a_member_wrote_last_and_a_scan_is_ordered_by_name(clu
         assert kv.read("b", "never written") is None
 
 
-def test_changes_of_others_are_pushed_in_order_and_own_ones_are_not(cluster: Cluster) -> None:
+def test_changes_by_others_are_pushed_in_order_and_own_changes_are_not(cluster: Cluster) -> None:
     a, b = cluster.join("a"), cluster.join("b")
     cluster.meet(a, b)
     seen: list[tuple[str, str, bytes]] = []
@@ -69,7 +69,7 @@ def test_changes_of_others_are_pushed_in_order_and_own_ones_are_not(cluster: Clu
     assert seen == [("b", "key", b"%d" % i) for i in range(100)]
 
 
-def test_who_comes_late_gets_what_is_there_and_not_what_was_deleted(cluster: Cluster) -> None:
+def test_a_late_member_gets_existing_slots_and_not_deleted_ones(cluster: Cluster) -> None:
     a = cluster.join("a")
     a.write("second", b"0")
     a.write("first", b"1")
@@ -84,7 +84,7 @@ def test_who_comes_late_gets_what_is_there_and_not_what_was_deleted(cluster: Clu
     assert b.read("a", "gone") is None
 
 
-def test_a_slot_for_one_reader_is_seen_by_that_one_only_also_if_it_comes_late(cluster: Cluster) -> None:
+def test_a_slot_for_one_reader_is_visible_only_to_that_reader_even_if_it_joins_late(cluster: Cluster) -> None:
     a, b = cluster.join("a"), cluster.join("b")
     cluster.meet(a, b)
     a.write("key", b"for b", to="b")
@@ -98,7 +98,7 @@ def test_a_slot_for_one_reader_is_seen_by_that_one_only_also_if_it_comes_late(cl
     assert a.read("a", "key") == b"for c"
 
 
-def test_a_deleted_slot_is_gone_for_all_who_saw_it(cluster: Cluster) -> None:
+def test_a_deleted_slot_is_gone_for_everyone_who_saw_it(cluster: Cluster) -> None:
     a, b, c = cluster.join("a"), cluster.join("b"), cluster.join("c")
     cluster.meet(a, b, c)
     a.write("all", b"1")
@@ -121,7 +121,7 @@ def test_seed_a02_acks_of_two_checkpoints_do_not_hide_each_other(cluster: Cluste
     assert a.read("b", ack_key(42)) == b"for 42"
 
 
-def test_mail_reaches_the_one_that_it_is_for_in_order(cluster: Cluster) -> None:
+def test_mail_reaches_its_recipient_in_order(cluster: Cluster) -> None:
     a, b, c = cluster.join("a"), cluster.join("b"), cluster.join("c")
     cluster.meet(a, b, c)
     mail: dict[str, list[tuple[str, bytes]]] = {"b": [], "c": []}
@@ -135,7 +135,7 @@ def test_mail_reaches_the_one_that_it_is_for_in_order(cluster: Cluster) -> None:
     assert mail == {"b": [("a", letter) for letter in letters], "c": [("a", b"other")]}
 
 
-def test_the_same_member_twice_is_noticed(cluster: Cluster) -> None:
+def test_a_member_that_is_started_twice_is_noticed(cluster: Cluster) -> None:
     a = cluster.join("a")
     once, twice = cluster.join("b", boot="one"), cluster.join("b", boot="two")
     cluster.meet(a, once, twice)
@@ -143,7 +143,7 @@ def test_the_same_member_twice_is_noticed(cluster: Cluster) -> None:
     assert once.alive() == a.alive()
 
 
-def test_who_leaves_is_gone_at_once_and_its_slots_after_a_grace(cluster: Cluster) -> None:
+def test_a_member_that_leaves_is_gone_at_once_and_its_slots_after_a_grace_period(cluster: Cluster) -> None:
     a, b = cluster.join("a"), cluster.join("b")
     cluster.meet(a, b)
     b.write("key", b"1")
@@ -159,7 +159,7 @@ def test_who_leaves_is_gone_at_once_and_its_slots_after_a_grace(cluster: Cluster
     assert a.scan("key") == {"a": b"2"}
 
 
-def test_who_has_left_may_still_write_and_nobody_hears_it(cluster: Cluster) -> None:
+def test_writes_after_leaving_reach_nobody(cluster: Cluster) -> None:
     a, b = cluster.join("a"), cluster.join("b")
     cluster.meet(a, b)
     seen: list[tuple[str, str, bytes]] = []
@@ -173,7 +173,7 @@ def test_who_has_left_may_still_write_and_nobody_hears_it(cluster: Cluster) -> N
     assert seen == []
 
 
-def test_a_member_that_comes_back_under_a_new_boot_has_only_its_new_slots_in_the_end(
+def test_a_member_that_returns_with_a_new_boot_ends_up_with_only_its_new_slots(
     cluster: Cluster,
 ) -> None:
     a, b = cluster.join("a"), cluster.join("b", boot="one")
@@ -188,7 +188,7 @@ def test_a_member_that_comes_back_under_a_new_boot_has_only_its_new_slots_in_the
     eventually(lambda: a.alive() == {"a": ("1",), "b": ("two",)}, "only the new process is there")
 
 
-# --- what a member knows of another -----------------------------------------------------------------------
+# --- what a member knows about another --------------------------------------------------------------------
 
 
 def introduced(seq: int = 2, **slots: tuple[int, bytes]) -> Peer:
@@ -198,7 +198,7 @@ def introduced(seq: int = 2, **slots: tuple[int, bytes]) -> Peer:
     return peer
 
 
-def test_nothing_of_a_process_is_shown_before_it_has_answered() -> None:
+def test_a_process_is_invisible_before_it_has_answered() -> None:
     peer = Peer("b", "1")
     assert not peer.push("slots", 1, "key", b"1")
     peer.appear()
@@ -207,7 +207,7 @@ def test_nothing_of_a_process_is_shown_before_it_has_answered() -> None:
     assert peer.alive
 
 
-def test_what_was_pushed_while_the_answer_was_on_its_way_wins() -> None:
+def test_a_push_that_overtakes_the_answer_wins() -> None:
     peer = Peer("b", "1")
     peer.appear()
     peer.push("slots", 3, "changed", b"new")
@@ -219,7 +219,7 @@ def test_what_was_pushed_while_the_answer_was_on_its_way_wins() -> None:
     assert peer.read("deleted") is None
 
 
-def test_a_push_that_the_answer_knew_of_or_that_was_seen_before_changes_nothing() -> None:
+def test_a_push_that_the_answer_includes_or_that_was_seen_before_changes_nothing() -> None:
     peer = introduced(seq=5, key=(5, b"new"))
     assert not peer.push("slots", 4, "key", b"old")
     assert peer.push("slots", 6, "key", b"newer")
@@ -233,7 +233,7 @@ def test_two_streams_of_one_process_do_not_wait_for_each_other() -> None:
     assert peer.push("slots", 3, "all", b"3")
 
 
-def test_who_was_away_is_asked_again_and_only_what_is_new_is_told() -> None:
+def test_a_process_that_was_away_is_asked_again_and_only_news_is_reported() -> None:
     peer = introduced(seq=2, same=(1, b"x"), old=(2, b"y"))
     peer.vanish(0.0)
     assert (peer.alive, peer.read("same")) == (False, b"x")
@@ -243,7 +243,7 @@ def test_who_was_away_is_asked_again_and_only_what_is_new_is_told() -> None:
     assert peer.read("old") is None
 
 
-# --- finding each other -----------------------------------------------------------------------------------
+# --- discovery --------------------------------------------------------------------------------------------
 
 
 def test_a_member_that_knows_one_peer_finds_the_rest(net: OverZenoh) -> None:
@@ -256,7 +256,7 @@ def test_a_member_that_knows_one_peer_finds_the_rest(net: OverZenoh) -> None:
     sees(a, "d", "key", b"1")
 
 
-def test_a_peer_that_is_not_there_yet_is_waited_for_without_holding_up_the_start(net: OverZenoh) -> None:
+def test_an_absent_peer_does_not_delay_the_start(net: OverZenoh) -> None:
     later = free_endpoint()
     began_s = time.monotonic()
     a = net.join("a", peers=(later,))
@@ -265,7 +265,7 @@ def test_a_peer_that_is_not_there_yet_is_waited_for_without_holding_up_the_start
     net.meet(a, b)
 
 
-def test_mail_for_a_member_that_is_not_there_yet_reaches_it_when_it_comes(net: OverZenoh) -> None:
+def test_mail_for_an_absent_member_reaches_it_when_it_joins(net: OverZenoh) -> None:
     a = net.join("a")
     a.post("b", b"early")
     b = net.join("b")
@@ -274,7 +274,7 @@ def test_mail_for_a_member_that_is_not_there_yet_reaches_it_when_it_comes(net: O
     eventually(lambda: mail == [("a", b"early")], "the early mail arrives")
 
 
-def test_a_port_that_is_taken_is_said_so(net: OverZenoh) -> None:
+def test_a_port_that_is_in_use_is_reported(net: OverZenoh) -> None:
     net.join("a")
     with pytest.raises(UserError, match=r"cannot join the cluster .*in use"):
         net.join("b", listen=net.endpoints[:1])
@@ -314,7 +314,7 @@ def test_a_member_that_is_killed_disappears(net: OverZenoh, child: subprocess.Po
         sees(kv, "child", "said", None)
 
 
-def test_a_member_that_was_paused_is_gone_meanwhile_and_hears_what_it_missed_when_it_wakes(
+def test_a_paused_member_counts_as_gone_and_receives_what_it_missed_when_it_wakes(
     net: OverZenoh, child: subprocess.Popen[bytes]
 ) -> None:
     a, b = net.members
@@ -331,7 +331,7 @@ def test_a_member_that_was_paused_is_gone_meanwhile_and_hears_what_it_missed_whe
     sees(b, "child", "echo", b"missed")
 
 
-def test_a_process_that_never_closes_its_links_ends_all_the_same(
+def test_a_process_that_never_closes_its_links_still_ends(
     net: OverZenoh, child: subprocess.Popen[bytes]
 ) -> None:
     assert child.stdin is not None

@@ -1,1 +1,1 @@
-"""Pipelines that are really killed, paused and restored, and what must be true of their tables afterwards."""
+"""Real pipelines that are killed, paused and restored, and checks of their tables afterwards."""

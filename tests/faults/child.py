@@ -1,9 +1,9 @@
-"""The process that is killed: `python -m tests.faults.child PIPELINE FOLDER OPTIONS STEP...`.
+"""The process to be killed: `python -m tests.faults.child PIPELINE FOLDER OPTIONS STEP...`.
 
-OPTIONS is JSON: what `Pipeline.start` takes, the store among it. Steps: `once` (run to the end of the input),
-or else, one after the other, `checkpoint`, `unaligned`, `savepoint=NAME`, `restore=REF`, `drain`, `await=FILE`,
-which waits until the parent has made that file, and `logged=STAGE:BATCH`, until a stage has come that far; behind
-the last one the pipeline is stopped. What a step gave is printed as a line `STEP -> RESULT`.
+OPTIONS is JSON: the arguments of `Pipeline.start`, including the store. The only step is `once` (run to the end of the
+input), or the steps are, in order, `checkpoint`, `unaligned`, `savepoint=NAME`, `restore=REF`, `drain`, `await=FILE`,
+which waits until the parent has created that file, and `logged=STAGE:BATCH`, which waits until a stage has logged that
+batch. After the last step the pipeline is stopped. The result of a step is printed as a line `STEP -> RESULT`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def perform(pipeline: cw.Pipeline, base: Path, step: str) -> object:
             name, _, batch = given.partition(":")
             return until(lambda: last_batch(pipeline, name) >= int(batch), step)
         case _:
-            raise ValueError(f"there is no step '{step}'")
+            raise ValueError(f"unknown step '{step}'")
 
 
 def last_batch(pipeline: cw.Pipeline, stage: str) -> int:
@@ -48,17 +48,17 @@ def last_batch(pipeline: cw.Pipeline, stage: str) -> int:
 
 
 def until(condition: Callable[[], bool], what: str) -> float:
-    """Waits, and says for how long."""
+    """Waits, and returns the seconds that it took."""
     began = time.monotonic()
     while not condition():
         if time.monotonic() - began > DEADLINE_S:
-            raise TimeoutError(f"{what} did not come about in {DEADLINE_S:g} s")
+            raise TimeoutError(f"{what} did not happen within {DEADLINE_S:g} s")
         time.sleep(0.05)
     return time.monotonic() - began
 
 
 def say(line: str) -> None:
-    """In one piece, because threads speak at once."""
+    """Prints in one piece, because several threads print."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 

@@ -1,4 +1,4 @@
-"""The whole matrix takes long: it is collected only by `pytest tests/faults -m faults`."""
+"""The whole matrix is slow, so it is collected only by `pytest tests/faults -m faults`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Callable[[str], Bench]]:
-    """Makes a bench for a kind of pipeline; whatever still runs on it when the test ends is killed."""
+    """Makes a bench for a kind of pipeline, and kills its remaining processes when the test ends."""
     made: list[Bench] = []
 
     def bench(kind: str) -> Bench:

@@ -1,4 +1,4 @@
-"""Bounded input for the pipelines under test, and what a batch job makes of it: the truth to compare with."""
+"""Bounded input for the pipelines under test, and the expected results, computed by a batch job."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Input:
         self.base = base
         self.files = 0
         self.amount = 97
-        """Amounts lie below this."""
+        """Amounts are below this."""
 
     def add(self, files: int) -> None:
-        """Writes so many more files of each kind."""
+        """Writes `files` more files of each kind."""
         for _ in range(files):
             first = self.files * ROWS
             ids = list(range(first, first + ROWS))
@@ -56,7 +56,7 @@ class Input:
             self.files += 1
 
     def remove(self, files: int) -> None:
-        """Takes the last files away again: input that should never have been there."""
+        """Removes the last files, as input that should never have existed."""
         for _ in range(files):
             self.files -= 1
             for kind in ("orders", "payments"):
@@ -67,14 +67,14 @@ class Input:
         folder.mkdir(parents=True, exist_ok=True)
         unseen = folder / f".{self.files:04d}"
         pq.write_table(pa.table(columns), unseen)
-        moment = START.timestamp() + self.files  # Spark takes files by their age
+        moment = START.timestamp() + self.files  # Spark reads files in order of age
         os.utime(unseen, (moment, moment))
         unseen.rename(folder / f"{self.files:04d}.parquet")
 
-    # --- what a batch job makes of it -----------------------------------------------------------------
+    # --- the batch job --------------------------------------------------------------------------------
 
     def query(self, sql: str, orders: int | None = None, payments: int | None = None) -> Rows:
-        """Rows of a query over `orders` and `payments`, or over so many first files of each."""
+        """Rows of a query over `orders` and `payments`, or over the given number of first files of each."""
         with duckdb.connect() as connection:
             connection.execute("set TimeZone = 'UTC'")
             for kind, files in (("orders", orders), ("payments", payments)):
@@ -99,7 +99,7 @@ LATENESS_US = 60_000_000
 
 
 def windows(rows: str, watermark: str) -> str:
-    """The ten-second windows over `amount` and `ts_us` of some rows that are closed at a watermark."""
+    """The ten-second windows over `amount` and `ts_us` that are closed at a watermark."""
     return f"""
         select ts_us // 10000000 * 10000000 as start, sum(amount)::bigint, count(*) from ({rows})
         group by start having start + 10000000 <= ({watermark})
@@ -116,8 +116,8 @@ REVENUE = closed_windows(TIMES)
 ALL_PAID_REVENUE = closed_windows(MATCHED)
 FINAL_WATERMARK = "final_watermark_us"
 PAID_REVENUE = windows(MATCHED, FINAL_WATERMARK)
-"""Closed by the pipeline's last watermark. That can be short of what the rows would allow: after a start Spark goes on
-with a join's watermark only when both inputs have had new rows."""
+"""Closed by the pipeline's last watermark. It can be lower than the rows would allow: after a start Spark advances a
+join's watermark only when both inputs have had new rows."""
 
 
 def _stamp(order: int) -> datetime:

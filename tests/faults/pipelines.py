@@ -65,14 +65,14 @@ def _revenue(pipeline: cw.Pipeline, base: Path, rows: Any) -> Any:
 
 
 def join(base: Path) -> cw.Pipeline:
-    """Two roots, one with state, and a stream-stream join of them; a table of each."""
+    """Two roots, one with state, and a stream-stream join of them, each with a table."""
     pipeline = cw.Pipeline("faults")
     _orders_and_payments(pipeline, base)
     return pipeline
 
 
 def windowed(base: Path) -> cw.Pipeline:
-    """Windows that are shown when they are closed."""
+    """Windows that are emitted when they are closed."""
     pipeline = cw.Pipeline("faults")
 
     @pipeline.stage(sinks=[cw.delta(f"{base}/out/orders")])
@@ -87,7 +87,7 @@ def windowed(base: Path) -> cw.Pipeline:
 
 
 def shop(base: Path) -> cw.Pipeline:
-    """The join, and windows over what it gives: the lot."""
+    """The join, and windows over its output: everything combined."""
     pipeline = cw.Pipeline("faults")
     _orders_and_payments(pipeline, base)
 
@@ -99,7 +99,7 @@ def shop(base: Path) -> cw.Pipeline:
 
 
 def chance(base: Path) -> cw.Pipeline:
-    """Output that differs each time it is computed, in a table and in what two further stages make of it."""
+    """Nondeterministic output, in a table and in two stages that read it."""
     pipeline = cw.Pipeline("faults")
 
     @pipeline.stage(sinks=[cw.delta(f"{base}/out/drawn"), cw.parquet(f"{base}/out/drawn_files")])
@@ -119,7 +119,7 @@ def chance(base: Path) -> cw.Pipeline:
 
 
 def slow(base: Path) -> cw.Pipeline:
-    """A stage that falls behind: it takes one batch of its channel at a time, and a while for each."""
+    """A stage that falls behind: it reads one batch of its channel at a time, slowly."""
     pipeline = cw.Pipeline("faults")
 
     @pipeline.stage(sinks=[cw.delta(f"{base}/out/orders")])

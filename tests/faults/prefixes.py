@@ -1,4 +1,4 @@
-"""In every published epoch all tables show the same prefix of every source: looked at by time travel."""
+"""Checks by time travel that in every published epoch all tables show the same prefix of every source."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.faults.runner import Bench, difference
 
 
 def check_prefixes(bench: Bench) -> int:
-    """Checks every epoch that all sinks have published; how many different prefixes there were."""
+    """Checks every epoch that all sinks have published. Returns the number of different prefixes."""
     journal = read_journal(open_store(str(bench.base / "store"))).state
     sinks = {path.name for path in (bench.base / "store" / "published").iterdir()}
     epochs: dict[int, dict[str, int]] = defaultdict(dict)
@@ -35,13 +35,13 @@ def check_prefixes(bench: Bench) -> int:
 def _check_epoch(
     bench: Bench, epoch: int, versions: dict[str, int], watermark_ms: int | None, sizes: list[int]
 ) -> None:
-    """`sizes`: how many payments there are in so many first files."""
+    """`sizes`: the number of payments, by the number of first files."""
     tables = {sink: bench.rows(sink, version) if version >= 0 else [] for sink, version in versions.items()}
     orders = len(tables["orders"]) // ROWS
     payments = 0
     if "payments" in tables:
         count = len(tables["payments"])
-        assert count in sizes, f"epoch {epoch}: {count} payments are no prefix of the source ({sizes})"
+        assert count in sizes, f"epoch {epoch}: {count} payments are not a prefix of the source ({sizes})"
         payments = sizes.index(count)
     watermark_us = -1 if watermark_ms is None else watermark_ms * 1000
     truth = {

@@ -1,4 +1,4 @@
-"""Small random pipelines: each stage's function, and the same in SQL."""
+"""Small random pipelines: each stage as a function, and the same in SQL."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 import cutwater as cw
 
 KINDS = {"keep": 1, "shift": 1, "distinct": 1, "both": 2, "match": 2}
-"""What a stage does, and of how many others."""
+"""The kinds of stages, and the number of inputs of each."""
 
 
 class StagePlan(msgspec.Struct, frozen=True):
@@ -48,7 +48,7 @@ def save(base: Path, plans: list[StagePlan]) -> None:
 
 
 def random_pipeline(base: Path) -> cw.Pipeline:
-    """The pipeline that the parent has saved."""
+    """The pipeline that the parent process saved."""
     plans = msgspec.json.decode((base / "plans.json").read_bytes(), type=list[StagePlan])
     pipeline = cw.Pipeline("faults")
 

@@ -1,4 +1,4 @@
-"""Running a pipeline in a process of its own, having it killed at a named place, and reading its tables."""
+"""Runs a pipeline in a separate process, kills it at a failpoint, and reads its tables."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from tests.faults.inputs import FINAL_WATERMARK, Input, Rows
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 180.0
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss2m"
-"""A JVM that lives for seconds has no use for its optimizing compiler."""
+"""A JVM that lives for seconds does not benefit from its optimizing compiler."""
 
 WORKER = f"""#!/bin/sh
 PYTHONPATH={ROOT} exec {sys.executable} "$@"
 """
-"""Spark's Python processes import from its zip otherwise, which has to be compiled anew by each of them."""
+"""Otherwise each of Spark's Python workers would import from its zip, and compile it again."""
 
 
 class Child:
-    """One process that runs a pipeline. What it says is in `log`."""
+    """One process that runs a pipeline. Its output is in `log`."""
 
     def __init__(self, bench: Bench, number: int, steps: tuple[str, ...], options: Any, env: Any) -> None:
         self.log = bench.base / f"child-{number}.log"
@@ -64,7 +64,7 @@ class Child:
             )
 
     def end(self) -> int:
-        """Its exit code, when it has ended. One that does not end is a failure."""
+        """Waits until it has ended, and returns its exit code. Fails if it does not end."""
         try:
             return self.process.wait(DEADLINE_S)
         except subprocess.TimeoutExpired:
@@ -73,21 +73,21 @@ class Child:
             self.kill()
 
     def kill(self) -> None:
-        """Ends it and its JVM, whatever they are doing."""
+        """Kills it and its JVM."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
     def await_line(self, begin: str) -> None:
-        """Waits until it has printed a line that begins so."""
+        """Waits until it has printed a line that begins with `begin`."""
         deadline = time.monotonic() + DEADLINE_S
         while not any(line.startswith(begin) for line in self.log.read_text(errors="replace").splitlines()):
             assert self.process.poll() is None, f"{self.what} ended before '{begin}':\n{self.said()}"
-            assert time.monotonic() < deadline, f"{self.what} never said '{begin}':\n{self.said()}"
+            assert time.monotonic() < deadline, f"{self.what} never printed '{begin}':\n{self.said()}"
             time.sleep(0.1)
 
     def await_pause(self) -> None:
-        """Waits until it has stopped itself at its place."""
+        """Waits until it has paused itself at its failpoint."""
         deadline = time.monotonic() + DEADLINE_S
         while True:
             ended, status = os.waitpid(self.process.pid, os.WUNTRACED | os.WNOHANG)
@@ -106,7 +106,7 @@ class Child:
 
 
 class Bench:
-    """One pipeline with its input, store and tables, and the children that have run it."""
+    """One pipeline with its input, store and tables, and the child processes that ran it."""
 
     def __init__(self, base: Path, kind: str, files: int = 0, store: str = "") -> None:
         self.base = base
@@ -132,20 +132,21 @@ class Bench:
         return child
 
     def run(self, *steps: str, **options: Any) -> Child:
-        """Runs a child that must end well."""
+        """Runs a child that must succeed."""
         child = self.start(*steps, **options)
         code = child.end()
         assert code == 0, f"{child.what} ended with {code}:\n{child.said()}"
         return child
 
     def run_killed(self, place: str, *steps: str, **options: Any) -> None:
-        """Runs a child that must be killed at a place: one that is never reached is a failure."""
+        """Runs a child that must be killed at a failpoint. Fails if it never reaches it."""
         child = self.start(*steps, kill_at=place, **options)
         code = child.end()
         assert code == -signal.SIGKILL, f"{child.what} was not killed but ended with {code}:\n{child.said()}"
 
     def run_perhaps_killed(self, place: str, **options: Any) -> bool:
-        """Runs a child that is killed at a place if it gets there, or else must end well; whether it was."""
+        """Runs a child that is killed if it reaches a failpoint, and must succeed otherwise. Returns whether it was
+        killed."""
         child = self.start(kill_at=place, **options)
         code = child.end()
         assert code in (0, -signal.SIGKILL), f"{child.what} ended with {code}:\n{child.said()}"
@@ -158,19 +159,19 @@ class Bench:
     # --- what is durable --------------------------------------------------------------------------------
 
     def durable(self) -> dict[str, Any]:
-        """Everything that counts: the records in the store, and the tables' versions and rows. What lies in
-        the folder of an epoch that came to nothing does not."""
-        store, leftovers = self.base / "store", self.leftovers()
+        """Everything that matters: the records in the store, and the tables' versions and rows. Excludes the folders of
+        epochs that were not committed."""
+        store, uncommitted_folders = self.base / "store", self.uncommitted_folders()
         records = {
             str(path.relative_to(store)): path.read_bytes()
             for kind in ("journal", "checkpoints", "published", "stages/*/*/log")
             for path in store.glob(f"{kind}/**/*.json")
-            if path.relative_to(store).parts[1] not in leftovers
+            if path.relative_to(store).parts[1] not in uncommitted_folders
         }
         tables = {path.name for path in (self.base / "out").iterdir() if (path / "_delta_log").exists()}
         return {**records, **{t: (self.version(t), self.rows(t)) for t in tables}}
 
-    def leftovers(self) -> set[str]:
+    def uncommitted_folders(self) -> set[str]:
         """The checkpoint folders of epochs that are not committed."""
         committed = read_journal(open_store(str(self.base / "store"))).state.committed
         names = {path.name for path in (self.base / "store" / "checkpoints").iterdir()}
@@ -190,15 +191,15 @@ class Bench:
         return plain_rows(found.to_pyarrow_table())
 
     def wanted(self, sql: str) -> Rows:
-        """What a batch job makes of the input."""
+        """The result of a batch job over the input."""
         watermark_ms = read_journal(open_store(self.store)).state.watermark
         return self.input.query(sql.replace(FINAL_WATERMARK, str((watermark_ms or 0) * 1000)))
 
     def check(self, **truth: str) -> None:
-        """Compares whole tables with what a batch job gives."""
+        """Compares whole tables with the results of a batch job."""
         for table, sql in truth.items():
             found, wanted = self.rows(table), self.wanted(sql)
-            assert wanted, f"the truth about '{table}' is empty, so nothing is proved"
+            assert wanted, f"the expected rows of '{table}' are empty, so nothing is proved"
             assert found == wanted, difference(table, found, wanted)
 
 
@@ -217,7 +218,7 @@ def plain_column(column: Any) -> list[Any]:
 
 
 def difference(table: str, found: Rows, wanted: Rows) -> str:
-    """How two sets of rows differ, in words."""
+    """Describes how two sets of rows differ."""
     more = sorted(set(found) - set(wanted))
     less = sorted(set(wanted) - set(found))
     twice = len(found) - len(set(found))
@@ -228,7 +229,7 @@ def difference(table: str, found: Rows, wanted: Rows) -> str:
 
 
 def agree(bench: Bench) -> None:
-    """Everything that was made of a random draw is made of the same draw."""
+    """Checks that all results of a random draw come from the same draw."""
     drawn = bench.rows("drawn")
     files = parquet_files(str(bench.base / "out" / "drawn_files"))
     assert drawn
@@ -239,8 +240,8 @@ def agree(bench: Bench) -> None:
 
 
 def pause_and_overtake(bench: Bench, place: str) -> None:
-    """Pauses a process at a place, lets a successor run to the end, and lets the first one go on: it must
-    end, and change nothing."""
+    """Pauses a process at a failpoint, lets a successor run to the end, and resumes the first one: it must end, and
+    change nothing."""
     paused = bench.start(pause_at=place, retained=1)
     paused.await_pause()
     bench.run(takeover=True, retained=1000)
@@ -249,11 +250,11 @@ def pause_and_overtake(bench: Bench, place: str) -> None:
     paused.end()
     after = bench.durable()
     changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
-    assert changed == [], f"{paused.what} has changed something:\n{paused.said()}"
+    assert changed == [], f"{paused.what} changed something:\n{paused.said()}"
 
 
 def pause_and_meet(bench: Bench, place: str) -> None:
-    """Pauses a process at a place, and lets it go on beside a successor that is at work: it must give way."""
+    """Pauses a process at a failpoint, and resumes it while a successor is running: it must give way."""
     paused = bench.start(pause_at=place)
     paused.await_pause()
     bench.input.add(2)

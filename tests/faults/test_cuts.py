@@ -1,4 +1,4 @@
-"""Aligned and unaligned checkpoints, output that is not deterministic, and processes that come back."""
+"""Aligned and unaligned checkpoints, nondeterministic output, and processes that wake up."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHOP = {"orders": ORDERS, "payments": PAYMENTS, "matched": MATCHED, "revenue": P
         ("after prepared@again", "after publish@drawn"),
     ],
 )
-def test_everybody_sees_one_version_of_what_chance_made(
+def test_everybody_sees_the_same_version_of_nondeterministic_output(
     make: Callable[[str], Bench], places: tuple[str, str]
 ) -> None:
     bench = make("chance")
@@ -51,24 +51,24 @@ def test_everybody_sees_one_version_of_what_chance_made(
         "before folder@matched",
     ],
 )
-def test_a_paused_process_changes_nothing_when_it_comes_back(
-    make: Callable[[str], Bench], place: str
-) -> None:
+def test_a_paused_process_changes_nothing_when_it_resumes(make: Callable[[str], Bench], place: str) -> None:
     bench = make("shop")
     bench.input.add(4)
     pause_and_overtake(bench, place)
     bench.check(**SHOP)
-    left = bench.leftovers()
+    left = bench.uncommitted_folders()
     bench.input.add(2)
     bench.run()
     bench.check(**{**SHOP, "revenue": ALL_PAID_REVENUE})
-    assert not left & bench.leftovers()
+    assert not left & bench.uncommitted_folders()
 
 
 @pytest.mark.parametrize(
     "place", ["before prepared@matched", "before barrier entry@orders:2", "after part:2"]
 )
-def test_a_paused_process_gives_way_to_the_one_at_work(make: Callable[[str], Bench], place: str) -> None:
+def test_a_paused_process_gives_way_to_its_running_successor(
+    make: Callable[[str], Bench], place: str
+) -> None:
     bench = make("shop")
     bench.input.add(3)
     pause_and_meet(bench, place)

@@ -1,7 +1,7 @@
-"""Every place at which a process can be killed, for three kinds of pipelines. `make test-faults`.
+"""Every failpoint, for three kinds of pipelines. `make test-faults`.
 
-Each pipeline has one store, on which it is killed at one place after the other; every process finds new
-input. Then it runs to the end, and its tables must be what a batch job makes of all the input.
+Each pipeline has one store, on which it is killed at one failpoint after the other; every process finds new input. Then
+it runs to the end, and its tables must equal the results of a batch job over all the input.
 """
 
 from __future__ import annotations

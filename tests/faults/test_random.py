@@ -1,4 +1,4 @@
-"""Random small pipelines over random input, killed at random places."""
+"""Random small pipelines over random input, killed at random failpoints."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CRASHES = st.lists(st.tuples(st.sampled_from(PLACES), st.integers(1, 6)), min_si
 
 @st.composite
 def stage_plans(draw: st.DrawFn) -> list[StagePlan]:
-    """One to three stages on top of the two roots, each reading what was there before it."""
+    """One to three stages on top of the two roots, each reading earlier stages."""
     plans: list[StagePlan] = []
     for count in range(2, 2 + draw(st.integers(1, 3))):
         what = draw(st.sampled_from(sorted(KINDS)))

@@ -1,4 +1,4 @@
-"""Processes that are really killed, paused and restored: a part of what `make test-faults` does."""
+"""Real processes that are killed, paused and restored: a sample of `make test-faults`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_killed_at_five_places_one_after_the_other(bench: Bench) -> None:
     assert check_prefixes(bench) >= 3
 
 
-def test_a_folder_whose_deletion_was_cut_short_is_deleted_the_next_time(tmp_path: Path) -> None:
+def test_a_partially_deleted_folder_is_deleted_the_next_time(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     for incarnation in (1, 2):
         folders.make_folder(store, "clean", 1, incarnation, None, None)
@@ -53,13 +53,13 @@ def test_a_folder_whose_deletion_was_cut_short_is_deleted_the_next_time(tmp_path
     assert Stored(left, 1, -1, -1, unknown=True) in states
 
 
-def test_a_paused_process_changes_nothing_when_it_comes_back(bench: Bench) -> None:
+def test_a_paused_process_changes_nothing_when_it_resumes(bench: Bench) -> None:
     bench.input.add(3)
     pause_and_overtake(bench, "before journal entry@COMMITTED:2")
     bench.check(**SHOP)
 
 
-def test_back_to_a_savepoint(bench: Bench) -> None:
+def test_a_savepoint_is_restored(bench: Bench) -> None:
     bench.input.add(2)
     bench.run("logged=revenue:0", "savepoint=good")
     bench.input.amount = 7

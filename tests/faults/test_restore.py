@@ -1,4 +1,4 @@
-"""Going back to savepoints and checkpoints, with the code as it was and with changed code."""
+"""Restores of savepoints and checkpoints, with unchanged and with changed code."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ JOIN = {"orders": ORDERS, "payments": PAYMENTS, "matched": MATCHED}
 SHOP = {**JOIN, "revenue": PAID_REVENUE}
 
 
-def saved_and_spoilt(bench: Bench, **options: Any) -> None:
-    """Runs over some input, takes the savepoint `good`, and runs on over input that nobody wants."""
+def save_and_spoil(bench: Bench, **options: Any) -> None:
+    """Runs over some input, takes the savepoint `good`, and continues over unwanted input."""
     bench.input.add(4)
     bench.run(**options)
     bench.run("savepoint=good", **options)
@@ -39,11 +39,11 @@ def saved_and_spoilt(bench: Bench, **options: Any) -> None:
 
 
 @pytest.mark.parametrize("conf", [{}, HDFS], ids=["rocksdb", "hdfs"])
-def test_back_to_a_savepoint_twice_the_second_time_without_the_live_folders(
+def test_a_savepoint_is_restored_twice_the_second_time_without_the_live_folders(
     make: Callable[[str], Bench], conf: dict[str, str]
 ) -> None:
     bench = make("shop")
-    saved_and_spoilt(bench, conf=conf)
+    save_and_spoil(bench, conf=conf)
     bench.run(restore="good", conf=conf)
     bench.check(**SHOP)
     for folder in (bench.base / "store" / "stages").glob("*/*/spark"):
@@ -63,14 +63,14 @@ def test_back_to_a_savepoint_twice_the_second_time_without_the_live_folders(
 )
 def test_killed_twice_while_restoring(make: Callable[[str], Bench], places: tuple[str, str]) -> None:
     bench = make("shop")
-    saved_and_spoilt(bench)
+    save_and_spoil(bench)
     for place in places:
         bench.run_killed(place, restore="good")
     bench.run(restore="good")
     bench.check(**SHOP)
 
 
-def test_a_checkpoint_whose_files_are_gone_is_refused_and_nothing_is_half_restored(
+def test_a_checkpoint_with_missing_files_is_refused_and_nothing_is_partially_restored(
     make: Callable[[str], Bench],
 ) -> None:
     bench = make("join")
@@ -117,6 +117,6 @@ def test_stages_added_dropped_and_reset(make: Callable[[str], Bench]) -> None:
 
 
 def windows_after(bench: Bench, rows: int) -> Any:
-    """The closed windows over the matched orders that came after the first so many."""
+    """The closed windows over the matched orders after the first `rows`."""
     after = f"select * from ({MATCHED}) order by id offset {rows}"
     return bench.input.query(closed_windows(after))

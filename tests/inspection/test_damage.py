@@ -1,5 +1,5 @@
-"""A real pipeline whose store is damaged, whose code raises, whose channel holds something else: each time a clear
-error, and nothing lost."""
+"""A real pipeline whose store is damaged, whose code raises, or whose channel has the wrong columns: each time there is
+a clear error, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Change = Callable[[DataFrame], DataFrame]
 
 
 class Shop:
-    """A pipeline of two stages in a folder of its own."""
+    """A pipeline of two stages in its own folder."""
 
     def __init__(self, base: Path, spark: SparkSession) -> None:
         self.base, self.spark, self.told = base, spark, list[str]()
@@ -52,7 +52,7 @@ class Shop:
             pipeline.run(store, spark=self.spark, once=True, **options)
 
     def fails(self, change: Change = lambda kept: kept, **options: Any) -> str:
-        """Runs it, which must fail; what is said."""
+        """Runs it, which must fail, and returns the message."""
         with pytest.raises(CutwaterError) as raised:
             self.run(change, **options)
         return str(raised.value)
@@ -79,7 +79,7 @@ def shop(tmp_path: Path, spark: SparkSession) -> Shop:
 
 
 def spoil(path: Path) -> Callable[[], None]:
-    """Turns a bit of an object; what puts it right again."""
+    """Flips a bit of an object, and returns a function that repairs it."""
     whole = path.read_bytes()
     path.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
     return lambda: (path.write_bytes(whole), None)[1]
@@ -144,7 +144,7 @@ def test_user_code_that_raises_is_quoted_and_nothing_is_lost(shop: Shop) -> None
     shop.is_whole()
 
 
-def test_a_channel_that_holds_other_columns_is_named_and_nothing_is_lost(shop: Shop) -> None:
+def test_a_channel_with_the_wrong_columns_is_named_and_nothing_is_lost(shop: Shop) -> None:
     @F.udf("double")
     def broken(amount: float) -> float:
         raise ValueError(f"cannot price {amount}")

@@ -1,4 +1,4 @@
-"""`cutwater verify --tables`: what is wrong with tables is seen, and what is well is not suspected."""
+"""`cutwater verify --tables` detects problems with tables, and reports none for intact tables."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ONE = r.Topology({"s": r.StageSpec("s", (), "main", (r.SinkSpec("t"),))})
 
 
 class Place:
-    """A pipeline with one table, epoch by epoch."""
+    """A pipeline with one table that commits epoch by epoch."""
 
     def __init__(self, folder: Path, kind: str = "delta", partition_by: str | None = None) -> None:
         self.folder, self.target = folder, folder / "t"
@@ -51,7 +51,7 @@ class Place:
             self.publish()
 
     def verify(self) -> tuple[list[str], dict[str, list[str]]]:
-        """What is wrong with the table, and why which epochs cannot be restored."""
+        """The problems with the table, and by epoch why it cannot be restored."""
         result = CliRunner().invoke(
             app, ["verify", "--tables", "--json", "--store", str(self.folder / "store")]
         )
@@ -62,7 +62,7 @@ class Place:
 
 
 @pytest.mark.parametrize("kind", ["delta", "parquet"])
-def test_a_table_that_is_whole_is_not_suspected(kind: str, tmp_path: Path) -> None:
+def test_an_intact_table_has_no_problems(kind: str, tmp_path: Path) -> None:
     place = Place(tmp_path, kind)
     place.epochs(3)
     if kind == "delta":
@@ -83,7 +83,7 @@ def test_an_epoch_whose_files_are_gone_from_the_table_cannot_be_restored(tmp_pat
 @pytest.mark.parametrize(
     "content", [b"", b'{"commitInfo":{"operation":"WRITE"}}\n'], ids=["empty", "foreign"]
 )
-def test_a_commit_that_was_overwritten_is_seen(content: bytes, tmp_path: Path) -> None:
+def test_an_overwritten_commit_is_detected(content: bytes, tmp_path: Path) -> None:
     place = Place(tmp_path)
     place.epochs(2)
     (place.target / "_delta_log" / f"{1:020d}.json").write_bytes(content)
@@ -92,7 +92,7 @@ def test_a_commit_that_was_overwritten_is_seen(content: bytes, tmp_path: Path) -
     assert (list(epochs), "overwritten by another writer" in epochs["2"][0]) == (["2"], True)
 
 
-def test_values_of_partitions_are_looked_for_as_they_lie_there(tmp_path: Path) -> None:
+def test_partition_values_are_looked_up_in_their_encoded_form(tmp_path: Path) -> None:
     place = Place(tmp_path, partition_by="city")
     for number, city in enumerate(["a b", "x%3Ay", "ü", "a+b", "p%25q"]):
         folder = Path(place.sink.staging(f"1-1-{number}-a").removeprefix("file://")) / f"city={city}"
@@ -106,7 +106,7 @@ def test_values_of_partitions_are_looked_for_as_they_lie_there(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("source", "target"), [(2, 3), (1, 2), (2, 1)], ids=["one too many", "the newest", "an older one"]
 )
-def test_a_version_of_a_parquet_sink_in_anothers_place_is_seen(
+def test_a_version_of_a_parquet_sink_in_the_place_of_another_is_detected(
     source: int, target: int, tmp_path: Path
 ) -> None:
     place = Place(tmp_path, "parquet")
@@ -117,14 +117,14 @@ def test_a_version_of_a_parquet_sink_in_anothers_place_is_seen(
     assert f"{target:012d}.json in {place.target.as_uri()} is version {source}" in why
 
 
-def test_other_files_beside_the_versions_of_a_parquet_sink_are_passed_over(tmp_path: Path) -> None:
+def test_other_files_next_to_the_versions_of_a_parquet_sink_are_ignored(tmp_path: Path) -> None:
     place = Place(tmp_path, "parquet")
     place.epochs(2)
     (place.target / "_cutwater" / "versions" / "README.txt").write_text("what is this?")
     assert place.verify() == ([], {})
 
 
-def test_a_version_that_is_gone_can_be_gone_back_from(tmp_path: Path) -> None:
+def test_a_table_whose_newest_version_is_missing_can_be_rewound(tmp_path: Path) -> None:
     place = Place(tmp_path, "parquet")
     place.epochs(3)
     (place.target / "_cutwater" / "versions" / f"{2:012d}.json").unlink()
@@ -138,7 +138,7 @@ def test_a_version_that_is_gone_can_be_gone_back_from(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("published", [False, True], ids=["staged", "shown"])
-def test_statistics_that_would_hide_rows_are_seen(published: bool, tmp_path: Path) -> None:
+def test_statistics_that_would_hide_rows_are_detected(published: bool, tmp_path: Path) -> None:
     place = Place(tmp_path)
     place.epochs(1)
     place.commit(stage(place.sink, "1-1-1-a", [1000, 1003, 1009]))
@@ -157,7 +157,7 @@ def test_statistics_that_would_hide_rows_are_seen(published: bool, tmp_path: Pat
     assert ["its statistics do not match the values of id" in why for why in place.verify()[0]] == [True]
 
 
-def test_statistics_that_fit_are_believed_whatever_the_values(tmp_path: Path) -> None:
+def test_matching_statistics_are_accepted_for_all_kinds_of_values(tmp_path: Path) -> None:
     nan = float("nan")
     nested = pa.struct([("x", pa.int64()), ("y", pa.struct([("z", pa.string())]))])
     table = pa.table(
@@ -177,7 +177,7 @@ def test_statistics_that_fit_are_believed_whatever_the_values(tmp_path: Path) ->
     assert check_pages(open_store(str(tmp_path)), "f.parquet") == 3
 
 
-def test_a_damaged_newest_mark_is_told_and_left_as_it_is(tmp_path: Path) -> None:
+def test_a_damaged_newest_mark_is_reported_and_not_changed(tmp_path: Path) -> None:
     place = Place(tmp_path)
     place.epochs(2)
     name = place.store.list(mark_prefix("t"))[-1]

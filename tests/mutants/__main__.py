@@ -1,8 +1,8 @@
-"""`python -m tests.mutants`: breaks the runtime in small ways, and says which breaks no test notices.
+"""`python -m tests.mutants`: breaks the runtime in small ways (mutation testing), and lists breaks that no test notices.
 
-A mutant is one small change of one line (`making.py`). The tests that run that line are run against it, in a copy
-of the tree (`running.py`): one that fails or hangs has caught it. What survives and matters needs a test; what
-survives and does not matter is listed in `equivalent.toml`, with the reason.
+A mutant is one small change of one line (`making.py`). The tests that execute that line are run against it, in a copy
+of the tree (`running.py`); a test that fails or hangs has caught it. A surviving mutant that matters needs a test; one
+that does not matter is listed in `equivalent.toml`, with the reason.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _reasons() -> list[dict[str, str]]:
 
 
 def _reason(mutant: Mutant, reasons: list[dict[str, str]]) -> str | None:
-    """Why a mutant does not matter, if an entry fits it."""
+    """Why a mutant does not matter, if an entry matches it."""
     seen = {
         "file": mutant.module,
         "function": mutant.function,
@@ -121,7 +121,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="which ones")
     parser.add_argument("--jobs", type=int, default=2, help="how many at a time")
     parser.add_argument(
-        "--spark", action="store_true", help="with the tests that need Spark, for whoever survives the others"
+        "--spark",
+        action="store_true",
+        help="also run the tests that need Spark, for mutants that survive the others",
     )
     parser.add_argument("--list", action="store_true", help="show the mutants and run nothing")
     return parser.parse_args()

@@ -1,4 +1,4 @@
-"""What a forked process does: run chosen tests in a copy of the tree. It has pytest and the heavy libraries already."""
+"""Runs chosen tests in a copy of the tree, in a forked process that has already imported the large libraries."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import pytest
 
 Lines = dict[str, list[int]]
 STARTS_SPARK_S = 240
-"""Whichever test comes first starts Spark, which takes long on a busy machine."""
+"""The first test starts Spark, which is slow on a busy machine."""
 
 
 class Known(NamedTuple):
-    """What the tests of a file did without a mutant: their seconds, which lines of which module each ran, and those
-    that failed, which can catch nothing."""
+    """The results of a file's tests without a mutant: their durations, which lines of which module each executed, and
+    the failed tests, which can catch nothing."""
 
     seconds: dict[str, float]
     lines: dict[str, Lines]
@@ -28,7 +28,7 @@ class Known(NamedTuple):
 
 
 class Selection:
-    """Leaves the chosen tests, the quickest first, each with a time limit."""
+    """Selects the chosen tests, fastest first, each with a time limit."""
 
     def __init__(self, chosen: dict[str, float] | None) -> None:
         self._chosen = chosen
@@ -45,7 +45,7 @@ class Selection:
 
 
 class Tracer:
-    """Writes down which lines of the product each test runs."""
+    """Records which lines of the product each test executes."""
 
     def __init__(self, root: Path) -> None:
         self._root = f"{root}/src/cutwater/"
@@ -83,7 +83,7 @@ class Tracer:
 def run_tests(
     root: Path, files: tuple[str, ...], marks: str, chosen: dict[str, float] | None, trace: Path | None
 ) -> int:
-    """Runs tests of the tree at `root` and returns pytest's exit code. Only for a process that ends then."""
+    """Runs tests of the tree at `root` and returns pytest's exit code. The process must end after that."""
     os.setsid()
     os.chdir(root)
     output = os.open(root / "output.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)

@@ -1,7 +1,7 @@
-"""Makes mutants: copies of a module in which one small thing is wrong.
+"""Makes mutants: copies of a module with one small error.
 
-Positions come from `ast`, and the text between them is replaced, so that the rest of a file stays as it is. What tests
-cannot be expected to notice is left out from the start: docstrings, messages, log lines, annotations, assertions.
+Positions come from `ast`, and only the text between them is replaced, so the rest of the file is unchanged. What tests
+cannot be expected to notice is not mutated: docstrings, messages, log lines, annotations, assertions.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-SAYS = {"tell", "_tell", "print", "log", "debug", "info", "warning", "echo", "reach", "say", "_say"}
-"""Calls of these only speak to people, or mark places for tests."""
+MESSAGES = {
+    *("print", "log", "debug", "info", "warning", "echo", "reach"),
+    *("tell", "_tell", "say", "_say", "notify", "_notify", "report_progress"),
+}
+"""Calls of these only produce text for people, or mark failpoints for tests."""
 COMPARISONS = {
     ast.Lt: ("<", ("<=", ">=")),
     ast.LtE: ("<=", ("<", ">")),
@@ -28,7 +31,7 @@ COMPARISONS = {
     ast.NotIn: ("not in", ("in",)),
 }
 PLAIN = {"strict", "daemon", "soft_wrap", "markup", "highlight", "ignore_errors"}
-"""Arguments that only state what holds anyway, or how something looks."""
+"""Arguments that have no effect, or only affect how something looks."""
 OPPOSITES = {"min": "max", "max": "min", "any": "all", "all": "any"}
 
 
@@ -37,10 +40,10 @@ class Mutant(NamedTuple):
 
     module: str
     function: str
-    """The name of the function that it is in; empty for what is done at the import."""
+    """The function that contains it; empty for module-level code."""
     line: int
     lines: range
-    """The lines of the statement that it is in: whoever runs one of them may notice."""
+    """The lines of the statement that contains it: a test that executes one of them may notice."""
     start: int
     end: int
     new: str
@@ -72,7 +75,7 @@ class _Maker:
             yield from self._statement(statement, "", 0)
 
     def _statement(self, node: ast.stmt, function: str, place: int) -> Iterator[Mutant]:
-        """Mutants of a statement and of those inside it; `place` counts how many follow it in its block."""
+        """Mutants of a statement and of nested ones; `place` is the number of statements after it in its block."""
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             inner = node.name if function == "" or isinstance(node, ast.ClassDef) else function
             yield from self._block(node.body, "" if isinstance(node, ast.ClassDef) else inner)
@@ -191,14 +194,14 @@ def _is_left_out(node: ast.stmt) -> bool:
         case ast.If(test=ast.Name(id="TYPE_CHECKING")):
             return True
         case ast.Expr(value=ast.Call(func=func)):
-            return _name_of(func) in SAYS
+            return _name_of(func) in MESSAGES
         case ast.Assign(targets=[ast.Name(id="__all__")]):
             return True
     return False
 
 
 def _parts(statement: ast.stmt) -> Iterator[ast.AST]:
-    """The expressions of a statement, without those of statements inside it and without texts for people."""
+    """The expressions of a statement, without those of nested statements and without text for people."""
     queue: list[ast.AST] = []
     for field, value in ast.iter_fields(statement):
         if field in ("body", "orelse", "finalbody", "handlers", "cases", "annotation", "exc", "cause"):
@@ -209,7 +212,7 @@ def _parts(statement: ast.stmt) -> Iterator[ast.AST]:
         yield statement
     while queue:
         node = queue.pop()
-        if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Call) and _is_speech(node)):
+        if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Call) and _is_message(node)):
             continue
         if isinstance(node, ast.keyword) and node.arg in PLAIN:
             continue
@@ -217,9 +220,9 @@ def _parts(statement: ast.stmt) -> Iterator[ast.AST]:
         queue += list(ast.iter_child_nodes(node))
 
 
-def _is_speech(node: ast.Call) -> bool:
+def _is_message(node: ast.Call) -> bool:
     name = _name_of(node.func)
-    return name in SAYS or name.endswith("Error") or name in ("Option", "Argument")
+    return name in MESSAGES or name.endswith("Error") or name in ("Option", "Argument")
 
 
 def _name_of(node: ast.expr) -> str:
@@ -227,12 +230,12 @@ def _name_of(node: ast.expr) -> str:
 
 
 def _is_builtin(node: ast.Call) -> bool:
-    """Such as `isinstance`, whose arguments nobody swaps."""
+    """Such as `isinstance`, whose arguments nobody would swap."""
     return hasattr(builtins, _name_of(node.func))
 
 
 def _is_nothing(node: ast.expr | None) -> bool:
-    """Whether replacing it by None is no change, or only one of a text."""
+    """Whether replacing it by None changes nothing, or only text."""
     if isinstance(node, ast.Constant):
         return node.value is None
     return node is None or isinstance(node, ast.JoinedStr)

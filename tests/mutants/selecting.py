@@ -1,4 +1,4 @@
-"""Which modules are mutated, and which tests should notice."""
+"""Which modules are mutated, and which tests should catch the mutants."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ FOLDERS = (
     "tests/spark/checkpoint/test_reads.py",
     "tests/spark/checkpoint/test_source_logs.py",
     "tests/spark/checkpoint/test_leaves.py",
-    "tests/inspection/test_wholeness.py",
+    "tests/inspection/test_integrity.py",
 )
 COMMANDS = (
     "tests/cli",
     "tests/store/test_presence.py",
     "tests/protocol/leader/test_steering.py",
     "tests/store/test_old_store.py",
-    "tests/inspection/test_wholeness.py",
+    "tests/inspection/test_integrity.py",
 )
 HOSTING = (
     "tests/spark/test_host.py",
@@ -80,7 +80,7 @@ FAST: dict[str, tuple[str, ...]] = {
     ),
     "spark/checkpoint/offsets.py": FOLDERS,
     "store/presence.py": ("tests/store/test_presence.py", "tests/cli/test_drain.py"),
-    "api/tables.py": ("tests/cli/test_checkpoints.py", "tests/inspection/test_wholeness.py"),
+    "api/tables.py": ("tests/cli/test_checkpoints.py", "tests/inspection/test_integrity.py"),
     "runtime/restore.py": (
         "tests/protocol/leader/test_steering.py",
         "tests/cli/test_control_stopped.py",
@@ -97,9 +97,9 @@ FAST: dict[str, tuple[str, ...]] = {
     "store/objects.py": STORES,
     "store/opening.py": STORES,
     "store/checkpoint_objects.py": ("tests/store/test_checkpoint_objects.py", "tests/cli/test_verify.py"),
-    "inspection/wholeness.py": ("tests/inspection/test_wholeness.py", "tests/cli/test_verify.py"),
+    "inspection/integrity.py": ("tests/inspection/test_integrity.py", "tests/cli/test_verify.py"),
 }
-"""Per module, or folder of modules, the tests without Spark."""
+"""The tests without Spark, per module or folder of modules."""
 
 WITH_SPARK: dict[str, tuple[str, ...]] = {
     "spark/checkpoint/leaves.py": ("tests/spark/checkpoint/test_leaves.py",),
@@ -107,13 +107,13 @@ WITH_SPARK: dict[str, tuple[str, ...]] = {
     "sinks/": SINKS,
     "spark/": (*QUERIES, *RUNS, "tests/api/test_pipeline_errors.py"),
     "spark/checkpoint/state_files.py": ("tests/spark/checkpoint/test_state_files.py",),
-    "inspection/wholeness.py": ("tests/inspection/test_wholeness.py",),
+    "inspection/integrity.py": ("tests/inspection/test_integrity.py",),
 }
-"""The same for those of which only tests with Spark, or that take long, show whether they are right."""
+"""The same for modules that only slow tests or tests with Spark cover."""
 
 
 def tests_of(module: str, table: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """The test files that a table names for a module; those of the module itself before those of its folder."""
+    """The test files in a table for a module; those of the module itself take precedence over those of its folder."""
     for name in (module, module.partition("/")[0] + "/"):
         if name in table:
             return table[name]

@@ -1,4 +1,4 @@
-"""The mutation tool makes the breaks that it should, and none of what nobody could notice."""
+"""The mutation tool makes the mutants that it should, and none that no test could notice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def changes(tmp_path: Path, source: str) -> list[tuple[str, str]]:
     return [(m.before, m.after) for m in mutants_of("m.py", place)]
 
 
-def test_a_condition_is_turned_around_and_moved_by_one(tmp_path: Path) -> None:
+def test_a_condition_is_negated_and_shifted_by_one(tmp_path: Path) -> None:
     found = changes(
         tmp_path,
         """
@@ -53,7 +53,7 @@ def test_statements_are_removed(tmp_path: Path) -> None:
     ]
 
 
-def test_what_only_speaks_to_people_stays_as_it_is(tmp_path: Path) -> None:
+def test_text_for_people_is_not_mutated(tmp_path: Path) -> None:
     source = '''
         """Returns 1 < 2."""
         from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""`cutwater.protocol` decides and does not act: what it may import, and what it may not call.
+"""`cutwater.protocol` decides and does not act: what it may import, and what it must not call.
 
 The check reads the source, so an import inside a function counts. A module may import from this project only what is
 below `cutwater.protocol`, so a rule that holds for each module holds for everything that it imports. (`test_layers.py`
@@ -21,13 +21,14 @@ ALLOWED = {
     "collections.abc",
     "dataclasses",
     "enum",
+    "functools",
     "hashlib",
     "msgspec",
     "re",
     "struct",
     "typing",
 }
-"""What is in use. A module may be added if it does no I/O, starts no threads, and reads no clock and no random
+"""The modules in use. One may be added if it does no I/O, starts no threads, and uses neither clocks nor random
 numbers."""
 
 FORBIDDEN = {"breakpoint", "eval", "exec", "input", "open", "print", "__import__"}
@@ -51,7 +52,7 @@ def imported(node: ast.AST) -> list[str]:
 
 
 def impurities(source: str) -> list[str]:
-    """What a module does and must not do in the protocol, each with its line."""
+    """The impure things that a module does, each with its line."""
     found: list[str] = []
     for node in ast.walk(ast.parse(source)):
         for name in imported(node):

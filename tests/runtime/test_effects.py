@@ -1,4 +1,4 @@
-"""What a running member performs: on tables that it hosts or not, in Spark's folders, and with its hosts."""
+"""The effects of a running member: on tables that it hosts or not, in Spark's folders, and with its hosts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Host:
 
 
 class Setting:
-    """A performer over a local store, with sinks that are only names."""
+    """A performer on a local store, with stub sinks."""
 
     def __init__(self, folder: Path, **sinks: Any) -> None:
         self.host = Host()
@@ -47,7 +47,7 @@ class Setting:
 
 
 @pytest.mark.parametrize(("rewinds", "version", "told"), [(False, 5, 1), (True, 5, 0), (False, None, 0)])
-def test_a_sink_that_cannot_go_back_is_an_event(
+def test_a_sink_that_cannot_be_rewound_is_an_event(
     tmp_path: Path, rewinds: bool, version: int | None, told: int
 ) -> None:
     out = SimpleNamespace(name="out", rewinds=rewinds, rewind=Mock(return_value=version))
@@ -57,7 +57,7 @@ def test_a_sink_that_cannot_go_back_is_an_event(
     out.rewind.assert_called_once_with(1, 2, 3, True)
 
 
-def test_a_leader_asks_the_tables_of_its_own_sinks_and_of_those_of_others(
+def test_a_leader_queries_the_tables_of_its_own_and_of_other_sinks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine, other = fx.TableHistory(5, 1), fx.TableHistory(5, 2)
@@ -71,14 +71,14 @@ def test_a_leader_asks_the_tables_of_its_own_sinks_and_of_those_of_others(
     assert performer.read_table_history(fx.ReadTableHistory("theirs", 5)) is other
 
 
-def test_a_table_is_given_the_epoch_that_the_operation_names(tmp_path: Path) -> None:
+def test_a_table_receives_the_epoch_of_the_operation(tmp_path: Path) -> None:
     published: list[Any] = []
     out = SimpleNamespace(publish=lambda *args, epoch: published.append((*args, epoch)))
     Setting(tmp_path, out=out).performer.publish_table(fx.PublishTable("out", 1, 2, ("f",), 7))
     assert published == [(1, 2, ("f",), 7)]
 
 
-def test_a_function_of_the_users_is_called_apart_and_nothing_else_is(tmp_path: Path) -> None:
+def test_only_user_functions_are_called_on_their_own_thread(tmp_path: Path) -> None:
     sinks = {"own": SimpleNamespace(calls_user=False), "theirs": SimpleNamespace(calls_user=True)}
     apart = Setting(tmp_path, **sinks).performer.apart
     assert apart(fx.PublishTable("theirs", 1, 2, (), 1)) == "call-theirs"
@@ -94,7 +94,7 @@ def test_a_query_is_started_by_the_host_of_its_stage(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("interval", "used"), [(None, DEFAULT_INTERVAL), ("7", 7), ("0", 1)])
-def test_a_folder_is_made_from_what_the_operation_says(
+def test_a_folder_is_made_as_the_operation_specifies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interval: str | None, used: int
 ) -> None:
     made: list[Any] = []
@@ -107,7 +107,7 @@ def test_a_folder_is_made_from_what_the_operation_says(
     assert made == [(setting.store, "s", 1, 5, 4, None, 12, used, "checksum", True, setting.cache)]
 
 
-def test_what_is_stored_is_found_for_the_incarnation_that_the_operation_names(
+def test_stored_files_are_found_for_the_incarnation_of_the_operation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     find = Mock(return_value=([], []))

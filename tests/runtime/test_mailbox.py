@@ -1,4 +1,4 @@
-"""Requests through the store: each answered, whatever fails, and nothing stays behind."""
+"""Requests through the store: each is answered whatever fails, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -30,48 +30,48 @@ from tests.support.spark_helpers import await_that
 GARBAGE = [b"", b"{}", b'{"type":"request\xff"}', b'{"type":"request","x":' + b"[" * 100_000]
 
 
-class Troubled(LocalStore):
-    """A store that fails to write or to remove what begins with `fails`, so many times."""
+class FlakyStore(LocalStore):
+    """A store that fails a number of times to write or remove names that begin with `fails`."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self.fails: dict[str, int] = {}
         self.refused: set[str] = set()
-        """What can neither be read nor written nor removed."""
+        """Names that can be neither read nor written nor removed."""
         self.failed = 0
         self.early: list[str] = []
-        """Requests that were removed before their answer was there."""
+        """Requests that were removed before their answer was written."""
         self.created: list[str] = []
         self.before_put: Callable[[str], None] = lambda name: None
 
     def create(self, name: str, data: bytes) -> bool:
-        self._trouble("create", name)
+        self._maybe_fail("create", name)
         self.created.append(name)
         return super().create(name, data)
 
     def put(self, name: str, data: bytes) -> None:
         assert not name.startswith(REPLY_PREFIX), f"{name} would not be durable"
         if name.startswith(REQUEST_PREFIX):
-            self._trouble("renew", name)
+            self._maybe_fail("renew", name)
             self.before_put(name)
         super().put(name, data)
 
     def delete(self, names: Iterable[str]) -> None:
         for name in list(names):
-            self._trouble("delete", name)
+            self._maybe_fail("delete", name)
             if name.startswith(REQUEST_PREFIX) and self.exists(name) and not self.exists(reply_to(name)):
                 self.early.append(name)
             super().delete([name])
 
     def read(self, name: str) -> bytes | None:
-        self._trouble("read", name)
+        self._maybe_fail("read", name)
         return super().read(name)
 
     def list(self, prefix: str, after: str = "") -> Names:
-        self._trouble("list", prefix)
+        self._maybe_fail("list", prefix)
         return super().list(prefix, after)
 
-    def _trouble(self, what: str, name: str) -> None:
+    def _maybe_fail(self, what: str, name: str) -> None:
         if name in self.refused:
             raise PermissionError(13, "denied", name)
         kind = f"{what} {name.split('/')[0]}"
@@ -86,9 +86,9 @@ def reply_to(name: str) -> str:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Troubled:
+def store(tmp_path: Path) -> FlakyStore:
     (tmp_path / "state").mkdir()
-    return Troubled(tmp_path / "state")
+    return FlakyStore(tmp_path / "state")
 
 
 def put_request(store: LocalStore, kind: RequestKind, request_id: str, **what: Any) -> Request:
@@ -116,7 +116,7 @@ def asked_before(
 
 
 def reply_of(store: LocalStore, request_id: str) -> Reply:
-    """The answer, when it is there and the request is removed."""
+    """Waits for the answer and the removal of the request, and returns the answer."""
 
     def found() -> Reply | None:
         if store.exists(f"{REQUEST_PREFIX}{request_id}.json"):
@@ -136,7 +136,7 @@ def leading(up: Members, name: str = "main") -> Runtime:
 
 
 def heard_by(made: Runtime) -> list[str]:
-    """The requests that are handed to this member's leader from now on."""
+    """Collects the requests that are passed to this member's leader from now on."""
     heard: list[str] = []
     original = made.leader.on_message
 
@@ -152,7 +152,7 @@ def heard_by(made: Runtime) -> list[str]:
 # --- the leader -----------------------------------------------------------------------------------------
 
 
-def test_a_request_stays_until_its_answer_is_durable(store: Troubled) -> None:
+def test_a_request_stays_until_its_answer_is_durable(store: FlakyStore) -> None:
     with members(store) as up:
         leading(up)
         put_request(store, RequestKind.CHECKPOINT, "aaa")
@@ -161,8 +161,8 @@ def test_a_request_stays_until_its_answer_is_durable(store: Troubled) -> None:
 
 
 @pytest.mark.parametrize("kind", ["create replies", "delete requests"])
-def test_an_answer_that_cannot_be_written_is_written_later_and_the_request_done_once(
-    store: Troubled, kind: str
+def test_an_answer_that_cannot_be_written_is_retried_and_the_request_is_carried_out_once(
+    store: FlakyStore, kind: str
 ) -> None:
     with members(store) as up:
         made = leading(up)
@@ -175,7 +175,7 @@ def test_an_answer_that_cannot_be_written_is_written_later_and_the_request_done_
     assert store.early == []
 
 
-def test_a_member_that_ends_writes_its_last_answers(store: Troubled) -> None:
+def test_a_member_that_ends_writes_its_last_answers(store: FlakyStore) -> None:
     with members(store) as up:
         made = leading(up)
         store.fails["create replies"] = 1_000_000
@@ -192,7 +192,7 @@ def test_a_member_that_ends_writes_its_last_answers(store: Troubled) -> None:
 
 
 def test_a_request_whose_answer_was_never_written_is_left_for_the_next_leader(
-    store: Troubled, monkeypatch: pytest.MonkeyPatch
+    store: FlakyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mailbox, "LAST_JOBS_S", 0.2)
     with members(store) as up:
@@ -212,7 +212,7 @@ def test_a_request_whose_answer_was_never_written_is_left_for_the_next_leader(
     assert store.list(REQUEST_PREFIX) + store.list(REPLY_PREFIX) == []
 
 
-def test_a_new_leader_takes_up_what_somebody_waits_for(store: Troubled) -> None:
+def test_a_new_leader_handles_requests_that_somebody_waits_for(store: FlakyStore) -> None:
     with (
         asked_before(store, RequestKind.SAVEPOINT, "aaa", name="good") as first,
         asked_before(store, RequestKind.FORGET, "bbb", name="never-was") as second,
@@ -233,8 +233,8 @@ def forsaken(made: Runtime, now: list[float]) -> None:
 
 
 @pytest.mark.parametrize("kind", [RequestKind.DRAIN, RequestKind.SAVEPOINT])
-def test_a_request_of_a_command_that_was_killed_is_not_carried_out_by_the_next_run(
-    store: Troubled, kind: RequestKind
+def test_a_request_of_a_killed_command_is_not_carried_out_by_the_next_run(
+    store: FlakyStore, kind: RequestKind
 ) -> None:
     put_request(store, kind, "aaa", name="good", renewed=7)
     now = [1_000.0]
@@ -250,11 +250,13 @@ def test_a_request_of_a_command_that_was_killed_is_not_carried_out_by_the_next_r
         assert heard == ["bbb"]
         assert not made.drained
         assert made.mailbox._doubtful.keys() <= {f"{REQUEST_PREFIX}aaa.json"}
-        assert [line for line in up.told if f"request aaa ({kind.value}) is not carried out" in line]
+        assert [
+            line for line in up.told if f"request aaa ({kind.value}) is removed and not carried out" in line
+        ]
     assert read_journal(store).state.savepoints == {}
 
 
-def test_time_in_which_nobody_looked_is_not_held_against_a_request(store: Troubled) -> None:
+def test_time_in_which_nobody_looked_does_not_count_against_a_request(store: FlakyStore) -> None:
     put_request(store, RequestKind.SAVEPOINT, "aaa", name="good")
     now = [1_000.0]
     with members(store) as up:
@@ -269,7 +271,7 @@ def test_time_in_which_nobody_looked_is_not_held_against_a_request(store: Troubl
         assert reply_of(store, "aaa").ok
 
 
-def test_what_lies_there_is_not_taken_for_new_if_the_first_look_fails(store: Troubled) -> None:
+def test_existing_requests_are_not_new_if_the_first_look_fails(store: FlakyStore) -> None:
     put_request(store, RequestKind.SAVEPOINT, "aaa", name="good")
     store.fails["list requests"] = 3
     with members(store) as up:
@@ -280,7 +282,7 @@ def test_what_lies_there_is_not_taken_for_new_if_the_first_look_fails(store: Tro
         assert heard == []
 
 
-def test_a_renewal_that_comes_behind_the_answer_brings_no_request_back(store: Troubled) -> None:
+def test_a_renewal_after_the_answer_does_not_bring_a_request_back(store: FlakyStore) -> None:
     now = [1_000.0]
     with members(store) as up:
         made = up.start("main", clock=lambda: now[0])
@@ -301,9 +303,7 @@ def test_a_renewal_that_comes_behind_the_answer_brings_no_request_back(store: Tr
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", [REQUEST_PREFIX, REPLY_PREFIX])
-def test_one_request_that_nobody_can_read_or_answer_keeps_no_other_waiting(
-    store: Troubled, place: str
-) -> None:
+def test_an_unreadable_or_unanswerable_request_does_not_delay_others(store: FlakyStore, place: str) -> None:
     put_request(store, RequestKind.CHECKPOINT, "aaaaaaaaaaaa")
     store.refused.add(f"{place}aaaaaaaaaaaa.json")
     with members(store) as up:
@@ -313,8 +313,8 @@ def test_one_request_that_nobody_can_read_or_answer_keeps_no_other_waiting(
             assert reply_of(store, request_id).request_id == request_id
 
 
-def test_a_request_that_was_answered_by_a_leader_that_died_is_removed_and_not_done_again(
-    store: Troubled,
+def test_a_request_that_a_crashed_leader_answered_is_removed_and_not_repeated(
+    store: FlakyStore,
 ) -> None:
     put_request(store, RequestKind.SAVEPOINT, "aaa", name="twice")
     store.create(f"{REPLY_PREFIX}aaa.json", encode(Reply("aaa", True, 7)))
@@ -327,7 +327,7 @@ def test_a_request_that_was_answered_by_a_leader_that_died_is_removed_and_not_do
     assert read_journal(store).state.savepoints == {}
 
 
-def test_an_answer_that_is_damaged_is_written_anew(store: Troubled) -> None:
+def test_a_damaged_answer_is_rewritten(store: FlakyStore) -> None:
     store.create(f"{REPLY_PREFIX}aaa.json", b"")
     with members(store) as up:
         leading(up)
@@ -335,7 +335,7 @@ def test_an_answer_that_is_damaged_is_written_anew(store: Troubled) -> None:
         assert reply_of(store, "aaa").ok
 
 
-def test_a_request_is_delivered_once_in_each_term(store: Troubled) -> None:
+def test_a_request_is_delivered_once_in_each_term(store: FlakyStore) -> None:
     with members(store, TWO) as up:
         made = leading(up, "one")
         heard = heard_by(made)
@@ -347,7 +347,9 @@ def test_a_request_is_delivered_once_in_each_term(store: Troubled) -> None:
             again()
 
         made.mailbox._deliver_again = count  # type: ignore[method-assign]
-        put_request(store, RequestKind.CHECKPOINT, "aaa")  # for which the other member is missing
+        put_request(
+            store, RequestKind.CHECKPOINT, "aaa"
+        )  # it cannot complete, because the other member is missing
         await_that("it is looked at several times", lambda: len(rounds) >= 4, 30)
         assert heard == ["aaa"]
         journal = read_journal(store)
@@ -363,7 +365,7 @@ def test_a_request_is_delivered_once_in_each_term(store: Troubled) -> None:
 @pytest.mark.parametrize(
     "data", [*GARBAGE, encode(Reply("aaa", True)), encode(Request(RequestKind.DRAIN, "bbb"))]
 )
-def test_a_request_that_cannot_be_read_is_refused_and_does_not_stay(store: Troubled, data: bytes) -> None:
+def test_an_unreadable_request_is_refused_and_removed(store: FlakyStore, data: bytes) -> None:
     store.create(f"{REQUEST_PREFIX}aaa.json", data)
     with members(store) as up:
         made = leading(up)
@@ -377,7 +379,7 @@ def test_a_request_that_cannot_be_read_is_refused_and_does_not_stay(store: Troub
 
 
 @pytest.mark.parametrize("name", ["requests/notes.txt", "requests/deeper/aaa.json"])
-def test_what_is_no_request_by_its_name_is_removed(store: Troubled, name: str) -> None:
+def test_an_object_whose_name_is_not_that_of_a_request_is_removed(store: FlakyStore, name: str) -> None:
     store.create(name, encode(Request(RequestKind.CHECKPOINT, "aaa")))
     with members(store) as up:
         leading(up)
@@ -386,7 +388,7 @@ def test_what_is_no_request_by_its_name_is_removed(store: Troubled, name: str) -
     assert store.list(REPLY_PREFIX) == []
 
 
-def test_answers_that_nobody_fetches_are_removed_by_the_clock_of_whoever_leads(store: Troubled) -> None:
+def test_unfetched_answers_are_removed_by_the_leaders_clock(store: FlakyStore) -> None:
     store.create(f"{REPLY_PREFIX}old.json", encode(Reply("old", True)))
     store.create(f"{REPLY_PREFIX}damaged.json", b"")
     with members(store) as up:
@@ -410,7 +412,7 @@ def is_seen(box: mailbox.Mailbox, name: str) -> bool:
     return name in box._replies
 
 
-def test_only_so_many_answers_are_kept(store: Troubled, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_kept_answers_is_bounded(store: FlakyStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mailbox, "KEEP_REPLIES", 3)
     monkeypatch.setattr(mailbox, "SWEEP_EVERY_S", 0.0)
     with members(store) as up:
@@ -422,7 +424,7 @@ def test_only_so_many_answers_are_kept(store: Troubled, monkeypatch: pytest.Monk
     assert store.list(REPLY_PREFIX) == [f"{REPLY_PREFIX}{n}.json" for n in (5, 6, 7)]
 
 
-def test_an_answer_that_cannot_be_removed_keeps_no_other(store: Troubled) -> None:
+def test_an_answer_that_cannot_be_removed_does_not_keep_others(store: FlakyStore) -> None:
     names = [f"{REPLY_PREFIX}{name}.json" for name in ("aaa", "bbb", "ccc")]
     for name in names:
         store.create(name, b"")
@@ -442,8 +444,8 @@ def test_an_answer_that_cannot_be_removed_keeps_no_other(store: Troubled) -> Non
 
 
 @pytest.fixture
-def led_by_one(store: Troubled) -> Troubled:
-    """A pipeline of two members, of which the one that leads is not there."""
+def led_by_one(store: FlakyStore) -> FlakyStore:
+    """A pipeline of two members, of which the leader is absent."""
     with members(store, TWO) as up:
         leading(up, "one")
     return store
@@ -466,7 +468,9 @@ def answered_by(
 
 
 @pytest.mark.parametrize("data", [*GARBAGE, encode(Request(RequestKind.DRAIN, "aaa"))])
-def test_an_answer_that_cannot_be_read_does_not_deafen_a_member(led_by_one: Troubled, data: bytes) -> None:
+def test_an_unreadable_answer_does_not_stop_a_member_from_receiving_others(
+    led_by_one: FlakyStore, data: bytes
+) -> None:
     store = led_by_one
     with members(store, TWO) as up:
         made = up.start("two", timeout_ms=600_000)
@@ -487,7 +491,7 @@ def test_an_answer_that_cannot_be_read_does_not_deafen_a_member(led_by_one: Trou
         await_that("both are removed", lambda: not store.list(REQUEST_PREFIX) + store.list(REPLY_PREFIX), 30)
 
 
-def test_a_request_that_cannot_be_forwarded_is_forwarded_later(led_by_one: Troubled) -> None:
+def test_forwarding_a_request_is_retried(led_by_one: FlakyStore) -> None:
     store = led_by_one
     store.fails["create requests"] = 3
     with members(store, TWO) as up:
@@ -499,7 +503,7 @@ def test_a_request_that_cannot_be_forwarded_is_forwarded_later(led_by_one: Troub
         assert got == [Reply("aaa", True, 5)]
 
 
-def test_a_forwarded_request_is_renewed_while_its_process_waits(led_by_one: Troubled) -> None:
+def test_a_forwarded_request_is_renewed_while_its_process_waits(led_by_one: FlakyStore) -> None:
     store, now = led_by_one, [1_000.0]
     with members(store, TWO) as up:
         made = up.start("two", timeout_ms=600_000, clock=lambda: now[0])
@@ -523,7 +527,7 @@ def test_a_forwarded_request_is_renewed_while_its_process_waits(led_by_one: Trou
         await_that("nothing is left", lambda: not store.list(REQUEST_PREFIX) + store.list(REPLY_PREFIX), 30)
 
 
-def test_a_forwarded_request_that_nobody_answers_is_withdrawn(led_by_one: Troubled) -> None:
+def test_a_forwarded_request_that_nobody_answers_is_withdrawn(led_by_one: FlakyStore) -> None:
     store = led_by_one
     with members(store, TWO) as up:
         made = up.start("two", timeout_ms=600_000)
@@ -535,7 +539,9 @@ def test_a_forwarded_request_that_nobody_answers_is_withdrawn(led_by_one: Troubl
         await_that("it is removed", lambda: not store.list(REQUEST_PREFIX), 30)
 
 
-def test_a_member_that_comes_to_lead_does_itself_what_it_had_forwarded(led_by_one: Troubled) -> None:
+def test_a_member_that_becomes_leader_carries_out_the_requests_that_it_had_forwarded(
+    led_by_one: FlakyStore,
+) -> None:
     store = led_by_one
     with members(store, TWO) as up:
         made = up.start("two", timeout_ms=2_000)
@@ -548,8 +554,8 @@ def test_a_member_that_comes_to_lead_does_itself_what_it_had_forwarded(led_by_on
         await_that("nothing is left", lambda: not store.list(REQUEST_PREFIX) + store.list(REPLY_PREFIX), 30)
 
 
-def test_a_member_that_nobody_else_leads_keeps_its_question_until_it_leads(store: Troubled) -> None:
-    """In the store it would outlive the process, and a later run would act on it."""
+def test_without_a_leader_a_member_keeps_its_request_until_it_leads(store: FlakyStore) -> None:
+    """In the store it would survive the process, and a later run would act on it."""
     with members(store) as up:
         made = up.start("main", timeout_ms=900)
         thread, got = answered_by(made, Request(RequestKind.FORGET, "aaa", name="never-was"))
@@ -558,7 +564,7 @@ def test_a_member_that_nobody_else_leads_keeps_its_question_until_it_leads(store
     assert not [name for name in store.created if name.startswith(REQUEST_PREFIX)]
 
 
-def test_whoever_asks_a_member_that_ends_or_fails_is_told_at_once(led_by_one: Troubled) -> None:
+def test_a_request_to_a_member_that_ends_or_fails_is_answered_at_once(led_by_one: FlakyStore) -> None:
     with members(led_by_one, TWO) as up:
         made = up.start("two", timeout_ms=600_000)
         thread, got = answered_by(made, Request(RequestKind.CHECKPOINT, "aaa"), 600)
@@ -569,7 +575,7 @@ def test_whoever_asks_a_member_that_ends_or_fails_is_told_at_once(led_by_one: Tr
     assert str(got[0]) == "the pipeline has failed: no disk"
 
 
-def test_a_request_that_a_member_took_up_is_left_to_whoever_leads_now(led_by_one: Troubled) -> None:
+def test_a_former_leader_leaves_its_requests_to_the_new_one(led_by_one: FlakyStore) -> None:
     with members(led_by_one, TWO) as up:
         made = up.start("two", timeout_ms=600_000)
         box = made.mailbox
@@ -580,7 +586,7 @@ def test_a_request_that_a_member_took_up_is_left_to_whoever_leads_now(led_by_one
         assert led_by_one.list(REQUEST_PREFIX) == []
 
 
-def test_of_several_requests_those_are_read_that_can_be(store: Troubled) -> None:
+def test_readable_requests_are_read_next_to_unreadable_ones(store: FlakyStore) -> None:
     for name in ("aaa", "bbb", "ccc"):
         put_request(store, RequestKind.CHECKPOINT, name)
     names = store.list(REQUEST_PREFIX)
@@ -592,7 +598,7 @@ def test_of_several_requests_those_are_read_that_can_be(store: Troubled) -> None
     assert [data is not None for data in found] == [True, False, True]
 
 
-def test_a_fault_in_one_job_is_told_and_ends_nothing(store: Troubled) -> None:
+def test_a_fault_in_one_job_is_reported_and_ends_nothing(store: FlakyStore) -> None:
     with members(store) as up:
         made = leading(up)
         faults = [1, 1]
@@ -611,7 +617,7 @@ def test_a_fault_in_one_job_is_told_and_ends_nothing(store: Troubled) -> None:
 # --- who asks -------------------------------------------------------------------------------------------
 
 
-def test_a_question_that_vanishes_is_told_from_one_that_nobody_answers(store: Troubled) -> None:
+def test_a_request_that_vanishes_is_distinguished_from_an_unanswered_one(store: FlakyStore) -> None:
     request = Request(RequestKind.CHECKPOINT, "aaa")
     assert ask_through(store, request, 0.3) is Unanswered.TIMED_OUT
     assert ask_through(store, request, 30, lambda: False) is Unanswered.NOBODY_THERE
@@ -627,7 +633,9 @@ def renewed(store: LocalStore, name: str) -> int | None:
     return request.renewed if request is not None else None
 
 
-def test_whoever_waits_renews_its_request(store: Troubled, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_requester_that_waits_renews_its_request(
+    store: FlakyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(mailbox, "RENEW_S", 0.1)
     store.fails["renew requests"] = 1
     with asked_before(store, RequestKind.CHECKPOINT, "aaa") as got:
@@ -639,7 +647,7 @@ def test_whoever_waits_renews_its_request(store: Troubled, monkeypatch: pytest.M
 
 
 def test_a_request_that_is_answered_while_it_is_renewed_does_not_stay(
-    store: Troubled, monkeypatch: pytest.MonkeyPatch
+    store: FlakyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mailbox, "RENEW_S", 0.1)
 
@@ -652,7 +660,7 @@ def test_a_request_that_is_answered_while_it_is_renewed_does_not_stay(
     assert store.list(REQUEST_PREFIX) + store.list(REPLY_PREFIX) == []
 
 
-def test_an_answer_that_comes_at_the_last_moment_is_heard(store: Troubled) -> None:
+def test_an_answer_that_comes_at_the_last_moment_is_heard(store: FlakyStore) -> None:
     reply = Reply("aaa", True, 4)
 
     def end_with_an_answer() -> bool:
@@ -663,13 +671,13 @@ def test_an_answer_that_comes_at_the_last_moment_is_heard(store: Troubled) -> No
     assert store.list(REQUEST_PREFIX) + store.list(REPLY_PREFIX) == []
 
 
-def test_an_answer_that_cannot_be_read_is_no_answer(store: Troubled) -> None:
+def test_an_unreadable_answer_is_no_answer(store: FlakyStore) -> None:
     store.create(f"{REPLY_PREFIX}aaa.json", b"")
     assert ask_through(store, Request(RequestKind.CHECKPOINT, "aaa"), 30) is Unanswered.UNREADABLE
     assert store.list(REQUEST_PREFIX) + store.list(REPLY_PREFIX) == []
 
 
-def test_whoever_is_interrupted_withdraws_the_question(store: Troubled) -> None:
+def test_an_interrupted_wait_withdraws_the_request(store: FlakyStore) -> None:
     def interrupt() -> bool:
         assert store.list(REQUEST_PREFIX)
         raise KeyboardInterrupt
@@ -682,7 +690,7 @@ def test_whoever_is_interrupted_withdraws_the_question(store: Troubled) -> None:
 # --- what an answer means -----------------------------------------------------------------------------------
 
 
-def test_a_refusal_says_why_and_what_to_do() -> None:
+def test_a_refusal_gives_a_reason_and_advice() -> None:
     assert mailbox.answered(Reply("x", True, 7), RequestKind.RESTORE) == 7
     reason = FailureReason.NAME_TAKEN
     with pytest.raises(UserError) as refused:
@@ -694,7 +702,7 @@ def test_a_refusal_says_why_and_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("name", ["latest", "12", "a b", "1a", "", "-x", "²", "ü", ".x"])
-def test_a_savepoint_cannot_have_a_name_that_means_something_else(name: str) -> None:
+def test_a_savepoint_cannot_have_a_reserved_name(name: str) -> None:
     with pytest.raises(UserError, match="is not a valid savepoint name"):
         mailbox.check_savepoint_name(name)
 

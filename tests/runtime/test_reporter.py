@@ -1,4 +1,4 @@
-"""The status of a running member is that of one moment."""
+"""The status of a running member is a consistent snapshot."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.support.live_member import members
 from tests.support.spark_helpers import await_that
 
 
-def test_the_status_is_made_between_two_turns(tmp_path: Path) -> None:
-    """What a turn has changed by half is not told: here, that the member has no stages."""
+def test_the_status_is_taken_between_two_turns(tmp_path: Path) -> None:
+    """Intermediate states of a turn are not reported: here, that the member has no stages."""
     found: list[Status] = []
     begun, go_on = Event(), Event()
     with members(LocalStore(tmp_path)) as running:
@@ -40,14 +40,14 @@ def test_the_status_is_made_between_two_turns(tmp_path: Path) -> None:
         assert status.stages[0].state != "waiting"
 
 
-def test_a_member_that_has_stopped_can_still_say_how_it_ended(tmp_path: Path) -> None:
+def test_a_stopped_member_can_still_report_how_it_ended(tmp_path: Path) -> None:
     with members(LocalStore(tmp_path)) as running:
         made = running.start("main")
         await_that("it runs", lambda: made.reporter.status().state == "running", 30)
     assert made.reporter.status("stopped").state == "stopped"
 
 
-def test_a_turn_that_never_ends_does_not_keep_a_member_from_stopping(
+def test_a_turn_that_never_ends_does_not_prevent_a_member_from_stopping(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with members(LocalStore(tmp_path)) as running:

@@ -1,4 +1,4 @@
-"""The shell's duties towards the procedures that it drives, with real threads."""
+"""The shell's duties to the procedures that it drives, with real threads."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _unexpected(error: BaseException) -> None:
     raise AssertionError("the loop failed") from error
 
 
-def test_an_error_of_storage_is_answered_failed_and_others_are_thrown_in() -> None:
+def test_a_storage_error_is_answered_with_failed_and_other_errors_are_thrown_into_the_procedure() -> None:
     said: Said = SimpleQueue()
 
     def perform(effect: fx.Effect) -> Any:
@@ -87,7 +87,7 @@ def test_what_happens_in_a_turn_is_emitted_at_its_end_also_if_it_fails() -> None
     assert loop.member.events == []
 
 
-def test_an_actor_that_waits_is_poked_and_one_that_is_busy_does_not_wait_the_next_time() -> None:
+def test_a_waiting_actor_is_poked_and_a_busy_one_skips_its_next_wait() -> None:
     said: Said = SimpleQueue()
     gate = Event()
 
@@ -114,7 +114,7 @@ def test_an_actor_that_waits_is_poked_and_one_that_is_busy_does_not_wait_the_nex
     loop.stop()
 
 
-def test_what_an_ended_actor_had_asked_for_is_not_answered() -> None:
+def test_effects_of_an_ended_actor_are_not_answered() -> None:
     said: Said = SimpleQueue()
     gate = Event()
 
@@ -140,7 +140,7 @@ def test_what_an_ended_actor_had_asked_for_is_not_answered() -> None:
     assert said.empty()
 
 
-def test_a_procedure_that_breaks_ends_the_loop_and_is_reported() -> None:
+def test_a_failing_procedure_ends_the_shell_and_is_reported() -> None:
     failures: Said = SimpleQueue()
 
     def procedure() -> fx.Procedure[None]:
@@ -155,7 +155,7 @@ def test_a_procedure_that_breaks_ends_the_loop_and_is_reported() -> None:
 
 
 @pytest.mark.parametrize("count", [50])
-def test_effects_of_one_procedure_come_one_after_the_other(count: int) -> None:
+def test_effects_of_one_procedure_are_performed_in_sequence(count: int) -> None:
     said: Said = SimpleQueue()
     running: list[str] = []
 
@@ -200,7 +200,7 @@ def test_no_procedure_is_interrupted_between_two_effects() -> None:
     loop.stop()
 
 
-def test_what_a_thread_of_the_pool_sets_a_timer_for_does_not_wait_for_the_timers_before() -> None:
+def test_a_timer_set_by_a_pool_thread_does_not_wait_for_earlier_timers() -> None:
     said: Said = SimpleQueue()
 
     def sleeper() -> fx.Procedure[None]:
@@ -252,7 +252,7 @@ def test_nothing_is_resumed_after_the_shell_was_stopped() -> None:
     running.close()
 
 
-def test_nobody_is_resumed_after_an_error_in_a_thread_of_the_pool() -> None:
+def test_nothing_is_resumed_after_an_error_in_a_pool_thread() -> None:
     failures: Said = SimpleQueue()
     said: Said = SimpleQueue()
     broken = Event()
@@ -282,7 +282,7 @@ def test_nobody_is_resumed_after_an_error_in_a_thread_of_the_pool() -> None:
     assert failures.empty()
 
 
-def test_what_is_called_for_is_done_in_order_and_once() -> None:
+def test_tasks_run_in_order_and_once() -> None:
     said: Said = SimpleQueue()
     loop = shell(lambda effect: None)
     loop.start()
@@ -301,7 +301,7 @@ def test_what_is_called_for_is_done_in_order_and_once() -> None:
     assert said.empty()
 
 
-def test_messages_and_timers_do_not_wait_for_effects_that_keep_all_threads_busy() -> None:
+def test_messages_and_timers_do_not_wait_when_effects_keep_all_threads_busy() -> None:
     said: Said = SimpleQueue()
     gate = Event()
 
@@ -329,8 +329,8 @@ def test_messages_and_timers_do_not_wait_for_effects_that_keep_all_threads_busy(
     loop.stop()
 
 
-def test_a_message_costs_at_most_one_change_of_threads() -> None:
-    """The thread that does what was called for also performs what comes of it."""
+def test_a_message_costs_at_most_one_thread_switch() -> None:
+    """The thread that runs the task also performs the resulting effects."""
     said: Said = SimpleQueue()
 
     def perform(effect: fx.Effect) -> Any:
@@ -350,7 +350,9 @@ def test_a_message_costs_at_most_one_change_of_threads() -> None:
         loop.poke("one")
         found = [said.get(timeout=10) for _ in range(3)]
         assert [what for what, _ in found] == ["resumed", "performed", "performed"]
-        if number > 0:  # the first one may come while the clock has the turn, which performs nothing
+        if (
+            number > 0
+        ):  # the first one may come while the timer thread holds the turn, which performs no effects
             assert len({thread for _, thread in found}) == 1
     loop.stop()
 
@@ -369,7 +371,7 @@ def test_a_machine_without_threads_ends_the_shell_and_is_reported(monkeypatch: p
     loop.stop()
 
 
-def test_nothing_that_was_called_for_is_done_after_the_end() -> None:
+def test_no_task_runs_after_the_end() -> None:
     said: Said = SimpleQueue()
     ended = Event()
     loop = shell(lambda effect: None)
@@ -387,7 +389,7 @@ def test_nothing_that_was_called_for_is_done_after_the_end() -> None:
     assert said.empty()
 
 
-def test_a_shell_that_is_stopped_in_a_turn_does_not_wait_for_itself() -> None:
+def test_a_shell_that_is_stopped_within_a_turn_does_not_wait_for_itself() -> None:
     performed: Said = SimpleQueue()
     stopped = Event()
 
@@ -403,11 +405,11 @@ def test_a_shell_that_is_stopped_in_a_turn_does_not_wait_for_itself() -> None:
     assert stopped.wait(10)
     loop._timer_thread.join(10)
     loop._pool.join()
-    assert performed.empty(), "nothing is begun any more"
+    assert performed.empty(), "nothing begins after the stop"
     running.close()
 
 
-# --- functions of the user's ------------------------------------------------------------------------------
+# --- user functions ---------------------------------------------------------------------------------------
 
 
 def sink_of(effect: fx.Effect) -> str | None:
@@ -418,8 +420,8 @@ def publishes(sink: str, transaction: int = 1) -> fx.PublishTable:
     return fx.PublishTable(sink, 0, transaction, (), 1)
 
 
-def test_functions_that_never_return_keep_nobody_else_waiting() -> None:
-    """More sinks than the pool has threads call functions that hang; the protocol's own effects go on."""
+def test_user_functions_that_never_return_block_nobody_else() -> None:
+    """More sinks than the pool has threads call hanging functions; the protocol's own effects continue."""
     said: Said = SimpleQueue()
     gate = Event()
 
@@ -451,8 +453,8 @@ def test_functions_that_never_return_keep_nobody_else_waiting() -> None:
     loop.stop()
 
 
-def test_a_function_is_called_by_one_thread_at_a_time_that_does_nothing_else() -> None:
-    """Though an actor was ended while its call was under way, and its successor calls as well."""
+def test_a_user_function_is_called_by_one_dedicated_thread_at_a_time() -> None:
+    """Even if an actor was ended during its call, and its successor calls too."""
     said: Said = SimpleQueue()
     gate = Event()
 
@@ -483,7 +485,7 @@ def test_a_function_is_called_by_one_thread_at_a_time_that_does_nothing_else() -
 
 
 @pytest.mark.parametrize("error", [StoreError("damaged"), ZeroDivisionError()], ids=["told", "fatal"])
-def test_what_a_call_raises_is_told_as_ever(error: Exception) -> None:
+def test_errors_of_a_user_function_are_reported(error: Exception) -> None:
     said: Said = SimpleQueue()
     failures: Said = SimpleQueue()
 
@@ -504,7 +506,7 @@ def test_what_a_call_raises_is_told_as_ever(error: Exception) -> None:
     assert (failures if isinstance(error, StoreError) else said).empty()
 
 
-def test_a_shell_ends_while_a_function_hangs_and_begins_no_other() -> None:
+def test_a_shell_ends_while_a_user_function_hangs_and_calls_no_other() -> None:
     said: Said = SimpleQueue()
     gate = Event()
 
@@ -531,7 +533,7 @@ def test_a_shell_ends_while_a_function_hangs_and_begins_no_other() -> None:
     assert said.empty()
 
 
-def test_who_looks_sees_nothing_of_a_turn_that_has_not_ended() -> None:
+def test_look_does_not_see_an_unfinished_turn() -> None:
     said: Said = SimpleQueue()
     looked: Said = SimpleQueue()
     begun, go_on = Event(), Event()
@@ -556,7 +558,7 @@ def test_who_looks_sees_nothing_of_a_turn_that_has_not_ended() -> None:
     loop.stop()
 
 
-def test_who_has_the_turn_may_look_and_anybody_may_once_the_shell_has_stopped() -> None:
+def test_look_works_within_a_turn_and_after_the_shell_has_stopped() -> None:
     looked: Said = SimpleQueue()
     loop = shell(lambda operation: None)
     loop.start()
@@ -566,7 +568,7 @@ def test_who_has_the_turn_may_look_and_anybody_may_once_the_shell_has_stopped() 
     assert loop.look(lambda: "after") == "after"
 
 
-def test_who_looks_hears_its_error_and_leaves_the_turn() -> None:
+def test_an_error_in_look_is_raised_and_releases_the_turn() -> None:
     loop = shell(lambda operation: None)
     with pytest.raises(ZeroDivisionError):
         loop.look(lambda: 1 // 0)
@@ -576,7 +578,7 @@ def test_who_looks_hears_its_error_and_leaves_the_turn() -> None:
     assert not other.is_alive()
 
 
-def test_who_looks_does_not_wait_for_ever_for_a_turn_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_look_does_not_wait_forever_for_a_turn_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cutwater.runtime.shell.LOOK_S", 0.05)
     begun, go_on = Event(), Event()
 

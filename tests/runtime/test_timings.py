@@ -101,18 +101,20 @@ def test_timings_of_the_latest_epochs_are_kept(store: LocalStore) -> None:
     assert read_times(store, 130) is not None
 
 
-def test_a_member_that_starts_again_deletes_nothing_that_others_still_keep(store: LocalStore) -> None:
+def test_a_restarted_member_deletes_nothing_that_others_still_keep(store: LocalStore) -> None:
     for epoch in range(400, 451):
         for member in (None, "b", "c"):
             store.put(notes_name(epoch, member), b"{}")
     commit(Timings(store, "a"), 450)
     assert len(store.list("explain/")) == 3 * 51
     commit(Timings(store, "a"), 460)
-    assert len(store.list("explain/")) == 3 * 41 + 1, "and what is too old goes, whoever wrote it"
+    assert len(store.list("explain/")) == 3 * 41 + 1, (
+        "timings that are too old are deleted, whoever wrote them"
+    )
 
 
 class SlowStore(LocalStore):
-    """A store whose writes wait until they are let go."""
+    """A store whose writes block until they are released."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)

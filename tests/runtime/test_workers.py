@@ -1,4 +1,4 @@
-"""Threads that do what others wait for."""
+"""The pool of worker threads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from cutwater.runtime.workers import Workers
 
 
-def test_tasks_that_wait_do_not_hold_up_others_until_there_are_as_many_as_threads() -> None:
+def test_waiting_tasks_do_not_delay_others_while_there_are_free_threads() -> None:
     workers, together = Workers(4, "w"), Barrier(5)
 
     def wait() -> None:
@@ -18,7 +18,7 @@ def test_tasks_that_wait_do_not_hold_up_others_until_there_are_as_many_as_thread
 
     for _ in range(4):
         workers.submit(wait)
-    together.wait(10)  # only passes if all four are under way at once
+    together.wait(10)  # passes only if all four run at once
 
 
 def test_more_tasks_than_threads_are_all_done() -> None:
@@ -36,7 +36,7 @@ def test_more_tasks_than_threads_are_all_done() -> None:
     assert set(names) <= {"w-1", "w-2"}
 
 
-def test_a_thread_that_is_free_is_used_again() -> None:
+def test_a_free_thread_is_reused() -> None:
     workers, names = Workers(8, "w"), []
     for _ in range(20):
         done = Event()
@@ -62,7 +62,9 @@ def test_nothing_begins_after_the_end() -> None:
     assert not begun.wait(0.1)
 
 
-def test_threads_that_the_machine_does_not_give_are_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pool_works_with_fewer_threads_if_the_machine_refuses_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     workers, gate, done = Workers(4, "w"), Event(), Event()
 
     def none_left(thread: Thread) -> None:
@@ -81,13 +83,13 @@ def test_threads_that_the_machine_does_not_give_are_done_without(monkeypatch: py
     with monkeypatch.context() as patch:
         patch.setattr(Thread, "start", none_left)
         assert not workers.offer(done.set)
-        workers.submit(done.set)  # waits for the one that there is
+        workers.submit(done.set)  # waits for the only thread
     assert not done.is_set()
     gate.set()
     assert done.wait(10)
 
 
-def test_an_offer_is_refused_when_nobody_is_free() -> None:
+def test_an_offer_is_refused_when_no_thread_is_free() -> None:
     workers, gate, begun = Workers(2, "w"), Event(), Barrier(3)
 
     def wait() -> None:

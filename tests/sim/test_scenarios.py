@@ -1,7 +1,7 @@
-"""Whole pipelines, as text: a command per line, and behind the arrow everything durable that came of it.
+"""Whole pipelines as text: one command per line, and after the arrow all its durable effects.
 
-The pipeline is a → b → c, a stage per member (m0, m1, m2); c has the sink `out`. Each command has 1.5 s, and
-two checkpoints are kept. An epoch without rows is only marked in the sink, as the first one always is.
+The pipeline is a → b → c, one stage per member (m0, m1, m2); c has the sink `out`. Each command has 1.5 s, and two
+checkpoints are retained. An epoch without rows is only marked in the sink, as the first one always is.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def do(world: World, verb: str, what: str = "", *rest_of_line: str) -> None:
 
 
 def decisions(world: World, after: int) -> list[str]:
-    """What the journal says behind `after`, and why the leader refused something."""
+    """What the journal says after `after`, and why the leader refused something."""
     said: list[str] = []
     for name in world.store.list(paths.JOURNAL_PREFIX):
         entry = r.JOURNAL.open(world.store.objects[name]).entry
@@ -145,7 +145,7 @@ def decisions(world: World, after: int) -> list[str]:
 
 
 def shown(world: World, after: int, marks: list[str]) -> list[str]:
-    """What the sink has shown since it had `after` versions and these marks, and what it has only marked."""
+    """What the sink has shown, or only marked, since it had `after` versions and these marks."""
     verbs = {}
     for version in world.tables["out"].versions[after:]:
         body = world.oracle.ledger.by_index[version.transaction]

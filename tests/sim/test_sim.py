@@ -1,4 +1,4 @@
-"""The simulator: no schedule breaks the protocol, and the same seed gives the same run."""
+"""The simulator: no schedule violates an invariant, and the same seed gives the same run."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.support.planted import BUGS
 
 
 @pytest.mark.parametrize("start", range(0, 40, 10))
-def test_a_few_schedules_hold_every_invariant(start: int) -> None:
+def test_a_few_schedules_satisfy_every_invariant(start: int) -> None:
     check(range(start, start + 10))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(100_000, 100_400, 50))
-def test_some_hundred_schedules_hold_every_invariant(start: int) -> None:
+def test_hundreds_of_schedules_satisfy_every_invariant(start: int) -> None:
     check(range(start, start + 50))
 
 
@@ -40,7 +40,7 @@ def test_any_number_of_members_works(members: int) -> None:
 
 
 def trace(seed: int, hash_seed: int) -> str:
-    """The whole trace of a schedule, from a process of its own with its own order of sets."""
+    """The whole trace of a schedule, from a separate process with a different iteration order of sets."""
     environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed)}
     shown = subprocess.run(
         [sys.executable, "-m", "cutwater.sim", "--trace", str(seed)],

@@ -1,4 +1,4 @@
-"""The one way to check the objects of a checkpoint."""
+"""The check of a checkpoint's objects."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cutwater.store.opening import open_store
 from tests.support.builders import manifest
 
 
-def test_objects_are_looked_at_with_and_without_a_checksum(tmp_path: Path) -> None:
+def test_objects_with_and_without_a_checksum_are_checked(tmp_path: Path) -> None:
     store = open_store(str(tmp_path / "state"), create=True)
     named: Any = SimpleNamespace(held={}, objects=lambda: {"plain": None, "summed": digest(b"x")})
     gone = {"plain": "plain is missing", "summed": "summed is missing"}
@@ -27,8 +27,8 @@ def test_objects_are_looked_at_with_and_without_a_checksum(tmp_path: Path) -> No
     assert found == {"summed": "summed is damaged (its checksum differs)"}
 
 
-def test_what_a_sink_holds_is_looked_at_with_its_table(tmp_path: Path) -> None:
-    """It lies there, and not in the store."""
+def test_files_that_a_sink_holds_back_are_checked_with_its_table(tmp_path: Path) -> None:
+    """The files are with the table, not in the store."""
     held = r.StagedFile("somewhere/part-0.parquet", 5)
     found = manifest(1, 1, release={"out": ("a.parquet",)}, held={"out": (held,)})
     assert held.name not in needed(found)

@@ -1,4 +1,4 @@
-"""A store says the version of its format, and one that this code does not know is left alone."""
+"""A store records the version of its format, and a store with an unknown version is not touched."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pipeline = cw.Pipeline("p")
 
 @pipeline.stage(sinks=[cw.parquet("out")])
 def numbers(spark):
-    raise AssertionError("nothing of it is called")
+    raise AssertionError("must not be called")
 """
 COMMANDS = {
     "status": [],
@@ -53,7 +53,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def newer(tmp_path: Path) -> Path:
-    """A store with a pipeline in it, of a version that does not exist yet and with a field that nobody knows."""
+    """A store with a pipeline, a future format version and an unknown field."""
     play = Written()
     play.checkpoint()
     play.write(tmp_path / "state")
@@ -62,7 +62,7 @@ def newer(tmp_path: Path) -> Path:
     return tmp_path / "state"
 
 
-def test_a_new_store_says_its_version(tmp_path: Path) -> None:
+def test_a_new_store_records_its_version(tmp_path: Path) -> None:
     open_store(str(tmp_path / "state"), create=True)
     said = json.loads((tmp_path / "state" / FORMAT_NAME).read_bytes())
     assert said["version"] == CURRENT
@@ -73,7 +73,7 @@ def test_a_new_store_says_its_version(tmp_path: Path) -> None:
     assert contents(tmp_path) == before
 
 
-def test_opening_a_store_only_to_read_writes_no_version(tmp_path: Path) -> None:
+def test_opening_a_store_for_reading_writes_no_version(tmp_path: Path) -> None:
     open_store(str(tmp_path))
     assert contents(tmp_path) == {}
 
@@ -105,7 +105,7 @@ def test_the_check_costs_one_read(create: bool, tmp_path: Path) -> None:
     assert Counting.calls == [f"read {FORMAT_NAME}"]
 
 
-def test_if_two_processes_create_a_store_the_second_checks_what_the_first_wrote() -> None:
+def test_if_two_processes_create_a_store_the_second_checks_the_version_of_the_first() -> None:
     class Raced:
         url = "raced"
         found: bytes | None = None
@@ -121,7 +121,7 @@ def test_if_two_processes_create_a_store_the_second_checks_what_the_first_wrote(
         check_format(Raced(), create=True)
 
 
-def test_a_store_that_fails_is_an_error_and_not_an_old_one() -> None:
+def test_a_failing_store_is_an_error_not_an_old_store() -> None:
     class Failing:
         url = "failing"
 
@@ -136,11 +136,11 @@ def test_a_store_that_fails_is_an_error_and_not_an_old_one() -> None:
 
 
 @pytest.mark.parametrize("version", [CURRENT + 1, 0, -1])
-def test_an_unknown_version_is_refused_with_what_to_do(version: int, tmp_path: Path) -> None:
+def test_an_unknown_version_is_refused_with_advice(version: int, tmp_path: Path) -> None:
     (tmp_path / FORMAT_NAME).write_bytes(seal(Format(version)))
     for create in (False, True):
         with pytest.raises(
-            StoreError, match=f"has format version {version}, and this version .* reads 1"
+            StoreError, match=f"has format version {version}, but this version .* reads only 1"
         ) as refused:
             open_store(str(tmp_path), create=create)
         assert "Use the version of Cutwater that wrote the store" in str(refused.value)
@@ -180,14 +180,14 @@ def test_a_run_refuses_an_unknown_version_and_changes_nothing(newer: Path, tmp_p
 
 
 @pytest.mark.parametrize("archive", sorted(path.name for path in STORES.glob("*.tar.gz")))
-def test_a_store_without_a_version_is_version_1_and_continues(archive: str, tmp_path: Path) -> None:
+def test_a_store_without_a_version_has_version_1_and_continues(archive: str, tmp_path: Path) -> None:
     with tarfile.open(STORES / archive) as packed:
         packed.extractall(tmp_path, filter="data")
     (folder,) = [path.parent for path in tmp_path.rglob("journal")]
     assert not (folder / FORMAT_NAME).exists()
     assert read_journal(open_store(str(folder))).index > 0
     assert not (folder / FORMAT_NAME).exists()
-    opened = open_store(str(folder), create=True)  # as a run does, which goes on with it
+    opened = open_store(str(folder), create=True)  # as a run that continues it does
     assert read_journal(opened).index > 0
     assert json.loads((folder / FORMAT_NAME).read_bytes())["version"] == 1
 

@@ -1,4 +1,4 @@
-"""The store in a local folder: the contract, and what only a folder has to get right."""
+"""The store in a local folder: the contract, and what is specific to folders."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from cutwater.store.opening import open_place
 url, method, moment = sys.argv[1], sys.argv[2], int(sys.argv[3])
 store = open_place(url)
 
-def die_in_time(event, _):
+def die_at_moment(event, _):
     global moment
     if event == "open" or event.startswith("os."):
         moment -= 1
@@ -56,14 +56,14 @@ if moment < 0:
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 else:
-    sys.addaudithook(die_in_time)
+    sys.addaudithook(die_at_moment)
 getattr(store, method)("a/b/object", b"new" * 100_000)
 """
 
 
 @pytest.mark.parametrize("method", ["create", "put"])
-def test_a_killed_process_leaves_no_half_object(local: LocalStore, method: str) -> None:
-    """The writer is killed in the middle of the contents, then at one step after the other."""
+def test_a_killed_process_leaves_no_partial_object(local: LocalStore, method: str) -> None:
+    """The writer is killed in the middle of writing, then at each step in turn."""
     new = b"new" * 100_000
     seen = []
     for moment in range(-1, 100):
@@ -83,7 +83,7 @@ def test_a_killed_process_leaves_no_half_object(local: LocalStore, method: str) 
     assert seen[-1] == new, "it was never killed after the object became visible"
 
 
-def test_what_killed_processes_left_is_cleared_away_after_an_hour(local: LocalStore) -> None:
+def test_temporary_files_of_killed_processes_are_deleted_after_an_hour(local: LocalStore) -> None:
     temp = local.root / ".tmp"
     old, young = temp / "1" / "old", temp / "2" / "young"
     for file in (old, young):
@@ -97,7 +97,7 @@ def test_what_killed_processes_left_is_cleared_away_after_an_hour(local: LocalSt
     assert temporary_files(local) == [young]
 
 
-def test_what_a_living_process_writes_is_not_cleared_away_by_one_whose_clock_is_ahead(
+def test_temporary_files_of_a_live_process_are_not_deleted_by_one_whose_clock_is_ahead(
     local: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     young = local.root / ".tmp" / "1" / "young"
@@ -113,7 +113,7 @@ def temporary_files(store: LocalStore) -> list[Path]:
     return [path for path in (store.root / ".tmp").rglob("*") if not path.is_dir()]
 
 
-def test_no_temporary_file_stays_behind(local: LocalStore) -> None:
+def test_no_temporary_file_remains(local: LocalStore) -> None:
     local.create("a", b"x")
     local.create("a", b"y")
     local.put("a", b"z")
@@ -123,7 +123,7 @@ def test_no_temporary_file_stays_behind(local: LocalStore) -> None:
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """What is linked and synced, in order. Everything is still done."""
+    """Records what is linked and synced, in order, and still does it."""
     done: list[tuple[str, str]] = []
     link, fsync = os.link, os.fsync
 
@@ -164,7 +164,7 @@ def test_created_objects_are_durable_and_so_are_their_folders(
     assert steps[-4:] == [("link", "3"), ("sync", "b"), ("sync", "a"), ("sync", "store")]
 
 
-def test_an_object_whose_checksum_was_asked_for_is_durable(
+def test_an_object_is_durable_after_its_checksum_was_computed(
     local: LocalStore, steps: list[tuple[str, str]]
 ) -> None:
     local.path("data/x").mkdir(parents=True)
@@ -173,12 +173,12 @@ def test_an_object_whose_checksum_was_asked_for_is_durable(
     assert steps == [("sync", "part-0"), ("sync", "x"), ("sync", "data"), ("sync", "store")]
 
 
-def test_put_waits_for_no_disk(local: LocalStore, steps: list[tuple[str, str]]) -> None:
+def test_put_does_not_wait_for_the_disk(local: LocalStore, steps: list[tuple[str, str]]) -> None:
     local.put("status/a", b"x")
     assert steps == []
 
 
-def test_delete_removes_folders_that_are_left_empty(local: LocalStore) -> None:
+def test_delete_removes_folders_that_become_empty(local: LocalStore) -> None:
     for name in ("a/b/c/1", "a/b/d/1", "a/2"):
         local.create(name, b"x")
     local.delete(["a/b/c/1", "a/b/d/1"])
@@ -200,7 +200,7 @@ def test_the_folder_for_temporary_files_stays(local: LocalStore) -> None:
     assert local.create("a", b"x")
 
 
-def test_deleting_beside_a_create_breaks_nothing(local: LocalStore) -> None:
+def test_a_delete_during_a_create_does_no_harm(local: LocalStore) -> None:
     numbers = count()
 
     def come_and_go(_: int) -> None:
@@ -215,16 +215,16 @@ def test_deleting_beside_a_create_breaks_nothing(local: LocalStore) -> None:
     assert local.list("") == []
 
 
-def test_a_copy_is_a_link(local: LocalStore) -> None:
+def test_a_copy_is_a_hard_link(local: LocalStore) -> None:
     local.create("a/1", b"x")
     local.copy("a/1", "b/1")
     assert local.path("a/1").samefile(local.path("b/1"))
 
 
-def test_a_copy_is_made_where_a_link_does_not_work(local: LocalStore) -> None:
+def test_a_real_copy_is_made_where_links_do_not_work(local: LocalStore) -> None:
     memory = Path("/dev/shm")
     if not memory.is_dir() or memory.stat().st_dev == local.root.stat().st_dev:
-        pytest.skip("/dev/shm is no other file system here: links work everywhere")
+        pytest.skip("/dev/shm is not a separate file system here: links work everywhere")
     with tempfile.TemporaryDirectory(dir=memory) as elsewhere:
         local.path("elsewhere").symlink_to(elsewhere)
         Path(elsewhere, "1").write_bytes(b"x")
@@ -234,7 +234,7 @@ def test_a_copy_is_made_where_a_link_does_not_work(local: LocalStore) -> None:
     assert temporary_files(local) == []
 
 
-def test_a_store_that_is_gone_is_not_an_empty_store(local: LocalStore) -> None:
+def test_a_missing_store_is_not_an_empty_store(local: LocalStore) -> None:
     local.create("a/1", b"x")
     calls: list[Callable[[], object]] = [
         lambda: local.read("a/1"),
@@ -251,7 +251,7 @@ def test_a_store_that_is_gone_is_not_an_empty_store(local: LocalStore) -> None:
         with pytest.raises(StoreUnavailable, match="still mounted"):
             call()
     assert not local.root.exists()
-    local.root.mkdir()  # an empty place where the store was mounted
+    local.root.mkdir()  # the empty mount point of the store
     for call in calls:
         with pytest.raises(StoreUnavailable, match="still mounted"):
             call()
@@ -261,7 +261,7 @@ def test_a_store_that_is_gone_is_not_an_empty_store(local: LocalStore) -> None:
     assert local.read("a/1") == b"x"
 
 
-def test_a_full_disk_is_no_reason_to_copy_instead_of_linking(
+def test_a_full_disk_does_not_cause_a_copy_instead_of_a_link(
     local: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     local.create("a", b"x")
@@ -275,7 +275,7 @@ def test_a_full_disk_is_no_reason_to_copy_instead_of_linking(
     assert not local.exists("b")
 
 
-def test_a_copy_to_where_something_is_leaves_that_there(local: LocalStore) -> None:
+def test_a_copy_does_not_replace_an_existing_target(local: LocalStore) -> None:
     local.create("a", b"x")
     local.create("b", b"y")
     local.copy("a", "b")

@@ -1,4 +1,4 @@
-"""The store in a bucket, with one in memory."""
+"""The store in a bucket, tested with an in-memory one."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ class TestMemoryStore(StoreContract):
 
 
 @pytest.mark.parametrize("ask", ["read", "size", "exists", "checksum"])
-def test_a_bucket_that_is_gone_is_not_an_object_that_is_not_there(
-    ask: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_bucket_is_not_a_missing_object(ask: str, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_place("memory://", create=True)
     store.put("a", b"x")
 
@@ -37,7 +35,7 @@ def test_a_bucket_that_is_gone_is_not_an_object_that_is_not_there(
         getattr(store, ask)("a")
 
 
-def test_a_bucket_that_goes_while_an_object_is_read_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bucket_that_disappears_during_a_read_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_place("memory://", create=True)
     store.put("a", b"x")
 
@@ -49,14 +47,14 @@ def test_a_bucket_that_goes_while_an_object_is_read_is_noticed(monkeypatch: pyte
         store.checksum("a")
 
 
-def test_a_bucket_that_was_tried_out_is_as_it_was() -> None:
+def test_checking_a_bucket_leaves_it_unchanged() -> None:
     store = open_place("memory://", create=True)
     assert isinstance(store, ObjectStore)
     store.check_usable(write=True)
     assert obstore.list(store._bucket).collect() == []
 
 
-def test_objects_are_deleted_one_by_one_where_a_store_stops_at_one_that_is_gone(
+def test_objects_are_deleted_one_by_one_where_a_store_stops_at_a_missing_object(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store = open_place("memory://", create=True)
@@ -74,7 +72,7 @@ def test_objects_are_deleted_one_by_one_where_a_store_stops_at_one_that_is_gone(
     assert store.list("a/") == []
 
 
-def test_what_a_bucket_says_is_told_in_short() -> None:
+def test_an_error_of_a_bucket_is_shortened() -> None:
     store: Any = open_place("memory://", create=True)
     said = "Error\n<Error><Code>X</Code><Message>Access Denied.</Message></Error>\n\nDebug source:\nmore"
     for text, told in ((said, "Access Denied"), ("one line.\nand another", "one line"), ("plain", "plain")):
@@ -85,7 +83,7 @@ def test_what_a_bucket_says_is_told_in_short() -> None:
             raise BaseError(text)
 
 
-def test_spark_knows_a_bucket_by_the_address_of_its_own_file_system(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bucket_has_the_url_of_sparks_file_system(monkeypatch: pytest.MonkeyPatch) -> None:
     def root(url: str, prefix: str | None = None, **config: str) -> str:
         return _spark_root(url, SimpleNamespace(config=config, prefix=prefix))
 
@@ -93,7 +91,7 @@ def test_spark_knows_a_bucket_by_the_address_of_its_own_file_system(monkeypatch:
     assert root("s3://b/x", "x", bucket="b") == root("s3a://b/x", "x", bucket="b") == "s3a://b/x"
     assert root("gs://b", bucket="b") == "gs://b"
     assert root("az://c", container_name="c", account_name="me") == "abfss://c@me.dfs.core.windows.net"
-    with pytest.raises(ValueError, match="the storage account of the container is not known"):
+    with pytest.raises(ValueError, match="the storage account of the container is unknown"):
         root("az://c", container_name="c")
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "you")
     assert root("az://c", "x", container_name="c") == "abfss://c@you.dfs.core.windows.net/x"

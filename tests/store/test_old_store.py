@@ -1,4 +1,4 @@
-"""A store that was written before control objects had checksums (`tests/stores/`) opens, and goes on."""
+"""A store written before control objects had checksums (`tests/support/stores/`) can be opened and continued."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cutwater.store.at_rest import read_journal
 from cutwater.store.opening import open_store
 
 HELD = 40
-"""So many rows are in its table."""
+"""The number of rows in its table."""
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def rows_at(base: Path, savepoint: str) -> int:
     return pq.ParquetDataset(cw.parquet_files(str(base / "out"), version)).read().num_rows  # type: ignore[no-any-return]
 
 
-def test_it_has_no_checksums_and_is_whole_all_the_same(old: Path) -> None:
+def test_it_has_no_checksums_and_still_no_problems(old: Path) -> None:
     store = open_store(str(old / "state"))
     for prefix in (JOURNAL_PREFIX, "stages/", "published/", "sinks/", "graph/", "checkpoints/"):
         names = [name for name in store.list(prefix) if name.endswith(".json")]
@@ -52,12 +52,14 @@ def test_it_has_no_checksums_and_is_whole_all_the_same(old: Path) -> None:
     assert cw.tables(str(old / "state")) == {"out": 2}
 
 
-def test_it_goes_on_and_can_be_restored(old: Path, spark: SparkSession) -> None:
+def test_it_continues_and_can_be_restored(old: Path, spark: SparkSession) -> None:
     pipeline = cw.Pipeline("old")
 
     @pipeline.stage
     def source(spark: SparkSession) -> DataFrame:
-        numbers = spark.readStream.format("rate-micro-batch")  # which knows no paths, so the store can move
+        numbers = spark.readStream.format(
+            "rate-micro-batch"
+        )  # its offsets contain no paths, so the store can be moved
         return numbers.option("rowsPerBatch", 5).option("startTimestamp", 0).load()
 
     @pipeline.stage(sinks=[cw.parquet(str(old / "out"))])

@@ -1,4 +1,4 @@
-"""Opening stores: what is refused, and what all kinds list alike."""
+"""Opening stores: what is refused, and that all kinds list in the same way."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = st.lists(PARTS, min_size=1, max_size=3).map(lambda parts: "/".join(parts
 
 @settings(max_examples=200, deadline=None)
 @given(names=st.sets(NAMES), prefix=NAMES, cut=st.integers(0, 12), after=st.one_of(st.just(""), NAMES))
-def test_list_is_the_sorted_names_with_that_prefix(
+def test_list_returns_the_sorted_names_with_the_prefix(
     names: set[str], prefix: str, cut: int, after: str
 ) -> None:
     prefix = prefix[:cut]
@@ -33,14 +33,14 @@ def test_list_is_the_sorted_names_with_that_prefix(
             assert store.list(prefix, after) == wanted
 
 
-def test_a_folder_that_was_not_opened_for_writing_is_left_as_it_is(tmp_path: Path) -> None:
+def test_a_folder_opened_for_reading_is_not_changed(tmp_path: Path) -> None:
     store = open_place(f"{tmp_path}")
     assert store.list("") == []
     assert store.read("a") is None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_where_objects_are(tmp_path: Path) -> None:
+def test_the_locations_of_objects(tmp_path: Path) -> None:
     folder = tmp_path / "a b%20c"
     store = open_place(f"{folder}", create=True)
     store.create("d/e", b"x")
@@ -51,7 +51,9 @@ def test_where_objects_are(tmp_path: Path) -> None:
     assert open_place("memory:///").path("d/e") is None
 
 
-def test_a_relative_folder_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_folder_does_not_move_with_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     store = open_place("state", create=True)
     monkeypatch.chdir("/")
@@ -60,9 +62,9 @@ def test_a_relative_folder_stays_where_it_was(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("create", [False, True])
-def test_a_store_that_cannot_be_is_refused(tmp_path: Path, create: bool) -> None:
+def test_an_impossible_store_is_refused(tmp_path: Path, create: bool) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(StoreError, match="is a file, and a store is a folder"):
+    with pytest.raises(StoreError, match="is a file, but a store is a folder"):
         open_place(f"{tmp_path}/file", create=create)
     with pytest.raises(StoreError, match="three slashes"):
         open_place("file://host/folder", create=create)
@@ -73,14 +75,14 @@ def test_a_store_that_cannot_be_is_refused(tmp_path: Path, create: bool) -> None
         open_place(f"{tmp_path}/file/below", create=True)
 
 
-def test_a_folder_that_does_not_exist_is_made_only_when_asked_for(tmp_path: Path) -> None:
+def test_a_missing_folder_is_created_only_on_request(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no such folder"):
         open_place(f"{tmp_path}/x/y")
     assert not (tmp_path / "x").exists()
     assert open_place(f"{tmp_path}/x/y", create=True).list("") == []
 
 
-def test_a_folder_that_cannot_be_written_is_refused() -> None:
+def test_an_unwritable_folder_is_refused() -> None:
     with pytest.raises(StoreError, match="must be able to write"):
         open_place("/proc/self", create=True)
 
@@ -91,7 +93,7 @@ def test_an_azure_container_needs_its_account(monkeypatch: pytest.MonkeyPatch) -
         open_place("az://container/prefix")
 
 
-def test_a_removed_store_can_be_made_again(tmp_path: Path) -> None:
+def test_a_removed_store_can_be_created_again(tmp_path: Path) -> None:
     folder = f"{tmp_path}/store"
     open_place(folder, create=True)
     shutil.rmtree(folder)

@@ -1,4 +1,4 @@
-"""What needs nothing but a store is performed in one place, for whoever has one."""
+"""Operations that need only a store."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def store(tmp_path: Path) -> LocalStore:
     return LocalStore(tmp_path)
 
 
-def test_who_creates_an_object_second_is_told_so(store: LocalStore) -> None:
+def test_a_second_create_answers_that_the_object_exists(store: LocalStore) -> None:
     performer = StorePerformer(store)
     assert performer.create(fx.Create("a/1", b"x")) is fx.CREATED
     assert performer.create(fx.Create("a/1", b"y")) is fx.EXISTS
     assert store.read("a/1") == b"x"
 
 
-def test_objects_are_read_and_listed_as_the_store_does(store: LocalStore) -> None:
+def test_objects_are_read_and_listed_as_in_the_store(store: LocalStore) -> None:
     performer = StorePerformer(store)
     for name in ("a/1", "a/2", "b/1"):
         store.create(name, name.encode())
@@ -38,7 +38,7 @@ def test_objects_are_read_and_listed_as_the_store_does(store: LocalStore) -> Non
     assert performer.checksum(fx.Checksum(("a/1", "a/3"))) == [store.checksum("a/1"), None]
 
 
-def test_an_object_that_is_not_there_cannot_be_copied(store: LocalStore) -> None:
+def test_a_missing_object_cannot_be_copied(store: LocalStore) -> None:
     performer = StorePerformer(store)
     store.create("a/1", b"x")
     assert performer.copy(fx.Copy("a/1", "b/1")) is fx.DONE
@@ -47,7 +47,7 @@ def test_an_object_that_is_not_there_cannot_be_copied(store: LocalStore) -> None
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
-def test_all_of_many_objects_are_deleted(store: LocalStore, count: int) -> None:
+def test_many_objects_are_all_deleted(store: LocalStore, count: int) -> None:
     names = tuple(f"a/{number}" for number in range(count))
     for name in names:
         store.create(name, b"x")
@@ -55,7 +55,7 @@ def test_all_of_many_objects_are_deleted(store: LocalStore, count: int) -> None:
     assert store.list("a/") == []
 
 
-def test_a_process_can_be_killed_around_a_creation_and_within_a_deletion(
+def test_a_process_can_be_killed_around_a_create_and_within_a_delete(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reached: list[tuple[str, str, list[str]]] = []
@@ -73,7 +73,7 @@ def test_a_process_can_be_killed_around_a_creation_and_within_a_deletion(
         == [
             ("before mark", "t", []),
             ("after mark", "t", both[:1]),
-            ("before mark", "t", both[:1]),  # it is there already, so nothing comes after
+            ("before mark", "t", both[:1]),  # it exists already, so "after mark" is never reached
             ("before mark", "t", both[:1]),
             ("after mark", "t", both),
         ]
@@ -99,12 +99,14 @@ def test_a_process_can_be_killed_around_a_creation_and_within_a_deletion(
     ],
     ids=lambda operation: type(operation).__name__,
 )
-def test_what_needs_a_member_is_refused_without_one(store: LocalStore, operation: fx.AnyOperation) -> None:
+def test_operations_that_need_a_member_are_refused_without_one(
+    store: LocalStore, operation: fx.AnyOperation
+) -> None:
     with pytest.raises(AssertionError, match=f"{type(operation).__name__}.* needs a running member"):
         perform(MemberlessPerformer(store), operation)
 
 
-def test_tables_are_asked_if_it_is_known_how_to(store: LocalStore) -> None:
+def test_tables_are_queried_if_the_functions_are_given(store: LocalStore) -> None:
     head, history = fx.TableHead(3, 2), fx.TableHistory(2)
     performer = MemberlessPerformer(
         store, lambda sink, transaction: len(sink) + transaction, lambda *_: history, lambda: head
@@ -114,11 +116,11 @@ def test_tables_are_asked_if_it_is_known_how_to(store: LocalStore) -> None:
     assert performer.read_table_history(fx.ReadTableHistory("out", 2)) is history
 
 
-def test_nothing_is_known_against_a_table_whose_history_nobody_can_ask(store: LocalStore) -> None:
+def test_the_history_of_a_table_is_unknown_without_a_function_for_it(store: LocalStore) -> None:
     assert MemberlessPerformer(store).read_table_history(fx.ReadTableHistory("out", 2)) is None
 
 
-def test_a_table_that_does_not_answer_is_not_taken_for_a_store_that_does_not(store: LocalStore) -> None:
+def test_a_failing_table_is_not_mistaken_for_a_failing_store(store: LocalStore) -> None:
     def down(sink: str, transaction: int) -> None:
         raise OSError("no route")
 

@@ -1,4 +1,4 @@
-"""Whether a member runs: by what changes and what can be proved, never by a clock."""
+"""Whether a member is running, judged by changes and by proof, never by a clock."""
 
 from __future__ import annotations
 
@@ -34,9 +34,7 @@ from tests.support.live_member import members
 from tests.support.spark_helpers import await_that
 from tests.support.written import beating, put_status
 
-needs_proc = pytest.mark.skipif(
-    this_process() is None, reason="there is no /proc that tells who a process is"
-)
+needs_proc = pytest.mark.skipif(this_process() is None, reason="there is no /proc to identify processes")
 WHO_AM_I = (
     "import sys, msgspec; from cutwater.store.process_identity import this_process\n"
     "sys.stdout.buffer.write(msgspec.json.encode(this_process())); sys.stdout.flush(); sys.stdin.read()"
@@ -44,7 +42,7 @@ WHO_AM_I = (
 
 
 class Clock:
-    """The monotonic clock of whoever looks."""
+    """The observer's monotonic clock."""
 
     now = 100.0
 
@@ -57,11 +55,11 @@ def store(tmp_path: Path) -> Store:
     return open_store(str(tmp_path / "state"), create=True)
 
 
-# --- observing ------------------------------------------------------------------------------------------
+# --- watching -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("skew_s", [0.0, -12.0, 12.0, -7 * 3600.0, 7 * 3600.0])
-def test_a_member_that_reports_is_seen_whatever_its_clock_says(store: Store, skew_s: float) -> None:
+def test_a_reporting_member_is_detected_whatever_its_clock_says(store: Store, skew_s: float) -> None:
     with beating(store, clock_s=skew_s):
         assert Client(store, as_json=True).running_member() is not None
         with pytest.raises(UserError, match="is already running on this store: process 4711 on elsewhere"):
@@ -70,7 +68,7 @@ def test_a_member_that_reports_is_seen_whatever_its_clock_says(store: Store, ske
 
 @pytest.mark.slow
 @pytest.mark.parametrize("skew_s", [0.0, -3600.0, 3600.0])
-def test_a_member_that_was_killed_elsewhere_is_not_seen_however_fresh_its_status(
+def test_a_member_killed_elsewhere_does_not_count_as_running_however_recent_its_status(
     store: Store, skew_s: float
 ) -> None:
     put_status(store, clock_s=skew_s)
@@ -80,7 +78,7 @@ def test_a_member_that_was_killed_elsewhere_is_not_seen_however_fresh_its_status
     assert "process 4711 on elsewhere ran pipeline 'chain'. It has not reported its end" in told[0]
 
 
-def test_a_member_is_unknown_until_it_was_looked_at_for_long_enough(store: Store) -> None:
+def test_a_member_is_unknown_until_it_was_watched_for_long_enough(store: Store) -> None:
     clock = Clock()
     watch = Watch(store, clock)
     status = put_status(store)
@@ -97,7 +95,7 @@ def test_a_member_is_unknown_until_it_was_looked_at_for_long_enough(store: Store
     assert [(s.presence, s.is_news) for s in watch.look()] == [(Presence.ENDED, True)]
 
 
-def test_a_status_that_stays_the_same_is_silent_when_time_is_up(store: Store) -> None:
+def test_a_member_with_an_unchanged_status_is_silent_after_the_time_limit(store: Store) -> None:
     clock = Clock()
     watch = Watch(store, clock)
     status = put_status(store, beat=1)
@@ -106,37 +104,39 @@ def test_a_status_that_stays_the_same_is_silent_when_time_is_up(store: Store) ->
     assert [(s.presence, s.is_news) for s in watch.look()] == [(Presence.SILENT, False)]
 
 
-def test_a_status_that_appears_while_one_looks_is_that_of_a_running_member(store: Store) -> None:
+def test_a_status_that_appears_while_watching_belongs_to_a_running_member(store: Store) -> None:
     watch = Watch(store)
     assert watch.look() == []
     put_status(store)
     assert [s.presence for s in watch.look()] == [Presence.RUNNING]
 
 
-def test_silence_lasts_about_two_of_the_intervals_that_the_status_names(store: Store) -> None:
+def test_silence_is_about_two_of_the_intervals_in_the_status(store: Store) -> None:
     assert silence_s(put_status(store, report_s=REPORT_S)) == 4.0
     assert silence_s(put_status(store, report_s=REPORT_REMOTE_S)) == 12.0
-    assert silence_s(put_status(store, report_s=1e9)) <= 150  # and nobody waits for ever for nonsense
+    assert (
+        silence_s(put_status(store, report_s=1e9)) <= 150
+    )  # a nonsensical interval does not cause an endless wait
     assert silence_s(put_status(store, report_s=-5.0)) == 2.0
 
 
-def test_a_status_of_another_version_is_not_passed_over_while_it_changes(store: Store) -> None:
+def test_a_changing_status_of_another_version_is_not_ignored(store: Store) -> None:
     store.put("status/main.json", b'{"of": "another version"}')
     watch = Watch(store)
     assert watch.look() == []
     store.put("status/main.json", b'{"of": "another version", "beat": 2}')
-    with pytest.raises(UserError, match="written now, by another version"):
+    with pytest.raises(UserError, match="being written by another version"):
         watch.look()
 
 
-def test_damaged_statuses_are_no_statuses(store: Store) -> None:
+def test_damaged_statuses_are_ignored(store: Store) -> None:
     for number, data in enumerate((b"", b'{"pipeline":"\xff"}', b"[" * 100_000, b"{}")):
         store.put(f"status/m{number}.json", data)
     assert read_status(store) == []
 
 
 @pytest.mark.slow
-def test_looking_for_long_is_shown(store: Store) -> None:
+def test_a_long_wait_is_shown(store: Store) -> None:
     put_status(store)
     shown = CliRunner().invoke(app, ["gc", "--store", store.url])
     assert shown.stderr.startswith("checking whether the pipeline is running ...\n")
@@ -144,7 +144,7 @@ def test_looking_for_long_is_shown(store: Store) -> None:
     assert shown.stderr == ""
 
 
-def test_whoever_looks_is_told_before_each_further_look(store: Store) -> None:
+def test_tick_is_called_before_each_further_look(store: Store) -> None:
     put_status(store)
     for look, nobody in ((Watch.running, None), (Watch.settle, [Presence.SILENT])):
         moments = itertools.count(0.0, SLACK_S / 2)
@@ -157,7 +157,7 @@ def test_whoever_looks_is_told_before_each_further_look(store: Store) -> None:
         assert next(moments) == (len(ticks) + 1) * SLACK_S / 2, "one look more than ticks"
 
 
-def test_one_that_leads_is_preferred_among_those_that_run(store: Store) -> None:
+def test_the_leader_is_preferred_among_running_members(store: Store) -> None:
     with beating(store, member="a"), beating(store, member="b", leads=True):
         watch = Watch(store)
         await_that("both are seen", lambda: all(s.presence is Presence.RUNNING for s in watch.look()), 10)
@@ -166,7 +166,7 @@ def test_one_that_leads_is_preferred_among_those_that_run(store: Store) -> None:
     assert found.member == "b"
 
 
-def test_a_store_of_another_pipeline_is_not_claimed(store: Store) -> None:
+def test_the_store_of_another_pipeline_is_refused(store: Store) -> None:
     put_status(store, state="drained")
     with pytest.raises(UserError, match="belongs to pipeline 'chain', and this one is 'shop'"):
         claim(store, "shop", "main", False, print)
@@ -177,16 +177,16 @@ def test_a_takeover_waits_for_nobody(store: Store) -> None:
         claim(store, "chain", "main", True, pytest.fail)
 
 
-def test_another_member_does_not_keep_one_from_starting(store: Store) -> None:
+def test_another_member_does_not_prevent_a_start(store: Store) -> None:
     with beating(store, member="other"):
         claim(store, "chain", "main", False, pytest.fail)
 
 
-# --- who a process is -----------------------------------------------------------------------------------
+# --- process identity -----------------------------------------------------------------------------------
 
 
 def child(*prefix: str) -> tuple[subprocess.Popen[bytes], ProcessId]:
-    """A process that waits until its input is closed, and who it says that it is."""
+    """A process that waits until its input is closed, and its own identity."""
     process = subprocess.Popen(
         [*prefix, sys.executable, "-c", WHO_AM_I], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -205,7 +205,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 @needs_proc
-def test_a_process_of_this_machine_is_known_to_exist_and_to_have_ended(store: Store) -> None:
+def test_a_process_on_this_machine_is_known_to_exist_or_to_have_ended(store: Store) -> None:
     process, who = child()
     assert exists(who) is True
     end(process)
@@ -216,7 +216,7 @@ def test_a_process_of_this_machine_is_known_to_exist_and_to_have_ended(store: St
 
 
 @needs_proc
-def test_a_pid_that_is_used_again_is_not_the_same_process() -> None:
+def test_a_reused_pid_is_not_the_same_process() -> None:
     who = this_process()
     assert who is not None
     assert exists(who) is True
@@ -225,14 +225,14 @@ def test_a_pid_that_is_used_again_is_not_the_same_process() -> None:
 
 @needs_proc
 @pytest.mark.parametrize("field", ["host", "kernel", "pid_namespace", "time_namespace"])
-def test_nothing_is_known_of_a_process_that_differs_in_where_it_is(field: str) -> None:
+def test_nothing_is_known_about_a_process_in_another_place(field: str) -> None:
     process, who = child()
     end(process)
     other: Any = {field: "another"}
     assert exists(msgspec.structs.replace(who, **other)) is None
 
 
-def test_without_a_proc_nothing_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_proc_nothing_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     here = this_process()
     monkeypatch.setattr(identity, "PROC", tmp_path)
     assert this_process() is None
@@ -264,9 +264,7 @@ def test_a_container_with_the_same_host_name_proves_nothing(store: Store, option
 
 @needs_proc
 @pytest.mark.parametrize(("options", "found"), [(("--mount-proc",), True), ((), None)], ids=["own", "ours"])
-def test_a_proc_that_shows_another_namespace_proves_nothing(
-    options: tuple[str, ...], found: bool | None
-) -> None:
+def test_a_proc_of_another_namespace_proves_nothing(options: tuple[str, ...], found: bool | None) -> None:
     if shutil.which("unshare") is None or os.geteuid() != 0:
         pytest.skip("another pid namespace needs root and unshare")
     code = "from cutwater.store.process_identity import *; print(exists(this_process()))"
@@ -277,7 +275,7 @@ def test_a_proc_that_shows_another_namespace_proves_nothing(
 
 @pytest.mark.slow
 @needs_proc
-def test_a_paused_process_is_waited_for_longer(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_paused_process_is_given_more_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(presence, "STUCK_S", 3.0)
     assert silence_s(put_status(store, process=this_process())) == 3.0
     told: list[str] = []
@@ -289,7 +287,7 @@ def test_a_paused_process_is_waited_for_longer(store: Store, monkeypatch: pytest
 
 
 class Unreported(LocalStore):
-    """A store into which members cannot write how they are doing, after they did so once."""
+    """A store to which members can write their status only once."""
 
     def put(self, name: str, data: bytes) -> None:
         if name.startswith("status/") and self.exists(name):
@@ -297,7 +295,7 @@ class Unreported(LocalStore):
         super().put(name, data)
 
 
-def test_a_member_that_answers_runs_whatever_the_store_says(
+def test_a_member_that_answers_is_running_whatever_the_store_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(presence, "STUCK_S", 0.0)
@@ -320,13 +318,13 @@ def test_a_member_that_answers_runs_whatever_the_store_says(
         assert json.loads(asked.stdout) == {"epoch": 2}, asked.output
         named = call("savepoint", "good", "--epoch", "1", "--peer", endpoint)
         assert json.loads(named.stdout) == {"savepoint": "good", "epoch": 1}
-        assert made.member.journal.state.term == 1  # nobody has taken the lead from it for that
+        assert made.member.journal.state.term == 1  # nobody took the lead from it for that
 
 
 # --- the real reporter ----------------------------------------------------------------------------------
 
 
-def test_a_running_member_reports_who_it_is_and_beats(store: Store) -> None:
+def test_a_running_member_reports_its_identity_and_a_growing_beat(store: Store) -> None:
     with members(store) as running_members:
         running_members.start("main")
         watch = Watch(store)
@@ -341,7 +339,7 @@ def test_a_running_member_reports_who_it_is_and_beats(store: Store) -> None:
     assert [s.presence for s in Watch(store).look()] == [Presence.ENDED]
 
 
-def test_a_report_that_fails_is_not_the_last_one(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reporting_continues_after_a_failed_report(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     with members(store) as running_members:
         made = running_members.start("main")
         await_that("it reports", lambda: read_status(store), 10)
@@ -351,7 +349,7 @@ def test_a_report_that_fails_is_not_the_last_one(store: Store, monkeypatch: pyte
         assert Watch(store).running() is not None
 
 
-def test_a_query_that_does_not_answer_does_not_keep_the_status_from_changing(
+def test_a_hanging_query_does_not_stop_the_status_from_changing(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with members(store) as running_members:
@@ -371,7 +369,7 @@ def test_a_query_that_does_not_answer_does_not_keep_the_status_from_changing(
         made.done.set()
 
 
-def test_the_last_word_of_a_member_does_not_hide_its_successor(store: Store) -> None:
+def test_the_last_status_of_a_member_does_not_replace_that_of_its_successor(store: Store) -> None:
     with members(store) as running_members:
         running_members.start("main")
         await_that("it reports", lambda: read_status(store), 10)
@@ -386,7 +384,7 @@ def test_the_last_word_of_a_member_does_not_hide_its_successor(store: Store) -> 
     assert [s.boot for s in read_status(store)] == ["another"]
 
 
-def test_the_status_of_one_that_failed_says_why(store: Store) -> None:
+def test_the_status_of_a_failed_member_says_why(store: Store) -> None:
     with members(store) as running_members:
         made = running_members.start("main")
         await_that("it reports", lambda: read_status(store), 10)

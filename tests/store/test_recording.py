@@ -1,4 +1,4 @@
-"""What a running member writes down: a shell over a real store, with a stand-in for Spark and the tables."""
+"""What a running member records: a shell over a real store, with stand-ins for Spark and the tables."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CONFIG = LeaderConfig(100, 50, CoordinatorConfig(interval_ms=40, retained=1))
 
 
 class Outside(MemberlessPerformer):
-    """What survives a process: the store, the table, and how far Spark had come."""
+    """What survives a process: the store, the table, and Spark's progress."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
@@ -81,7 +81,7 @@ class Outside(MemberlessPerformer):
 
 
 class Running:
-    """One process of the member, as the runtime puts it together."""
+    """One process of the member, assembled as in the runtime."""
 
     def __init__(self, outside: Outside, boot: str) -> None:
         self.outside = outside
@@ -103,7 +103,7 @@ class Running:
             self.leader.on_message(effect.message)
 
     def _run_queries(self) -> None:
-        """A batch for every stage whose last one is in its log and that has something to read."""
+        """Runs a batch for every stage whose last batch is in its log and that has something to read."""
         for name, stage in self.member.stages.items():
             state = stage.log.state
             batch = state.last + 1
@@ -142,12 +142,14 @@ def traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_what_running_processes_record_is_accepted_as_the_simulators_is(traced: Path, tmp_path: Path) -> None:
+def test_recordings_of_running_processes_are_accepted_like_those_of_the_simulator(
+    traced: Path, tmp_path: Path
+) -> None:
     outside = Outside(tmp_path / "store")
     for boot, versions in (("first", 4), ("second", 8)):
         process = Running(outside, boot)
         process.until(lambda process=process, versions=versions: process.published >= versions)  # type: ignore[misc]
-        process.shell.stop()  # as abruptly as a kill: what is under way is answered to nobody
+        process.shell.stop()  # as abruptly as a kill: operations in progress are never answered
         process.shell._pool.join()
     report = accepted(traced)
     assert sorted(path.name for path in traced.iterdir()) == ["main-first.jsonl", "main-second.jsonl"]
@@ -185,7 +187,7 @@ def lines(folder: Path) -> list[rec.AnyLine]:
     return [line for line in found if line is not None]
 
 
-def test_nothing_is_recorded_unless_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_recorded_unless_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUTWATER_TRACE", raising=False)
     assert rec.from_environment(a_member()) is None
 
@@ -198,7 +200,7 @@ def test_nothing_is_recorded_unless_it_is_asked_for(monkeypatch: pytest.MonkeyPa
     assert rec.watched(None, perform, send) == (perform, send)
 
 
-def test_an_error_is_recorded_as_an_answer_that_says_nothing_and_goes_on(traced: Path) -> None:
+def test_an_error_is_recorded_as_an_inconclusive_answer_and_raised(traced: Path) -> None:
     recorder = rec.from_environment(a_member())
 
     def perform(effect: fx.Effect) -> Any:
@@ -221,7 +223,7 @@ def test_an_error_is_recorded_as_an_answer_that_says_nothing_and_goes_on(traced:
     ]
 
 
-def test_a_damaged_record_is_written_down_by_its_hash_alone(traced: Path) -> None:
+def test_a_damaged_record_is_recorded_only_by_its_hash(traced: Path) -> None:
     recorder = rec.from_environment(a_member())
     watched, _ = rec.watched(recorder, lambda effect: b'{"index":', lambda send: None)
     watched(fx.Read("journal/000000000001.json"))
@@ -232,7 +234,7 @@ def test_a_damaged_record_is_written_down_by_its_hash_alone(traced: Path) -> Non
     assert check(traced).problems == []
 
 
-def test_a_full_disk_ends_the_record_and_not_the_work() -> None:
+def test_a_full_disk_ends_the_recording_but_not_the_work() -> None:
     written: list[bytes] = []
 
     def write(data: bytes) -> None:

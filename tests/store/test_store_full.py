@@ -1,4 +1,4 @@
-"""A store whose disk is full, or that can only be read: it is said, nothing hangs, and it goes on when there is room."""
+"""A store on a full or read-only disk: this is reported, nothing hangs, and the run continues when there is space."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FULL = "No space left on device"
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A small disk of its own."""
+    """A small separate disk."""
     place = tmp_path / "disk"
     place.mkdir()
     mounted = subprocess.run(
@@ -52,7 +52,7 @@ def new_pipeline(base: Path) -> cw.Pipeline:
 
 
 def fill(disk: Path, left: int) -> Path:
-    """Leaves so many bytes of a disk free; the file that takes the rest."""
+    """Fills a disk except for `left` bytes, and returns the file that takes up the rest."""
     ballast = disk / "ballast"
     free = os.statvfs(disk)
     with suppress(OSError):
@@ -60,7 +60,7 @@ def fill(disk: Path, left: int) -> Path:
     return ballast
 
 
-def test_a_full_disk_is_told_and_the_run_goes_on_or_ends_in_words_and_nothing_is_lost(
+def test_a_full_disk_is_reported_and_the_run_continues_or_fails_clearly_and_nothing_is_lost(
     spark: SparkSession, tmp_path: Path, disk: Path, told: list[str]
 ) -> None:
     deliver(tmp_path / "in", "one", numbers(range(20)))
@@ -87,7 +87,7 @@ def test_a_full_disk_is_told_and_the_run_goes_on_or_ends_in_words_and_nothing_is
     assert [row[0] for row in rows_of(tmp_path / "out")] == list(range(4_000))
 
 
-def test_a_store_that_can_only_be_read_is_refused_in_words_and_can_be_looked_at(
+def test_a_read_only_store_is_refused_for_a_run_and_can_be_inspected(
     spark: SparkSession, tmp_path: Path, disk: Path
 ) -> None:
     deliver(tmp_path / "in", "one", numbers(range(20)))

@@ -1,4 +1,4 @@
-"""A store that fails now and then, at the moments when nobody expects an answer from it."""
+"""A store that fails intermittently, at inconvenient moments."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ from cutwater.store.opening import open_store
 from tests.support.spark_helpers import NUMBERS, deliver, numbers, rows_of
 
 
-class MoodyStore(LocalStore):
-    """Fails the first few times that it is asked for each of these things."""
+class FlakyStore(LocalStore):
+    """Fails the first few times that each of these operations is called."""
 
     def __init__(self, root: Path, times: int = 3) -> None:
         super().__init__(root)
         self._times = times
         self.failed: dict[str, int] = {}
 
-    def _be_moody(self, what: str) -> None:
+    def _maybe_fail(self, what: str) -> None:
         if self.failed.get(what, 0) < self._times:
             self.failed[what] = self.failed.get(what, 0) + 1
             raise OSError("the store does not answer")
 
     def exists(self, name: str) -> bool:
         if "/commits/" in name:
-            self._be_moody("is it committed?")
+            self._maybe_fail("is it committed?")
         return super().exists(name)
 
     def list(self, prefix: str, after: str = "") -> list[str]:
         if prefix.endswith("commits/"):
-            self._be_moody("what is committed?")
+            self._maybe_fail("what is committed?")
         return super().list(prefix, after)
 
     def read(self, name: str) -> bytes | None:
         if name.endswith("base.json"):
-            self._be_moody("where does the folder begin?")
+            self._maybe_fail("where does the folder begin?")
         return super().read(name)
 
 
-def test_a_store_that_fails_while_a_query_starts_commits_and_comes_to_rest(
+def test_a_store_that_fails_while_a_query_starts_commits_and_rests_does_no_harm(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     deliver(tmp_path / "in", "one", numbers(range(20)))
@@ -63,7 +63,7 @@ def test_a_store_that_fails_while_a_query_starts_commits_and_comes_to_rest(
         return source.select("id")
 
     open_store(str(tmp_path / "store"), create=True)
-    store = MoodyStore(tmp_path / "store")
+    store = FlakyStore(tmp_path / "store")
     pipeline.start(store, every="1s", spark=spark)
     pipeline.drain()
     pipeline.stop()
@@ -74,7 +74,7 @@ def test_a_store_that_fails_while_a_query_starts_commits_and_comes_to_rest(
 
 
 @pytest.mark.slow
-def test_a_command_gives_up_on_a_store_that_can_be_read_and_not_written(tmp_path: Path) -> None:
+def test_a_command_gives_up_on_a_read_only_store(tmp_path: Path) -> None:
     class ReadOnly(LocalStore):
         def create(self, name: str, data: bytes) -> bool:
             raise OSError(errno.EROFS, "Read-only file system")

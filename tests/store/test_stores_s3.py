@@ -1,4 +1,4 @@
-"""The promises of the store, kept over a real S3 server; and servers that do not behave."""
+"""The store contract on a real S3 server, and servers that misbehave."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class TestS3Store(StoreContract):
     def test_of_many_processes_exactly_one_creates(self, store: Store) -> None:
         check_race_of_processes(store)
 
-    def test_opening_leaves_nothing_behind(self, store: Store, tmp_path: Path) -> None:
+    def test_opening_leaves_no_objects(self, store: Store, tmp_path: Path) -> None:
         bucket = tmp_path / "s3" / BUCKET
         assert [path for path in bucket.rglob("*") if path.is_file() and path.parts[-2] == ".tmp"] == []
 
-    def test_where_objects_are(self, store: Store) -> None:
+    def test_the_locations_of_objects(self, store: Store) -> None:
         assert store.url == f"s3://{BUCKET}/pipelines/orders"
         assert store.spark_url("a/b") == f"s3a://{BUCKET}/pipelines/orders/a/b"
         assert store.path("a/b") is None
@@ -64,7 +64,7 @@ class TestS3Store(StoreContract):
 
 
 def make_folders(server: S3Server, *names: str) -> None:
-    """Leaves markers of folders as Hadoop's S3A does: empty objects whose key ends in a slash."""
+    """Creates folder markers as Hadoop's S3A does: empty objects whose key ends in a slash."""
     client = S3FileSystem(
         endpoint_override=server.endpoint,
         access_key=server.environment["AWS_ACCESS_KEY_ID"],
@@ -76,7 +76,7 @@ def make_folders(server: S3Server, *names: str) -> None:
 
 
 @needs_server
-def test_markers_of_folders_are_not_listed_and_empty_objects_are(server: S3Server) -> None:
+def test_folder_markers_are_not_listed_and_empty_objects_are(server: S3Server) -> None:
     store = open_place(server.url, create=True)
     make_folders(server, "top", "a/offsets", "a/sources/0", "a/nothing/in/it")
     for name in ("a/offsets/0", "a/offsets/1", "a/sources/0/0"):
@@ -98,7 +98,7 @@ def test_markers_of_folders_are_not_listed_and_empty_objects_are(server: S3Serve
 
 
 @needs_server
-def test_a_stage_is_cut_and_opened_again_beside_markers_of_folders(server: S3Server) -> None:
+def test_a_stage_is_cut_and_reopened_next_to_folder_markers(server: S3Server) -> None:
     store = open_place(server.url, create=True)
     folder = paths.spark_prefix("s", 1, 1)
     make_folders(server, f"{folder}offsets", f"{folder}commits", f"{folder}sources/0", "published/t")
@@ -120,7 +120,7 @@ def test_a_stage_is_cut_and_opened_again_beside_markers_of_folders(server: S3Ser
 
 
 @needs_server
-def test_a_bucket_that_cannot_be_used_is_refused(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unusable_bucket_is_refused(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     for create in (False, True):
         with pytest.raises(StoreError, match=r"s3://nope/x cannot be used as a store: .*does not exist"):
             open_place("s3://nope/x", create=create)
@@ -133,7 +133,7 @@ def test_a_bucket_that_cannot_be_used_is_refused(server: S3Server, monkeypatch: 
 
 
 @needs_server
-def test_a_bucket_that_is_gone_is_not_an_empty_store(server: S3Server, tmp_path: Path) -> None:
+def test_a_missing_bucket_is_not_an_empty_store(server: S3Server, tmp_path: Path) -> None:
     store = open_place(server.url, create=True)
     store.create("a", b"x")
     shutil.rmtree(tmp_path / "s3" / BUCKET)
@@ -148,9 +148,7 @@ def test_a_bucket_that_is_gone_is_not_an_empty_store(server: S3Server, tmp_path:
 
 
 @needs_server
-def test_a_server_that_is_down_is_an_error_that_passes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreachable_server_is_a_temporary_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with s3_server(tmp_path / "s3") as first:
         for key, value in first.environment.items():
             monkeypatch.setenv(key, value)
@@ -194,7 +192,7 @@ def serving(handler: type[BaseHTTPRequestHandler], monkeypatch: pytest.MonkeyPat
 
 
 class CarelessServer(BaseHTTPRequestHandler):
-    """Takes every PUT, whatever its conditions: as S3-compatible servers do that do not know them."""
+    """Accepts every PUT regardless of its conditions, like S3-compatible servers that do not support them."""
 
     def answer(self, body: str = "") -> None:
         self.rfile.read(int(self.headers.get("Content-Length", "0")))
@@ -225,10 +223,10 @@ def test_a_server_that_ignores_conditions_is_refused(monkeypatch: pytest.MonkeyP
             open_place("s3://bucket/x", create=True)
 
 
-def test_a_marker_of_a_folder_that_only_a_server_knows_is_told_from_an_object(
+def test_a_folder_marker_is_distinguished_from_an_object(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What S3 answers, key by key: without a server of S3 at hand."""
+    """With the answers of S3, key by key, because no S3 server is at hand."""
     keys = {"x/a/": 0, "x/a/one": 3, "x/a/void": 0, "x/b": 0, "x/b/": 0, "x/c": 5, "x/c/": 0, "x/d/": 0}
 
     class Lister(CarelessServer):
@@ -256,7 +254,7 @@ def test_a_marker_of_a_folder_that_only_a_server_knows_is_told_from_an_object(
         assert store.list("a/") == ["a/one", "a/void"]
 
 
-def test_many_are_read_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_objects_are_read_in_parallel(monkeypatch: pytest.MonkeyPatch) -> None:
     together = Barrier(8)
 
     class PatientServer(CarelessServer):

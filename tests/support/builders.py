@@ -1,8 +1,8 @@
-"""Small pipelines, records and shells to test the rules and the machines with.
+"""Small pipelines, records and shells for tests of the rules and the state machines.
 
-`Play` writes one true history of a small pipeline, entry by entry, so that a test can ask what somebody
-knows who has read only a part of it. `Desk` is a store with tables that performs one procedure's effects.
-`calm_world` is the simulator without faults, on a pipeline that the test chooses.
+`Play` writes a correct history of a small pipeline, entry by entry, so that a test can ask what a reader of only a part
+of it knows. `Desk` is a store with tables that performs one procedure's effects. `calm_world` is the simulator without
+faults, on a pipeline that the test chooses.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from tests.support.driver import Objects
 
 
 def stage(name: str, inputs: str = "", member: str = "m0", sinks: Iterable[r.SinkSpec] = ()) -> r.StageSpec:
-    """A stage; `inputs` are names with spaces between."""
+    """A stage; `inputs` are names separated by spaces."""
     return r.StageSpec(name, tuple(inputs.split()), member, tuple(sinks))
 
 
@@ -83,7 +83,7 @@ def stage_state(last: int, *barriers: r.BarrierAt, empty: Iterable[int] = ()) ->
 
 
 def journal_of(*bodies: r.JournalBody | None) -> r.JournalState:
-    """The state after these entries, which stand at places 1, 2, ...; `None` leaves a place out."""
+    """The state after these entries at indexes 1, 2, ...; `None` skips an index."""
     state = r.JournalState()
     for index, body in enumerate(bodies, 1):
         if body is not None:
@@ -127,13 +127,13 @@ def manifest(
     )
 
 
-# --- one true history -------------------------------------------------------------------------------------
+# --- a correct history ------------------------------------------------------------------------------------
 
 
 class Play:
     """A small pipeline in its first generation, as one history of journal and stage log entries.
 
-    It does what members and leader do, in the order that the test says; what the rules forbid is passed over.
+    It does what members and leader do, in the order that the test specifies, and ignores what the rules forbid.
     """
 
     def __init__(self, topology: r.Topology) -> None:
@@ -157,11 +157,11 @@ class Play:
         stagelog.apply(self.stages[name], body, len(self.logs[name]))
 
     def journal_at(self, count: int) -> r.JournalState:
-        """What the first `count` journal entries say."""
+        """The state after the first `count` journal entries."""
         return journal_of(*self.entries[:count])
 
     def stage_at(self, name: str, count: int) -> r.StageState:
-        """What the first `count` entries of a stage's log say."""
+        """The state after the first `count` entries of a stage's log."""
         state = r.StageState()
         for index, body in enumerate(self.logs[name][:count], 1):
             stagelog.apply(state, body, index)
@@ -189,7 +189,8 @@ class Play:
         self.log(name, r.Batch(1, number, files, sinks, consumed, {}, watermark))
 
     def unread(self, name: str) -> bool:
-        """Whether rows lie between the stage's positions and the open epoch's barriers, or one is missing."""
+        """Whether there are rows between the stage's positions and the open epoch's barriers, or a barrier is
+        missing."""
         assert self.open is not None
         for producer in self.topology.stages[name].inputs:
             at = self.stages[producer].barriers.get(self.open.epoch)
@@ -201,7 +202,7 @@ class Play:
         return False
 
     def cut(self, name: str, unaligned: bool = False) -> None:
-        """The stage is cut for the open epoch, if it may be."""
+        """Cuts the stage for the open epoch, if that is allowed."""
         state = self.stages[name]
         if self.open is None or self.open.epoch in state.barriers:
             return
@@ -224,7 +225,7 @@ class Play:
         )
 
     def cut_all(self, unaligned: Iterable[str] = ()) -> None:
-        """Every stage is cut, in the order of the pipeline; who has to read for it does."""
+        """Cuts every stage in topological order; stages read first if they have to."""
         self.begin()
         for name in self.topology.stages:
             self.cut(name, name in set(unaligned))
@@ -233,7 +234,7 @@ class Play:
                 self.cut(name)
 
     def reports(self) -> dict[str, r.StageReport]:
-        """What the stages report of the open epoch."""
+        """The stages' reports for the open epoch."""
         assert self.open is not None
         found = {}
         for name, state in self.stages.items():
@@ -245,7 +246,7 @@ class Play:
         return self.manifests[self.state.head] if self.state.head is not None else None
 
     def commit(self) -> r.Manifest:
-        """Commits the open epoch, for which every stage has been cut."""
+        """Commits the open epoch, for which every stage must have been cut."""
         opened = self.open
         assert opened is not None
         found = make_manifest(self.state, opened, self.reports(), self.stages, self.previous())
@@ -263,7 +264,7 @@ class Play:
             self.record(r.Aborted(1, 1, self.open.epoch, self.open.checkpoint_id, "deadline"))
 
     def expire(self, retained: int) -> r.Expired | None:
-        """Expires what retention no longer keeps, with every sink up to date."""
+        """Expires what retention no longer keeps, assuming that every sink is up to date."""
         settled = dict.fromkeys(self.topology.sinks(), len(self.entries))
         body = expire(self.state, retained, settled, self.manifests)
         if body is not None:
@@ -285,22 +286,22 @@ def state_name(name: str, number: int, generation: int = 1) -> str:
 
 
 class Stuck(Exception):
-    """A procedure goes on and on without coming to an end."""
+    """A procedure does not end."""
 
 
 class Version(msgspec.Struct, frozen=True):
-    """One version of a table: its files, and Cutwater's transaction; a foreign commit leaves that alone."""
+    """One version of a table: its files, and Cutwater's transaction, which a foreign commit does not change."""
 
     transaction: int
     files: tuple[str, ...]
 
 
 class Desk(Objects):
-    """A store with tables, which performs one procedure's effects one after the other.
+    """A store with tables that performs one procedure's effects in order.
 
-    `before` is called with each effect before it is performed: a test moves the world there. `lose` holds
-    effect kinds of which the next one is performed without an answer. `oldest` is the first version that the
-    history of a table still has; a table in `forgetful` cannot say that it never had a transaction.
+    `before` is called with each effect before it is performed, so that a test can change the world. `lose` has the kinds
+    of effects of which the next one is performed without an answer. `oldest` is the first version that the history of a
+    table still has; a table in `forgetful` cannot say that it never had a transaction.
     """
 
     def __init__(self, *sinks: str) -> None:
@@ -314,7 +315,7 @@ class Desk(Objects):
         self._performer = DeskPerformer(self)
 
     def run(self, procedure: fx.Procedure[Any], crash_after: int | None = None, limit: int = 500) -> Any:
-        """Drives a procedure to its end; `crash_after` that many effects it is never resumed again."""
+        """Drives a procedure to its end; after `crash_after` effects it is never resumed."""
         answer: Any = None
         count = 0
         try:
@@ -341,7 +342,7 @@ class Desk(Objects):
         return perform(self._performer, effect) if isinstance(effect, fx.Operation) else None
 
     def find(self, sink: str, transaction: int) -> int | None:
-        """The version that carries the highest transaction up to this one; others' commits come behind it."""
+        """The version with the highest transaction up to this one; commits of others come after it."""
         known = [*enumerate(self.tables[sink])][self.oldest[sink] :]
         found = [(-v.transaction, number) for number, v in known if v.transaction <= transaction]
         return min(found)[1] if found else None
@@ -363,7 +364,7 @@ class Desk(Objects):
         return len(versions) - 1
 
     def foreign_commit(self, sink: str, *files: str) -> None:
-        """Somebody else adds to the table; Cutwater's transaction stays in it as it was."""
+        """Somebody else adds to the table; Cutwater's transaction stays unchanged."""
         head = self.tables[sink][-1]
         self.tables[sink].append(Version(head.transaction, (*head.files, *files)))
 
@@ -372,7 +373,7 @@ class Desk(Objects):
 
 
 class DeskPerformer(MemberlessPerformer):
-    """Performs what a desk is asked for."""
+    """Performs the operations on a desk."""
 
     def __init__(self, desk: Desk) -> None:
         super().__init__(desk, desk.find, desk.history)
@@ -395,7 +396,7 @@ class DeskPerformer(MemberlessPerformer):
 # --- the simulator without faults -------------------------------------------------------------------------
 
 NEVER_MS = 10**9
-"""An interval after which no periodic checkpoint begins: the test asks for each, the first excepted."""
+"""An interval so long that no periodic checkpoint begins: the test requests each one, except the first."""
 
 
 def calm_world(topology: r.Topology = CHAIN, tolerated: int | None = None, **coordinator: Any) -> World:
@@ -434,7 +435,7 @@ def running_world(topology: r.Topology = CHAIN, tolerated: int | None = None, **
 
 
 def until(world: World, done: Callable[[], bool], ms: int = 20_000) -> None:
-    assert world.run_until(world.now_ms + ms, done), "it did not come to that"
+    assert world.run_until(world.now_ms + ms, done), "the condition did not become true"
 
 
 def rest(world: World, ms: int = 400) -> None:
@@ -443,13 +444,13 @@ def rest(world: World, ms: int = 400) -> None:
 
 
 def ask(world: World, kind: RequestKind, **what: Any) -> None:
-    """Asks whoever leads, and gives it time to hear."""
+    """Sends a request to the leader, and gives it time to receive it."""
     world.chaos.ask(Request(kind, f"at{world.now_ms}", **what))
     rest(world, 2)
 
 
 def checkpoint(world: World, kind: RequestKind = RequestKind.CHECKPOINT, **what: Any) -> r.Manifest:
-    """Asks for a checkpoint; its manifest, once it is committed and published."""
+    """Requests a checkpoint, and returns its manifest once it is committed and published."""
     rest(world)
     before = world.oracle.epochs
     ask(world, kind, **what)
@@ -460,7 +461,7 @@ def checkpoint(world: World, kind: RequestKind = RequestKind.CHECKPOINT, **what:
 
 
 def drain(world: World) -> None:
-    """Drains the pipeline: every row is in the sink then, once."""
+    """Drains the pipeline: afterwards every row is in the sink once."""
     rest(world)
     ask(world, RequestKind.DRAIN)
     until(world, lambda: world.oracle.ledger.drained and world.oracle.all_settled())
@@ -478,7 +479,7 @@ def leader_of(world: World) -> Process:
 
 
 def entries(world: World, kind: type) -> list[Any]:
-    """The bodies of this kind that stand in the journal, in order."""
+    """The bodies of this kind in the journal, in order."""
     found = [
         r.JOURNAL.open(world.store.objects[n]).entry.body for n in world.store.list(paths.JOURNAL_PREFIX)
     ]
@@ -497,13 +498,13 @@ def epochs_with_rows(world: World, sink: str = "out") -> list[int]:
 
 
 def mark_of(world: World, epoch: int, sink: str = "out") -> r.Published:
-    """The mark that an epoch's commit has in a sink."""
+    """The mark of an epoch for a sink."""
     name = paths.mark_name(world.oracle.ledger.history[epoch].index, sink)
     return r.decode(name, world.store.objects[name], r.Published)
 
 
 def phases(world: World) -> dict[str, str]:
-    """Every stage's phase, in a word."""
+    """The phase of every stage."""
     return {n: s.phase.value for p in world.processes for n, s in sorted(p.member.stages.items())}
 
 
@@ -512,7 +513,7 @@ def all_phases(world: World, phase: str) -> bool:
 
 
 def slow_down(world: World, name: str, ms: int = 1_500, each_ms: int = 1_000) -> None:
-    """Each batch that the stage begins from now on for a while takes `each_ms`; it has begun one."""
+    """For `ms`, each batch that the stage begins takes `each_ms`. Returns when it has begun one."""
     end_ms, usual = world.now_ms + ms, world.batch_ms
 
     def batch_ms(stage: str) -> int:
@@ -529,7 +530,7 @@ def refusal(world: World) -> str:
 
 
 def lose_query(process: Process, stage: str, end: QueryEnd = QueryEnd.FAILED) -> int | None:
-    """The query of a stage ends; in how many ms its member starts the next one."""
+    """Ends the query of a stage. Returns in how many ms its member starts the next one."""
     process.end(f"query {stage}")
     process.member.now_ms = process.world.now_ms + process.skew_ms
     after_ms = process.member.stages[stage].query_ended(end, "lost")
@@ -538,7 +539,7 @@ def lose_query(process: Process, stage: str, end: QueryEnd = QueryEnd.FAILED) ->
 
 
 def restart_all(world: World) -> None:
-    """All processes crash, and all members start again."""
+    """Crashes all processes, and starts all members again."""
     for process in list(world.processes):
         world.stop(process)
     for name in world.model.topology.members():
@@ -546,7 +547,7 @@ def restart_all(world: World) -> None:
 
 
 def errors_of(world: World, ms: int = 3_000) -> list[str]:
-    """Lets time pass, in which actors may die of errors; what they said, each once."""
+    """Lets time pass, during which actors may fail. Returns their distinct error messages."""
     end_ms, said = world.now_ms + ms, []
     while world.now_ms < end_ms:
         try:
@@ -557,7 +558,7 @@ def errors_of(world: World, ms: int = 3_000) -> list[str]:
 
 
 def manifest_of(world: World, epoch: int) -> str:
-    """The name of a kept checkpoint's manifest."""
+    """The name of a retained checkpoint's manifest."""
     return paths.manifest_name(epoch, world.oracle.ledger.kept[epoch].entry.checkpoint_id)
 
 
@@ -566,7 +567,7 @@ def damage(world: World, name: str) -> None:
 
 
 def add_stage(world: World, name: str, inputs: str, member: str) -> None:
-    """A command restores the newest checkpoint with one more stage in the graph; all members start again."""
+    """Restores the newest checkpoint with an additional stage by a command, and restarts all members."""
     added = stage(name, inputs, member)
     model = _model(pipeline(*world.graph.stages.values(), added)).stages[name]
     world.add_stage(model)

@@ -1,4 +1,4 @@
-"""Certificates for tests: an authority, what it signs, and what it would not."""
+"""Certificates for tests: an authority, and valid and invalid certificates."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KEYS: dict[str, Callable[[], PrivateKey]] = {
 
 
 class Holder:
-    """A certificate, its key, and the certificates between it and the authority at the top."""
+    """A certificate, its key, and the intermediate certificates up to the root authority."""
 
     def __init__(
         self, cert: x509.Certificate, key: PrivateKey, above: tuple[x509.Certificate, ...] = ()
@@ -39,13 +39,13 @@ class Holder:
     def sign(
         self, name: str, kind: str = "ecdsa", *, ca: bool = False, days: int = 2, host: str = "127.0.0.1"
     ) -> Holder:
-        """A certificate signed with this one's key, whether or not this one's owner may."""
+        """A certificate signed with this one's key, whether or not this one is an authority."""
         key = KEYS[kind]()
         cert = _signed(name, key, self.cert.subject, self.key, ca=ca, days=days, host=host)
         return Holder(cert, key, (self.cert, *self.above))
 
     def files(self, folder: Path, name: str, ca: Holder, passphrase: bytes | None = None) -> dict[str, str]:
-        """The settings of a member with this certificate that believes in this authority."""
+        """The settings of a member with this certificate that trusts this authority."""
         chain = [c for c in (self.cert, *self.above) if c != ca.cert]
         lock = BestAvailableEncryption(passphrase) if passphrase else NoEncryption()
         contents = {

@@ -1,4 +1,4 @@
-"""Members of real and of modelled clusters, for tests: `join`, and everything is closed afterwards."""
+"""Members of real and modelled clusters for tests. Everything that joined is closed afterwards."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEADLINE_S = 10.0
 
 
 def eventually(condition: Callable[[], Any], what: str, seconds: float = DEADLINE_S) -> None:
-    """Waits until a condition holds; fails the test if it does not in time."""
+    """Waits until a condition holds; fails the test after a timeout."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
@@ -29,26 +29,26 @@ def eventually(condition: Callable[[], Any], what: str, seconds: float = DEADLIN
 
 
 def free_endpoint(protocol: str = "tcp") -> str:
-    """An endpoint on this machine that nobody listens on."""
+    """An unused endpoint on this machine."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"{protocol}/127.0.0.1:{probe.getsockname()[1]}"
 
 
 def knows(kv: ClusterKv, processes: set[tuple[str, str]], what: str) -> None:
-    """Waits until these processes are among those that a member sees."""
+    """Waits until a member sees at least these processes."""
     eventually(
         lambda: processes <= {(name, boot) for name, boots in kv.alive().items() for boot in boots}, what
     )
 
 
 def sees_only(kv: ClusterKv, *names: str) -> None:
-    """Waits until a member sees these members and no others."""
+    """Waits until a member sees exactly these members."""
     eventually(lambda: set(kv.alive()) == set(names), f"{kv.name} sees {', '.join(names)} only")
 
 
 def sees(reader: ClusterKv, owner: str, key: str, value: bytes | None) -> None:
-    """Waits until a member reads that in a slot."""
+    """Waits until a member reads this value in a slot."""
     eventually(lambda: reader.read(owner, key) == value, f"{reader.name} reads {value!r} in {owner}'s {key}")
 
 
@@ -61,7 +61,7 @@ class Cluster(Protocol):
 
 
 class InMemory:
-    """A `MemoryCluster`, in which everybody knows everybody at once."""
+    """A `MemoryCluster`, in which all members know each other immediately."""
 
     def __init__(self) -> None:
         self._cluster = MemoryCluster(grace_s=GRACE_S)
@@ -102,7 +102,7 @@ class OverZenoh:
         return member
 
     def meet(self, *members: ClusterKv) -> None:
-        """Waits until these know each other."""
+        """Waits until these members know each other."""
         names = ", ".join(m.name for m in members)
         for member in members:
             knows(member, {(m.name, m.boot) for m in members}, f"{member.name} knows {names}")
@@ -125,7 +125,7 @@ sys.stdin.read()
 
 
 def start_child(name: str, **config: Any) -> subprocess.Popen[bytes]:
-    """A member in a process of its own. It ends when its input is closed; it echoes what is in `say`."""
+    """A member in its own process. It ends when its input is closed, and echoes the slot `say`."""
     return subprocess.Popen(
         [sys.executable, "-c", CHILD, json.dumps(config), name],
         stdin=subprocess.PIPE,

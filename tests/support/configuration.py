@@ -1,4 +1,4 @@
-"""`python -m tests.support.configuration`: writes docs/configuration.md from the classes that hold the options."""
+"""`python -m tests.support.configuration`: writes docs/configuration.md from the configuration classes."""
 
 from __future__ import annotations
 
@@ -53,11 +53,10 @@ ENVIRONMENT = """\
 
 ONLY_IN_PYTHON = {"cluster", "gossip", "lease_s", "grace_s"}
 FLAGS = {"peers": "--peer"}
-"""Flags that are not named as their option is."""
+"""Flags whose name differs from that of their option."""
 
 
 def page() -> str:
-    """The whole page."""
     parts = [INTRO]
     options = options_of(RunConfig).values()
     for group in dict.fromkeys(option.group for option in options):
@@ -82,9 +81,9 @@ def _shown(default: Any) -> str:
 
 
 def check(path: Path) -> None:
-    """Raises `UserError` if the page is not what the code says."""
+    """Raises `UserError` if the page is not up to date with the code."""
     if path.read_text("utf-8") != page():
-        raise UserError(f"{path.name} is not what the code says; run `make docs`")
+        raise UserError(f"{path.name} is not up to date with the code; run `make docs`")
 
 
 def main(arguments: list[str] | None = None) -> int:

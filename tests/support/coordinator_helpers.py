@@ -1,4 +1,4 @@
-"""A coordinator under test, and a leader's and members' part in it."""
+"""Helpers for tests of the coordinator: the parts of the leader and the members."""
 
 from typing import Any
 
@@ -56,13 +56,13 @@ def decided(epoch: int, members: str = "ab") -> Decide:
 
 
 def run_one(c: Coordinator, epoch: int, now_ms: int) -> list[Action]:
-    """From `Begin`, which is out, to the commit."""
+    """Plays a checkpoint from its `Begin` to its commit."""
     begin(c, epoch, now_ms)
     assert all_ack(c, epoch, now_ms) == [decided(epoch, "".join(c.members))]
     return c.committed(epoch, now_ms)
 
 
 def snapshot(c: Coordinator) -> str:
-    """Everything that a coordinator holds."""
+    """The whole state of a coordinator."""
     flights = [{**{s: getattr(f, s) for s in f.__slots__}, "quorum": f.acked} for f in c.in_flight()]
     return repr((flights, {k: v for k, v in vars(c).items() if k != "_flights"}))

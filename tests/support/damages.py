@@ -1,4 +1,4 @@
-"""A stopped store with one of everything in it, and what can happen to its objects."""
+"""A stopped store with one object of every kind, and the ways to damage them."""
 
 from __future__ import annotations
 
@@ -62,17 +62,17 @@ KINDS = {
     "folder": r"stages/[^/]+/\d+/spark/\d+/(cutwater/.*|metadata)",
     "told": r"(status|explain)/.*",
 }
-"""What an object of the store is, by its name."""
+"""The kinds of objects in a store, by name."""
 
 DAMAGES = ("flip", "truncate", "empty", "edit", "delete")
 
 MIX_UPS = ("swap", "older")
-"""Two objects of a kind change places; an object is replaced by an older one of its kind."""
+"""Two objects of a kind are swapped; an object is replaced by an older one of its kind."""
 
 
 @dataclass(frozen=True)
 class Damage:
-    """`again`: it happens to the store that was started again and has no checkpoint since."""
+    """`again`: damages the store that was started again and has no checkpoint since then."""
 
     kind: str
     name: str
@@ -85,8 +85,8 @@ class Damage:
         return f"{self.how} {self.name} ({self.kind}{store}, seed {self.seed})"
 
 
-def suffer(root: Path, damage: Damage, names: Sequence[str]) -> bool:
-    """Damages one object below `root`, where `names` are those of its kind; whether that changed anything."""
+def apply_damage(root: Path, damage: Damage, names: Sequence[str]) -> bool:
+    """Damages one object below `root`; `names` are those of its kind. Returns whether that changed anything."""
     rng = Random(damage.seed)
     path = root / damage.name
     before = path.read_bytes()
@@ -113,7 +113,7 @@ def suffer(root: Path, damage: Damage, names: Sequence[str]) -> bool:
 
 
 def damaged(data: bytes, how: str, rng: Random) -> bytes | None:
-    """What becomes of an object's bytes; `None` if it is deleted."""
+    """The damaged bytes of an object; `None` if it is deleted."""
     match how:
         case "delete":
             return None
@@ -136,8 +136,8 @@ def damaged(data: bytes, how: str, rng: Random) -> bytes | None:
             )
 
 
-class Patient:
-    """A pipeline in a folder, stopped in the middle of its work, which can be brought back to that moment."""
+class StoppedPipeline:
+    """A pipeline in a folder, stopped in the middle of its work, which can be reset to that moment."""
 
     def __init__(self, base: Path, spark: SparkSession) -> None:
         self.base = base / "live"
@@ -147,7 +147,7 @@ class Patient:
         self.count = 0
         (self.base / "pipe.py").write_text(SOURCE.format(base=self.base, lazy=""))
         (self.base / "lazy.py").write_text(SOURCE.format(base=self.base, lazy=f', trigger="{EVERY_HOUR}"'))
-        self._fall_ill()
+        self._run_and_stop()
         shutil.copytree(self.base, self.kept)
         self.again = base / "again"
         self._start_again()
@@ -161,8 +161,9 @@ class Patient:
         deliver(self.base / "in", f"part-{self.count:04d}", numbers(range(self.count, self.count + 20)))
         self.count += 20
 
-    def _fall_ill(self) -> None:
-        """Drained once, saved, then stopped: rows in flight in a checkpoint and behind it, batches behind it too."""
+    def _run_and_stop(self) -> None:
+        """Drains once, takes checkpoints, then stops: with rows in flight in a checkpoint and after it, and batches
+        after it."""
         self._deliver()
         self.run()
         self._deliver()
@@ -177,7 +178,7 @@ class Patient:
         pipeline.stop()
 
     def _start_again(self) -> None:
-        """Started, and stopped before a checkpoint: the newest folders are named by none."""
+        """Starts, and stops before a checkpoint: no checkpoint names the newest folders."""
         store = open_store(self.store)
         before = {stage: max(list_folders(store, stage, 1)) for stage in ("first", "second")}
         pipeline = load(str(self.base / "lazy.py"))
@@ -185,8 +186,8 @@ class Patient:
         until(lambda: all(max(list_folders(store, s, 1)) > before[s] for s in before), "new folders")
         pipeline.stop()
 
-    def recover(self, again: bool = False) -> None:
-        """Brings everything back to how it was when it was stopped, the first or the second time."""
+    def reset(self, again: bool = False) -> None:
+        """Resets everything to the state after the first or the second stop."""
         for folder in ("state", "out"):
             # Spark's background work may still write there.
             (self.base / folder).rename(self.base.with_name(f"gone-{uuid4().hex}"))
@@ -197,7 +198,7 @@ class Patient:
     # --- damage ---------------------------------------------------------------------------------------
 
     def objects(self, again: bool = False) -> dict[str, list[str]]:
-        """What there is to be damaged, by kind."""
+        """The objects that can be damaged, by kind."""
         found: dict[str, list[str]] = defaultdict(list)
         kept = self.again if again else self.kept
         for path in sorted((kept / "state").rglob("*")):
@@ -209,21 +210,21 @@ class Patient:
             found["table file"].append(str(path.relative_to(kept)))
         return found
 
-    def suffer(self, damage: Damage) -> bool:
-        """Damages one object; whether that changed anything."""
-        return suffer(self.base, damage, self.objects(damage.again)[damage.kind])
+    def apply(self, damage: Damage) -> bool:
+        """Damages one object. Returns whether that changed anything."""
+        return apply_damage(self.base, damage, self.objects(damage.again)[damage.kind])
 
-    # --- treatment ------------------------------------------------------------------------------------
+    # --- consequences ---------------------------------------------------------------------------------
 
     def verify(self) -> tuple[bool, str]:
-        """Whether `cutwater verify` says that all is well, and what it says."""
+        """Whether `cutwater verify` finds no problem, and its output."""
         shown = CliRunner().invoke(app, ["verify", "--store", self.store, "--tables", "--json"])
         assert shown.exception is None or isinstance(shown.exception, SystemExit), repr(shown.exception)
         assert "Traceback" not in shown.output, shown.output
         return shown.exit_code == 0, shown.output
 
     def run(self, **options: Any) -> str | None:
-        """Runs to the end of the input; what was said if that was refused in words. Anything else is a failure."""
+        """Runs to the end of the input. Returns the message if the run was refused. Anything else is a failure."""
         pipeline = load(str(self.base / "pipe.py"))
         options = {"restarts": 0, "tolerated_failures": 0, "takeover": True, **options}
         try:
@@ -242,7 +243,7 @@ class Patient:
             rows = pq.ParquetDataset(cw.parquet_files(str(self.base / "out/second"))).read()
         return sorted(rows.column("id").to_pylist())
 
-    def is_right(self) -> None:
-        """Both tables have every row, once."""
+    def check_tables(self) -> None:
+        """Both tables have every row once."""
         for table in ("first", "second"):
             assert self.ids(table) == list(range(self.count)), f"table {table} is wrong"

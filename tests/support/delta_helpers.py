@@ -1,4 +1,4 @@
-"""What the tests of Delta tables share."""
+"""Helpers for tests of Delta tables."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def table(tmp_path: Path) -> str:
 
 @pytest.fixture
 def make(table: str, store: Store) -> Make:
-    """Makes the sink as each process does that hosts it."""
+    """Makes the sink as each process that hosts it does."""
 
     def bound(rows: str = ROWS, store: Store = store, **options: Any) -> DeltaSink:
         sink = delta(table, **options)
@@ -42,14 +42,14 @@ def ids(table: str, version: int | None = None) -> list[int]:
 
 
 def append(table: str, *numbers: int) -> None:
-    """What somebody else adds."""
+    """Somebody else appends rows."""
     write_deltalake(
         table, pa.table({"id": pa.array(numbers, pa.int64()), "city": ["else"] * len(numbers)}), mode="append"
     )
 
 
 def clean_up_log(table: str, before: int) -> None:
-    """Makes a checkpoint, and removes the commits before it, as readers and writers of Delta do in time."""
+    """Makes a checkpoint and removes the commits before it, as Delta readers and writers do eventually."""
     DeltaTable(table, version=before).create_checkpoint()
     for version in range(before):
         Path(table, "_delta_log", f"{version:020d}.json").unlink()

@@ -1,7 +1,7 @@
-"""`python -m tests.support.diagrams`: draws the machines of the protocol into ARCHITECTURE.md.
+"""`python -m tests.support.diagrams`: draws the state machines of the protocol into ARCHITECTURE.md.
 
-Every transition table below `cutwater.protocol` becomes a Mermaid diagram, by name, between the lines
-`<!-- diagrams -->` and `<!-- /diagrams -->`. The rest of the page is left alone.
+Every transition table below `cutwater.protocol` becomes a Mermaid diagram, in order of names, between the lines
+`<!-- diagrams -->` and `<!-- /diagrams -->`. The rest of the page is not changed.
 """
 
 from __future__ import annotations
@@ -29,27 +29,25 @@ def section() -> str:
 
 
 def redrawn(text: str, name: str) -> str:
-    """The page with the section between its markers replaced. Raises `UserError`, with the page's `name`,
-    if it does not have each marker on one line of its own, in order."""
+    """The page with the section between its markers replaced. Raises `UserError`, with the page's `name`, if it does
+    not have each marker once, on its own line and in order."""
     lines = text.split("\n")
     if lines.count(BEGIN) != 1 or lines.count(END) != 1 or lines.index(BEGIN) > lines.index(END):
-        raise UserError(
-            f"{name} has no place for the diagrams: give it a line '{BEGIN}' and then one '{END}'"
-        )
+        raise UserError(f"{name} has no place for the diagrams: add a line '{BEGIN}' and then a line '{END}'")
     before, after = lines[: lines.index(BEGIN) + 1], lines[lines.index(END) :]
     return "\n".join([*before, section(), "", *after])
 
 
 def write(page: Path) -> None:
-    """Brings the page's diagrams up to date. Raises `UserError` as `redrawn` does."""
+    """Updates the page's diagrams. Raises `UserError` as `redrawn` does."""
     page.write_text(redrawn(page.read_text("utf-8"), page.name), "utf-8")
 
 
 def check(page: Path) -> None:
-    """Raises `UserError` if the page's diagrams are not those of the code."""
+    """Raises `UserError` if the page's diagrams are not up to date with the code."""
     text = page.read_text("utf-8")
     if text != redrawn(text, page.name):
-        raise UserError(f"the diagrams in {page.name} are not those of the code; run `make docs`")
+        raise UserError(f"the diagrams in {page.name} are not up to date with the code; run `make docs`")
 
 
 def main(arguments: list[str] | None = None) -> int:

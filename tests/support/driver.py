@@ -1,8 +1,8 @@
-"""Drives the protocol's procedures in a test: an in-memory store, scripted faults, and every interleaving.
+"""Drives the protocol's procedures in tests: with an in-memory store, scripted faults, and every interleaving.
 
-`drive` performs the effects of one procedure, one after the other, and returns its result. `drive_together`
-does so for several at once and asks after every effect who goes on; `every_run` plays a test once for each
-way in which such questions can be answered, so a small race is tried out completely.
+`drive` performs the effects of one procedure in order and returns its result. `drive_together` does so for several
+procedures concurrently, and asks after every effect which one continues. `every_run` plays a test once for each
+combination of answers, so a small race is explored exhaustively.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from cutwater.store.perform import MemberlessPerformer
 R = TypeVar("R")
 
 LIMIT = 10_000
-"""After so many effects a procedure is taken for one that does not end."""
+"""After this many effects a procedure is assumed not to end."""
 
 
 class Crashed(Exception):
-    """The procedure was not driven on, as the script said."""
+    """The script ended the procedure early."""
 
 
 class Stalled(AssertionError):
-    """The procedure goes on for ever."""
+    """The procedure does not end."""
 
 
 class Objects:
@@ -87,7 +87,7 @@ class Store:
         self._performer = MemberlessPerformer(Objects(self.objects))
 
     def copy(self) -> Store:
-        """Another store that holds the same."""
+        """Another store with the same objects."""
         return Store(self.objects)
 
     def apply(self, effect: Effect) -> Any:
@@ -106,14 +106,14 @@ class Store:
 
 
 class Outcome(Enum):
-    """What becomes of an effect that does not go well."""
+    """How an effect fails."""
 
     FAILED = "failed"
-    """Answered `FAILED`, and nothing happened."""
+    """Answered `FAILED`, without effect."""
     LOST = "lost answer"
-    """Answered `FAILED`, and it happened."""
+    """Answered `FAILED`, but took effect."""
     FALSE_EXISTS = "false exists"
-    """Answered `EXISTS`, and nothing was or is there."""
+    """Answered `EXISTS`, although nothing was or is there."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class Fault:
 
 
 Hook = Callable[[int, Effect], object]
-"""Called before the n-th effect (from 1) of a procedure is applied, to let others act meanwhile."""
+"""Called before the n-th effect (from 1) of a procedure is applied, so that others can act."""
 
 
 def drive(
@@ -142,8 +142,8 @@ def drive(
 ) -> R:
     """Performs the effects of `procedure` and returns its result.
 
-    `on_wait` gets the milliseconds of each `Sleep` and `Wait`. Raises `Crashed` after `crash_after`
-    effects were applied, the answer of the last one not given, and `Stalled` after `limit`.
+    `on_wait` receives the milliseconds of each `Sleep` and `Wait`. Raises `Crashed` after `crash_after` effects, without
+    the answer to the last one, and `Stalled` after `limit` effects.
     """
     script = {(f.kind, f.nth): f.outcome for f in faults}
     seen: dict[type, int] = {}
@@ -174,7 +174,7 @@ def drive(
 
 
 class Interrupt:
-    """A hook that lets something else happen before the `moment`-th effect; `done` says that it has."""
+    """A hook that calls `act` before the `moment`-th effect; `done` says whether that has happened."""
 
     def __init__(self, moment: int, act: Callable[[], object]) -> None:
         self.moment = moment
@@ -188,7 +188,7 @@ class Interrupt:
 
 
 def every_moment(play: Callable[[int], bool]) -> int:
-    """Calls `play` for moment 1, 2, ... until it says that there was no such moment; how many there were."""
+    """Calls `play` for moments 1, 2, ... until it returns that there was no such moment. Returns how many there were."""
     moment = 1
     while play(moment):
         moment += 1
@@ -196,7 +196,7 @@ def every_moment(play: Callable[[int], bool]) -> int:
 
 
 def apply(store: Store, effect: Effect, outcome: Outcome | None) -> Any:
-    """Performs a store effect with this outcome (`None`: all goes well)."""
+    """Performs a store effect with this outcome (`None`: success)."""
     if outcome is None:
         return store.apply(effect)
     if outcome is Outcome.LOST:
@@ -207,11 +207,11 @@ def apply(store: Store, effect: Effect, outcome: Outcome | None) -> Any:
 # --- every interleaving ----------------------------------------------------------------------------------
 
 Choose = Callable[[int], int]
-"""Answers a question that has so many possible answers, by the number of one of them."""
+"""Chooses one of a number of possible answers."""
 
 
 def every_run(play: Callable[[Choose], object]) -> int:
-    """Plays `play` once for every way in which the questions that it asks can be answered; how often."""
+    """Plays `play` once for every combination of answers to its questions. Returns the number of runs."""
     prefix: list[int] = []
     runs = 0
     while True:
@@ -240,10 +240,10 @@ def drive_together(
     outcomes: Sequence[Outcome | None] = (None,),
     late_writes: Iterable[Effect] = (),
 ) -> list[Any]:
-    """Drives several procedures at once and returns their results; `choose` says whose effect is next.
+    """Drives several procedures concurrently and returns their results; `choose` decides whose effect is next.
 
-    `outcomes` are those that the first `Create` of the first procedure may have. Each of `late_writes` is
-    on its way from the start and lands at any time.
+    `outcomes` are those that the first `Create` of the first procedure may have. Each of `late_writes` is in progress
+    from the start and may take effect at any time.
     """
     results: list[Any] = [None] * len(procedures)
     due: dict[int, Effect] = {}

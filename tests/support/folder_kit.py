@@ -1,5 +1,5 @@
-"""One life of a stage's Spark folders, lived by a modelled query or by a real one: batches, restarts, checkpoints,
-restores and clean-ups. Whatever the product does with the folders, it does with both."""
+"""The life of a stage's Spark folders, with a modelled or a real query: batches, restarts, checkpoints, restores and
+cleanups. The product does the same with both."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ class Incarnation(Protocol):
     batch: int
 
     def run(self, batches: int) -> object:
-        """Runs exactly that many batches, of a file each; starts the query if need be."""
+        """Runs exactly that many batches, of one file each; starts the query if necessary."""
 
     def files(self) -> list[int]:
-        """The numbers of the files that its source believes to have read. Raises if it would not start."""
+        """The numbers of the files that its source believes it has read. Raises if it would not start."""
 
 
 Begin = Callable[[Store, int, int, int, int], Incarnation]
-"""Begins a query in the folder of a generation and an incarnation, which has a batch already; with the setting for
-the interval of source logs."""
+"""Begins a query in the folder of a generation and an incarnation, which already has a batch; with the setting for the
+compaction interval of source logs."""
 
 
 @dataclass
 class Life:
-    """A stage, from its first folder on."""
+    """A stage, beginning with its first folder."""
 
     store: Store
     stage: str
@@ -64,17 +64,17 @@ class Life:
     def prefix(self) -> str:
         return spark_prefix(self.stage, self.generation, self.incarnation)
 
-    # --- what happens in it -----------------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------------------
 
     def run(self, batches: int) -> None:
-        """Batches in a folder in which none has run yet: nothing is started twice in one."""
+        """Runs batches in a folder in which no query has run yet: no folder is used for two queries."""
         if self.has_run:
             self.restart()
         self.query.run(batches)
         self.has_run = True
 
     def setting_is(self, setting: int) -> None:
-        """The setting of the next start."""
+        """Changes the setting for the next start."""
         self.setting = setting
         if self.query.batch < 0:
             self.query = self.begin(self.store, self.generation, self.incarnation, -1, setting)
@@ -95,7 +95,7 @@ class Life:
         self.kept[batch] = state
 
     def restore(self, which: int) -> None:
-        """Goes back to one of the checkpoints, and forgets those after it."""
+        """Restores one of the checkpoints, and forgets later ones."""
         if self.kept:
             batch = sorted(self.kept)[which % len(self.kept)]
             self.kept = {b: state for b, state in self.kept.items() if b <= batch}
@@ -116,7 +116,7 @@ class Life:
         self.store.delete(deletable_states(journal, self.stage, self.generation, log, states))
 
     def forget_the_compact_file_before_the_last(self) -> None:
-        """As it was done of old, to the folder in which a query then ran."""
+        """As earlier versions did, in the folder in which a query was running."""
         if not self.has_run:
             return
         prefix = f"{self.prefix}sources/0/"
@@ -141,10 +141,10 @@ class Life:
         self.has_run = False
         self.check()
 
-    # --- what is looked at ------------------------------------------------------------------------------
+    # --- checks -----------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """The source knows each file that was read, once, and no other; and few files are needed for that."""
+        """The source knows each file that was read exactly once, and no other; and needs few files for that."""
         batch = self.query.batch
         assert self.query.files() == list(range(batch + 1))
         named = self.named()
@@ -156,13 +156,13 @@ class Life:
         return max(40, self.setting)
 
     def named(self) -> set[str] | None:
-        """What a checkpoint taken now would name."""
+        """The files that a checkpoint taken now would name."""
         batch = self.query.batch
         found = find_state(self.store, self.stage, self.generation, self.incarnation, batch, None, Cache())
         return {_plain(name) for name in found} if found is not None else None
 
     def there(self) -> set[str]:
-        """All files, names without what is unique in them."""
+        """All files, by name without the unique parts."""
         return {_plain(name) for name in self.store.list("")}
 
 
@@ -171,7 +171,7 @@ def _plain(name: str) -> str:
 
 
 def modelled(stage: str, *, stateful: bool, rocksdb: bool, vouches: bool = True) -> Begin:
-    """Queries that only write what Spark would, with or without checksums in the records of batches."""
+    """Queries that only write what Spark would write, with or without checksums in the records of batches."""
     ids: dict[int, list[str]] = {}
 
     def begin(store: Store, generation: int, incarnation: int, batch: int, setting: int) -> Query:
@@ -208,7 +208,7 @@ class Real:
     def run(self, batches: int) -> None:
         last = self.batch + batches
         for path in sorted(self.input.glob("*.parquet"))[last + 1 :]:
-            path.unlink()  # of a life that was undone
+            path.unlink()  # from before a restore
         there = len(list(self.input.glob("*.parquet")))
         write_input(self.input, range(there, last + 1))
         for batch in [b for b in self.outputs if b > self.batch]:

@@ -1,4 +1,4 @@
-"""Small real queries over files, run in Cutwater's Spark folders, and what a batch job makes of the same."""
+"""Small real queries over files, run in Cutwater's Spark folders, and the results of a batch job over the same files."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ Outputs = dict[int, list[Row]]
 
 
 def make_session() -> SparkSession:
-    """A session in which snapshots are taken early and often, and Hadoop leaves no `.crc` files behind."""
+    """A session with early and frequent snapshots, in which Hadoop writes no `.crc` files."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder: Any = SparkSession.builder
     builder = builder.master("local[2]").appName("folders")
@@ -75,7 +75,7 @@ def use_provider(spark: SparkSession, provider: str) -> None:
 
 
 def write_input(folder: Path, numbers: Iterable[int]) -> None:
-    """Files of rows whose event time moves on from file to file; half of a file's ids come again later."""
+    """Files of rows whose event time advances from file to file; half of a file's ids occur again later."""
     folder.mkdir(parents=True, exist_ok=True)
     for number in numbers:
         ids = [number * ROWS // 2 + i for i in range(ROWS)]
@@ -107,7 +107,7 @@ def count(read: Read) -> DataFrame:
 
 
 def one(read: Read) -> DataFrame:
-    """Leaves all partitions but one without changes, and has batches in which nothing changes at all."""
+    """Changes only one partition, and has batches in which nothing changes."""
     return read().where("key = 1 and id % 200 < 80").groupBy("key").count()
 
 
@@ -176,9 +176,9 @@ def run(
     before: Callable[[int], None] | None = None,
     outputs: Outputs | None = None,
 ) -> Outputs:
-    """Runs a query over all files that are there, in its own folder; `per_batch` of them in a batch. `before` is called
-    inside each batch, with its number in the log, before it is prepared. Answers the output per batch, which is in
-    `outputs` also if it fails."""
+    """Runs a query over all existing files, in its own folder, with `per_batch` files in a batch. Calls `before` inside
+    each batch, with its number in the log, before it is prepared. Returns the output per batch, which is in `outputs`
+    even if the query fails."""
     build, mode = QUERIES[query]
     outputs = {} if outputs is None else outputs
     cache = Cache()
@@ -208,7 +208,7 @@ def prepared(batch: int) -> Prepared:
 
 
 def check(spark: SparkSession, query: str, folder: Path, outputs: Outputs) -> None:
-    """That the output of all batches together is what a batch job gives."""
+    """Checks that the output of all batches together equals the result of a batch job."""
     build, mode = QUERIES[query]
     rows = [row for batch in sorted(outputs) for row in outputs[batch]]
     assert sorted(outputs) == list(range(len(outputs))), "a batch is missing"

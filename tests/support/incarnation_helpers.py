@@ -1,4 +1,4 @@
-"""What the tests of Spark folders share."""
+"""Helpers for tests of Spark folders."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def new_query(store: Store, rocksdb: bool = True) -> Query:
 
 
 def spans(store: Store, cache: Cache | None = None, last: int = 1) -> dict[str, tuple[int, int | None]]:
-    """What may be deleted when, by name."""
+    """The batches that need each file, by name."""
     _, states = find_stored(store, STAGE, 1, last, cache or Cache())
     return {stored.name: (stored.batch, stored.until) for stored in states}
 
@@ -47,7 +47,7 @@ def spans(store: Store, cache: Cache | None = None, last: int = 1) -> dict[str, 
 def prepared_again(
     store: Store, stage: str, generation: int, incarnation: int, batch: int
 ) -> Prepared | None:
-    """The record of a committed batch, as it was written."""
+    """The prepared record of a committed batch, without the checksum of its commit."""
     found = committed(store, stage, generation, incarnation, batch)
     return msgspec.structs.replace(found, commit="") if found is not None else None
 

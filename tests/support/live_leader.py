@@ -1,4 +1,4 @@
-"""A leader that writes the journal of a local store, entry by entry, as tests tell it."""
+"""A leader that writes the journal of a local store, entry by entry, under the control of a test."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cutwater.store.contract import Store
 
 
 class LiveLeader:
-    """Whoever leads a pipeline in this store now; makes the pipeline if there is none."""
+    """The current leader of a pipeline in this store; creates the pipeline if there is none."""
 
     def __init__(self, store: Store, topology: r.Topology) -> None:
         self.store, self.topology, self.journal, self.term, self._nonces = store, topology, Journal(), 0, 0
@@ -31,7 +31,7 @@ class LiveLeader:
         self.write(r.Leader(self.term, "m"))
 
     def write(self, body: r.JournalBody) -> int:
-        """Appends an entry; its place."""
+        """Appends an entry, and returns its index."""
         self._nonces += 1
         sealed = self.journal.view.seal(body, f"live-{id(self)}-{self._nonces}")
         assert drive(self.store, append(self.journal.view, sealed)) is AppendPhase.MINE
@@ -45,7 +45,7 @@ class LiveLeader:
         held: dict[str, tuple[r.StagedFile, ...]] | None = None,
         in_flight: tuple[r.InFlight, ...] = (),
     ) -> int:
-        """One epoch that cuts every stage behind `batch`; its number."""
+        """Commits an epoch that cuts every stage after `batch`, and returns its number."""
         epoch, generation, place = self.state.next_epoch, self.state.generation, self.journal.index + 1
         graph = self.state.topology_hash
         self.write(r.Begun(self.term, generation, epoch, place, 0, graph, savepoint))

@@ -1,5 +1,5 @@
-"""Real members without Spark: runtime, mailbox, status, leader and store are the product's own; only the queries have
-nothing to read, so every stage is at rest from the start."""
+"""Real members without Spark: runtime, mailbox, status, leader and store are those of the product; only the queries
+have nothing to read, so every stage is at rest from the start."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ class Members:
         config: ClusterConfig | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> runtime.Runtime:
-        """One that shows itself often, and leads if nobody does; with a configuration over the network. `clock` is its
-        mailbox's."""
+        """Starts a member that reports often, and leads if nobody else does; with a `config` over the network. `clock` is
+        its mailbox's."""
         self._boots += 1
         boot = f"boot{self._boots}"
         stages = {
@@ -111,7 +111,7 @@ class Members:
 
 @contextmanager
 def members(store: Store, topology: Topology = ONE) -> Iterator[Members]:
-    """Members that are stopped when the test is over."""
+    """Members that are stopped when the test ends."""
     with pytest.MonkeyPatch.context() as patch:
         made = Members(store, topology, patch)
         try:

@@ -1,4 +1,4 @@
-"""A query's checkpoint folder as Spark writes it, without Spark. (That it does: test_folder_kit.)"""
+"""A query's checkpoint folder as Spark writes it, without Spark. (`test_folder_kit` compares it with Spark.)"""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class CannotStart(Exception):
 
 
 class SourceLog:
-    """What a file source does with its log below `prefix`: the files that it read, an entry each."""
+    """A file source's log below `prefix`: one entry per file that it read."""
 
     def __init__(self, store: Store, prefix: str, setting: int) -> None:
         self.store = store
@@ -55,7 +55,7 @@ class SourceLog:
         self.seen = [line for entry in range(max(begin, 0), self.last + 1) for line in self._read(entry)]
 
     def add(self, file: str) -> int:
-        """Writes the next entry, for one more file; its number."""
+        """Writes the next entry, for one more file, and returns its number."""
         entry = self.last + 1
         line = msgspec.json.encode({"path": file, "timestamp": 0, "batchId": entry})
         lines = [line]
@@ -68,7 +68,7 @@ class SourceLog:
         return entry
 
     def files(self) -> list[int]:
-        """The numbers of the files that are in the log."""
+        """The numbers of the files in the log."""
         return [int(msgspec.json.decode(line)["path"].rpartition("/")[2]) for line in self.seen]
 
     def _name(self, entry: int) -> str:
@@ -85,8 +85,8 @@ class SourceLog:
 
 @dataclass
 class Query:
-    """Writes what Spark writes: a file source whose log is compacted every third time, an operator with two
-    partitions, and snapshots of the state some time later. Unique names are numbers."""
+    """Writes what Spark writes: the log of a file source that is compacted every third time, an operator with two
+    partitions, and later snapshots of its state. Unique names are numbers."""
 
     store: Store
     incarnation: int
@@ -107,20 +107,20 @@ class Query:
 
     @property
     def log(self) -> SourceLog:
-        """The source's log; the first look at it is Spark's start."""
+        """The source's log; the first access stands for Spark's start."""
         if self._log is None:
             self._log = SourceLog(self.store, f"{self.prefix}sources/0/", self.setting)
         return self._log
 
     def files(self) -> list[int]:
-        """What the source believes to have read, by what is in the folder."""
+        """The files that the source believes it has read, according to the folder."""
         return SourceLog(self.store, f"{self.prefix}sources/0/", self.setting).files()
 
     def put(self, name: str, data: bytes = b"") -> None:
         self.store.put(self.prefix + name, data or name.encode())
 
     def plan(self) -> None:
-        """Begins the next batch, and comes as far as its state."""
+        """Begins the next batch, and writes everything up to its state."""
         self.batch += 1
         entry = self.log.add(f"file:///in/{self.log.last + 1}")
         self.put("metadata", b'{"id":"x"}')
@@ -156,7 +156,7 @@ class Query:
         return self
 
     def snapshot(self, version: int, partition: int, tables: list[str]) -> None:
-        """A snapshot arrives, which lists `tables`."""
+        """Writes a snapshot that lists `tables`."""
         self.upload(partition, tables)
         self.finish_snapshot(version, partition, tables)
 

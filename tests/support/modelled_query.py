@@ -1,5 +1,5 @@
 """Streaming queries without Spark: they plan batches, call the stage's function and commit, in Spark's checkpoint
-folders. What hosts them is the product's own. (That Spark behaves so: test_running and test_folder_kit.)"""
+folders. Their hosts are those of the product. (`test_running` and `test_folder_kit` check that Spark behaves like it.)"""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ SPARK = SimpleNamespace(
 
 
 class Numbers:
-    """A native source that gives 0, 1, 2 and so on, as many as are `available`."""
+    """A native source with the numbers 0, 1, 2, ..., as many as are `available`."""
 
     def __init__(self, available: int) -> None:
         self.available = available
         self.grows = False
-        """Whether every look finds one more."""
+        """Whether every look finds one more number."""
         self.step = 0
-        """How many a batch takes at most, if not all."""
+        """The maximum per batch, if there is one."""
 
     def look(self) -> int:
         self.available += self.grows
@@ -62,14 +62,14 @@ class Rows:
 
 
 class Frame:
-    """The plan of a stage over one source: of its own, or a channel."""
+    """The plan of a stage over one source: a native one, or a channel."""
 
     def __init__(self, store: Store, source: Numbers | None, channel: SimpleNamespace | None) -> None:
         self.store = store
         self.source = source
         self.channel = channel
         self.queries: list[Query] = []
-        """Those that were started, the newest last."""
+        """The queries that were started, newest last."""
         self.before_trigger: Callable[[], None] = lambda: None
         self.before_batch: Callable[[], None] = lambda: None
         self.before_commit: Callable[[], None] = lambda: None
@@ -80,7 +80,7 @@ class Frame:
 
 
 class Starter:
-    """Collects how a query is to be started."""
+    """Collects the options for the start of a query."""
 
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
@@ -113,7 +113,7 @@ class Starter:
 
 
 class Query:
-    """One incarnation of a query, in a thread of its own."""
+    """One incarnation of a query, in its own thread."""
 
     def __init__(self, frame: Frame, said: dict[str, Any]) -> None:
         self.said = said
@@ -131,13 +131,13 @@ class Query:
         self._found_nothing = False
         """Whether the last look found nothing to do."""
         self._idle = 0
-        """How many triggers have found nothing to do."""
+        """The number of triggers that found nothing to do."""
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     @property
     def _jsq(self) -> Any:
-        """What Spark knows of its own look for new data, and how it is triggered."""
+        """Spark's internal state: its last look for new data, and its trigger."""
         executor = SimpleNamespace(
             getClass=lambda: SimpleNamespace(getSimpleName=lambda: "MultiBatchExecutor")
         )
@@ -147,7 +147,7 @@ class Query:
             )
         )
 
-    # --- what a host asks -------------------------------------------------------------------------------
+    # --- what a host calls ------------------------------------------------------------------------------
 
     def awaitTermination(self) -> None:
         self._ended.wait()
@@ -159,7 +159,7 @@ class Query:
 
     def processAllAvailable(self) -> None:
         with self._triggered:
-            until = self._idle + 2  # one may be under way that began before
+            until = self._idle + 2  # one may be running that began before
             self._triggered.wait_for(lambda: self._idle >= until or self._ended.is_set())
         if self._exception is not None:
             raise RuntimeError(str(self._exception))
@@ -204,7 +204,7 @@ class Query:
                 self._triggered.notify_all()
 
     def _trigger(self, limit: int | None) -> bool:
-        """Runs a batch, if there is one to be run."""
+        """Runs a batch, if there is one."""
         store = self._frame.store
         planned, done = self._last("offsets"), self._last("commits")
         before = self._offset(done)

@@ -1,4 +1,4 @@
-"""A member that catches up, with its peers, its network and its store, all modelled."""
+"""A member that catches up, with modelled peers, network and store."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CONFIG = ReplayConfig(
 
 
 def extend(log: Log, count: int, text: str = "x", snapshot: int = 0) -> Log:
-    """The log with `count` more entries; `snapshot` is the place of one that is a SNAPSHOT."""
+    """The log with `count` more entries; `snapshot` is the index of one that is a SNAPSHOT."""
     log = list(log)
     for index in range(len(log) + 1, len(log) + count + 1):
         prev = log[-1].hash if log else GENESIS
@@ -86,7 +86,7 @@ def begin(
     leader: str = "",
     config: ReplayConfig = CONFIG,
 ) -> tuple[Session, list[Action]]:
-    """A session whose peers have all said that they hold everything; returns what it then asks for."""
+    """A session whose peers have all said that they have everything. Returns what it then asks for."""
     session = ReplaySession(CODEC, None, target or anchor(held), leader, config)
     actions: list[Action] = []
     for peer in peers:
@@ -101,7 +101,7 @@ def serve(session: Session, fetch: Fetch, log: Log = LOG, now_ms: int = 0) -> li
 
 
 class World:
-    """Peers, a store, a network and a clock around a session; all that happens follows from `seed`."""
+    """Peers, a store, a network and a clock around a session; everything is determined by `seed`."""
 
     def __init__(self, session: Session, log: Log, seed: int = 0) -> None:
         self.session = session
@@ -189,7 +189,7 @@ class World:
             self.at(5, lambda: session.on_store_failed(request_id, "is down", self.now_ms))
             return
         if self.unanswered < 2 and self.random.random() < self.loss / 2:
-            self.unanswered += 1  # a store that never answers is one that is down
+            self.unanswered += 1  # a store that is down never answers
             return
         self.unanswered = 0
         first = action.index if isinstance(action, AnchorAt) else action.first
@@ -206,7 +206,7 @@ class World:
             self.at(10, lambda: session.on_store_chunk(request_id, action.first, entries, self.now_ms))
 
     def run(self, steps: int = 4_000) -> None:
-        """Until the session ends; fails if that takes too long or nothing more could happen."""
+        """Runs until the session ends; fails if that takes too long or nothing more can happen."""
         self.perform(self.session.tick(self.now_ms))
         for _ in range(steps):
             if self.ends:

@@ -20,7 +20,7 @@ START_SECONDS = 20
 
 @dataclass(frozen=True)
 class S3Server:
-    """A running server with one empty bucket, and what a client's environment needs to reach it."""
+    """A running server with one empty bucket, and the environment variables that a client needs."""
 
     endpoint: str
     environment: dict[str, str]
@@ -42,7 +42,7 @@ def find_server() -> str | None:
 
 @contextmanager
 def s3_server(folder: Path, port: int = 0) -> Iterator[S3Server]:
-    """A server on this machine that keeps its objects in `folder`; it is killed in the end."""
+    """A server on this machine that keeps its objects in `folder`; it is killed at the end."""
     binary = find_server()
     if binary is None:
         raise FileNotFoundError(f"there is no versitygw; install it with: {INSTALL}")

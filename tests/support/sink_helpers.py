@@ -1,4 +1,4 @@
-"""What the tests of the sinks share: rows, stores, and a Spark session that is made once."""
+"""Helpers for tests of the sinks: rows, stores, and a Spark session that is created once."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def stage(sink: Sink, attempt: str, ids: Sequence[int]) -> tuple[str, ...]:
-    """Stages rows as one file, without Spark: most tests are about what happens to files afterwards."""
+    """Stages rows as one file, without Spark: most tests are about what happens to the files afterwards."""
     folder = Path(sink.staging(attempt).removeprefix("file://"))
     folder.mkdir(parents=True)
     rows = pa.table({"id": pa.array(ids, pa.int64()), "city": [f"city {i}" for i in ids]})
@@ -69,7 +69,7 @@ def stage_object(sink: Sink, attempt: str, ids: Sequence[int], folder: str = "")
 
 
 def publish(sink: Sink, transaction: int, ids: Sequence[int]) -> int | None:
-    """Publishes new rows as the one in charge would."""
+    """Publishes new rows as the member in charge would."""
     files = stage(sink, f"attempt-{transaction}", ids)
     return sink.publish(sink.head().version, transaction, files, epoch=transaction)
 
@@ -89,13 +89,13 @@ def drive(store: Store, sink: Sink, procedure: fx.Procedure[T]) -> T:
                 time.sleep(effect.ms / 1000)
                 answer = None
             case fx.Send():
-                raise AssertionError(f"nobody here sends {effect}")
+                raise AssertionError(f"unexpected effect: {effect}")
             case _:
                 answer = perform(performer, effect)
 
 
 class SinkPerformer(MemberlessPerformer):
-    """Performs what a real store and a real sink are asked for."""
+    """Performs the operations on a real store and a real sink."""
 
     def __init__(self, store: Store, sink: Sink) -> None:
         super().__init__(store, lambda _, t: sink.find(t), lambda _, t: sink.history(t), sink.head)
@@ -113,7 +113,7 @@ class SinkPerformer(MemberlessPerformer):
 
 
 def at_once(*actions: Callable[[], T]) -> list[T]:
-    """What each answers, done by threads of their own."""
+    """Runs the actions in parallel threads, and returns their results."""
     with ThreadPoolExecutor(len(actions)) as pool:
         return [future.result() for future in [pool.submit(action) for action in actions]]
 

@@ -1,4 +1,4 @@
-"""Small things that tests with Spark share."""
+"""Small helpers for tests with Spark."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def numbers(ids: Iterable[int], step_us: int = 100_000) -> pa.Table:
 
 
 def deliver(folder: Path, name: str, table: pa.Table) -> None:
-    """Puts a file where a file source looks, whole when it appears."""
+    """Puts a file where a file source looks; it appears atomically."""
     folder.mkdir(parents=True, exist_ok=True)
     hidden = folder / f".{name}"
     pq.write_table(table, hidden)
@@ -38,11 +38,11 @@ def rows_of(path: Path | str, *columns: str) -> list[tuple[Any, ...]]:
 
 
 def await_that(what: str, holds: Callable[[], Any], seconds: float = 90.0) -> Any:
-    """Waits for a condition; what it gave, or an error that says what was waited for."""
+    """Waits until a condition holds, and returns its value. Fails after a timeout, with `what` in the message."""
     deadline = monotonic() + seconds
     while monotonic() < deadline:
         found = holds()
         if found:
             return found
         sleep(0.02)
-    raise AssertionError(f"waited {seconds:g} s in vain: {what}")
+    raise AssertionError(f"not within {seconds:g} s: {what}")

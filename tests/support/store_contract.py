@@ -1,4 +1,4 @@
-"""What every store promises: a test class for each kind of store to inherit."""
+"""The tests of the store contract: a class for the tests of each kind of store to inherit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def wait_for(condition: Callable[[], bool], what: str) -> None:
 
 
 class StoreContract:
-    """What every store promises. A subclass has a fixture `store`."""
+    """What every store promises. A subclass provides a fixture `store`."""
 
     def test_an_object_is_created_once(self, store: Store) -> None:
         assert store.create("journal/1.json", b"first")
@@ -41,7 +41,7 @@ class StoreContract:
         assert store.read("status/a") == b"3"
         assert store.list("") == ["status/a"]
 
-    def test_what_is_not_there_is_none(self, store: Store) -> None:
+    def test_a_missing_object_is_none(self, store: Store) -> None:
         store.create("a/b", b"x")
         for name in ("c", "a/c", "a/b/c", "a"):
             assert store.read(name) is None
@@ -50,7 +50,7 @@ class StoreContract:
             assert not store.exists(name)
         assert store.exists("a/b")
 
-    def test_many_are_read_in_the_order_of_their_names(self, store: Store) -> None:
+    def test_many_objects_are_read_in_the_given_order(self, store: Store) -> None:
         names = [f"log/{i}" for i in range(40)]
         for name in names[::2]:
             store.create(name, name.encode())
@@ -59,7 +59,7 @@ class StoreContract:
         ]
         assert store.read_many([]) == []
 
-    def test_many_places_are_listed_in_the_order_in_which_they_are_asked_for(self, store: Store) -> None:
+    def test_many_prefixes_are_listed_in_the_given_order(self, store: Store) -> None:
         for name in ("b/1", "b/2", "a/1", "a/2"):
             store.create(name, b"")
         assert store.list_many([("b/", "b/1"), ("none/", ""), ("a/", "")]) == [["b/2"], [], ["a/1", "a/2"]]
@@ -72,7 +72,7 @@ class StoreContract:
         assert store.checksum("a") == hashlib.sha256().hexdigest()
         assert not store.create("a", b"x")
 
-    def test_list_goes_by_prefix_and_place(self, store: Store) -> None:
+    def test_list_filters_by_prefix_and_after(self, store: Store) -> None:
         # "-" and "." sort before "/", so the order of names is not the order of folders.
         names = ["a-b/1", "a.json", "a/1", "a/10", "a/2", "a/b/1", "aa/1", "b/1"]
         for name in reversed(names):
@@ -105,7 +105,7 @@ class StoreContract:
         assert store.list("") == ["d/h.i"]
         assert store.list("d/.") == []
 
-    def test_delete_takes_what_is_there(self, store: Store) -> None:
+    def test_delete_ignores_missing_objects(self, store: Store) -> None:
         for name in ("a/1", "a/2", "b/c/1"):
             store.create(name, b"x")
         store.delete(["a/3", "a/1", "no/such", "b/c/1"])
@@ -142,7 +142,7 @@ class StoreContract:
         assert store.read("big") == data
 
     @pytest.mark.parametrize("name", ["", "/a", "a/", "..", "../a", "a/../../b", "a/./b", "a//b", "a\0b"])
-    def test_names_that_are_no_path_inside_the_store_are_refused(self, store: Store, name: str) -> None:
+    def test_names_that_are_not_paths_inside_the_store_are_refused(self, store: Store, name: str) -> None:
         calls: list[Callable[[], object]] = [
             lambda: store.create(name, b""),
             lambda: store.put(name, b""),
@@ -197,7 +197,7 @@ for i in range(40):
 
 
 def check_race_of_processes(store: Store) -> None:
-    """Four processes create the same names in step; each name has one winner, whose bytes stand there."""
+    """Four processes create the same names in lockstep. Each name has one winner, whose bytes it contains."""
     contenders = [
         subprocess.Popen(
             [sys.executable, "-c", COMPETE, store.url, f"{i}"], stdout=subprocess.PIPE, text=True

@@ -1,6 +1,5 @@
-"""Recorded runs that a test can change: what a process wrote down is altered, dropped, moved or made up, and
-everything that follows from it (hashes, running numbers) is put right again, so that only what is meant to be
-wrong is wrong."""
+"""Recorded runs that a test can change: lines are altered, dropped, moved or forged, and everything that depends on them
+(hashes, sequence numbers) is recomputed, so that only the intended error remains."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ def recorded(seed: int) -> bytes:
 
 
 def _sealed(record: Object) -> str:
-    """Makes a record's own checksum right, if it has one; the hash of all of it."""
+    """Recomputes a record's own checksum, if it has one, and returns the hash of the whole record."""
     if record.pop("sum", None) is not None:
         plain = msgspec.json.encode(record)
         record["sum"] = msgspec.json.decode(with_checksum(plain))["sum"]
@@ -37,7 +36,7 @@ def _sealed(record: Object) -> str:
 
 
 class Edit:
-    """A trace under change. Lines are JSON objects; those that were changed or made up are `touched`."""
+    """An editable trace. Lines are JSON objects; changed and forged ones are in `touched`."""
 
     def __init__(self, seed: int) -> None:
         self.lines: list[Object] = [msgspec.json.decode(line) for line in recorded(seed).splitlines()]
@@ -52,7 +51,7 @@ class Edit:
                 yield line
 
     def entries(self, prefix: str = "journal/", kind: str | None = None) -> list[Object]:
-        """The entries of a log, in order, each as one of the lines that tell of it."""
+        """The entries of a log, in order, each as one of the lines that contain it."""
         found: dict[str, Object] = {}
         for line in self.lines:
             if not line.get("name", "").startswith(prefix) or not line.get("record"):
@@ -69,7 +68,7 @@ class Edit:
         return next(self.of("create", name=line["name"], hash=line["hash"], answer="created"))
 
     def commits(self) -> list[Object]:
-        """The COMMITTED entries whose creation was answered, the newest last."""
+        """The COMMITTED entries whose creation was answered, newest last."""
         names = {line["name"] for line in self.of("create", answer="created")}
         return [line for line in self.entries(kind="COMMITTED") if line["name"] in names]
 
@@ -79,7 +78,7 @@ class Edit:
     # --- changing -------------------------------------------------------------------------------------
 
     def alter(self, line: Object, change: Callable[[Object], object]) -> None:
-        """Changes what an object says, wherever it is written down."""
+        """Changes the content of an object wherever it is recorded."""
         for other in self.lines:
             if other.get("name") == line["name"] and other.get("hash") == line["hash"]:
                 change(other["record"])
@@ -103,7 +102,7 @@ class Edit:
         self.touched.append(line)
 
     def add(self, process: str, after: Object | None = None, **fields: Any) -> Object:
-        """Makes up a line, at the end or after another one."""
+        """Forges a line, at the end or after another one."""
         line: Object = {"process": process, "n": 0, "at_ms": 0, "knows": 10_000, **fields}
         place = len(self.lines)
         if after is not None:
@@ -113,7 +112,7 @@ class Edit:
         return line
 
     def append(self, body: Object, prefix: str = "journal/", process: str | None = None) -> Object:
-        """Makes up an entry at the end of a log, by whoever wrote the last one there."""
+        """Forges an entry at the end of a log, by the writer of the last one."""
         last = self.entries(prefix)[-1]
         writer = process or last["record"]["nonce"].rpartition("-")[0]
         index = last["record"]["index"] + 1
@@ -128,10 +127,10 @@ class Edit:
         name = f"{prefix}{index:012d}.json"
         return self.add(writer, type="create", name=name, hash=f"new {name}", answer="created", record=record)
 
-    # --- the outcome ----------------------------------------------------------------------------------
+    # --- results --------------------------------------------------------------------------------------
 
     def reseal(self) -> None:
-        """Makes every hash right again, and whatever names it."""
+        """Recomputes every hash, and all references to it."""
         new: dict[str, str] = {}
         records: dict[str, Any] = {}
         told = [line for line in self.lines if line.get("record")]
@@ -162,7 +161,7 @@ class Edit:
         return b"".join(msgspec.json.encode(line) + b"\n" for line in self.lines)
 
     def check(self, folder: Path) -> Report:
-        """Puts everything else right and checks the trace."""
+        """Recomputes everything else, and checks the trace."""
         self.reseal()
         self.renumber()
         return self.check_as_is(folder)

@@ -1,4 +1,4 @@
-"""Stores for the commands to look at: one true history (`builders.Play`), written by the real classes."""
+"""Stores for tests of the commands: a correct history (`builders.Play`), written by the real classes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BEGUN_AT = 1_767_225_600.0
 
 
 class Written(Play):
-    """A history whose state files hold their own name, with the checksum of that. They lie in no Spark folder."""
+    """A history whose state files contain their own name, with its checksum. They are in no Spark folder."""
 
     def __init__(self, topology: r.Topology = CHAIN) -> None:
         super().__init__(topology)
@@ -46,7 +46,7 @@ class Written(Play):
         }
 
     def checkpoint(self, flags: int = 0, savepoint: str | None = None) -> None:
-        """Every stage runs a batch; then a checkpoint."""
+        """Every stage runs a batch, then a checkpoint is taken."""
         for name in self.topology.stages:
             self.batch(name)
         self.begin(flags, savepoint)
@@ -54,7 +54,7 @@ class Written(Play):
         self.commit()
 
     def write(self, folder: Path, unmarked: tuple[int, ...] = ()) -> Store:
-        """Puts it all into a store, with marks (but for the epochs in `unmarked`) and times."""
+        """Writes everything into a store, with marks (except for the epochs in `unmarked`) and timings."""
         store = open_store(str(folder), create=True)
         assert isinstance(store, LocalStore)
         journal = Journal()
@@ -79,7 +79,7 @@ class Written(Play):
         return store
 
     def times(self, epoch: int) -> EpochTimes:
-        """An epoch in which each stage is cut a second after the one before; the last takes ten."""
+        """The timings of an epoch in which each stage is cut a second after the one before; the last takes ten."""
         cuts = {name: float(at) for at, name in enumerate(self.topology.stages, 1)}
         cuts[list(cuts)[-1]] = 12.0
         checkpoint = self.state.committed[epoch]
@@ -105,7 +105,7 @@ def _moved(names: Iterable[str]) -> list[str]:
 
 
 def put_status(store: Store, *, clock_s: float = 0.0, **what: Any) -> Status:
-    """What a member on another host says of itself, whose clock is `clock_s` ahead; `what` is different from usual."""
+    """Writes the status of a member on another host, whose clock is `clock_s` ahead; `what` overrides its fields."""
     now = time.time() + clock_s
     stages = (
         StageStatus("a", "running", 7, 1234.5, 0.5, 0, 0, None, "none"),
@@ -125,7 +125,7 @@ def put_status(store: Store, *, clock_s: float = 0.0, **what: Any) -> Status:
 
 @contextmanager
 def beating(store: Store, *, clock_s: float = 0.0, **what: Any) -> Iterator[Event]:
-    """A member that runs, as far as the store tells: it says so again and again until the event is set."""
+    """A running member, as seen in the store: it rewrites its status until the event is set."""
     over = Event()
 
     def beat() -> None:

@@ -100,7 +100,7 @@ class Findings:
 
 def _check(where: Store, ref: str | None, tables: bool, update: Callable[[str], None]) -> Findings:
     """Check everything once. Raises `JournalDamaged`."""
-    from cutwater.inspection.wholeness import (
+    from cutwater.inspection.integrity import (
         NextRun,
         folder_problems,
         graph_problems,
@@ -131,7 +131,7 @@ def _check(where: Store, ref: str | None, tables: bool, update: Callable[[str], 
             problems[checkpoint.epoch].append(str(error))
     damage |= folder_problems(where, manifests.values())
     wrong = damaged_objects(where, manifests.values(), update)
-    damage |= NextRun(where, state, _newest(where, state, manifests)).look(update)
+    damage |= NextRun(where, state, _newest(where, state, manifests)).check(update)
     if tables and state.topology is not None:
         for sink in sorted(state.topology.sinks()):
             update(f"checking the table of sink {sink}")

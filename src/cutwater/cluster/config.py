@@ -1,4 +1,4 @@
-"""How a member joins its cluster: where it listens, whom it knows, and what keeps strangers out."""
+"""How a member joins its cluster: where it listens, which peers it knows, and how it keeps strangers out."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ ENDPOINT = re.compile(r"(?P<protocol>tcp|tls)/(?P<host>\[[0-9A-Fa-f:.]+\]|[^\[\]
 USER = "cutwater"
 ONE_SIDE = {"peer": {"to_router": "always", "to_peer": "greater-zid"}}
 MAX_PEERS = 1_000
-"""Processes that may be connected at a time."""
+"""Processes that may be connected at the same time."""
 MAX_MESSAGE_BYTES = 128 << 20
-"""All slots of one process, with two acks of a member that has a hundred thousand state files each."""
+"""Enough for all slots of one process, with two acks of a member that has a hundred thousand state files."""
 MAX_VALUE_BYTES = MAX_MESSAGE_BYTES // 4
-"""One slot, or one piece of mail."""
+"""The limit for one slot or one piece of mail."""
 MAX_ACCEPTING = 100
-"""Connections that have not shown yet that they know the secret."""
+"""Connections that have not proved yet that they know the secret."""
 ACCEPT_MS = 5_000
 MAX_FILES = 65_536
 
@@ -41,7 +41,7 @@ def _doc(description: str) -> Meta:
 
 
 class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How a member joins its cluster."""
+    """The configuration of a member's connection to its cluster."""
 
     listen: Annotated[
         tuple[str, ...],
@@ -50,32 +50,30 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
     peers: Annotated[
         tuple[str, ...],
         _doc(
-            "A member that this one knows; one leads to all. Only peers that are named are tried again for ever after a "
-            "broken connection."
+            "A member to connect to; one is enough to find all others. After a broken connection, only peers that are "
+            "named here are retried forever."
         ),
     ] = ()
     secret: Annotated[
         str,
         _doc(
-            "The secret, the same for all members. Who does not know it is not let in, and can neither read nor forge "
-            "what they say."
+            "The shared secret of all members. Whoever does not know it cannot join, and can neither read nor forge "
+            "messages."
         ),
     ] = ""
     tls_ca: Annotated[
         str | None,
         _doc(
-            "TLS: the authority's certificate, a PEM file. With TLS every connection is encrypted, both sides show a "
-            "certificate, and only who has the certificate that bears a member's name can speak for that member."
+            "TLS: the authority's certificate, a PEM file. With TLS every connection is encrypted, both sides present a "
+            "certificate, and only the holder of the certificate with a member's name can speak for that member."
         ),
     ] = None
     tls_cert: Annotated[str | None, _doc("TLS: this member's certificate, a PEM file.")] = None
     tls_key: Annotated[str | None, _doc("TLS: the key of the certificate, a PEM file.")] = None
-    multicast: Annotated[bool, _doc("Also look for members in the local network.")] = False
-    gossip: Annotated[bool, _doc("Let members tell each other of those that they know.")] = True
+    multicast: Annotated[bool, _doc("Also look for members on the local network.")] = False
+    gossip: Annotated[bool, _doc("Let members tell each other about the members that they know.")] = True
     lease_s: Annotated[float, _doc("Silence, in seconds, after which a connection counts as broken.")] = 10.0
-    grace_s: Annotated[float, _doc("How long, in seconds, the slots of a member that has gone are kept.")] = (
-        30.0
-    )
+    grace_s: Annotated[float, _doc("How long, in seconds, the slots of a departed member are kept.")] = 30.0
 
     def __repr__(self) -> str:
         shown = {name: getattr(self, name) for name in self.__struct_fields__ if name != "secret"}
@@ -88,18 +86,18 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reachable(self) -> tuple[str, ...]:
-        """The endpoints of `listen` that others can connect to: not those that mean every address."""
+        """The endpoints of `listen` that others can connect to, which excludes wildcard addresses."""
         return tuple(e for e in self.listen if "/0.0.0.0:" not in e and "/[::]:" not in e)
 
     def check(self) -> None:
-        """Raises `UserError` for what cannot work, and for what would let strangers in."""
+        """Raises `UserError` for settings that cannot work or would let strangers in."""
         self._check_tls()
         for endpoint in (*self.listen, *self.peers):
             self._check_endpoint(endpoint)
         if self.lease_s < 0.1 or self.grace_s < 0:
             raise UserError(
-                f"a lease of {self.lease_s:g} s and a grace of {self.grace_s:g} s cannot be; give the lease at "
-                "least 0.1 s and the grace none or more"
+                f"a lease of {self.lease_s:g} s and a grace of {self.grace_s:g} s are invalid; the lease must be at "
+                "least 0.1 s, and the grace must not be negative"
             )
         if self.secret:
             check_secret(self.secret)
@@ -109,7 +107,7 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
         if outside or self.multicast:
             where = outside[0] if outside else "the local network"
             raise UserError(
-                f"without a secret anyone who reaches {where} could steer this pipeline: give all members the "
+                f"without a secret anyone who can reach {where} could control this pipeline: give all members the "
                 "same secret, or TLS certificates, or use only 127.0.0.1"
             )
 
@@ -125,21 +123,20 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
     def _check_endpoint(self, endpoint: str) -> None:
         found = ENDPOINT.fullmatch(endpoint)
         if found is None:
-            raise UserError(f"'{endpoint}' is no endpoint: write tcp/HOST:PORT, or tls/HOST:PORT")
+            raise UserError(f"'{endpoint}' is not an endpoint: write tcp/HOST:PORT or tls/HOST:PORT")
         wanted = "tls" if self.tls else "tcp"
         if found["protocol"] != wanted:
             why = "TLS certificates are given" if self.tls else "there are no TLS certificates (tls_ca, ...)"
-            raise UserError(f"'{endpoint}' should begin with {wanted}/, because {why}")
+            raise UserError(f"'{endpoint}' must begin with {wanted}/, because {why}")
 
     def identity(self, pipeline: str, member: str, boot: str) -> Identity | None:
-        """What a process signs with, if members have certificates. Raises `UserError` if they cannot be used."""
+        """The identity that a process signs with, if TLS is configured. Raises `UserError` if its files are unusable."""
         if self.tls_ca is None or self.tls_cert is None or self.tls_key is None:
             return None
         return Identity(self.tls_ca, self.tls_cert, self.tls_key, pipeline, member, boot)
 
     def session(self, pipeline: str) -> Any:
-        """A new Zenoh session. Peers that are not there yet are waited for in the background. Raises
-        `UserError` if it cannot listen."""
+        """Opens a Zenoh session, which connects to peers in the background. Raises `UserError` if it cannot listen."""
         import zenoh
 
         self.check()
@@ -155,14 +152,14 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
                 reason = str(error).split(" at /")[0]
                 raise UserError(
                     f"cannot join the cluster (listening on {', '.join(self.listen) or 'nothing'}): {reason}; "
-                    "choose another port, or end what uses it"
+                    "choose another port, or stop the process that uses it"
                 ) from error
 
     @contextmanager
     def _login(self, pipeline: str) -> Iterator[dict[str, Any]]:
-        """The settings by which Zenoh refuses a connection, before it carries anything, unless it knows the password
-        that is made of the secret. Zenoh reads the passwords that it accepts from a file, once, when a session is
-        opened; it gets a pipe, so that they are written nowhere."""
+        """The settings with which Zenoh refuses a connection, before it carries any data, unless the other side knows
+        the password derived from the secret. Zenoh reads the accepted passwords from a file, once, when it opens a
+        session. It gets a pipe, so that the password is never written to disk."""
         if not self.secret:
             yield {}
             return
@@ -215,21 +212,22 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
         return settings
 
     def _id(self) -> str:
-        """Of two that find each other, the one with the greater id connects: it has to be the one that does not
-        listen."""
+        """When two members discover each other, the one with the greater id connects. That must be the one that does
+        not listen, so its ids begin with a greater byte."""
         edge = "7f" if self.listen else "ff"
         return f"{edge}{secrets.token_hex(14)}{edge}"
 
 
 def _retry() -> dict[str, float]:
-    """With a password, two that connect to each other at the same moment both fail; so they must not keep step."""
+    """Random intervals: with a password, two members that connect to each other at the same moment both fail, so
+    their retries must not be in step."""
     first_ms = random.randint(60, 160)
     return {"period_init_ms": first_ms, "period_max_ms": 8 * first_ms, "period_increase_factor": 2}
 
 
 def _allow_files() -> None:
-    """Every connection is an open file, also of those who will not be let in; nobody may keep this process from its
-    own files by connecting often."""
+    """Raises the limit of open files. Each connection is an open file, even one that will be refused, and strangers
+    who connect often must not prevent this process from opening its own files."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -240,7 +238,7 @@ def _allow_files() -> None:
 
 
 def is_loopback(endpoint: str) -> bool:
-    """Whether an endpoint can be reached from this machine only."""
+    """Whether an endpoint is reachable only from this machine."""
     found = ENDPOINT.fullmatch(endpoint)
     host = found["host"].strip("[]") if found is not None else ""
     if host == "localhost":

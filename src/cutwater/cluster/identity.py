@@ -1,10 +1,10 @@
-"""Who a process is when members have certificates: a certificate speaks for the member whose name it bears.
+"""The identity of a process when members have certificates: a certificate speaks for the member that it names.
 
-TLS lets in whoever has a certificate of the authority, and Zenoh does not say over which connection a message came.
-So a process makes a key of its own, its certificate's key signs that this key is the one of this process of this
-member (the *credential*), and with it the process signs what it says. Others check the certificate against
-the authority, its common name against the member's, and the signature: somebody with a certificate of another
-name cannot speak for that member.
+TLS admits anyone with a certificate of the authority, and Zenoh does not say over which connection a message arrived.
+So each process generates its own key. The certificate's key signs the statement that this key belongs to this process
+of this member (the *credential*), and the process signs its messages with its own key. Receivers check the certificate
+against the authority, its common name against the member's name, and the signature. So the holder of a certificate
+with another name cannot speak for that member.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _ENCODE = msgspec.msgpack.Encoder().encode
 
 
 class Credential(msgspec.Struct, frozen=True, array_like=True):
-    """`chain`: certificates, that of the member first. `key`: the process's public key. `proof`: the signature
-    of the certificate's key under the statement that the key is this process's."""
+    """`chain`: the certificates, the member's own first. `key`: the process's public key. `proof`: the signature by
+    the certificate's key of the statement that `key` belongs to this process."""
 
     chain: list[bytes]
     key: bytes
@@ -54,8 +54,8 @@ _DECODE = msgspec.msgpack.Decoder(Credential).decode
 
 
 class Identity:
-    """The certificate of this process, and the check of those of others. Raises `UserError` if the files cannot
-    be used, or are another member's."""
+    """Signs with the certificate of this process, and checks the signatures of others. Raises `UserError` if the files
+    are unusable, or belong to another member."""
 
     def __init__(
         self, ca_file: str, cert_file: str, key_file: str, pipeline: str, member: str, boot: str
@@ -66,9 +66,7 @@ class Identity:
         chain = _certificates(cert_file)
         certified = _private_key(key_file)
         if certified.public_key() != chain[0].public_key():
-            raise UserError(
-                f"{key_file} is not the key of the certificate {cert_file}: give two that belong together"
-            )
+            raise UserError(f"{key_file} is not the key of the certificate {cert_file}: pass a matching pair")
         self._check_own(cert_file, chain, member)
         self._key = ed25519.Ed25519PrivateKey.generate()
         public = self._key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
@@ -80,14 +78,14 @@ class Identity:
         if not _speaks_for(names, member):
             found = f"is for '{names[0]}'" if names else "has no common name"
             raise UserError(
-                f"the certificate {cert_file} {found}, and this member is '{member}': give each member a certificate "
-                f"of its own, with the member's name as its common name (subject CN={member})"
+                f"the certificate {cert_file} {found}, but this member is '{member}': give each member its own "
+                f"certificate, with the member's name as the common name (subject CN={member})"
             )
         try:
             self._check_chain(chain)
         except VerificationError as error:
             raise UserError(
-                f"other members would not accept the certificate {cert_file}: {error}; let the authority of tls_ca sign "
+                f"other members would not accept the certificate {cert_file}: {error}; have the authority of tls_ca sign "
                 "a new one"
             ) from error
 
@@ -95,7 +93,7 @@ class Identity:
         return self._key.sign(data)
 
     def signed(self, credential: bytes, signature: bytes, member: str, boot: str, data: bytes) -> bool:
-        """Whether this process of this member has signed that."""
+        """Whether this process of this member signed the data."""
         key = self._known.get((credential, member, boot)) or self._accept(credential, member, boot)
         if key is None:
             return False
@@ -124,7 +122,7 @@ class Identity:
         return key
 
     def _check_chain(self, chain: list[x509.Certificate]) -> None:
-        """As TLS does; what a certificate need not have for TLS it need not have here."""
+        """Checks the chain as TLS does, and requires nothing that TLS does not."""
         policy = (
             PolicyBuilder()
             .store(Store(self._authorities))
@@ -141,7 +139,7 @@ _CA_POLICY = ExtensionPolicy.permit_all().require_present(x509.BasicConstraints,
 
 
 def _speaks_for(names: list[str], member: str) -> bool:
-    """Any certificate of the authority is good for a command, which is no member."""
+    """Any certificate of the authority is valid for a command, which is not a member."""
     return member in names or member.startswith(COMMAND)
 
 
@@ -153,7 +151,7 @@ def _certificates(path: str) -> list[x509.Certificate]:
     try:
         return x509.load_pem_x509_certificates(Path(path).read_bytes())
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it has to be a PEM file"
+        why = error.strerror if isinstance(error, OSError) else "it must be a PEM file"
         raise UserError(f"{path} cannot be read as a certificate: {why}") from error
 
 
@@ -161,10 +159,10 @@ def _private_key(path: str) -> _PrivateKey:
     try:
         key = load_pem_private_key(Path(path).read_bytes(), None)
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
-        why = error.strerror if isinstance(error, OSError) else "it has to be a PEM file without a passphrase"
+        why = error.strerror if isinstance(error, OSError) else "it must be a PEM file without a passphrase"
         raise UserError(f"{path} cannot be read as a private key: {why}") from error
     if not isinstance(key, _PrivateKey):
-        raise UserError(f"{path} is a {type(key).__name__}: use an RSA, an ECDSA or an Ed25519 key")
+        raise UserError(f"{path} is a {type(key).__name__}: use an RSA, ECDSA or Ed25519 key")
     return key
 
 
@@ -182,7 +180,7 @@ def _sign(key: _PrivateKey, data: bytes) -> bytes:
 
 
 def _verify(cert: x509.Certificate, signature: bytes, data: bytes) -> None:
-    """Raises `InvalidSignature`, or `ValueError` for a kind of key that nobody could have signed with."""
+    """Raises `InvalidSignature`, or `ValueError` for an unsupported kind of key."""
     match key := cert.public_key():
         case rsa.RSAPublicKey():
             key.verify(signature, data, _PSS, hashes.SHA256())
@@ -191,4 +189,4 @@ def _verify(cert: x509.Certificate, signature: bytes, data: bytes) -> None:
         case ed25519.Ed25519PublicKey():
             key.verify(signature, data)
         case _:
-            raise ValueError(f"a {type(key).__name__} signs nothing here")
+            raise ValueError(f"{type(key).__name__} is not supported for signatures")

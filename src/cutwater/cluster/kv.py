@@ -1,8 +1,8 @@
-"""The key-value seam between members: every member writes only its own slots, anyone reads and scans.
+"""The key-value interface between members: each member writes only its own slots, and all can read and scan.
 
-It carries what is said while a checkpoint is under way; what is decided is in the store. A value that
-cannot be read harms nobody but the slot that holds it. Changes are pushed: nobody polls. `MemoryCluster` is
-the implementation for members in one process, `cluster/zenoh_kv.py` the one between processes and machines.
+It carries the messages of a checkpoint in progress; decisions are in the store. An undecodable value affects only its
+own slot. Changes are pushed, so nobody polls. `MemoryCluster` is the implementation for members in one process,
+`cluster/zenoh_kv.py` the one between processes and machines.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from threading import RLock
 from typing import Protocol
 
 COMMAND = "command_"
-"""The prefix of the names of processes that are not members and only observe."""
+"""The name prefix of processes that are not members and only observe."""
 OnChange = Callable[[str, str, bytes], None]
 """Called with the owner, the key and the new value of a slot."""
 OnMail = Callable[[str, bytes], None]
-"""Called with the sender and the bytes that it posted."""
+"""Called with the sender and the posted bytes."""
 
 
 OnPresence = Callable[[str, bool], None]
@@ -25,7 +25,7 @@ OnPresence = Callable[[str, bool], None]
 
 
 class ClusterKv(Protocol):
-    """One member's view of the slots of all. `boot` names its process."""
+    """One member's view of all slots. `boot` identifies its process."""
 
     @property
     def name(self) -> str: ...
@@ -34,35 +34,35 @@ class ClusterKv(Protocol):
     def boot(self) -> str: ...
 
     def write(self, key: str, value: bytes, to: str | None = None) -> None:
-        """Sets this member's own slot; what was in it is gone. With `to` it is a slot of its own that only
-        that member sees."""
+        """Sets this member's own slot, replacing its value. With `to` it is a separate slot that only that member
+        sees."""
 
     def delete(self, key: str) -> None:
-        """Empties this member's own slot, for all who saw it."""
+        """Deletes this member's own slot, for everyone who saw it."""
 
     def read(self, owner: str, key: str) -> bytes | None:
-        """What is in a member's slot, `None` if it has written nothing there that we may see."""
+        """The value of a member's slot, or `None` if it holds nothing that this member may see."""
 
     def scan(self, key: str) -> dict[str, bytes]:
-        """What every member has under this key, by member, in the order of their names."""
+        """Each member's value under this key, sorted by member name."""
 
     def post(self, to: str, data: bytes) -> None:
-        """Hands bytes to one member, in order; they are kept nowhere and may be lost. If it is not there
-        yet it may still get them when it comes."""
+        """Sends bytes to one member, in order. They are not stored and may be lost. A member that has not joined yet
+        may still receive them when it does."""
 
     def subscribe(
         self, on_change: OnChange, on_mail: OnMail | None = None, on_presence: OnPresence | None = None
     ) -> None:
-        """Calls back at every change that another process makes in its slots, and at once for what is
-        there already; for what is posted to this member; and when another member appears or is gone.
-        Callbacks come from any thread and must not wait."""
+        """Calls `on_change` for each change that another process makes to its slots, and immediately for existing
+        values; calls `on_mail` for what is posted to this member, and `on_presence` when another member appears or is
+        gone. Callbacks run on any thread and must not block."""
 
     def alive(self) -> dict[str, tuple[str, ...]]:
-        """The members that are there, this one included, and the processes (`boot`) of each: more than one
-        if somebody has started the same member twice."""
+        """The members that are present, including this one, and the processes (`boot`) of each: more than one if the
+        same member was started twice."""
 
     def close(self) -> None:
-        """This process leaves; its slots stay for a while."""
+        """Leaves the cluster. The slots of this process remain for a while."""
 
 
 Process = tuple[str, str]
@@ -70,7 +70,7 @@ Process = tuple[str, str]
 
 
 class MemoryCluster:
-    """The slots of all members of one process. Those of a member that has gone stay for `grace_s`."""
+    """The slots of all members of one process. Those of a departed member remain for `grace_s`."""
 
     def __init__(self, grace_s: float = 0.0) -> None:
         self.slots: dict[tuple[str, str, str | None], bytes] = {}
@@ -81,7 +81,7 @@ class MemoryCluster:
         self._gone_s: dict[str, float] = {}
 
     def member(self, name: str, boot: str = "1") -> MemoryKv:
-        """The view of the member `name`, which is there from now on."""
+        """The view of the member `name`, which is present from now on."""
         with self.lock:
             self.present.add((name, boot))
             self._gone_s.pop(name, None)
@@ -89,7 +89,7 @@ class MemoryCluster:
         return MemoryKv(self, name, boot)
 
     def depart(self, name: str, boot: str | None = None) -> None:
-        """A member is gone, or one of its processes, and after a while its slots."""
+        """Removes a member, or one of its processes; its slots expire later."""
         with self.lock:
             for process in [p for p in self.present if p[0] == name and boot in (None, p[1])]:
                 self.present.discard(process)
@@ -105,7 +105,7 @@ class MemoryCluster:
                 on_presence(name, is_present)
 
     def expire(self) -> None:
-        """Removes the slots of those who went too long ago."""
+        """Removes the slots of members that left more than `grace_s` ago."""
         now_s = time.monotonic()
         for name in [n for n, gone_s in self._gone_s.items() if now_s - gone_s >= self._grace_s]:
             del self._gone_s[name]
@@ -174,7 +174,7 @@ class MemoryKv:
         return (self.name, self.boot) in self._cluster.present
 
     def _visible(self) -> list[tuple[str, str, bytes]]:
-        """The slots that this member may see, in the order in which they were written."""
+        """The slots that this member may see, in the order they were written."""
         with self._cluster.lock:
             self._cluster.expire()
             slots = list(self._cluster.slots.items())

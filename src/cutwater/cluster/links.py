@@ -1,11 +1,10 @@
-"""What a running member uses to talk to the others: the protocol's messages over the key-value seam.
+"""A running member's links to the others: the protocol's messages over the key-value interface.
 
-What is said about a checkpoint lies in a slot whose key has the checkpoint's id, so that whoever comes late
-still hears it, and nothing hides anything else. What members that catch up ask and answer is posted: it
-concerns two of them, and only now. Requests of users and their answers lie in the store; between members
-there is only a `Hint` to look there.
+Messages about a checkpoint are in a slot whose key contains the checkpoint's id, so late members still receive them,
+and none overwrites another. Catch-up messages are posted: they concern two members, and only now. User requests and
+their answers are in the store; members only send each other a `Hint` to look there.
 
-With a `MemoryKv` the same works for members in one process.
+A `MemoryKv` provides the same for members in one process.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from typing import assert_never
 
 import msgspec
 
-from cutwater.cluster.complaints import Complaints
 from cutwater.cluster.kv import COMMAND, ClusterKv
+from cutwater.cluster.rejections import Rejections
 from cutwater.protocol.base import replay_wire as replay
 from cutwater.protocol.base.errors import PeerError
 from cutwater.protocol.base.wire import (
@@ -35,15 +34,18 @@ from cutwater.protocol.base.wire import (
 )
 
 KEEP = {Announcement: 8, Ack: 2}
-"""How many of this member's stay in its slots. Acks can be large; one that was removed too early is sent again."""
+"""How many messages of one kind a member keeps in its slots. Acks can be large; one that was removed too early is sent
+again."""
 HEARTBEAT = "heartbeat"
 SOURCES = "sources"
 SHOWN = "shown"
-ADVICE = "this version of Cutwater does not understand it. Look at that member if all run the same version"
+ADVICE = (
+    "this version of Cutwater does not understand it. If all members run the same version, check that member"
+)
 
 
 class Hint(msgspec.Struct, frozen=True):
-    """There is something new to look at, in the store."""
+    """There is something new in the store."""
 
     topic: str
 
@@ -56,7 +58,7 @@ class Presence(msgspec.Struct, frozen=True):
 
 Heard = Message | replay.Message | Hint | Presence
 OnMessage = Callable[[str, Heard], None]
-"""Called with the sender and what it said, from any thread; it must hand it on and not wait."""
+"""Called with the sender and its message, on any thread; must not block."""
 
 KINDS: dict[str, type] = {
     "announcement": Announcement,
@@ -65,49 +67,49 @@ KINDS: dict[str, type] = {
     "log": LogGrown,
     SOURCES: SourcesDone,
 }
-"""What may lie in a slot, by the first part of its key."""
+"""The type of a slot's value, by the first part of its key."""
 
 
 class Links:
-    """One member's links to all others. `tell` is given what a user should know."""
+    """One member's links to all others. `notify` receives lines of text for the user."""
 
-    def __init__(self, kv: ClusterKv, tell: Callable[[str], None] = lambda line: None) -> None:
+    def __init__(self, kv: ClusterKv, notify: Callable[[str], None] = lambda line: None) -> None:
         self._kv = kv
-        self._complaints = Complaints(tell, ADVICE)
+        self._rejections = Rejections(notify, ADVICE)
         self._on_message: OnMessage | None = None
         self._kept: dict[type, dict[str, None]] = {Announcement: {}, Ack: {}}
         self._hints = 0
 
     @property
     def undecodable(self) -> int:
-        """How many messages were no messages."""
-        return self._complaints.count
+        """How many messages could not be decoded."""
+        return self._rejections.count
 
     def start(self, on_message: OnMessage) -> None:
-        """From now on hears what others say, and what they have said and still holds."""
+        """Starts to receive: the values that are already in slots, and everything from now on."""
         self._on_message = on_message
         self._kv.subscribe(self._on_change, self._on_mail, self._on_presence)
 
     def alive(self) -> dict[str, tuple[str, ...]]:
-        """The members that are there, this one included, with the boot of each of their processes."""
+        """The members that are present, including this one, with the `boot` of each of their processes."""
         return self._kv.alive()
 
     def close(self) -> None:
         self._kv.close()
 
-    # --- saying -----------------------------------------------------------------------------------------
+    # --- sending ----------------------------------------------------------------------------------------
 
     def send(self, to: str | None, message: Message | replay.Message) -> None:
-        """Says something to one member, or to all others if `to` is `None`. It may be lost."""
+        """Sends a message to one member, or to all others if `to` is `None`. It may be lost."""
         if to == self._kv.name:
             if self._on_message is not None:
                 self._on_message(to, message)
             return
         match message:
             case Announcement():
-                self._write_and_tidy(announcement_key(message.checkpoint_id), message, to)
+                self._write_and_prune(announcement_key(message.checkpoint_id), message, to)
             case Ack():
-                self._write_and_tidy(ack_key(message.checkpoint_id), message, to)
+                self._write_and_prune(ack_key(message.checkpoint_id), message, to)
             case Heartbeat():
                 self._kv.write(HEARTBEAT, encode(message), to)
             case LogGrown():
@@ -119,24 +121,24 @@ class Links:
             case replay.EntriesChunk() | replay.Compacted():
                 self._post(to, message)
             case Request() | Reply():
-                raise TypeError(f"{type(message).__name__} does not travel between members: use the store")
+                raise TypeError(f"{type(message).__name__} is not sent between members: use the store")
             case _:
                 assert_never(message)
 
     def hint(self, topic: str) -> None:
-        """Has all others look at once for what they would find later: `requests`."""
+        """Tells all others to look in the store now instead of at their next poll: `requests`."""
         self._hints += 1
         self._kv.write(f"hint/{topic}", str(self._hints).encode())
 
     def show(self, topic: str, value: bytes) -> None:
-        """Lays out something of this member's for whoever looks: `status`."""
+        """Publishes a value of this member: `status`."""
         self._kv.write(f"{SHOWN}/{topic}", value)
 
     def scan(self, topic: str) -> dict[str, bytes]:
-        """What every member has laid out, by member."""
+        """The value that each member has published with `show`, by member."""
         return self._kv.scan(f"{SHOWN}/{topic}")
 
-    def _write_and_tidy(self, key: str, message: Announcement | Ack, to: str | None) -> None:
+    def _write_and_prune(self, key: str, message: Announcement | Ack, to: str | None) -> None:
         self._kv.write(key, encode(message), to)
         kept = self._kept[type(message)]
         kept[key] = None
@@ -150,30 +152,30 @@ class Links:
             raise TypeError(f"{type(message).__name__} is for one member")
         self._kv.post(to, replay.encode(message))
 
-    # --- hearing ----------------------------------------------------------------------------------------
+    # --- receiving --------------------------------------------------------------------------------------
 
     def _on_change(self, owner: str, key: str, value: bytes) -> None:
         kind, _, rest = key.partition("/")
         if kind == "hint":
             self._hear(owner, Hint(rest))
             return
-        if kind == SHOWN or owner.startswith(COMMAND):  # a command looks on; it has nothing else to say
+        if kind == SHOWN or owner.startswith(COMMAND):  # commands only observe; their messages are ignored
             return
         try:
             message = decode(value)
         except PeerError:
-            self._complaints.add(owner, f"a value in slot {key[:60]}")
+            self._rejections.add(owner, f"a value in slot {key[:60]}")
             return
         if type(message) is KINDS.get(kind) and _is_of(owner, message):
             self._hear(owner, message)
         else:
-            self._complaints.add(owner, f"a {type(message).__name__} in slot {key[:60]}")
+            self._rejections.add(owner, f"a {type(message).__name__} in slot {key[:60]}")
 
     def _on_mail(self, sender: str, data: bytes) -> None:
         try:
             message = replay.decode(data)
         except PeerError:
-            self._complaints.add(sender, "a message")
+            self._rejections.add(sender, "a message")
             return
         self._hear(sender, message)
 
@@ -187,5 +189,5 @@ class Links:
 
 
 def _is_of(owner: str, message: Message) -> bool:
-    """Whether a message that names its member is in a slot of that member."""
+    """Whether the message names the owner of its slot, if it names a member at all."""
     return not isinstance(message, Ack | Heartbeat | SourcesDone) or message.member == owner

@@ -1,6 +1,5 @@
-"""What is posted to single members, in order. What is large goes through a thread of its own, because to a slow
-reader it takes its time and nobody else may wait for that; what is small goes at once, unless large mail is
-before it."""
+"""Mail to single members, delivered in order. Large mail is sent by a separate thread, because a slow reader would
+otherwise delay everybody else. Small mail is sent immediately, unless large mail is queued before it."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ MAX_HELD = 100
 HELD_S = 10.0
 SMALL_BYTES = 4_096
 Mail = tuple[str, str, bytes]
-"""The member, the boot of its process, and what is for it."""
+"""The member, the boot of its process, and the data."""
 QOS = {
     "congestion_control": zenoh.CongestionControl.BLOCK,
     "priority": zenoh.Priority.DATA_LOW,
@@ -30,7 +29,7 @@ QOS = {
 
 
 class Outbox:
-    """Sends mail below the key `root`. What is for a member that is not there is held for a short while."""
+    """Sends mail below the key `root`. Mail for an absent member is held for a short while."""
 
     def __init__(self, session: Any, sealer: Sealer, root: str) -> None:
         self._session = session
@@ -46,8 +45,8 @@ class Outbox:
         self._thread.start()
 
     def post(self, to: str, data: bytes, boots: list[str]) -> None:
-        """Posts to these processes of a member, or when one comes. What is too large to be sent is dropped: whoever
-        needs it finds it in the store."""
+        """Posts to these processes of a member, or later if one appears. Drops data that is too large to send: the
+        member will find it in the store."""
         if len(data) > MAX_VALUE_BYTES:
             return
         with self._lock:
@@ -57,7 +56,7 @@ class Outbox:
                 self._put((to, boot, data))
 
     def release(self, to: str, boot: str) -> None:
-        """A member has come: it gets what was held for it."""
+        """Sends the mail that was held for a member that has now joined."""
         with self._lock:
             since_s = time.monotonic() - HELD_S
             for posted_s, data in self._held.pop(to, ()):
@@ -65,7 +64,7 @@ class Outbox:
                     self._put((to, boot, data))
 
     def close(self) -> None:
-        """What has not been sent is dropped."""
+        """Drops unsent mail."""
         while True:
             try:
                 self._queue.put_nowait(None)
@@ -85,7 +84,7 @@ class Outbox:
             self._queue.put_nowait(mail)
             self._pending += 1
         except Full:
-            return  # mail may be lost; whoever needs it asks again
+            return  # mail may be lost; the reader asks again
 
     def _work(self) -> None:
         while (mail := self._queue.get()) is not None and self._send(mail):
@@ -93,7 +92,7 @@ class Outbox:
                 self._pending -= 1
 
     def _send(self, mail: Mail) -> bool:
-        """Whether the session is still open."""
+        """Returns whether the session is still open."""
         to, boot, data = mail
         self._seq += 1
         where = f"{self._root}/{to}/{boot}/{self._member}"

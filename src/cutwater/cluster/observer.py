@@ -1,7 +1,7 @@
-"""A process that is no member and looks on: for commands from a machine on which none runs.
+"""A process that observes a cluster without being a member, for commands on a machine where no member runs.
 
-It learns the journal from the members, with the store only to say what to believe, hears from each of them how
-it fares, and can have the leader look for requests at once.
+It reads the journal from the members and uses the store only to verify it, receives the status of each member, and can
+prompt the leader to look for requests.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ ForCatchUp = ReplayMessage | Announcement | Heartbeat | Presence
 
 
 class Observer:
-    """Links of a process that is no member. Raises `UserError` if it finds no member."""
+    """The links of a process that is not a member. Raises `UserError` if it finds no member."""
 
-    def __init__(self, config: ClusterConfig, pipeline: str, tell: Callable[[str], None]) -> None:
-        self._tell = tell
+    def __init__(self, config: ClusterConfig, pipeline: str, notify: Callable[[str], None]) -> None:
+        self._notify = notify
         self._news = Event()
         self._heard: list[tuple[str, ForCatchUp]] = []
         self.name = f"{COMMAND}{uuid.uuid4().hex[:8]}"
-        self.links = Links(ZenohKv(config, pipeline, self.name, "1", tell), tell)
+        self.links = Links(ZenohKv(config, pipeline, self.name, "1", notify), notify)
         self.links.start(self._on_message)
         deadline = time.monotonic() + JOIN_S
         while not self.members() and time.monotonic() < deadline:
@@ -53,8 +53,8 @@ class Observer:
         if not self.members():
             self.close()
             raise UserError(
-                f"no member of '{pipeline}' answered at {', '.join(config.peers)} within {JOIN_S:g} s: see whether one "
-                "listens there, and whether the secret is the same (--secret @FILE or CUTWATER_SECRET)"
+                f"no member of '{pipeline}' answered at {', '.join(config.peers)} within {JOIN_S:g} s: check that one "
+                "listens there and has the same secret (--secret @FILE or CUTWATER_SECRET)"
             )
 
     def __enter__(self) -> Observer:
@@ -67,14 +67,14 @@ class Observer:
         self.links.close()
 
     def members(self) -> list[str]:
-        """Who is there."""
+        """The members that are present."""
         return [name for name in self.links.alive() if not name.startswith(COMMAND)]
 
     def hint(self, topic: str) -> None:
         self.links.hint(topic)
 
     def statuses(self) -> list[Status]:
-        """What the members say of themselves now."""
+        """The members' current status."""
         found = []
         for data in self.links.scan(STATUS).values():
             try:
@@ -84,7 +84,7 @@ class Observer:
         return sorted(found, key=lambda s: s.member)
 
     def read_journal(self, store: Store) -> Journal:
-        """The journal, from the members as far as they have it. Shows how far it is."""
+        """Reads the journal, as far as possible from the members. Reports its progress."""
         journal = Journal()
         catch_up = CatchUp(journal, self.members(), ReplayConfig(), SMALL_GAP, _now_ms)
         procedure = catch_up.run()
@@ -99,7 +99,7 @@ class Observer:
             for sender, message in self._take():
                 _tell(catch_up, sender, message)
             if catch_up.session is not None:
-                self._tell(str(catch_up.session.progress()))
+                self._notify(str(catch_up.session.progress()))
 
     def _perform(self, performer: Performer, effect: fx.Effect) -> Any:
         match effect:
@@ -119,7 +119,7 @@ class Observer:
                     return fx.FAILED
 
     def _on_message(self, sender: str, message: Heard) -> None:
-        """Keeps what a catch-up needs; the rest is for members."""
+        """Keeps only what a catch-up needs: the rest is for members."""
         if isinstance(message, ForCatchUp):
             self._heard.append((sender, message))
         self._news.set()

@@ -1,4 +1,4 @@
-"""Joining the others, or nobody."""
+"""Opens a member's links: to its cluster, or to nobody."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from cutwater.protocol.base.errors import UserError
 
 
 def open_links(
-    config: ClusterConfig | None, pipeline: str, member: str, boot: str, tell: Callable[[str], None]
+    config: ClusterConfig | None, pipeline: str, member: str, boot: str, notify: Callable[[str], None]
 ) -> Links:
-    """The links of one member; without a configuration it is alone. Raises `UserError` if it cannot join."""
+    """The links of a member, which is alone without a configuration. Raises `UserError` if it cannot join."""
     if member.startswith(COMMAND):
         raise UserError(
-            f"'{member}' cannot name a member: {COMMAND}... are the commands that look on; choose another"
+            f"'{member}' cannot name a member: names with {COMMAND} are reserved for commands; choose another"
         )
     if config is None:
-        return Links(MemoryCluster().member(member, boot), tell)
+        return Links(MemoryCluster().member(member, boot), notify)
     from cutwater.cluster.zenoh_kv import ZenohKv
 
-    return Links(ZenohKv(config, pipeline, member, boot, tell), tell)
+    return Links(ZenohKv(config, pipeline, member, boot, notify), notify)

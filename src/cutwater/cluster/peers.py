@@ -1,8 +1,8 @@
-"""What a member knows of one process of another: whether it is there, and what is in its slots.
+"""What a member knows about one process of another member: whether it is present, and its slots.
 
-It is *introduced* when it has answered a question of ours under its seal: only then it counts as there, and
-only then its slots are shown. The answer is all its slots at one moment; what it has pushed since wins by
-its number, what it had deleted since stays deleted, and what arrives late changes nothing.
+A process is *introduced* when it has answered our question with a valid seal. Only then does it count as present, and
+only then are its slots visible. The answer has all its slots at one moment. A slot pushed later has a higher number
+and wins, a slot deleted later stays deleted, and a late message changes nothing.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import msgspec
 T = TypeVar("T")
 MAX_WAITING = 100
 MAX_WAITING_BYTES = 64 << 20
-"""Mail that nobody has taken yet, by number and by size; what is more is lost, and asked for again."""
+"""Limits for undelivered mail, by count and by size. Mail beyond them is lost, and the reader asks again."""
 MAX_SLOTS = 10_000
 MAX_SLOT_BYTES = 256 << 20
-"""Slots of one process; it deletes its old ones itself, so it never has nearly as many."""
+"""The limit of slots of one process. It deletes its old ones, so it never comes near."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True):
@@ -29,7 +29,7 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Waiting(Generic[T]):
-    """Mail that nobody has taken yet, in order."""
+    """Undelivered mail, in order."""
 
     def __init__(self) -> None:
         self._items: deque[tuple[T, int]] = deque()
@@ -39,7 +39,7 @@ class Waiting(Generic[T]):
         return bool(self._items)
 
     def add(self, item: T, size: int) -> None:
-        """Keeps it if there is room."""
+        """Adds the item if there is room."""
         if len(self._items) < MAX_WAITING and self._bytes + size <= MAX_WAITING_BYTES:
             self._items.append((item, size))
             self._bytes += size
@@ -58,13 +58,13 @@ class Peer:
         self.name = name
         self.boot = boot
         self.present = False
-        """Whether its liveliness token is seen."""
+        """Whether its liveliness token is present."""
         self.introduced = False
-        """Whether it has answered since its token was last seen."""
+        """Whether it has answered since its token last appeared."""
         self.shown = False
         """Whether it was ever introduced."""
         self.asked: bytes | None = None
-        """The nonce of the question that is under way."""
+        """The nonce of the outstanding question."""
         self.gone_s: float | None = None
         self.order = 0
         self.waiting: Waiting[bytes] = Waiting()
@@ -78,19 +78,19 @@ class Peer:
         return self.present and self.introduced
 
     def appear(self) -> None:
-        """Its token is seen, perhaps again: it has to be asked what it has said meanwhile."""
+        """Its token appeared, perhaps again, so it must be asked for its current slots."""
         self.present, self.introduced, self.gone_s = True, False, None
 
     def vanish(self, now_s: float) -> None:
-        """Its token is gone."""
+        """Its token disappeared."""
         self.present, self.introduced, self.asked, self.gone_s = False, False, None, now_s
 
     def expired(self, now_s: float, grace_s: float) -> bool:
         return self.gone_s is not None and now_s - self.gone_s >= grace_s
 
     def push(self, stream: str, seq: int, key: str, value: bytes | None) -> bool:
-        """Takes a change of a slot; `None` deletes it. Whether that is to be told. Numbers only grow within
-        each stream; what the last answer knew of already is not news."""
+        """Applies a change of a slot; `None` deletes it. Returns whether subscribers must be notified. Numbers only
+        grow within each stream, and a change that the last answer already included is not new."""
         if seq <= max(self._known, self._high.get(stream, 0)):
             return False
         self._high[stream] = seq
@@ -105,7 +105,7 @@ class Peer:
         self._bytes -= len(value or b"")
 
     def _keep(self, key: str, seq: int, value: bytes | None) -> bool:
-        """Whether there was room for it."""
+        """Returns whether there was room for the slot."""
         self._drop(key)
         if len(self._slots) >= MAX_SLOTS or self._bytes + len(value or b"") > MAX_SLOT_BYTES:
             return False
@@ -114,7 +114,7 @@ class Peer:
         return True
 
     def introduce(self, snapshot: Snapshot) -> list[tuple[str, bytes]]:
-        """Takes its answer; returns what is to be told, in the order in which it was written."""
+        """Applies its answer. Returns the changes to notify subscribers of, in the order they were written."""
         merged: dict[str, tuple[int, bytes]] = dict(snapshot.slots)
         for key, (seq, value) in self._slots.items():
             if seq > snapshot.seq:
@@ -134,7 +134,7 @@ class Peer:
         return self._slots.get(key, (0, None))[1] if self.shown else None
 
     def items(self) -> list[tuple[str, bytes]]:
-        """Its slots, in the order in which they were written."""
+        """Its slots, in the order they were written."""
         if not self.shown:
             return []
         return [(k, v) for k, (s, v) in sorted(self._slots.items(), key=lambda i: i[1][0]) if v is not None]

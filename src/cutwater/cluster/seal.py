@@ -1,10 +1,10 @@
-"""What keeps a message between members: nobody else can read it, make one up, or turn one into another.
+"""Seals messages between members, so that nobody else can read, forge or repurpose them.
 
-A message is encrypted (AES-256-GCM) and bound to all that it means: what kind it is, the key under which it
-travels, whose it is, and its number. Each process has a key of its own, made from the members' key and a random
-salt, so that counting is enough to never use a nonce twice. A message that is sent again is known by its number
-(`Highest`), an answer to an earlier question by its nonce. With certificates each message is also signed by the
-process whose it is (`identity.py`): all members know the members' key, but nobody else knows that one.
+A message is encrypted (AES-256-GCM) and bound to its context: its kind, the slot key under which it is sent, its sender
+and its number. Each process has its own encryption key, derived from the members' key and a random salt, so a counter
+is enough to never reuse a nonce. A replayed message is recognized by its number (`Highest`), an answer to an earlier
+question by its nonce. With certificates each message is also signed by its sender (`identity.py`): all members know
+the members' key, but only the sender knows its signing key.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 MAX_KNOWN = 10_000
 MAX_KEYS = 2_000
-"""Keys of processes that are kept at hand; making one again takes microseconds."""
+"""How many ciphers of processes are cached; deriving one again takes microseconds."""
 SALT_BYTES = 16
 TAG_BYTES = 16
 MAX_ENVELOPE_BYTES = 64 << 10
-"""A few hundred bytes, with a chain of certificates a few thousand."""
+"""An envelope has a few hundred bytes, or a few thousand with a certificate chain."""
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True):
-    """What a message carries beside its encrypted bytes. `nonce` is a question's. `salt` and `number` say with
-    which key it was encrypted and which message of that key it is; `tag` proves it. `credential` and `signature`
-    are there with certificates."""
+    """What a message carries in addition to its encrypted bytes. `nonce` is that of a question. `salt` selects the
+    encryption key, `number` counts the messages under that key, and `tag` authenticates. `credential` and `signature`
+    are set if members have certificates."""
 
     member: str
     boot: str
@@ -49,7 +49,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Opened(msgspec.Struct, frozen=True):
-    """A message that is what it says it is."""
+    """An authenticated message."""
 
     member: str
     boot: str
@@ -63,7 +63,7 @@ _DECODE = msgspec.msgpack.Decoder(Envelope).decode
 
 
 class Sealer:
-    """Seals for one process of a member, and opens what others have sealed."""
+    """Seals the messages of one process, and opens those of others."""
 
     def __init__(self, key: bytes, member: str, boot: str, identity: Identity | None = None) -> None:
         self.member = member
@@ -76,10 +76,10 @@ class Sealer:
         self._own = self._cipher((member, boot, self._salt))
 
     def seal(self, kind: str, key: str, seq: int, payload: bytes, nonce: bytes = b"") -> tuple[bytes, bytes]:
-        """The encrypted bytes of a message, as many as it had, and its envelope."""
+        """The encrypted bytes of a message, the same number as before, and its envelope."""
         head = _ENCODE(
             (kind, key, self.member, self._boot, seq, nonce)
-        )  # self-delimiting: nothing can be shifted
+        )  # self-delimiting: no byte can move from one field to the next
         number = next(self._numbers)
         sealed = self._own.encrypt(number.to_bytes(12), payload, head)
         data, tag = sealed[:-TAG_BYTES], sealed[-TAG_BYTES:]
@@ -92,7 +92,7 @@ class Sealer:
         return data, _ENCODE(envelope)
 
     def open(self, kind: str, key: str, envelope: bytes | None, data: bytes) -> Opened | None:
-        """The message if it was sealed by who it says, else `None`."""
+        """The message if the sender that it names sealed it, else `None`."""
         try:
             found = _DECODE(envelope or b"")
             if len(found.salt) != SALT_BYTES or len(found.tag) != TAG_BYTES:
@@ -111,14 +111,14 @@ class Sealer:
         return Opened(found.member, found.boot, found.seq, found.nonce, payload)
 
     def token(self, member: str, boot: str) -> str:
-        """What a liveliness token of this process of a member must carry."""
+        """The proof that the liveliness token of this process must contain."""
         return hmac.digest(self._key, _ENCODE(("alive", member, boot)), "sha256").hex()[:32]
 
     def _cipher(self, process: tuple[str, str, bytes]) -> AESGCM:
         return AESGCM(hmac.digest(self._key, _ENCODE(("process", *process)), "sha256"))
 
     def _remember(self, process: tuple[str, str, bytes], cipher: AESGCM) -> None:
-        """Only for a key that has opened something: what strangers make up is not kept."""
+        """Caches a key that has opened a message; keys that strangers make up are not cached."""
         if process not in self._ciphers:
             self._ciphers[process] = cipher
             if len(self._ciphers) > MAX_KEYS:
@@ -126,13 +126,13 @@ class Sealer:
 
 
 class Highest:
-    """The highest number seen of each sender, of the senders heard of last."""
+    """The highest number seen from each of the most recent senders."""
 
     def __init__(self) -> None:
         self._seen: OrderedDict[Hashable, int] = OrderedDict()
 
     def is_newer(self, sender: Hashable, seq: int) -> bool:
-        """Whether this number is higher than all before; it is remembered."""
+        """Whether this number is higher than all earlier ones of the sender. Remembers it."""
         if seq <= self._seen.get(sender, 0):
             return False
         self._seen[sender] = seq

@@ -1,15 +1,15 @@
-"""The key-value seam over Zenoh: peers that find each other, with no server between them.
+"""The key-value interface over Zenoh: peers that discover each other, without a server.
 
     cutwater/<pipeline>/slots/<member>/<key>              a slot, pushed to all
-    cutwater/<pipeline>/to/<reader>/<member>/<key>        a slot that one member sees
-    cutwater/<pipeline>/mail/<reader>/<boot>/<member>     what is posted
+    cutwater/<pipeline>/to/<reader>/<member>/<key>        a slot that only one member sees
+    cutwater/<pipeline>/mail/<reader>/<boot>/<member>     mail
     cutwater/<pipeline>/ask/<member>/<boot>               a question: what is in your slots?
     cutwater/<pipeline>/alive/<member>/<boot>/<seal>      the liveliness token of a process
 
-Zenoh delivers in order and without loss while a connection lasts. When one is made, for the first time or
-again, each side sees the other's token and asks for all its slots (`peers.py`); so nothing is missed that
-is still there. Every message is sealed (`seal.py`); one that is not changes nothing. Nothing of what others send is
-kept without a bound (`peers.py`, `mail.py`).
+Zenoh delivers in order and without loss while a connection lasts. When a connection is made, for the first time or
+again, each side sees the other's token and asks for all its slots (`peers.py`), so it misses nothing that still exists.
+Every message is sealed (`seal.py`), and messages without a valid seal are ignored. Everything kept from others is
+bounded (`peers.py`, `mail.py`).
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from typing import Any
 import msgspec
 import zenoh
 
-from cutwater.cluster.complaints import Complaints
 from cutwater.cluster.config import MAX_PEERS, MAX_VALUE_BYTES, ClusterConfig, check_name
 from cutwater.cluster.keys import derive
 from cutwater.cluster.kv import OnChange, OnMail, OnPresence, Process
 from cutwater.cluster.mail import Outbox
 from cutwater.cluster.peers import Peer, Snapshot, Waiting
+from cutwater.cluster.rejections import Rejections
 from cutwater.cluster.seal import MAX_ENVELOPE_BYTES, Highest, Opened, Sealer
 
 ASK_TIMEOUT_S = 2.0
-TEND_S = 0.25
-LONELY_S = 15.0
+MAINTAIN_S = 0.25
+WARN_AFTER_S = 15.0
 ADVICE = (
-    "it has no valid seal. If it is one of yours, give it the same secret, a certificate of its own name if you use "
-    "certificates, and the same version of Cutwater"
+    "it has no valid seal. If the sender is one of your members, give it the same secret, a certificate with its own "
+    "name if you use certificates, and the same version of Cutwater"
 )
 REMOTE = zenoh.Locality.REMOTE
 SLOT_QOS = {
@@ -51,8 +51,8 @@ _SNAPSHOT = msgspec.msgpack.Decoder(Snapshot).decode
 
 
 class ZenohKv:
-    """One process of a member in its cluster. `tell` is given what a user should know, line by line. Raises
-    `UserError` for a configuration that cannot work or would let strangers in."""
+    """One process of a member in its cluster. `notify` receives lines of text for the user. Raises `UserError` for a
+    configuration that cannot work or would let strangers in."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class ZenohKv:
         pipeline: str,
         member: str,
         boot: str,
-        tell: Callable[[str], None] = lambda line: None,
+        notify: Callable[[str], None] = lambda line: None,
     ) -> None:
         for what, name in (("pipeline", pipeline), ("member", member), ("process", boot)):
             check_name(what, name)
@@ -71,9 +71,9 @@ class ZenohKv:
         config.check()
         identity = config.identity(pipeline, member, boot)
         self._sealer = Sealer(derive(config.secret, pipeline).seal, member, boot, identity)
-        self._tell = tell
-        self._complaints = Complaints(tell, ADVICE)
-        self._lonely_s: float | None = time.monotonic() + LONELY_S if config.peers else None
+        self._notify = notify
+        self._rejections = Rejections(notify, ADVICE)
+        self._warn_at_s: float | None = time.monotonic() + WARN_AFTER_S if config.peers else None
         self._own: dict[tuple[str, str | None], tuple[int, bytes]] = {}
         self._seq = 0
         self._writing = RLock()
@@ -93,7 +93,7 @@ class ZenohKv:
         self._join()
 
     def _join(self) -> None:
-        """The token comes last: whoever sees it can ask us, and reaches us."""
+        """The token comes last: a process that sees it may ask us immediately, and must be able to reach us."""
         session, root = self._session, self._root
         for key in (f"{root}/slots/**", f"{root}/to/{self.name}/**"):
             session.declare_subscriber(key, self._on_slot, allowed_origin=REMOTE)
@@ -106,24 +106,24 @@ class ZenohKv:
         session.liveliness().declare_subscriber(f"{root}/alive/**", self._on_token, history=True)
         token = f"{root}/alive/{self.name}/{self.boot}/{self._sealer.token(self.name, self.boot)}"
         self._token = session.liveliness().declare_token(token)
-        self._tender = Thread(target=self._tend, name="cutwater-peers")
-        self._tender.start()
+        self._maintainer = Thread(target=self._maintain, name="cutwater-peers")
+        self._maintainer.start()
 
     # --- own slots --------------------------------------------------------------------------------------
 
     def write(self, key: str, value: bytes, to: str | None = None) -> None:
         where = self._slot(key, to)
         if len(value) > MAX_VALUE_BYTES:
-            self._tell(
-                f"what this member has to say in slot {key} is too large to be sent ({len(value) >> 20} MiB, at most "
-                f"{MAX_VALUE_BYTES >> 20} MiB); with fewer shuffle partitions its stages have fewer state files"
+            self._notify(
+                f"the message of this member in slot {key} is too large to send ({len(value) >> 20} MiB, the limit is "
+                f"{MAX_VALUE_BYTES >> 20} MiB); use fewer shuffle partitions, so that its stages have fewer state files"
             )
             return
         with self._writing:
             self._seq += 1
             self._own[key, to] = self._seq, value
             data, seal = self._sealer.seal("put", where, self._seq, value)
-            with suppress(zenoh.ZError):  # the session is closed: nobody hears us any more
+            with suppress(zenoh.ZError):  # the session is closed: nobody receives this any more
                 self._session.put(where, data, attachment=seal, **SLOT_QOS)
 
     def delete(self, key: str) -> None:
@@ -181,14 +181,14 @@ class ZenohKv:
     @property
     def rejected(self) -> int:
         """How many messages had no valid seal."""
-        return self._complaints.count
+        return self._rejections.count
 
     @property
     def _self(self) -> Process:
         return self.name, self.boot
 
     def _shown(self) -> list[Peer]:
-        """The processes whose slots can be seen; of one member, the one that came last is last."""
+        """The processes whose slots are visible; of several processes of a member, the newest is last."""
         self._expire()
         return sorted(self._peers.values(), key=lambda p: (p.alive, p.order))
 
@@ -199,7 +199,7 @@ class ZenohKv:
             self._token.undeclare()
             self._session.close()
 
-    # --- what arrives, in Zenoh's threads ---------------------------------------------------------------
+    # --- callbacks, in Zenoh's threads ------------------------------------------------------------------
 
     def _on_slot(self, sample: Any) -> None:
         where = str(sample.key_expr)
@@ -213,8 +213,8 @@ class ZenohKv:
             return
         with self._lock:
             peer = self._peer(opened)
-            tell = peer is not None and peer.push(stream, opened.seq, key, opened.payload if put else None)
-            if tell and self._on_change is not None:
+            notify = peer is not None and peer.push(stream, opened.seq, key, opened.payload if put else None)
+            if notify and self._on_change is not None:
                 self._on_change(owner, key, opened.payload)
 
     def _on_post(self, sample: Any) -> None:
@@ -257,7 +257,7 @@ class ZenohKv:
         if (name, boot) == self._self:
             return
         if seal != self._sealer.token(name, boot):
-            self._complaints.add(name, "a liveliness token")
+            self._rejections.add(name, "a liveliness token")
             return
         with self._lock:
             peer = self._peers.get((name, boot))
@@ -273,20 +273,20 @@ class ZenohKv:
                     self._tell_presence(name, False)
 
     def _opened(self, kind: str, where: str, message: Any, sender: str | None) -> Opened | None:
-        """A message that is what it says it is, from `sender` if that is known. One without an envelope is not even
-        copied."""
+        """The authenticated message, or `None` if its seal is not valid or not that of `sender`. A message without an
+        envelope is not even copied."""
         attachment, payload = message.attachment, message.payload
         opened = None
         if attachment is not None and len(attachment) <= MAX_ENVELOPE_BYTES:
             data = payload.to_bytes() if payload is not None else b""
             opened = self._sealer.open(kind, where, attachment.to_bytes(), data)
         if opened is None or opened.member != (sender or opened.member):
-            self._complaints.add(sender, "a message")
+            self._rejections.add(sender, "a message")
             return None
         return opened
 
     def _peer(self, opened: Opened) -> Peer | None:
-        """The sender; it may be heard before its token is seen."""
+        """The sender, whose messages may arrive before its token."""
         process = opened.member, opened.boot
         if process not in self._peers and len(self._peers) < MAX_PEERS:
             self._peers[process] = Peer(*process)
@@ -296,7 +296,8 @@ class ZenohKv:
     # --- introductions ----------------------------------------------------------------------------------
 
     def _ask(self, peer: Peer) -> None:
-        """Asks a process for its slots. Everybody who claims to be it is asked; only its answer counts."""
+        """Asks a process for its slots. The question goes to everybody who claims to be that process; only an answer
+        with its seal counts."""
         nonce = peer.asked = secrets.token_bytes(16)
         self._questions += 1
         where = f"{self._root}/ask/{peer.name}/{peer.boot}"
@@ -323,7 +324,7 @@ class ZenohKv:
         try:
             snapshot = _SNAPSHOT(opened.payload)
         except msgspec.MsgspecError:
-            self._complaints.add(peer.name, "an answer")
+            self._rejections.add(peer.name, "an answer")
             return
         with self._lock:
             if peer.asked != nonce or not peer.present:
@@ -342,15 +343,15 @@ class ZenohKv:
             self._on_presence(name, is_present)
 
     def _on_no_answer(self, peer: Peer, nonce: bytes) -> None:
-        """The question is over; if it was not answered, it will be asked again."""
+        """Marks an unanswered question as over, so that it will be asked again."""
         with self._lock:
             if peer.asked == nonce:
                 peer.asked = None
 
-    def _tend(self) -> None:
-        """Asks again whoever has not answered, forgets whoever has been gone for long, and says if nobody comes. Ends
-        the session with the main thread: Zenoh's threads would keep the process from ending."""
-        while not self._closed.wait(TEND_S):
+    def _maintain(self) -> None:
+        """Repeats unanswered questions, forgets processes that left long ago, and warns if nobody answers. Closes the
+        session when the main thread ends, because Zenoh's threads would keep the process alive."""
+        while not self._closed.wait(MAINTAIN_S):
             if not main_thread().is_alive():
                 self.close()
                 return
@@ -359,17 +360,17 @@ class ZenohKv:
                 for peer in self._peers.values():
                     if peer.present and not peer.introduced and peer.asked is None:
                         self._ask(peer)
-            self._tell_if_lonely()
+            self._warn_if_alone()
 
-    def _tell_if_lonely(self) -> None:
-        """A connection that is refused for another secret looks like one that nobody answers."""
-        if self._lonely_s is not None and self._peers:
-            self._lonely_s = None
-        if self._lonely_s is not None and time.monotonic() > self._lonely_s:
-            self._lonely_s = None
-            self._tell(
-                f"nobody has answered at {', '.join(self._config.peers)} yet, and this member keeps trying: if a member "
-                "runs there, give both the same pipeline name and the same secret, or certificates of the same authority"
+    def _warn_if_alone(self) -> None:
+        """Warns if no peer was found. A connection refused because of a different secret looks like no answer."""
+        if self._warn_at_s is not None and self._peers:
+            self._warn_at_s = None
+        if self._warn_at_s is not None and time.monotonic() > self._warn_at_s:
+            self._warn_at_s = None
+            self._notify(
+                f"no member has answered at {', '.join(self._config.peers)} yet; still trying. If a member is running "
+                "there, give both the same pipeline name and the same secret, or certificates of the same authority"
             )
 
     def _expire(self) -> None:

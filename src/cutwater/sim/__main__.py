@@ -1,4 +1,4 @@
-"""`python -m cutwater.sim`: plays seeded schedules on all cores, shows or records one of them, or checks a record."""
+"""`python -m cutwater.sim`: plays seeded schedules on all cores, shows or records one of them, or checks a recording."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from cutwater.sim.world import Result, World
 
 
 def play(job: tuple[int, int | None]) -> Result:
-    """Plays one schedule. A world is one big cycle of objects: collecting it now and then, between two
-    schedules, is cheaper than looking for garbage all the time."""
+    """Plays one schedule. A world is one big reference cycle: collecting garbage occasionally, between schedules,
+    is cheaper than letting the collector run all the time."""
     seed, members = job
     gc.disable()
     result = World(seed, members).run()
@@ -38,7 +38,7 @@ def _results(jobs: list[tuple[int, int | None]], processes: int) -> Iterator[Res
 
 
 def run(seeds: int, start: int, members: int | None, processes: int) -> int:
-    """Plays the schedules, shows progress, and prints the summary; 1 if an invariant was broken."""
+    """Plays the schedules, shows progress, and prints a summary. Returns 1 if an invariant was violated."""
     began = time.monotonic()
     shown = began
     violations: list[Result] = []
@@ -60,7 +60,7 @@ def run(seeds: int, start: int, members: int | None, processes: int) -> int:
             )
     if violations:
         worst = min(v.seed for v in violations)
-        print(f"look at one: python -m cutwater.sim --trace {worst}")
+        print(f"show one: python -m cutwater.sim --trace {worst}")
     counts = f"{epochs} epochs committed, {faults} faults injected"
     print(f"{seeds} schedules, {len(violations)} violations, {counts}")
     return 1 if violations else 0
@@ -76,7 +76,7 @@ def trace(seed: int, members: int | None) -> int:
 
 
 def record(seed: int, members: int | None, path: Path) -> int:
-    """Plays one schedule and writes down what every process did and saw, all in one file."""
+    """Plays one schedule and records what every process did and saw in one file."""
     with path.open("wb") as file:
         result = World(seed, members, record=file.write).run()
     print(
@@ -87,7 +87,7 @@ def record(seed: int, members: int | None, path: Path) -> int:
 
 
 def check_trace(path: Path) -> int:
-    """Checks what the simulator or a running system has recorded, and prints what came of it."""
+    """Checks a recording of the simulator or of a running system, and prints the result."""
     try:
         report = check(path)
     except OSError as error:
@@ -110,13 +110,13 @@ def main() -> int:
         "--check",
         type=Path,
         metavar="TRACE",
-        help="check a record: a file, or a folder that running members filled (CUTWATER_TRACE)",
+        help="check a recording: a file, or the folder that running members wrote to (CUTWATER_TRACE)",
     )
     options = parser.parse_args()
     for name in ("seeds", "members", "processes"):
         value = getattr(options, name)
         if value is not None and value < 1:
-            parser.error(f"--{name} is {value}; give 1 or more")
+            parser.error(f"--{name} is {value}, but must be at least 1")
     if options.check is not None:
         return check_trace(options.check)
     if options.record is not None:
@@ -129,6 +129,6 @@ def main() -> int:
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except BrokenPipeError:  # `| head` has seen enough
+    except BrokenPipeError:  # the reader of the output, such as `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)

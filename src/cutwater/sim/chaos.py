@@ -1,4 +1,4 @@
-"""Makes things go wrong while faults are on, asks for things as users do, and mends all in the end."""
+"""Injects faults, makes the requests of users, and repairs everything when faults stop."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from cutwater.sim.spark import staging_prefix
 from cutwater.sim.store import TableVersion
 
 RESTORE_AGAIN_MS = 2_000
-"""How long a user waits who has asked for a restore and sees that nothing has changed."""
+"""How long a user waits for a restore before requesting it again."""
 
 
 ANSWERED_AT_LAST = (RequestKind.CHECKPOINT, RequestKind.SAVEPOINT, RequestKind.FORGET)
-"""What is still asked for when faults stop. The others would change the course that is then looked at."""
+"""The requests that stay open when faults stop. Others would change what is checked after that."""
 
 
 class ChaosScene(CommandScene, Protocol):
@@ -35,14 +35,14 @@ class ChaosScene(CommandScene, Protocol):
 
 
 class Chaos:
-    """The faults of one schedule that come by time, and its users."""
+    """The timed faults of one schedule, and its users."""
 
     def __init__(self, world: ChaosScene) -> None:
         self.world = world
         self.on = False
         self.unanswered: dict[str, Request] = {}
         self._delivered: dict[str, set[tuple[ProcessView, int]]] = {}
-        """By request: which processes were given it, and in which term."""
+        """By request: the processes that received it, and in which term."""
         self.operator = Operator(world)
         self._requests = 0
 
@@ -52,7 +52,7 @@ class Chaos:
             self._next(name)
 
     def end(self) -> None:
-        """Stops all faults; the dead and the sleeping come back, zombies go."""
+        """Stops all faults. Dead and paused processes come back, zombies end."""
         world = self.world
         self.on = False
         world.trace(None, "faults stop")
@@ -78,7 +78,7 @@ class Chaos:
         self.start_members()
 
     def _heal_stages(self) -> None:
-        """What was given up is put right as users do it: by starting the member again, or by going back."""
+        """Repairs given-up stages as users would: by restarting the member, or by a restore."""
         world = self.world
         failed = [p for p in world.processes if p.member.failures]
         if failed and world.oracle.ledger.kept and world.rng.random() < 0.5:
@@ -88,21 +88,21 @@ class Chaos:
             world.stop(process)
 
     def _restore_until_healed(self) -> None:
-        """Asks again as long as a stage is given up: a request reaches nobody while nobody leads. A user who is told that
-        others have changed a table forces it."""
+        """Repeats the request while a stage is given up: a request reaches nobody while nobody leads. If others have
+        changed a table, the user forces it."""
         if any(p.member.failures for p in self.world.processes):
             self._ask_restore(force=True)
             self.world.schedule(RESTORE_AGAIN_MS, self._restore_until_healed)
 
     def start_members(self) -> None:
-        """Whoever the graph names and does not run is started; perhaps it has just joined."""
+        """Starts every member of the graph that is not running; it may have just joined."""
         running = {p.name for p in self.world.processes}
         for name in self.world.graph.members():
             if name not in running:
                 self.world.start(name)
 
     def graph_changed(self, process: ProcessView) -> None:
-        """A process finds that the graph is another one: it ends, and starts again as a part of that."""
+        """A process notices that the graph has changed: it ends, and starts again as part of the new one."""
         self.world.trace(process, "ends: the graph has changed")
         if process.recorder is not None:
             process.recorder.ended("graph changed")
@@ -121,7 +121,7 @@ class Chaos:
             self._next(name)
 
     def _some_process(self) -> ProcessView | None:
-        """A process that runs; the leader twice as often as the others."""
+        """A random running process; the leader is twice as likely as the others."""
         running = [p for p in self.world.processes if not p.paused]
         running += [p for p in self.world.leaders() if not p.paused]
         return self.world.rng.choice(running) if running else None
@@ -145,8 +145,8 @@ class Chaos:
             self.start_members()  # a restore that came in when faults stopped may have brought new ones
 
     def interrupt(self, process: ProcessView) -> None:
-        """A process sleeps or dies in the middle of a write."""
-        if process not in self.world.processes:  # a command, which nobody starts again
+        """Pauses or kills a process in the middle of a write."""
+        if process not in self.world.processes:  # a command, which is not restarted
             process.crash()
         elif self.world.rng.random() < 0.5:
             process.pause()
@@ -156,12 +156,12 @@ class Chaos:
             self.world.schedule(self.world.rng.randint(50, 900), self._restart, process.name)
 
     def ends(self, process: ProcessView, why: str) -> None:
-        """A process learns that another one has taken over, or gives up. It ends, but a zombie takes its time."""
+        """A process learns that another one has taken over, or gives up. It ends; a zombie may take a while."""
         self.world.trace(process, why)
         self.world.schedule(self.world.rng.randint(0, 600) if self.on else 0, self._leave, process, why)
 
     def is_over(self, process: ProcessView) -> None:
-        """A process finds that the run is over, and ends; nobody starts it again for that. (Without faults all stay.)"""
+        """A process notices that the run is over, and ends for good. (Without faults all stay.)"""
         if self.on:
             self.world.trace(process, "ends, as the run is over")
             self.world.schedule(self.world.rng.randint(0, 600), self._end_for_good, process)
@@ -185,7 +185,7 @@ class Chaos:
             self.world.schedule(self.world.rng.randint(50, 1_500), self._wake, process)
 
     def _replace(self) -> None:
-        """A process sleeps, its successor starts, and then it comes back: both believe to be the member."""
+        """A process is paused, its successor starts, and then it resumes: both believe that they are the member."""
         process = self._some_process()
         if process is not None:
             self.world.fault(f"{process} sleeps and is replaced")
@@ -219,7 +219,7 @@ class Chaos:
         self.world.network.unblock(pairs)
 
     def _store_down(self) -> None:
-        """The store is out of reach, for all or for one."""
+        """The store is unreachable, for all or for one."""
         world, rng = self.world, self.world.rng
         until = world.now_ms + rng.randint(50, 800)
         process = self._some_process()
@@ -235,15 +235,15 @@ class Chaos:
         self.world.slow_until_ms[stage] = self.world.now_ms + rng.randint(200, 1_500)
 
     def _sink_fails(self) -> None:
-        """A sink fails to publish, perhaps for longer than retention lasts."""
+        """A sink fails to publish, possibly for longer than checkpoints are retained."""
         rng = self.world.rng
         sink = rng.choice(sorted(self.world.tables))
         self.world.fault(f"sink {sink} fails")
         self.world.tables[sink].failing_until_ms = self.world.now_ms + rng.randint(200, 3_000)
 
     def _table_forgets(self) -> None:
-        """A table forgets its transactions. One that has just been committed is not old enough for that: it is
-        marked by then, or `head` still finds it in the table's log."""
+        """A table forgets its transactions, except one that was just committed: by the time that is old enough, it is
+        marked, or `head` still finds it in the table's log."""
         tables, objects = self.world.tables, self.world.store.objects
         marked = [
             sink
@@ -256,7 +256,7 @@ class Chaos:
             tables[sink].forgotten = len(tables[sink].versions) - 1
 
     def _others_write(self) -> None:
-        """Somebody else commits to a table. What Cutwater shows in it stays as it was, and so does its transaction."""
+        """Somebody else commits to a table. What Cutwater shows in it, and its transaction, stay unchanged."""
         sink = self.world.rng.choice(sorted(self.world.tables))
         newest = self.world.tables[sink].versions[-1]
         self.world.fault(f"others write to the table of {sink}")
@@ -264,7 +264,7 @@ class Chaos:
         self.world.tables[sink].versions.append(mine)
 
     def _discard(self) -> None:
-        """A member removes staged output that nobody will publish, by what it knows of the journal; a little later."""
+        """A member removes, after a delay, staged output that nobody will publish according to its own journal."""
         world, process = self.world, self._some_process()
         state = process.member.journal.state if process is not None else None
         if process is None or state is None or state.head is None:
@@ -286,8 +286,8 @@ class Chaos:
             self.world.store.delete(name)
 
     def _power_cut(self) -> None:
-        """All machines go dark, and what was not made durable is gone. Logs may then name batches whose files are
-        no more, so somebody goes back to the newest checkpoint before anything starts again."""
+        """All machines lose power, and everything not durable is gone. Logs may then name batches whose files are
+        lost, so a user restores the newest checkpoint before anything starts again."""
         world, journal = self.world, Journal()
         self._perform(follow(journal.view))
         state = journal.state
@@ -298,7 +298,7 @@ class Chaos:
             world.stop(process)
         world.store.lose_power()
         world.oracle.check_kept()
-        # The head may still have stages that a restore with another graph has dropped.
+        # The head may still have stages that a restore with a changed graph dropped.
         assert state.topology is not None
         gone = world.oracle.manifests[state.head].stages.keys() - state.topology.stages.keys()
         drop = tuple(sorted(gone))
@@ -307,7 +307,7 @@ class Chaos:
         world.schedule(world.rng.randint(50, 900), self.start_members)
 
     def _perform(self, procedure: Procedure[object]) -> None:
-        """Has a procedure done at once, by somebody whom no fault troubles."""
+        """Runs a procedure immediately, without faults."""
         answer = None
         while True:
             try:
@@ -324,17 +324,17 @@ class Chaos:
             self._after_drain()
         elif draw < 0.3 and ledger.kept:
             self._ask_restore()
-            if rng.random() < 0.4:  # a user who has thought better of it
+            if rng.random() < 0.4:  # the user has changed their mind
                 self.world.schedule(rng.randint(5, 150), self._ask_restore)
         elif draw < 0.5:
-            for _ in range(rng.choice([1, 1, 2])):  # two may want the same name
+            for _ in range(rng.choice([1, 1, 2])):  # two users may want the same name
                 self.ask(Request(RequestKind.SAVEPOINT, self._id(), f"save{self._requests // 2}"))
         elif draw < 0.55:
             epoch = rng.choice(sorted(ledger.kept)) if ledger.kept else 1
             self.ask(Request(RequestKind.SAVEPOINT, self._id(), f"named{self._requests}", epoch))
         elif draw < 0.6:
             name = rng.choice(sorted(ledger.savepoints)) if ledger.savepoints else "none"
-            if name in ledger.savepoints and rng.random() < 0.5:  # another user still means to go back to it
+            if name in ledger.savepoints and rng.random() < 0.5:  # another user still wants to restore it
                 epoch = ledger.savepoints[name]
                 self.ask(Request(RequestKind.RESTORE, self._id(), name, epoch))
             self.ask(Request(RequestKind.FORGET, self._id(), name))
@@ -352,8 +352,8 @@ class Chaos:
             self._break_stage()
 
     def _break_stage(self) -> None:
-        """Every batch of a stage fails for a while: it is given up, unless the while is short. Then its member refuses
-        checkpoints, until the next generation or its own next start."""
+        """Every batch of a stage fails for a while: the stage is given up, unless the while is short. Then its member
+        refuses checkpoints until the next generation or its own restart."""
         world, rng = self.world, self.world.rng
         stage = rng.choice(sorted(world.graph.stages))
         world.fault(f"{stage} is broken")
@@ -365,7 +365,7 @@ class Chaos:
                 world.schedule(lasts_ms, self._replace_failed, process)
 
     def _replace_failed(self, process: ProcessView) -> None:
-        """Its supervisor, or a user, starts the member again."""
+        """A supervisor or a user restarts the member."""
         if process.alive and process.member.failures:
             self.world.stop(process)
             self._restart(process.name)
@@ -383,14 +383,14 @@ class Chaos:
             self.ask(Request(RequestKind.RESTORE, self._id(), name, epoch, reset=reset, force=force))
 
     def _expendable(self, epoch: int) -> list[str]:
-        """The stages whose state at a cut holds no rows: resetting one of them loses nothing, and the
-        comparison of sinks with sources still holds."""
+        """The stages without rows in their state at a cut: resetting one of them loses nothing, so the comparison of
+        sinks with sources stays valid."""
         cut = self.world.oracle.manifests[epoch].stages
         models = {n: self.world.model.stages[n] for n in self.world.graph.stages if n in cut}
         return [n for n, m in models.items() if not m.windowed]
 
     def _after_drain(self) -> None:
-        """All processes of a drained pipeline end, not always at once, or somebody starts it again."""
+        """All processes of a drained pipeline end, not always at the same time, or a user starts it again."""
         leaders = self.world.leaders()
         if self.world.rng.random() < 0.2:
             self._command()
@@ -401,7 +401,7 @@ class Chaos:
             self.start_again()
 
     def start_again(self) -> None:
-        """The pipeline was drained; somebody starts it again."""
+        """A user starts the drained pipeline again."""
         self.world.trace(None, "the drained pipeline is started again")
         for process in list(self.world.processes):
             self.world.stop(process)
@@ -411,8 +411,8 @@ class Chaos:
         self.ask(Request(RequestKind.DRAIN, self._id()))
 
     def want_rest(self) -> None:
-        """The pipeline is to be drained: every process says so when it leads (a signal, or all that was there is read),
-        or somebody asks for it, once. The drain may well take longer than a checkpoint may."""
+        """Drains the pipeline: every process asks for it when it leads (a signal, or all sources are read), or a user
+        requests it once. The drain may take longer than a checkpoint is allowed to."""
         world = self.world
         if world.rng.random() < 0.5:
             last = [s for s in sorted(world.graph.stages) if not world.graph.readers(s)]
@@ -431,8 +431,7 @@ class Chaos:
             self.ask(Request(RequestKind.DRAIN, self._id()), withdraws=False)
 
     def _start_once(self) -> None:
-        """Somebody starts the pipeline with `once`, one member long after the others: it takes what is there, and
-        drains."""
+        """A user starts the pipeline with `once`, one member long after the others: it reads all sources, and drains."""
         world = self.world
         world.trace(None, "the pipeline is started with once")
         world.member_config = msgspec.structs.replace(world.member_config, once=True)
@@ -449,8 +448,8 @@ class Chaos:
         return f"r{self._requests}"
 
     def ask(self, request: Request, withdraws: bool = True) -> None:
-        """A request lies in the store: whoever leads, or believes to, is given it once in each of its terms, as long
-        as there is no answer and it is not withdrawn."""
+        """Puts a request into the store. Every process that leads, or believes so, receives it once in each of its
+        terms, until the request is answered or withdrawn."""
         self.world.trace(None, f"asks for {request.kind.value} {request.name or request.epoch or ''}")
         self.unanswered[request.request_id] = self.world.requests[request.request_id] = request
         if withdraws:
@@ -468,12 +467,12 @@ class Chaos:
             self.world.schedule(self.world.rng.randint(50, 400), self._deliver, request)
 
     def _withdraw(self, request_id: str) -> None:
-        """Whoever asked has waited long enough. When nothing goes wrong any more, everybody waits for the answer."""
+        """The user stops waiting. After faults have stopped, every user waits for the answer."""
         if self.on:
             self.unanswered.pop(request_id, None)
 
     def on_reply(self, reply: Reply) -> None:
-        """A leader has answered; the answer may be lost, and then the request is still there."""
+        """A leader has answered. The answer may be lost, and then the request remains."""
         if self.world.rng.random() < self.world.faults.reply_lost:
             self.world.fault("reply lost")
             self._delivered.pop(reply.request_id, None)
@@ -487,7 +486,7 @@ class Chaos:
             self.world.network.speak_as_stranger(process)
 
     def _command(self) -> None:
-        """Somebody runs a command on the store, whoever runs; sometimes two do so at once."""
+        """A user runs a command on the store while members may be running; sometimes two users do so at once."""
         for _ in range(2 if self.world.rng.random() < 0.3 else 1):
             request = self.operator.draw(self._id())
             if request is not None:

@@ -1,7 +1,7 @@
-"""Commands from outside: users who restore, name and forget without a member, and change the graph.
+"""Commands: users who restore, name and forget savepoints without a member, and change the graph.
 
-A command is a process of its own: it drives `steering.command` on the modelled store, with the same faults as
-everybody else, and may sleep or die between any two of its steps.
+A command is a process of its own. It drives `steering.command` on the modelled store with the same faults as members,
+and may be paused or killed between any two steps.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class CommandScene(WatchedScene, Protocol):
 
 
 class Command:
-    """One command. It is its own only actor, as `Io` sees it."""
+    """One command. For `Io` it is its own and only actor."""
 
     def __init__(self, world: CommandScene, request: Request) -> None:
         self.world = world
@@ -55,7 +55,7 @@ class Command:
         self.resume(self, self.token, None)
 
     def run_now(self) -> None:
-        """Does all of it at once, and no fault comes in between."""
+        """Runs the whole command at once, without faults."""
         answer = None
         while True:
             knows = self._journal.index
@@ -63,7 +63,9 @@ class Command:
                 effect = self._procedure.send(answer)
             except StopIteration as end:
                 if not end.value.ok:
-                    self.world.oracle.violation(f"nobody is in the way, and {self} is refused: {end.value}")
+                    self.world.oracle.violation(
+                        f"{self} is refused although nothing prevents it: {end.value}"
+                    )
                 return
             assert isinstance(effect, fx.Operation), effect
             answer = self.world.io.answer(effect)
@@ -124,7 +126,7 @@ class Command:
 
 
 class Operator:
-    """Draws what the users of commands do."""
+    """Draws the commands that users run."""
 
     def __init__(self, world: CommandScene) -> None:
         self.world = world
@@ -133,7 +135,7 @@ class Operator:
         """What each stage was when it was last in the graph."""
 
     def draw(self, request_id: str) -> Request | None:
-        """Something that a user may ask for now; `None` if there is nothing to steer yet."""
+        """Something that a user may request now; `None` if there is nothing to steer yet."""
         rng, ledger = self.world.rng, self.world.oracle.ledger
         if not ledger.kept:
             return None
@@ -149,8 +151,8 @@ class Operator:
         return self._with_another_graph(request_id, epoch)
 
     def _with_another_graph(self, request_id: str, epoch: int) -> Request:
-        """A restore with changed code: a stage comes, a stage goes, one that went comes back, or a sink no longer waits
-        for windows to close."""
+        """A restore with changed code: a stage is added or dropped, a dropped one returns, or a sink no longer waits for
+        windows to close."""
         graph, rng = self.world.graph, self.world.rng
         stages = dict(graph.stages)
         self._specs |= stages
@@ -168,7 +170,7 @@ class Operator:
             else:
                 stages = dict(graph.stages)
         elif choice < 0.45 and (needed := [n for n in sorted(stages) if graph.readers(n)]):
-            drop = (rng.choice(needed),)  # by a member that does not know, or care, who reads it
+            drop = (rng.choice(needed),)  # dropped by somebody who does not know, or care, who reads it
             del stages[drop[0]]
         elif choice < 0.6 and gone:
             back = rng.choice(gone)
@@ -181,8 +183,14 @@ class Operator:
             name = rng.choice(final)
             sinks = tuple(SinkSpec(sink.name) for sink in stages[name].sinks)
             stages[name] = msgspec.structs.replace(stages[name], sinks=sinks)
+        if rng.random() < 0.1:  # somebody does not know that such a stage must be reset
+            reader = rng.choice(sorted(stages))
+            root = rng.choice([n for n in sorted(stages) if not stages[n].inputs] or [reader])
+            if root != reader and root not in stages[reader].inputs:
+                inputs = tuple(sorted((*stages[reader].inputs, root)))
+                stages[reader] = msgspec.structs.replace(stages[reader], inputs=inputs)
         base = self.world.oracle.ledger.topology_hash if rng.random() < 0.5 else None
-        # Stages of the checkpoint that went in an earlier change have to be named again.
+        # Stages of the checkpoint that an earlier change dropped must be named again.
         named = set(self.world.oracle.manifests[epoch].stages) - stages.keys() - set(drop)
         topology = Topology({n: stages[n] for n in sorted(stages)})
         drop = tuple(sorted({*drop, *named}))
@@ -199,7 +207,7 @@ class Operator:
         )
 
     def _new_stage(self, stages: dict[str, StageSpec]) -> StageSpec:
-        """A stage with a sink that reads one or two of the others; its model is known from now on."""
+        """A new stage with a sink that reads one or two of the others; the world knows its model from now on."""
         world, rng = self.world, self.world.rng
         self._fresh += 1
         name = f"n{self._fresh}"

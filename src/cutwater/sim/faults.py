@@ -1,4 +1,4 @@
-"""What goes wrong in one schedule, and how often; drawn from its seed."""
+"""Which faults occur in one schedule, and how often; drawn from its seed."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ class Faults:
     """Probabilities per occasion, and mean times between faults of the whole cluster in milliseconds."""
 
     write_failed: float = 0.0
-    """A write is refused: nothing happens, an error comes back."""
+    """A write fails without effect, and returns an error."""
     write_lost_answer: float = 0.0
-    """A write happens, an error comes back."""
+    """A write takes effect, but returns an error."""
     write_late: float = 0.0
-    """An error comes back, and the write happens some time later."""
+    """A write returns an error, and takes effect some time later."""
     write_stuck: float = 0.0
-    """A write is on its way for long, and the process that asked for it sleeps or dies meanwhile."""
+    """A write takes very long, and the process that requested it is paused or killed meanwhile."""
     false_exists: float = 0.0
-    """A create answers "exists" with nothing there."""
+    """A create answers "exists" although there is nothing."""
     read_failed: float = 0.0
     slow_io: float = 0.0
     """One operation on the store or a table takes very long."""
@@ -28,36 +28,36 @@ class Faults:
     message_slow: float = 0.0
     message_garbled: float = 0.0
     stray_ack: float = 0.0
-    """An ack of an earlier checkpoint turns up under the current epoch's number."""
+    """An ack of an earlier checkpoint arrives with the current epoch's number."""
     query_failure: float = 0.0
     query_ends_at_rest: float = 0.0
-    """A query ends while its stage rests for a drain."""
+    """A query ends while its stage is at rest for a drain."""
     stale_feed: float = 0.0
 
     crash_every_ms: float = 0.0
     pause_every_ms: float = 0.0
     replace_every_ms: float = 0.0
-    """A paused process's successor starts, then the process comes back: a zombie."""
+    """A paused process's successor starts, then the process resumes: a zombie."""
     partition_every_ms: float = 0.0
     store_down_every_ms: float = 0.0
     slow_stage_every_ms: float = 0.0
     sink_fails_every_ms: float = 0.0
     reply_lost: float = 0.0
-    """An answer to a user does not arrive, so the request is delivered again."""
+    """An answer to a user is lost, so the request is delivered again."""
     command_every_ms: float = 0.0
-    """Somebody runs a command on the store: restores, with or without another graph, names, forgets."""
+    """Somebody runs a command on the store: restores, with or without a changed graph, names or forgets."""
     table_forgets_every_ms: float = 0.0
-    """A table forgets every transaction that it has seen."""
+    """A table forgets all its transactions."""
     others_write_every_ms: float = 0.0
     """Somebody else commits to a table."""
     discard_every_ms: float = 0.0
     """A member removes staged output that nobody will publish."""
     power_cut_every_ms: float = 0.0
-    """All machines go dark at once, and what was not made durable is gone."""
+    """All machines lose power at once, and everything not durable is gone."""
     stranger_every_ms: float = 0.0
-    """Somebody who is no member announces an entry that he made up, or shows himself as a leader."""
+    """A process that is not a member announces a forged entry, or claims to lead."""
     request_every_ms: float = 0.0
-    """Somebody asks for a savepoint, a restore, a drain, a cancellation or a checkpoint."""
+    """A user requests a savepoint, a restore, a drain, a cancellation or a checkpoint."""
 
 
 PROBABILITIES = {
@@ -97,7 +97,7 @@ TIMES_MS = {
 
 
 def draw(rng: Random) -> Faults:
-    """A mix of faults: some kinds not at all, the others from rare to frequent."""
+    """Draws a mix of faults: some kinds are absent, the others range from rare to frequent."""
     faults = Faults()
     for name, most in PROBABILITIES.items():
         if rng.random() < 0.6:

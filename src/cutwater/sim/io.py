@@ -1,8 +1,7 @@
-"""Performs the effects that reach durable things: the store, tables, Spark folders. With faults.
+"""Performs the effects on durable state, with faults: the store, tables, Spark folders.
 
-An effect is applied at one moment and answered at that moment or a later one; between the two, anything may
-happen, and the process that asked may be gone. A write may fail, happen without an answer, or happen
-after its failure was reported.
+An effect is applied at one moment and answered at that moment or later. In between anything may happen, and the process
+that asked may be gone. A write may fail, take effect without an answer, or take effect after its failure was reported.
 """
 
 from __future__ import annotations
@@ -31,19 +30,19 @@ from cutwater.store.perform import StorePerformer
 
 WRITES = (fx.Create, fx.Delete, fx.Copy, fx.PublishTable, fx.RewindTable)
 TABLES: type[fx.TableOperation[Any]] = fx.TableOperation
-"""The operations that fail with their table."""
+"""The operations that fail when their table fails."""
 LATEST_MS = 1_500
-"""How long after its failure was reported a write may still happen."""
+"""How long after its reported failure a write may still take effect."""
 
 SLOW_MS = 600
-"""How long one operation may take beside others that are quick."""
+"""How long a slow operation may take."""
 
 STUCK_MS = 4_000
-"""How long a write may be on its way while the process that asked for it sleeps or is dead."""
+"""How long a write may take while the process that requested it is paused or dead."""
 
 
 class WatchedObjects:
-    """The modelled store, as operations use it. The oracle sees what becomes durable and what is deleted."""
+    """The modelled store as operations use it. The oracle is notified of everything created and deleted."""
 
     def __init__(self, world: WatchedScene) -> None:
         self._world = world
@@ -74,7 +73,7 @@ class WatchedObjects:
                 self._store.delete(name)
 
     def copy(self, source: str, target: str) -> None:
-        """What a zombie copies may be gone already; what comes of it then, nobody commits."""
+        """A zombie's source may be gone already; nobody commits the result then."""
         if source not in self._store.objects:
             raise FileNotFoundError(source)
         self._store.create(target, self._store.objects[source], synced=False)
@@ -145,7 +144,7 @@ class Io(StorePerformer):
         return "store down" if down else None
 
     def answer(self, effect: fx.Effect) -> Any:
-        """Applies an operation at once, and answers it. Nothing else is asked for here."""
+        """Applies an operation immediately and returns its answer. Accepts only operations."""
         assert isinstance(effect, fx.Operation), effect
         return perform(self, effect)
 
@@ -194,7 +193,7 @@ class Io(StorePerformer):
         table = self.world.tables[operation.sink]
         if table.head().version != operation.expected_version:
             return None
-        # What a stage passes over that begins at the cut counts as shown: later rows continue it.
+        # What a stage that begins at the cut skips counts as shown: later rows continue from there.
         passed = self.world.oracle.birth(operation.sink, operation.transaction) or {}
         shown = {**table.versions[operation.to_version].shown, **passed}
         table.versions.append(TableVersion(operation.transaction, shown))
@@ -211,14 +210,14 @@ class Io(StorePerformer):
         ]
 
     def _make_folder(self, process: ProcessView, actor: ActorView, token: int, effect: fx.MakeFolder) -> None:
-        """Copies what is there now; the folder is complete only later, if the process lives to see it."""
+        """Copies the current contents. The folder is complete only later, if the process survives until then."""
         if self.make_folder(effect) is fx.FAILED:
             process.resume(actor, token, fx.FAILED)
             return
         self.world.schedule(self.world.between(1, 10), self._finish_folder, process, actor, token, effect)
 
     def make_folder(self, operation: fx.MakeFolder) -> fx.Done | fx.Failed:
-        """A folder that is not complete yet."""
+        """Creates a folder that is not complete yet."""
         world, key = self.world, (operation.stage, operation.generation, operation.incarnation)
         if operation.source is not None:
             source = world.folders[operation.stage, operation.generation, operation.source]
@@ -279,7 +278,7 @@ class Io(StorePerformer):
 
 
 def _unmarked(state: Stored) -> Stored:
-    """Some folders have lost the mark that says which batches need their files."""
+    """A folder that has lost the mark that says which batches need its files."""
     if state.incarnation % 2:
         return state
     return Stored(state.name, state.incarnation, -1, -1, unknown=True)

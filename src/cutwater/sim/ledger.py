@@ -1,4 +1,4 @@
-"""The oracle's own reading of the durable logs: short, plain, and independent of the protocol's."""
+"""The oracle's own interpretation of the durable logs: short, simple, and independent of the protocol's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cutwater.protocol.base.barrier import Flags
 
 @dataclass(slots=True)
 class Kept:
-    """A committed epoch that is not expired."""
+    """A committed epoch that has not expired."""
 
     entry: r.Committed
     index: int
@@ -20,7 +20,7 @@ class Kept:
 
 @dataclass(slots=True)
 class Ledger:
-    """What the journal's chain says: one fate per epoch."""
+    """The state according to the journal: one fate per epoch."""
 
     hashes: dict[int, str] = field(default_factory=dict)
     states: dict[int, tuple[object, ...]] = field(default_factory=dict)
@@ -33,14 +33,14 @@ class Ledger:
     graphs: dict[int, r.Topology] = field(default_factory=dict)
     """The graph of each generation."""
     requests: dict[str, int | None] = field(default_factory=dict)
-    """Requests that were carried out, with the epoch of each."""
+    """The requests that were carried out, each with its epoch."""
     generation: int = 1
     open: dict[int, r.Begun] = field(default_factory=dict)
     begun_ids: set[tuple[int, int]] = field(default_factory=set)
     used: set[int] = field(default_factory=set)
     kept: dict[int, Kept] = field(default_factory=dict)
     history: dict[int, Kept] = field(default_factory=dict)
-    """Every epoch that was ever committed, expired or not."""
+    """Every epoch ever committed, whether expired or not."""
     by_index: dict[int, r.Committed | r.Restored] = field(default_factory=dict)
     head: int | None = None
     watermark: int | None = None
@@ -54,10 +54,10 @@ class Ledger:
     pinned: tuple[str, ...] = ()
     savepoints: dict[str, int] = field(default_factory=dict)
     aborted: list[tuple[int, r.Aborted]] = field(default_factory=list)
-    """What was aborted of the checkpoints after the newest that was committed, with when."""
+    """The aborted checkpoints after the newest committed one, with the time of each."""
 
     def view(self) -> tuple[object, ...]:
-        """What every member must have derived at the same index."""
+        """The state that every member must derive at the same index."""
         return (
             self.term,
             self.generation,
@@ -76,7 +76,7 @@ class Ledger:
 
 @dataclass(slots=True)
 class StageLedger:
-    """What one stage's log in one generation says."""
+    """The state according to a stage's log in one generation."""
 
     hashes: dict[int, str] = field(default_factory=dict)
     last_index: int = 0
@@ -93,7 +93,7 @@ def is_drain(begun: r.Begun) -> bool:
 
 
 def member_view(state: r.JournalState) -> tuple[object, ...]:
-    """The same as `Ledger.view`, of a member's derived state."""
+    """The same as `Ledger.view`, for a member's derived state."""
     return (
         state.term,
         state.generation,

@@ -1,4 +1,4 @@
-"""The modelled network: delay, loss, duplication, reordering, partitions (one-way too), garbled bytes."""
+"""The modelled network: delay, loss, duplication, reordering, partitions (also one-way), corrupted bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cutwater.sim.scene import ProcessView
 
 
 class Network:
-    """Carries messages between processes, by member name; a zombie shares its successor's name."""
+    """Delivers messages between processes, by member name; a zombie shares its successor's name."""
 
     def __init__(self, world: WatchedScene) -> None:
         self.world = world
@@ -47,7 +47,7 @@ class Network:
                 self._carry(sender.name, process, data)
 
     def _maybe_stray(self, sender: ProcessView, ack: Ack) -> Ack:
-        """Sometimes an ack of an earlier checkpoint turns up under the current number."""
+        """Sometimes gives an ack of an earlier checkpoint the current epoch's number."""
         old = self.old_acks.get(sender.name)
         if old is None or old.checkpoint_id != ack.checkpoint_id:
             self.old_acks[sender.name] = ack
@@ -85,8 +85,8 @@ class Network:
         process.notice(name, is_running and (name, process.name) not in self.blocked)
 
     def speak_as_stranger(self, to: ProcessView) -> None:
-        """Somebody who is let in and is no member says that he leads: in a heartbeat, or in an announcement with
-        an entry that would fit behind the newest one."""
+        """A process that was admitted but is not a member claims to lead: in a heartbeat, or in an announcement with an
+        entry that would fit after the newest one."""
         world = self.world
         last = world.oracle.ledger.last
         term = world.oracle.ledger.term + world.rng.randint(0, 50)

@@ -1,7 +1,7 @@
 """One modelled process: a member and its leader machine, their actors, its queries.
 
-It drives the protocol's procedures exactly as the running system does: it performs the effects that they
-yield and resumes them with the answers. A crash is that they are never resumed.
+It drives the protocol's procedures exactly as the running system does: it performs the effects that they yield and
+resumes them with the answers. After a crash they are never resumed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ProcessScene(WatchedScene, Protocol):
 
 
 class SimWord:
-    """A shared word for one modelled process, in which only one thing happens at a time."""
+    """The shared word of a modelled process. It needs no lock, because only one thing happens at a time."""
 
     def __init__(self) -> None:
         self.cell = [0]
@@ -69,7 +69,7 @@ class SimWord:
 
 
 class Actor:
-    """One procedure of a process, and where it stands."""
+    """One procedure of a process, and its state."""
 
     __slots__ = ("asked", "name", "poked", "procedure", "stage", "token", "waiting")
 
@@ -81,11 +81,11 @@ class Actor:
         self.waiting = False
         self.poked = False
         self.asked: tuple[fx.AnyOperation, int] | None = None
-        """What is under way and is to be recorded, and how far the journal was known when it began."""
+        """The operation in progress that will be recorded, and the journal index known when it began."""
 
 
 class HostingMember(Member):
-    """A member whose queries are actors too: each looks again when a log that it reads has grown."""
+    """A member whose queries are actors too: each looks for new input when a log that it reads has grown."""
 
     def wake_readers(self, stage: str) -> None:
         before = len(self.woken)
@@ -95,7 +95,7 @@ class HostingMember(Member):
 
 
 class Process:
-    """A process of a member; `boot` tells it from the member's other ones."""
+    """A process of a member; `boot` distinguishes it from the member's other processes."""
 
     def __init__(self, world: ProcessScene, name: str, boot: int) -> None:
         self.world = world
@@ -107,11 +107,11 @@ class Process:
         self.store_down_until_ms = 0
         self.started_ms = world.now_ms
         self.paused_ms = self.woke_ms = self.woke_before_ms = -(10**9)
-        """When it last fell asleep, when it woke up, and when it had done so the time before."""
+        """When it was last paused, when it woke up, and when it woke up the time before."""
         self.beat_ms = -(10**9)
-        """When it last showed that it leads."""
+        """When it last sent a sign that it leads."""
         self.skew_ms = world.between(0, 100_000)
-        """How far this process's clock is ahead: no two clocks agree."""
+        """How far this process's clock is ahead; no two clocks agree."""
         self.backlog: list[tuple[Actor, int, Any]] = []
         self.mail: list[tuple[str, bytes]] = []
         self.member = HostingMember(name, f"{name}{boot}", world.graph, world.member_config, SimWord)
@@ -147,7 +147,7 @@ class Process:
             actor.token = -1
 
     def poke(self, name: str) -> None:
-        """Resumes an actor that waits; one that is busy will not wait the next time."""
+        """Resumes a waiting actor. A busy one will skip its next wait."""
         actor = self.actors.get(name)
         if actor is None:
             return
@@ -220,7 +220,7 @@ class Process:
             self.world.oracle.check_over(self)
             self.world.chaos.is_over(self)
         if actor.stage is not None and actor.stage.asks_for_rest:
-            self.poke(f"query {actor.stage.name}")  # for its host to ask Spark
+            self.poke(f"query {actor.stage.name}")  # so that its host asks Spark
         if actor.stage is not None and actor.stage.quiet:
             self.world.oracle.check_quiet(actor.stage)
         if actor.stage is not None and actor.stage.phase is not StagePhase.RUNNING:
@@ -246,7 +246,7 @@ class Process:
                 self.world.io.perform(self, actor, effect)
 
     def _perform_inline(self, effect: fx.Send | fx.ReadPrepared | fx.StartQuery) -> Any:
-        """What is answered at once: nothing else can happen in between."""
+        """Performs effects that are answered immediately: nothing else can happen in between."""
         match effect:
             case fx.Send():
                 if self.recorder is not None:
@@ -270,7 +270,7 @@ class Process:
         self.spawn(f"query {effect.stage}", Query(self, stage, folder).run())
 
     def report(self, stage: Stage, fact: Callable[..., None], *args: int) -> None:
-        """The host of a query reports a fact, in a turn of its own; to nobody if the next incarnation has begun."""
+        """Reports a fact from a query's host in a separate turn; dropped if the next incarnation has begun."""
         if not self.alive or self.member.stages.get(stage.name) is not stage:
             return
         if self.paused:
@@ -310,7 +310,7 @@ class Process:
             case SourcesDone():
                 self.leader.on_sources_done(message)
             case Reply():
-                pass  # it goes to whoever asked, not to a member
+                pass  # it goes to the requester, not to a member
             case _:
                 assert_never(message)
         self._wake()
@@ -324,7 +324,7 @@ class Process:
         self._wake()
 
     def _wake(self) -> None:
-        """Resumes what the member has woken."""
+        """Resumes the actors that the member has woken."""
         woken, self.member.woken = self.member.woken, []
         for name in woken:
             self.poke(name)
@@ -339,7 +339,7 @@ class Process:
         self.paused, self.paused_ms = True, self.world.now_ms
 
     def wake_up(self) -> None:
-        """Goes on where it stopped. What it has missed arrives soon, but its own timers may well come first."""
+        """Continues where it was paused. Messages that it missed arrive soon, but its own timers may fire first."""
         self.paused = False
         self.woke_ms, self.woke_before_ms = self.world.now_ms, self.woke_ms
         backlog, self.backlog = self.backlog, []

@@ -1,7 +1,7 @@
-"""What the parts of a simulated world know of it and of each other's processes.
+"""The interfaces through which the parts of a simulated world see the world and each other's processes.
 
-Each part takes the world as a `Scene`, or as a scene of its own module that adds the parts which it uses. So the
-modules of the simulator import one way: `world` imports all of them, and none imports `world`.
+Each part receives the world as a `Scene`, or as a protocol of its own module that adds the parts that it uses. So
+imports go one way: `world` imports all modules of the simulator, and none imports `world`.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class ProcessView(Protocol):
 
 
 class Troubles(Protocol):
-    """What the other parts tell `Chaos`, which decides what comes next."""
+    """The part of `Chaos` that other parts call; it decides what happens next."""
 
     def interrupt(self, process: ProcessView) -> None: ...
 
@@ -81,7 +81,7 @@ class Troubles(Protocol):
 
 
 class Scene(Protocol):
-    """A world: its time and chance, what is stored, what runs, and what is asked for."""
+    """A world: time, randomness, stored objects, processes and requests."""
 
     seed: int
     rng: Random

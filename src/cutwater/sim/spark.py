@@ -1,8 +1,8 @@
-"""The modelled Spark: checkpoint folders and queries, as DESIGN 9 describes them.
+"""The modelled Spark: checkpoint folders and queries.
 
-A batch's offsets are logged before it runs; a batch that was not committed is run again, with other
-output; a batch is committed after its output is there; no batch runs without new rows, except the one
-that emits windows which the watermark has closed; rows later than the watermark are dropped.
+A batch's offsets are logged before it runs. A batch that was not committed is run again, with different output. A batch
+is committed after its output is complete. No batch runs without new rows, except one that emits windows that the
+watermark has closed. Rows later than the watermark are dropped.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cutwater.sim.topology import WINDOW, Path, StageModel
 
 
 class StageFacts(Protocol):
-    """What a query asks the oracle."""
+    """The part of the oracle that a query uses."""
 
     def is_open(self, stage: str, generation: int, incarnation: int) -> bool: ...
 
@@ -34,7 +34,7 @@ class StageFacts(Protocol):
 
 
 class SparkScene(Scene, Protocol):
-    """A world with Spark in it: folders, states, and what attempts have read and written."""
+    """A world with Spark: folders, states, and what each attempt read and wrote."""
 
     folders: dict[tuple[str, int, int], Folder]
     attempts: list[Attempt]
@@ -72,7 +72,7 @@ class QueryHost(ProcessView, Protocol):
 
 @dataclass(slots=True, frozen=True)
 class State:
-    """A query's state after a batch: events taken in and passed on, per path, and the watermark."""
+    """A query's state after a batch: events consumed and emitted, per path, and the watermark."""
 
     taken: dict[Path, int]
     emitted: dict[Path, int]
@@ -80,7 +80,7 @@ class State:
 
 
 class GoneForZombie(Exception):
-    """A zombie's query does not find its state or its input, because its successor has gone on."""
+    """A zombie's query does not find its state or its input, because its successor has moved on."""
 
 
 START = State({}, {}, None)
@@ -110,7 +110,7 @@ class Folder:
 
 @dataclass(slots=True)
 class Attempt:
-    """What one execution of a batch really read and wrote; the oracle knows it by its number."""
+    """What one execution of a batch really read and wrote; the oracle identifies it by its number."""
 
     stage: str
     generation: int
@@ -118,9 +118,9 @@ class Attempt:
     taken: dict[Path, int]
     emitted: dict[Path, int]
     inputs: dict[str, dict[int, int]]
-    """Per input: the batches that it read and the attempts whose output it saw."""
+    """Per input: the batches that it read, and the attempts whose output it saw."""
     dropped: int = 0
-    """Rows that came later than the watermark."""
+    """The number of rows later than the watermark."""
 
 
 class Query:
@@ -137,12 +137,12 @@ class Query:
         self._key = stage.name, stage.generation, stage.incarnation
         self.takes_all = stage.pace is Pace.TAKE_ALL
         self._available: dict[str, int] | None = None
-        """What was available when a query began that takes all: per input, and of its own source."""
+        """What was available when an `availableNow` query began: per input, and from its own source."""
 
-    # --- the query's life -----------------------------------------------------------------------------
+    # --- lifecycle ------------------------------------------------------------------------------------
 
     def run(self) -> Procedure[None]:
-        """Batch after batch; a query looks for new input when its member pokes it, and now and then."""
+        """Runs batch after batch. Looks for new input when the member pokes it, and periodically."""
         rng = self.world.rng
         while True:
             if self.stage.phase is not StagePhase.RUNNING:
@@ -180,16 +180,16 @@ class Query:
             yield from self._execute(planned)
 
     def _broken_end(self) -> QueryEnd:
-        """Some troubles are such that it is of no use to try again."""
+        """For some failures a retry is pointless."""
         return QueryEnd.HOPELESS if self.world.broken_until_ms[self.stage.name] % 3 == 0 else QueryEnd.FAILED
 
     def _is_known(self, planned: Planned) -> bool:
-        """Whether this process has read the logs as far as a plan goes that another process made."""
+        """Whether this process has read the logs as far as a plan that another process made."""
         return all(self.member.log(name).state.last >= upto for name, upto in planned.consumed.items())
 
     def _report_nothing(self) -> bool:
-        """A look has found nothing to do; whether the query ends with that. That it rests is reported by another thread
-        of the host's, so a batch may have begun before it is heard."""
+        """Reports that there is nothing to do. Returns whether the query ends with that. Another thread of the host
+        reports that the query is at rest, so a batch may begin before that report arrives."""
         stage = self.stage
         self.world.rested.add(self._key)
         if self.takes_all:
@@ -205,7 +205,7 @@ class Query:
         return False
 
     def _execute(self, planned: Planned) -> Procedure[None]:
-        """Output to folders of this attempt, the prepared record, then Spark's commit: rule 4's order."""
+        """Writes the output to folders of this attempt, then the prepared record, then Spark's commit (rule 4)."""
         batch = self.folder.last + 1
         before = self.world.state_at(
             self.stage.name, self.stage.generation, self.stage.incarnation, batch - 1
@@ -225,8 +225,8 @@ class Query:
         yield Sleep(trigger_ms if self.stage.pace is Pace.OWN else min(trigger_ms, QUICK_MS))
 
     def _from_the_cut(self) -> State:
-        """A query that a restore has reset or added: what its inputs had made by the cut, and what it had read of its
-        own source, is behind it, for ever. At a pipeline's first start that is nothing."""
+        """The state of a query that a restore reset or added: it permanently skips what its inputs had emitted by the
+        cut and what it had read from its own source. At a pipeline's first start that is nothing."""
         made = self.world.oracle.emitted_by
         position = self.folder.position
         passed = {
@@ -257,7 +257,7 @@ class Query:
         return planned
 
     def _next_position(self, name: str, position: int) -> int:
-        """How far to read: a planner works with the feed, which may be older than what its member knows."""
+        """How far to read. A planner uses the feed, which may be older than what the member knows."""
         fresh = self.stage.readable(name)
         if self._available is not None:
             fresh = min(fresh, self._available[name])
@@ -323,7 +323,7 @@ class Query:
         return after, Prepared(batch, files, sinks, planned.consumed, offsets, spark_watermark)
 
     def _read(self, before: State, planned: Planned) -> tuple[Rows, dict[str, dict[int, int]]]:
-        """The rows of a batch, per path after this stage, without those that are too late."""
+        """The rows of a batch, per path after this stage, without late ones."""
         incoming: Rows = {}
         me = self.stage.name, self.stage.generation, self.stage.incarnation
         seen: dict[str, dict[int, int]] = {}
@@ -365,7 +365,7 @@ class Query:
         return UNKNOWN if state.watermark is None else known(state.watermark)
 
     def _stage_rows(self, sink: str, staging: str, rows: Rows, final: bool) -> tuple[StagedFile, ...]:
-        """Rows staged for a sink; for a final one in a file per window end."""
+        """Stages rows for a sink; for a final sink in one file per window end."""
         if not rows:
             return ()
         parts: dict[int | None, Rows] = {}
@@ -386,24 +386,24 @@ class Query:
 
 
 def staging_prefix(sink: str) -> str:
-    """Where rows are staged for a sink, a folder for each attempt at a batch."""
+    """The prefix for a sink's staged rows, with a folder per attempt at a batch."""
     return f"tables/{sink}/_cutwater/"
 
 
 def input_progress(model: StageModel, taken: Mapping[Path, int]) -> list[int]:
-    """Per input how far event time has come. (Above a fan-in Spark would take the highest instead.)"""
+    """The event-time progress per input. (Above a fan-in Spark would take the highest instead.)"""
     own = [taken.get(model.spec.name, 0)] if model.native else []
     return own + [max(taken.get(path, 0) for _, path in pairs) for pairs in model.paths.values()]
 
 
 def closed(state: State) -> dict[Path, int]:
-    """Per path the events in windows that the watermark has closed."""
+    """Per path, the events in windows that the watermark has closed."""
     end = (state.watermark or 0) // WINDOW * WINDOW
     return {path: max(min(high, end), state.emitted.get(path, 0)) for path, high in state.taken.items()}
 
 
 def copy_folder(source: Folder, keep_plan: bool) -> Folder:
-    """A new incarnation's folder: everything up to the last batch that Spark committed."""
+    """A new incarnation's folder, with everything up to the last batch that Spark committed."""
     return Folder(
         False,
         source.last,

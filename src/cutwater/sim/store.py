@@ -1,8 +1,8 @@
-"""The modelled object store and tables. They are what survives a crash; everything else does not.
+"""The modelled object store and tables. Only these survive a crash.
 
-Control objects are bytes, as in the real store. A data or state file's content is the modelled rows
-themselves: per path an interval of event numbers, so loss and duplication of single events are seen
-exactly although no event is held as an object.
+Control objects are bytes, as in the real store. The content of a data or state file is the modelled rows themselves:
+per path an interval of event numbers. So the loss or duplication of a single event is detected, although no event is an
+object of its own.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from cutwater.protocol.base.effects import TableHead, TableHistory
 from cutwater.sim.topology import Path
 
 Rows = dict[Path, tuple[int, int]]
-"""Per path the events [from, to) that a file holds."""
+"""Per path, the events [from, to) in a file."""
 
 
 class SimStore:
-    """Objects by name. What Spark writes is not durable before somebody asks for that."""
+    """Objects by name. Spark's files are durable only after a call of `checksum`."""
 
     def __init__(self) -> None:
         self.objects: dict[str, Any] = {}
@@ -42,13 +42,13 @@ class SimStore:
             del self._names[bisect_left(self._names, name)]
 
     def checksum(self, name: str) -> str | None:
-        """Makes an object durable, as the real store does when it is asked for this."""
+        """Makes the object durable, as the real store does."""
         self._unsynced.discard(name)
         content = self.objects.get(name)
         return None if content is None else checksum_of(content)
 
     def lose_power(self) -> None:
-        """What was not made durable is gone."""
+        """Drops everything that is not durable."""
         for name in sorted(self._unsynced):
             self.delete(name)
 
@@ -69,8 +69,8 @@ def checksum_of(content: Any) -> str:
 
 @dataclass(slots=True)
 class TableVersion:
-    """One version of a table: up to which event of each path it shows, and who made it. What others do leaves both as
-    they were; `foreign_ms` is when they did it."""
+    """One version of a table: the last event of each path that it shows, and its transaction. Commits of others leave
+    both unchanged; `foreign_ms` is when such a commit was made."""
 
     transaction: int
     shown: dict[Path, int]
@@ -79,8 +79,8 @@ class TableVersion:
 
 @dataclass(slots=True)
 class SimTable:
-    """A table with transaction id and version, that can be rewound, as Delta tables are. Like those it may
-    forget the transactions of all versions up to `forgotten`."""
+    """A table with transactions and versions that can be rewound, like a Delta table. Like those it may forget the
+    transactions of all versions up to `forgotten`."""
 
     versions: list[TableVersion] = field(default_factory=lambda: [TableVersion(0, {})])
     failing_until_ms: int = 0
@@ -92,7 +92,7 @@ class SimTable:
 
     @property
     def transaction(self) -> int:
-        """The last one, whether the table remembers it or not."""
+        """The last transaction, whether or not the table remembers it."""
         return self.versions[-1].transaction
 
     def find(self, transaction: int) -> int | None:
@@ -100,11 +100,11 @@ class SimTable:
         return self._first(found[-1]) if found else None
 
     def _first(self, transaction: int) -> int:
-        """The version that this transaction became; what others did comes behind it."""
+        """The version that this transaction created; commits of others come after it."""
         return bisect_left(self.versions, transaction, key=lambda version: version.transaction)
 
     def foreign(self, after: int) -> list[int]:
-        """When others did something to the table after that version."""
+        """The times of others' commits after that version."""
         return [v.foreign_ms for v in self.versions[after + 1 :] if v.foreign_ms is not None]
 
     def history(self, transaction: int) -> TableHistory | None:
@@ -116,11 +116,11 @@ class SimTable:
 
 
 class RowsOverlap(Exception):
-    """Rows do not continue what is there: some are missing or twice."""
+    """Rows do not continue the existing ones: some are missing or duplicated."""
 
 
 def extend(shown: dict[Path, int], rows: Rows) -> dict[Path, int]:
-    """`shown` with these rows behind it; raises `RowsOverlap` if they do not begin where it ends."""
+    """`shown` extended by these rows. Raises `RowsOverlap` if they do not begin where it ends."""
     result = dict(shown)
     for path, (low, high) in rows.items():
         if result.get(path, 0) != low:

@@ -11,10 +11,10 @@ WINDOW = 8
 """Events per window: event n of every root happens at time n, so a window's end is a multiple of this."""
 
 MAX_PATHS = 6
-"""Ways from roots to one stage; more would only make runs slower."""
+"""The maximum number of paths from roots to one stage; more would only make runs slower."""
 
 Path = str
-"""A way that events take: the names of the stages that they pass, joined. Its first is the root."""
+"""The path that events take: the joined names of the stages that they pass, root first."""
 
 
 @dataclass(slots=True)
@@ -23,15 +23,15 @@ class StageModel:
 
     spec: StageSpec
     windowed: bool
-    """Keeps rows until the watermark has closed their window; else passes them on."""
+    """Whether it keeps rows until the watermark has closed their window, instead of passing them on."""
     event_time: bool
-    """Its plan has a watermark, on each input below the fan-in."""
+    """Whether its plan has a watermark, on each input below the fan-in."""
     native: bool
-    """Reads a source of its own: every root does, and some stages that read channels too."""
+    """Whether it reads a source of its own. Every root does, and so do some stages that read channels."""
     ticks: bool = False
-    """Runs batches as time passes, at its own pace."""
+    """Whether it runs batches as time passes, at its own pace."""
     paths: dict[str, tuple[tuple[Path, Path], ...]] = field(default_factory=dict)
-    """Per input: the paths of its rows there, and what they are called after passing this stage."""
+    """Per input: the paths of its rows, before and after this stage."""
 
     @property
     def out_paths(self) -> tuple[Path, ...]:
@@ -57,7 +57,7 @@ def draw(rng: Random, members: int, stages: int) -> Model:
     for i, name in enumerate(names):
         inputs: tuple[str, ...] = ()
         if i >= roots:
-            # The first stages behind the roots read one each, so that no root stays unread by chance.
+            # The first stages after the roots read one root each, so that no root stays unread by chance.
             wanted = rng.choice((1, 1, 2, 2, 3))
             first = [names[i - roots]] if i - roots < roots else []
             others = [n for n in names[:i] if n not in first]

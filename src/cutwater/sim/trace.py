@@ -17,7 +17,8 @@ _MARKS = {
 
 
 def line(world: WatchedScene, process: ProcessView | None, what: str) -> str:
-    """Time, who, what; then every process: L leads, z sleeps, journal index, and its stages' last batches."""
+    """The time, the process and the event; then for every process: L if it leads, z if it is paused, its journal index,
+    and its stages' last batches."""
     who = str(process) if process is not None else ""
     cluster = " ".join(_process(p) for p in world.processes)
     return f"{world.now_ms:>6} {who:<6} {what:<64} | E{world.oracle.ledger.head or 0} | {cluster}"

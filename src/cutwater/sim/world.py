@@ -1,8 +1,8 @@
-"""One simulated cluster, driven by one seed: virtual time, faults, and the schedule's course.
+"""One simulated cluster, driven by one seed: virtual time, faults, and the phases of a schedule.
 
-A schedule has two parts. While faults are on, everything may go wrong. Then they stop, what is dead or
-asleep comes back, and the pipeline must make progress within a bound; at the end it is drained and every
-sink must show exactly what it should.
+A schedule has two phases. While faults are on, anything may go wrong. Then they stop, dead and paused processes come
+back, and the pipeline must make progress within a bound. At the end it is drained, and every sink must show exactly
+what it should.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ EPOCHS = 10
 """Every schedule commits at least this many epochs."""
 
 PROGRESS_MS = 12_000
-"""When faults have stopped, the next commit must follow within this virtual time."""
+"""After faults have stopped, the next commit must follow within this virtual time."""
 
 FIRST_EVENT_MS = (0, 0, 0, 0, 0, 0, 500, 10**9)
-"""When a source has its first event: most at once, some later, some never."""
+"""When a source has its first event: most immediately, some later, some never."""
 
 EPOCHS_AFTER_FAULTS = 2
 """Then the drain is one more."""
@@ -49,7 +49,7 @@ EPOCHS_AFTER_FAULTS = 2
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of one schedule."""
+    """The result of one schedule."""
 
     seed: int
     violation: str | None
@@ -59,8 +59,8 @@ class Result:
 
 
 class World:
-    """Everything that one seed makes. `tracer` is told what happens, for people; `record` is given what each
-    process does and sees, in the form of `cutwater.store.recording`."""
+    """Everything that one seed determines. `tracer` receives readable lines; `record` receives what each process does
+    and sees, in the format of `cutwater.store.recording`."""
 
     def __init__(
         self,
@@ -93,19 +93,19 @@ class World:
         self.attempts: list[Attempt] = []
         self.slow_until_ms: dict[str, int] = {}
         self.slowness = 40
-        """How many times as long a batch of a slow stage takes."""
+        """The factor by which the batches of a slow stage take longer."""
         self.broken_until_ms: dict[str, int] = {}
-        """Until when every batch of a stage fails, wherever it is run."""
+        """Until when every batch of a stage fails, wherever it runs."""
         self.healed_ms = 0
         """When faults stopped."""
         self.wants_rest = False
-        """Whether whoever started the processes wants the pipeline to come to rest."""
+        """Whether the user who started the processes wants the pipeline to come to rest."""
         self.rested: set[tuple[str, int, int]] = set()
         """The incarnations of stages whose queries have found nothing to do at least once."""
         self.under_way: set[tuple[str, int, int]] = set()
-        """The incarnations whose queries have a batch under way, or had one when they ended."""
+        """The incarnations whose queries are running a batch, or were when they ended."""
         self.took_all: set[tuple[str, int]] = set()
-        """The stages, by generation, whose sources have given everything that was there, with `once`."""
+        """With `once`: the stages, by generation, whose sources have been read completely."""
         self.oracle = Oracle(self)
         self.network = Network(self)
         self.io = Io(self)
@@ -113,13 +113,13 @@ class World:
         self.processes: list[Process] = []
         self.commands: list[Command] = []
         self.requests: dict[str, Request] = {}
-        """What users have asked for, by id."""
+        """The users' requests, by id."""
         self.last_start_ms: dict[str, int] = {}
         self._boots = 0
 
     @staticmethod
     def _triggers(model: topology.StageModel) -> tuple[int, ...]:
-        """How long a query waits after a batch: roots are slow, so that not too much has to be played."""
+        """How long a query waits after a batch. Roots are slow, to limit the number of events to simulate."""
         if not model.spec.inputs:
             return (80, 180, 300)
         return (50, 80) if model.native else (5, 15, 40)
@@ -161,11 +161,11 @@ class World:
         heapq.heappush(self._heap, (self.now_ms + delay_ms, self._sequence, call, args))
 
     def between(self, low: int, high: int) -> int:
-        """A whole number from `low` to `high`; `randint` in a third of the time."""
+        """A random integer from `low` to `high`, three times as fast as `randint`."""
         return low + int(self.rng.random() * (high - low + 1))
 
     def run_until(self, end_ms: int, done: Callable[[], bool] | None = None) -> bool:
-        """Plays events up to `end_ms`, or until `done`; whether it got done."""
+        """Plays events up to `end_ms`, or until `done`. Returns whether it is done."""
         heap = self._heap
         count = 0
         while heap and heap[0][0] <= end_ms:
@@ -177,7 +177,7 @@ class World:
         self.now_ms = max(self.now_ms, end_ms)
         return done is None or done()
 
-    # --- the schedule's course ------------------------------------------------------------------------
+    # --- the phases of a schedule ---------------------------------------------------------------------
 
     def run(self) -> Result:
         """Plays the whole schedule; a violation ends it."""
@@ -186,9 +186,9 @@ class World:
             self._play()
         except Violation as found:
             violation = str(found)
-        except BrokenPipeError:  # nobody reads the trace any more
+        except BrokenPipeError:  # the reader of the trace has ended
             raise
-        except Exception as error:  # whatever a procedure raises is a bug that the schedule has found
+        except Exception as error:  # any error in a procedure is a bug that the schedule has found
             where = traceback.extract_tb(error.__traceback__)[-1]
             violation = f"at {self.now_ms} ms: {error!r} in {where.name}, {where.filename}:{where.lineno}"
         if violation is not None:
@@ -210,7 +210,7 @@ class World:
             if not self.run_until(self.now_ms + PROGRESS_MS, self._progress_since(self.oracle.epochs)):
                 self.oracle.violation(f"no epoch committed within {PROGRESS_MS} ms after faults stopped")
         if not self.run_until(self.now_ms + PROGRESS_MS, lambda: not self.chaos.unanswered):
-            self.oracle.violation(f"nobody answers {sorted(self.chaos.unanswered)}")
+            self.oracle.violation(f"requests without an answer: {sorted(self.chaos.unanswered)}")
         self._drain()
 
     def _progress_since(self, epochs: int) -> Callable[[], bool]:
@@ -219,29 +219,29 @@ class World:
     def _drain(self) -> None:
         """The end of every schedule: drain, publish, and compare every sink with every source."""
         end_ms = self.now_ms + PROGRESS_MS
-        if self.oracle.ledger.drained:  # by a request that was still under way
+        if self.oracle.ledger.drained:  # by a request that was still in progress
             self.chaos.start_again()
             self.run_until(end_ms, lambda: not self.oracle.ledger.drained)
         self.chaos.want_rest()
         if not self.run_until(end_ms, lambda: self.oracle.ledger.drained):
-            self.oracle.violation(f"no drain committed within {PROGRESS_MS} ms after it was asked for")
+            self.oracle.violation(f"no drain committed within {PROGRESS_MS} ms after the request")
         if not self.run_until(self.now_ms + PROGRESS_MS, self.oracle.all_settled):
             self.oracle.violation(
                 f"a sink has not published everything within {PROGRESS_MS} ms: {self.oracle.unsettled()}"
             )
         self.oracle.final_check()
         if not self.run_until(self.now_ms + PROGRESS_MS, lambda: all(p.leaving for p in self.processes)):
-            self.oracle.violation(f"a process does not find within {PROGRESS_MS} ms that the run is over")
+            self.oracle.violation(f"a process does not notice within {PROGRESS_MS} ms that the run is over")
 
     # --- processes ------------------------------------------------------------------------------------
 
     @property
     def graph(self) -> Topology:
-        """The pipeline's graph now: what the journal says, once it says anything."""
+        """The pipeline's current graph: the journal's, once it has one."""
         return self.oracle.ledger.topology or self.model.topology
 
     def add_stage(self, model: topology.StageModel) -> None:
-        """A stage that some graph will have; `model` knows every stage that there ever was."""
+        """Adds a stage for a future graph; `model` knows every stage that ever existed."""
         name = model.spec.name
         self.model.stages[name] = model
         self.rates[name], self.trigger_ms[name] = 0.0, self.rng.choice(self._triggers(model))
@@ -249,7 +249,7 @@ class World:
             self.tables[sink.name] = SimTable()
 
     def run_command(self, request: Request) -> None:
-        """Somebody runs a command on the store."""
+        """A user runs a command on the store."""
         command = Command(self, request)
         self.commands.append(command)
         self.requests[request.request_id] = request
@@ -275,7 +275,7 @@ class World:
     # --- what the models need -------------------------------------------------------------------------
 
     def available(self, root: str, at_ms: int | None = None) -> int:
-        """How many events a root's source has by now, or had then."""
+        """How many events a root's source has now, or had at `at_ms`."""
         at_ms = self.now_ms if at_ms is None else at_ms
         return int(self.rates[root] * max(0, at_ms - self.begins_ms.get(root, 0)))
 
@@ -294,7 +294,7 @@ class World:
     def state_at(
         self, stage: str, generation: int, incarnation: int, batch: int, reader: int | None = None
     ) -> State:
-        """The state of a batch in an incarnation's folder, for that incarnation or for `reader`."""
+        """The state after a batch in an incarnation's folder, for that incarnation or for `reader`."""
         if batch < 0:
             return START
         name = self.state_name(stage, generation, incarnation, batch)
@@ -310,7 +310,7 @@ class World:
         return state
 
     def read_prepared(self, effect: ReadPrepared) -> Prepared | None:
-        """A prepared record counts when Spark has committed its batch."""
+        """A prepared record is valid once Spark has committed its batch."""
         folder = self.folders[effect.stage, effect.generation, effect.incarnation]
         return folder.prepared.get(effect.batch) if effect.batch <= folder.last else None
 
@@ -329,7 +329,7 @@ class World:
         return rows
 
     def _needed(self, name: str, what: str, incarnation: tuple[str, int, int] | None = None) -> Any:
-        """An object that somebody needs; that it is gone is a violation, unless a zombie needs it."""
+        """Reads an object that must exist. It is a violation if it is gone, unless a zombie needs it."""
         found = self.store.objects.get(name)
         if found is None:
             if incarnation is not None and not self.oracle.is_open(*incarnation):
@@ -337,7 +337,7 @@ class World:
             self.oracle.violation(f"{what}, but {name} was deleted")
         return found
 
-    # --- telling --------------------------------------------------------------------------------------
+    # --- tracing --------------------------------------------------------------------------------------
 
     def fault(self, what: str) -> None:
         self.fault_count += 1

@@ -21,8 +21,8 @@ from cutwater.store.contract import Store
 from cutwater.store.perform import Find, Head, History, MemberlessPerformer
 
 R = TypeVar("R")
-PATIENCE = 20
-"""How often a failing store is asked again before a command gives up."""
+MAX_RETRIES = 20
+"""How often a command retries a failing store before it gives up."""
 
 
 def drive(
@@ -33,12 +33,12 @@ def drive(
     history: History | None = None,
     head: Head | None = None,
 ) -> R:
-    """Runs a procedure that needs nothing but the store, and perhaps to `find` a table's version, its `history` and its
-    `head`. Raises `StoreError` if the store keeps failing."""
+    """Runs a procedure that needs only the store, and optionally `find`, `history` and `head` to query a table. Raises
+    `StoreError` if the store keeps failing."""
     performer = MemberlessPerformer(store, find, history, head)
     act, _ = recording.watched(recorder, lambda operation: perform(performer, operation), lambda send: None)
     answer: Any = None
-    failures: dict[type, int] = {}  # by kind: a store that can be read need not be one that can be written
+    failures: dict[type, int] = {}  # per kind of effect: a store may allow reads but not writes
     thrown: StoreError | None = None
     while True:
         try:
@@ -62,24 +62,24 @@ def drive(
         except OSError as error:
             kind, answer = type(effect), fx.FAILED
             failures[kind] = failures.get(kind, 0) + 1
-            if failures[kind] > PATIENCE:
+            if failures[kind] > MAX_RETRIES:
                 raise StoreError(f"the store {store.url} does not answer: {error}") from error
 
 
 def read_journal(store: Store, *, must_exist: bool = True) -> Journal:
-    """The journal as it stands. Raises `UserError` if there is none, unless there need not be."""
+    """Reads the whole journal. Raises `UserError` if it is empty and `must_exist` is set."""
     journal = Journal()
     drive(store, follow(journal.view))
     if must_exist and journal.index == 0:
         raise UserError(
-            f"{store.url} holds no pipeline yet (its journal is empty); start one with `cutwater run FILE --store "
-            f"{store.url}`, or give the store that you mean"
+            f"{store.url} contains no pipeline yet (its journal is empty); start one with `cutwater run FILE --store "
+            f"{store.url}`, or pass a different store"
         )
     return journal
 
 
 def manifest_of(store: Store, checkpoint: Checkpoint) -> Manifest:
-    """The manifest of a committed epoch. Raises `StoreError` if it is gone or damaged."""
+    """Reads the manifest of a committed epoch. Raises `StoreError` if it is missing or damaged."""
     manifest = drive(store, read_manifest(checkpoint))
     if manifest is None:
         raise StoreError(
@@ -90,10 +90,10 @@ def manifest_of(store: Store, checkpoint: Checkpoint) -> Manifest:
 
 
 def resolve(state: JournalState, ref: str) -> Checkpoint:
-    """The checkpoint that `latest`, an epoch or a savepoint's name means. Raises `UserError` for others."""
+    """Finds a checkpoint by `latest`, its epoch number or a savepoint name. Raises `UserError` if there is none."""
     if ref == "latest":
         if state.head is None:
-            raise UserError("there is no checkpoint yet, so there is no latest one")
+            raise UserError("there is no checkpoint yet")
         return state.committed[state.head]
     if ref in state.savepoints:
         return state.committed[state.savepoints[ref]]
@@ -101,13 +101,13 @@ def resolve(state: JournalState, ref: str) -> Checkpoint:
         return state.committed[int(ref)]
     kept = ", ".join(str(e) for e in sorted(state.committed)) or "none"
     named = ", ".join(sorted(state.savepoints)) or "none"
-    raise UserError(f"there is no checkpoint '{ref}'; epochs that are kept: {kept}; savepoints: {named}")
+    raise UserError(f"there is no checkpoint '{ref}'; retained epochs: {kept}; savepoints: {named}")
 
 
 def carry_out(
     store: Store, journal: Journal, request: Request, find: Find, history: History | None = None
 ) -> Reply:
-    """Carries out a restore or a savepoint's name without a member (`steering.command`)."""
+    """Performs a restore, or names or forgets a savepoint, without a running member (`steering.command`)."""
     name = f"command-{uuid.uuid4().hex[:8]}"
     nonces = itertools.count(1)
     procedure = command(journal, name, lambda: f"{name}-{next(nonces)}", request)

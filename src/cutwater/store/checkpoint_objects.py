@@ -1,6 +1,6 @@
-"""Whether everything is there that a restore of a checkpoint needs: the one way to check it.
+"""Checks that all objects needed to restore a checkpoint are present and undamaged.
 
-A restore, `cutwater verify` and tests all ask here.
+Restores, `cutwater verify` and the tests all use this check.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from cutwater.protocol.base.records import Checkpoint, Manifest
 from cutwater.store.at_rest import manifest_of
 from cutwater.store.contract import Store
 
-SIDE_BY_SIDE = 8
+MAX_PARALLEL = 8
 
 
 def needed(manifest: Manifest) -> dict[str, str | None]:
-    """What a restore needs of the store, with checksums where they are recorded. Files that sinks hold back are not
-    among them: they lie with their tables, and the sinks check them."""
+    """The objects in the store that a restore needs, with their checksums where recorded. Excludes files that sinks
+    hold back: those are stored with their tables, and the sinks check them."""
     held = {file.name for files in manifest.held.values() for file in files}
     return {name: checksum for name, checksum in sorted(manifest.objects().items()) if name not in held}
 
 
 def damaged_objects(
-    store: Store, manifests: Iterable[Manifest], tell: Callable[[str], None] = lambda line: None
+    store: Store, manifests: Iterable[Manifest], report_progress: Callable[[str], None] = lambda line: None
 ) -> dict[str, str]:
-    """The objects that these manifests need and that are missing or damaged, with why. Each object is read once,
-    however many manifests name it; `tell` is told of the progress."""
+    """The missing or damaged objects among those that these manifests need, each with a message. Reads each object
+    once, even if several manifests name it. `report_progress` is called with a line of text per object."""
     names: dict[str, str | None] = {}
     for manifest in manifests:
         names |= needed(manifest)
@@ -42,16 +42,16 @@ def damaged_objects(
         return "" if found == checksum else "is damaged (its checksum differs)"
 
     wrong: dict[str, str] = {}
-    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+    with ThreadPoolExecutor(MAX_PARALLEL) as pool:
         for done, (name, why) in enumerate(zip(names, pool.map(check, names.items()), strict=True), 1):
-            tell(f"checking objects: {done:,} of {len(names):,}")
+            report_progress(f"checking objects: {done:,} of {len(names):,}")
             if why:
                 wrong[name] = f"{name} {why}"
     return wrong
 
 
 def checkpoint_problems(store: Store, checkpoint: Checkpoint) -> list[str]:
-    """What is wrong with a checkpoint, its manifest included; empty if it can be restored."""
+    """The problems with a checkpoint, including its manifest; empty if it can be restored."""
     try:
         manifest = manifest_of(store, checkpoint)
     except StoreError as error:

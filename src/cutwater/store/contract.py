@@ -1,8 +1,8 @@
 """The store contract: named objects, in a local folder or in a bucket.
 
-Everything that Cutwater remembers lies in a store, so all kinds of store give the same promises: `create` is
-put-if-absent, atomic per name and durable when it returns; nobody ever sees half an object; a read or
-list that starts after a write returned sees it. An error says nothing about whether the write happened.
+All durable state of Cutwater is in a store, so every kind of store makes the same promises: `create` is
+put-if-absent, atomic per name, and durable when it returns; nobody ever sees a partial object; a read or
+list that starts after a write returned sees that write. After an error the write may or may not have happened.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ Names = list[str]
 NameLists = list[list[str]]
 Contents = list[bytes | None]
 Checksums = list[str | None]
-_SIDE_BY_SIDE = 16
+_MAX_PARALLEL = 16
 
 TEMP = ".tmp"
-"""The folder for what is not an object yet. Its name begins with a dot, so it is never listed."""
+"""The folder for temporary files. Its name begins with a dot, so it is never listed."""
 
 
 class StoreUnavailable(OSError):
-    """The store did not do what was asked, for a reason that may pass; whether it happened is not known."""
+    """A store operation failed for a reason that may be temporary; it may still have taken effect."""
 
 
 class Store(Protocol):
@@ -40,46 +40,46 @@ class Store(Protocol):
         """Replaces the object atomically. Not synced: for hints, which may be lost."""
 
     def read(self, name: str) -> bytes | None:
-        """The object's contents, `None` if there is none."""
+        """The object's contents, or `None` if there is no such object."""
 
     def read_many(self, names: Sequence[str]) -> Contents:
-        """What `read` gives for each name; from a bucket side by side."""
+        """The result of `read` for each name. Object stores read in parallel."""
 
     def list(self, prefix: str, after: str = "") -> Names:
         """The sorted names that begin with `prefix`, at any depth, and sort after `after`. A path with a
         component that begins with a dot is never listed."""
 
     def list_many(self, places: Sequence[tuple[str, str]]) -> NameLists:
-        """What `list` gives for each prefix and `after`; from a bucket side by side."""
+        """The result of `list` for each pair of prefix and `after`. Object stores list in parallel."""
 
     def delete(self, names: Iterable[str]) -> None:
-        """Removes objects; those that are not there are fine."""
+        """Removes objects, and ignores those that do not exist."""
 
     def exists(self, name: str) -> bool: ...
 
     def size(self, name: str) -> int | None:
-        """In bytes; `None` if there is no such object."""
+        """The object's size in bytes, or `None` if there is no such object."""
 
     def copy(self, source: str, target: str) -> None:
-        """Copies an immutable object. A target that is there already is a copy made earlier, and fine. The
-        copy is durable once its `checksum` was asked for."""
+        """Copies an immutable object. If the target exists, it is an earlier copy, and is kept. The copy is
+        durable only after a call of `checksum`."""
 
     def checksum(self, name: str) -> str | None:
-        """SHA-256 of the contents in hex, `None` if there is no such object. Makes the object durable first,
-        whoever wrote it: who asks is about to rely on it."""
+        """SHA-256 of the contents in hex, or `None` if there is no such object. First makes the object durable,
+        whoever wrote it, because the caller is about to rely on it."""
 
     def checksum_many(self, names: Sequence[str]) -> Checksums:
-        """What `checksum` gives for each name, side by side."""
+        """The result of `checksum` for each name, computed in parallel."""
 
     def path(self, name: str) -> Path | None:
-        """The object's file, if this store is a local folder."""
+        """The object's file if this store is a local folder, else `None`."""
 
     def spark_url(self, name: str) -> str:
-        """What Spark opens to get at the object."""
+        """The URL under which Spark opens the object."""
 
 
 def check_name(name: str) -> str:
-    """The name, if it is one that an object can have. Raises `StoreError` otherwise."""
+    """Returns the name if it is valid for an object. Raises `StoreError` otherwise."""
     if "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
         raise StoreError(
             f"{name!r} cannot be the name of an object: it must be a plain path inside the store"
@@ -88,6 +88,6 @@ def check_name(name: str) -> str:
 
 
 def checksums(store: Store, names: Sequence[str]) -> Checksums:
-    """What a store's `checksum` gives for each name, side by side."""
-    with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
+    """The result of `store.checksum` for each name, computed in parallel."""
+    with ThreadPoolExecutor(_MAX_PARALLEL) as pool:
         return list(pool.map(store.checksum, names))

@@ -1,9 +1,9 @@
-"""Places at which a test can have this process killed: `CUTWATER_KILL_AT="after manifest:2"`.
+"""Failpoints: places at which a test can kill this process, for example `CUTWATER_KILL_AT="after manifest:2"`.
 
-The value names a place, optionally a thing (`after prepared@clean`), and optionally at which visit
-(`:2`; the first by default). The process then kills itself as the kernel would: nothing is flushed, closed
-or told. With `CUTWATER_KILL_WITH=SIGSTOP` it is paused instead, as by a debugger or a machine that sleeps.
-Without the first variable a place costs one comparison.
+The value names a place, optionally a thing (`after prepared@clean`), and optionally the visit (`:2`; the default is
+the first). The process then kills itself as the kernel would: it flushes nothing, closes nothing and notifies nobody.
+With `CUTWATER_KILL_WITH=SIGSTOP` it pauses instead, as under a debugger or on a suspended machine. Unless
+`CUTWATER_KILL_AT` is set, a failpoint costs one comparison.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _visits = 0
 
 
 def reach(place: str, thing: str = "") -> None:
-    """This process has come to a place."""
+    """Kills this process if it was told to die at this visit of this place."""
     if ACTIVE:
         _visit(place, thing)
 
@@ -50,7 +50,7 @@ def _visit(place: str, thing: str) -> None:
 
 
 def place_of(name: str, data: bytes) -> tuple[str, str]:
-    """What an object is, in a word, and of whom: for failpoints."""
+    """The place and the thing that stand for the creation of this object."""
     if journal_entry_of(name) is not None:
         return "journal entry", type(JOURNAL.open(data).entry.body).__name__.upper()
     if (entry := stage_entry_of(name)) is not None:

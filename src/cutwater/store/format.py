@@ -1,8 +1,8 @@
-"""The version of a store's format, in the object `format.json`.
+"""The version of a store's format, kept in the object `format.json`.
 
-A new store gets the object when it is opened for the first time. A store without it is of version 1: it was written
-before stores said their version. Later versions of Cutwater may add fields to the object, but must keep `version` and the
-checksum as they are, so that every version can read it.
+A new store gets the object when it is opened for the first time. A store without it has version 1: it was written
+before stores recorded their version. Later versions of Cutwater may add fields to the object, but must keep `version` and
+the checksum as they are, so that every version can read it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from cutwater.protocol.base.records import seal
 CURRENT = 1
 """The version that new stores get."""
 READABLE = frozenset({1})
-"""The versions that this code reads and continues."""
+"""The versions that this code can read and write."""
 
 
 class Format(msgspec.Struct, frozen=True):
-    """What `format.json` holds."""
+    """The contents of `format.json`."""
 
     version: int
 
@@ -33,7 +33,7 @@ class FormatDamaged(StoreError):
 
 
 class Objects(Protocol):
-    """What the check needs of a store."""
+    """The part of a store that the check needs."""
 
     url: str
 
@@ -43,8 +43,8 @@ class Objects(Protocol):
 
 
 def check_format(store: Objects, *, create: bool) -> None:
-    """Checks that this code can read the store, with one read. With `create`, a store without `format.json` gets one.
-    Raises `FormatDamaged`, or `StoreError` for a version that this code does not know and for a store that fails."""
+    """Checks with one read that this code supports the store's format. With `create`, adds a missing `format.json`.
+    Raises `FormatDamaged`, or `StoreError` if the version is unknown or the store fails."""
     try:
         data = store.read(FORMAT_NAME)
         if data is None and create and not store.create(FORMAT_NAME, seal(Format(CURRENT))):
@@ -61,8 +61,8 @@ def _decode(url: str, data: bytes) -> Format:
         return msgspec.json.decode(data, type=Format)
     except (PeerError, ValueError, RecursionError) as error:  # msgspec's own errors are ValueErrors
         raise FormatDamaged(
-            f"{FORMAT_NAME} in {url} is damaged ({error}), so the version of the store is not known. Bring it back from "
-            "a backup; or remove it if the store was only ever used with this version of Cutwater"
+            f"{FORMAT_NAME} in {url} is damaged ({error}), so the version of the store is unknown. Restore it from a "
+            "backup, or remove it if the store was only ever used with this version of Cutwater"
         ) from error
 
 
@@ -70,7 +70,7 @@ def _refuse_unknown(url: str, version: int) -> None:
     if version not in READABLE:
         readable = ", ".join(map(str, sorted(READABLE)))
         raise StoreError(
-            f"{url} has format version {version}, and this version of Cutwater reads {readable}. Nothing was changed. "
-            "Use the version of Cutwater that wrote the store (`pip install --upgrade cutwater` if that is a newer "
-            "one), or give another store"
+            f"{url} has format version {version}, but this version of Cutwater reads only {readable}. "
+            "Nothing was changed. Use the version of Cutwater that wrote the store (`pip install --upgrade cutwater` "
+            "if it is newer), or pass a different store"
         )

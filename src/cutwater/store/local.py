@@ -1,4 +1,4 @@
-"""A store in a local folder. What is created is synced to the disk before anybody is told that it is there."""
+"""A store in a local folder. `create` returns only after the object is synced to disk."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class LocalStore:
                 created = True
             except FileExistsError:
                 created = False
-        # Also when it exists: that may be our own earlier try, whose sync failed.
+        # Sync even if it exists: it may be from our own earlier attempt, whose sync failed.
         self._sync(folder)
         return created
 
@@ -102,7 +102,7 @@ class LocalStore:
         return [self.list(prefix, after) for prefix, after in places]
 
     def delete(self, names: Iterable[str]) -> None:
-        """Removes the `.crc` that Hadoop put beside a file too, and folders that are left empty."""
+        """Also removes the `.crc` files that Hadoop writes next to objects, and folders that become empty."""
         folders = set()
         for name in names:
             place = self.path(name)
@@ -126,10 +126,10 @@ class LocalStore:
         return None
 
     def copy(self, source: str, target: str) -> None:
-        """A hard link, or a copy where links do not work."""
+        """Creates a hard link, or a real copy where links do not work."""
         origin, place = self.path(source), self.path(target)
         if not origin.is_file():
-            raise FileNotFoundError(errno.ENOENT, "nothing to copy: no such object", str(origin))
+            raise FileNotFoundError(errno.ENOENT, "cannot copy: no such object", str(origin))
         try:
             self._inside(str(place.parent), lambda: os.link(origin, place))
         except FileExistsError:
@@ -160,13 +160,15 @@ class LocalStore:
         return self.root / check_name(name)
 
     def spark_url(self, name: str) -> str:
-        return f"file://{self.path(name)}"  # Hadoop reads its paths literally: nothing is escaped
+        return f"file://{self.path(name)}"  # Hadoop takes paths literally, so nothing is escaped
 
     def check_writable(self) -> None:
-        """Writes as `create` does, and clears away what processes that were killed have left behind."""
+        """Writes an object as `create` does, and deletes old temporary files of killed processes."""
         probe = f"{TEMP}/{uuid4().hex}"
         self.create(probe, b"")
-        now = self.path(probe).stat().st_mtime  # of the file system's clock, which may be another machine's
+        now = (
+            self.path(probe).stat().st_mtime
+        )  # by the file system's clock, which may be that of another machine
         self.path(probe).unlink(missing_ok=True)
         for folder, _, files in os.walk(self._temp):
             for temp in (Path(folder, file) for file in files):
@@ -176,7 +178,7 @@ class LocalStore:
 
     @contextmanager
     def _temp_file(self, data: bytes, *, sync: bool) -> Iterator[str]:
-        # Several folders: in one that all processes share they would wait for each other.
+        # Several folders, because processes would wait for each other in a shared one.
         folder = f"{self._folder}/{TEMP}/{os.getpid() % _TEMP_FOLDERS}"
         temp = f"{folder}/{uuid4().hex}"
         file = self._inside(folder, lambda: FileIO(temp, "x"))
@@ -193,7 +195,7 @@ class LocalStore:
                 os.unlink(temp)
 
     def _inside(self, folder: str, act: Callable[[], T]) -> T:
-        """Does `act`, making `folder` when it is missing; again when a `delete` removed it in between."""
+        """Calls `act`, and creates `folder` if it is missing. Retries if a concurrent `delete` removed the folder."""
         for _ in range(_ATTEMPTS):
             try:
                 return act()
@@ -217,7 +219,7 @@ class LocalStore:
                 folder = folder.parent
 
     def _sync(self, folder: str) -> None:
-        """Makes durable what is in `folder`, and the first time also that the folder itself is there."""
+        """Syncs `folder`, and on first use also the folders above it."""
         _sync_folder(folder)
         while folder != self._folder and folder not in self._synced:
             above = os.path.dirname(folder)
@@ -226,11 +228,11 @@ class LocalStore:
             folder = above
 
     def _check_root(self) -> None:
-        """A store that was removed or unmounted is an error, and not an empty store."""
+        """Raises if the store was removed or unmounted: it must not look like an empty store."""
         if not self._mark.is_dir():
             raise StoreUnavailable(
-                f"the store {self.root} is gone: there is no folder {self._mark} any more. Is its file "
-                "system still mounted? If the folder was removed by hand, make it again"
+                f"the store {self.root} is gone: the folder {self._mark} no longer exists. Is its file "
+                "system still mounted? If the folder was removed by hand, create it again"
             )
 
 
@@ -243,11 +245,11 @@ def _sync_folder(folder: Path | str) -> None:
 
 
 def open_folder(root: Path, create: bool) -> LocalStore:
-    """The store in a folder, which is made first with `create`. Raises `StoreError` if it cannot be one."""
+    """Opens the store in a folder; with `create`, creates the folder. Raises `StoreError` if that fails."""
     root = root.resolve()
     try:
         if root.exists() and not root.is_dir():
-            raise StoreError(f"{root} is a file, and a store is a folder; give the path of a folder")
+            raise StoreError(f"{root} is a file, but a store is a folder; pass the path of a folder")
         if not create:
             if not root.exists():
                 raise StoreError(f"there is no store at {root}: no such folder; check the path")

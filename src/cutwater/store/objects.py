@@ -1,4 +1,4 @@
-"""A store in a bucket: anything that obstore opens and that has conditional writes."""
+"""A store in a bucket of any object store that obstore supports and that has conditional writes."""
 
 from __future__ import annotations
 
@@ -37,25 +37,26 @@ _AZURE_ACCESS = (
     "abfss://container@account.dfs.core.windows.net/prefix"
 )
 _ACCESS = {
-    "s3": "AWS_REGION, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or their alternatives; for a server "
-    "of your own AWS_ENDPOINT_URL, and AWS_ALLOW_HTTP=true if that is http",
+    "s3": "AWS_REGION, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or their alternatives; for your own "
+    "server also AWS_ENDPOINT_URL, and AWS_ALLOW_HTTP=true if it uses http",
     "gs": "GOOGLE_SERVICE_ACCOUNT or GOOGLE_APPLICATION_CREDENTIALS",
     "az": _AZURE_ACCESS,
     "ab": _AZURE_ACCESS,
 }
-_SIDE_BY_SIDE = 16
+_MAX_PARALLEL = 16
 _CHUNK = 8 << 20
 
 
 class ObjectStore:
-    """A bucket, or what lies below a prefix in it."""
+    """A bucket, or a prefix within one."""
 
     def __init__(self, url: str, bucket: Bucket, spark_root: str) -> None:
         self.url = url
         self._bucket = bucket
         self._spark_root = spark_root
-        self._pool = ThreadPoolExecutor(_SIDE_BY_SIDE, thread_name_prefix="store")
-        self._lookers = ThreadPoolExecutor(_SIDE_BY_SIDE, thread_name_prefix="store")  # for those in the pool
+        self._pool = ThreadPoolExecutor(_MAX_PARALLEL, thread_name_prefix="store")
+        # A second pool, because tasks of the first one wait for its results.
+        self._folder_pool = ThreadPoolExecutor(_MAX_PARALLEL, thread_name_prefix="store")
 
     def create(self, name: str, data: bytes) -> bool:
         with self._errors("create", name):
@@ -92,19 +93,19 @@ class ObjectStore:
         return sorted(sizes.keys() - self._markers([name for name, size in sizes.items() if not size]))
 
     def _markers(self, empty: Names) -> set[str]:
-        """Those of the listed names that are no objects, but what Hadoop's S3A leaves for folders: empty objects
-        whose key ends in a slash, which obstore leaves out. A listing with a delimiter tells: of the folder above it
-        gives an object by its own key, and a key that goes on behind the slash as a folder."""
+        """The names that are not objects but folder markers of Hadoop's S3A: empty objects whose key ends in a slash,
+        which obstore strips. A listing of the parent folder with a delimiter shows the difference: an object appears
+        under its own key, and a key that continues after the slash appears as a folder."""
         folders = sorted({name.rpartition("/")[0] for name in empty})
         objects: set[str] = set()
-        for found in self._lookers.map(self._objects_in, folders):
+        for found in self._folder_pool.map(self._objects_in, folders):
             objects |= found
         return set(empty) - objects
 
     def _objects_in(self, folder: str) -> set[str]:
         with self._errors("list", folder):
             found = obstore.list_with_delimiter(self._bucket, folder or None)
-        names = (entry["path"] for entry in found["objects"])  # the folder's own marker among them
+        names = (entry["path"] for entry in found["objects"])  # includes the folder's own marker
         return {name for name in names if name.rpartition("/")[0] == folder}
 
     def list_many(self, places: Sequence[tuple[str, str]]) -> NameLists:
@@ -116,7 +117,7 @@ class ObjectStore:
             try:
                 obstore.delete(self._bucket, wanted)
             except FileNotFoundError:
-                # Some stores stop at the first one that is not there.
+                # Some object stores stop at the first missing object.
                 list(self._pool.map(self._delete_one, wanted))
 
     def _delete_one(self, name: str) -> None:
@@ -139,7 +140,7 @@ class ObjectStore:
             obstore.copy(self._bucket, check_name(source), check_name(target))
 
     def checksum(self, name: str) -> str | None:
-        """Reads the object piece by piece, each within the time limit of one request."""
+        """Reads the object in chunks, so that each request stays within its time limit."""
         size = self.size(name)
         if size is None:
             return None
@@ -164,7 +165,7 @@ class ObjectStore:
         return f"{self._spark_root}/{check_name(name)}"
 
     def check_usable(self, *, write: bool) -> None:
-        """Asks the bucket for something; with `write`, whether `create` can be relied upon as well."""
+        """Checks that the bucket answers and, with `write`, that `create` is really put-if-absent."""
         name = f"{TEMP}/{uuid4().hex}"
         obstore.list(self._bucket, name).collect()
         if write:
@@ -174,7 +175,7 @@ class ObjectStore:
             if created_twice:
                 raise StoreError(
                     f"{self.url} cannot be used as a store: it lets two writers create the same object. "
-                    "Use one that supports conditional writes (for S3: If-None-Match on PUT)"
+                    "Use a store that supports conditional writes (for S3: If-None-Match on PUT)"
                 )
 
     @contextmanager
@@ -186,20 +187,20 @@ class ObjectStore:
 
 
 def _check_bucket(error: FileNotFoundError) -> None:
-    """That an object is not there is fine; that its bucket is not there is an error."""
+    """Raises if the bucket is missing, as opposed to an object in it."""
     if "NoSuchBucket" in str(error):
         raise StoreUnavailable(f"the bucket is gone: {_reason(error)}") from error
 
 
 def _reason(error: Exception) -> str:
-    """What a store said, without the XML around it and the debug output below it."""
+    """The object store's own message, without the surrounding XML and debug output."""
     text = str(error).partition("\n\nDebug source")[0]
     said = re.search("<Message>(.*?)</Message>", text, re.DOTALL)
     return (said[1] if said else text.partition("\n")[0]).rstrip(".")
 
 
 def open_bucket(url: str, create: bool) -> ObjectStore:
-    """The store at a URL; with `create` one that can be written. Raises `StoreError` if it cannot be used."""
+    """Opens the store at a URL; with `create`, checks that it is writable. Raises `StoreError` if it is unusable."""
     try:
         bucket: Any
         if url.startswith("memory:"):
@@ -212,12 +213,12 @@ def open_bucket(url: str, create: bool) -> ObjectStore:
     except (BaseError, OSError, ValueError) as error:
         raise StoreError(
             f"{url} cannot be used as a store: {_reason(error)}; check that it exists and that the "
-            f"environment gives access to it: {_ACCESS[url[:2]]}"
+            f"environment grants access to it: {_ACCESS[url[:2]]}"
         ) from error
 
 
 def _spark_root(url: str, bucket: Any) -> str:
-    """The URL by which Hadoop's file systems know the same place."""
+    """The URL of the same place for Hadoop's file systems."""
     scheme = urlsplit(url).scheme
     if scheme == "memory":
         return "memory:"
@@ -229,6 +230,6 @@ def _spark_root(url: str, bucket: Any) -> str:
     else:
         account = config.get("account_name") or os.environ.get("AZURE_STORAGE_ACCOUNT_NAME")
         if not account:
-            raise ValueError("the storage account of the container is not known")
+            raise ValueError("the storage account of the container is unknown")
         root = f"abfss://{config['container_name']}@{account}.dfs.core.windows.net"
     return f"{root}/{bucket.prefix}" if bucket.prefix else root

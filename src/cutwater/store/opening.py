@@ -16,16 +16,16 @@ _BUCKET_SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "memory")
 
 
 def open_store(url: str, *, create: bool = False) -> Store:
-    """Opens a pipeline's store at a folder or URL. With `create`, makes it if need be, and makes sure that it can be
-    written and keeps its promises. Raises `StoreError` if it cannot be used, or if this code does not know its format:
-    every way into a pipeline's store passes here."""
+    """Opens a pipeline's store at a folder or URL. With `create`, creates it if necessary, and checks that it is
+    writable and keeps its promises. Raises `StoreError` if the store is unusable or has an unknown format. This is the
+    only way to open a pipeline's store."""
     store = open_place(url, create=create)
     check_format(store, create=create)
     return store
 
 
 def open_place(url: str, *, create: bool = False) -> Store:
-    """Opens a folder or URL for objects that are not a pipeline's: a table. `create` is as for `open_store`."""
+    """Opens a folder or URL that is not a pipeline's store: a table. `create` works as in `open_store`."""
     if not url.strip():
         raise StoreError(f"the address is empty (is a variable unset?); give {URL_FORMS}")
     if "://" not in url and not url.startswith("file:"):
@@ -38,5 +38,5 @@ def open_place(url: str, *, create: bool = False) -> Store:
             )
         return open_folder(Path(unquote(parts.path)), create)
     if parts.scheme not in _BUCKET_SCHEMES:
-        raise StoreError(f"{url} is not a kind of store that Cutwater knows; give {URL_FORMS}")
+        raise StoreError(f"{url} is not a kind of store that Cutwater supports; use {URL_FORMS}")
     return open_bucket(url, create)

@@ -1,4 +1,4 @@
-"""Performs what needs nothing but a store, for whoever has one: members, commands, the simulator, tests."""
+"""Performs the operations that need only a store. Used by members, commands, the simulator and tests."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from cutwater.protocol.base.records import Prepared
 from cutwater.store import failpoints
 
 Find = Callable[[str, int], int | None]
-"""Finds the version of a sink's table that carries the highest transaction up to one (`Sink.find`)."""
+"""Finds the version of a sink's table with the highest transaction up to a given one (`Sink.find`)."""
 
 History = Callable[[str, int], fx.TableHistory | None]
-"""What a sink's table says of that version (`Sink.history`)."""
+"""Reads what the history of a sink's table says about a version (`Sink.history`)."""
 
 Head = Callable[[], fx.TableHead]
-"""What the table of the one sink in question says of itself (`Sink.head`)."""
+"""Reads the current version of the sink's table (`Sink.head`)."""
 
 
 class Objects(Protocol):
-    """What operations need of a store (`Store`)."""
+    """The part of `Store` that the operations need."""
 
     def create(self, name: str, data: bytes) -> bool: ...
 
@@ -97,8 +97,8 @@ class StorePerformer:
 
 
 class MemberlessPerformer(StorePerformer):
-    """Performs what can be performed where no member runs: on the store; and, if it was told how to, questions to
-    tables. Everything else is a mistake in the program, and raises `AssertionError`."""
+    """Performs operations without a running member: those on the store and, given the functions, queries of tables.
+    Anything else is a bug, and raises `AssertionError`."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class MemberlessPerformer(StorePerformer):
             return _needs_member(operation)
         try:
             return self._find(operation.sink, operation.transaction)
-        except OSError:  # a table that does not answer is not the store's fault: whoever asked decides
+        except OSError:  # the table failed, not the store: the caller decides what to do
             return fx.FAILED
 
     def read_table_history(self, operation: fx.ReadTableHistory) -> fx.TableHistory | fx.Failed | None:

@@ -1,8 +1,8 @@
-"""Whether a member runs, as seen from outside: by whether what it says of itself changes while one looks.
+"""Detects from outside whether a member is running: its status changes while we watch.
 
-No clock but the own monotonic one is asked: how old a status says it is tells nothing, for the clocks of two machines
-may differ by hours. A running member writes its status again and again, each time with a higher `beat`, so whoever
-wants to know looks for about two of its intervals.
+Only the local monotonic clock is used. The timestamps in a status prove nothing, because the clocks of two machines may
+differ by hours. A running member rewrites its status at an interval, each time with a higher `beat`, so watching for
+about two intervals is enough.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from cutwater.store.status import Status, decode_status
 
 INTERVALS = 2
 SLACK_S = 2.0
-"""For how long a member may be silent: so many of its intervals, and what a busy machine adds."""
+"""A member may be silent for this many of its intervals, plus some slack for a busy machine."""
 STUCK_S = 15.0
-"""The same for one whose process is there for sure: it is busy, paused or stuck."""
+"""The minimum if its process is known to exist: it is busy, paused or stuck."""
 LONGEST_INTERVAL_S = 60.0
 
 
 class Presence(Enum):
     UNKNOWN = "unknown"
-    """Not looked at for long enough."""
+    """Not watched for long enough."""
     RUNNING = "running"
-    """Its status changed while we looked, and not long ago."""
+    """Its status changed recently, while we watched."""
     SILENT = "silent"
-    """It has not said that it ended, and is not heard of."""
+    """It has not reported its end, and its status no longer changes."""
     ENDED = "ended"
-    """It has said so, or its process is gone for sure."""
+    """It reported its end, or its process is known to be gone."""
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What a member last said, whether it said so while we looked, and what that means."""
+    """A member's last status, whether it changed while we watched, and what follows from that."""
 
     status: Status
     presence: Presence
@@ -48,7 +48,7 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 class Watch:
-    """Observes the members of a store, from the first `look` on."""
+    """Watches the members of a store, starting with the first `look`."""
 
     def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
         self.every_s = 0.1 if isinstance(store, LocalStore) else 0.5
@@ -58,7 +58,7 @@ class Watch:
         self._known: dict[str, tuple[bytes, float, bool]] = {}
 
     def look(self) -> list[Seen]:
-        """The members now. Raises `UserError` for one that speaks in a way which this version does not understand."""
+        """The members' current state. Raises `UserError` if a running member writes an unknown kind of status."""
         names = self._store.list(STATUS_PREFIX)
         found = dict(zip(names, self._store.read_many(names), strict=True))
         now = self._clock()
@@ -77,15 +77,15 @@ class Watch:
         if status is None:
             if is_news:
                 raise UserError(
-                    f"{name} in {self._store.url} is written now, by another version of Cutwater: it holds no status "
-                    "that this one understands. Use the version by which the pipeline is run"
+                    f"{name} in {self._store.url} is being written by another version of Cutwater, in a form that this "
+                    "version does not understand. Use the version that runs the pipeline"
                 )
             return None
         return Seen(status, _presence(status, now - at, is_news), is_news)
 
     def running(self, tick: Callable[[], None] = lambda: None) -> Status | None:
-        """A member that runs, one that leads if there is one among those heard so far; `None` when it is known that
-        none does. Calls `tick` each time before it looks again."""
+        """Waits until some member is known to run, and returns it, preferably the leader; `None` if none runs. Calls
+        `tick` before each further look."""
         while True:
             seen = self.look()
             there = [s.status for s in seen if s.presence is Presence.RUNNING]
@@ -97,7 +97,7 @@ class Watch:
             time.sleep(self.every_s)
 
     def settle(self, tick: Callable[[], None] = lambda: None) -> list[Seen]:
-        """All members, when it is known of each whether it runs. Calls `tick` each time before it looks again."""
+        """Waits until it is known for each member whether it runs. Calls `tick` before each further look."""
         while True:
             seen = self.look()
             if not any(s.presence is Presence.UNKNOWN for s in seen):
@@ -107,7 +107,7 @@ class Watch:
 
 
 def silence_s(status: Status) -> float:
-    """For how long this member may be silent before it counts as gone."""
+    """How long this member may be silent before it counts as gone."""
     interval = min(max(status.report_s, 0.0), LONGEST_INTERVAL_S)
     usual = INTERVALS * interval + SLACK_S
     return max(usual, STUCK_S) if exists(status.process) else usual

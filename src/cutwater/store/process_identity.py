@@ -1,8 +1,8 @@
-"""Which process that was: an identity that no two processes share by accident, and whether it has ended.
+"""Identifies a process uniquely, and tells whether it has ended.
 
-Host name and pid do not do: containers share the one and count the other anew, and pids are used again. A process is
-known by its kernel's boot, its pid and time namespaces, its pid there, and when it began. Only where all of that can
-be compared is there a proof; anywhere else (another machine, another container, no `/proc`) nothing is known.
+Host name and pid are not enough: containers share the host name and have their own pids, and pids are reused. A process
+is identified by the kernel's boot id, its pid and time namespaces, its pid there, and its start time. Only where all of
+these can be compared is there proof; anywhere else (another machine, another container, no `/proc`) nothing is known.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import msgspec
 
 PROC = Path("/proc")
 START_TIME = 19
-"""The place of a process's start time in `/proc/PID/stat` behind the name, which may hold spaces and brackets."""
+"""The index of the start time in `/proc/PID/stat`, counted after the name, which may contain spaces and brackets."""
 
 
 class ProcessId(msgspec.Struct, frozen=True):
-    """One process of one boot of one kernel. `began` is in clock ticks since that boot."""
+    """A process of one boot of a kernel. `began` is in clock ticks since that boot."""
 
     host: str
     kernel: str
@@ -30,7 +30,7 @@ class ProcessId(msgspec.Struct, frozen=True):
 
 
 def this_process() -> ProcessId | None:
-    """The identity of this process; `None` where the system does not tell."""
+    """The identity of this process, or `None` where the system does not provide it."""
     try:
         return ProcessId(
             host=socket.gethostname(),
@@ -45,9 +45,9 @@ def this_process() -> ProcessId | None:
 
 
 def exists(process: ProcessId | None) -> bool | None:
-    """Whether that process is there: `True` and `False` are proofs, `None` says that it cannot be known here.
+    """Whether the process exists. `True` and `False` are certain; `None` means that it cannot be known here.
 
-    A pid namespace's number may be given again when the namespace is gone, but then all its processes are too.
+    The number of a pid namespace may be reused once the namespace is gone, but then all its processes are gone too.
     """
     here = this_process()
     if process is None or here is None or _place(process) != _place(here):
@@ -57,7 +57,7 @@ def exists(process: ProcessId | None) -> bool | None:
     except ProcessLookupError:
         return False
     except OSError:
-        pass  # it is there, and another user's
+        pass  # it exists, and belongs to another user
     try:
         if int(os.readlink(PROC / "self")) != here.pid:
             return None  # this /proc shows the processes of another namespace
@@ -67,7 +67,7 @@ def exists(process: ProcessId | None) -> bool | None:
 
 
 def _place(process: ProcessId) -> tuple[str, ...]:
-    """Within which a pid and a start time mean the same."""
+    """The scope within which pids and start times can be compared."""
     return process.host, process.kernel, process.pid_namespace, process.time_namespace
 
 
@@ -75,7 +75,7 @@ def _time_namespace() -> str:
     try:
         return os.readlink(PROC / "self/ns/time")
     except FileNotFoundError:
-        return ""  # a kernel that has none: all processes count from the same moment
+        return ""  # a kernel without time namespaces: all processes count from the same moment
 
 
 def _began(stat: Path) -> int:

@@ -1,18 +1,17 @@
-"""The record of what a process did and saw, for whoever checks it afterwards (`python -m cutwater.sim --check`).
+"""Records what a process did and saw, to be checked later (`python -m cutwater.sim --check`).
 
-The simulator and the running system write the same form: one JSON object per line. `process` says whose line
-it is, `n` is that process's own running number, `at_ms` its own clock, which means nothing beside another's,
-and `knows` how far it knew the journal when it began what the line tells. A line is written when the answer
-is there and before the procedure that asked for it goes on; a message is written down before it leaves. So
-nothing that a process built upon is missing from its record, whenever it was killed. This is why the recorder wraps the
-effects and is no observer of events (`protocol/base/events.py`): those are handed over later, and may be missed.
+The simulator and the running system use the same format: one JSON object per line. `process` names the process, `n` is
+that process's sequence number, `at_ms` its own clock, which cannot be compared with another's, and `knows` is the
+journal index that it knew when it began the operation. A line is written when the answer has arrived and before the
+procedure that asked continues; a message is recorded before it is sent. So nothing that a process relied on is missing
+from its record, no matter when it was killed. This is why the recorder wraps the effects and is not an observer of
+events (`protocol/base/events.py`): those are delivered later, and may be missed.
 
-An object that is a record of the protocol is written down with its exact bytes, so that a checker needs no
-store. Between processes no order is recorded: places in the journal and in stage logs are the only common
-clock.
+Protocol records are stored with their exact bytes, so a checker needs no store. No order between processes is recorded:
+positions in the journal and in stage logs are the only common clock.
 
-In the running system this is off unless `CUTWATER_TRACE` names a folder; each process then writes
-`<folder>/<process>.jsonl`: a member's is `<member>-<boot>`, a command that steers is one too.
+In the running system recording is off unless `CUTWATER_TRACE` names a folder. Each process then writes
+`<folder>/<process>.jsonl`. A member's process is called `<member>-<boot>`; a command that steers is a process too.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ Failed = Literal["failed"]
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
-    """What every line says. `process` begins the nonces of all that the process appends."""
+    """The fields of every line. `process` is the prefix of the nonces of everything that the process appends."""
 
     process: str
     n: int
@@ -52,7 +51,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
 
 
 class Began(Line, frozen=True, kw_only=True, tag="began"):
-    """The process begins. `topology` is the hash of the graph that it was started with. A command is of no member."""
+    """The process starts. `topology` is the hash of the graph that it was started with. A command has no member."""
 
     member: str
     boot: str
@@ -60,7 +59,7 @@ class Began(Line, frozen=True, kw_only=True, tag="began"):
 
 
 class Creation(Line, frozen=True, kw_only=True, tag="create"):
-    """Put-if-absent of an object with that hash, and the answer (`failed` says nothing about the object)."""
+    """Put-if-absent of an object with that hash, and the answer (after `failed` the object may or may not exist)."""
 
     name: str
     hash: str
@@ -69,7 +68,7 @@ class Creation(Line, frozen=True, kw_only=True, tag="create"):
 
 
 class Reading(Line, frozen=True, kw_only=True, tag="read"):
-    """What was found under a name; no hash if there was nothing. Failed readings are not written down."""
+    """What was found under a name; no hash if there was nothing. Failed reads are not recorded."""
 
     name: str
     hash: str | None
@@ -90,7 +89,7 @@ class Copying(Line, frozen=True, kw_only=True, tag="copy"):
 
 
 class Publishing(Line, frozen=True, kw_only=True, tag="publish"):
-    """A table commit with these files. `answer` is the new version, nothing if the table had moved on."""
+    """A table commit with these files. `answer` is the new version, or `None` if the table had moved on."""
 
     sink: str
     expected_version: int
@@ -100,7 +99,7 @@ class Publishing(Line, frozen=True, kw_only=True, tag="publish"):
 
 
 class Rewinding(Line, frozen=True, kw_only=True, tag="rewind"):
-    """A table's way back to an earlier version; answered as `Publishing`."""
+    """A rewind of a table to an earlier version. `answer` is as in `Publishing`."""
 
     sink: str
     expected_version: int
@@ -110,8 +109,8 @@ class Rewinding(Line, frozen=True, kw_only=True, tag="rewind"):
     answer: int | Failed | None
 
 
-class TableLook(Line, frozen=True, kw_only=True, tag="table"):
-    """What a table said of itself."""
+class TableRead(Line, frozen=True, kw_only=True, tag="table"):
+    """A table's current version and transaction."""
 
     sink: str
     version: int
@@ -119,7 +118,7 @@ class TableLook(Line, frozen=True, kw_only=True, tag="table"):
 
 
 class TableSearch(Line, frozen=True, kw_only=True, tag="table_version"):
-    """Which version carries the highest transaction up to this one; nothing if the history is gone."""
+    """The version with the highest transaction up to this one, or `None` if the history is gone."""
 
     sink: str
     transaction: int
@@ -127,7 +126,7 @@ class TableSearch(Line, frozen=True, kw_only=True, tag="table_version"):
 
 
 class Sent(Line, frozen=True, kw_only=True, tag="sent"):
-    """A message to a member, or to all. Announcements and acks are there in full."""
+    """A message to a member, or to all. Announcements and acks are recorded in full."""
 
     to: str | None
     kind: str
@@ -135,7 +134,7 @@ class Sent(Line, frozen=True, kw_only=True, tag="sent"):
 
 
 class Received(Line, frozen=True, kw_only=True, tag="received"):
-    """A message of another process; `sender` is the name that it goes by."""
+    """A message from another process; `sender` is the name that the process gave."""
 
     kind: str
     sender: str = ""
@@ -143,7 +142,7 @@ class Received(Line, frozen=True, kw_only=True, tag="received"):
 
 
 class Ended(Line, frozen=True, kw_only=True, tag="ended"):
-    """The process ends, and knows it. What was under way in its threads may still be written down."""
+    """The process ends in an orderly way. Operations that its threads had begun may still be recorded after this."""
 
     why: str
 
@@ -156,7 +155,7 @@ AnyLine = (
     | Copying
     | Publishing
     | Rewinding
-    | TableLook
+    | TableRead
     | TableSearch
     | Sent
     | Received
@@ -171,12 +170,12 @@ Send = Callable[[fx.Send], None]
 
 
 def is_record(name: str) -> bool:
-    """Whether the object of this name is a record of the protocol."""
+    """Whether an object with this name is a protocol record."""
     return log_prefix_of(name) is not None or mark_of(name) is not None or manifest_of(name) is not None
 
 
 class Recorder:
-    """Writes down what one process does. `write` is given whole lines, from any thread, one at a time."""
+    """Records what one process does. Calls `write` with whole lines, from any thread, one at a time."""
 
     def __init__(
         self,
@@ -198,19 +197,18 @@ class Recorder:
     def of_member(
         cls, write: Callable[[bytes], object], member: Member, clock_ms: Callable[[], int]
     ) -> Recorder:
-        """The recorder of a member's process."""
         topology = digest(encode(member.topology))
         began = {"member": member.name, "boot": member.boot, "topology": topology}
         return cls(write, process_of(member), member.journal, clock_ms, began)
 
     @property
     def knows(self) -> int:
-        """How far the process knows the journal."""
+        """The journal index that the process knows."""
         return self._journal.index
 
     def answered(self, effect: fx.AnyOperation, answer: Any, knows: int) -> None:
-        """An operation was answered; `knows` is how far the journal was known when it was asked for. Those are written
-        down that change something or that decisions rest on."""
+        """Records an answered operation if it changed something or if decisions depend on it. `knows` is the journal
+        index that the process knew when it asked."""
         failed = answer is fx.FAILED
         word = answer.value if isinstance(answer, fx.Answer) else answer
         match effect:
@@ -231,14 +229,14 @@ class Recorder:
                 self._add(Copying, knows, source=effect.source, target=effect.target, answer=word)
             case fx.PublishTable():
                 fields = msgspec.structs.asdict(effect)
-                del fields["epoch"]  # the entry at `transaction` says it
+                del fields["epoch"]  # the journal entry at `transaction` has it
                 self._add(Publishing, knows, answer=word, **fields)
             case fx.RewindTable():
                 self._add(Rewinding, knows, answer=word, **msgspec.structs.asdict(effect))
             case fx.ReadTable():
                 if not failed:
                     found = {"version": answer.version, "transaction": answer.transaction}
-                    self._add(TableLook, knows, sink=effect.sink, **found)
+                    self._add(TableRead, knows, sink=effect.sink, **found)
             case fx.FindTableVersion():
                 if not failed:
                     self._add(
@@ -254,19 +252,19 @@ class Recorder:
                 assert_never(effect)
 
     def sent(self, effect: fx.Send) -> None:
-        """A message is about to leave."""
+        """Records a message that is about to be sent."""
         self._add(Sent, self.knows, to=effect.to, **_message(effect.message))
 
     def received(self, sender: str, message: Any) -> None:
-        """A message has come from another process."""
+        """Records a message that arrived from another process."""
         self._add(Received, self.knows, sender=sender, **_message(message))
 
     def ended(self, why: str) -> None:
-        """The process ends."""
+        """Records that the process ends."""
         self._add(Ended, self.knows, why=why)
 
     def watched(self, perform: Perform, send: Send) -> tuple[Perform, Send]:
-        """The same two, and everything that goes through them is written down."""
+        """Wraps the two functions so that everything that passes through them is recorded."""
 
         def recorded_perform(effect: fx.AnyOperation) -> Any:
             knows = self.knows
@@ -292,7 +290,7 @@ class Recorder:
             line = line_type(process=self._process, n=self._n, at_ms=self._clock_ms(), knows=knows, **fields)
             try:
                 self._write(_ENCODE(line) + b"\n")
-            except OSError:  # no room for the record: the work goes on without it
+            except OSError:  # no space for the record: the process continues without it
                 self._write = None
 
 
@@ -303,7 +301,7 @@ def _content(name: str, data: bytes | None) -> dict[str, Any]:
     if is_record(name) and b"\n" not in data:
         try:
             msgspec.json.decode(data)
-        except (ValueError, RecursionError):  # damaged: its hash says enough
+        except (ValueError, RecursionError):  # damaged: its hash is enough
             return found
         found["record"] = msgspec.Raw(data)
     return found
@@ -315,19 +313,19 @@ def _message(message: Any) -> dict[str, Any]:
 
 
 def process_of(member: Member) -> str:
-    """What the process of a member is called."""
+    """The name of a member's process."""
     return f"{member.name}-{member.boot}"
 
 
 def from_environment(member: Member) -> Recorder | None:
-    """The recorder of a member that `CUTWATER_TRACE` asks for; nothing if it does not. Raises `OSError` if the
-    folder cannot be written."""
+    """A recorder for a member if `CUTWATER_TRACE` is set, else `None`. Raises `OSError` if the folder is not
+    writable."""
     write = _file_of(process_of(member))
     return None if write is None else Recorder.of_member(write, member, _now_ms)
 
 
 def of_command(name: str, journal: Journal) -> Recorder | None:
-    """The same for a command that leads for the length of one request."""
+    """A recorder for a command that leads for one request, if `CUTWATER_TRACE` is set."""
     write = _file_of(name)
     return None if write is None else Recorder(write, name, journal, _now_ms)
 
@@ -337,7 +335,7 @@ def _file_of(process: str) -> Callable[[bytes], object] | None:
     if not folder:
         return None
     Path(folder).mkdir(parents=True, exist_ok=True)
-    # Without a buffer each line is one write: a process that is killed leaves half a line at most.
+    # Without a buffer each line is one write, so a killed process leaves at most one partial line.
     return open(Path(folder, f"{quote(process, safe='')}{SUFFIX}"), "ab", buffering=0).write
 
 
@@ -346,18 +344,18 @@ def _now_ms() -> int:
 
 
 def watched(recorder: Recorder | None, perform: Perform, send: Send) -> tuple[Perform, Send]:
-    """`perform` and `send`, written down if there is a recorder."""
+    """`perform` and `send`, recorded if there is a recorder."""
     return (perform, send) if recorder is None else recorder.watched(perform, send)
 
 
 def files_of(path: Path) -> list[Path]:
-    """The files of a trace: one, or those in a folder."""
+    """The files of a trace: a single file, or all in a folder."""
     return sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]
 
 
 def read(path: Path) -> Iterator[tuple[int, AnyLine | None]]:
-    """The lines of one file with their numbers, from 1; nothing for one that cannot be read. Half a line at
-    the end, which a killed process leaves, is passed over."""
+    """The lines of a file, numbered from 1; `None` for an unreadable line. Skips a partial line at the end, which a
+    killed process may leave."""
     with path.open("rb") as file:
         for number, data in enumerate(file, 1):
             if not data.endswith(b"\n"):

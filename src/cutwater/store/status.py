@@ -1,7 +1,7 @@
-"""The status of a running member: for the live view, for `cutwater status`, and so that a second one notices.
+"""The status of a running member, for the live view, for `cutwater status`, and to detect a second process.
 
-The member puts it into the store at an interval, as `status/<member>.json`. It is a hint: what counts is in the
-journal and the logs. Whether a member runs is seen by its status changing (`presence.py`).
+The member writes it to the store at an interval, as `status/<member>.json`. It is only a hint: the journal and the
+logs are authoritative. A member is running if its status changes (`presence.py`).
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from cutwater.store.contract import Store
 from cutwater.store.process_identity import ProcessId
 
 ALONE = "main"
-"""The name of a member that is the only one."""
+"""The name of the only member of a pipeline."""
 REPORT_S = 1.0
 REPORT_REMOTE_S = 5.0
-"""How often a member puts its status into a local store, and into another."""
+"""How often a member writes its status to a local store, and to a remote one."""
 
 
 class StageStatus(msgspec.Struct, frozen=True):
-    """One stage: `state` in a word, its last batch, rows in per second, what it has still to read."""
+    """One stage: its `state` in one word, its last batch, input rows per second, and its lag."""
 
     name: str
     state: str
@@ -37,8 +37,8 @@ class StageStatus(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """One member. Times are seconds of its own clock, to be compared with each other alone; `state` is starting,
-    running, draining, drained, stopped or failed."""
+    """One member. Times are seconds by its own clock, comparable only with each other. `state` is starting, running,
+    draining, drained, stopped or failed."""
 
     pipeline: str
     member: str
@@ -62,7 +62,7 @@ class Status(msgspec.Struct, frozen=True):
     trouble: str = ""
     leads: bool = False
     finished: bool = False
-    """With `once`: whether the sources of its stages have given all that was there."""
+    """With `once`: whether its stages have read everything that their sources had."""
     process: ProcessId | None = None
     beat: int = 0
     """Counts up with each report."""
@@ -75,7 +75,7 @@ class Status(msgspec.Struct, frozen=True):
 
 
 def decode_status(data: bytes) -> Status | None:
-    """The status that these bytes are, `None` if they are none."""
+    """Decodes a status; `None` if the bytes are not one."""
     try:
         return _decoder.decode(data)
     except (ValueError, RecursionError):
@@ -86,6 +86,6 @@ _decoder = msgspec.json.Decoder(Status)
 
 
 def read_status(store: Store) -> list[Status]:
-    """What the members last said of themselves, whether or not they run."""
+    """The last status of each member, whether or not it is running."""
     found = (decode_status(data) for data in store.read_many(store.list(STATUS_PREFIX)) if data is not None)
     return [status for status in found if status is not None]

@@ -1,8 +1,8 @@
 """One member of the shop: `python -m tests.faults.cluster.child MEMBER FOLDER OPTIONS`, until it is drained or ended.
 
-OPTIONS is JSON: what `Pipeline.start` takes, and `cluster` for `ClusterConfig`. With `alone` the file has this
-member's stages only, as a team's own file would; with `clock_s` this member's clock is wrong by that much. While
-FOLDER/down-MEMBER exists the store fails for this member, while FOLDER/slow-MEMBER exists it is slow.
+OPTIONS is JSON: the arguments of `Pipeline.start`, and `cluster` for `ClusterConfig`. With `alone` the file has only
+this member's stages, like a file that a team keeps for itself; with `clock_s` this member's clock is wrong by that
+much. While FOLDER/down-MEMBER exists the store fails for this member; while FOLDER/slow-MEMBER exists it is slow.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SLOW_S = 0.4
 
 
 class FlakyStore(LocalStore):
-    """The store as one member reaches it. What Spark writes itself is not touched."""
+    """The store as one member reaches it. Spark's own writes are not affected."""
 
     def __init__(self, root: Path, down: Path, slow: Path) -> None:
         super().__init__(root)
@@ -43,7 +43,7 @@ class FlakyStore(LocalStore):
     def create(self, name: str, data: bytes) -> bool:
         self._reach()
         created = super().create(name, data)
-        self._reach()  # the worst time to fail: it has happened, and nobody says so
+        self._reach()  # the worst time to fail: the write has happened, but nobody knows
         return created
 
     def put(self, name: str, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""A network between two members that can be cut: bytes stop passing, and nobody is told."""
+"""A network between two members that can be cut silently."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def free_port() -> int:
 
 
 class Proxy:
-    """Passes bytes from a port of its own to another, both on the loopback, unless it is cut. A connection
-    that lived through a cut is closed when the cut ends, as it would have been by then anyway."""
+    """Forwards bytes from its own port to another, both on the loopback interface, unless it is cut. A connection that
+    exists during a cut is closed when the cut ends, as it would be by then anyway."""
 
     def __init__(self, to: int) -> None:
         self.port = free_port()

@@ -1,4 +1,4 @@
-"""Three members of one pipeline in processes of their own, what is done to them, and what must come of it."""
+"""Three members of one pipeline in separate processes, the faults injected into them, and the expected results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MEMBERS = ("a", "b", "c")
 SHOP = {"orders": ORDERS, "payments": PAYMENTS, "matched": MATCHED, "revenue": PAID_REVENUE}
 DEADLINE_S = 240.0
 NO_STORE = "does not answer: the store does not answer"
-"""What a member says that gives up because it could not reach the store when it started."""
+"""The message of a member that gives up because it could not reach the store at its start."""
 
 
 class MemberChild(Child):
@@ -60,7 +60,7 @@ class MemberChild(Child):
 
 
 class Team(Bench):
-    """The members, each with its port; between each two of them lies a network that can be cut."""
+    """The members, each with its port; the network between any two of them can be cut."""
 
     def __init__(self, base: Path) -> None:
         super().__init__(base, "shop")
@@ -68,7 +68,7 @@ class Team(Bench):
         self.up: dict[str, MemberChild] = {}
         self._ports = {m: free_port() for m in MEMBERS}
         self._started = 0
-        # The member whose name comes later connects to the one before it, through a network of their own.
+        # Of each pair, the member whose name sorts later connects to the other, through a proxy of the pair.
         self._networks = {(m, o): Proxy(self._ports[o]) for m in MEMBERS for o in MEMBERS if o < m}
 
     # --- members --------------------------------------------------------------------------------------
@@ -104,12 +104,12 @@ class Team(Bench):
         self.up[name].signal(signal.SIGCONT)
 
     def cut_off(self, name: str) -> None:
-        """Nobody hears this member any more, and it hears nobody."""
+        """Cuts all connections of this member."""
         for pair, network in self._networks.items():
             if name in pair:
                 network.cut()
 
-    def let_in(self, name: str) -> None:
+    def reconnect(self, name: str) -> None:
         for pair, network in self._networks.items():
             if name in pair:
                 network.mend()
@@ -136,33 +136,33 @@ class Team(Bench):
         return self.state.leader
 
     def until(self, what: str, holds: Any, seconds: float = DEADLINE_S) -> float:
-        """Waits, and says how long it took."""
+        """Waits, and returns the seconds that it took."""
         began = time.monotonic()
         while not holds():
             for name, child in list(self.up.items()):
                 code = child.process.poll()
-                if code == 1 and NO_STORE in child.said():  # it started while there was none: start it again
+                if code == 1 and NO_STORE in child.said():  # it started while the store was down: restart it
                     child.kill()
                     self.member(name)
                     continue
                 assert code in (None, 0, -signal.SIGKILL), (
                     f"waiting until {what}: {name} ended with {code}:\n{child.said()}"
                 )
-            assert time.monotonic() - began < seconds, self._story(what, seconds)
+            assert time.monotonic() - began < seconds, self._describe(what, seconds)
             time.sleep(0.05)
         return time.monotonic() - began
 
-    def _story(self, what: str, seconds: float) -> str:
+    def _describe(self, what: str, seconds: float) -> str:
         said = "\n\n".join(f"{name}:\n{child.said()}" for name, child in self.up.items())
         return f"not within {seconds:g} s: {what}; {self.state.open=} {self.state.head=}\n{said}"
 
     def await_commit(self, count: int = 1, seconds: float = DEADLINE_S) -> float:
-        """Waits until so many more epochs are committed."""
+        """Waits until `count` more epochs are committed."""
         wanted = (self.state.head or 0) + count
         return self.until(f"epoch {wanted} is committed", lambda: (self.state.head or 0) >= wanted, seconds)
 
     def await_killed(self, name: str) -> None:
-        """Waits until a member has been killed at its place."""
+        """Waits until a member has been killed at its failpoint."""
         child = self.up[name]
         self.until(f"{name} is killed", lambda: child.process.poll() is not None)
         assert child.process.returncode == -signal.SIGKILL, child.said()
@@ -172,11 +172,11 @@ class Team(Bench):
 
     def ask(self, kind: RequestKind, **what: Any) -> int | None:
         reply = ask_through(open_store(str(self.base / "store")), Request(kind, new_id(), **what), DEADLINE_S)
-        assert not isinstance(reply, Unanswered), self._story(f"an answer to {kind.value}", DEADLINE_S)
+        assert not isinstance(reply, Unanswered), self._describe(f"an answer to {kind.value}", DEADLINE_S)
         return answered(reply, kind)
 
     def drain(self) -> None:
-        """Every member comes to rest and ends, and every table is what a batch job makes of the input."""
+        """Drains the pipeline: every member ends, and every table equals the result of a batch job."""
         self.ask(RequestKind.DRAIN)
         for name, child in self.up.items():
             assert child.end() == 0, f"{name}:\n{child.said()}"

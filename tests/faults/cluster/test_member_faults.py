@@ -1,5 +1,5 @@
-"""What can happen to members, at the worst moments. Each time the tables are those of a batch job, every epoch
-has one fate, and a checkpoint is committed soon after the fault has ended."""
+"""Faults of members at the worst moments. Each time the tables equal those of a batch job, every epoch has one fate, and
+a checkpoint is committed soon after the fault has ended."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.faults.cluster.team import DEADLINE_S, MEMBERS, SHOP, Team
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
 SOON_S = 120.0
-"""Within which a checkpoint is committed after a fault has ended: a process that has to start again takes most of
-it, on a machine where three Sparks share two cores."""
+"""A checkpoint must be committed this soon after a fault has ended. Most of it is for a process that has to restart, on
+a machine where three Sparks share two cores."""
 
 SLEEP_S = 8.0
 """Four times the leader timeout of these members."""
@@ -53,7 +53,7 @@ def test_a_follower_killed_around_its_ack_and_its_publishing(team: Team) -> None
 
 
 def test_a_leader_killed_around_its_decision(team: Team) -> None:
-    """What a follower does too, it does when it comes back: it is the second time that it does so as the leader."""
+    """Places with `:2` are reached first as a follower, after the restart, and the second time as the leader."""
     team.input.add(2)
     team.all_up()
     team.await_commit(1)
@@ -96,7 +96,7 @@ def test_members_paused_for_longer_than_the_leader_timeout(team: Team) -> None:
     team.drain()
 
 
-def test_a_follower_that_was_paused_does_not_unseat_the_leader_when_it_wakes_up(team: Team) -> None:
+def test_a_woken_follower_does_not_unseat_a_healthy_leader(team: Team) -> None:
     team.input.add(2)
     team.all_up()
     team.await_commit(2)
@@ -105,14 +105,14 @@ def test_a_follower_that_was_paused_does_not_unseat_the_leader_when_it_wakes_up(
         team.pause(follower)
         asleep_until = time.monotonic() + SLEEP_S
         team.input.add(1)
-        team.until("it has slept for long", lambda until=asleep_until: time.monotonic() > until)
+        team.until("its pause is over", lambda until=asleep_until: time.monotonic() > until)
         team.resume(follower)
         team.await_commit(2, SOON_S)
         assert (team.state.term, team.leader) == (term, leader)
     team.drain()
 
 
-def test_a_member_that_nobody_hears(team: Team) -> None:
+def test_a_member_that_is_cut_off(team: Team) -> None:
     team.input.add(2)
     team.all_up()
     team.await_commit(2)
@@ -120,13 +120,13 @@ def test_a_member_that_nobody_hears(team: Team) -> None:
     team.cut_off(leader)
     team.until("another one leads", lambda: team.leader != leader)
     team.input.add(1)
-    team.let_in(leader)
+    team.reconnect(leader)
     team.await_commit(2, SOON_S)
     follower = other_than(team.leader)
     team.cut_off(follower)
     team.input.add(1)
     team.until("an epoch waits for it", lambda: bool(team.state.open))
-    team.let_in(follower)
+    team.reconnect(follower)
     team.await_commit(2, SOON_S)
     team.drain()
 
@@ -161,7 +161,7 @@ def _passed(seconds: float):  # type: ignore[no-untyped-def]
     return lambda: monotonic() >= end
 
 
-def test_two_at_once_and_all_at_once(team: Team) -> None:
+def test_two_and_all_members_killed_at_once(team: Team) -> None:
     team.input.add(2)
     team.all_up()
     team.await_commit(2)
@@ -177,9 +177,9 @@ def test_two_at_once_and_all_at_once(team: Team) -> None:
     team.drain()
 
 
-def test_teams_with_files_of_their_own_go_back_together_while_one_is_down(team: Team) -> None:
+def test_members_with_separate_files_restore_together_while_one_is_down(team: Team) -> None:
     team.input.add(3)
-    team.all_up(alone=True, wait_for=MEMBERS)  # neither a nor b reads anything of another's
+    team.all_up(alone=True, wait_for=MEMBERS)  # neither a nor b reads from another member
     team.await_commit(2)
     team.ask(RequestKind.SAVEPOINT, name="good")
     team.input.amount = 10_007
@@ -195,7 +195,7 @@ def test_teams_with_files_of_their_own_go_back_together_while_one_is_down(team: 
     team.drain()
 
 
-def test_a_member_that_comes_back_after_five_hundred_epochs(team: Team) -> None:
+def test_a_member_that_returns_after_five_hundred_epochs(team: Team) -> None:
     team.input.add(2)
     team.all_up()
     team.await_commit(2)
@@ -203,7 +203,7 @@ def test_a_member_that_comes_back_after_five_hundred_epochs(team: Team) -> None:
     for name in ("a", "b"):
         team.member(name, every="50ms", timeout="100ms", retained=2)
     missed = team.state.next_epoch + 500
-    team.until("500 epochs have come to nothing", lambda: team.state.next_epoch >= missed, 2 * DEADLINE_S)
+    team.until("500 epochs have failed", lambda: team.state.next_epoch >= missed, 2 * DEADLINE_S)
     team.input.add(1)
     team.kill("a", "b")
     team.all_up()
@@ -211,7 +211,7 @@ def test_a_member_that_comes_back_after_five_hundred_epochs(team: Team) -> None:
     team.drain()
 
 
-def test_clocks_that_differ_by_hours_and_the_same_member_twice(team: Team) -> None:
+def test_clocks_that_differ_by_hours_and_a_member_started_twice(team: Team) -> None:
     team.input.add(2)
     for name, wrong_s in (("a", 0.0), ("b", 86_400.0), ("c", -7_200.0)):
         team.member(name, clock_s=wrong_s)
@@ -231,7 +231,7 @@ def test_clocks_that_differ_by_hours_and_the_same_member_twice(team: Team) -> No
     team.drain()
 
 
-def test_what_is_there_now_and_no_more(team: Team) -> None:
+def test_once_over_three_members(team: Team) -> None:
     team.input.add(3)
     for name in MEMBERS:
         team.member(name, once=True)

@@ -1,4 +1,4 @@
-"""Members that are killed, paused and cut off: a part of what `make test-faults` does."""
+"""Members that are killed, paused and cut off: a sample of `make test-faults`."""
 
 from __future__ import annotations
 

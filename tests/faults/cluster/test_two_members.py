@@ -1,5 +1,5 @@
-"""Two members of one pipeline in this process, on one Spark: what users ask of a member that does not lead, and
-what a member does when another one changes the graph."""
+"""Two members of one pipeline in this process, on one Spark: requests to a member that does not lead, and how a member
+reacts when another one changes the graph."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Two:
         self.up[name] = pipeline
 
     def start(self, **pipelines: tuple[cw.Pipeline, dict[str, Any]]) -> None:
-        """Starts members side by side, because each waits for the other."""
+        """Starts members in parallel, because each waits for the other."""
         threads = [Thread(target=self.start_alone, args=(name, *how)) for name, how in pipelines.items()]
         for thread in threads:
             thread.start()
@@ -73,7 +73,7 @@ class Two:
             assert self.up[name].is_running, self.lines
 
     def await_rows(self, count: int, through: cw.Pipeline, after: int = 0, table: str = "out") -> None:
-        """Has checkpoints taken until the table has so many rows, by a checkpoint after that one."""
+        """Takes checkpoints until the table has `count` rows and the newest checkpoint is later than `after`."""
         out = self.base / table
 
         def holds() -> bool:
@@ -83,7 +83,7 @@ class Two:
         await_that(f"{count} rows are in the table", holds)
 
     def leader(self) -> str:
-        """Who leads; it takes a while until somebody does."""
+        """Waits until a member leads, and returns it."""
         found: str = await_that(
             "somebody leads",
             lambda: next((m for m, p in self.up.items() if p.is_running and p.status().leads), None),
@@ -99,7 +99,7 @@ def two(tmp_path: Path, spark: SparkSession, told: list[str]) -> Iterator[Two]:
         pipeline.stop()
 
 
-def test_what_is_asked_of_a_member_that_does_not_lead_is_done_by_the_one_that_does(two: Two) -> None:
+def test_a_request_to_a_follower_is_carried_out_by_the_leader(two: Two) -> None:
     deliver(two.base / "in", "one", numbers(range(10)))
     two.start(a=(two.of_a(), {}), b=(two.of_b(), {}))
     follower = two.up["b" if two.leader() == "a" else "a"]
@@ -114,10 +114,10 @@ def test_what_is_asked_of_a_member_that_does_not_lead_is_done_by_the_one_that_do
     two.await_rows(20, follower, after=epoch)
     follower.drain()
     assert [row[0] for row in rows_of(two.base / "out")] == list(range(20))
-    assert not list((two.base / "store" / "requests").glob("*")), "what was asked lies about"
+    assert not list((two.base / "store" / "requests").glob("*")), "a request was left behind"
 
 
-def test_a_member_goes_on_as_a_part_of_a_graph_that_another_one_has_changed(two: Two) -> None:
+def test_a_member_continues_in_a_graph_that_another_member_has_changed(two: Two) -> None:
     deliver(two.base / "in", "one", numbers(range(10)))
     two.start(a=(two.of_a(), {}), b=(two.of_b(), {}))
     two.leader()
@@ -140,7 +140,7 @@ def test_a_member_goes_on_as_a_part_of_a_graph_that_another_one_has_changed(two:
     )
 
 
-def test_a_member_that_comes_later_joins_with_a_restore(two: Two) -> None:
+def test_a_new_member_joins_with_a_restore(two: Two) -> None:
     deliver(two.base / "in", "one", numbers(range(10)))
     two.start(a=(two.of_a(doubled=True), {"wait_for": ()}))
     a = two.up["a"]

@@ -14,7 +14,7 @@ FLAGS = st.builds(Flags, st.integers(0, 15))
 BARRIERS = st.builds(Barrier, U64, U64, FLAGS)
 
 
-def test_a_barrier_packs_to_id_epoch_and_flags_as_three_little_endian_u64() -> None:
+def test_a_barrier_packs_to_three_little_endian_u64_id_epoch_and_flags() -> None:
     packed = Barrier(1, 2, Flags.DRAIN | Flags.UNALIGNED).pack()
     assert packed == bytes([1, *[0] * 7, 2, *[0] * 7, 10, *[0] * 7])
     assert len(packed) == 24
@@ -26,7 +26,7 @@ def test_pack_and_unpack_are_inverse(barrier: Barrier) -> None:
 
 
 @given(st.binary(max_size=64))
-def test_any_bytes_are_either_a_barrier_that_packs_back_or_the_peers_fault(data: bytes) -> None:
+def test_any_bytes_are_either_a_barrier_that_packs_to_the_same_bytes_or_a_peer_error(data: bytes) -> None:
     try:
         barrier = Barrier.unpack(data)
     except PeerError:
@@ -35,13 +35,13 @@ def test_any_bytes_are_either_a_barrier_that_packs_back_or_the_peers_fault(data:
 
 
 @pytest.mark.parametrize("length", [0, 23, 25, 48])
-def test_a_wrong_length_is_the_peers_fault_and_named(length: int) -> None:
+def test_a_wrong_length_is_a_peer_error_that_names_it(length: int) -> None:
     with pytest.raises(PeerError, match=f"24 bytes, not {length}"):
         Barrier.unpack(bytes(length))
 
 
 @pytest.mark.parametrize("bits", [16, 17, 2**32, 2**63, 2**64 - 1])
-def test_unknown_flags_are_the_peers_fault(bits: int) -> None:
+def test_unknown_flags_are_a_peer_error(bits: int) -> None:
     data = Barrier(1, 1).pack()[:16] + bits.to_bytes(8, "little")
     with pytest.raises(PeerError, match="unknown barrier flags"):
         Barrier.unpack(data)
@@ -54,12 +54,12 @@ def test_unknown_flags_are_never_read_as_known_ones(bits: int) -> None:
 
 
 @pytest.mark.parametrize(("checkpoint_id", "epoch"), [(-1, 1), (2**64, 1), (1, -1), (1, 2**64)])
-def test_an_id_or_epoch_that_does_not_fit_is_refused_not_cut_short(checkpoint_id: int, epoch: int) -> None:
+def test_an_id_or_epoch_out_of_range_is_refused_not_truncated(checkpoint_id: int, epoch: int) -> None:
     with pytest.raises(UserError, match="must lie between"):
         Barrier(checkpoint_id, epoch)
 
 
-def test_an_unknown_flag_is_refused_when_a_barrier_is_made() -> None:
+def test_an_unknown_flag_is_refused_when_a_barrier_is_created() -> None:
     with pytest.raises(UserError, match="flags"):
         Barrier(1, 1, 16)  # type: ignore[arg-type]
 
@@ -77,7 +77,7 @@ def test_a_barrier_cannot_be_changed() -> None:
         (Barrier(7, 4), False),
     ],
 )
-def test_id_and_epoch_make_the_checkpoint_and_flags_do_not(other: Barrier, same: bool) -> None:
+def test_id_and_epoch_identify_the_checkpoint_and_flags_do_not(other: Barrier, same: bool) -> None:
     assert Barrier(7, 3).same_checkpoint(other) is same
 
 

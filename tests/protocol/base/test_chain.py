@@ -39,7 +39,7 @@ SECOND = seal(2, FIRST.hash)
 
 
 @given(ENTRIES)
-def test_an_entry_comes_back_from_its_bytes_with_the_same_hash(entry: Entry[Body]) -> None:
+def test_an_entry_decodes_from_its_bytes_with_the_same_hash(entry: Entry[Body]) -> None:
     sealed = CODEC.seal(entry)
     assert sealed.entry == entry
     assert sealed.hash == digest(sealed.data)
@@ -52,7 +52,7 @@ def test_the_first_entry_follows_nothing_and_names_the_genesis_hash() -> None:
     assert not follows(None, seal(1, FIRST.hash))
 
 
-def test_an_entry_follows_the_one_whose_hash_it_names_and_at_the_next_place() -> None:
+def test_an_entry_follows_the_one_whose_hash_it_names_at_the_next_index() -> None:
     assert follows(FIRST, SECOND)
     assert not follows(FIRST, seal(2, GENESIS))
     assert not follows(FIRST, seal(3, FIRST.hash))
@@ -60,22 +60,22 @@ def test_an_entry_follows_the_one_whose_hash_it_names_and_at_the_next_place() ->
     assert not follows(SECOND, SECOND)
 
 
-def test_the_chain_is_over_the_bytes_so_the_same_entry_in_other_bytes_breaks_it() -> None:
+def test_the_chain_hashes_the_bytes_so_the_same_entry_in_other_bytes_breaks_it() -> None:
     spaced = CODEC.open(FIRST.data + b" ")
     assert spaced.entry == FIRST.entry
     assert not follows(spaced, SECOND)
 
 
 BARE = msgspec.json.encode(FIRST.entry)
-"""As entries were before they had checksums."""
+"""The form of entries before they had checksums."""
 
 
-def test_an_entry_from_before_there_were_checksums_is_taken() -> None:
+def test_an_entry_without_a_checksum_is_accepted() -> None:
     assert CODEC.open(BARE).entry == FIRST.entry
     assert CODEC.open(BARE).data == BARE
 
 
-def test_every_flipped_bit_of_an_entry_is_seen() -> None:
+def test_every_flipped_bit_of_an_entry_is_detected() -> None:
     for place in range(len(FIRST.data)):
         for bit in range(8):
             spoilt = bytearray(FIRST.data)
@@ -84,7 +84,7 @@ def test_every_flipped_bit_of_an_entry_is_seen() -> None:
                 CODEC.open(bytes(spoilt))
 
 
-def test_an_entry_that_was_cut_short_or_edited_is_seen() -> None:
+def test_a_truncated_or_edited_entry_is_detected() -> None:
     for length in range(len(FIRST.data)):
         with pytest.raises(PeerError):
             CODEC.open(FIRST.data[:length])
@@ -116,7 +116,7 @@ def test_an_entry_that_was_cut_short_or_edited_is_seen() -> None:
         b"[" * 50_000,
     ],
 )
-def test_bytes_that_are_no_entry_are_a_peers_error_that_shows_their_beginning(data: bytes) -> None:
+def test_bytes_that_are_not_an_entry_are_a_peer_error_that_shows_their_beginning(data: bytes) -> None:
     with pytest.raises(PeerError, match="not a log entry") as caught:
         CODEC.open(data)
     assert str(caught.value).endswith(repr(data[:60]))
@@ -124,7 +124,7 @@ def test_bytes_that_are_no_entry_are_a_peers_error_that_shows_their_beginning(da
 
 
 @given(st.binary() | st.binary().map(lambda b: FIRST.data[:-2] + b + b'"}}'))
-def test_whatever_the_bytes_are_they_are_an_entry_or_a_peers_error(data: bytes) -> None:
+def test_any_bytes_are_either_an_entry_or_a_peer_error(data: bytes) -> None:
     try:
         sealed = CODEC.open(data)
     except PeerError:

@@ -1,4 +1,4 @@
-"""The closed list of reasons."""
+"""The closed list of failure reasons."""
 
 import msgspec
 import pytest
@@ -7,22 +7,22 @@ from cutwater.protocol.base.failures import FailureReason
 
 
 @pytest.mark.parametrize("reason", FailureReason)
-def test_every_reason_says_what_to_do(reason: FailureReason) -> None:
+def test_every_reason_has_advice(reason: FailureReason) -> None:
     assert len(reason.advice) > 20
     assert reason.advice.endswith(".")
 
 
-def test_reasons_are_told_apart_by_name_and_value() -> None:
+def test_reasons_differ_in_name_and_value() -> None:
     assert len({reason.value for reason in FailureReason}) == len(FailureReason)
     assert all(reason.value == reason.name.lower() for reason in FailureReason)
 
 
-def test_a_reason_survives_being_written_and_read() -> None:
+def test_a_reason_survives_a_round_trip() -> None:
     for reason in FailureReason:
         assert msgspec.json.decode(msgspec.json.encode(reason), type=FailureReason) is reason
 
 
-def test_what_somebody_asked_for_is_not_a_failure_of_the_pipeline() -> None:
+def test_a_requested_abort_is_not_a_failure_of_the_pipeline() -> None:
     asked_for = {"CANCELLED", "RESTORED", "TOPOLOGY_CHANGED", "LEADER_CHANGED"}
     assert not any(FailureReason[name].counts for name in asked_for)
     assert FailureReason.DEADLINE.counts

@@ -1,4 +1,4 @@
-"""Following many logs at once: the same as following each, with fewer questions to the store."""
+"""Following many logs at once: equivalent to following each, with fewer requests to the store."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from cutwater.protocol.base.chain import Codec, Sealed
 from cutwater.protocol.base.effects import ListMany, Procedure, ReadMany
 from cutwater.protocol.base.log import AppendPhase, LogView, append, compact, follow
 from cutwater.protocol.base.logs import follow_all
-from tests.protocol.base.test_log import Body, Everything, Said
 from tests.support.driver import Fault, Interrupt, Store, drive, every_moment
+from tests.support.text_log import Body, Everything, Said
 
 CODEC: Codec[Body] = Codec(Body)
 LOGS = ("one/", "two/", "three/")
@@ -45,7 +45,7 @@ def views(readers: list[Log]) -> list[LogView[Body]]:
 
 
 def texts(store: Store) -> list[list[str]]:
-    """What each log says to somebody new who follows one after the other."""
+    """The texts of each log for a new reader that follows them one by one."""
     readers = logs()
     for log in readers:
         drive(follow(log.view), store)
@@ -61,7 +61,7 @@ def store() -> Store:
     return made
 
 
-def test_many_logs_are_followed_with_three_questions(store: Store) -> None:
+def test_many_logs_are_followed_with_three_requests(store: Store) -> None:
     readers = logs()
     drive(follow_all(views(readers)), store)
     assert [log.texts for log in readers] == [["a", "b"], [], ["c"]]
@@ -72,7 +72,7 @@ def test_many_logs_are_followed_with_three_questions(store: Store) -> None:
     ]
 
 
-def test_when_nothing_is_new_one_question_is_enough(store: Store) -> None:
+def test_one_request_is_enough_when_nothing_is_new(store: Store) -> None:
     readers = logs()
     drive(follow_all(views(readers)), store)
     store.seen.clear()
@@ -80,7 +80,7 @@ def test_when_nothing_is_new_one_question_is_enough(store: Store) -> None:
     assert [type(e) for e in store.seen if isinstance(e, ListMany | ReadMany)] == [ListMany]
 
 
-def test_what_is_written_or_compacted_at_any_moment_is_read_as_by_following_each(store: Store) -> None:
+def test_writes_and_compactions_at_any_moment_are_read_as_by_following_each(store: Store) -> None:
     def play(moment: int) -> bool:
         mine = Store(dict(store.objects))
         readers = logs()
@@ -101,7 +101,7 @@ def test_what_is_written_or_compacted_at_any_moment_is_read_as_by_following_each
     assert every_moment(play) == 3
 
 
-def test_a_log_that_was_compacted_is_followed_from_its_snapshot(store: Store) -> None:
+def test_a_compacted_log_is_followed_from_its_snapshot(store: Store) -> None:
     readers = logs()
     drive(follow_all(views(readers)), store)
     writer = Log("one/")
@@ -112,7 +112,7 @@ def test_a_log_that_was_compacted_is_followed_from_its_snapshot(store: Store) ->
     assert [log.texts for log in readers] == [["a", "b", "d", "e"], [], ["c"]]
 
 
-def test_failed_questions_are_repeated(store: Store) -> None:
+def test_failed_requests_are_repeated(store: Store) -> None:
     readers = logs()
     faults = [Fault(kind, nth=n) for kind in (ListMany, ReadMany) for n in (1, 2)]
     drive(follow_all(views(readers)), store, faults=faults)

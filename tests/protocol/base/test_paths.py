@@ -1,4 +1,4 @@
-"""Names in the store: what they are, that parsing is the exact inverse of building, and that nobody else does either."""
+"""Names in the store: their form, that parsing is the exact inverse of building, and that only paths.py does either."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ CASES: dict[str, tuple[Case, tuple[st.SearchStrategy[Any], ...]]] = {
 
 @pytest.mark.parametrize("kind", CASES)
 @given(data=st.data())
-def test_parsing_a_name_gives_back_what_it_was_built_from(kind: str, data: st.DataObject) -> None:
+def test_parsing_a_name_returns_what_it_was_built_from(kind: str, data: st.DataObject) -> None:
     (value, build, parse), strategies = CASES[kind]
     args = [data.draw(strategy) for strategy in strategies]
     assert parse(build(*args)) == value(*args)
@@ -121,7 +121,7 @@ def args_of(kind: str, found: Any, name: str) -> tuple[Any, ...]:
 
 @st.composite
 def nearly(draw: st.DrawFn, kind: str) -> str:
-    """A name of some kind with something changed, or any text at all."""
+    """A name of some kind with a change, or any text."""
     (_, build, _), strategies = CASES[draw(st.sampled_from([kind, *CASES]))]
     name = build(*(draw(strategy) for strategy in strategies))
     at, until = sorted((draw(st.integers(0, len(name))), draw(st.integers(0, len(name)))))
@@ -132,7 +132,7 @@ def nearly(draw: st.DrawFn, kind: str) -> str:
 @pytest.mark.parametrize("kind", CASES)
 @given(data=st.data())
 def test_a_name_that_would_not_be_built_is_not_parsed(kind: str, data: st.DataObject) -> None:
-    """Whatever is parsed is what builds this very name. So every other name gives `None`."""
+    """Parsing returns what builds exactly this name, so every other name gives `None`."""
     _, build, parse = CASES[kind][0]
     name = data.draw(nearly(kind))
     found = parse(name)
@@ -168,11 +168,11 @@ def test_a_name_that_would_not_be_built_is_not_parsed(kind: str, data: st.DataOb
         ("done", p.staged_attempt_of),
     ],
 )
-def test_what_somebody_else_has_put_there_is_not_parsed(name: str, parse: Callable[[str], object]) -> None:
+def test_foreign_names_are_not_parsed(name: str, parse: Callable[[str], object]) -> None:
     assert parse(name) is None
 
 
-def test_names_are_those_that_stores_already_hold() -> None:
+def test_names_are_those_of_existing_stores() -> None:
     attempt = p.Attempt(3, 7, "0a1b2c3d")
     assert [
         p.entry_name(p.JOURNAL_PREFIX, 12),
@@ -236,7 +236,7 @@ def test_names_sort_as_their_numbers_do() -> None:
     assert p.entry_name(p.JOURNAL_PREFIX, 99) < p.entry_name(p.JOURNAL_PREFIX, 100)
 
 
-def test_files_of_one_incarnation_and_no_other_share_a_beginning() -> None:
+def test_only_files_of_the_same_incarnation_share_a_prefix() -> None:
     def url(incarnation: int, batch: int) -> str:
         file = p.channel_file_name("a", 1, p.Attempt(incarnation, batch, "x"), "part-0")
         return p.incarnation_url(f"s3a://bucket/state/{file}")
@@ -244,7 +244,7 @@ def test_files_of_one_incarnation_and_no_other_share_a_beginning() -> None:
     assert url(3, 7) == url(3, 8) != url(4, 9)
 
 
-# --- nobody else --------------------------------------------------------------------------------------
+# --- other modules ------------------------------------------------------------------------------------
 
 INSIDE = ("offsets/", "commits/", "prepared/", "sources/", p.BASE, p.COMPLETE, p.SOURCES)
 PARTS = ("/log/", "/data/", "/spark/", "/channels/", "manifest.json", "description.json")
@@ -292,7 +292,7 @@ def test_no_other_module_spells_out_a_name_in_the_store() -> None:
     assert not wrong, "build and parse names in protocol/base/paths.py: " + "; ".join(wrong)
 
 
-def test_no_other_module_takes_a_name_in_the_store_apart() -> None:
+def test_no_other_module_parses_a_name_in_the_store() -> None:
     found: dict[str, list[int]] = {}
     for file, tree in trees():
         for node in ast.walk(tree):
@@ -304,5 +304,5 @@ def test_no_other_module_takes_a_name_in_the_store_apart() -> None:
             ):
                 found.setdefault(file, []).append(node.lineno)
     wrong = {file: lines for file, lines in found.items() if file not in SPLIT_OTHER_THINGS}
-    assert not wrong, f"parse names in protocol/base/paths.py, or say here what else these split: {wrong}"
-    assert found.keys() == SPLIT_OTHER_THINGS.keys(), "an exception that nothing needs any more"
+    assert not wrong, f"parse names in protocol/base/paths.py, or list here what else these split: {wrong}"
+    assert found.keys() == SPLIT_OTHER_THINGS.keys(), "an exception that is no longer needed"

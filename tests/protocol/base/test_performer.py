@@ -1,4 +1,4 @@
-"""Operations: each is known to the one dispatch, which has it performed by a method of its own."""
+"""Operations: the dispatch knows each of them and calls its method."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ OPERATIONS: tuple[fx.AnyOperation, ...] = (
 
 
 def kinds(base: type) -> set[type]:
-    """All kinds of operations that are declared, without the bases of several."""
+    """All declared kinds of operations, without shared base classes."""
     below: list[type] = base.__subclasses__()
     return {base} if not below else {kind for one in below for kind in kinds(one)}
 
 
 def test_every_operation_is_in_the_union_that_the_type_checker_closes() -> None:
-    """`ask` takes any operation, so the type checker alone would not see one that is missing there."""
+    """`ask` takes any operation, so the type checker alone would not notice one that is missing there."""
     assert kinds(fx.Operation) == set(get_args(fx.AnyOperation))
     assert {type(operation) for operation in OPERATIONS} == set(get_args(fx.AnyOperation))
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: type(operation).__name__)
-def test_an_operation_is_performed_by_the_method_of_its_name(operation: fx.AnyOperation) -> None:
+def test_an_operation_is_performed_by_the_method_with_its_name(operation: fx.AnyOperation) -> None:
     performer = Mock(spec=Performer)
     name = "".join(f"_{c.lower()}" if c.isupper() else c for c in type(operation).__name__)[1:]
     getattr(performer, name).return_value = "answer"
@@ -56,7 +56,7 @@ def test_an_operation_is_performed_by_the_method_of_its_name(operation: fx.AnyOp
 
 
 def played(procedure: fx.Procedure[Any], *answers: Any) -> tuple[list[fx.Effect], Any]:
-    """What a procedure yields if it is answered so, and what it returns."""
+    """What a procedure yields with these answers, and what it returns."""
     effects = [next(procedure)]
     for answer in answers:
         try:
@@ -66,13 +66,13 @@ def played(procedure: fx.Procedure[Any], *answers: Any) -> tuple[list[fx.Effect]
     raise AssertionError("it wants more answers")
 
 
-def test_who_asks_gets_one_answer_whatever_it_is() -> None:
+def test_ask_returns_one_answer_whatever_it_is() -> None:
     read = fx.Read("a")
     assert played(fx.ask(read), b"x") == ([read], b"x")
     assert played(fx.ask(read), fx.FAILED) == ([read], fx.FAILED)
 
 
-def test_who_insists_gets_no_failure() -> None:
+def test_insist_never_returns_a_failure() -> None:
     read = fx.Read("a")
     effects, answer = played(fx.insist(read), fx.FAILED, None, fx.FAILED, None, b"x")
     assert effects == [read, fx.Sleep(20), read, fx.Sleep(40), read]

@@ -1,4 +1,4 @@
-"""The durable records: they come back from their bytes, name what they need, and damage is told plainly."""
+"""The durable records: they survive a round trip, name what they need, and report damage clearly."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ PREPARED = Prepared(7, ("f",), {}, {"in": 6}, {"0": 11, "1": "11"}, known(100), 
 
 
 @pytest.mark.parametrize("record", [MANIFEST, MARK, TOPOLOGY, PREPARED])
-def test_a_record_comes_back_from_its_bytes_and_always_has_the_same(record: Any) -> None:
+def test_a_record_survives_a_round_trip_and_always_has_the_same_bytes(record: Any) -> None:
     assert decode("name", encode(record), type(record)) == record
     assert encode(decode("name", encode(record), type(record))) == encode(record)
 
 
-def test_a_manifest_names_every_object_that_a_restore_needs_with_the_checksums_that_it_has() -> None:
-    """State, what is in flight, and what is held; not what the epoch has released."""
+def test_a_manifest_names_every_object_that_a_restore_needs_with_its_checksum() -> None:
+    """State, in-flight and held-back files; not what the epoch has released."""
     assert MANIFEST.objects() == {
         "s1": "c1",
         "s2": "c2",
@@ -105,10 +105,10 @@ BAD = [
 
 
 @pytest.mark.parametrize("record", [MARK, PREPARED])
-def test_every_flipped_bit_of_a_sealed_record_is_seen(record: Any) -> None:
+def test_every_flipped_bit_of_a_sealed_record_is_detected(record: Any) -> None:
     data = seal(record)
     assert decode("name", data, type(record)) == record
-    assert decode("name", encode(record), type(record)) == record, "one from before there were checksums"
+    assert decode("name", encode(record), type(record)) == record, "an object from before checksums"
     for place in range(len(data)):
         for bit in range(8):
             spoilt = bytearray(data)
@@ -118,7 +118,7 @@ def test_every_flipped_bit_of_a_sealed_record_is_seen(record: Any) -> None:
 
 
 @pytest.mark.parametrize("data", BAD)
-def test_damage_is_an_error_that_names_the_object_and_says_what_to_do(data: bytes) -> None:
+def test_damage_is_an_error_that_names_the_object_and_gives_advice(data: bytes) -> None:
     with pytest.raises(StoreError, match=r"^published/t1/000000000012\.json is not a readable") as caught:
         decode(mark_name(12, "t1"), data, Published)
     assert "published" in str(caught.value)
@@ -134,12 +134,12 @@ def test_damage_is_an_error_that_names_the_object_and_says_what_to_do(data: byte
     ],
     ids=["not UTF-8", "nested too deep"],
 )
-def test_damage_of_every_kind_is_a_store_error(data: bytes) -> None:
+def test_any_kind_of_damage_is_a_store_error(data: bytes) -> None:
     with pytest.raises(StoreError, match="not a readable published"):
         decode("name", data, Published)
 
 
-def test_one_kind_of_record_is_not_taken_for_another() -> None:
+def test_one_kind_of_record_is_not_mistaken_for_another() -> None:
     with pytest.raises(StoreError, match="not a readable manifest"):
         decode("name", encode(MARK), Manifest)
 
@@ -148,20 +148,20 @@ def test_one_kind_of_record_is_not_taken_for_another() -> None:
 
 
 @pytest.mark.parametrize("outcome", list(Outcome))
-def test_a_record_is_put_in_spite_of_errors(outcome: Outcome) -> None:
+def test_a_record_is_put_despite_errors(outcome: Outcome) -> None:
     store = Store()
     assert drive(put("name", b"record"), store, faults=[Fault(Create, outcome), Fault(Read)]) is True
     assert store.objects == {"name": b"record"}
 
 
-def test_putting_the_same_again_is_no_conflict_and_putting_something_else_is() -> None:
+def test_putting_the_same_record_again_is_not_a_conflict_and_putting_another_is() -> None:
     store = Store({"name": b"record"})
     assert drive(put("name", b"record"), store) is True
     assert drive(put("name", b"other"), store) is False
     assert store.objects == {"name": b"record"}
 
 
-def test_anothers_record_that_lands_meanwhile_is_not_overwritten() -> None:
+def test_a_record_that_another_process_puts_meanwhile_is_not_overwritten() -> None:
     store = Store()
 
     def land(_: int, effect: Effect) -> None:

@@ -19,11 +19,11 @@ REPORTS = st.one_of(TIMES.map(known), TIMES.map(idle), st.just(idle()), st.just(
 LISTS = st.lists(REPORTS, max_size=6)
 
 
-def test_the_lowest_known_watermark_is_the_pipelines() -> None:
+def test_the_pipeline_has_the_lowest_known_watermark() -> None:
     assert lowest([known(30), known(10), known(20)]) == known(10)
 
 
-def test_idle_and_none_hold_nobody_back() -> None:
+def test_idle_and_none_do_not_hold_back_the_watermark() -> None:
     assert lowest([idle(1), NONE, known(10)]) == known(10)
 
 
@@ -45,25 +45,25 @@ def test_seed_a15_a_watermark_read_back_after_a_restart_is_kept() -> None:
     assert advance(before, [known(20)]) == 50
 
 
-def test_a_stage_that_wakes_up_behind_stops_the_watermark_but_does_not_pull_it_back() -> None:
+def test_a_stage_that_wakes_up_late_stops_the_watermark_but_does_not_move_it_back() -> None:
     at = advance(None, [known(100), idle(5)])
     assert at == 100
     assert advance(at, [known(200), known(6)]) == 100
 
 
 def test_when_all_are_idle_the_watermark_moves_to_the_lowest_of_them() -> None:
-    """As at a drain: what the lowest has closed is closed everywhere."""
+    """As in a drain: what the lowest has closed is closed everywhere."""
     assert advance(9, [idle(100), idle(20), NONE]) == 20
     assert advance(30, [idle(100), idle(20)]) == 30
     assert advance(9, [idle()]) == 9
     assert advance(None, [NONE]) is None
 
 
-def test_one_that_is_known_decides_over_all_that_are_idle() -> None:
+def test_a_known_watermark_takes_precedence_over_idle_ones() -> None:
     assert advance(9, [idle(10), known(50)]) == 50
 
 
-def test_times_before_1970_are_times_like_others() -> None:
+def test_times_before_1970_are_ordinary_times() -> None:
     assert lowest([known(-5), known(0)]) == known(-5)
     assert advance(-9, [known(-5)]) == -5
 
@@ -82,9 +82,7 @@ def test_order_does_not_matter(reports: list[Watermark]) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.none() | TIMES, LISTS)
-def test_it_never_goes_back_and_never_moves_past_a_known_report(
-    current: int | None, reports: list[Watermark]
-) -> None:
+def test_it_never_moves_back_or_past_a_known_report(current: int | None, reports: list[Watermark]) -> None:
     after = advance(current, reports)
     if current is not None:
         assert after is not None

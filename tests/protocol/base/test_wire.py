@@ -1,4 +1,4 @@
-"""Messages on the key-value seam."""
+"""Messages on the key-value interface."""
 
 import msgspec
 import pytest
@@ -43,7 +43,7 @@ def announced(barrier: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("message", MESSAGES)
-def test_what_is_said_is_what_is_heard(message: Message) -> None:
+def test_a_message_survives_a_round_trip(message: Message) -> None:
     assert decode(encode(message)) == message
 
 
@@ -53,7 +53,7 @@ def test_a_request_needs_only_a_kind_and_an_id() -> None:
 
 
 @pytest.mark.parametrize("message", MESSAGES)
-def test_bad_json_in_a_slot_is_a_peer_error_wherever_it_is_cut_off(message: Message) -> None:
+def test_truncated_json_in_a_slot_is_a_peer_error(message: Message) -> None:
     data = encode(message)
     for end in range(len(data)):
         with pytest.raises(PeerError):
@@ -81,7 +81,7 @@ def test_bad_json_in_a_slot_is_a_peer_error_wherever_it_is_cut_off(message: Mess
         b'{"type":"reply","x":' + b"[" * 100_000,
     ],
 )
-def test_bytes_that_are_no_message_are_a_peer_error_that_shows_them(data: bytes) -> None:
+def test_bytes_that_are_not_a_message_are_a_peer_error_that_shows_them(data: bytes) -> None:
     with pytest.raises(PeerError, match="not a message of this version"):
         decode(data)
 
@@ -100,7 +100,7 @@ def test_seed_a10_a_decision_without_a_phase_is_an_error() -> None:
         decode(msgspec.json.encode(fields))
 
 
-def test_seed_a06_flags_travel_in_prepare() -> None:
+def test_seed_a06_flags_are_sent_with_prepare() -> None:
     heard = decode(encode(PREPARE))
     assert isinstance(heard, Announcement)
     assert heard.flags == Flags.DRAIN | Flags.FULL_SNAPSHOT
@@ -144,7 +144,7 @@ def test_a_known_watermark_without_a_time_is_a_peer_error() -> None:
         Ack("a", "boot", 5, 42, 3, True, None, Watermark(WatermarkKind.KNOWN), {})
 
 
-def test_the_error_quotes_only_the_beginning_of_what_it_could_not_read() -> None:
+def test_the_error_quotes_only_the_beginning_of_unreadable_bytes() -> None:
     with pytest.raises(PeerError) as caught:
         decode(b"x" * 1_000_000)
     assert len(str(caught.value)) < 400

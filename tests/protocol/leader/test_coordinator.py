@@ -1,4 +1,4 @@
-"""One checkpoint: whom it waits for, until when, and which calls fit."""
+"""One checkpoint: whom it waits for, until when, and which calls are legal."""
 
 from typing import Any
 
@@ -56,7 +56,7 @@ def test_one_checkpoint_from_begin_to_commit() -> None:
     assert done.since_ms == 40
 
 
-def test_status_shows_since_when_and_who_acked_while_it_is_in_flight() -> None:
+def test_status_shows_the_start_and_the_acks_of_an_in_flight_checkpoint() -> None:
     c = make()
     c.tick(0)
     (beginning,) = c.status().in_flight
@@ -82,7 +82,7 @@ def test_seed_a01_the_last_ack_brings_the_decision_without_a_poll() -> None:
     assert all_ack(c, 1, 0) == [decided(1)]
 
 
-def test_seed_a02_the_ack_of_a_later_checkpoint_does_not_hide_that_of_an_earlier() -> None:
+def test_seed_a02_the_ack_of_a_later_checkpoint_does_not_hide_that_of_an_earlier_one() -> None:
     c = started(max_concurrent=2)
     c.request_checkpoint(1, "r")
     begin(c, 2, 1)
@@ -106,7 +106,7 @@ def test_seed_a04_a_member_named_twice_acks_once() -> None:
     assert all_ack(c, 1, 0) == [decided(1)]
 
 
-def test_seed_a05_a_refusal_aborts_at_once_although_others_are_silent() -> None:
+def test_seed_a05_a_refusal_aborts_at_once_even_if_others_are_silent() -> None:
     c = started("abc")
     outcome, actions = c.on_ack(ack("b", 1, error="disk full"), 1)
     assert outcome is AckOutcome.REFUSED
@@ -119,14 +119,14 @@ def test_seed_a05_a_refusal_aborts_at_once_although_others_are_silent() -> None:
     assert (c.last_failed.reason, c.last_failed.detail) == (Why.MEMBER_REFUSED, "b: disk full")
 
 
-def test_a_long_error_is_cut_before_it_goes_into_the_journal() -> None:
+def test_a_long_error_is_truncated_before_it_goes_into_the_journal() -> None:
     c = started("a")
     _, (abort,) = c.on_ack(ack("a", 1, error="x" * 1_000_000), 1)
     assert isinstance(abort, Abort)
     assert len(abort.detail) == MAX_DETAIL
 
 
-def test_seed_a06_flags_reach_the_begin_of_every_kind_of_request() -> None:
+def test_seed_a06_flags_of_every_kind_of_request_reach_begin() -> None:
     c = make()
     assert c.request_checkpoint(0, "r1", full=True, unaligned=True) == [
         Begin(Flags.FULL_SNAPSHOT | Flags.UNALIGNED, None, ("r1",))
@@ -139,12 +139,12 @@ def test_seed_a06_flags_reach_the_begin_of_every_kind_of_request() -> None:
 
 
 def run_one_after(c: Coordinator, epoch: int, request: Any) -> list[Action]:
-    """Ends `epoch`, which is beginning, while a request waits; what begins then."""
+    """Ends `epoch`, which is beginning, while a request waits. Returns what begins then."""
     assert request() == []
     return run_one(c, epoch, 0)
 
 
-def test_seed_a07_a_departed_member_is_blamed_and_the_others_go_on() -> None:
+def test_seed_a07_a_departed_member_is_blamed_and_the_others_continue() -> None:
     c = started("abz")
     assert c.on_ack(ack("a", 1), 1)[0] is AckOutcome.COUNTED
     assert c.on_ack(ack("z", 1), 1)[0] is AckOutcome.COUNTED
@@ -158,7 +158,7 @@ def test_seed_a07_a_departed_member_is_blamed_and_the_others_go_on() -> None:
 # Deadlines.
 
 
-def test_seed_e01_the_deadline_needs_no_report_and_blames_who_is_missing() -> None:
+def test_seed_e01_the_deadline_needs_no_report_and_blames_missing_members() -> None:
     c = make()
     c.tick(0)
     begin(c, 1, 100)
@@ -168,7 +168,7 @@ def test_seed_e01_the_deadline_needs_no_report_and_blames_who_is_missing() -> No
     assert c.tick(600) == [Abort(1, 10, Why.DEADLINE, story, Flags.CANCEL, late=("b",))]
 
 
-def test_seed_e01_a_report_after_the_time_is_not_blamed_for_the_silence_of_others() -> None:
+def test_seed_e01_a_late_report_is_not_blamed_for_the_silence_of_others() -> None:
     c = started()
     assert c.on_ack(ack("a", 1), 900) == (AckOutcome.COUNTED, [])
     (abort,) = c.tick(901)
@@ -176,7 +176,7 @@ def test_seed_e01_a_report_after_the_time_is_not_blamed_for_the_silence_of_other
     assert abort.detail.endswith(": b")
 
 
-def test_seed_c07_one_silent_member_does_not_block_for_ever() -> None:
+def test_seed_c07_one_silent_member_does_not_block_forever() -> None:
     c = make()
     for epoch in range(1, 6):
         now_ms = epoch * 1_000
@@ -188,14 +188,14 @@ def test_seed_c07_one_silent_member_does_not_block_for_ever() -> None:
         assert c.aborted(epoch, now_ms + 501) == []
 
 
-def test_the_deadline_is_asked_for_once() -> None:
+def test_the_deadline_causes_one_abort() -> None:
     c = started()
     assert len(c.tick(500)) == 1
     assert c.tick(501) == []
     assert c.on_ack(ack("a", 1), 502) == (AckOutcome.LATE, [])
 
 
-def test_the_members_time_runs_from_the_journal_entry_and_not_before() -> None:
+def test_the_deadline_counts_from_the_journal_entry() -> None:
     c = make()
     c.tick(0)
     assert c.tick(9_000) == []
@@ -204,7 +204,7 @@ def test_the_members_time_runs_from_the_journal_entry_and_not_before() -> None:
     assert len(c.tick(9_500)) == 1
 
 
-def test_what_is_being_decided_has_no_deadline_any_more() -> None:
+def test_a_checkpoint_that_is_being_decided_has_no_deadline() -> None:
     c = started()
     all_ack(c, 1, 0)
     assert c.tick(100_000) == []
@@ -223,7 +223,7 @@ def test_seed_c06_a_checkpoint_that_aligns_too_slowly_is_turned_unaligned_once()
     assert abort.flags == Flags.UNALIGNED | Flags.CANCEL
 
 
-def test_what_is_unaligned_or_drains_is_not_turned() -> None:
+def test_unaligned_checkpoints_and_drains_are_not_turned_unaligned() -> None:
     for request in ("unaligned", "drain"):
         c = make(alignment_timeout_ms=100)
         if request == "drain":
@@ -234,10 +234,10 @@ def test_what_is_unaligned_or_drains_is_not_turned() -> None:
         assert c.tick(200) == []
 
 
-# What the seeds got wrong, and calls that do not fit.
+# Weaknesses of the seeds, and illegal calls.
 
 
-def test_seed_e02_after_a_fate_it_is_idle_again_by_itself() -> None:
+def test_seed_e02_after_a_decision_it_becomes_idle_by_itself() -> None:
     c = make("a")
     c.tick(0)
     run_one(c, 1, 0)
@@ -278,7 +278,7 @@ def test_seed_e04_a_duplicate_report_is_not_counted_twice() -> None:
     assert c.on_ack(ack("b", 1), 4) == (AckOutcome.DUPLICATE, [])
 
 
-def test_seed_e05_positions_come_with_the_acks_while_it_is_in_progress() -> None:
+def test_seed_e05_positions_arrive_with_the_acks_of_a_checkpoint_in_progress() -> None:
     c = started()
     (decide,) = all_ack(c, 1, 1)
     assert isinstance(decide, Decide)
@@ -301,7 +301,7 @@ def test_seed_e06_numbers_come_from_the_journal_and_only_grow() -> None:
     c.begun(42, 978, 1_000)
 
 
-def test_seed_e08_the_last_completed_one_is_never_partial() -> None:
+def test_seed_e08_the_last_completed_checkpoint_is_never_partial() -> None:
     c = started()
     all_ack(c, 1, 0)
     assert c.last_completed is None
@@ -316,7 +316,7 @@ def illegal(c: Coordinator, match: str, call: Any) -> None:
     assert snapshot(c) == before
 
 
-def test_seed_e10_abort_and_every_other_step_work_only_from_their_phases() -> None:
+def test_seed_e10_abort_and_all_other_steps_are_legal_only_in_their_phases() -> None:
     c = make("a")
     illegal(c, "not in flight", lambda: c.aborted(1, 0, Why.CANCELLED))
     illegal(c, "not in flight", lambda: c.committed(1, 0))
@@ -337,7 +337,7 @@ def test_seed_e10_abort_and_every_other_step_work_only_from_their_phases() -> No
     illegal(c, "not in flight", lambda: c.aborted(1, 0, Why.CANCELLED))
 
 
-def test_what_was_asked_to_abort_cannot_be_committed() -> None:
+def test_an_aborting_checkpoint_cannot_be_committed() -> None:
     c = started("a")
     c.cancel(1, "r")
     illegal(c, "no step 'committed' from phase 'aborting'", lambda: c.committed(1, 2))

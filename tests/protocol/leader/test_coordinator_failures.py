@@ -1,4 +1,4 @@
-"""What failures lead to, and any schedule of them."""
+"""The consequences of failures, and random schedules of them."""
 
 import random
 
@@ -27,7 +27,7 @@ def fail(c: Coordinator, epoch: int, reason: Why = Why.INCONSISTENT_CUT) -> list
     return c.aborted(epoch, now_ms, reason, "why")
 
 
-def test_a_commit_forgives_and_what_somebody_asked_for_does_not_count() -> None:
+def test_a_commit_resets_the_count_and_requested_aborts_do_not_count() -> None:
     c = make()
     assert fail(c, 1) == []
     c.tick(2_000)
@@ -39,7 +39,7 @@ def test_a_commit_forgives_and_what_somebody_asked_for_does_not_count() -> None:
     assert c.status().failures_in_a_row == 2
 
 
-def test_the_leader_may_abort_for_a_reason_of_its_own_at_any_time_before_the_fate() -> None:
+def test_the_leader_may_abort_for_its_own_reason_at_any_time_before_the_decision() -> None:
     for acks in (0, 1, 2):
         c = started()
         for member in "ab"[:acks]:
@@ -49,11 +49,11 @@ def test_the_leader_may_abort_for_a_reason_of_its_own_at_any_time_before_the_fat
         assert (c.last_failed.reason, c.last_failed.phase) == (Why.RESTORED, CheckpointPhase.ABORTED)
 
 
-# Any schedule.
+# Random schedules.
 
 
 def play(seed: int) -> list[str]:
-    """A leader that performs actions in order but late; members answer in any order, twice or never."""
+    """A leader performs actions in order but late; members answer in any order, twice or never."""
     rng = random.Random(seed)
     c = make(
         "abc",
@@ -135,7 +135,7 @@ def play(seed: int) -> list[str]:
     return trace
 
 
-def test_any_schedule_keeps_the_rules() -> None:
+def test_every_schedule_follows_the_rules() -> None:
     traces = [play(seed) for seed in range(150)]
     ends = "".join(trace[-1] for trace in traces)
     assert "committed" in ends

@@ -1,4 +1,4 @@
-"""When checkpoints begin: by themselves, and on request."""
+"""When checkpoints begin: periodically, and on request."""
 
 import pytest
 
@@ -35,7 +35,7 @@ def test_seed_c06_the_interval_is_read() -> None:
     assert c.tick(77) == [PLAIN]
 
 
-def test_the_pause_counts_from_the_end_of_the_last_one_however_it_ended() -> None:
+def test_the_pause_counts_from_the_end_of_the_last_checkpoint_however_it_ended() -> None:
     c = started(min_pause_ms=300, timeout_ms=5_000)
     all_ack(c, 1, 900)
     c.committed(1, 950)
@@ -50,7 +50,7 @@ def test_the_pause_counts_from_the_end_of_the_last_one_however_it_ended() -> Non
     assert c.tick(2_600) == [PLAIN]
 
 
-def test_it_says_when_it_next_has_something_to_do() -> None:
+def test_next_ms_is_when_it_has_something_to_do() -> None:
     c = make(timeout_ms=500, alignment_timeout_ms=200, min_pause_ms=50)
     assert c.next_ms() == 0
     assert c.tick(0) == [PLAIN]
@@ -73,7 +73,7 @@ def test_it_says_when_it_next_has_something_to_do() -> None:
     assert c.next_ms() is None, "a drain waits for the commit"
 
 
-def test_only_one_is_in_flight_unless_more_are_allowed() -> None:
+def test_only_one_checkpoint_is_in_flight_unless_more_are_allowed() -> None:
     c = started(timeout_ms=60_000)
     assert c.tick(50_000) == []
 
@@ -93,7 +93,7 @@ def test_seed_c06_max_concurrent_is_read_and_decisions_come_in_epoch_order() -> 
     assert c.aborted(2, 10_006, Why.INCONSISTENT_CUT, "x") == [decided(3)]
 
 
-def test_a_later_one_waits_until_the_abort_of_the_earlier_is_durable() -> None:
+def test_a_later_checkpoint_waits_until_the_abort_of_the_earlier_one_is_durable() -> None:
     c = started(max_concurrent=2, interval_ms=100)
     c.tick(100)
     begin(c, 2, 100)
@@ -104,7 +104,7 @@ def test_a_later_one_waits_until_the_abort_of_the_earlier_is_durable() -> None:
     assert c.aborted(1, 502) == [decided(2), PLAIN]
 
 
-def test_a_captured_one_that_waits_for_an_earlier_has_met_its_deadline() -> None:
+def test_a_captured_checkpoint_that_waits_for_an_earlier_one_has_met_its_deadline() -> None:
     c = started(max_concurrent=2, interval_ms=10, timeout_ms=100, alignment_timeout_ms=20)
     c.tick(10)
     begin(c, 2, 10)
@@ -113,7 +113,7 @@ def test_a_captured_one_that_waits_for_an_earlier_has_met_its_deadline() -> None
     assert [a.epoch for a in c.tick(150) if isinstance(a, Abort)] == [1]
 
 
-def test_only_one_at_a_time_is_without_a_number() -> None:
+def test_only_one_checkpoint_at_a_time_has_no_number() -> None:
     c = make(max_concurrent=2, interval_ms=10)
     assert c.tick(0) == [PLAIN]
     assert c.tick(100) == []
@@ -133,7 +133,7 @@ def test_seed_c06_incremental_is_read_and_every_nth_is_full() -> None:
     assert flags == [plain, plain, full, plain, plain, full, plain]
 
 
-def test_a_full_one_that_aborts_is_still_owed_and_a_savepoint_pays() -> None:
+def test_an_aborted_full_checkpoint_is_still_due_and_a_savepoint_counts_as_one() -> None:
     c = make("a", full_every=2)
     c.tick(0)
     run_one(c, 1, 0)
@@ -147,7 +147,7 @@ def test_a_full_one_that_aborts_is_still_owed_and_a_savepoint_pays() -> None:
     assert c.tick(4_500) == [PLAIN]
 
 
-def test_two_full_ones_are_not_in_flight_because_one_was_due() -> None:
+def test_a_due_full_checkpoint_is_begun_only_once() -> None:
     c = make("a", full_every=2, max_concurrent=3, interval_ms=10)
     begins = []
     for epoch in (1, 2, 3):
@@ -156,7 +156,7 @@ def test_two_full_ones_are_not_in_flight_because_one_was_due() -> None:
     assert begins == [PLAIN, Begin(Flags.FULL_SNAPSHOT), PLAIN]
 
 
-def test_a_new_leader_knows_how_long_ago_the_last_full_one_was() -> None:
+def test_a_new_leader_knows_when_the_last_full_checkpoint_was() -> None:
     c = Coordinator(CoordinatorConfig(full_every=5), ["a"], 3, 0, since_full=4)
     assert c.tick(0) == [Begin(Flags.FULL_SNAPSHOT)]
 
@@ -173,7 +173,7 @@ def test_a_new_leader_knows_how_long_ago_the_last_full_one_was() -> None:
         ("full_every", 0),
     ],
 )
-def test_a_setting_that_cannot_work_is_refused_by_name(name: str, value: int) -> None:
+def test_an_invalid_setting_is_refused_by_name(name: str, value: int) -> None:
     with pytest.raises(UserError, match=f"{name} is {value}; give {value + 1} or more"):
         CoordinatorConfig(**{name: value})
 
@@ -191,7 +191,7 @@ def test_a_pipeline_without_members_is_refused() -> None:
 # Requests.
 
 
-def test_a_savepoint_goes_ahead_of_a_periodic_one_and_waits_for_what_is_in_flight() -> None:
+def test_a_savepoint_precedes_a_periodic_checkpoint_and_waits_for_the_one_in_flight() -> None:
     c = started(timeout_ms=60_000)
     assert c.request_savepoint("before-deploy", 10, "r") == []
     all_ack(c, 1, 5_000)
@@ -210,7 +210,7 @@ def test_a_request_does_not_wait_for_interval_or_pause() -> None:
     assert c.request_checkpoint(1, "r") == [Begin(Flags.NONE, None, ("r",))]
 
 
-def test_like_requests_that_wait_become_one_checkpoint() -> None:
+def test_equal_waiting_requests_become_one_checkpoint() -> None:
     c = started()
     c.request_checkpoint(1, "r1")
     c.request_checkpoint(2, "r2", full=True)
@@ -224,7 +224,7 @@ def test_like_requests_that_wait_become_one_checkpoint() -> None:
     )
 
 
-def test_a_request_heard_twice_is_one_request() -> None:
+def test_a_request_received_twice_is_one_request() -> None:
     c = make()
     c.tick(0)
     assert c.request_savepoint("s", 1, "r") == []
@@ -256,7 +256,7 @@ def test_the_queue_is_bounded() -> None:
         assert refused == [Refuse("x", Why.QUEUE_FULL, "64 requests are waiting")]
 
 
-def test_a_drain_waits_until_nothing_is_in_flight_and_then_is_alone_and_the_last() -> None:
+def test_a_drain_waits_until_nothing_is_in_flight_and_is_then_the_only_and_last_checkpoint() -> None:
     c = make(max_concurrent=3, interval_ms=10, timeout_ms=60_000)
     for epoch in (1, 2):
         c.tick(epoch * 10)
@@ -279,7 +279,7 @@ def test_a_drain_waits_until_nothing_is_in_flight_and_then_is_alone_and_the_last
 
 
 def aborted_drain() -> Coordinator:
-    """A drain that "r" has asked for was aborted at 500, as it took too long."""
+    """A drain that "r" requested was aborted at 500, because it took too long."""
     c = make()
     c.request_drain(0, "r")
     begin(c, 1, 0)
@@ -291,7 +291,7 @@ def aborted_drain() -> Coordinator:
     return c
 
 
-def test_a_drain_that_aborts_is_tried_again_until_it_commits() -> None:
+def test_an_aborted_drain_is_retried_until_it_commits() -> None:
     c = aborted_drain()
     assert c.next_ms() == 1_500
     assert c.tick(1_499) == [], "no other checkpoint begins meanwhile"
@@ -304,7 +304,7 @@ def test_a_drain_that_aborts_is_tried_again_until_it_commits() -> None:
     assert c.status().closed is Why.DRAINED
 
 
-def test_a_drain_that_misses_its_deadline_gets_twice_the_time_when_it_is_tried_again() -> None:
+def test_a_drain_that_misses_its_deadline_gets_twice_the_time_when_it_is_retried() -> None:
     c, began_ms = make(), 0
     c.request_drain(0, "r")
     for epoch, time_ms in enumerate((500, 1_000, 2_000, 4_000, 8_000, 8_000), 1):
@@ -319,7 +319,7 @@ def test_a_drain_that_misses_its_deadline_gets_twice_the_time_when_it_is_tried_a
         assert c.tick(began_ms) == [Begin(Flags.DRAIN, None, ("r",))]
 
 
-def test_a_drain_is_tried_again_after_an_interval_if_that_is_short() -> None:
+def test_a_drain_is_retried_after_the_interval_if_that_is_short() -> None:
     c = make(interval_ms=100)
     c.request_drain(0, "r")
     begin(c, 1, 0)
@@ -328,7 +328,7 @@ def test_a_drain_is_tried_again_after_an_interval_if_that_is_short() -> None:
     assert c.tick(100) == [Begin(Flags.DRAIN, None, ("r",))]
 
 
-def test_a_drain_that_is_cancelled_is_not_tried_again() -> None:
+def test_a_cancelled_drain_is_not_retried() -> None:
     c = make()
     c.request_drain(0, "r")
     begin(c, 1, 0)
@@ -338,13 +338,13 @@ def test_a_drain_that_is_cancelled_is_not_tried_again() -> None:
     assert c.tick(1_000) == [PLAIN]
 
 
-def test_a_drain_that_waits_for_another_try_can_be_cancelled() -> None:
+def test_a_drain_that_waits_for_its_retry_can_be_cancelled() -> None:
     c = aborted_drain()
     assert c.cancel(600, "c") == [Refuse("r", Why.CANCELLED, "by request")]
     assert c.tick(1_000) == [PLAIN]
 
 
-def test_a_drain_that_the_leaders_process_wants_is_asked_for_once_at_a_time() -> None:
+def test_a_drain_that_the_leaders_process_wants_is_requested_once_at_a_time() -> None:
     c = make()
     assert c.want_drain(0) == [Begin(Flags.DRAIN)]
     assert c.want_drain(1) == []
@@ -358,7 +358,7 @@ def test_a_drain_that_the_leaders_process_wants_is_asked_for_once_at_a_time() ->
     assert c.want_drain(1_005) == []
 
 
-def test_requests_beside_a_drain_are_refused_but_another_drain_joins_it() -> None:
+def test_requests_during_a_drain_are_refused_but_another_drain_joins_it() -> None:
     c = make()
     c.tick(0)
     c.request_savepoint("first", 1, "r0")
@@ -379,7 +379,7 @@ def test_a_leader_of_a_drained_pipeline_begins_nothing() -> None:
     assert [type(a) for a in c.request_drain(10**9, "r")] == [Refuse]
 
 
-def test_cancel_aborts_what_is_in_flight_and_says_so_in_the_flags() -> None:
+def test_cancel_aborts_the_checkpoint_in_flight_with_the_cancel_flag() -> None:
     c = started(max_concurrent=2, interval_ms=10)
     c.request_savepoint("s", 1, "r1")
     begin(c, 2, 1)
@@ -394,7 +394,7 @@ def test_cancel_aborts_what_is_in_flight_and_says_so_in_the_flags() -> None:
     assert c.tick(11) == [PLAIN]
 
 
-def test_cancel_of_one_that_has_no_number_yet_aborts_it_as_soon_as_it_has() -> None:
+def test_cancel_of_a_checkpoint_without_a_number_aborts_it_as_soon_as_it_has_one() -> None:
     c = make()
     c.tick(0)
     assert c.cancel(1, "r") == []
@@ -409,7 +409,7 @@ def test_cancel_with_nothing_in_flight_is_refused() -> None:
     assert make().cancel(0, "r") == [Refuse("r", Why.NOTHING_TO_CANCEL, "none is in flight")]
 
 
-def test_cancel_of_what_is_being_decided_or_aborted_is_refused() -> None:
+def test_cancel_of_a_checkpoint_that_is_deciding_or_aborting_is_refused() -> None:
     c = started("a", max_concurrent=2)
     c.request_checkpoint(0, "r1")
     begin(c, 2, 0)

@@ -1,4 +1,4 @@
-"""Consistent cuts: which are, what is wrong with the others, and the manifest that one makes."""
+"""Consistent cuts: which cuts are consistent, the problems of others, and the manifest of a cut."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ change = msgspec.structs.replace
 
 
 def chain_with_a_cut() -> Play:
-    """a has made 3 batches, b has read 2 of them and c as much as b had made; b is cut unaligned."""
+    """a has produced 3 batches, b has read 2 of them, and c everything from b; b is cut unaligned."""
     play = Play(CHAIN)
     for _ in range(3):
         play.batch("a")
@@ -60,7 +60,7 @@ def problems_with_log(play: Play, name: str, **changes: Any) -> list[str]:
     return problems(play)
 
 
-# What is wrong with a cut, in words.
+# The problems of a cut.
 
 
 def test_a_consistent_cut_has_no_problems() -> None:
@@ -87,24 +87,24 @@ def test_a_report_without_a_barrier_in_the_log_is_named() -> None:
     assert problems(play, reports) == ["stage a has no barrier of checkpoint 3 in its log"]
 
 
-def test_a_barrier_of_another_checkpoint_with_the_same_epoch_is_none() -> None:
+def test_a_barrier_of_another_checkpoint_with_the_same_epoch_does_not_count() -> None:
     play = chain_with_a_cut()
     assert problems_with_log(play, "a", checkpoint_id=2) == [
         "stage a has no barrier of checkpoint 3 in its log"
     ]
 
 
-def test_a_batch_that_is_not_the_barriers_is_named() -> None:
+def test_a_batch_other_than_the_barriers_is_named() -> None:
     assert problems_with(chain_with_a_cut(), "a", batch=1) == ["stage a reports batch 1, its log says 2"]
 
 
-def test_positions_that_are_not_the_barriers_are_named() -> None:
+def test_positions_other_than_the_barriers_are_named() -> None:
     assert problems_with(chain_with_a_cut(), "b", consumed={"a": 0}) == [
         "stage b reports consumed {'a': 0}, its log says {'a': 1}"
     ]
 
 
-def test_alignment_that_is_not_the_barriers_is_named() -> None:
+def test_an_alignment_other_than_the_barriers_is_named() -> None:
     assert problems_with(chain_with_a_cut(), "b", unaligned=False) == [
         "stage b reports unaligned False, its log says True"
     ]
@@ -116,7 +116,7 @@ def test_more_consumed_than_produced_is_named() -> None:
     ]
 
 
-def test_an_aligned_reader_with_rows_left_is_named() -> None:
+def test_an_aligned_reader_with_unread_rows_is_named() -> None:
     assert problems_with_log(chain_with_a_cut(), "b", unaligned=False) == [
         "channel a → b: cut as aligned at 1, but rows up to 2 were not consumed"
     ]
@@ -137,7 +137,7 @@ def test_a_channel_without_a_position_is_named() -> None:
     assert problems_with_log(chain_with_a_cut(), "b", consumed={}) == ["channel a → b: no position reported"]
 
 
-def test_all_problems_are_told_together() -> None:
+def test_all_problems_are_reported_together() -> None:
     play = chain_with_a_cut()
     reports = play.reports()
     del reports["c"]
@@ -157,7 +157,7 @@ def test_all_problems_are_told_together() -> None:
         pytest.param({"incarnation": 99}, id="incarnation"),
     ],
 )
-def test_a_report_must_say_all_that_the_log_says(changes: dict[str, Any]) -> None:
+def test_a_report_must_agree_with_the_log_in_everything(changes: dict[str, Any]) -> None:
     assert problems_with(chain_with_a_cut(), "a", **changes) != []
 
 
@@ -206,7 +206,7 @@ def test_every_cut_that_follows_the_rules_is_consistent(play: Play) -> None:
 
 @given(cuts(), st.data())
 @settings(max_examples=150, deadline=None)
-def test_any_single_thing_out_of_place_is_reported(play: Play, data: st.DataObject) -> None:
+def test_any_single_inconsistency_is_reported(play: Play, data: st.DataObject) -> None:
     reports = play.reports()
     name = data.draw(st.sampled_from(sorted(reports)))
     reader = data.draw(st.sampled_from([s for s, spec in play.topology.stages.items() if spec.inputs]))
@@ -240,7 +240,7 @@ def test_any_single_thing_out_of_place_is_reported(play: Play, data: st.DataObje
 
 @given(cuts())
 @settings(max_examples=80, deadline=None)
-def test_the_manifest_has_in_flight_exactly_what_lies_between_position_and_barrier(play: Play) -> None:
+def test_the_manifest_has_exactly_the_batches_between_position_and_barrier_in_flight(play: Play) -> None:
     reports = play.reports()
     found = play.commit()
     expected = {}
@@ -262,7 +262,7 @@ def test_the_manifest_names_the_in_flight_range_and_its_files() -> None:
     assert flight == r.InFlight("a", "b", 1, 2, {2: (data_name("a", 2),)}, {}, r.columns(None))
 
 
-def test_the_manifest_says_which_checkpoint_it_is() -> None:
+def test_the_manifest_identifies_its_checkpoint() -> None:
     play = Play(CHAIN)
     play.begin(int(Flags.FULL_SNAPSHOT), "before-the-deploy")
     play.cut_all()
@@ -273,8 +273,8 @@ def test_the_manifest_says_which_checkpoint_it_is() -> None:
     assert found.stages.keys() == CHAIN.stages.keys()
 
 
-def test_what_was_carried_over_and_not_read_is_still_in_flight() -> None:
-    """The batches of before a fork lie in no log of this generation."""
+def test_carried_over_unread_batches_are_still_in_flight() -> None:
+    """Batches from before a fork are in no log of this generation."""
     two = pipeline(stage("a"), stage("b", "a"))
     forked = {name: r.StageState(1, 4, consumed={"a": 2} if name == "b" else {}) for name in two.stages}
     for name, state in forked.items():
@@ -318,7 +318,7 @@ def test_an_epoch_releases_the_batches_since_the_previous_cut_in_order() -> None
     assert single_cut(UNKNOWN, since=1).release["now"] == ()
 
 
-def test_a_final_sink_releases_closed_windows_and_lists_what_it_holds() -> None:
+def test_a_final_sink_releases_closed_windows_and_lists_what_it_holds_back() -> None:
     found = single_cut(known(15))
     assert found.watermark == 15
     assert found.release["closed"] == ("c0",)
@@ -326,17 +326,17 @@ def test_a_final_sink_releases_closed_windows_and_lists_what_it_holds() -> None:
     assert "c1" in found.objects()
 
 
-def test_what_the_previous_checkpoint_held_is_released_first() -> None:
+def test_rows_that_the_previous_checkpoint_held_back_are_released_first() -> None:
     found = single_cut(known(20), held=staged("old", 5), since=0)
     assert found.release["closed"] == ("old", "c1")
     assert found.held == {}
 
 
-def test_the_watermark_of_the_pipeline_advances_by_the_reports_and_never_goes_back() -> None:
+def test_the_watermark_of_the_pipeline_advances_with_the_reports_and_never_moves_back() -> None:
     assert single_cut(known(15), before=12).watermark == 15
     assert single_cut(known(15), before=18).watermark == 18
     assert single_cut(UNKNOWN, before=18).watermark == 18
-    assert single_cut(idle(99), before=18).watermark == 99, "nobody else is there to wait for"
+    assert single_cut(idle(99), before=18).watermark == 99, "there is no other stage to wait for"
     assert single_cut(idle(9), before=18).watermark == 18
     assert single_cut(UNKNOWN).watermark is None
 

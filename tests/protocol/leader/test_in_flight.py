@@ -1,4 +1,4 @@
-"""What a cut leaves in flight: copied for a full checkpoint, made durable and given checksums for every one."""
+"""Rows in flight at a cut: copied for a full checkpoint, made durable and checksummed for every checkpoint."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DEADLINE_S = 180.0
 
 
 def flights(**checksums: str) -> list[r.InFlight]:
-    """What two readers have still to read of one producer."""
+    """The unread batches of two readers of one producer."""
     batches: dict[int, tuple[str, ...]] = {6: (OLDER,), 7: (NEWER,), 8: ()}
     return [r.InFlight("a", reader, 5, 8, batches, checksums) for reader in "bc"]
 
@@ -42,8 +42,8 @@ def asked(desk: Desk) -> list[str]:
     return [name for effect in desk.done if isinstance(effect, fx.Checksum) for name in effect.names]
 
 
-def test_readers_share_the_copy_of_what_they_have_in_flight_and_an_error_is_not_an_answer() -> None:
-    """Also what is in flight since a restore, and lies in another checkpoint's folder."""
+def test_readers_share_the_copy_of_their_in_flight_rows_and_an_error_is_not_an_answer() -> None:
+    """Includes batches that are in flight since a restore, in another checkpoint's folder."""
     desk = desk_with_rows()
     desk.lose = [fx.Copy, fx.Copy]
     copied = desk.run(in_flight.copied(manifest(9, 40, in_flight=flights())))
@@ -67,7 +67,7 @@ def test_every_file_in_flight_is_made_durable_once_and_its_checksum_is_in_the_ma
     assert asked(desk) == [OLDER, NEWER] * 2, "one answer was lost"
 
 
-def test_what_was_in_flight_in_the_checkpoint_before_is_not_read_again() -> None:
+def test_files_that_were_in_flight_in_the_previous_checkpoint_are_not_read_again() -> None:
     desk = desk_with_rows()
     before = manifest(8, 30, in_flight=flights(**{OLDER: digest(b"six")}))
     found = desk.run(in_flight.secured(manifest(9, 40, in_flight=flights()), before))
@@ -75,14 +75,14 @@ def test_what_was_in_flight_in_the_checkpoint_before_is_not_read_again() -> None
     assert asked(desk) == [NEWER]
 
 
-def test_a_cut_that_leaves_nothing_in_flight_asks_for_nothing() -> None:
+def test_a_cut_with_nothing_in_flight_needs_no_operation() -> None:
     desk = desk_with_rows()
     nothing = [r.InFlight("a", "b", 5, 8, {6: (), 7: (), 8: ()})]
     desk.run(in_flight.secured(manifest(9, 40, in_flight=nothing), None))
     assert desk.done == []
 
 
-def test_rows_in_flight_that_are_gone_are_an_error_in_words() -> None:
+def test_missing_rows_in_flight_are_a_clear_error() -> None:
     desk = desk_with_rows()
     del desk.objects[NEWER]
     with pytest.raises(StoreError, match=f"{NEWER}, which stage c has not read yet, is missing"):

@@ -1,4 +1,4 @@
-"""Leadership: one leader at a time, what it decides, and what it refuses."""
+"""Leadership: one leader at a time, and its decisions."""
 
 from __future__ import annotations
 
@@ -8,38 +8,24 @@ from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.barrier import Flags
-from cutwater.protocol.base.errors import StoreError
-from cutwater.protocol.base.events import LeadershipLost, ManifestUnreadable
+from cutwater.protocol.base.events import LeadershipLost
 from cutwater.protocol.base.failures import FailureReason
-from cutwater.protocol.base.log import follow
-from cutwater.protocol.base.paths import entry_name
 from cutwater.protocol.base.watermark import NONE
 from cutwater.protocol.base.wire import Ack, Heartbeat, Request, RequestKind, encode
 from cutwater.protocol.leader.coordinator_actions import Action, Begin, Refuse
 from cutwater.protocol.leader.leader import Leader, LeaderConfig, LeaderPhase
-from cutwater.protocol.leader.whole_journal import expect_whole_journal
 from cutwater.protocol.member.config import MemberConfig
-from cutwater.protocol.member.journal import Journal
 from cutwater.protocol.member.member import Member
 from cutwater.sim.process import Process, SimWord
 from cutwater.sim.world import World
 from tests.support.builders import (
     CHAIN,
-    Desk,
-    Version,
     ask,
-    calm_world,
     checkpoint,
-    damage,
-    drain,
     entries,
-    errors_of,
     leader_of,
-    manifest_of,
     of,
-    refusal,
     rest,
-    restart_all,
     running_world,
     slow_down,
     until,
@@ -54,14 +40,14 @@ def test_one_member_leads_and_the_others_follow() -> None:
     assert [(e.term, e.name) for e in entries(world, r.Leader)] == [(1, leader_of(world).name)]
 
 
-def test_a_leader_that_is_heard_is_not_replaced() -> None:
+def test_a_leader_that_sends_heartbeats_is_not_replaced() -> None:
     world = running_world()
     rest(world, 5_000)
     assert len(entries(world, r.Leader)) == 1
 
 
 def cut_off_leader() -> tuple[World, Leader]:
-    """The first leader hears nobody, nobody hears it, and an epoch of its is open; another one leads."""
+    """The first leader is cut off while one of its epochs is open; another member leads."""
     world = running_world()
     old = leader_of(world)
     slow_down(world, "b", 4_000)
@@ -74,7 +60,7 @@ def cut_off_leader() -> tuple[World, Leader]:
 
 
 def test_seed_a08_of_two_leaders_in_a_partition_only_one_decides() -> None:
-    """Both sides reach the store; what the first one writes after the second one's entry is nothing."""
+    """Both sides reach the store; what the first leader writes after the second one's entry is void."""
     world = running_world()
     old = leader_of(world)
     others = [name for name in CHAIN.members() if name != old.name]
@@ -104,7 +90,7 @@ def test_seed_a09_a_leader_that_lost_its_term_stops_and_says_why() -> None:
     assert old.coordinator is None
 
 
-def test_seed_a09_what_a_lost_term_had_open_never_commits() -> None:
+def test_seed_a09_open_epochs_of_a_lost_term_never_commit() -> None:
     world, old = cut_off_leader()
     next(p for p in world.processes if p.leader is old).wake_up()
     until(world, lambda: world.oracle.epochs >= 2)
@@ -119,7 +105,7 @@ def stray_ack(member: str, epoch: int, checkpoint_id: int, term: int) -> Ack:
     return Ack(member, "boot", epoch, checkpoint_id, term, True, None, NONE, {})
 
 
-def test_a_former_leaders_inbox_means_nothing() -> None:
+def test_the_inbox_of_a_former_leader_is_dropped() -> None:
     leader = Leader(Member("m0", "boot", CHAIN, MemberConfig(), SimWord), LeaderConfig())
     leader.on_message(stray_ack("m1", 1, 3, 1))
     assert not leader._inbox
@@ -129,11 +115,11 @@ def test_a_former_leaders_inbox_means_nothing() -> None:
     assert leader.member.woken == ["lead"]
     leader.phase = LeaderPhase.FOLLOWING
     assert list(leader._lead(2)) == []
-    assert not leader._inbox, "a new term begins without what the old one had not looked at"
+    assert not leader._inbox, "a new term begins without unprocessed messages of the old one"
 
 
-def test_what_is_sent_again_while_the_leader_is_busy_waits_once() -> None:
-    """An ack holds the reports of all stages of its member, and comes every half second until it is decided."""
+def test_a_repeated_message_to_a_busy_leader_is_queued_once() -> None:
+    """An ack has the reports of all stages of its member, and is repeated every half second until the decision."""
     leader = Leader(Member("m0", "boot", CHAIN, MemberConfig(), SimWord), LeaderConfig())
     leader.phase = LeaderPhase.LEADING
     for _ in range(1_000):
@@ -149,7 +135,9 @@ def test_what_is_sent_again_while_the_leader_is_busy_waits_once() -> None:
 @pytest.mark.parametrize(
     ("epoch_off", "id_off", "term_off"), [(0, 0, -1), (0, -1, 0), (-1, 0, 0)], ids=["term", "id", "epoch"]
 )
-def test_seed_a03_an_ack_of_anything_else_commits_nothing(epoch_off: int, id_off: int, term_off: int) -> None:
+def test_seed_a03_an_ack_of_another_checkpoint_commits_nothing(
+    epoch_off: int, id_off: int, term_off: int
+) -> None:
     world = running_world()
     slow_down(world, "b", 3_000)
     ask(world, RequestKind.CHECKPOINT)
@@ -164,7 +152,7 @@ def test_seed_a03_an_ack_of_anything_else_commits_nothing(epoch_off: int, id_off
 
 
 @pytest.mark.parametrize(("who", "term"), [("m1", 2), ("m1", 4), ("m2", 3), ("stranger", 3)])
-def test_only_a_heartbeat_of_the_leader_in_its_term_shows_a_leader(who: str, term: int) -> None:
+def test_only_a_heartbeat_of_the_leader_in_its_term_counts(who: str, term: int) -> None:
     leader = Leader(Member("m0", "boot", CHAIN, MemberConfig(), SimWord), LeaderConfig())
     leader.member.journal.state.term, leader.member.journal.state.leader = 3, "m1"
     leader.member.now_ms = 100
@@ -175,7 +163,7 @@ def test_only_a_heartbeat_of_the_leader_in_its_term_shows_a_leader(who: str, ter
 
 
 def sleeping_follower() -> tuple[World, Process]:
-    """A follower that has slept for long, and the heartbeats that it has missed lie unread."""
+    """A follower that was paused for long, with the missed heartbeats still unread."""
     world = running_world()
     follower = of(world, "m2")
     assert leader_of(world) is not follower
@@ -184,7 +172,7 @@ def sleeping_follower() -> tuple[World, Process]:
     return world, follower
 
 
-def test_a_follower_that_wakes_up_does_not_unseat_the_leader_whose_heartbeats_it_has_not_read() -> None:
+def test_a_woken_follower_does_not_unseat_a_healthy_leader() -> None:
     world, follower = sleeping_follower()
     follower.mail = []
     follower.wake_up()
@@ -192,7 +180,7 @@ def test_a_follower_that_wakes_up_does_not_unseat_the_leader_whose_heartbeats_it
     assert len(entries(world, r.Leader)) == 1
 
 
-def test_a_follower_that_wakes_up_when_nobody_leads_any_more_leads_after_all_its_patience() -> None:
+def test_a_woken_follower_without_a_leader_leads_after_its_whole_timeout() -> None:
     world, follower = sleeping_follower()
     for name in ("m0", "m1"):
         world.stop(of(world, name))
@@ -203,7 +191,7 @@ def test_a_follower_that_wakes_up_when_nobody_leads_any_more_leads_after_all_its
 
 
 def late_follower(late_ms: int) -> int:
-    """A follower that hears nothing and comes round late every time: how long it has waited when it campaigns."""
+    """How long a follower without heartbeats whose checks are always late has waited when it campaigns."""
     member = Member("m0", "boot", CHAIN, MemberConfig(), SimWord)
     member.live = True
     leader = Leader(member, LeaderConfig(timeout_ms=3_000, heartbeat_ms=1_000))
@@ -215,15 +203,13 @@ def late_follower(late_ms: int) -> int:
     return member.now_ms
 
 
-def test_a_machine_that_is_late_every_time_still_gets_a_leader() -> None:
+def test_a_follower_whose_checks_are_always_late_still_campaigns() -> None:
     assert late_follower(late_ms=0) == 3_000
     assert late_follower(late_ms=900) == 3_800
-    assert late_follower(late_ms=1_500) == 7_000, (
-        "all its patience counts from the first time that it was late"
-    )
+    assert late_follower(late_ms=1_500) == 7_000, "the timeout counts from its first late check"
 
 
-def test_a_journal_that_grows_has_a_leader_though_its_messages_are_lost() -> None:
+def test_a_growing_journal_shows_a_leader_even_if_its_messages_are_lost() -> None:
     world = running_world(interval_ms=100)
     leads = leader_of(world).name
     world.network.blocked |= {(leads, m) for m in CHAIN.members()}
@@ -231,7 +217,7 @@ def test_a_journal_that_grows_has_a_leader_though_its_messages_are_lost() -> Non
     assert [e.name for e in entries(world, r.Leader)] == [leads]
 
 
-def test_a_leader_whose_term_is_over_does_none_of_what_was_still_to_be_done() -> None:
+def test_a_leader_whose_term_is_over_drops_its_remaining_work() -> None:
     lead = leader_of(running_world()).leader
     state = lead.member.journal.state
     term, coordinator = state.term, lead.coordinator
@@ -242,422 +228,3 @@ def test_a_leader_whose_term_is_over_does_none_of_what_was_still_to_be_done() ->
     with pytest.raises(StopIteration) as stop:
         next(lead.record(term, lambda index: r.Leader(term, "m0")))
     assert stop.value.value is False
-
-
-# Requests.
-
-
-def test_a_checkpoint_that_is_cancelled_aborts_and_its_batches_belong_to_the_next() -> None:
-    world = running_world()
-    slow_down(world, "b")
-    ask(world, RequestKind.CHECKPOINT)
-    rest(world, 60)
-    ask(world, RequestKind.CANCEL)
-    rest(world, 60)
-    (aborted,) = entries(world, r.Aborted)
-    assert (aborted.epoch, aborted.reason, aborted.detail) == (2, "cancelled", "by request")
-    assert checkpoint(world).epoch == 3
-    world.oracle.final_check()
-
-
-def test_cancelling_nothing_is_refused_in_words() -> None:
-    world = running_world()
-    rest(world)
-    ask(world, RequestKind.CANCEL)
-    rest(world, 60)
-    assert refusal(world) == "none is in flight"
-    assert entries(world, r.Aborted) == []
-
-
-def test_an_unaligned_checkpoint_has_in_flight_what_a_slow_stage_has_not_read() -> None:
-    world = running_world()
-    slow_down(world, "b", 3_000)
-    ask(world, RequestKind.CHECKPOINT, unaligned=True)
-    until(world, lambda: world.oracle.epochs == 2, ms=300)
-    found = world.oracle.manifests[2]
-    assert found.flags & Flags.UNALIGNED
-    assert found.stages["b"].unaligned
-    assert not found.stages["a"].unaligned
-    assert in_flight_is_right(found)
-
-
-def in_flight_is_right(found: r.Manifest) -> bool:
-    """The one range between the slow stage's position and its input's cut, with its files."""
-    (flight,) = found.in_flight
-    consumed, cut = found.stages["b"].consumed["a"], found.stages["a"].batch
-    assert (flight.producer, flight.reader, flight.after, flight.upto) == ("a", "b", consumed, cut)
-    assert flight.batches.keys() == set(range(consumed + 1, cut + 1))
-    return all(name in found.objects() for files in flight.batches.values() for name in files)
-
-
-def test_a_checkpoint_that_aligns_too_slowly_is_turned_unaligned() -> None:
-    world = running_world(alignment_timeout_ms=50)
-    slow_down(world, "b", 3_000)
-    ask(world, RequestKind.CHECKPOINT)
-    until(world, lambda: world.oracle.epochs == 2, ms=400)
-    found = world.oracle.manifests[2]
-    assert not found.flags & Flags.UNALIGNED, "it was begun as an aligned one"
-    assert found.stages["b"].unaligned
-    assert in_flight_is_right(found)
-
-
-def test_what_is_in_flight_is_read_after_a_restore() -> None:
-    world = running_world()
-    slow_down(world, "b", 2_000)
-    ask(world, RequestKind.CHECKPOINT, unaligned=True)
-    until(world, lambda: world.oracle.epochs == 2 and world.oracle.all_settled())
-    assert world.oracle.manifests[2].in_flight
-    ask(world, RequestKind.RESTORE, epoch=2)
-    until(world, lambda: world.oracle.ledger.generation == 2)
-    until(world, lambda: world.oracle.epochs == 3 and world.oracle.all_settled())
-    drain(world)
-
-
-def test_a_savepoint_is_full_named_and_kept_beyond_retention() -> None:
-    world = running_world(retained=1)
-    found = checkpoint(world, RequestKind.SAVEPOINT, name="before-deploy")
-    assert (found.savepoint, found.flags) == ("before-deploy", Flags.FULL_SNAPSHOT)
-    for _ in range(3):
-        checkpoint(world)
-    rest(world, 1_000)
-    assert sorted(world.oracle.ledger.kept) == [2, 5]
-    assert leader_of(world).member.journal.state.savepoints == {"before-deploy": 2}
-    ask(world, RequestKind.RESTORE, name="before-deploy")
-    until(world, lambda: world.oracle.ledger.generation == 2)
-    until(world, lambda: world.oracle.epochs == 6)
-    drain(world)
-
-
-def flying_savepoint(world: World) -> r.Manifest:
-    """A savepoint that was turned unaligned, with rows in flight to the slow stage `b`."""
-    slow_down(world, "b", 60_000)
-    ask(world, RequestKind.SAVEPOINT, name="good")
-    until(world, lambda: world.oracle.epochs == 2 and world.oracle.all_settled())
-    found = world.oracle.manifests[2]
-    assert found.stages["b"].unaligned
-    assert any(files for flight in found.in_flight for files in flight.batches.values())
-    return found
-
-
-def test_a_savepoint_names_nothing_outside_its_folder_and_the_tables() -> None:
-    world = running_world(alignment_timeout_ms=50)
-    found = flying_savepoint(world)
-    folder = paths.checkpoint_prefix(found.epoch, found.checkpoint_id)
-    assert {name for name in found.objects() if not name.startswith(folder)} == set()
-    (flight,) = found.in_flight
-    logged = of(world, "m0").member.log("a").state.batches
-    assert flight.batches.keys() == set(range(flight.after + 1, flight.upto + 1))
-    for batch, files in flight.batches.items():
-        for copy, original in zip(files, logged[batch].files, strict=True):
-            assert copy == f"{folder}channels/a/{batch}/{original.rsplit('/', 1)[1]}"
-            assert world.store.objects[copy] == world.store.objects[original]
-
-
-def test_a_checkpoint_that_is_not_full_leaves_what_is_in_flight_where_it_lies() -> None:
-    world = running_world(alignment_timeout_ms=50)
-    slow_down(world, "b", 3_000)
-    found = checkpoint(world)
-    assert found.in_flight
-    assert all(name.startswith("stages/") for name in found.objects())
-    assert not any("/channels/" in name for name in world.store.list(paths.CHECKPOINT_PREFIX))
-
-
-def test_a_savepoint_can_be_restored_when_the_data_of_the_stages_is_gone() -> None:
-    world = running_world(alignment_timeout_ms=50, retained=1)
-    flying_savepoint(world)
-    for process in list(world.processes):
-        world.stop(process)
-    gone = [name for name in world.store.list("stages/") if "/data/" in name or name.startswith("stages/b/")]
-    assert gone
-    for name in gone:
-        world.store.delete(name)
-    world.start("m0")  # alone it can take the order, and nobody reads what is gone
-    until(world, lambda: bool(world.leaders()))
-    ask(world, RequestKind.RESTORE, name="good")
-    until(world, lambda: world.oracle.ledger.generation == 2)
-    for name in ("m1", "m2"):
-        world.start(name)
-    until(world, lambda: world.oracle.epochs == 3, ms=60_000)
-    drain(world)
-
-
-def test_a_savepoint_whose_rows_in_flight_are_gone_is_aborted_in_words() -> None:
-    world = running_world(alignment_timeout_ms=50)
-    slow_down(world, "b", 60_000)
-    lost = next(n for n in reversed(world.store.list("stages/a/1/data/")))
-    world.store.delete(lost)
-    ask(world, RequestKind.SAVEPOINT, name="good")
-    until(world, lambda: bool(entries(world, r.Aborted)), ms=500)
-    (aborted,) = entries(world, r.Aborted)
-    assert aborted.epoch == 2
-    assert lost in aborted.detail
-
-
-def test_what_a_later_checkpoint_has_in_flight_since_a_savepoint_stays_when_that_is_forgotten() -> None:
-    world = running_world(alignment_timeout_ms=50, retained=1)
-    found = flying_savepoint(world)
-    ask(world, RequestKind.RESTORE, name="good")
-    until(world, lambda: world.oracle.epochs == 3 and world.oracle.all_settled())
-    later = world.oracle.manifests[3]
-    assert later.objects().keys() & found.objects().keys(), "b has not read them yet"
-    ask(world, RequestKind.FORGET, name="good")
-    until(world, lambda: 2 not in world.oracle.ledger.kept)
-    drain(world)
-
-
-def test_a_savepoint_is_not_lost_to_another_of_the_same_name() -> None:
-    world = running_world(retained=1)
-    first = checkpoint(world, RequestKind.SAVEPOINT, name="before-deploy")
-    ask(world, RequestKind.SAVEPOINT, name="before-deploy")
-    rest(world, 2_000)
-    assert first.epoch in world.oracle.ledger.kept
-    assert refusal(world) == "savepoint 'before-deploy' already exists (epoch 2)"
-
-
-def test_retention_deletes_what_expired_checkpoints_had_for_themselves() -> None:
-    world = running_world(retained=1)
-    found = checkpoint(world, full=True)
-    folder = paths.checkpoint_prefix(found.epoch, found.checkpoint_id)
-    assert world.store.list(folder)
-    checkpoint(world)
-    rest(world, 1_000)
-    assert world.store.list(folder) == []
-    assert world.store.list(paths.CHECKPOINT_PREFIX)
-
-
-# Restore.
-
-
-def test_seed_e09_an_older_checkpoint_can_be_restored() -> None:
-    world = running_world()
-    target = checkpoint(world)
-    shown = dict(world.tables["out"].versions[-1].shown)
-    checkpoint(world)
-    assert world.tables["out"].versions[-1].shown != shown
-    ask(world, RequestKind.RESTORE, epoch=target.epoch)
-    until(world, lambda: bool(entries(world, r.Restored)))
-    (restored,) = entries(world, r.Restored)
-    assert (restored.epoch, restored.generation) == (2, 2)
-    assert restored.forks == {name: report.batch for name, report in target.stages.items()}
-    until(world, lambda: world.oracle.epochs == 4 and world.oracle.all_settled())
-    places = world.oracle.ledger.by_index
-    (back,) = (v for v in world.tables["out"].versions[1:] if places[v.transaction] == restored)
-    assert back.shown == shown, "after the epochs behind it the table went back"
-    drain(world)
-
-
-def test_a_restore_says_in_the_journal_which_stages_it_resets() -> None:
-    world = running_world()
-    ask(world, RequestKind.RESTORE, epoch=1, reset=("c", "b"))
-    until(world, lambda: bool(entries(world, r.Restored)))
-    assert entries(world, r.Restored)[0].reset == ("b", "c")
-
-
-def test_seed_a14_a_restore_to_an_unknown_epoch_is_refused_with_the_reason() -> None:
-    world = running_world()
-    ask(world, RequestKind.RESTORE, epoch=99)
-    rest(world, 60)
-    assert refusal(world) == "no checkpoint of epoch 99 is kept"
-    ask(world, RequestKind.RESTORE, name="typo")
-    rest(world, 60)
-    assert refusal(world) == "there is no savepoint 'typo'"
-    ask(world, RequestKind.RESTORE, epoch=1, reset=("c", "typo"))
-    rest(world, 60)
-    assert refusal(world) == "--reset typo: there is no such stage; there are a, b, c"
-    assert entries(world, r.Restored) == []
-    assert world.oracle.ledger.generation == 1
-
-
-def test_an_epoch_that_was_abandoned_before_it_was_published_cannot_be_restored(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("cutwater.sim.io.TABLES", fx.PublishTable)  # the table can be asked meanwhile
-    world = running_world()
-    rest(world)
-    world.tables["out"].failing_until_ms = world.now_ms + 1_000
-    ask(world, RequestKind.CHECKPOINT)
-    until(world, lambda: world.oracle.epochs == 2)
-    ask(world, RequestKind.RESTORE, epoch=1)
-    until(world, lambda: world.oracle.ledger.generation == 2)
-    ask(world, RequestKind.RESTORE, epoch=2)
-    rest(world, 100)
-    assert refusal(world).startswith("epoch 2 was abandoned before sink 'out'")
-    assert "abandoned" in refusal(world)
-    assert world.oracle.ledger.generation == 2
-
-
-# After a drain.
-
-
-def drained_world() -> World:
-    """Drained for the second time: the processes that have set it going after the first are still there."""
-    world = running_world()
-    drain(world)
-    world.chaos.start_again()
-    until(world, lambda: world.oracle.epochs == 3 and world.oracle.all_settled())
-    return world
-
-
-def test_a_process_that_has_set_a_drained_pipeline_going_does_so_once() -> None:
-    world = drained_world()
-    drain(world)
-    world.stop(leader_of(world))
-    index = world.oracle.ledger.last
-    rest(world, 5_000)
-    assert world.oracle.ledger.last == index, "the others miss the leader, and let it be"
-    assert not world.leaders()
-
-
-def test_a_member_that_learns_of_the_drain_only_when_it_campaigns_lets_it_be() -> None:
-    """Its journal ends before the drain's commit when it begins to miss the leader."""
-    world = running_world()
-    late = next(p for p in world.processes if p is not leader_of(world))
-    rest(world)
-    ask(world, RequestKind.DRAIN)
-    until(world, lambda: bool(late.member.journal.state.open))
-    late.end("journal")
-    late.member._take_entry = lambda announcement: None  # type: ignore[method-assign]
-    until(world, lambda: world.oracle.ledger.drained and world.oracle.all_settled())
-    assert not late.member.journal.state.drained
-    for process in list(world.processes):
-        if process is not late:
-            world.stop(process)
-    index = world.oracle.ledger.last
-    until(world, lambda: late.member.journal.state.drained)  # by its campaign: nothing else reads any more
-    rest(world, 3_000)
-    assert world.oracle.ledger.last == index
-    assert late.leader.phase is LeaderPhase.FOLLOWING
-
-
-# Damage.
-
-
-def test_seed_a14_no_valid_checkpoint_is_an_error_and_never_a_silent_fresh_start() -> None:
-    world = running_world()
-    checkpoint(world)
-    name = manifest_of(world, 2)
-    damage(world, name)
-    restart_all(world)
-    rest(world, 3_000)
-    for process in world.processes:
-        said = process.member.damage
-        assert said is not None
-        assert said.startswith(f"{name} is not the manifest that epoch 2 was committed with")
-        assert "restore an older checkpoint" in said
-        assert process.member.stages == {}, "nothing has started"
-    assert world.oracle.epochs == 2, "nothing was committed over it"
-    aborted = entries(world, r.Aborted)[0]
-    assert aborted.reason == "member_refused"
-    assert name in aborted.detail
-
-
-def test_seed_e09_a_damaged_newest_checkpoint_can_be_left_for_an_older_one() -> None:
-    world = running_world()
-    older = checkpoint(world)
-    checkpoint(world)
-    damage(world, manifest_of(world, 3))
-    restart_all(world)
-    rest(world, 2_000)
-    ask(world, RequestKind.RESTORE, epoch=older.epoch)
-    until(world, lambda: world.oracle.epochs == 4 and world.oracle.all_settled())
-    assert [body.epoch for body in entries(world, r.Restored)] == [older.epoch]
-    assert [process.member.damage for process in world.processes] == [None] * 3
-    drain(world)
-
-
-def test_a_damaged_old_checkpoint_is_told_and_does_not_end_the_pipeline() -> None:
-    """Epoch 1 is published, epoch 2 is the head; nothing needs the manifest of epoch 1 any more."""
-    world = running_world(retained=2, interval_ms=500)
-    until(world, lambda: world.oracle.epochs == 2 and world.oracle.all_settled())
-    name = manifest_of(world, 1)
-    damage(world, name)
-    restart_all(world)
-    until(world, lambda: world.oracle.epochs == 4)
-    (event,) = (e for e in leader_of(world).member.events if isinstance(e, ManifestUnreadable))
-    assert (event.epoch, name in event.error) == (1, True)
-    until(world, lambda: world.oracle.epochs == 12)
-    rest(world)
-    assert 1 not in world.oracle.ledger.kept
-
-
-def test_a_missing_old_manifest_does_not_end_retention() -> None:
-    world = running_world(retained=2)
-    checkpoint(world)
-    world.store.delete(manifest_of(world, 1))
-    for _ in range(4):
-        checkpoint(world)
-    rest(world, 1_000)
-    assert sorted(world.oracle.ledger.kept) == [5, 6]
-
-
-def test_seed_a14_a_lost_journal_is_an_error_and_never_a_silent_fresh_start() -> None:
-    world = running_world()
-    checkpoint(world)
-    for name in world.store.list(paths.JOURNAL_PREFIX):
-        world.store.delete(name)
-    again = calm_world()
-    again.store.objects, again.store._names = world.store.objects, world.store._names
-    restart_all(again)
-    said = errors_of(again)
-    assert said
-    assert all(line.startswith("StoreError: the journal is empty, but the store holds ") for line in said)
-    assert again.store.list(paths.JOURNAL_PREFIX) == [], "nobody has begun a new one"
-
-
-def campaigner(entries_known: int, mark: int | None) -> tuple[Leader, Desk]:
-    """One that may lead, over a journal of so many entries, and a mark of one that may not be among them."""
-    journal, desk = Journal(), Desk("out")
-    for term in range(1, entries_known + 1):
-        sealed = journal.view.seal(r.Leader(term, "m0"), f"n{term}")
-        journal.view.push(sealed)
-        desk.objects[entry_name(paths.JOURNAL_PREFIX, term)] = sealed.data
-    if mark is not None:
-        desk.objects[paths.mark_name(mark, "out")] = r.seal(r.Published(1, "out", mark, 0))
-    member = Member("m0", "boot", CHAIN, MemberConfig(), SimWord)
-    desk.run(follow(member.journal.view))
-    member.live = True
-    return Leader(member, LeaderConfig()), desk
-
-
-def test_nobody_leads_over_a_journal_whose_newest_entries_were_lost() -> None:
-    leader, desk = campaigner(3, mark=4)
-    with pytest.raises(
-        StoreError, match=r"ends at entry 3, but published/out/000000000004.json is of a later one"
-    ):
-        desk.run(leader._campaign())
-    assert len([name for name in desk.objects if name.startswith(paths.JOURNAL_PREFIX)]) == 3
-    for mark in (None, 3):
-        leader, desk = campaigner(3, mark)
-        assert desk.run(leader._campaign()) == 4
-
-
-def test_a_mark_of_an_entry_that_came_meanwhile_is_no_loss() -> None:
-    leader, desk = campaigner(3, mark=4)
-    sealed = leader.member.journal.view.seal(r.Leader(4, "m1"), "other")
-    desk.objects[entry_name(paths.JOURNAL_PREFIX, 4)] = sealed.data
-    assert desk.run(expect_whole_journal(leader.member.journal)) is False
-    assert leader.member.journal.state.leader == "m1"
-
-
-def test_a_term_that_the_journal_has_seen_while_the_marks_were_read_is_not_used_again() -> None:
-    """Another actor of the same process follows the journal meanwhile."""
-    leader, desk = campaigner(3, mark=None)
-    view = leader.member.journal.view
-
-    def the_journal_grows(effect: fx.Effect) -> None:
-        if isinstance(effect, fx.List) and effect.prefix == paths.MARK_PREFIX:
-            sealed = view.seal(r.Leader(4, "m1"), "other")
-            desk.objects[entry_name(paths.JOURNAL_PREFIX, 4)] = sealed.data
-            view.push(sealed)
-
-    desk.before = the_journal_grows
-    assert desk.run(leader._campaign()) is None
-    assert (view.last, leader.member.journal.state.leader) == (4, "m1")
-
-
-def test_a_table_that_is_ahead_of_the_journal_gets_no_rows() -> None:
-    leader, desk = campaigner(3, mark=None)
-    desk.tables["out"].append(Version(7, ("rows",)))
-    with pytest.raises(StoreError, match="the table of sink out has the result of entry 7"):
-        desk.run(leader.member._publish("out"))
-    assert desk.shown("out") == ("rows",)

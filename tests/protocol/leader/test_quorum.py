@@ -1,4 +1,4 @@
-"""Who has answered for one checkpoint."""
+"""The answers of the members to one checkpoint."""
 
 import random
 
@@ -36,7 +36,7 @@ def quorum(*members: str) -> Quorum:
     return Quorum(members, epoch=7, checkpoint_id=70, term=2)
 
 
-def test_it_is_reached_when_all_have_acked_and_says_who() -> None:
+def test_it_is_complete_when_all_have_acked_and_names_them() -> None:
     q = quorum("b", "a")
     assert q.outcome() == Waiting(("a", "b"))
     assert q.on_ack(ack("b")) is AckOutcome.COUNTED
@@ -47,14 +47,14 @@ def test_it_is_reached_when_all_have_acked_and_says_who() -> None:
     assert q.outcome() == Reached({"a": ack("a"), "b": ack("b")}, NONE)
 
 
-def test_when_time_is_up_it_names_who_did_and_who_did_not() -> None:
+def test_after_a_timeout_it_names_who_answered_and_who_did_not() -> None:
     q = quorum("c", "a", "b")
     q.on_ack(ack("b"))
     assert q.timed_out() == TimedOut(got=("b",), missing=("a", "c"))
     assert q.timed_out().blame == "2 of 3 members did not answer: a, c"
 
 
-def test_the_blame_names_a_few_of_a_thousand() -> None:
+def test_the_blame_names_only_a_few_of_a_thousand() -> None:
     q = quorum(*(f"m{i:04}" for i in range(1000)))
     assert q.timed_out().blame.endswith("m0006, m0007 and 992 more")
 
@@ -69,7 +69,7 @@ def test_seed_a05_the_first_refusal_settles_it_at_once() -> None:
     assert not q.reached
 
 
-def test_a_refusal_without_an_error_still_says_something() -> None:
+def test_a_refusal_without_an_error_still_has_a_message() -> None:
     q = quorum("a")
     q.on_ack(ack("a", error=""))
     assert q.outcome() == Refused("a", "it gave no reason")
@@ -88,7 +88,7 @@ def test_seed_a03_an_ack_must_match_epoch_checkpoint_id_and_term(
     assert q.on_ack(ack("a")) is AckOutcome.COUNTED
 
 
-def test_seed_a04_a_name_given_twice_is_one_member() -> None:
+def test_seed_a04_a_duplicate_name_is_one_member() -> None:
     q = quorum("a", "b", "a", "b")
     q.on_ack(ack("a"))
     assert q.outcome() == Waiting(("b",))
@@ -96,7 +96,7 @@ def test_seed_a04_a_name_given_twice_is_one_member() -> None:
     assert q.reached
 
 
-def test_seed_a07_a_departed_member_is_named_and_hinders_no_other() -> None:
+def test_seed_a07_a_departed_member_is_named_and_does_not_affect_others() -> None:
     q = quorum("a", "departed", "z")
     assert q.on_ack(ack("a")) is AckOutcome.COUNTED
     assert q.on_ack(ack("z")) is AckOutcome.COUNTED
@@ -111,7 +111,7 @@ def test_seed_e03_a_stranger_neither_completes_nor_fails_it() -> None:
     assert q.outcome() == Waiting(("a", "b"))
 
 
-def test_seed_e04_a_duplicate_is_not_counted_twice_and_the_first_answer_stands() -> None:
+def test_seed_e04_a_duplicate_is_not_counted_twice_and_the_first_answer_counts() -> None:
     q = quorum("a", "b")
     first = ack("a", watermark=known(5))
     assert q.on_ack(first) is AckOutcome.COUNTED
@@ -126,14 +126,14 @@ def test_seed_e04_a_duplicate_is_not_counted_twice_and_the_first_answer_stands()
     assert reached.watermark == known(5)
 
 
-def test_whoever_refused_cannot_change_its_mind() -> None:
+def test_a_refusal_is_final() -> None:
     q = quorum("a")
     q.on_ack(ack("a", error="no"))
     assert q.on_ack(ack("a")) is AckOutcome.DUPLICATE
     assert q.outcome() == Refused("a", "no")
 
 
-def test_the_watermark_is_the_lowest_of_all_members_the_leaders_own_included() -> None:
+def test_the_watermark_is_the_lowest_of_all_members_including_the_leader() -> None:
     q = quorum("leader", "a", "b")
     q.on_ack(ack("a", watermark=known(30)))
     q.on_ack(ack("leader", watermark=known(10)))
@@ -152,12 +152,12 @@ def test_seed_a15_a_member_without_a_watermark_yet_holds_it_back() -> None:
     assert reached.watermark == UNKNOWN
 
 
-def test_nobody_expected_is_refused_and_not_reached_at_once() -> None:
+def test_a_quorum_without_members_is_refused() -> None:
     with pytest.raises(UserError, match="name at least one member"):
         quorum()
 
 
-def test_what_is_answered_after_closing_is_late_and_changes_nothing() -> None:
+def test_an_answer_after_closing_is_late_and_changes_nothing() -> None:
     q = quorum("a", "b")
     q.on_ack(ack("a"))
     q.close()
@@ -166,7 +166,7 @@ def test_what_is_answered_after_closing_is_late_and_changes_nothing() -> None:
     assert q.timed_out() == TimedOut(("a",), ("b",))
 
 
-def test_the_order_of_arrival_does_not_show_in_the_outcome() -> None:
+def test_the_outcome_does_not_depend_on_the_order_of_arrival() -> None:
     members = [f"m{i}" for i in range(30)]
     outcomes = set()
     for seed in range(20):
@@ -182,15 +182,15 @@ def test_the_order_of_arrival_does_not_show_in_the_outcome() -> None:
 
 
 class Untouchable(dict[str, object]):
-    """A dictionary that may be looked into but not walked over."""
+    """A dictionary that allows lookups but not iteration."""
 
     def __iter__(self) -> None:  # type: ignore[override]
-        raise AssertionError("an ack walked over the members")
+        raise AssertionError("an ack iterated over the members")
 
     keys = values = items = __iter__  # type: ignore[assignment]
 
 
-def test_an_ack_costs_the_same_however_many_members_there_are() -> None:
+def test_the_cost_of_an_ack_does_not_depend_on_the_number_of_members() -> None:
     q = quorum(*(f"m{i}" for i in range(100)))
     q._missing = Untouchable(q._missing)
     q._acks = Untouchable()  # type: ignore[assignment]
@@ -200,14 +200,14 @@ def test_an_ack_costs_the_same_however_many_members_there_are() -> None:
         assert q.reached == (i == 99)
 
 
-def test_every_phase_can_be_reached_and_only_fates_are_final() -> None:
+def test_every_phase_is_reachable_and_only_decisions_are_final() -> None:
     reached = {CHECKPOINT.start, *CHECKPOINT.steps.values()}
     assert reached == set(CheckpointPhase)
     final = reached - {phase for phase, _ in CHECKPOINT.steps}
     assert final == {CheckpointPhase.COMMITTED, CheckpointPhase.ABORTED}
 
 
-def test_a_checkpoint_that_is_being_decided_cannot_be_asked_to_abort() -> None:
+def test_a_checkpoint_that_is_being_decided_cannot_be_aborted() -> None:
     with pytest.raises(IllegalStep):
         CHECKPOINT.next(CheckpointPhase.DECIDING, "abort")
 

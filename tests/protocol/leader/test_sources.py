@@ -1,4 +1,4 @@
-"""With `once`: when all that was there is read."""
+"""With `once`: when all sources are read completely."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def done(member: str, generation: int = 1) -> SourcesDone:
     return SourcesDone(member, f"{member}1", generation)
 
 
-def test_all_members_must_have_said_so() -> None:
+def test_all_members_must_have_reported() -> None:
     sources = Sources(1_000)
     assert sources.all_done((), 1, 0)
     sources.hear(done("a"), 10)
@@ -26,8 +26,8 @@ def test_all_members_must_have_said_so() -> None:
     assert sources.all_done(("a", "b"), 1, 40)
 
 
-def test_the_word_of_a_member_that_is_heard_no_longer_does_not_count() -> None:
-    """It may have died, and its successor may have more to read."""
+def test_the_report_of_a_silent_member_does_not_count() -> None:
+    """It may have crashed, and its successor may have more to read."""
     sources = Sources(1_000)
     sources.hear(done("a"), 10)
     assert sources.all_done(("a",), 1, 1_010)
@@ -56,14 +56,14 @@ def test_a_leader_drains_when_the_sources_of_another_member_are_done() -> None:
         world.start(name)
     until(world, lambda: bool(world.leaders()))
     rest(world, 1_000)
-    assert not drains(world), "m0, which has the source, does not run yet"
+    assert not drains(world), "m0, which has the source, is not running yet"
     world.start("m0")
     until(world, lambda: world.oracle.ledger.drained and world.oracle.all_settled())
     world.oracle.final_check()
     until(world, lambda: all(process.member.drained for process in world.processes))
 
 
-def test_a_restore_takes_back_that_the_sources_are_done() -> None:
+def test_a_restore_revokes_that_the_sources_are_done() -> None:
     world = once_world()
     for name in CHAIN.members():
         world.start(name)

@@ -1,4 +1,4 @@
-"""Steering the journal without a member: validated after the lead is taken, answered by what is in effect."""
+"""Steering without a member: requests are validated after taking the lead, and answered with what is in effect."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cutwater.protocol.base.wire import Reply, Request, RequestKind
 from cutwater.protocol.leader import steering
 from cutwater.protocol.member.journal import KEPT_ANSWERS, Journal
 from cutwater.runtime.restore import check_topology, differences
-from cutwater.store.at_rest import PATIENCE, carry_out, drive, read_journal
+from cutwater.store.at_rest import MAX_RETRIES, carry_out, drive, read_journal
 from cutwater.store.local import LocalStore
 from cutwater.store.opening import open_store
 from tests.support.builders import pipeline, stage
@@ -40,7 +40,7 @@ def ask(store: LocalStore, kind: RequestKind, **what: object) -> Reply:
 
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
-    """Something that somebody else does right before a command takes the lead."""
+    """Calls `act` right before a command takes the lead."""
     real, done = append, list[bool]()
 
     def append_late(view: object, sealed: object) -> object:
@@ -84,7 +84,7 @@ def test_a_checkpoint_that_expires_meanwhile_is_neither_named_nor_restored(
     assert (state.savepoints, state.generation) == ({}, 1)
 
 
-def test_a_name_that_somebody_takes_meanwhile_is_not_taken_away(
+def test_a_name_that_is_taken_meanwhile_is_not_taken_away(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leader = LiveLeader(store, ONE)
@@ -96,7 +96,7 @@ def test_a_name_that_somebody_takes_meanwhile_is_not_taken_away(
     assert read_journal(store).state.savepoints == {"gold": 2}
 
 
-def test_a_savepoints_name_that_means_another_epoch_by_now_is_not_restored(store: LocalStore) -> None:
+def test_a_savepoint_name_that_now_means_another_epoch_is_not_restored(store: LocalStore) -> None:
     leader = LiveLeader(store, ONE)
     leader.commit(0, savepoint="gold")
     leader.commit(1)
@@ -104,7 +104,7 @@ def test_a_savepoints_name_that_means_another_epoch_by_now_is_not_restored(store
     assert reply.detail == "'gold' is no longer the savepoint of epoch 2"
 
 
-def test_a_restore_with_another_graph_is_one_entry(store: LocalStore) -> None:
+def test_a_restore_with_a_changed_graph_is_one_entry(store: LocalStore) -> None:
     leader = LiveLeader(store, ONE)
     leader.commit(0)
     before = read_journal(store).index
@@ -115,7 +115,7 @@ def test_a_restore_with_another_graph_is_one_entry(store: LocalStore) -> None:
     assert (journal.state.topology, journal.state.generation) == (MORE, 2)
 
 
-def test_two_that_join_at_once_do_not_undo_each_other(
+def test_two_members_that_join_at_once_do_not_undo_each_other(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leader = LiveLeader(store, ONE)
@@ -135,15 +135,13 @@ def test_two_that_join_at_once_do_not_undo_each_other(
 
 
 @pytest.mark.parametrize("option", [{"drop": ("x",)}, {"reset": ("x",)}, {"drop": ("s",), "topology": MORE}])
-def test_stages_that_are_not_there_are_neither_dropped_nor_reset(
-    option: dict[str, object], store: LocalStore
-) -> None:
+def test_unknown_stages_are_neither_dropped_nor_reset(option: dict[str, object], store: LocalStore) -> None:
     LiveLeader(store, ONE).commit(0)
     reply = ask(store, RequestKind.RESTORE, epoch=1, **option)
     assert reply.reason == FailureReason.NO_SUCH_STAGE.value
 
 
-def test_a_stage_that_another_reads_is_not_dropped_without_the_code(store: LocalStore) -> None:
+def test_a_stage_with_a_reader_is_not_dropped_without_the_code(store: LocalStore) -> None:
     LiveLeader(store, MORE).commit(0)
     assert (
         "stage 'fresh' of member 'main' reads s"
@@ -153,7 +151,7 @@ def test_a_stage_that_another_reads_is_not_dropped_without_the_code(store: Local
     assert read_journal(store).state.topology == ONE
 
 
-def test_a_sink_that_was_dropped_before_it_had_published_an_epoch_does_not_come_back_to_it(
+def test_an_epoch_cannot_be_restored_if_a_sink_was_dropped_before_publishing_it(
     store: LocalStore,
 ) -> None:
     leader = LiveLeader(store, MORE)
@@ -165,7 +163,7 @@ def test_a_sink_that_was_dropped_before_it_had_published_an_epoch_does_not_come_
     assert carry_out(store, read_journal(store), again, lambda *_: 0).ok
 
 
-def test_rows_in_flight_are_not_read_with_other_columns(store: LocalStore) -> None:
+def test_rows_in_flight_are_not_read_with_different_columns(store: LocalStore) -> None:
     old = r.Topology(
         {n: r.StageSpec(n, s.inputs, s.member, s.sinks, "x long") for n, s in MORE.stages.items()}
     )
@@ -178,8 +176,8 @@ def test_rows_in_flight_are_not_read_with_other_columns(store: LocalStore) -> No
     assert ask(store, RequestKind.RESTORE, epoch=1, topology=old).ok
 
 
-def test_rows_in_flight_are_held_against_the_columns_that_they_were_written_with(store: LocalStore) -> None:
-    """Not against those of the graph in force, which may have changed since."""
+def test_rows_in_flight_are_compared_with_the_columns_that_they_were_written_with(store: LocalStore) -> None:
+    """Not with those of the current graph, which may have changed since."""
     old = r.Topology(
         {n: r.StageSpec(n, s.inputs, s.member, s.sinks, "x long") for n, s in MORE.stages.items()}
     )
@@ -193,7 +191,7 @@ def test_rows_in_flight_are_held_against_the_columns_that_they_were_written_with
     assert ask(store, RequestKind.RESTORE, epoch=1, request_id="b").reason == "rows_in_flight"
 
 
-def test_what_a_sink_holds_is_not_left_behind_by_a_new_name(store: LocalStore) -> None:
+def test_renaming_a_sink_does_not_lose_rows_that_it_holds_back(store: LocalStore) -> None:
     final = r.Topology({"s": r.StageSpec("s", (), "main", (r.SinkSpec("t", True),))})
     renamed = r.Topology({"s": r.StageSpec("s", (), "main", (r.SinkSpec("u", True),))})
     LiveLeader(store, final).commit(0, held={"t": (r.StagedFile("f", 9),)})
@@ -202,7 +200,7 @@ def test_what_a_sink_holds_is_not_left_behind_by_a_new_name(store: LocalStore) -
     assert ask(store, RequestKind.RESTORE, epoch=1, topology=renamed, drop=("t",), request_id="b").ok
 
 
-def test_a_table_that_cannot_go_back_refuses_the_restore(store: LocalStore) -> None:
+def test_a_table_that_cannot_be_rewound_refuses_the_restore(store: LocalStore) -> None:
     leader = LiveLeader(store, ONE)
     leader.commit(0)
     request = Request(RequestKind.RESTORE, "r", epoch=1)
@@ -224,8 +222,8 @@ def test_a_table_that_does_not_answer_refuses_the_restore(store: LocalStore) -> 
     assert asked == ["t"] * steering.TABLE_TRIES
 
 
-def test_what_others_did_to_a_table_is_not_undone_unless_that_is_meant(store: LocalStore) -> None:
-    """It is asked before the restore stands: afterwards the pipeline could go neither on nor back."""
+def test_changes_by_others_to_a_table_are_not_undone_unless_forced(store: LocalStore) -> None:
+    """The table is asked before the restore is written: afterwards the pipeline could neither continue nor go back."""
     leader = LiveLeader(store, ONE)
     leader.commit(0)
     published(store, leader, 1)
@@ -240,8 +238,8 @@ def test_what_others_did_to_a_table_is_not_undone_unless_that_is_meant(store: Lo
         assert force or (reply.reason, "version 7 (WRITE)" in reply.detail) == ("table_changed", True)
 
 
-def test_what_others_did_before_an_epoch_comes_to_the_table_stays(store: LocalStore) -> None:
-    """The sink publishes the epoch first, on top of it, and goes back to that."""
+def test_changes_by_others_before_an_epoch_is_published_are_kept(store: LocalStore) -> None:
+    """The sink first publishes the epoch on top of it, and is rewound to that."""
     leader = LiveLeader(store, ONE)
     leader.commit(0)
     published(store, leader, 1)
@@ -257,7 +255,7 @@ def test_what_others_did_before_an_epoch_comes_to_the_table_stays(store: LocalSt
     assert carry_out(store, read_journal(store), request, lambda *_: 0, lambda *_: not_yet).ok
 
 
-def test_a_table_that_lost_what_the_mark_of_the_checkpoint_names_refuses_the_restore(
+def test_a_table_that_lost_the_marked_version_refuses_the_restore(
     store: LocalStore,
 ) -> None:
     leader = LiveLeader(store, ONE)
@@ -269,8 +267,8 @@ def test_a_table_that_lost_what_the_mark_of_the_checkpoint_names_refuses_the_res
     assert (reply.reason, "overwritten" in reply.detail) == ("table_history_gone", True)
 
 
-def test_a_sink_that_is_newer_than_the_checkpoint_is_asked_too(store: LocalStore) -> None:
-    """It goes back as well: to before its first row."""
+def test_a_sink_that_is_newer_than_the_checkpoint_is_checked_too(store: LocalStore) -> None:
+    """It is rewound too: to before its first row."""
     leader = LiveLeader(store, ONE)
     leader.commit(0)
     assert ask(store, RequestKind.RESTORE, epoch=1, topology=MORE, request_id="a").ok
@@ -280,8 +278,8 @@ def test_a_sink_that_is_newer_than_the_checkpoint_is_asked_too(store: LocalStore
     assert read_journal(store).state.generation == 2
 
 
-def test_tables_that_are_slow_do_not_cost_a_command_the_lead(store: LocalStore) -> None:
-    """Whoever led before takes over again soon: in the term nothing is asked that takes its time."""
+def test_slow_tables_do_not_cost_a_command_the_lead(store: LocalStore) -> None:
+    """The previous leader takes over again soon, so nothing slow is asked during the command's term."""
     leader = LiveLeader(store, ONE)
     leader.commit(0)
     terms = []
@@ -298,7 +296,7 @@ def test_tables_that_are_slow_do_not_cost_a_command_the_lead(store: LocalStore) 
     assert terms == [leader.term]
 
 
-def test_a_request_is_done_once_however_often_it_is_heard(store: LocalStore) -> None:
+def test_a_request_is_carried_out_once_however_often_it_is_received(store: LocalStore) -> None:
     LiveLeader(store, ONE).commit(0)
     for _ in range(3):
         assert ask(store, RequestKind.RESTORE, epoch=1) == Reply("r1", True, 1)
@@ -315,7 +313,7 @@ def test_the_journal_remembers_a_bounded_number_of_requests(store: LocalStore) -
     assert list(leader.state.answers) == [f"r{n}" for n in range(5, KEPT_ANSWERS + 5)]
 
 
-def test_a_command_does_not_set_a_drained_pipeline_going(store: LocalStore) -> None:
+def test_a_command_does_not_restart_a_drained_pipeline(store: LocalStore) -> None:
     leader = LiveLeader(store, ONE)
     place = leader.journal.index + 1
     leader.write(r.Begun(leader.term, 1, 1, place, 2, leader.state.topology_hash))
@@ -343,10 +341,10 @@ def test_a_command_that_always_loses_the_lead_says_so(
     assert (reply.ok, reply.reason) == (False, FailureReason.NOT_LEADER.value)
     now = read_journal(store)
     assert now.state.generation == 1
-    assert now.index == before + 2 * steering.LEAD_TRIES, "it wrote something after its term was over"
+    assert now.index == before + 2 * steering.LEAD_TRIES, "it wrote after its term was over"
 
 
-def test_a_command_that_dies_between_its_two_entries_leaves_everything_as_it_was(store: LocalStore) -> None:
+def test_a_command_that_crashes_between_its_two_entries_changes_nothing(store: LocalStore) -> None:
     leader = LiveLeader(store, ONE)
     leader.commit(0)
     before = read_journal(store).state
@@ -358,7 +356,7 @@ def test_a_command_that_dies_between_its_two_entries_leaves_everything_as_it_was
     )
     answer: object = None
     entries = 0
-    while entries < 2:  # the second Create is RESTORED: the power fails before it
+    while entries < 2:  # the second Create is RESTORED: it crashes before that
         effect = procedure.send(answer)
         entries += isinstance(effect, fx.Create)
         if entries < 2:
@@ -379,7 +377,7 @@ MIXED = r.StageSpec("root", ("s",), "main", (r.SinkSpec("u"),))
 def back(
     store: LocalStore, spec: r.StageSpec, versions: dict[int, int] | None = None, **more: object
 ) -> Reply:
-    """A stage comes that the only checkpoint does not have. `versions`: those of its table, by transaction."""
+    """Adds a stage that the only checkpoint does not have. `versions`: those of its table, by transaction."""
 
     def find(sink: str, transaction: int) -> int:
         known = versions or {} if sink == "u" else {}
@@ -391,7 +389,7 @@ def back(
 
 
 @pytest.mark.parametrize(("spec", "native"), [(ROOT, ()), (MIXED, ("root",))])
-def test_a_stage_does_not_come_back_to_read_its_source_into_a_table_that_has_its_rows(
+def test_a_stage_cannot_return_if_its_table_already_has_rows_of_its_source(
     store: LocalStore, spec: r.StageSpec, native: tuple[str, ...]
 ) -> None:
     leader = LiveLeader(store, ONE)
@@ -403,19 +401,19 @@ def test_a_stage_does_not_come_back_to_read_its_source_into_a_table_that_has_its
     assert read_journal(store).state.generation == 1
 
 
-def test_a_table_that_has_rows_of_a_stage_is_enough_to_refuse_it(store: LocalStore) -> None:
-    """Whoever published them died before it wrote the mark."""
+def test_rows_in_the_table_are_enough_to_refuse_a_stage(store: LocalStore) -> None:
+    """The process that published them crashed before it wrote the mark."""
     LiveLeader(store, ONE).commit(0)
     assert back(store, ROOT, {1: 0}).reason == FailureReason.NO_POSITIONS.value
 
 
-def test_a_stage_comes_back_that_reads_only_channels(store: LocalStore) -> None:
+def test_a_stage_that_reads_only_channels_can_return(store: LocalStore) -> None:
     LiveLeader(store, ONE).commit(0)
     store.create(paths.mark_name(1, "u"), r.seal(r.Published(1, "u", 1, 0)))
     assert back(store, MIXED).ok
 
 
-def test_a_stage_that_came_after_the_checkpoint_reads_its_source_again_when_its_table_goes_back(
+def test_a_stage_newer_than_the_checkpoint_reads_its_source_again_when_its_table_is_rewound(
     store: LocalStore,
 ) -> None:
     leader = LiveLeader(store, ONE)
@@ -426,7 +424,9 @@ def test_a_stage_that_came_after_the_checkpoint_reads_its_source_again_when_its_
 
 
 @pytest.mark.parametrize("has_code", [True, False])
-def test_a_stage_that_another_members_stage_reads_does_not_go(store: LocalStore, has_code: bool) -> None:
+def test_a_stage_that_another_members_stage_reads_cannot_be_dropped(
+    store: LocalStore, has_code: bool
+) -> None:
     reader = r.StageSpec("y", ("s",), "b", (r.SinkSpec("u"),))
     other = r.StageSpec("z", (), "main", (r.SinkSpec("v"),))
     leader = LiveLeader(store, r.Topology({**ONE.stages, "y": reader, "z": other}))
@@ -438,7 +438,7 @@ def test_a_stage_that_another_members_stage_reads_does_not_go(store: LocalStore,
     assert (reply.ok, reply.reason) == (False, FailureReason.STILL_READ.value)
     assert "stage 'y' of member 'b' reads s" in reply.detail
     assert read_journal(store).state.generation == 1
-    # What the advice says works: both go, and the reader comes back with other code.
+    # The advice works: drop both, and bring the reader back with changed code.
     assert ask(store, RequestKind.RESTORE, epoch=1, drop=("s", "y"), request_id="r2").ok
     back = r.Topology({"y": r.StageSpec("y", ("z",), "b", (r.SinkSpec("u"),)), "z": other})
     refused = ask(store, RequestKind.RESTORE, epoch=1, drop=("s",), topology=back, request_id="r3")
@@ -470,11 +470,11 @@ def test_a_source_that_was_read_before_is_not_read_again_into_tables_that_have_i
         assert "sink 't' already has rows of it" in reply.detail
 
 
-def test_a_stage_that_was_dropped_need_not_be_named_again_for_the_same_checkpoint(store: LocalStore) -> None:
+def test_a_dropped_stage_need_not_be_named_again_for_the_same_checkpoint(store: LocalStore) -> None:
     leader = LiveLeader(store, MORE)
     leader.commit(0)
     leader.commit(1)
-    for epoch in (1, 2):  # and nothing to u, whose rows go with its stage
+    for epoch in (1, 2):  # and nothing to u, whose rows are dropped with its stage
         published(store, leader, epoch)
     assert ask(store, RequestKind.RESTORE, epoch=2, request_id="a").ok
     assert ask(store, RequestKind.RESTORE, epoch=2, topology=ONE, request_id="b").reason == "stage_gone"
@@ -484,7 +484,7 @@ def test_a_stage_that_was_dropped_need_not_be_named_again_for_the_same_checkpoin
     assert ask(store, RequestKind.RESTORE, epoch=1, request_id="f").reason == "stage_gone"
 
 
-# --- another graph without a restore ----------------------------------------------------------------------
+# --- a changed graph without a restore --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -500,23 +500,23 @@ def test_a_stage_that_was_dropped_need_not_be_named_again_for_the_same_checkpoin
         (pipeline(stage("s"), stage("t", "s", "m9")), ["stage 't' moved from member 'm0' to 'm9'"]),
         (
             pipeline(r.StageSpec("s", (), "m0", (), "{}"), stage("t", "s")),
-            [],  # it has got its first reader, or lost its last
+            [],  # it gained its first reader, or lost its last
         ),
         (pipeline(stage("s"), stage("t", "s")), []),
     ],
 )
-def test_what_differs_between_two_graphs_is_told(now: r.Topology, said: list[str]) -> None:
+def test_differences_between_two_graphs_are_listed(now: r.Topology, said: list[str]) -> None:
     assert differences(pipeline(stage("s"), stage("t", "s")), now) == said
 
 
-def test_a_store_of_another_graph_is_refused_with_what_differs(store: LocalStore) -> None:
+def test_a_store_with_another_graph_is_refused_with_the_differences(store: LocalStore) -> None:
     LiveLeader(store, ONE).commit(0)
     check_topology(store, ONE)
     with pytest.raises(UserError, match="is not the one in this code: stage 'new' is new; stage 's' is gone"):
         check_topology(store, pipeline(stage("new", member="main")))
 
 
-def test_a_command_gives_up_on_a_store_that_never_answers_and_not_on_one_that_does_in_time(
+def test_a_command_gives_up_on_a_store_that_never_answers_but_not_on_a_slow_one(
     tmp_path: Path,
 ) -> None:
     class Failing(LocalStore):
@@ -537,8 +537,8 @@ def test_a_command_gives_up_on_a_store_that_never_answers_and_not_on_one_that_do
         return found
 
     store = Failing(tmp_path)
-    store.left = PATIENCE
-    assert drive(store, ask(PATIENCE + 1)) == [b"x"]
-    store.left = PATIENCE + 1
+    store.left = MAX_RETRIES
+    assert drive(store, ask(MAX_RETRIES + 1)) == [b"x"]
+    store.left = MAX_RETRIES + 1
     with pytest.raises(StoreError, match="does not answer"):
-        drive(store, ask(5 * PATIENCE))
+        drive(store, ask(5 * MAX_RETRIES))

@@ -1,4 +1,4 @@
-"""What follows from what a query does: when its stage is idle, and when it is quiet."""
+"""When a stage is idle and when it is quiet, derived from what its query does."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_query_settles_only_when_its_inputs_are_done() -> None:
     assert (query.rest, query.asks_for_rest, query.settling_ms) == (RestPhase.SETTLING, True, 20)
 
 
-def test_a_query_is_quiet_when_spark_finds_nothing_and_all_that_it_did_is_logged() -> None:
+def test_a_query_is_quiet_when_spark_finds_nothing_and_all_its_batches_are_logged() -> None:
     query = settling(last=3)
     query.found_nothing(4)
     assert not query.asks_for_rest
@@ -40,7 +40,7 @@ def test_a_query_is_quiet_when_spark_finds_nothing_and_all_that_it_did_is_logged
     assert phase(query) is RestPhase.QUIET
 
 
-def test_what_spark_found_before_a_batch_began_counts_for_nothing() -> None:
+def test_what_spark_found_before_a_batch_began_does_not_count() -> None:
     query = settling(last=3)
     query.batch_began(4, 20)
     query.found_nothing(3)
@@ -48,7 +48,7 @@ def test_what_spark_found_before_a_batch_began_counts_for_nothing() -> None:
     assert (query.rest, query.asks_for_rest) == (RestPhase.SETTLING, True)
 
 
-def test_a_batch_that_begins_ends_the_quiet() -> None:
+def test_a_new_batch_ends_the_quiet_phase() -> None:
     query = settling(last=3)
     query.found_nothing(3)
     query.settle(True, 3, 20)
@@ -58,7 +58,7 @@ def test_a_batch_that_begins_ends_the_quiet() -> None:
     assert (query.is_busy(3), query.is_busy(4)) == (True, False)
 
 
-def test_new_input_or_the_end_of_the_drain_ends_the_quiet() -> None:
+def test_new_input_or_the_end_of_the_drain_ends_the_quiet_phase() -> None:
     for end in (lambda q: q.settle(False, 3, 30), Activity.drain_over, Activity.lost_query):
         query = settling(last=3)
         query.found_nothing(3)
@@ -69,7 +69,7 @@ def test_new_input_or_the_end_of_the_drain_ends_the_quiet() -> None:
         assert phase(query) is RestPhase.SETTLING, "Spark is asked again"
 
 
-def test_a_query_that_took_all_is_quiet_without_being_asked_as_soon_as_that_is_logged() -> None:
+def test_a_query_that_read_everything_is_quiet_as_soon_as_its_last_batch_is_logged() -> None:
     query = Activity()
     query.has_taken_all(5)
     query.settle(True, 4, 10)
@@ -91,7 +91,7 @@ def test_a_query_is_silent_some_time_after_its_last_batch_was_logged(
     assert query.is_silent(last, now_ms, 100) is silent
 
 
-def test_a_batch_that_begins_or_is_logged_ends_idleness() -> None:
+def test_a_batch_that_begins_or_is_logged_ends_the_silence() -> None:
     query = Activity()
     query.idle = True
     query.batch_began(1, 5)

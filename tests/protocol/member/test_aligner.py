@@ -19,7 +19,7 @@ def align(
 
 
 def state(aligner: Aligner) -> object:
-    """Everything that an aligner remembers, as a value."""
+    """The whole state of an aligner, as a value."""
     return {name: dict(v) if isinstance(v, dict) else v for name, v in vars(aligner).items()}
 
 
@@ -39,7 +39,7 @@ def test_a_root_cuts_at_once(flags: Flags) -> None:
     assert align({}, Barrier(70, 7, flags)).cut() == Cut(True, {}, {})
 
 
-def test_a_single_input_aligns_as_soon_as_its_position_reaches_the_barrier() -> None:
+def test_a_single_input_is_aligned_when_its_position_reaches_the_barrier() -> None:
     aligner = align({"a": 3})
     assert aligner.cut() is None
     assert aligner.on_barrier("a", BARRIER, 4) is Outcome.ACCEPTED
@@ -49,13 +49,13 @@ def test_a_single_input_aligns_as_soon_as_its_position_reaches_the_barrier() -> 
     assert aligner.phase is AlignerPhase.CUT
 
 
-def test_a_barrier_before_the_first_batch_holds_nothing_up() -> None:
+def test_a_barrier_before_the_first_batch_delays_nothing() -> None:
     aligner = align({"a": -1})
     aligner.on_barrier("a", BARRIER, -1)
     assert aligner.cut() == Cut(True, {"a": -1}, {})
 
 
-def test_a_fan_in_waits_for_every_barrier_and_for_every_position_and_says_for_whom() -> None:
+def test_a_fan_in_waits_for_every_barrier_and_position_and_names_what_it_waits_for() -> None:
     aligner = align({"a": 1, "b": 1, "c": 1})
     assert aligner.waiting_for() == ("a", "b", "c")
     aligner.on_barrier("b", BARRIER, 1)
@@ -72,7 +72,7 @@ def test_a_fan_in_waits_for_every_barrier_and_for_every_position_and_says_for_wh
     assert aligner.cut() == Cut(True, {"a": 3, "b": 1, "c": 2}, {})
 
 
-def test_batches_without_rows_hold_nobody_up() -> None:
+def test_batches_without_rows_delay_nothing() -> None:
     rows = {4}
     aligner = Aligner(
         ["a"], BARRIER, {"a": 3}, 0, None, lambda name, after, upto: any(after < b <= upto for b in rows)
@@ -80,11 +80,13 @@ def test_batches_without_rows_hold_nobody_up() -> None:
     aligner.on_barrier("a", BARRIER, 6)
     assert aligner.cut() is None
     aligner.on_consumed("a", 4)
-    # Spark never reads 5 and 6; the true position is what the stage's own log says too.
+    # Spark never reads 5 and 6; the real position is also in the stage's own log.
     assert aligner.cut() == Cut(True, {"a": 4}, {})
 
 
-def test_a_missing_barrier_is_waited_for_until_the_timeout_and_is_then_in_flight_without_an_end() -> None:
+def test_a_stage_waits_for_a_missing_barrier_until_the_timeout_and_then_its_input_is_in_flight_without_an_end() -> (
+    None
+):
     aligner = align({"a": 1, "b": 1}, timeout_ms=100, now_ms=1000)
     aligner.on_barrier("a", BARRIER, 1)
     aligner.on_tick(1099)
@@ -96,7 +98,7 @@ def test_a_missing_barrier_is_waited_for_until_the_timeout_and_is_then_in_flight
     assert aligner.cut() == Cut(False, {"a": 1, "b": 1}, {"b": (1, None)})
 
 
-def test_without_a_timeout_a_stage_waits_for_ever_or_for_the_leaders_order() -> None:
+def test_without_a_timeout_a_stage_waits_until_the_leader_orders_otherwise() -> None:
     aligner = align({"a": 1})
     aligner.on_barrier("a", BARRIER, 5)
     aligner.on_tick(10**15)
@@ -119,14 +121,14 @@ def test_no_other_flag_cuts_an_unaligned_stage(flags: Flags) -> None:
     assert aligner.cut() is None
 
 
-def test_an_unaligned_stage_that_has_nothing_in_flight_was_cut_aligned() -> None:
+def test_an_unaligned_stage_with_nothing_in_flight_counts_as_aligned() -> None:
     aligner = align({"a": 2})
     aligner.on_barrier("a", BARRIER, 2)
     aligner.turn_unaligned()
     assert aligner.cut() == Cut(True, {"a": 2}, {})
 
 
-def test_the_order_to_turn_unaligned_is_harmless_when_there_is_nothing_left_to_turn() -> None:
+def test_a_redundant_order_to_turn_unaligned_is_harmless() -> None:
     for end in (Aligner.turn_unaligned, Aligner.cut, Aligner.abort):
         aligner = align({})
         end(aligner)
@@ -157,7 +159,7 @@ def test_a_duplicate_is_harmless() -> None:
         (Barrier(70, 8), Outcome.OTHER),
     ],
 )
-def test_a_barrier_of_an_older_epoch_is_late_and_of_another_checkpoint_other_and_neither_changes_anything(
+def test_a_barrier_of_an_older_epoch_or_of_another_checkpoint_changes_nothing(
     barrier: Barrier, outcome: Outcome
 ) -> None:
     aligner = align({"a": 1})
@@ -167,7 +169,7 @@ def test_a_barrier_of_an_older_epoch_is_late_and_of_another_checkpoint_other_and
     assert aligner.cut() is None
 
 
-def test_a_barrier_that_comes_after_the_cut_or_after_the_abort_is_late() -> None:
+def test_a_barrier_after_the_cut_or_the_abort_is_late() -> None:
     for end in (Aligner.cut, Aligner.abort):
         aligner = align({"a": 1, "b": 1}, Barrier(70, 7, Flags.UNALIGNED))
         aligner.on_barrier("a", BARRIER, 2)
@@ -178,7 +180,7 @@ def test_a_barrier_that_comes_after_the_cut_or_after_the_abort_is_late() -> None
         assert state(aligner) == before
 
 
-def test_a_second_barrier_of_the_checkpoint_at_another_place_breaks_an_invariant_and_changes_nothing() -> (
+def test_a_second_barrier_of_the_checkpoint_at_another_position_violates_an_invariant_and_changes_nothing() -> (
     None
 ):
     aligner = align({"a": 1})
@@ -209,7 +211,7 @@ def test_inputs_and_positions_must_match(inputs: list[str], positions: dict[str,
 # --- what may be consumed -----------------------------------------------------------------------------
 
 
-def test_a_position_never_goes_back() -> None:
+def test_a_position_never_moves_back() -> None:
     aligner = align({"a": 3})
     aligner.on_consumed("a", 3)
     assert "back from batch 3 to 2" in unchanged_by(
@@ -217,12 +219,12 @@ def test_a_position_never_goes_back() -> None:
     )
 
 
-def test_a_barrier_that_was_passed_before_it_was_seen_breaks_an_invariant() -> None:
+def test_a_barrier_that_was_passed_before_it_was_seen_violates_an_invariant() -> None:
     aligner = align({"a": 3})
     unchanged_by(aligner, InvariantBroken, lambda: aligner.on_barrier("a", BARRIER, 2))
 
 
-def test_after_the_cut_consuming_goes_on_and_changes_no_cut() -> None:
+def test_consuming_after_the_cut_does_not_change_the_cut() -> None:
     aligner = align({"a": 3})
     aligner.on_barrier("a", BARRIER, 3)
     cut = aligner.cut()
@@ -230,7 +232,7 @@ def test_after_the_cut_consuming_goes_on_and_changes_no_cut() -> None:
     assert cut == Cut(True, {"a": 3}, {})
 
 
-def test_an_aborted_checkpoint_holds_nobody() -> None:
+def test_an_aborted_checkpoint_holds_nothing_back() -> None:
     aligner = align({"a": 3})
     aligner.on_barrier("a", BARRIER, 3)
     aligner.abort()
@@ -238,7 +240,7 @@ def test_an_aborted_checkpoint_holds_nobody() -> None:
     assert aligner.waiting_for() == ()
 
 
-def test_every_step_that_the_table_does_not_have_is_refused_and_changes_nothing() -> None:
+def test_every_illegal_step_is_refused_and_changes_nothing() -> None:
     for end in (Aligner.cut, Aligner.abort):
         aligner = align({})
         end(aligner)
@@ -280,7 +282,7 @@ def test_seed_c02_two_checkpoints_never_mix() -> None:
     assert aligner.cut() is not None
 
 
-def test_seed_c05_an_aligner_remembers_two_numbers_per_input_however_much_is_held() -> None:
+def test_seed_c05_an_aligner_keeps_two_numbers_per_input_however_much_is_held() -> None:
     aligner = align({"a": -1, "b": 0})
     aligner.on_barrier("b", BARRIER, 0)
     for batch in range(1000):
@@ -291,7 +293,7 @@ def test_seed_c05_an_aligner_remembers_two_numbers_per_input_however_much_is_hel
 
 
 @pytest.mark.parametrize("unaligned", [False, True])
-def test_seed_c09_nothing_from_behind_a_barrier_enters_the_state_before_the_cut(unaligned: bool) -> None:
+def test_seed_c09_nothing_after_a_barrier_enters_the_state_before_the_cut(unaligned: bool) -> None:
     aligner = align({"fast": 5, "slow": 1})
     aligner.on_barrier("fast", BARRIER, 5)
     if unaligned:
@@ -307,8 +309,8 @@ Step = tuple[str, str, int]
 
 @st.composite
 def schedules(draw: st.DrawFn) -> tuple[dict[str, int], dict[str, int], dict[str, set[int]], list[Step]]:
-    """A fan-in with batches of which some are empty, a barrier per input, and all that happens to it in
-    some order: barriers, repeated and foreign ones too, and the consumption of each input up to its own."""
+    """A fan-in with batches, some of them empty, a barrier per input, and its events in some order: barriers, including
+    repeated and foreign ones, and the consumption of each input up to its barrier."""
     names = [f"in{i}" for i in range(draw(st.integers(1, 4)))]
     positions, barriers, rows = {}, {}, {}
     lanes: list[list[Step]] = []
@@ -344,7 +346,7 @@ def apply(aligner: Aligner, step: Step) -> None:
 
 
 @given(schedules(), st.booleans())
-def test_no_order_of_events_changes_the_aligned_cut_and_nothing_lies_between_it_and_the_barriers(
+def test_the_aligned_cut_does_not_depend_on_the_order_of_events_and_leaves_nothing_before_the_barriers(
     schedule: tuple[dict[str, int], dict[str, int], dict[str, set[int]], list[Step]], eager: bool
 ) -> None:
     positions, barriers, rows, steps = schedule
@@ -362,7 +364,7 @@ def test_no_order_of_events_changes_the_aligned_cut_and_nothing_lies_between_it_
             assert (cut is None) == bool(waiting)
     if cut is None:
         cut = aligner.cut()
-    # What it must be follows from the channels alone, so it is the same for every order.
+    # The expected cut follows from the channels alone, so it is the same for every order.
     assert cut == Cut(True, {name: max(rows[name], default=positions[name]) for name in positions}, {})
     for name, position in cut.positions.items():
         assert position <= barriers[name]

@@ -1,4 +1,4 @@
-"""A member's catch-up: whom it asks for a gap, and that it ends with exactly the store's journal."""
+"""A member's catch-up: where it gets missing entries from, and that it ends with exactly the store's journal."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def name(index: int) -> str:
 
 
 class Author:
-    """Writes the journal in the store: LEADER entries of `m`, one term after the other."""
+    """Writes the journal in the store: LEADER entries of `m`, one per term."""
 
     def __init__(self, count: int) -> None:
         self.store = Store()
@@ -60,8 +60,8 @@ class Author:
 
 
 class Away:
-    """A member that was away, with its clock, its peers (a journal, or `None` if it is dead), and what it
-    sent to whom."""
+    """A member that was away, with its clock, its peers (a journal, or `None` if dead), and the messages that it
+    sent."""
 
     def __init__(
         self,
@@ -107,12 +107,12 @@ class Away:
             self.catch_up.on_message(send.to, peer.provider.answer(send.message))
 
     def fetched(self, peer: str) -> int:
-        """How many entries a peer was asked for."""
+        """How many entries were requested from a peer."""
         fetches = [s.message for s in self.sent if s.to == peer and isinstance(s.message, FetchEntries)]
         return sum(f.last - f.first + 1 for f in fetches)
 
     def has_caught_up(self) -> bool:
-        """Whether it knows exactly what the author has written, and can serve it."""
+        """Whether it knows exactly what the author wrote, and can serve it."""
         mine, theirs = self.journal, self.author.journal
         served = mine.provider.serve(mine.index, mine.index, 1, 1 << 20)
         assert served == [self.store.objects[name(theirs.index)]]
@@ -130,7 +130,7 @@ def test_a_member_that_missed_nothing_asks_nobody() -> None:
     assert away.store.count(Read) == 0
 
 
-def test_an_empty_journal_is_caught_up_with_at_once() -> None:
+def test_a_catch_up_with_an_empty_journal_ends_at_once() -> None:
     away = Away(Author(0), {"a": None})
     away.run()
     assert away.journal.index == 0
@@ -144,7 +144,7 @@ def test_a_small_gap_is_read_from_the_store_and_no_peer_is_asked() -> None:
     assert not away.sent
 
 
-def test_a_large_gap_comes_from_the_peers_and_the_store_says_only_which_hashes_to_believe() -> None:
+def test_a_large_gap_comes_from_the_peers_and_the_store_only_confirms_hashes() -> None:
     author = Author(400)
     away = Away(author, {"a": author.journal, "b": author.journal, "m": author.journal}, known=30)
     away.run()
@@ -154,10 +154,10 @@ def test_a_large_gap_comes_from_the_peers_and_the_store_says_only_which_hashes_t
     assert away.fetched("b") >= 100
     bodies = sum(len(author.store.objects[name(i)]) for i in range(31, 401))
     hashes = bodies // CONFIG.anchor_bytes + 1
-    assert away.store.count(Read) <= 1 + 2 * hashes  # the head; and per hash the entry and a look at the head
+    assert away.store.count(Read) <= 1 + 2 * hashes  # the head; and per hash the entry and a read of the head
 
 
-def test_what_a_peer_makes_up_is_not_believed_and_others_are_asked() -> None:
+def test_forged_entries_of_a_peer_are_rejected_and_others_are_asked() -> None:
     author, forger = Author(100), Journal()
     for term in range(1, 101):
         forger.view.push(forger.view.seal(Leader(term, "forged"), f"n{term}"))
@@ -167,7 +167,7 @@ def test_what_a_peer_makes_up_is_not_believed_and_others_are_asked() -> None:
     assert away.journal.state.leader == "m"
 
 
-def test_dead_peers_are_given_up_and_the_store_serves() -> None:
+def test_dead_peers_are_given_up_and_the_store_is_used() -> None:
     away = Away(Author(100), {"a": None, "b": None})
     away.run()
     assert away.has_caught_up()
@@ -195,7 +195,7 @@ def test_peers_that_die_in_the_middle_are_replaced_by_the_store() -> None:
     assert away.has_caught_up()
 
 
-def test_a_peer_that_is_behind_itself_serves_what_it_has() -> None:
+def test_a_peer_that_is_behind_serves_what_it_has() -> None:
     author = Author(100)
     behind = Away(author, {}, known=60)
     away = Away(author, {"a": behind.journal})
@@ -214,11 +214,11 @@ def test_a_compacted_prefix_is_replaced_by_the_snapshot() -> None:
     away = Away(author, {"a": author.journal}, known=0)
     away.run()
     assert away.has_caught_up()
-    assert not away.sent  # three entries behind the snapshot are a small gap
+    assert not away.sent  # three entries after the snapshot are a small gap
     assert away.journal.provider.available() == (101, 104)
 
 
-def test_behind_a_snapshot_a_large_gap_comes_from_the_peers() -> None:
+def test_a_large_gap_after_a_snapshot_comes_from_the_peers() -> None:
     author = Author(50)
     author.compact()
     author.write(100)
@@ -229,7 +229,7 @@ def test_behind_a_snapshot_a_large_gap_comes_from_the_peers() -> None:
 
 
 @pytest.mark.parametrize("alive", [True, False])
-def test_a_compaction_at_any_moment_of_the_catch_up_is_survived(alive: bool) -> None:
+def test_a_compaction_at_any_moment_of_the_catch_up_does_no_harm(alive: bool) -> None:
     def play(moment: int) -> bool:
         author = Author(200 if alive else 30)
         away = Away(author, {"a": author.journal if alive else None})
@@ -247,7 +247,7 @@ def test_a_compaction_at_any_moment_of_the_catch_up_is_survived(alive: bool) -> 
     assert every_moment(play) > 10
 
 
-def test_a_compaction_in_the_middle_is_answered_with_the_snapshot_and_costs_no_second_session() -> None:
+def test_a_compaction_in_the_middle_leads_to_the_snapshot_without_a_second_session() -> None:
     author = Author(60)
     away = Away(author, {})
 
@@ -262,14 +262,14 @@ def test_a_compaction_in_the_middle_is_answered_with_the_snapshot_and_costs_no_s
 
 
 def asks_for_first(effect: Effect) -> bool:
-    """Whether this asks the store for entries from the first on."""
+    """Whether this reads entries from the store, beginning with the first."""
     return isinstance(effect, ReadMany) and effect.names[0] == name(1)
 
 
 @pytest.mark.parametrize("twice", [False, True])
-def test_garbage_at_a_reopened_place_is_never_believed(twice: bool) -> None:
-    """The journal is compacted while the first entries are asked for, and a zombie's late write lands at 1,
-    where it would follow; the snapshot itself may then be gone again when it is to be read."""
+def test_a_stale_write_at_a_reopened_place_is_never_accepted(twice: bool) -> None:
+    """The journal is compacted while the first entries are requested, and a zombie's late write takes effect at 1,
+    where it would fit; the snapshot itself may then be gone again when it is read."""
     author = Author(60)
     away = Away(author, {})
     zombie = Journal().view.seal(Leader(1, "zombie"), "zombie")
@@ -291,25 +291,25 @@ def test_garbage_at_a_reopened_place_is_never_believed(twice: bool) -> None:
     assert away.has_caught_up()
 
 
-# --- trouble ------------------------------------------------------------------------------------------------
+# --- failures -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("alive", [True, False])
-def test_a_store_that_fails_now_and_then_delays_it_only(alive: bool) -> None:
+def test_a_store_that_fails_occasionally_only_delays_it(alive: bool) -> None:
     author = Author(60)
     away = Away(author, {"a": author.journal if alive else None})
     away.run(faults=[Fault(Read, nth=n) for n in range(1, 60, 3)])
     assert away.has_caught_up()
 
 
-def test_when_a_session_has_failed_the_store_is_read_on_until_it_answers() -> None:
-    """Nobody could serve for a while. What was delivered stays right."""
+def test_after_a_failed_session_the_store_is_read_until_it_answers() -> None:
+    """Nobody could serve for a while. What was delivered remains valid."""
     away = Away(Author(60), {"a": None})
     away.run(faults=[Fault(Read, nth=n) for n in range(2, 12)])
     assert away.has_caught_up()
 
 
-def test_a_late_answer_to_an_earlier_catch_up_cannot_pass_for_one_to_the_next() -> None:
+def test_a_late_answer_to_an_earlier_catch_up_is_not_mistaken_for_one_to_the_next() -> None:
     author = Author(60)
     away = Away(author, {"a": author.journal})
     away.run()
@@ -322,7 +322,7 @@ def test_a_late_answer_to_an_earlier_catch_up_cannot_pass_for_one_to_the_next() 
     assert ids == sorted(set(ids))
 
 
-def test_the_journal_may_grow_meanwhile_and_the_head_of_the_beginning_is_reached() -> None:
+def test_the_initial_head_is_reached_even_if_the_journal_grows() -> None:
     author = Author(60)
     away = Away(author, {"a": author.journal})
 
@@ -493,7 +493,7 @@ def test_what_a_peer_was_asked_for_that_is_gone_is_fetched_at_once_and_without_a
     assert away.now_ms < CONFIG.timeout_ms
 
 
-def test_another_procedure_may_read_the_journal_on_meanwhile() -> None:
+def test_another_procedure_may_advance_the_journal_meanwhile() -> None:
     def play(moment: int) -> bool:
         author = Author(200)
         away = Away(author, {"a": author.journal})
@@ -505,7 +505,7 @@ def test_another_procedure_may_read_the_journal_on_meanwhile() -> None:
     assert every_moment(play) > 10
 
 
-def test_messages_without_a_session_and_requests_of_others_mean_nothing() -> None:
+def test_messages_without_a_session_and_requests_of_others_are_ignored() -> None:
     author = Author(60)
     away = Away(author, {"a": author.journal})
     away.catch_up.on_message("a", HaveRange(1, 1, 9_999))
@@ -530,7 +530,7 @@ def test_damaged_bytes_at_the_head_are_an_error_that_names_the_object() -> None:
     assert away.journal.index == 0
 
 
-def test_a_hole_that_no_peer_can_fill_is_an_error_that_names_the_missing_object() -> None:
+def test_a_gap_that_no_peer_can_fill_is_an_error_that_names_the_missing_object() -> None:
     author = Author(60)
     del author.store.objects[name(30)]
     away = Away(author, {"a": None})
@@ -539,7 +539,7 @@ def test_a_hole_that_no_peer_can_fill_is_an_error_that_names_the_missing_object(
     assert away.journal.index == 29
 
 
-def test_a_hole_that_a_peer_can_fill_is_filled() -> None:
+def test_a_gap_that_a_peer_can_fill_is_filled() -> None:
     author = Author(60)
     del author.store.objects[name(30)]
     away = Away(author, {"a": author.journal})
@@ -547,14 +547,14 @@ def test_a_hole_that_a_peer_can_fill_is_filled() -> None:
     assert away.has_caught_up()
 
 
-def test_damage_in_the_middle_that_no_peer_can_make_good_is_an_error_that_names_the_object() -> None:
+def test_damage_in_the_middle_that_no_peer_can_repair_is_an_error_that_names_the_object() -> None:
     author = Author(60)
     author.store.objects[name(30)] = b"{"
     with pytest.raises(StoreError, match=f"{name(30)} is damaged"):
         Away(author, {"a": None}).run()
 
 
-def test_a_journal_that_is_not_the_one_that_this_member_knows_is_an_error() -> None:
+def test_a_journal_other_than_the_one_that_this_member_knows_is_an_error() -> None:
     author, other = Author(60), Author(0)
     other._put(Leader(9, "other"))
     other.write(59)
@@ -575,7 +575,7 @@ def test_a_lost_snapshot_is_an_error_that_names_it(behind: int) -> None:
         Away(author, {}).run(limit=500)
 
 
-def test_a_snapshot_that_is_replaced_while_it_is_read_is_no_loss() -> None:
+def test_a_snapshot_that_is_replaced_while_it_is_read_is_not_a_loss() -> None:
     author = Author(20)
     author.compact()
     author.write(3)
@@ -589,8 +589,8 @@ def test_a_snapshot_that_is_replaced_while_it_is_read_is_no_loss() -> None:
     assert away.has_caught_up()
 
 
-def test_an_entry_that_calls_itself_a_snapshot_and_is_none_is_never_jumped_to() -> None:
-    """The journal is compacted while the first entries are asked for, to something that is no snapshot."""
+def test_an_entry_that_falsely_claims_to_be_a_snapshot_is_never_jumped_to() -> None:
+    """The journal is compacted while the first entries are requested, to something that is not a snapshot."""
     author = Author(60)
     away = Away(author, {})
     fake = author.journal.view.seal(Leader(61, "m"), "fake", snapshot=True)
@@ -610,7 +610,7 @@ def test_an_entry_that_calls_itself_a_snapshot_and_is_none_is_never_jumped_to() 
 # --- progress -----------------------------------------------------------------------------------------------
 
 
-def test_progress_grows_from_nothing_to_all_while_it_lasts() -> None:
+def test_progress_grows_from_zero_to_everything() -> None:
     author = Author(200)
     away = Away(author, {"a": author.journal, "b": author.journal}, known=40)
     seen: list[Progress] = []

@@ -1,4 +1,4 @@
-"""The hold rule, and what a reader has still to read."""
+"""The hold rule, and what a reader has not read yet."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_an_open_epoch_that_the_reader_has_not_cut_holds_it_at_the_barrier() -> 
     assert readable(OPEN, READER, producer) == 2
 
 
-def test_the_reader_passes_once_it_has_cut_itself() -> None:
+def test_the_reader_passes_once_it_is_cut_itself() -> None:
     reader = stage_state(0, barrier(1, 3, at=0))
     assert readable(OPEN, reader, stage_state(5, barrier(1, 3, at=2))) == 5
 
@@ -60,28 +60,28 @@ def test_without_any_journal_every_barrier_holds() -> None:
         pytest.param(r.TopologySet(1, 1, "other", CHAIN), id="void by a new topology"),
     ],
 )
-def test_a_decided_epoch_holds_nobody(fate: r.JournalBody) -> None:
+def test_a_decided_epoch_does_not_hold(fate: r.JournalBody) -> None:
     state = journal_of(LEADER, TOPOLOGY, begun(1, 3), fate)
     assert readable(state, READER, stage_state(5, barrier(1, 3, at=2))) == 5
 
 
-def test_an_epoch_that_a_restore_made_void_holds_nobody() -> None:
+def test_an_epoch_voided_by_a_restore_does_not_hold() -> None:
     restored = r.Restored(1, 2, 1, {"a": 0})
     state = journal_of(LEADER, TOPOLOGY, begun(1, 3), committed(1, 3), begun(2, 5), restored)
     assert readable(state, READER, stage_state(5, barrier(2, 5, at=2))) == 5
 
 
-def test_an_expired_epoch_holds_nobody() -> None:
+def test_an_expired_epoch_does_not_hold() -> None:
     expired = r.Expired(1, 1, (1,), (), {}, ())
     state = journal_of(LEADER, TOPOLOGY, begun(1, 3), committed(1, 3), expired)
     assert not holds(state, READER, barrier(1, 3, at=2))
 
 
-def test_a_barrier_of_another_attempt_at_the_epoch_holds_nobody() -> None:
+def test_a_barrier_of_another_attempt_at_the_epoch_does_not_hold() -> None:
     assert readable(OPEN, READER, stage_state(5, barrier(1, 4, at=2))) == 5
 
 
-def test_several_open_epochs_hold_at_the_first_that_is_not_cut() -> None:
+def test_of_several_open_epochs_the_first_that_is_not_cut_holds() -> None:
     state = journal_of(LEADER, TOPOLOGY, begun(1, 3), begun(2, 4))
     producer = stage_state(9, barrier(1, 3, at=3), barrier(2, 4, at=6))
     assert readable(state, READER, producer) == 3
@@ -90,14 +90,15 @@ def test_several_open_epochs_hold_at_the_first_that_is_not_cut() -> None:
     assert readable(state, stage_state(0, barrier(1, 3, at=0), barrier(2, 4, at=0)), producer) == 9
 
 
-def test_a_barrier_behind_the_last_batch_costs_nothing() -> None:
+def test_a_barrier_after_the_last_batch_delays_nothing() -> None:
     assert readable(OPEN, READER, stage_state(5, barrier(1, 3, at=5))) == 5
 
 
 @given(st.data())
 @settings(max_examples=150, deadline=None)
-def test_whoever_knows_less_never_reads_further(data: st.DataObject) -> None:
-    """Of one history, any older journal, producer's log and own log allow no more than the newest ones."""
+def test_a_reader_that_knows_less_never_reads_further(data: st.DataObject) -> None:
+    """Within one history, older versions of the journal, the producer's log and the own log allow no more than the
+    newest ones."""
     play = data.draw(histories())
     for reader, spec in play.topology.stages.items():
         for producer in spec.inputs:
@@ -134,7 +135,7 @@ def histories(draw: st.DrawFn) -> Play:
     return play
 
 
-# What is still to be read.
+# Unread batches.
 
 
 def test_seed_c03_what_was_held_comes_out_in_the_order_of_the_log_however_it_became_known() -> None:
@@ -168,11 +169,11 @@ def test_batches_from_before_a_fork_come_from_the_checkpoint() -> None:
     assert channel.unread(5, 6) == {6: ("old6",)}
 
 
-def test_the_log_goes_before_what_was_carried_over() -> None:
+def test_the_log_takes_precedence_over_carried_batches() -> None:
     assert Channel(stage_state(1), {1: ("carried",)}).between(0, 1) == {1: ("file1",)}
 
 
-def test_a_batch_that_this_view_does_not_reach_back_to_is_an_error_and_not_an_empty_one() -> None:
+def test_a_batch_before_the_known_range_is_an_error_not_an_empty_batch() -> None:
     with pytest.raises(InvariantBroken, match=r"batch 3 is asked for .*nor the newest checkpoint has it"):
         Channel(r.StageState(1, 7), {2: ("x",)}).unread(1, 7)
 
@@ -181,18 +182,18 @@ def test_carried_batches_without_rows_are_known_and_empty() -> None:
     assert Channel(r.StageState(1, 3), {2: ("x",), 3: ()}).unread(1, 3) == {2: ("x",)}
 
 
-def test_a_batch_that_is_not_known_yet_is_an_error_and_not_an_empty_one() -> None:
+def test_a_batch_that_is_not_known_yet_is_an_error_not_an_empty_batch() -> None:
     channel = Channel(stage_state(4), {})
     with pytest.raises(InvariantBroken, match=r"batch 5 is asked for .* known to 4, nor"):
         channel.unread(2, 6)
 
 
-def test_nothing_is_unread_for_a_reader_that_is_ahead_of_what_it_is_asked_for() -> None:
+def test_nothing_is_unread_for_a_reader_beyond_the_requested_range() -> None:
     assert Channel(stage_state(4), {}).unread(6, 6) == {}
     assert Channel(stage_state(4), {}).unread(3, 1) == {}
 
 
-def test_carried_batches_are_those_of_that_channel_alone() -> None:
+def test_carried_batches_are_only_those_of_the_channel() -> None:
     flights = [
         r.InFlight("a", "b", 1, 3, {2: ("x",), 3: ("y",)}),
         r.InFlight("a", "c", 2, 3, {3: ("y",)}),

@@ -37,7 +37,7 @@ def test_a_run_is_over_when_every_sink_has_published_the_last_epoch() -> None:
     found.on_published("other", 3)
     assert found.is_over
     found.on_published("other", 1)
-    assert found.is_over, "what is published stays so"
+    assert found.is_over, "a published epoch stays published"
 
 
 def test_a_pipeline_that_is_not_drained_is_not_over() -> None:
@@ -52,7 +52,7 @@ def test_a_pipeline_that_is_not_drained_is_not_over() -> None:
     assert not found.is_over
 
 
-def test_the_marks_of_others_are_looked_for_and_a_store_that_fails_is_asked_again() -> None:
+def test_the_marks_of_others_are_looked_up_and_a_failing_store_is_retried() -> None:
     found = ending()
     actor = found.run()
     assert actor.send(None) == fx.List(MARK_PREFIX)
@@ -64,7 +64,7 @@ def test_the_marks_of_others_are_looked_for_and_a_store_that_fails_is_asked_agai
     assert actor.send(None) == fx.Wait(100), "there is nothing left to look for"
 
 
-def test_nobody_looks_for_marks_while_the_pipeline_goes_on_or_only_own_sinks_are_late() -> None:
+def test_marks_are_not_looked_up_while_the_pipeline_runs_or_only_own_sinks_are_late() -> None:
     assert next(ending(journal_of(r.Leader(1, "one"))).run()) == fx.Wait(100)
     found = ending()
     found.on_published("other", 3)

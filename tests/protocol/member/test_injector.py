@@ -69,7 +69,7 @@ def test_the_word_is_the_id_above_the_flags(checkpoint_id: int, bits: int) -> No
         (5, 2**40),
     ],
 )
-def test_seed_b01_and_b02_an_id_of_zero_or_one_that_does_not_fit_is_refused_and_changes_nothing(
+def test_seed_b01_and_seed_b02_an_id_of_zero_or_out_of_range_is_refused_and_changes_nothing(
     injector: BarrierInjector, pending: int | None, checkpoint_id: int, flags: int
 ) -> None:
     if pending is not None:
@@ -82,14 +82,14 @@ def test_seed_b01_and_b02_an_id_of_zero_or_one_that_does_not_fit_is_refused_and_
     assert claimed == (None if pending is None else Barrier(pending, 1))
 
 
-def test_seed_b01_an_id_of_zero_with_no_flags_is_an_error_and_never_nothing(
+def test_seed_b01_an_id_of_zero_without_flags_is_an_error_and_never_ignored(
     injector: BarrierInjector,
 ) -> None:
     with pytest.raises(UserError, match="checkpoint id 0"):
         injector.trigger(0, Flags.NONE)
 
 
-def test_seed_b02_an_id_is_never_cut_to_32_bits(injector: BarrierInjector) -> None:
+def test_seed_b02_an_id_is_never_truncated_to_32_bits(injector: BarrierInjector) -> None:
     injector.trigger(2**32 - 1)
     assert injector.handle().poll(1) == Barrier(2**32 - 1, 1)
     with pytest.raises(UserError, match=str(2**32 + 1)):
@@ -109,14 +109,14 @@ def test_seed_b04_a_superseded_barrier_is_returned_counted_and_named(injector: B
     assert injector.counters().claimed == 1
 
 
-def test_a_poll_that_cannot_make_a_barrier_claims_nothing(injector: BarrierInjector) -> None:
+def test_a_poll_that_cannot_create_a_barrier_claims_nothing(injector: BarrierInjector) -> None:
     injector.trigger(1)
     with pytest.raises(UserError):
         injector.handle().poll(-1)
     assert injector.handle().poll(1) == Barrier(1, 1)
 
 
-def test_polling_with_nothing_pending_is_one_load_and_touches_nothing_else() -> None:
+def test_polling_with_nothing_pending_is_a_single_load() -> None:
     loads = Counter[str]()
 
     class OneLoad:
@@ -141,12 +141,12 @@ def test_polling_with_nothing_pending_is_one_load_and_touches_nothing_else() -> 
 
 
 @pytest.mark.parametrize("winner", ["another handle", "a newer trigger"])
-def test_a_request_that_is_gone_between_the_look_and_the_claim_is_not_claimed(winner: str) -> None:
+def test_a_request_that_is_gone_between_the_load_and_the_claim_is_not_claimed(winner: str) -> None:
     word = LocalWord()
     injector = BarrierInjector(word)
 
     class Overtaken:
-        """A word where, each time, someone else comes between the look and the claim."""
+        """A word that somebody else always changes between the load and the claim."""
 
         cell = word.cell
         swap = word.swap
@@ -168,7 +168,7 @@ def test_a_request_that_is_gone_between_the_look_and_the_claim_is_not_claimed(wi
 def add_up(
     injector: BarrierInjector, triggered: list[int], claimed: list[int], superseded: list[int]
 ) -> None:
-    """Every request has exactly one fate, and the counters say the same."""
+    """Every request has exactly one outcome, and the counters agree."""
     counters = injector.counters()
     pending = [counters.pending.checkpoint_id] if counters.pending else []
     assert Counter(claimed) + Counter(superseded) + Counter(pending) == Counter(triggered)
@@ -178,7 +178,7 @@ def add_up(
 
 
 class Interruptible(list[int]):
-    """A cell at which the interpreter may change threads just before a store, as a plain list's never is."""
+    """A cell at which the interpreter may switch threads just before a store, unlike a plain list."""
 
     def __setitem__(self, index: object, value: object) -> None:
         for _ in range(20):
@@ -211,7 +211,7 @@ def test_threads_claim_each_barrier_exactly_once_or_see_it_superseded(word: Word
     triggering = [threading.Thread(target=trigger, args=(1 + i * each,)) for i in range(triggerers)]
     polling = [threading.Thread(target=poll) for _ in range(pollers)]
     interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)  # so that threads meet in the middle of things
+    sys.setswitchinterval(1e-6)  # so that threads interleave often
     try:
         for thread in polling + triggering:
             thread.start()
@@ -226,7 +226,7 @@ def test_threads_claim_each_barrier_exactly_once_or_see_it_superseded(word: Word
     add_up(injector, list(range(1, 1 + each * triggerers)), claimed, superseded)
 
 
-def test_counters_travel_as_json(injector: BarrierInjector) -> None:
+def test_counters_can_be_encoded_as_json(injector: BarrierInjector) -> None:
     injector.trigger(1)
     injector.trigger(2, Flags.DRAIN)
     counters = injector.counters()

@@ -1,4 +1,4 @@
-"""A member: its part of a checkpoint, what it publishes, and what it does when it comes back."""
+"""A member: its part of a checkpoint, what it publishes, and what it does after a restart."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def committed_play() -> Play:
     return play
 
 
-def test_a_member_that_hosts_nothing_is_told_which_members_there_are() -> None:
+def test_an_unknown_member_is_refused_with_the_names_of_the_members() -> None:
     with pytest.raises(UserError, match="no stage names member 'm9'; the members are m0, m1, m2"):
         Member("m9", "boot", CHAIN, MemberConfig(), SimWord)
 
 
-def test_no_two_attempts_to_write_have_the_same_nonce() -> None:
+def test_no_two_writes_have_the_same_nonce() -> None:
     first, second = member(Play(CHAIN)), Member("m2", "later", CHAIN, MemberConfig(), SimWord)
     nonces = [first.nonce(), first.nonce(), second.nonce(), second.nonce()]
     assert len(set(nonces)) == 4
@@ -85,25 +85,25 @@ def test_the_head_manifest_is_read_once_and_kept() -> None:
     assert len(desk.done) == reads
 
 
-def test_before_the_first_commit_there_is_none() -> None:
+def test_before_the_first_commit_there_is_no_head_manifest() -> None:
     assert Desk().run(member(Play(CHAIN)).head_manifest()) is None
 
 
-def test_a_damaged_head_manifest_is_named_and_not_taken() -> None:
+def test_a_damaged_head_manifest_is_named_and_rejected() -> None:
     desk = Desk()
     desk.objects[paths.manifest_name(1, 3)] = b'{"epoch": 1}'
     with pytest.raises(StoreError, match=r"checkpoints/1-3/manifest\.json.*restore an older checkpoint"):
         desk.run(member(committed_play()).head_manifest())
 
 
-def test_a_missing_head_manifest_is_named_and_not_waited_for() -> None:
-    """The journal is as far as it goes and its head is not expired, so nothing will bring it back."""
+def test_a_missing_head_manifest_is_an_error_not_a_wait() -> None:
+    """The journal is read to its end and its head has not expired, so the manifest will never appear."""
     with pytest.raises(StoreError, match=r"checkpoints/1-3/manifest\.json.*is missing"):
         Desk().run(member(committed_play()).head_manifest())
 
 
 def restored_twice() -> tuple[Play, Desk, Member]:
-    """Epochs 1 and 2; somebody who knows that everything went back to 1, and not yet that it goes to 2."""
+    """Epochs 1 and 2, and a member that knows of the restore to 1, but not yet of the restore to 2."""
     play = committed_play()
     play.batch("a")
     play.cut_all()
@@ -119,7 +119,7 @@ def go_to_epoch_2(play: Play) -> None:
     play.record(r.Restored(1, 3, 2, play.state.committed[2].cuts))
 
 
-def test_a_manifest_that_a_second_restore_overtakes_while_it_is_read_is_not_taken() -> None:
+def test_a_manifest_that_becomes_outdated_while_it_is_read_is_discarded() -> None:
     play, desk, someone = restored_twice()
 
     def second_restore(effect: fx.Effect) -> None:
@@ -131,8 +131,8 @@ def test_a_manifest_that_a_second_restore_overtakes_while_it_is_read_is_not_take
     assert someone.manifest == play.manifests[2]
 
 
-def test_a_manifest_that_was_read_too_slowly_does_not_displace_the_newer_one() -> None:
-    """One actor reads the first restore's manifest all the while that another one reads the second's."""
+def test_a_manifest_that_was_read_too_slowly_does_not_replace_a_newer_one() -> None:
+    """One actor reads the first restore's manifest slowly, while another one reads the second's."""
     play, desk, someone = restored_twice()
     slow = someone.head_manifest()
     answer = desk.perform(next(slow))
@@ -141,20 +141,20 @@ def test_a_manifest_that_was_read_too_slowly_does_not_displace_the_newer_one() -
     with pytest.raises(StopIteration) as stop:
         slow.send(answer)
     assert stop.value.value == play.manifests[2]
-    assert someone.manifest == play.manifests[2], "what readers have in flight is in there"
+    assert someone.manifest == play.manifests[2], "it has the readers' in-flight batches"
 
 
-# What is announced.
+# Announcements.
 
 
 def begun_behind(someone: Member) -> Sealed[r.JournalBody]:
-    """An entry that may stand right behind what a member knows."""
+    """An entry that may follow directly after what a member knows."""
     view = someone.journal.view
     return view.seal(r.Begun(2, 1, 1, view.last + 1, 0, "topology"), "nonce")
 
 
 def informed(entries: int = 2) -> Member:
-    """A live member that knows so many entries."""
+    """A live member that knows `entries` entries."""
     someone = Member("m2", "boot", CHAIN, MemberConfig(), SimWord)
     someone.live = True
     for term in range(1, entries + 1):
@@ -167,22 +167,22 @@ def announce(index: int, data: bytes) -> Announcement:
     return Announcement(Phase.PREPARE, Barrier(3, 1).pack(), 1, 1, index, entry=msgspec.Raw(data))
 
 
-def test_an_announced_entry_right_behind_what_is_known_is_as_good_as_read() -> None:
+def test_an_announced_entry_that_follows_the_known_ones_counts_as_read() -> None:
     someone = informed()
     sealed = begun_behind(someone)
     arrived = decode(encode(announce(3, sealed.data)))
     assert isinstance(arrived, Announcement)
     someone.on_announcement("m0", arrived)
     assert someone.journal.index == 3
-    assert someone.journal.view.entries[-1] == sealed, "byte by byte, so that the chain goes on from it"
+    assert someone.journal.view.entries[-1] == sealed, "byte for byte, so that the chain continues from it"
     assert someone.woken == ["journal"]
     assert someone.journal.state.open.keys() == {1}
     someone.on_announcement("m0", arrived)
-    assert someone.journal.index == 3, "twice is once"
+    assert someone.journal.index == 3, "a repeated announcement changes nothing"
 
 
 @pytest.mark.parametrize("wrong", ["damaged", "none", "another chain", "later", "not live", "not the leader"])
-def test_an_announced_entry_that_does_not_follow_is_looked_for_in_the_store(wrong: str) -> None:
+def test_an_announced_entry_that_does_not_follow_is_looked_up_in_the_store(wrong: str) -> None:
     someone = informed()
     sealed = begun_behind(informed(3) if wrong == "later" else someone)
     index, data = sealed.entry.index, sealed.data
@@ -198,15 +198,15 @@ def test_an_announced_entry_that_does_not_follow_is_looked_for_in_the_store(wron
     someone.live = wrong != "not live"
     someone.on_announcement("m1" if wrong == "not the leader" else "m0", announce(index, data))
     assert someone.journal.index == 2
-    assert someone.woken == ["journal"], "it reads what it has heard of"
+    assert someone.woken == ["journal"], "it reads the announced entry"
     assert someone._heard == index
 
 
-def test_followers_do_not_read_what_was_announced_to_them() -> None:
+def test_followers_do_not_read_announced_entries() -> None:
     world = calm_world()
     world.member_config = msgspec.structs.replace(
         world.member_config, poll_ms=1_500
-    )  # hardly anybody looks unasked
+    )  # so that members rarely poll
     for name in world.graph.members():
         world.start(name)
     until(world, lambda: world.oracle.epochs == 1 and world.oracle.all_settled())
@@ -229,7 +229,7 @@ def test_followers_do_not_read_what_was_announced_to_them() -> None:
 
 
 def acks_of(world: World) -> list[Ack]:
-    """Every ack that is sent from now on."""
+    """Collects every ack that is sent from now on."""
     sent: list[Ack] = []
     sending = world.oracle.sending
 
@@ -274,8 +274,8 @@ def test_a_failed_stage_refuses_the_checkpoint_and_says_why() -> None:
     assert (aborted.reason, aborted.detail) == ("member_refused", "m1: stage b failed: out of memory")
 
 
-def test_a_restore_heals_a_stage_that_was_given_up() -> None:
-    """A new generation is a new start: what failed in the old one says nothing about it."""
+def test_a_restore_revives_a_stage_that_was_given_up() -> None:
+    """A new generation is a new start: failures of the old one do not count."""
     world = running_world()
     epoch = checkpoint(world).epoch
     lose_query(of(world, "m1"), "b", QueryEnd.HOPELESS)
@@ -292,7 +292,7 @@ def test_a_restore_heals_a_stage_that_was_given_up() -> None:
 
 
 def busy_world(tolerated: int | None, timeout_ms: int = 5_000) -> World:
-    """One checkpoint after the other."""
+    """A world with one checkpoint after the other."""
     world = calm_world(tolerated=tolerated, interval_ms=50, timeout_ms=timeout_ms)
     for name in CHAIN.members():
         world.start(name)
@@ -301,7 +301,7 @@ def busy_world(tolerated: int | None, timeout_ms: int = 5_000) -> World:
 
 
 def who_give_up(world: World, ms: int) -> dict[str, str]:
-    """The members that give up within a while, with their stories; nobody ends for it."""
+    """The members that give up within `ms`, with their reasons; no process really ends."""
     gave_up: dict[str, str] = {}
 
     def ends(process: ProcessView, why: str) -> None:
@@ -312,7 +312,7 @@ def who_give_up(world: World, ms: int) -> dict[str, str]:
     return gave_up
 
 
-def test_a_stage_that_is_given_up_ends_its_own_member_and_no_other() -> None:
+def test_a_given_up_stage_ends_only_its_own_member() -> None:
     world = busy_world(tolerated=2)
     assert leader_of(world).name == "m0"
     while lose_query(of(world, "m1"), "b") is not None:
@@ -323,7 +323,7 @@ def test_a_stage_that_is_given_up_ends_its_own_member_and_no_other() -> None:
     assert "the last with member_refused: m1: stage b failed: lost" in gave_up["m1"]
 
 
-def test_a_stage_without_hope_ends_its_member_with_the_first_checkpoint_that_fails() -> None:
+def test_a_stage_that_can_never_start_ends_its_member_with_the_first_failed_checkpoint() -> None:
     world = busy_world(tolerated=5)
     lose_query(of(world, "m1"), "b", QueryEnd.HOPELESS)
     gave_up = who_give_up(world, 3_000)
@@ -332,7 +332,7 @@ def test_a_stage_without_hope_ends_its_member_with_the_first_checkpoint_that_fai
 
 
 def test_nobody_gives_up_while_a_member_is_away() -> None:
-    """`b` cannot be cut without a barrier of `a`, whose member is gone: that is not the doing of m1, nor of m2."""
+    """`b` cannot be cut without a barrier of `a`, whose member is gone: that is the fault of neither m1 nor m2."""
     world = busy_world(tolerated=0, timeout_ms=200)
     world.stop(of(world, "m0"))
     assert who_give_up(world, 5_000) == {}
@@ -353,14 +353,14 @@ def test_a_woken_process_does_not_give_up_for_a_checkpoint_that_its_successor_ha
     assert zombie.member.given_up is None
 
 
-def test_a_member_whose_stage_is_too_slow_gives_up_and_those_who_wait_for_it_do_not() -> None:
+def test_a_member_whose_stage_is_too_slow_gives_up_and_those_that_wait_for_it_do_not() -> None:
     world = busy_world(tolerated=0, timeout_ms=200)
     rest(world)
     slow_down(world, "b", ms=60_000, each_ms=10_000)
     assert list(who_give_up(world, 3_000)) == ["m1"]
 
 
-def test_a_commit_forgives_what_failed_before_it() -> None:
+def test_a_commit_resets_the_count_of_failures() -> None:
     world = running_world(tolerated=1)
     member = of(world, "m1").member
     for failed in range(1, 4):
@@ -373,7 +373,7 @@ def test_a_commit_forgives_what_failed_before_it() -> None:
     assert member.given_up is None
 
 
-def test_a_process_does_not_answer_for_what_its_predecessor_failed_at() -> None:
+def test_failures_of_its_predecessor_do_not_count_against_a_process() -> None:
     world = busy_world(tolerated=None)
     lose_query(of(world, "m1"), "b", QueryEnd.HOPELESS)
     until(world, lambda: len(entries(world, r.Aborted)) > 3)
@@ -384,17 +384,17 @@ def test_a_process_does_not_answer_for_what_its_predecessor_failed_at() -> None:
     assert again.member.given_up is None
 
 
-def test_numbers_that_cannot_be_are_refused() -> None:
+def test_invalid_numbers_are_refused() -> None:
     with pytest.raises(UserError, match="restarts is -1; give 0 or more"):
         MemberConfig(restarts=-1)
     with pytest.raises(UserError, match="tolerated_failures is -2; give 0 or more"):
         MemberConfig(tolerated_failures=-2)
 
 
-def test_state_that_is_gone_refuses_the_checkpoint() -> None:
+def test_missing_state_refuses_the_checkpoint() -> None:
     world = running_world()
     until(world, lambda: of(world, "m2").member.stages["c"].log.state.last >= 0)
-    slow_down(world, "c", each_ms=4_000)  # its query needs its state only when it is done
+    slow_down(world, "c", each_ms=4_000)  # its query needs its state only at the end of a batch
     rest(world, 150)
     last = of(world, "m2").member.stages["c"].log.state.last
     world.store.delete(state_name("c", last))
@@ -417,7 +417,7 @@ def test_a_full_snapshot_copies_the_state_below_the_checkpoints_folder() -> None
     assert all(name.startswith("stages/") for report in plain.stages.values() for name in report.state)
 
 
-# Publishing, and coming back.
+# Publishing, and restarts.
 
 
 def unpublished_world() -> World:
@@ -433,7 +433,7 @@ def unpublished_world() -> World:
     return world
 
 
-def test_seed_a12_a_sink_that_fails_after_the_decision_publishes_when_it_is_well_again() -> None:
+def test_seed_a12_a_sink_that_fails_after_the_decision_publishes_when_it_recovers() -> None:
     world = running_world()
     world.tables["out"].failing_until_ms = LATER_MS
     rest(world)
@@ -449,7 +449,7 @@ def test_seed_a12_a_sink_that_fails_after_the_decision_publishes_when_it_is_well
     assert table_commits(world) == [world.oracle.ledger.history[epoch].index for epoch in (2, 3)]
 
 
-def test_seed_a11_what_was_committed_and_not_published_is_published_at_start() -> None:
+def test_seed_a11_a_committed_unpublished_epoch_is_published_at_start() -> None:
     world = unpublished_world()
     index = world.oracle.ledger.history[2].index
     world.tables["out"].failing_until_ms = 0
@@ -460,7 +460,7 @@ def test_seed_a11_what_was_committed_and_not_published_is_published_at_start() -
 
 
 def test_seed_a13_recovery_publishes_a_decided_epoch_before_anything_else() -> None:
-    """Its sinks are served before its stages open, and what the stages do next comes behind it."""
+    """Its sinks publish before its stages open, and the next output of the stages comes after that."""
     world = unpublished_world()
     world.tables["out"].failing_until_ms = 0
     process = world.start("m2")
@@ -495,7 +495,7 @@ def test_a_sink_whose_last_commit_lacks_its_mark_gets_it_at_start() -> None:
 
 @pytest.mark.parametrize("behind_rows", [False, True])
 def test_an_epoch_without_rows_that_lacks_its_mark_gets_it_at_start(behind_rows: bool) -> None:
-    """The table knows nothing of it, so the member looks from the last thing that the table does know."""
+    """The table does not know about it, so the member continues from the last epoch that the table knows."""
     world = running_world()
     if behind_rows:
         checkpoint(world)
@@ -528,10 +528,10 @@ def test_a_member_that_was_away_knows_every_decision_before_it_acts() -> None:
     assert world.oracle.ledger.last > slowly + 16, "more than a small gap"
     back = world.start("m1")
     assert back.must_know == world.oracle.ledger.last
-    assert checkpoint(world).epoch > 12  # the oracle watches that it neither acks nor publishes too early
+    assert checkpoint(world).epoch > 12  # the oracle checks that it neither acks nor publishes too early
 
 
-def test_a_process_that_another_of_the_same_member_has_superseded_says_so() -> None:
+def test_a_process_that_was_superseded_by_another_of_its_member_says_so() -> None:
     world = running_world()
     first = of(world, "m1")
     assert not first.member.superseded
@@ -543,7 +543,7 @@ def test_a_process_that_another_of_the_same_member_has_superseded_says_so() -> N
     world.oracle.final_check()
 
 
-def test_all_members_crash_and_everything_goes_on() -> None:
+def test_everything_continues_after_all_members_crash() -> None:
     world = running_world()
     rest(world)
     restart_all(world)
@@ -560,7 +560,7 @@ def test_a_member_alone_waits_for_the_others() -> None:
     assert "m1, m2" in entries(world, r.Aborted)[0].detail
 
 
-def test_a_stage_that_is_added_starts_at_the_cut() -> None:
+def test_an_added_stage_starts_at_the_cut() -> None:
     world = running_world(retained=1)
     for _ in range(3):
         checkpoint(world)

@@ -1,179 +1,21 @@
-"""Publishing: what an epoch of a sink is, what a sink has still to do, and doing it exactly once."""
+"""Performing the duties of a sink on its table exactly once."""
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
-from cutwater.protocol.base.chain import digest
 from cutwater.protocol.base.errors import StoreError
-from cutwater.protocol.member.journal import Journal
 from cutwater.protocol.member.publish import (
-    CommitPermit,
     Duty,
     RewindOrder,
-    begin,
-    contents,
     duties,
-    newest_mark,
-    oldest_needed,
     perform,
-    read_manifest,
-    stranded,
 )
-from tests.support.builders import Desk, Version, batch, begun, committed, journal_of, manifest
-
-LEADER = r.Leader(1, "m0")
-
-
-def staged(*files: tuple[str, int | None]) -> tuple[r.StagedFile, ...]:
-    return tuple(r.StagedFile(name, end) for name, end in files)
-
-
-FINAL = r.SinkSpec("out", final=True)
-
-# What an epoch consists of.
-
-
-def test_an_epoch_is_the_files_of_its_batches_in_order() -> None:
-    batches = [batch(n, sinks={"out": staged((f"f{n}", None)), "other": staged(("x", None))}) for n in (3, 4)]
-    assert contents(batches, r.SinkSpec("out"), (), None) == (("f3", "f4"), ())
-    assert contents(batches, r.SinkSpec("third"), (), None) == ((), ())
-
-
-def test_a_final_sink_shows_a_window_when_the_watermark_has_reached_its_end() -> None:
-    batches = [batch(0, sinks={"out": staged(("w10", 10), ("w20", 20), ("w30", 30))})]
-    assert contents(batches, FINAL, (), None) == ((), staged(("w10", 10), ("w20", 20), ("w30", 30)))
-    assert contents(batches, FINAL, (), 19) == (("w10",), staged(("w20", 20), ("w30", 30)))
-    assert contents(batches, FINAL, (), 20) == (("w10", "w20"), staged(("w30", 30)))
-
-
-def test_what_was_held_comes_before_what_is_new() -> None:
-    batches = [batch(7, sinks={"out": staged(("new", 10), ("newer", 40))})]
-    held = staged(("old", 10), ("older", 40))
-    assert contents(batches, FINAL, held, 20) == (("old", "new"), staged(("older", 40), ("newer", 40)))
-
-
-def test_a_sink_that_is_no_longer_final_shows_what_it_held() -> None:
-    batches = [batch(7, sinks={"out": staged(("new", None))})]
-    for watermark in (None, 20):
-        shown = contents(batches, r.SinkSpec("out"), staged(("old", 10), ("older", 40)), watermark)
-        assert shown == (("old", "older", "new"), ())
-
-
-# What a sink has still to do. In these journals epoch N begins at 2N and is committed at 2N + 1.
-
-
-def epochs(*numbers: int, generation: int = 1) -> list[r.JournalBody]:
-    bodies: list[r.JournalBody] = []
-    for n in numbers:
-        bodies += [r.Begun(1, generation, n, 2 * n, 0, "h"), committed(n, 2 * n, generation)]
-    return bodies
-
-
-def steps(state: r.JournalState, transaction: int = 0) -> list[tuple[str, int, int]]:
-    """The duties as (what, epoch, index)."""
-    return [
-        ("publish" if isinstance(d, CommitPermit) else "rewind", d.epoch, d.index)
-        for d in duties(state, transaction)
-    ]
-
-
-def test_every_commit_is_published_in_order_from_where_the_table_stands() -> None:
-    state = journal_of(LEADER, *epochs(1, 2, 3))
-    assert steps(state) == [("publish", 1, 3), ("publish", 2, 5), ("publish", 3, 7)]
-    assert steps(state, 3) == [("publish", 2, 5), ("publish", 3, 7)]
-    assert steps(state, 7) == []
-
-
-def test_nothing_is_published_that_is_not_committed() -> None:
-    state = journal_of(LEADER, *epochs(1), begun(2, 4), r.Aborted(1, 1, 2, 4, "deadline"), begun(3, 6))
-    assert steps(state) == [("publish", 1, 3)]
-
-
-def test_a_restore_is_a_rewind_and_abandoned_commits_are_passed_over() -> None:
-    state = journal_of(LEADER, *epochs(1, 2, 3), r.Restored(1, 2, 1, {"a": 0}))
-    assert steps(state, 7) == [("rewind", 1, 8)]
-    assert steps(state, 5) == [("rewind", 1, 8)], "epoch 3 is never published"
-    assert steps(state, 0) == [("publish", 1, 3), ("rewind", 1, 8)]
-
-
-def test_a_rewind_knows_the_table_by_the_commit_that_it_goes_back_to() -> None:
-    state = journal_of(LEADER, *epochs(1, 2, 3), r.Restored(1, 2, 2, {"a": 0}))
-    assert duties(state, 7) == [RewindOrder(2, 8, 5)]
-
-
-def test_after_a_restore_come_the_new_commits() -> None:
-    new: list[r.JournalBody] = [r.Begun(1, 2, 4, 9, 0, "h"), r.Committed(1, 2, 4, 9, "", None, {"a": 1})]
-    state = journal_of(LEADER, *epochs(1, 2, 3), r.Restored(1, 2, 1, {"a": 0}), *new)
-    assert steps(state, 5) == [("rewind", 1, 8), ("publish", 4, 10)]
-    assert steps(state, 8) == [("publish", 4, 10)]
-
-
-def test_a_target_that_is_not_published_yet_is_published_before_the_rewind() -> None:
-    state = journal_of(LEADER, *epochs(1, 2), r.Restored(1, 2, 2, {"a": 0}))
-    assert steps(state, 3) == [("publish", 2, 5), ("rewind", 2, 6)]
-
-
-def test_a_restore_out_of_a_restored_timeline_rewinds_twice() -> None:
-    new: list[r.JournalBody] = [r.Begun(1, 2, 4, 7, 0, "h"), r.Committed(1, 2, 4, 7, "", None, {"a": 1})]
-    state = journal_of(
-        LEADER, *epochs(1, 2), r.Restored(1, 2, 1, {"a": 0}), *new, r.Restored(1, 3, 4, {"a": 1})
-    )
-    assert steps(state, 5) == [("rewind", 1, 6), ("publish", 4, 8), ("rewind", 4, 9)]
-    assert duties(state, 8) == [RewindOrder(4, 9, 8)]
-
-
-def test_a_second_restore_to_the_same_epoch_makes_the_first_needless() -> None:
-    state = journal_of(LEADER, *epochs(1, 2), r.Restored(1, 2, 1, {"a": 0}), r.Restored(1, 3, 1, {"a": 0}))
-    assert steps(state, 5) == [("rewind", 1, 7)]
-    assert steps(state, 6) == [("rewind", 1, 7)]
-    assert steps(state, 7) == []
-
-
-def test_a_restore_to_an_older_generation_passes_over_the_one_between() -> None:
-    new: list[r.JournalBody] = [r.Begun(1, 2, 3, 7, 0, "h"), r.Committed(1, 2, 3, 7, "", None, {"a": 1})]
-    state = journal_of(
-        LEADER, *epochs(1, 2), r.Restored(1, 2, 1, {"a": 0}), *new, r.Restored(1, 3, 2, {"a": 0})
-    )
-    assert steps(state, 5) == [("rewind", 2, 9)]
-    assert steps(state, 0) == [("publish", 1, 3), ("publish", 2, 5), ("rewind", 2, 9)]
-    assert duties(state, 8) == [RewindOrder(2, 9, 5)]
-
-
-# Doing it, on a table.
-
-
-def release(epoch: int, *files: str) -> r.Manifest:
-    return manifest(epoch, 2 * epoch, release={"out": files})
-
-
-def permit(desk: Desk, epoch: int, *files: str) -> CommitPermit:
-    """The right to publish these files as this epoch, whose manifest is in the store."""
-    data = r.encode(release(epoch, *files))
-    desk.objects[paths.manifest_name(epoch, 2 * epoch)] = data
-    state = journal_of(
-        LEADER,
-        *[None] * (2 * epoch - 2),
-        r.Begun(1, 1, epoch, 2 * epoch, 0, "h"),
-        committed(epoch, 2 * epoch, manifest=digest(data)),
-    )
-    (duty,) = duties(state, 0)
-    assert isinstance(duty, CommitPermit)
-    return duty
-
-
-def mark(desk: Desk, index: int) -> r.Published:
-    name = paths.mark_name(index, "out")
-    return r.decode(name, desk.objects[name], r.Published)
-
-
-def commits(desk: Desk) -> list[int]:
-    """The transactions of the table's commits, in order."""
-    return [version.transaction for version in desk.tables["out"][1:]]
+from tests.support.builders import Desk, journal_of
+from tests.support.publish_helpers import LEADER, commits, epochs, mark, permit
 
 
 def test_publishing_is_one_table_commit_and_a_mark() -> None:
@@ -184,8 +26,8 @@ def test_publishing_is_one_table_commit_and_a_mark() -> None:
     assert mark(desk, 3) == r.Published(1, "out", 3, 1, 3, 2)
 
 
-def test_an_epoch_without_rows_for_the_sink_is_a_mark_and_no_table_commit() -> None:
-    """The mark names the version that the table has anyway: before its first commit, and behind one."""
+def test_an_epoch_without_rows_for_the_sink_is_only_marked() -> None:
+    """The mark names the table's current version: before its first commit, and after one."""
     desk = Desk("out")
     desk.run(perform("out", permit(desk, 1)))
     assert mark(desk, 3) == r.Published(1, "out", 3, 0)
@@ -195,7 +37,7 @@ def test_an_epoch_without_rows_for_the_sink_is_a_mark_and_no_table_commit() -> N
     assert mark(desk, 7) == r.Published(3, "out", 7, 1, 5)
 
 
-def test_rewinding_brings_the_rows_back_under_the_restores_own_index() -> None:
+def test_rewinding_restores_the_rows_under_the_restores_own_index() -> None:
     desk = Desk("out")
     desk.run(perform("out", permit(desk, 1, "f")))
     desk.run(perform("out", permit(desk, 2, "g")))
@@ -206,8 +48,8 @@ def test_rewinding_brings_the_rows_back_under_the_restores_own_index() -> None:
 
 
 @pytest.mark.parametrize("ever", [True, False], ids=["after rows", "before any rows"])
-def test_a_table_goes_back_to_an_epoch_without_rows(ever: bool) -> None:
-    """No version carries that epoch's transaction; the one that was there at the time is what is wanted."""
+def test_a_table_is_rewound_to_an_epoch_without_rows(ever: bool) -> None:
+    """No version has that epoch's transaction; the target is the version that was current at the time."""
     desk = Desk("out")
     desk.run(perform("out", permit(desk, 1, *(["f"] if ever else []))))
     desk.run(perform("out", permit(desk, 2)))
@@ -218,8 +60,8 @@ def test_a_table_goes_back_to_an_epoch_without_rows(ever: bool) -> None:
     assert mark(desk, 8).version == len(desk.tables["out"]) - 1
 
 
-def test_an_epoch_without_rows_right_behind_a_rewind_is_the_rewound_table() -> None:
-    """Of the abandoned timeline and the rewind, both before it, the rewind counts."""
+def test_an_epoch_without_rows_right_after_a_rewind_is_the_rewound_table() -> None:
+    """The abandoned timeline and the rewind both precede it; the rewind counts."""
     desk = Desk("out")
     desk.run(perform("out", permit(desk, 1, "f")))
     desk.run(perform("out", permit(desk, 2, "abandoned")))
@@ -248,7 +90,7 @@ def before_a_crash(kind: str) -> tuple[Desk, Duty]:
 def test_seed_a12_a_sink_that_failed_to_publish_after_the_decision_is_retried_not_rolled_back(
     kind: str, answered: bool
 ) -> None:
-    """Whatever effect is the last one before a crash: the next attempt ends with one commit and the mark."""
+    """Whichever effect is the last one before a crash, the next attempt ends with one commit and the mark."""
     whole, duty = before_a_crash(kind)
     start = len(whole.done)
     whole.run(perform("out", duty))
@@ -264,7 +106,7 @@ def test_seed_a12_a_sink_that_failed_to_publish_after_the_decision_is_retried_no
 
 
 def test_seed_a11_republishing_at_start_publishes_what_was_committed() -> None:
-    """A table whose last commit lacks its mark, and two epochs that nobody has published yet."""
+    """A table whose last commit lacks its mark, and two unpublished epochs."""
     desk = Desk("out")
     permits = [permit(desk, n, f"f{n}") for n in (1, 2, 3)]
     desk.run(perform("out", permits[0]), crash_after=4)
@@ -276,8 +118,8 @@ def test_seed_a11_republishing_at_start_publishes_what_was_committed() -> None:
     assert [mark(desk, index).version for index in (3, 5, 7)] == [1, 2, 3]
 
 
-def test_republishing_at_start_marks_what_had_no_rows_in_its_place() -> None:
-    """Between the crash and the start others have committed: what is marked already stays as it was."""
+def test_republishing_at_start_marks_epochs_without_rows_in_order() -> None:
+    """Others have committed between the crash and the start: existing marks stay unchanged."""
     desk = Desk("out")
     permits = [permit(desk, 1, "f"), permit(desk, 2), permit(desk, 3), permit(desk, 4, "g")]
     desk.run(perform("out", permits[0]))
@@ -292,7 +134,7 @@ def test_republishing_at_start_marks_what_had_no_rows_in_its_place() -> None:
 
 
 @pytest.mark.parametrize("files", [("f",), ()], ids=["rows", "no rows"])
-def test_doing_it_again_changes_nothing(files: tuple[str, ...]) -> None:
+def test_repeating_a_duty_changes_nothing(files: tuple[str, ...]) -> None:
     desk = Desk("out")
     duty = permit(desk, 1, *files)
     desk.run(perform("out", duty))
@@ -312,7 +154,7 @@ def test_a_zombie_with_an_older_transaction_changes_nothing(files: tuple[str, ..
 
 
 def test_a_zombie_that_wakes_up_right_before_its_commit_changes_nothing() -> None:
-    """Its successor publishes and goes on between the zombie's look at the table and its commit."""
+    """Its successor publishes and continues between the zombie's read of the table and its commit."""
     desk = Desk("out")
     old, new = permit(desk, 1, "f"), permit(desk, 2, "g")
     zombie = perform("out", old)
@@ -327,7 +169,7 @@ def test_a_zombie_that_wakes_up_right_before_its_commit_changes_nothing() -> Non
     assert desk.tables["out"] == before
 
 
-def test_a_lost_answer_of_a_table_commit_is_not_a_second_commit() -> None:
+def test_a_lost_answer_of_a_table_commit_does_not_cause_a_second_commit() -> None:
     desk = Desk("out")
     desk.lose = [fx.PublishTable]
     desk.run(perform("out", permit(desk, 1, "f")))
@@ -349,7 +191,7 @@ def test_a_table_that_has_moved_is_read_again() -> None:
     assert mark(desk, 3).version == 3
 
 
-def test_a_mark_names_the_epochs_own_version_though_others_commit_right_behind() -> None:
+def test_a_mark_names_the_epochs_own_version_even_if_others_commit_right_after_it() -> None:
     desk = Desk("out")
     duty = permit(desk, 1, "f")
 
@@ -362,7 +204,7 @@ def test_a_mark_names_the_epochs_own_version_though_others_commit_right_behind()
     assert desk.tables["out"][mark(desk, 3).version].files == ("f",)
 
 
-def test_a_rewind_without_history_says_what_to_do() -> None:
+def test_a_rewind_without_history_fails_with_advice() -> None:
     desk = Desk("out")
     for epoch in (1, 2):
         desk.run(perform("out", permit(desk, epoch, f"f{epoch}")))
@@ -376,7 +218,7 @@ def test_a_rewind_without_history_says_what_to_do() -> None:
 
 @pytest.mark.parametrize("force", [True, False])
 def test_a_rewind_is_forced_if_its_own_restore_was(force: bool) -> None:
-    """The restore before it was the other way round, and says nothing about this one."""
+    """The restore before it was the opposite, and has no influence."""
     state = journal_of(
         LEADER,
         *epochs(1, 2),
@@ -392,328 +234,3 @@ def test_a_rewind_is_forced_if_its_own_restore_was(force: bool) -> None:
     desk.run(perform("out", RewindOrder(4, 10, 9, force)))
     (rewind,) = [effect for effect in desk.done if isinstance(effect, fx.RewindTable)]
     assert rewind.force is force
-
-
-# A table that forgets. The marks are evidence too.
-
-
-def forget(desk: Desk) -> None:
-    """The table forgets all transactions that it has seen, and its log goes back no further than that."""
-    desk.oldest["out"] = len(desk.tables["out"]) - 1
-    desk.tables["out"] = [msgspec.structs.replace(v, transaction=0) for v in desk.tables["out"]]
-
-
-@pytest.mark.parametrize("files", [("f",), ()], ids=["rows", "no rows"])
-def test_what_a_mark_says_is_published_is_not_published_again(files: tuple[str, ...]) -> None:
-    desk = Desk("out")
-    duty = permit(desk, 1, *files)
-    desk.run(perform("out", duty))
-    forget(desk)
-    before = list(desk.tables["out"]), dict(desk.objects)
-    desk.run(perform("out", duty))
-    assert (desk.tables["out"], desk.objects) == before
-
-
-def test_a_rewind_that_a_mark_says_is_done_is_not_done_again() -> None:
-    desk = Desk("out")
-    desk.run(perform("out", permit(desk, 1, "f")))
-    desk.run(perform("out", RewindOrder(1, 4, 3)))
-    desk.run(perform("out", permit(desk, 3, "g")))
-    forget(desk)
-    desk.run(perform("out", RewindOrder(1, 4, 3)))
-    assert desk.shown("out") == ("f", "g")
-
-
-def test_a_zombie_is_stopped_by_a_mark_that_came_after_its_look_at_the_table() -> None:
-    """Its successor does the same and the table forgets, all before the zombie asks the marks."""
-    desk = Desk("out")
-    duty = permit(desk, 1, "f")
-
-    def the_other_is_faster(effect: fx.Effect) -> None:
-        if isinstance(effect, fx.List):
-            desk.before = None
-            desk.run(perform("out", duty))
-            forget(desk)
-
-    desk.before = the_other_is_faster
-    desk.run(perform("out", duty))
-    assert desk.shown("out") == ("f",)
-
-
-def known_journal(*bodies: r.JournalBody) -> Journal:
-    journal = Journal()
-    journal.state = journal_of(*bodies)
-    journal.view.last = len(bodies)
-    return journal
-
-
-def test_a_sink_begins_behind_what_its_marks_or_its_table_name() -> None:
-    desk, journal = Desk("out"), known_journal(LEADER, *epochs(1, 2, 3))
-    assert desk.run(begin("out", journal)) == 0
-    desk.run(perform("out", permit(desk, 1, "f")))
-    assert desk.run(begin("out", journal)) == 3
-    desk.run(perform("out", permit(desk, 2)))
-    assert desk.run(begin("out", journal)) == 5, "it had no rows, so only its mark tells"
-    forget(desk)
-    assert desk.run(begin("out", journal)) == 5
-    desk.run(perform("out", permit(desk, 3, "g")), crash_after=4)
-    assert desk.run(begin("out", journal)) == 6, "it is in the table, and has no mark yet"
-
-
-@pytest.mark.parametrize("pending", [True, False], ids=["an epoch without a mark", "all marked"])
-def test_a_table_that_cannot_tell_is_not_guessed_about(pending: bool) -> None:
-    """Neither the table's transactions nor its log say whether epoch 2 is in it."""
-    desk = Desk("out")
-    desk.run(perform("out", permit(desk, 1, "f")))
-    forget(desk)
-    desk.forgetful.add("out")
-    journal = known_journal(LEADER, *epochs(1, 2) if pending else epochs(1))
-    if pending:
-        with pytest.raises(
-            StoreError, match=r"whether epoch 2 is in the table of sink out.*`--restore latest"
-        ):
-            desk.run(begin("out", journal))
-    else:
-        assert desk.run(begin("out", journal)) == 3
-        desk.run(perform("out", permit(desk, 2, "g")))
-        assert desk.shown("out") == ("f", "g")
-
-
-def test_a_table_that_was_replaced_is_not_taken_for_the_one_that_is_marked() -> None:
-    desk, journal = Desk("out"), known_journal(LEADER, *epochs(1, 2))
-    for epoch in (1, 2):
-        desk.run(perform("out", permit(desk, epoch, f"f{epoch}")))
-    desk.tables["out"] = desk.tables["out"][:1]
-    with pytest.raises(StoreError, match=r"at version 0, and was at version 2 when epoch 2.*another name"):
-        desk.run(begin("out", journal))
-
-
-OVERWRITTEN = {
-    "another's commit": Version(3, ("f1", "f2", "foreign")),
-    "none of the files": Version(5, ("f1",)),
-    "one file less": Version(5, ("f1", "f2")),
-}
-
-
-@pytest.mark.parametrize("version", OVERWRITTEN.values(), ids=OVERWRITTEN.keys())
-@pytest.mark.parametrize("empty", [False, True], ids=["the newest mark", "behind it an epoch without rows"])
-def test_a_commit_that_was_overwritten_is_noticed_by_the_next_process(version: Version, empty: bool) -> None:
-    desk, journal = Desk("out"), known_journal(LEADER, *epochs(1, 2, 3))
-    desk.run(perform("out", permit(desk, 1, "f1")))
-    desk.run(perform("out", permit(desk, 2, "f2", "f3")))
-    if empty:
-        desk.run(perform("out", permit(desk, 3)))
-    assert desk.run(begin("out", journal)) == (7 if empty else 5)
-    desk.tables["out"][2] = version
-    if empty and version.transaction == 5:
-        return  # only the mark of that epoch tells how many files it had
-    with pytest.raises(StoreError, match=r"version 2 of the table of sink out no longer has.*--force"):
-        desk.run(begin("out", journal))
-
-
-def test_the_advice_for_a_commit_that_was_overwritten_works() -> None:
-    desk = Desk("out")
-    desk.run(perform("out", permit(desk, 1, "f1")))
-    desk.run(perform("out", permit(desk, 2, "f2")))
-    desk.tables["out"][2] = Version(3, ("f1", "foreign"))
-    restored = known_journal(LEADER, *epochs(1, 2), r.Restored(1, 2, 1, {"a": 0}))
-    assert desk.run(begin("out", restored)) == 5
-    desk.run(perform("out", *duties(restored.state, 5)))
-    assert (desk.shown("out"), desk.run(begin("out", restored))) == (("f1",), 6)
-
-
-def test_a_table_whose_log_was_cleaned_up_is_not_suspected() -> None:
-    desk, journal = Desk("out"), known_journal(LEADER, *epochs(1, 2))
-    desk.run(perform("out", permit(desk, 1, "f1")))
-    desk.foreign_commit("out", "theirs")
-    desk.oldest["out"] = 2
-    assert desk.run(begin("out", journal)) == 3
-
-
-def test_a_mark_that_retention_takes_while_it_is_read_leaves_a_newer_one() -> None:
-    desk = Desk("out")
-    desk.run(perform("out", permit(desk, 1, "f")))
-
-    def the_other_goes_on(effect: fx.Effect) -> None:
-        if isinstance(effect, fx.Read):
-            desk.before = None
-            desk.run(perform("out", permit(desk, 2, "g")))
-            del desk.objects[paths.mark_name(3, "out")]
-
-    desk.before = the_other_goes_on
-    assert desk.run(newest_mark("out")) == (5, r.Published(2, "out", 5, 2, 5, 1))
-
-
-@pytest.mark.parametrize("files", [("g",), ()], ids=["with rows", "without rows"])
-@pytest.mark.parametrize("harm", [b"", b"{", None], ids=["emptied", "cut off", "that of another epoch"])
-def test_a_newest_mark_that_is_damaged_is_written_anew(files: tuple[str, ...], harm: bytes | None) -> None:
-    desk, journal = Desk("out"), known_journal(LEADER, *epochs(1, 2))
-    desk.run(perform("out", permit(desk, 1, "f")))
-    desk.run(perform("out", permit(desk, 2, *files)))
-    whole = r.decode("mark", desk.objects[paths.mark_name(5, "out")], r.Published)
-    desk.objects[paths.mark_name(5, "out")] = (
-        desk.objects[paths.mark_name(3, "out")] if harm is None else harm
-    )
-    assert desk.run(begin("out", journal)) == 5
-    told = r.decode("mark", desk.objects[paths.mark_name(5, "out")], r.Published)
-    assert (told.epoch, told.sink, told.index, told.version) == (whole.epoch, "out", 5, whole.version)
-    assert desk.shown("out") == ("f", *files)
-
-
-@pytest.mark.parametrize("files", [("g",), ()], ids=["with rows", "without rows"])
-def test_a_crash_while_a_mark_is_written_anew_leaves_it_to_the_duty(files: tuple[str, ...]) -> None:
-    desk, journal = Desk("out"), known_journal(LEADER, *epochs(1, 2))
-    desk.run(perform("out", permit(desk, 1, "f")))
-    desk.run(perform("out", permit(desk, 2, *files)))
-    del desk.objects[paths.mark_name(5, "out")]  # as far as the deletion
-    assert desk.run(begin("out", journal)) < 5
-    desk.run(perform("out", permit(desk, 2, *files)))
-    assert paths.mark_name(5, "out") in desk.objects
-    assert desk.shown("out") == ("f", *files)
-
-
-def test_a_damaged_mark_of_a_table_that_forgets_still_says_that_its_epoch_is_published() -> None:
-    desk, journal = Desk("out"), known_journal(LEADER, *epochs(1))
-    desk.run(perform("out", permit(desk, 1, "f")))
-    desk.objects[paths.mark_name(3, "out")] = b""
-    forget(desk)
-    desk.forgetful.add("out")
-    assert desk.run(begin("out", journal)) == 3
-    desk.run(perform("out", permit(desk, 1, "f")))
-    assert desk.shown("out") == ("f",)
-
-
-def test_what_is_no_mark_settles_nothing() -> None:
-    desk, journal = Desk("out"), known_journal(LEADER, *epochs(1))
-    desk.objects["published/out/README"] = b"hello"
-    assert desk.run(begin("out", journal)) == 0
-    desk.run(perform("out", permit(desk, 1, "f")))
-    assert desk.shown("out") == ("f",)
-
-
-def test_a_manifest_that_retention_took_means_that_the_table_has_gone_on() -> None:
-    """Someone else settles the epoch, and it expires, between our look at the table and at the manifest."""
-    desk = Desk("out")
-    old, new = permit(desk, 1, "f"), permit(desk, 2, "g")
-
-    def the_other_goes_on(effect: fx.Effect) -> None:
-        if isinstance(effect, fx.Read):
-            desk.before = None
-            desk.run(perform("out", new))
-            del desk.objects[paths.manifest_name(1, 2)]
-
-    desk.before = the_other_goes_on
-    desk.run(perform("out", old))
-    assert desk.shown("out") == ("g",)
-
-
-@pytest.mark.parametrize("marked", [1, 2], ids=["it is marked", "a later one is marked"])
-def test_a_manifest_that_retention_took_from_an_epoch_without_rows_is_no_loss(marked: int) -> None:
-    """The table does not tell that somebody has settled it: no commit came of it. The marks do, also when
-    retention has left only the newest of them."""
-    desk = Desk("out")
-    old, new = permit(desk, 1), permit(desk, 2)
-    desk.run(perform("out", (old, new)[marked - 1]))
-    before = dict(desk.objects)
-    del before[paths.manifest_name(1, 2)]
-    desk.objects = dict(before)
-    desk.run(perform("out", old))
-    assert (commits(desk), desk.objects) == ([], before)
-
-
-def test_an_earlier_epochs_mark_does_not_settle_a_lost_manifest() -> None:
-    desk = Desk("out")
-    desk.run(perform("out", permit(desk, 1)))
-    duty = permit(desk, 2)
-    del desk.objects[paths.manifest_name(2, 4)]
-    with pytest.raises(StoreError, match=r"the manifest of epoch 2 is missing, and sink out has not"):
-        desk.run(perform("out", duty))
-
-
-def test_a_lost_manifest_of_an_unpublished_epoch_is_an_error_and_not_waited_for() -> None:
-    desk = Desk("out")
-    duty = permit(desk, 1, "f")
-    del desk.objects[paths.manifest_name(1, 2)]
-    with pytest.raises(StoreError, match=r"the manifest of epoch 1 is missing, and sink out has not"):
-        desk.run(perform("out", duty))
-    assert commits(desk) == []
-
-
-def test_a_manifest_that_is_not_the_committed_one_is_named() -> None:
-    desk = Desk("out")
-    duty = permit(desk, 1, "f")
-    desk.objects[paths.manifest_name(1, 2)] = r.encode(release(1, "forged"))
-    with pytest.raises(StoreError, match=r"checkpoints/1-2/manifest.json is not the manifest.*verify"):
-        desk.run(perform("out", duty))
-    assert commits(desk) == []
-
-
-def test_a_manifest_is_read_again_after_an_error_of_the_store() -> None:
-    desk = Desk("out")
-    duty = permit(desk, 1, "f")
-    desk.lose = [fx.Read, fx.Read]
-    assert desk.run(read_manifest(duty.checkpoint)) == release(1, "f")
-
-
-# Sinks that a changed graph no longer has.
-
-
-def graph(**sinks: str) -> r.Topology:
-    """A graph of stages with one sink each."""
-    stages = [r.StageSpec(stage, (), "m0", (r.SinkSpec(sink, final=True),)) for stage, sink in sinks.items()]
-    return r.Topology({spec.name: spec for spec in stages})
-
-
-TARGET = journal_of(LEADER, *epochs(1)).committed[1]
-
-
-def left_behind(after: r.Topology, settled: int = 3, held: bool = True, dropped: tuple[str, ...] = ()) -> str:
-    files = {"old": staged(("w10", 10))} if held else {}
-    cut = manifest(1, 2, release={"old": (), "other": ()}, held=files)
-    before = graph(a="old", b="other")
-    return "; ".join(stranded(cut, TARGET, before, after, {"old": settled, "other": 3}, dropped))
-
-
-def test_a_sink_is_not_renamed_while_it_holds_rows() -> None:
-    """What it holds is in the manifest under its old name, and nobody would ever show it."""
-    cut = manifest(1, 2, held={"old": staged(("w10", 10))})
-    assert contents([], r.SinkSpec("new"), cut.held.get("new", ()), 100) == ((), ())
-    assert "'old', which the code no longer has, holds 1 files" in left_behind(graph(a="new", b="other"))
-    assert "name='old'" in left_behind(graph(a="new", b="other"))
-    assert left_behind(graph(a="old", b="other")) == ""
-    assert left_behind(graph(c="old", b="other")) == "", "another stage may feed it"
-
-
-def test_a_sink_is_not_renamed_while_it_has_something_to_publish() -> None:
-    after = graph(a="new", b="other")
-    assert "'old', which the code no longer has, has not published everything up to epoch 1" in left_behind(
-        after, 2, False
-    )
-    assert left_behind(after, settled=3, held=False) == ""
-
-
-@pytest.mark.parametrize("dropped", ["old", "a"], ids=["the sink", "its stage"])
-def test_what_a_sink_holds_goes_with_it_if_that_is_meant(dropped: str) -> None:
-    assert left_behind(graph(b="other"), 0, dropped=(dropped,)) == ""
-    assert left_behind(graph(b="other"), 0, dropped=("b",)) != ""
-
-
-# What tables have to keep.
-
-
-def test_a_table_keeps_what_the_oldest_kept_checkpoint_needs() -> None:
-    state = journal_of(LEADER, *epochs(1, 2, 3))
-    assert oldest_needed(state, 7) == 3
-    gone = journal_of(LEADER, *epochs(1, 2, 3), r.Expired(1, 1, (1, 2), (), {}, ()))
-    assert oldest_needed(gone, 7) == 7
-    assert oldest_needed(journal_of(LEADER), 0) is None
-
-
-def test_a_table_keeps_what_a_restore_needs_that_it_has_not_followed_yet() -> None:
-    """Its target has expired meanwhile, which does not happen before every sink has followed; a member with an
-    old journal must not be fooled all the same."""
-    state = journal_of(
-        LEADER, *epochs(1, 2), r.Restored(1, 2, 1, {"a": 0}), *[r.Expired(1, 2, (1,), (), {}, ())]
-    )
-    assert oldest_needed(state, 5) == 3
-    assert oldest_needed(state, 6) == 5

@@ -1,4 +1,4 @@
-"""Retention: what is kept, what expires, and what may be deleted by somebody who knows less than all."""
+"""Retention: what is kept, what expires, and what a process with incomplete knowledge may delete."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ ALL = {"out": 10**6}
 
 
 def play_with(commits: int, savepoint_at: int | None = None) -> Play:
-    """A chain with that many committed epochs, of which one may be a savepoint."""
+    """A chain with that many committed epochs, one of which may be a savepoint."""
     play = Play(CHAIN)
     for number in range(1, commits + 1):
         for name in CHAIN.stages:
@@ -59,7 +59,7 @@ def play_with(commits: int, savepoint_at: int | None = None) -> Play:
     return play
 
 
-def test_what_is_no_mark_settles_nothing_and_is_passed_over() -> None:
+def test_other_objects_do_not_count_as_marks_and_are_ignored() -> None:
     marks = [paths.mark_name(4, "t"), paths.mark_name(12, "t"), paths.mark_name(7, "u")]
     strays = [
         "published/t",
@@ -90,7 +90,7 @@ def test_savepoints_are_kept_beyond_the_newest() -> None:
     assert kept_epochs(play.state, 1, ALL) == {3, 5}
 
 
-def test_the_head_is_kept_though_it_is_old() -> None:
+def test_the_head_is_kept_even_if_it_is_old() -> None:
     """After a restore the head is the restore's target, until the next commit."""
     play = play_with(4)
     play.record(r.Restored(1, 2, 1, play.state.committed[1].cuts))
@@ -105,7 +105,7 @@ def test_an_epoch_that_a_sink_has_not_settled_is_kept() -> None:
     assert kept_epochs(play.state, 1, {}) == {1, 2, 3, 4, 5}
 
 
-def test_marks_say_how_far_a_sink_has_settled() -> None:
+def test_marks_show_how_far_a_sink_has_settled() -> None:
     names = [paths.mark_name(12, "out"), paths.mark_name(7, "out"), paths.mark_name(3, "db/table")]
     assert settled(names) == {"out": 12, "db/table": 3}
 
@@ -113,7 +113,7 @@ def test_marks_say_how_far_a_sink_has_settled() -> None:
 # What expires.
 
 
-def test_what_is_not_kept_expires_and_once() -> None:
+def test_what_is_not_kept_expires_once() -> None:
     play = play_with(4, savepoint_at=1)
     body = play.expire(2)
     assert body is not None
@@ -122,14 +122,14 @@ def test_what_is_not_kept_expires_and_once() -> None:
     assert play.expire(2) is None
 
 
-def test_nothing_expires_when_all_is_kept_or_nothing_is_there() -> None:
+def test_nothing_expires_if_everything_is_kept_or_nothing_exists() -> None:
     play = play_with(2)
     assert expire(play.state, 2, ALL, play.manifests) is None
     assert expire(play.state, 1, {}, play.manifests) is None
     assert expire(r.JournalState(), 1, ALL, {}) is None
 
 
-def test_after_an_expiry_the_timeline_is_without_the_gap() -> None:
+def test_after_an_expiry_the_timeline_has_no_gap() -> None:
     play = play_with(4, savepoint_at=1)
     play.expire(1)
     assert play.state.committed[4].parent == 1
@@ -154,7 +154,7 @@ def test_checkpoints_expire_after_a_stage_was_added() -> None:
     assert body.epochs == (1,)
 
 
-def test_what_a_kept_checkpoint_has_in_flight_is_pinned() -> None:
+def test_in_flight_batches_of_a_retained_checkpoint_are_pinned() -> None:
     play = Play(CHAIN)
     play.batch("a")
     play.begin(savepoint="good")
@@ -175,7 +175,7 @@ def test_what_a_kept_checkpoint_has_in_flight_is_pinned() -> None:
 
 
 def forked() -> Play:
-    """A first generation with epochs 1 and 2, a second one from epoch 2 with epoch 3."""
+    """A first generation with epochs 1 and 2, and a second one from epoch 2 with epoch 3."""
     play = play_with(2)
     play.record(r.Restored(1, 2, 2, play.state.committed[2].cuts))
     _commit_in_second(play, 3)
@@ -195,7 +195,7 @@ def _commit_in_second(play: Play, epoch: int, in_flight: tuple[r.InFlight, ...] 
     play.record(r.Committed(1, 2, epoch, len(play.entries), "", None, cuts))
 
 
-def test_a_generation_expires_when_no_kept_checkpoint_needs_it() -> None:
+def test_a_generation_expires_when_no_retained_checkpoint_needs_it() -> None:
     play = forked()
     body = expire(play.state, 2, ALL, play.manifests)
     assert body is not None
@@ -207,7 +207,7 @@ def test_a_generation_expires_when_no_kept_checkpoint_needs_it() -> None:
     assert play.state.generations.keys() == {2}
 
 
-def test_a_generation_stays_while_a_kept_checkpoint_names_a_file_of_it() -> None:
+def test_a_generation_stays_while_a_retained_checkpoint_names_one_of_its_files() -> None:
     play = forked()
     carried = r.InFlight("a", "b", 1, 2, {2: (data_name("a", 2),)})
     _commit_in_second(play, 4, (carried,))
@@ -240,7 +240,7 @@ def test_right_after_a_restore_nothing_of_the_new_generation_has_a_floor() -> No
 # What may be deleted.
 
 
-def test_attempts_at_a_logged_batch_other_than_the_logged_one_may_go() -> None:
+def test_attempts_at_a_logged_batch_other_than_the_logged_one_may_be_deleted() -> None:
     log = Play(CHAIN)
     log.batch("a")
     found = [Stored(data_name("a", 0, attempt), 1, 0) for attempt in (0, 1, 2)]
@@ -250,14 +250,14 @@ def test_attempts_at_a_logged_batch_other_than_the_logged_one_may_go() -> None:
     ]
 
 
-def test_attempts_at_batches_that_are_not_logged_stay() -> None:
+def test_attempts_at_unlogged_batches_are_kept() -> None:
     log = Play(CHAIN)
     log.batch("a")
     found = [Stored(data_name("a", 1), 1, 1), Stored(data_name("a", 1, 1), 2, 1)]
     assert deletable_data(log.state, "a", log.stages["a"], found) == []
 
 
-def test_state_of_the_last_batch_of_cuts_and_of_open_barriers_stays() -> None:
+def test_state_of_the_last_batch_of_cuts_and_of_open_barriers_is_kept() -> None:
     play = play_with(2)
     play.batch("a")
     play.begin()
@@ -286,19 +286,19 @@ def test_checkpoints_of_another_generation_do_not_keep_state_of_this_one() -> No
     assert deletable_states(play.state, "a", 1, without, found) == []
 
 
-def test_what_nobody_knows_the_batches_of_goes_only_if_no_kept_manifest_names_it() -> None:
+def test_files_of_unknown_batches_are_deleted_only_if_no_retained_manifest_names_them() -> None:
     play = play_with(2)
     play.batch("a")
     found = [Stored(name, 1, -1, -1, unknown=True) for name in ("named", "not named")]
     assert deletable_states(play.state, "a", 1, play.stages["a"], found, {"named"}) == ["not named"]
     assert deletable_states(play.state, "a", 1, play.stages["a"], found, None) == []
     play.begin()
-    play.cut("a")  # which may name it when it commits
+    play.cut("a")  # its checkpoint may name the file when it commits
     assert deletable_states(play.state, "a", 1, play.stages["a"], found, {"named"}) == []
 
 
 def everything(play: Play, name: str) -> tuple[list[Stored], list[Stored]]:
-    """Two attempts at every batch of a stage and at the next two, and all states."""
+    """Two attempts at every batch of a stage and at the next two batches, and all states."""
     batches = range(play.stages[name].last + 3)
     data = [Stored(data_name(name, n, attempt), 1, n) for n in batches for attempt in (0, 1)]
     return data, [Stored(state_name(name, n), 1, n) for n in batches]
@@ -306,7 +306,7 @@ def everything(play: Play, name: str) -> tuple[list[Stored], list[Stored]]:
 
 @given(histories(), st.data())
 @settings(max_examples=150, deadline=None)
-def test_old_knowledge_never_deletes_what_newer_knowledge_keeps(play: Play, data: st.DataObject) -> None:
+def test_outdated_knowledge_never_deletes_what_newer_knowledge_keeps(play: Play, data: st.DataObject) -> None:
     for name in play.topology.stages:
         files, states = everything(play, name)
         state = play.journal_at(data.draw(st.integers(0, len(play.entries))))
@@ -319,7 +319,7 @@ def test_old_knowledge_never_deletes_what_newer_knowledge_keeps(play: Play, data
 
 @given(histories())
 @settings(max_examples=100, deadline=None)
-def test_nothing_that_a_kept_checkpoint_names_is_deleted(play: Play) -> None:
+def test_nothing_that_a_retained_checkpoint_names_is_deleted(play: Play) -> None:
     named = named_objects(play.manifests[epoch] for epoch in play.state.committed)
     for name in play.topology.stages:
         files, states = everything(play, name)
@@ -327,7 +327,7 @@ def test_nothing_that_a_kept_checkpoint_names_is_deleted(play: Play) -> None:
         assert not named & set(deletable_states(play.state, name, 1, play.stages[name], states))
 
 
-def test_old_knowledge_of_the_journal_keeps_the_state_of_a_cut_in_a_compacted_log() -> None:
+def test_an_outdated_journal_keeps_the_state_of_a_cut_in_a_compacted_log() -> None:
     play = play_with(1)
     before_the_commit = play.journal_at(len(play.entries) - 1)
     play.batch("a")
@@ -339,8 +339,8 @@ def test_old_knowledge_of_the_journal_keeps_the_state_of_a_cut_in_a_compacted_lo
 
 
 def test_a_successor_that_is_behind_in_the_journal_deletes_no_state_of_a_commit() -> None:
-    """A stage's log is compacted right behind a commit. A new process of its member reads that log while
-    its own reads of the journal fail, so it does not know of the commit when it deletes."""
+    """A stage's log is compacted right after a commit. A new process of its member reads that log while its reads of
+    the journal fail, so it does not know of the commit when it deletes."""
     world = calm_world()
     world.member_config = msgspec.structs.replace(world.member_config, compact_after=8)
     for name in CHAIN.members():
@@ -381,7 +381,7 @@ def test_a_successor_that_is_behind_in_the_journal_deletes_no_state_of_a_commit(
     world.oracle.final_check()
 
 
-def test_leftovers_are_what_lies_in_the_folders_of_epochs_that_are_over() -> None:
+def test_leftovers_are_the_objects_in_the_folders_of_epochs_that_are_over() -> None:
     play = play_with(2)
     play.begin()
     play.abort()
@@ -396,7 +396,7 @@ def test_leftovers_are_what_lies_in_the_folders_of_epochs_that_are_over() -> Non
     play.expire(1)
     assert over() == [1, 3]
     for strange in ("checkpoints/notes.txt", "checkpoints/1-9", "checkpoints/x-y/z", "elsewhere/1-9/x"):
-        assert not is_leftover(play.state, strange), "somebody else has put it there"
+        assert not is_leftover(play.state, strange), "it is not Cutwater's"
 
 
 def test_the_generation_is_in_the_names() -> None:

@@ -1,4 +1,4 @@
-"""A hosted stage: its incarnations, its cuts, and how it comes to rest."""
+"""A hosted stage: its incarnations, its cuts, and its drain."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_stage_opens_its_log_before_its_query_runs() -> None:
     assert sorted(seen) == [("a", True), ("b", True), ("c", True)]
 
 
-def test_the_restart_of_a_stage_after_its_query_failed_is_a_new_incarnation() -> None:
+def test_a_stage_restarts_as_a_new_incarnation_after_its_query_failed() -> None:
     world = running_world()
     rest(world)
     process = of(world, "m1")
@@ -81,17 +81,17 @@ def test_the_restart_of_a_stage_after_its_query_failed_is_a_new_incarnation() ->
     stage = process.member.stages["b"]
     assert incarnations(world, "b") == [before.incarnation, stage.incarnation]
     assert stage.incarnation > before.incarnation
-    assert stage.log.state.last >= last, "it goes on where its predecessor was"
-    assert not process.member.superseded, "its own next incarnation is no other process"
+    assert stage.log.state.last >= last, "it continues where its predecessor was"
+    assert not process.member.superseded, "its own next incarnation is not another process"
     checkpoint(world)
     world.oracle.final_check()
 
 
-def test_a_batch_that_the_predecessor_committed_and_did_not_log_is_logged_first() -> None:
+def test_a_batch_that_the_predecessor_committed_but_did_not_log_is_logged_first() -> None:
     world = running_world()
     rest(world)
     process = of(world, "m1")
-    process.end("stage b")  # the appender is dead, the query goes on
+    process.end("stage b")  # the appender is dead, the query continues
     rest(world, 300)
     folder = world.folders["b", 1, process.member.stages["b"].incarnation]
     logged = world.oracle.stages["b", 1].last
@@ -107,7 +107,7 @@ def test_a_batch_that_the_predecessor_committed_and_did_not_log_is_logged_first(
 
 
 def test_an_entry_of_a_fenced_incarnation_stops_it_and_changes_nothing() -> None:
-    """A second process opens the stage while the first one sleeps in the middle of its work."""
+    """A second process opens the stage while the first one is paused in the middle of its work."""
     world = running_world()
     first = of(world, "m1")
     first.pause()
@@ -122,7 +122,7 @@ def test_an_entry_of_a_fenced_incarnation_stops_it_and_changes_nothing() -> None
     assert all(body.incarnation == newest for body in bodies[newest - 1 :])
 
 
-def test_seed_a14_a_stage_whose_folder_is_lost_does_not_start_from_elsewhere_without_a_word() -> None:
+def test_seed_a14_a_stage_whose_folder_is_lost_does_not_silently_start_from_elsewhere() -> None:
     world = running_world()
     rest(world)
     world.io.list_folders = lambda operation: []  # type: ignore[method-assign]
@@ -164,7 +164,7 @@ def test_a_stage_is_cut_once_per_epoch() -> None:
     assert epochs == [1, 2]
 
 
-def test_a_batch_says_in_the_log_how_much_it_is() -> None:
+def test_a_batch_records_its_size_in_the_log() -> None:
     hosted = of(running_world(), "m0").member.stages["a"]
     logged = hosted._batch_entry(r.Prepared(7, ("f",), {}, {}, {"source": "3:1"}, NONE, rows=3, size=90))
     assert (logged.rows, logged.size, logged.offsets) == (3, 90, {"source": "3:1"})
@@ -186,10 +186,10 @@ def test_a_batch_says_in_the_log_how_much_it_is() -> None:
         (NONE, False, True, False, UNKNOWN),
     ],
 )
-def test_a_stage_holds_nobody_back_when_it_is_idle_or_has_nothing_more_to_do_in_a_drain(
+def test_an_idle_or_drained_stage_does_not_hold_back_the_watermark(
     watermark: Watermark, is_idle: bool, quiet: bool, draining: bool, reported: Watermark
 ) -> None:
-    """A stage that is quiet between two batches is not idle: its next rows may be of any time."""
+    """A stage that is quiet between two batches is not idle: its next rows may have any event time."""
     hosted = of(running_world(), "m0").member.stages["a"]
     hosted.member.timeless = frozenset()
     hosted.log.state.watermark = watermark
@@ -202,7 +202,7 @@ def test_a_stage_holds_nobody_back_when_it_is_idle_or_has_nothing_more_to_do_in_
 
 
 def reset(world: World, epoch: int, *names: str) -> list[fx.MakeFolder]:
-    """Restores an epoch with these stages reset; what folders are made then, until all stages run."""
+    """Restores an epoch with these stages reset. Returns the folders that are made until all stages run."""
     made = folders_made(world)
     before = world.oracle.ledger.generation
     ask(world, RequestKind.RESTORE, epoch=epoch, reset=names)
@@ -212,7 +212,7 @@ def reset(world: World, epoch: int, *names: str) -> list[fx.MakeFolder]:
 
 
 def folders_made(world: World) -> list[fx.MakeFolder]:
-    """Every order to make a Spark folder that is given from now on."""
+    """Collects every operation that makes a Spark folder from now on."""
     made: list[fx.MakeFolder] = []
     make = world.io._make_folder
 
@@ -234,8 +234,8 @@ def reports(made: list[fx.MakeFolder]) -> dict[str, r.StageReport]:
     return {effect.stage: effect.report for effect in made if effect.report is not None}
 
 
-def test_a_root_that_is_reset_starts_without_state_behind_what_it_had_read() -> None:
-    """Its table and its readers have the rows that it had read: it must not read them again."""
+def test_a_reset_root_starts_without_state_after_what_it_had_read() -> None:
+    """Its table and its readers already have the rows that it had read: it must not read them again."""
     world = running_world()
     target = checkpoint(world)
     cut = target.stages["a"]
@@ -250,7 +250,7 @@ def test_a_root_that_is_reset_starts_without_state_behind_what_it_had_read() -> 
     drain(world)
 
 
-def test_a_stage_in_the_middle_that_is_reset_goes_on_behind_what_its_reader_has_read() -> None:
+def test_a_reset_stage_in_the_middle_continues_after_what_its_reader_has_read() -> None:
     world = running_world()
     target = checkpoint(world)
     checkpoint(world)
@@ -265,8 +265,8 @@ def test_a_stage_in_the_middle_that_is_reset_goes_on_behind_what_its_reader_has_
     drain(world)
 
 
-def test_what_a_reader_had_not_read_of_a_stage_that_is_reset_is_read_after_all() -> None:
-    """It is in flight in the checkpoint, and it was made before the reset."""
+def test_unread_batches_of_a_reset_stage_are_still_read() -> None:
+    """They are in flight in the checkpoint, and were produced before the reset."""
     world = running_world()
     slow_down(world, "c", 2_000)
     hosts = {name: p.member for p in world.processes for name in p.member.stages}
@@ -280,7 +280,7 @@ def test_what_a_reader_had_not_read_of_a_stage_that_is_reset_is_read_after_all()
     drain(world)
 
 
-def test_a_stage_that_is_reset_reads_what_it_had_in_flight() -> None:
+def test_a_reset_stage_reads_what_it_had_in_flight() -> None:
     world = running_world()
     slow_down(world, "b", 2_000)
     ask(world, RequestKind.CHECKPOINT, unaligned=True)
@@ -293,8 +293,8 @@ def test_a_stage_that_is_reset_reads_what_it_had_in_flight() -> None:
     drain(world)
 
 
-def test_a_final_sink_whose_stage_is_reset_shows_what_was_held_for_it() -> None:
-    """What the stage had staged before the cut is not its state: it is released when its window is closed."""
+def test_a_final_sink_of_a_reset_stage_publishes_the_rows_held_back_for_it() -> None:
+    """Output staged before the cut is not part of its state: it is released when its window is closed."""
     topology = pipeline(stage("a"), stage("b", "a", "m1", [r.SinkSpec("out", final=True)]))
     world = calm_world(topology)
     for model in world.model.stages.values():
@@ -311,8 +311,8 @@ def test_a_final_sink_whose_stage_is_reset_shows_what_was_held_for_it() -> None:
     assert held <= {name for manifest in later for name in manifest.release["out"]}
 
 
-def test_each_restore_resets_what_it_names_and_no_more() -> None:
-    """The second comes before the first has come to anything, the third goes to what came of the second."""
+def test_each_restore_resets_only_what_it_names() -> None:
+    """The second restore comes before the first has had an effect, the third goes to a checkpoint after the second."""
     world = running_world()
     target = checkpoint(world)
     first = list(reset(world, target.epoch, "b"))
@@ -322,15 +322,15 @@ def test_each_restore_resets_what_it_names_and_no_more() -> None:
     assert reports(second)["b"] == target.stages["b"]
     after = checkpoint(world)
     third = reports(reset(world, after.epoch))
-    assert third == after.stages, "what was reset once has a state of its own now"
+    assert third == after.stages, "a stage that was reset once has its own state now"
     assert [body.reset for body in entries(world, r.Restored)] == [("b",), ("c",), ()]
     drain(world)
 
 
 @pytest.mark.parametrize("committed", [False, True], ids=["before a commit", "after a commit"])
 def test_a_reset_holds_until_the_generations_first_commit(committed: bool) -> None:
-    """Its folder is lost, so it starts once more from the newest checkpoint: the one that was restored,
-    without the state in there, or one of its own generation, with it."""
+    """Its folder is lost, so it starts again from the newest checkpoint: the restored one, without its state, or one of
+    its own generation, with its state."""
     world = running_world()
     target = checkpoint(world)
     world.rates = dict.fromkeys(world.rates, 0.0)
@@ -355,8 +355,8 @@ def test_a_reset_holds_until_the_generations_first_commit(committed: bool) -> No
         assert (effect.report.batch, effect.reset) == (target.stages["b"].batch, True)
 
 
-def test_a_stage_of_a_generation_that_has_expired_meanwhile_does_not_open() -> None:
-    """It reads the newest manifest while its process learns of two restores, and that the first is gone."""
+def test_a_stage_of_an_expired_generation_does_not_open() -> None:
+    """It reads the newest manifest while its process learns of two restores, and of the expiry of the first."""
     play = Play(CHAIN)
     play.cut_all()
     play.commit()
@@ -384,7 +384,7 @@ def test_a_stage_of_a_generation_that_has_expired_meanwhile_does_not_open() -> N
 
 
 def draining_world() -> World:
-    """A drain is under way; `b` is slow and keeps it open."""
+    """A drain is in progress; `b` is slow and keeps it open."""
     world = running_world()
     slow_down(world, "b", 3_000)
     ask(world, RequestKind.DRAIN)
@@ -413,7 +413,7 @@ def test_a_drained_pipeline_has_nothing_in_flight_and_stops_only_after_the_commi
     world.oracle.final_check()
 
 
-def test_a_drain_that_aborts_lets_everybody_go_on() -> None:
+def test_after_an_aborted_drain_everything_continues() -> None:
     world = draining_world()
     ask(world, RequestKind.CANCEL)
     rest(world, 50)
@@ -422,13 +422,13 @@ def test_a_drain_that_aborts_lets_everybody_go_on() -> None:
     assert checkpoint(world).epoch == 3
 
 
-def test_a_drained_pipeline_stays_at_rest_until_it_is_started_again() -> None:
+def test_a_drained_pipeline_stays_at_rest_until_it_is_restarted() -> None:
     world = running_world()
     ask(world, RequestKind.DRAIN)
     until(world, lambda: all_phases(world, "stopped") and world.oracle.all_settled())
     index = world.oracle.ledger.last
     rest(world, 3_000)
-    assert world.oracle.ledger.last == index, "nobody campaigns and nobody begins"
+    assert world.oracle.ledger.last == index, "nobody campaigns or begins a checkpoint"
     world.chaos.start_again()
     until(world, lambda: world.oracle.epochs == 3)
     assert all_phases(world, "running")
@@ -440,7 +440,7 @@ def test_a_drained_pipeline_stays_at_rest_until_it_is_started_again() -> None:
 
 
 @pytest.mark.parametrize("phase", [StagePhase.STOPPED, StagePhase.FENCED])
-def test_what_has_ended_takes_no_further_step(phase: StagePhase) -> None:
+def test_an_ended_stage_takes_no_further_step(phase: StagePhase) -> None:
     for event in {event for _, event in STAGE_PHASES.steps}:
         with pytest.raises(IllegalStep, match="it is final"):
             STAGE_PHASES.next(phase, event)
@@ -458,7 +458,7 @@ def test_an_illegal_step_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("end", [QueryEnd.STOPPED, QueryEnd.FAILED, QueryEnd.OVERLOADED])
-def test_a_query_that_ends_is_started_again_whether_it_failed_or_somebody_stopped_it(end: QueryEnd) -> None:
+def test_a_query_is_restarted_whether_it_failed_or_was_stopped(end: QueryEnd) -> None:
     world = running_world()
     process = of(world, "m1")
     before = process.member.stages["b"].incarnation
@@ -471,20 +471,20 @@ def test_a_query_that_ends_is_started_again_whether_it_failed_or_somebody_stoppe
     drain(world)
 
 
-def test_a_query_that_ends_again_and_again_is_waited_for_longer_each_time_and_then_given_up() -> None:
+def test_the_pause_before_a_restart_grows_each_time_until_the_query_is_given_up() -> None:
     member = of(running_world(), "m1").member
     waits = [member.query_ended("b", QueryEnd.STOPPED, "lost") for _ in range(6)]
     assert waits == [1_000, 2_000, 4_000, 8_000, 16_000, None]
     assert member.failures == {"b": "lost"}
 
 
-def test_a_query_that_was_too_slow_to_start_is_given_more_tries_and_never_waits_for_ever() -> None:
+def test_a_query_that_was_too_slow_to_start_gets_more_attempts_with_bounded_pauses() -> None:
     member = of(running_world(), "m1").member
     waits = [member.query_ended("b", QueryEnd.OVERLOADED, "lost") for _ in range(21)]
     assert waits[4:] == [16_000] + [30_000] * 15 + [None]
 
 
-def test_a_query_that_cannot_go_on_is_given_up_at_once() -> None:
+def test_a_query_that_cannot_continue_is_given_up_at_once() -> None:
     world = running_world()
     assert lose_query(of(world, "m1"), "b", QueryEnd.HOPELESS) is None
     assert of(world, "m1").member.failures == {"b": "lost"}
@@ -492,9 +492,7 @@ def test_a_query_that_cannot_go_on_is_given_up_at_once() -> None:
     assert len(incarnations(world, "b")) == 1
 
 
-def test_a_query_that_ends_while_its_stage_rests_is_started_again_only_if_the_drain_comes_to_nothing() -> (
-    None
-):
+def test_a_query_that_ends_at_rest_is_restarted_only_if_the_drain_fails() -> None:
     world = running_world()
     slow_down(world, "c", ms=3_000)
     rest(world, 200)
@@ -527,7 +525,7 @@ def test_a_stage_without_event_time_says_so_before_its_first_batch() -> None:
 
 
 def event_time_world(idle_after_ms: int = 10_000) -> World:
-    """No stage has a row to read; those of `a` may come later."""
+    """No stage has a row to read; those of `a` may arrive later."""
     world = calm_world()
     world.member_config = msgspec.structs.replace(world.member_config, idle_after_ms=idle_after_ms)
     for model in world.model.stages.values():
@@ -549,7 +547,7 @@ def test_a_stage_that_never_had_a_row_holds_back_the_watermark_until_it_is_idle(
     assert reported(world, "a").kind is WatermarkKind.KNOWN
 
 
-def test_a_stage_that_never_had_a_row_holds_back_nothing_when_it_is_drained() -> None:
+def test_a_stage_that_never_had_a_row_does_not_hold_back_the_watermark_of_a_drain() -> None:
     world = event_time_world()
     drain(world)
     assert world.oracle.ledger.head is not None
@@ -557,7 +555,7 @@ def test_a_stage_that_never_had_a_row_holds_back_nothing_when_it_is_drained() ->
     assert {s.watermark for s in last.stages.values()} == {idle()}
 
 
-def test_what_was_idle_at_a_checkpoint_is_not_idle_after_its_restore_for_that_alone() -> None:
+def test_a_stage_that_was_idle_at_a_checkpoint_is_not_idle_after_its_restore() -> None:
     world = event_time_world(idle_after_ms=100)
     world.rates["a"] = 0.05
     rest(world)
@@ -570,10 +568,10 @@ def test_what_was_idle_at_a_checkpoint_is_not_idle_after_its_restore_for_that_al
     slow_down(world, "a", ms=60_000, each_ms=5_000)
     ask(world, RequestKind.RESTORE, epoch=found.epoch)
     until(world, lambda: of(world, "m0").member.stages["a"].generation == 2)
-    assert reported(world, "a") == known(stood), "it has rows to read, and no batch yet"
+    assert reported(world, "a") == known(stood), "it has rows to read, but no batch yet"
 
 
-def test_a_folder_of_an_incarnation_that_the_log_does_not_know_tells_that_the_log_was_cut_short() -> None:
+def test_a_folder_of_an_unknown_incarnation_shows_that_the_log_lost_entries() -> None:
     world = calm_world()
     world.io.list_folders = lambda operation: [7] if operation.stage == "b" else []  # type: ignore[method-assign]
     for name in CHAIN.members():

@@ -1,4 +1,4 @@
-"""What a stage's log means: incarnations fence, batches come in order, a snapshot keeps what is needed."""
+"""The meaning of a stage's log: incarnations fence, batches are in order, a snapshot keeps what is needed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def barrier(incarnation: int, epoch: int, at: int, checkpoint_id: int = 50) -> B
 
 
 class Appender:
-    """Writes a stage's log, entry after entry, and knows what it says. Nothing is stored."""
+    """Writes a stage's log entry by entry, and knows its state. Nothing is stored."""
 
     def __init__(self) -> None:
         self.stage_log = StageLog("s", 1)
@@ -58,7 +58,7 @@ class Appender:
         view.push(sealed)
 
     def open(self, at: int = -1) -> int:
-        """A new incarnation; its number. A generation's first one starts behind batch `at`."""
+        """Opens a new incarnation and returns its number. A generation's first one starts after batch `at`."""
         self.write(Open(self.place, at, {"in": 2 * at}, {"0": at}, known(100 * at)))
         return self.state.incarnation
 
@@ -81,7 +81,7 @@ def opened(at: int = -1) -> Appender:
 
 
 def changes_nothing(appender: Appender, body: StageBody) -> None:
-    """Asserts that the entry is void, and that writing it leaves the state as it was."""
+    """Asserts that the entry is void, and that writing it does not change the state."""
     before = copy.deepcopy(appender.state)
     assert is_void(appender.state, body, appender.place)
     appender.write(body)
@@ -101,7 +101,7 @@ def test_a_generations_first_incarnation_starts_where_the_cut_left_it() -> None:
     assert state.batches.keys() == {8}
 
 
-def test_a_later_incarnation_goes_on_where_the_log_stands() -> None:
+def test_a_later_incarnation_continues_at_the_end_of_the_log() -> None:
     appender = opened()
     appender.batches(3)
     appender.open(at=99)
@@ -111,7 +111,7 @@ def test_a_later_incarnation_goes_on_where_the_log_stands() -> None:
     assert state.last == 3
 
 
-def test_what_an_older_incarnation_writes_is_void() -> None:
+def test_entries_of_an_older_incarnation_are_void() -> None:
     appender = opened()
     appender.batches(2)
     appender.open()
@@ -121,7 +121,7 @@ def test_what_an_older_incarnation_writes_is_void() -> None:
         changes_nothing(appender, StageSnapshot(incarnation, StageState(incarnation=incarnation, last=50)))
 
 
-def test_an_incarnation_is_numbered_by_its_place_or_void() -> None:
+def test_an_incarnation_whose_number_is_not_its_index_is_void() -> None:
     appender = opened()
     for off in (-1, 1):
         changes_nothing(appender, Open(appender.place + off, -1, {}, {}, UNKNOWN))
@@ -138,7 +138,7 @@ def write_as(log: StageLog, body: StageBody, nonce: str) -> Procedure[AppendPhas
 
 
 def test_a_fenced_incarnation_and_its_successor_never_both_log_a_batch() -> None:
-    """Rule 7, in every interleaving: the successor's OPEN takes the place, or the batch was there first."""
+    """Rule 7, in every interleaving: the successor's OPEN takes the place, or the batch was first."""
     seen = set()
 
     def play(choose: Choose) -> None:
@@ -174,7 +174,7 @@ def test_a_fenced_incarnation_and_its_successor_never_both_log_a_batch() -> None
 # --- batches and barriers -----------------------------------------------------------------------------------
 
 
-def test_a_batch_moves_the_stage_on() -> None:
+def test_a_batch_advances_the_stage() -> None:
     appender = opened()
     appender.batches(3)
     state = appender.state
@@ -190,14 +190,14 @@ def test_a_batch_out_of_order_is_void(number: int) -> None:
     changes_nothing(appender, batch(1, number, "-again"))
 
 
-def test_a_barrier_stands_behind_the_last_batch_once_per_epoch() -> None:
+def test_a_barrier_follows_the_last_batch_once_per_epoch() -> None:
     appender = opened()
     appender.batches(2)
     changes_nothing(appender, barrier(1, 1, 0))
     changes_nothing(appender, barrier(1, 1, 2))
     appender.cut(1)
     assert appender.state.barriers == {1: barrier(1, 1, 1)}
-    assert appender.state.last == 1  # a barrier moves nothing
+    assert appender.state.last == 1  # a barrier does not advance the batch
     changes_nothing(appender, barrier(1, 1, 1, checkpoint_id=51))
     appender.batches(1)
     changes_nothing(appender, barrier(1, 1, 2))
@@ -237,7 +237,7 @@ def test_trimming_drops_batches_up_to_the_floor_and_keeps_the_last(floor: int, l
     assert rest[0] == rest[1]
 
 
-def test_a_snapshot_takes_effect_for_those_who_follow_as_for_those_who_jump() -> None:
+def test_a_snapshot_has_the_same_effect_on_readers_that_follow_and_on_those_that_jump() -> None:
     appender = opened()
     appender.batches(4)
     appender.cut(1)
@@ -252,7 +252,7 @@ def test_a_snapshot_takes_effect_for_those_who_follow_as_for_those_who_jump() ->
     assert late.state == appender.state
 
 
-def test_a_snapshot_in_the_log_is_not_changed_by_what_follows() -> None:
+def test_a_snapshot_in_the_log_is_not_changed_by_later_entries() -> None:
     appender = opened()
     appender.batches(1)
     appender.snapshot()
@@ -266,7 +266,7 @@ def test_a_snapshot_in_the_log_is_not_changed_by_what_follows() -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_the_state_from_a_snapshot_and_the_rest_is_the_state_from_all_entries(seed: int) -> None:
+def test_a_snapshot_and_the_following_entries_give_the_same_state_as_all_entries(seed: int) -> None:
     rnd = random.Random(seed)
     appender = Appender()
     for _ in range(80):
@@ -293,7 +293,7 @@ def test_the_state_from_a_snapshot_and_the_rest_is_the_state_from_all_entries(se
     assert appender.state.batches.keys() <= set(range(appender.state.last + 1))
 
 
-def test_a_stages_log_is_not_kept_for_ever() -> None:
+def test_a_stage_log_is_not_kept_forever() -> None:
     store, log = Store(), StageLog("s", 1)
     drive(write_as(log, Open(1, -1, {}, {}, UNKNOWN), "n"), store)
     most = 0

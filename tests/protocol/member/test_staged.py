@@ -1,4 +1,4 @@
-"""What of a sink's staged output is over, and what may still be needed."""
+"""Which of a sink's staged output is obsolete, and which may still be needed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STATE = journal_of(
     r.Begun(1, 2, 2, 5, 0, "h"),
     r.Committed(1, 2, 2, 5, "", None, {"a": 7}),
 )
-"""Stage `a` is in generation 2, and its newest cut is behind batch 7."""
+"""Stage `a` is in generation 2, and its newest cut is after batch 7."""
 
 
 def attempt(generation: int, batch: int) -> str:
@@ -30,19 +30,19 @@ def needed(*manifests: r.Manifest) -> Needed:
     return Needed(STATE, "a", "out", manifests)
 
 
-def test_attempts_at_batches_up_to_the_newest_cut_are_over() -> None:
+def test_attempts_at_batches_up_to_the_newest_cut_are_obsolete() -> None:
     keep = needed()
     assert [batch for batch in range(10) if attempt(2, batch) in keep] == [8, 9]
 
 
-def test_attempts_of_earlier_generations_are_over_and_those_of_later_ones_are_not() -> None:
+def test_attempts_of_earlier_generations_are_obsolete_and_those_of_later_ones_are_not() -> None:
     keep = needed()
     assert attempt(1, 99) not in keep
     assert attempt(3, 0) in keep
 
 
-def test_what_a_kept_checkpoint_publishes_or_holds_is_needed() -> None:
-    """What is held is in no version of the table yet: nothing else keeps it."""
+def test_what_a_retained_checkpoint_publishes_or_holds_back_is_needed() -> None:
+    """Held-back files are in no version of the table yet: nothing else keeps them."""
     released = manifest(1, 2, release={"out": (file_of(attempt(1, 2)),)})
     held = manifest(2, 5, held={"out": (r.StagedFile(file_of(attempt(2, 3)), 60_000),)})
     keep = needed(released, held)
@@ -51,11 +51,11 @@ def test_what_a_kept_checkpoint_publishes_or_holds_is_needed() -> None:
     assert attempt(2, 4) not in keep
 
 
-def test_what_another_sink_holds_is_that_sinks_own() -> None:
+def test_files_that_another_sink_holds_back_do_not_count() -> None:
     held = manifest(2, 5, held={"other": (r.StagedFile(file_of(attempt(2, 3)), 60_000),)})
     assert attempt(2, 3) not in needed(held)
 
 
-def test_what_is_no_attempt_is_nobodys_to_remove() -> None:
+def test_folders_that_are_not_attempts_are_never_removed() -> None:
     keep = needed()
     assert all(name in keep for name in ("done", "2-3-4", "2-x-4-0a1b2c3d", "_temporary"))

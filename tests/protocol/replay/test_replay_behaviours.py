@@ -1,4 +1,4 @@
-"""Catching up: seed D's behaviours, and what compaction has covered."""
+"""Catching up: the behaviours of seed D, and compaction."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.support.replay_world import (
 )
 
 
-def test_a_gap_is_learnt_from_many_peers_at_once_in_disjoint_chunks_one_in_flight_each() -> None:
+def test_a_gap_is_fetched_from_many_peers_at_once_in_disjoint_chunks_one_in_flight_each() -> None:
     _, actions = begin("a", "b", "c")
     fetches = only(Fetch, actions)
     assert [(f.peer, f.first, f.last) for f in fetches] == [("a", 1, 10), ("b", 11, 20), ("c", 21, 30)]
@@ -46,7 +46,7 @@ def test_the_leader_is_asked_last() -> None:
     assert [(f.peer, f.first) for f in fetches] == [("b", 11), ("c", 21), ("a", 31)]
 
 
-def test_chunks_that_arrive_out_of_order_are_joined_and_delivered_once_in_order() -> None:
+def test_chunks_that_arrive_out_of_order_are_delivered_once_in_order() -> None:
     session, actions = begin("a", "b", "c", held=LOG[:30])
     a, b, c = only(Fetch, actions)
     assert indexes(serve(session, c)) == []
@@ -57,7 +57,7 @@ def test_chunks_that_arrive_out_of_order_are_joined_and_delivered_once_in_order(
     assert session.phase is ReplayPhase.DONE
 
 
-def test_live_entries_are_kept_aside_and_delivered_at_the_end_if_the_store_has_them() -> None:
+def test_live_entries_are_buffered_and_delivered_at_the_end_if_the_store_has_them() -> None:
     session, actions = begin("a", held=LOG[:10])
     assert session.on_live(data(LOG, 11, 12), 0) == []
     assert session.on_live(data(LOG, 13, 13), 0) == []
@@ -96,7 +96,7 @@ def test_forged_live_entries_are_replaced_by_the_journals() -> None:
     assert around.delivered == LOG[10:12]
 
 
-def test_peers_join_leave_answer_late_and_answer_less_and_it_ends_with_the_leaders_log() -> None:
+def test_it_ends_with_the_leaders_log_although_peers_join_leave_answer_late_and_answer_partially() -> None:
     w = world(a="honest", b="late", c="short")
 
     def swap() -> list[Action]:
@@ -144,7 +144,7 @@ def test_progress_is_reported() -> None:
     assert str(Progress(0, 0, 1, 0)) == "catching up 100 % · 0 of 0 · 1 peer"
 
 
-def test_a_session_that_was_done_goes_on_when_the_target_moves() -> None:
+def test_a_completed_session_continues_when_the_target_moves() -> None:
     session, actions = begin("a", held=LOG[:10])
     serve(session, only(Fetch, actions)[0])
     assert session.phase is ReplayPhase.DONE
@@ -187,14 +187,14 @@ def test_a_compacted_prefix_is_replaced_by_the_snapshot() -> None:
     assert w.ends == [Done(100)]
 
 
-def test_peers_that_still_hold_a_compacted_prefix_serve_it() -> None:
+def test_peers_that_still_have_a_compacted_prefix_serve_it() -> None:
     w = world(extend(extend([], 5), 7, snapshot=9), a="honest")
     w.store_first = 9
     w.run()
     assert w.delivered == w.log
 
 
-def test_a_peers_compaction_sends_nobody_to_a_snapshot() -> None:
+def test_a_peers_compaction_does_not_cause_a_jump_to_a_snapshot() -> None:
     session, actions = begin("a")
     [fetch] = only(Fetch, actions)
     actions = session.on_compacted("a", fetch.request_id, 60, 0)
@@ -203,7 +203,7 @@ def test_a_peers_compaction_sends_nobody_to_a_snapshot() -> None:
     assert [(f.first, f.last) for f in only(Fetch, later)] == [(60, 69)]
 
 
-def test_an_entry_that_is_no_snapshot_is_never_jumped_to() -> None:
+def test_an_entry_that_is_not_a_snapshot_is_never_jumped_to() -> None:
     session = ReplaySession(CODEC, None, anchor(LOG), config=CONFIG)
     [fetch] = only(FetchFromStore, session.tick(0))
     assert session.on_snapshot(fetch.request_id, LOG[59].data, 0) == []

@@ -1,4 +1,4 @@
-"""Catching up with any peers over any network."""
+"""Catching up with random peers over a random network."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_replay_ends_with_exactly_the_leaders_log_or_with_an_error(block: int) -
 
 
 def play(seed: int) -> None:
-    """One seeded run, with everything that must hold during and after it."""
+    """One seeded run, with all invariants checked during and after it."""
     rnd = random.Random(seed)
     size = rnd.choice([1, 50, 300])
     full = extend([], rnd.randint(1, 150), "y" * size)
@@ -62,7 +62,7 @@ def play(seed: int) -> None:
 
 
 def disturb(w: World, rnd: random.Random, seen: int) -> None:
-    """Targets that move, leaders that change, peers that come and go, entries that arrive live."""
+    """Targets move, leaders change, peers join and leave, live entries arrive."""
     full, session = w.log, w.session
 
     def event() -> list[Action]:

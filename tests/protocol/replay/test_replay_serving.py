@@ -1,4 +1,4 @@
-"""Catching up when nobody can serve; the serving side, and the wire."""
+"""Catching up when nobody can serve; the serving side; and the wire format."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_it_fails_with_the_range_and_every_reason_when_nobody_can_serve() -> Non
     assert "b: sent nothing for 1-10" in text
 
 
-def test_it_needs_no_store_beside_the_target_if_the_gap_fits_the_buffer() -> None:
+def test_it_needs_the_store_only_for_the_target_if_the_gap_fits_the_buffer() -> None:
     w = world(LOG[:20], a="honest", b="honest")
     w.store_up = False
     w.run()
@@ -66,12 +66,12 @@ def test_a_store_that_recovers_is_used_again() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"buffer_bytes": 10}, {"chunk_entries": 0}])
-def test_a_configuration_that_cannot_work_is_refused(wrong: dict[str, int]) -> None:
+def test_an_invalid_configuration_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(UserError, match="replay: "):
         ReplayConfig(**wrong)
 
 
-def test_a_provider_answers_within_every_cap_but_always_with_one_entry() -> None:
+def test_a_provider_answers_within_every_limit_but_with_at_least_one_entry() -> None:
     provider = Provider(11, data(LOG, 11, 60), max_entries=20, max_bytes=10_000)
     one = len(LOG[19].data)
     assert provider.available() == (11, 60)
@@ -86,7 +86,7 @@ def test_a_provider_answers_within_every_cap_but_always_with_one_entry() -> None
     assert provider.serve(10, 20, 100, 10_000) == 11
 
 
-def test_a_provider_compacts_follows_snapshots_and_refuses_what_it_holds() -> None:
+def test_a_provider_compacts_follows_snapshots_and_refuses_entries_that_it_has() -> None:
     provider = Provider(1, data(LOG, 1, 50))
     provider.compact(40)
     assert provider.available() == (40, 50)
@@ -128,7 +128,7 @@ def test_a_member_that_catches_up_serves_what_it_has() -> None:
         Compacted(1, 2),
     ],
 )
-def test_messages_survive_the_wire_and_bad_bytes_are_a_peers_error(message: Message) -> None:
+def test_messages_survive_a_round_trip_and_bad_bytes_are_a_peer_error(message: Message) -> None:
     wire = encode(message)
     assert decode(wire) == message
     for bad in (

@@ -1,4 +1,4 @@
-"""Catching up: the weaknesses of seed D, each by name."""
+"""Catching up: a test for each weakness of seed D."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.support.replay_world import (
 )
 
 
-def test_seed_d01_an_empty_answer_is_fetched_from_somebody_else() -> None:
+def test_seed_d01_after_an_empty_answer_another_peer_is_asked() -> None:
     session, actions = begin("a", "b")
     a, b = only(Fetch, actions)
     assert only(Fetch, session.on_chunk("a", a.request_id, 1, [], 0)) == []
@@ -62,7 +62,7 @@ def test_seed_d02_a_late_answer_after_a_timeout_is_dropped_and_stalls_nothing() 
     assert w.delivered == LOG
 
 
-def test_seed_d02_a_late_answer_does_not_pass_for_the_answer_to_the_next_request() -> None:
+def test_seed_d02_a_late_answer_is_not_mistaken_for_the_answer_to_the_next_request() -> None:
     session, actions = begin("a", "b", held=LOG[:20])
     late, _ = only(Fetch, actions)
     session.tick(100)
@@ -87,7 +87,7 @@ def test_seed_d03_a_short_answer_is_followed_by_a_fetch_of_exactly_the_rest() ->
     assert w.delivered == LOG
 
 
-def test_seed_d04_availability_is_asked_again_as_the_target_moves_and_as_time_passes() -> None:
+def test_seed_d04_availability_is_asked_again_when_the_target_moves_and_as_time_passes() -> None:
     session, actions = begin("a", held=LOG[:10])
     [fetch] = only(Fetch, actions)
     session.retarget(anchor(LOG, 30), 0)
@@ -126,7 +126,7 @@ def test_seed_d05_a_claimed_range_that_does_not_match_is_refused_and_scored(
     assert [(f.peer, f.first) for f in only(Fetch, serve(session, b))] == [("b", 1)]
 
 
-def test_seed_d06_a_hole_in_the_live_entries_is_fetched() -> None:
+def test_seed_d06_a_gap_in_the_live_entries_is_fetched() -> None:
     session, actions = begin("a", held=LOG[:10])
     session.on_live([*data(LOG, 12, 13), *data(LOG, 16, 20)], 0)
     session.retarget(anchor(LOG, 20), 0)
@@ -165,7 +165,7 @@ def test_seed_d07_a_local_log_that_is_longer_than_the_journal_fails() -> None:
     assert "ends at 50, but the journal in the store at 40" in str(failed.error)
 
 
-def test_seed_d08_a_forged_chain_is_found_out_before_anything_of_it_is_delivered() -> None:
+def test_seed_d08_a_forged_chain_is_detected_before_any_of_it_is_delivered() -> None:
     session, actions = begin("a", "b", held=LOG[:20])
     a, b = only(Fetch, actions)
     serve(session, a, FORGED)
@@ -178,7 +178,7 @@ def test_seed_d08_a_forged_chain_is_found_out_before_anything_of_it_is_delivered
     assert indexes(serve(session, again)) == list(range(1, 21))
 
 
-def test_seed_d08_blame_falls_on_the_forger_and_not_on_its_neighbours() -> None:
+def test_seed_d08_the_forger_is_blamed_and_not_its_neighbours() -> None:
     session, actions = begin("a", "b", "c", held=LOG[:30])
     a, b, c = only(Fetch, actions)
     serve(session, a)
@@ -187,7 +187,7 @@ def test_seed_d08_blame_falls_on_the_forger_and_not_on_its_neighbours() -> None:
     assert [p.name for p in session.sources.peers.values() if p.forged] == ["b"]
 
 
-def test_seed_d08_a_long_forgery_is_found_out_by_the_hash_on_the_way() -> None:
+def test_seed_d08_a_long_forgery_is_detected_by_an_intermediate_hash() -> None:
     w = world(a="forging", b="honest")
     w.forged["a"] = FORGED
     w.run()
@@ -214,7 +214,7 @@ def test_seed_d09_limits_count_bytes_and_the_buffer_is_bounded() -> None:
     assert [f.max_bytes for f in fetches] == [CONFIG.chunk_bytes]
 
 
-def test_seed_d09_what_is_in_flight_counts_against_the_buffer() -> None:
+def test_seed_d09_requests_in_flight_count_against_the_buffer() -> None:
     _, actions = begin(*"abcdefgh")
     assert len(only(Fetch, actions)) == CONFIG.buffer_bytes // CONFIG.chunk_bytes
 
@@ -228,7 +228,7 @@ def test_seed_d09_later_pieces_leave_room_for_the_lowest_missing_one() -> None:
     assert len(fetches) == CONFIG.buffer_bytes // CONFIG.chunk_bytes - 1
 
 
-def test_seed_d09_the_store_is_asked_for_a_hash_on_the_way_and_delivery_begins_there() -> None:
+def test_seed_d09_the_store_is_asked_for_an_intermediate_hash_and_delivery_begins_there() -> None:
     log = extend([], 100, "y" * 100)
     session, actions = begin("a", held=log)
     asked: list[AnchorAt] = []
@@ -241,7 +241,7 @@ def test_seed_d09_the_store_is_asked_for_a_hash_on_the_way_and_delivery_begins_t
     assert indexes(actions) == list(range(1, asked[0].index + 1))
 
 
-def test_seed_d09_a_chunk_larger_than_asked_for_is_refused() -> None:
+def test_seed_d09_a_chunk_larger_than_requested_is_refused() -> None:
     log = extend([], 10, "y" * 1_000)
     session, actions = begin("a", held=log)
     serve(session, only(Fetch, actions)[0], log)
@@ -250,7 +250,7 @@ def test_seed_d09_a_chunk_larger_than_asked_for_is_refused() -> None:
 
 
 @pytest.mark.parametrize("size", [5_000, 13_000, 40_000])
-def test_seed_d09_an_entry_larger_than_a_chunk_or_than_the_buffer_passes(size: int) -> None:
+def test_seed_d09_an_entry_larger_than_a_chunk_or_the_buffer_is_accepted(size: int) -> None:
     log = extend(extend(extend([], 40, "y" * 200), 1, "z" * size), 40, "y" * 200)
     session = ReplaySession(CODEC, None, anchor(log), "a", CONFIG)
     providers = {name: Provider(1, data(log, 1, len(log))) for name in "abc"}
@@ -274,7 +274,7 @@ def test_seed_d09_an_entry_larger_than_a_chunk_or_than_the_buffer_passes(size: i
     assert not any(p.forged or p.failures for p in session.sources.peers.values())
 
 
-def test_seed_d09_live_entries_beyond_the_room_are_let_go() -> None:
+def test_seed_d09_live_entries_that_do_not_fit_are_dropped() -> None:
     session, _ = begin("a", held=LOG[:10])
     log = extend(LOG[:10], 200, "y" * 300)
     for index in range(11, 211):
@@ -291,7 +291,7 @@ def test_seed_d10_later_pieces_are_fetched_while_nobody_covers_the_cursor() -> N
     assert [(f.first, f.last) for f in only(FetchFromStore, actions)] == [(1, 10)]
 
 
-def test_seed_d11_a_leader_change_throws_no_work_away() -> None:
+def test_seed_d11_a_leader_change_discards_no_work() -> None:
     session, actions = begin("a", "b", held=LOG[:20], leader="b")
     a, b = only(Fetch, actions)
     serve(session, b)
@@ -303,7 +303,7 @@ def test_seed_d11_a_leader_change_throws_no_work_away() -> None:
 
 
 @pytest.mark.parametrize("kind", ["silent", "empty", "liar", "forging"])
-def test_seed_d12_a_bad_peer_is_asked_ever_more_seldom(kind: str) -> None:
+def test_seed_d12_a_bad_peer_is_asked_less_and_less_often(kind: str) -> None:
     log = extend(LOG, 900)
     w = world(log, a="honest", b=kind)
     if kind == "forging":
@@ -311,7 +311,9 @@ def test_seed_d12_a_bad_peer_is_asked_ever_more_seldom(kind: str) -> None:
     w.run(20_000)
     assert w.delivered == log
     spans = 2 + w.now_ms // CONFIG.backoff_max_ms
-    assert w.asked["b"] <= 4 * (6 + spans)  # doubling waits, then one try (ask and fetch) per longest wait
+    assert w.asked["b"] <= 4 * (
+        6 + spans
+    )  # doubling waits, then one attempt (ask and fetch) per longest wait
     assert w.asked["b"] < w.asked["a"]
 
 

@@ -1,9 +1,8 @@
-"""The checker: whether a recorded run, simulated or real, kept the rules.
+"""The checker: whether a recorded run, simulated or real, followed the rules.
 
-It reads what processes wrote down about themselves (`cutwater.store.recording`) and judges it with its own reading
-of the design; of the protocol's code it uses the formats and nothing that decides. What was not recorded, be
-it that a process was killed in the middle of a line or that it was not watched at all, is counted and never
-held against anybody.
+It reads the recordings of the processes (`cutwater.store.recording`) and judges them with its own implementation of the
+design. From the protocol's code it uses only the formats, nothing that decides. Gaps in a recording, because a process
+was killed in the middle of a line or was not recorded at all, are counted and never reported as problems.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pathlib import Path
 from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.wire import Ack, Announcement
-from cutwater.sim.checker.chains import join
+from cutwater.sim.checker.chains import build_chain
 from cutwater.sim.checker.commits import check_commits
 from cutwater.sim.checker.deletions import check_deletions
 from cutwater.sim.checker.evidence import Findings, Problem, Trace, load
@@ -26,38 +25,38 @@ from cutwater.sim.checker.tables import Steps, Tables, check_tables
 from cutwater.store import recording as rec
 
 RULES = {
-    "trace": "the trace is whole: every process's lines are there, and every record is what its hash says",
+    "trace": "the trace is complete: no process's line is missing, and every record matches its hash",
     "one-writer": "every place in a log was created once, by the process that the entry names",
-    "chain": "every entry names the hash of the one before",
-    "terms": "terms go up",
+    "chain": "every entry names the hash of the entry before it",
+    "terms": "terms increase",
     "leader": "only the leader of a term writes in it",
     "fenced": "nobody writes in a term or a generation that is over",
-    "checkpoint-id": "a checkpoint's id is the place of its BEGUN",
+    "checkpoint-id": "a checkpoint's id is the index of its BEGUN entry",
     "one-fate": "an epoch is begun once and decided at most once, and not after it became void",
-    "watermark": "the pipeline-wide watermark does not go back",
-    "restored": "a restore goes to the cut of a kept checkpoint",
+    "watermark": "the pipeline-wide watermark never goes back",
+    "restored": "a restore goes to the cut of a retained checkpoint",
     "expired": "neither the newest checkpoint nor a savepoint expires",
-    "snapshot": "a SNAPSHOT of the journal says what the entries before it say",
+    "snapshot": "a SNAPSHOT of the journal agrees with the entries before it",
     "incarnation": "only the newest incarnation of a stage writes to its log",
-    "batch": "the batches of a stage follow each other, and positions never go back",
-    "barrier": "a stage is cut once per checkpoint, behind its last batch, by its newest incarnation",
+    "batch": "the batches of a stage are consecutive, and positions never go back",
+    "barrier": "a stage is cut once per checkpoint, after its last batch, by its newest incarnation",
     "acks": "a commit comes after an ack of every member",
-    "reports": "an ack comes after the barriers that it reports, and a manifest says what its members acked",
-    "manifest": "a commit comes after its manifest, and says the same",
-    "cut": "every committed cut is consistent, and what the stages' logs say",
+    "reports": "an ack comes after the barriers that it reports, and a manifest agrees with the members' acks",
+    "manifest": "a commit comes after its manifest, and agrees with it",
+    "cut": "every committed cut is consistent, and agrees with the stages' logs",
     "published": "only a committed epoch is published, with the files that its manifest names",
-    "publish-order": "a table's transactions go up, each is published once, and none is passed over",
-    "rewind": "a table goes back exactly when a restore says so, to the version of its epoch",
-    "mark": "an epoch is marked as published after it was, with its version",
-    "deleted": "nothing is deleted that a kept checkpoint or a reader of a log may need",
+    "publish-order": "a table's transactions increase, each is published once, and none is skipped",
+    "rewind": "a table is rewound exactly when a restore requires it, to the version of its epoch",
+    "mark": "an epoch is marked as published only after it was published, with its version",
+    "deleted": "nothing is deleted that a retained checkpoint or a reader of a log may need",
     "announced": "nothing is announced before it is in the journal",
 }
-"""What is checked, by the names that problems carry."""
+"""What is checked, by the name of the rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What came of a check."""
+    """The result of a check."""
 
     counts: dict[str, int]
     not_recorded: dict[str, int]
@@ -65,13 +64,13 @@ class Report:
 
 
 def check(path: Path) -> Report:
-    """Checks a trace: a file, or a folder of them. Raises `OSError` if there is none to read."""
+    """Checks a trace: a file, or a folder of files. Raises `OSError` if there is none to read."""
     findings = Findings()
     trace = load(path, findings)
-    join(trace, trace.journal, findings)
+    build_chain(trace, trace.journal, findings)
     history = Reader(trace.journal, findings).read()
     for (_, generation), log in sorted(trace.stages.items()):
-        join(trace, log, findings, abandoned=generation in history.gone_generations)
+        build_chain(trace, log, findings, abandoned=generation in history.gone_generations)
     barriers = read_stages(trace, history, findings)
     tables, steps = Tables(trace), Steps(trace, history, findings)
     check_commits(trace, history, barriers, findings)
@@ -105,7 +104,7 @@ def _counts(trace: Trace, history: History, tables: Tables) -> dict[str, int]:
         "members": len(set(filter(None, trace.members.values()))),
         "processes": len(trace.processes),
         "commands": sum(not member for member in trace.members.values()),
-        "processes that told their end": len(trace.ended),
+        "processes that reported their end": len(trace.ended),
         "lines": sum(lines.values()),
         "journal entries": len(history.log.chain),
         "terms": sum(isinstance(v.entry.body, r.Leader) for v in history.log.chain.values()),

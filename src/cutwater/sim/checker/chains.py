@@ -1,8 +1,8 @@
-"""Which entries stood in a log, and whether each followed the one before.
+"""Determines which entries a log contained, and checks that each followed the one before.
 
-The chain is joined from its end: an entry names the hash of its predecessor, so where several were seen at
-one place, the successor says which of them counted. Another may have stood there only after compaction had
-emptied the place: a write that was long under way, or a sleeper's; it means nothing (rule 2).
+The chain is followed from its end. An entry names the hash of its predecessor, so if several entries were seen at one
+place, the successor shows which of them is valid. Any other can have been created only after compaction had emptied the
+place, by a delayed write or a process that woke up; it means nothing (rule 2).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from cutwater.sim.checker.evidence import At, Findings, Log, Trace, Variant
 from cutwater.store import recording as rec
 
 
-def join(trace: Trace, log: Log, findings: Findings, abandoned: bool = False) -> None:
-    """Joins the chain of a log. `abandoned`: its whole generation has expired, so its places were emptied."""
+def build_chain(trace: Trace, log: Log, findings: Findings, abandoned: bool = False) -> None:
+    """Builds the chain of a log. `abandoned`: its whole generation has expired, so its places were emptied."""
     wanted: str | None = None
     for index in range(max(log.places, default=0), min(log.places, default=1) - 1, -1):
         variants = log.places.get(index, {})
@@ -52,13 +52,13 @@ def _best(log: Log, index: int) -> Variant | None:
 
 
 def _came_too_late(trace: Trace, index: int, variant: Variant) -> bool:
-    """Whether those who created or found an entry then looked, and saw that its place had been compacted."""
+    """Whether every process that created or found the entry then saw that its place had been compacted."""
     return all(_saw_a_snapshot(trace, index, at) for at in [*variant.made, *variant.found])
 
 
 def _saw_a_snapshot(trace: Trace, index: int, at: At) -> bool:
     if not isinstance(at.line, rec.Creation | rec.Reading):
-        return False  # who announces an entry knows that it stands there
+        return False  # whoever announces an entry knows that it is in the log
     log = paths.log_prefix_of(at.line.name)
     for later in trace.processes[at.line.process][at.line.n :]:
         look = later.line
@@ -88,6 +88,6 @@ def _check_writers(log: Log, findings: Findings, abandoned: bool) -> None:
             if variant.entry.index != index:
                 findings.wrong(
                     "one-writer",
-                    f"{log.name}: at place {index} stands entry {variant.entry.index}",
+                    f"{log.name}: place {index} contains entry {variant.entry.index}",
                     *variant.lines,
                 )

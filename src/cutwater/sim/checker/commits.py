@@ -1,18 +1,18 @@
-"""What a commit rests on: the manifest, and the cut that it describes."""
+"""Checks what a commit depends on: its manifest, and the cut that the manifest describes."""
 
 from __future__ import annotations
 
 from cutwater.protocol.base import records as r
 from cutwater.sim.checker.evidence import At, Findings, Trace
-from cutwater.sim.checker.history import Commit, History
+from cutwater.sim.checker.history import CommittedEpoch, History
 from cutwater.sim.checker.stages import Barriers
 
 
 def check_commits(trace: Trace, history: History, barriers: Barriers, findings: Findings) -> None:
-    """Every committed cut is what its manifest says, and consistent."""
+    """Checks that every committed cut agrees with its manifest and is consistent."""
     for commit in history.commits.values():
         if commit.index not in history.log.chain:
-            continue  # known from a SNAPSHOT alone
+            continue  # known only from a SNAPSHOT
         found = trace.manifests.get(commit.manifest)
         if found is None:
             findings.not_recorded["manifest of a commit"] += 1
@@ -28,7 +28,9 @@ def check_commits(trace: Trace, history: History, barriers: Barriers, findings: 
         _check_barriers(manifest, barriers, lines, findings)
 
 
-def _check_agreement(commit: Commit, manifest: r.Manifest, lines: tuple[At, ...], findings: Findings) -> None:
+def _check_agreement(
+    commit: CommittedEpoch, manifest: r.Manifest, lines: tuple[At, ...], findings: Findings
+) -> None:
     said = {
         "epoch": (commit.epoch, manifest.epoch),
         "checkpoint id": (commit.checkpoint_id, manifest.checkpoint_id),
@@ -40,7 +42,7 @@ def _check_agreement(commit: Commit, manifest: r.Manifest, lines: tuple[At, ...]
         if ours != theirs:
             findings.wrong(
                 "manifest",
-                f"epoch {commit.epoch} is committed with {what} {ours}, its manifest says {theirs}",
+                f"epoch {commit.epoch} is committed with {what} {ours}, but its manifest says {theirs}",
                 *lines,
             )
 
@@ -50,7 +52,7 @@ def _check_cut(topology: r.Topology, manifest: r.Manifest, lines: tuple[At, ...]
     if manifest.stages.keys() != topology.stages.keys():
         other = sorted(manifest.stages.keys() ^ topology.stages.keys())
         findings.wrong(
-            "cut", f"{where}: {', '.join(other)} is in the cut or in the graph, not in both", *lines
+            "cut", f"{where}: {', '.join(other)} is in the cut or in the graph, but not in both", *lines
         )
         return
     flights = {(f.producer, f.reader): f for f in manifest.in_flight}
@@ -68,7 +70,7 @@ def _check_cut(topology: r.Topology, manifest: r.Manifest, lines: tuple[At, ...]
                 what = f"consumed {consumed}, produced {produced}, in flight {sorted(batches)}"
                 findings.wrong("cut", f"{channel}: {what}", *lines)
             elif not report.unaligned and any(batches.values()):
-                what = f"cut as aligned at {consumed}, and rows up to {produced} were not consumed"
+                what = f"aligned cut at {consumed}, but rows up to {produced} were not consumed"
                 findings.wrong("cut", f"{channel}: {what}", *lines)
 
 
@@ -84,7 +86,5 @@ def _check_barriers(
         for what in ("batch", "unaligned", "incarnation", "consumed", "offsets", "watermark"):
             said, logged = getattr(report, what), getattr(barrier, what)
             if said != logged:
-                told = (
-                    f"epoch {manifest.epoch}: {name} was cut with {what} {logged}, the manifest says {said}"
-                )
+                told = f"epoch {manifest.epoch}: {name} was cut with {what} {logged}, but the manifest says {said}"
                 findings.wrong("cut", told, *at, *lines)

@@ -1,4 +1,4 @@
-"""What was deleted: nothing that somebody may still need."""
+"""Checks that nothing was deleted that may still be needed."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections import defaultdict
 
 from cutwater.protocol.base import paths
 from cutwater.sim.checker.evidence import At, Findings, Trace, log_of, place_of
-from cutwater.sim.checker.history import Commit, History
+from cutwater.sim.checker.history import CommittedEpoch, History
 from cutwater.store import recording as rec
 
 
 def check_deletions(trace: Trace, history: History, findings: Findings) -> None:
-    """Goes through every deletion, whatever its answer."""
-    named: dict[str, list[Commit]] = defaultdict(list)
+    """Checks every deletion, whatever its answer was."""
+    named: dict[str, list[CommittedEpoch]] = defaultdict(list)
     for commit in history.commits.values():
         found = trace.manifests.get(commit.manifest)
         for name in found[0].objects() if found is not None else ():
@@ -39,7 +39,7 @@ def _check_over(
     findings: Findings,
     lines: tuple[At, ...],
 ) -> None:
-    """The epoch must be over as far as the process knew the journal when it began to delete."""
+    """The epoch must be over by the part of the journal that the process knew when it began to delete."""
     knew = at.line.knows
     over = history.over.get(epoch)
     if over is not None and over <= knew:
@@ -48,12 +48,12 @@ def _check_over(
         findings.not_recorded["end of an epoch of which something was deleted"] += 1
         return
     fate = "is kept" if epoch in history.epochs else "is open"
-    what = f"{at.line.process}, which knew the journal to {knew}, deletes {name}, and epoch {epoch} {fate}"
+    what = f"{at.line.process}, which knew the journal up to {knew}, deletes {name}, but epoch {epoch} {fate}"
     findings.wrong("deleted", what, *lines, at)
 
 
 def _check_entry(trace: Trace, history: History, name: str, at: At, findings: Findings) -> None:
-    """An entry of a log goes only when a SNAPSHOT stands above it, or with its whole generation."""
+    """A log entry may be deleted only if a later SNAPSHOT covers it, or with its whole generation."""
     journal = paths.journal_entry_of(name) is not None
     if paths.generation_of(name) in history.gone_generations:
         return
@@ -63,6 +63,6 @@ def _check_entry(trace: Trace, history: History, name: str, at: At, findings: Fi
     if not journal and not history.log.whole(min(history.log.chain, default=1), at.line.knows):
         findings.not_recorded["end of a generation of which something was deleted"] += 1
     elif log.whole(index, max(log.chain, default=0)) and log.chain:
-        findings.wrong("deleted", f"{name} is deleted, and no snapshot covers it", at)
+        findings.wrong("deleted", f"{name} is deleted, but no snapshot covers it", at)
     else:
         findings.not_recorded["snapshot of a log of which entries were deleted"] += 1

@@ -1,6 +1,6 @@
-"""What a trace says, put in order: lines by process, objects by name and hash, tables by sink.
+"""Loads a trace and indexes it: lines by process, objects by name and hash, tables by sink.
 
-Nothing is judged here, except whether the trace itself is whole.
+Nothing is judged here, except whether the trace itself is complete.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from cutwater.protocol.base.wire import Announcement
 from cutwater.store import recording as rec
 
 Record = Entry[Any] | r.Manifest | r.Published
-"""A record of the protocol, in an object."""
+"""A protocol record."""
 
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """A line, and the file that it stands in."""
+    """A line and its file."""
 
     file: str
     line: rec.AnyLine
@@ -35,7 +35,7 @@ class At:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A rule that does not hold, in words, and the lines that show it."""
+    """A violated rule, a description, and the lines that show it."""
 
     rule: str
     what: str
@@ -44,7 +44,7 @@ class Problem:
 
 @dataclass(slots=True)
 class Findings:
-    """What the checker has to tell. What cannot be decided because it was not recorded is only counted."""
+    """The checker's results. What cannot be decided because it was not recorded is only counted."""
 
     problems: list[Problem] = field(default_factory=list)
     not_recorded: Counter[str] = field(default_factory=Counter)
@@ -55,8 +55,8 @@ class Findings:
 
 @dataclass(slots=True)
 class Variant:
-    """Bytes that somebody put, or found, at one place of a log. `writer` is the process that its nonce
-    names; `made` are the lines in which it was created, `tried` those whose answer says nothing."""
+    """Bytes that a process wrote or found at one place of a log. `writer` is the process that its nonce names; `made`
+    are the lines that created it, `tried` those whose answer leaves open whether they did."""
 
     hash: str
     entry: Entry[Any]
@@ -70,7 +70,7 @@ class Variant:
 
     @property
     def stands(self) -> bool:
-        """Whether it is known that the log had this entry."""
+        """Whether it is known that the log contained this entry."""
         return bool(self.made or self.found)
 
     @property
@@ -81,13 +81,13 @@ class Variant:
 
 @dataclass(slots=True)
 class Log:
-    """One log: everything that was seen at its places, and, once it is joined, the chain."""
+    """One log: everything that was seen at its places, and the chain once it is built."""
 
     name: str
     places: dict[int, dict[str, Variant]] = field(default_factory=dict)
     chain: dict[int, Variant] = field(default_factory=dict)
     newest_snapshot: int = 0
-    """Its place; every place before it may have been emptied."""
+    """The index of the newest SNAPSHOT; every place before it may have been emptied."""
 
     def whole(self, first: int, last: int) -> bool:
         """Whether every entry from `first` to `last` is known."""
@@ -105,12 +105,12 @@ class Trace:
     journal: Log = field(default_factory=lambda: Log("journal"))
     stages: dict[tuple[str, int], Log] = field(default_factory=dict)
     records: dict[tuple[str, str], Record] = field(default_factory=dict)
-    """What is written in an object: by its name and hash."""
+    """The record in an object, by its name and hash."""
     manifests: dict[str, tuple[r.Manifest, At]] = field(default_factory=dict)
 
 
 def load(path: Path, findings: Findings) -> Trace:
-    """Reads a trace: a file, or the files of a folder. Raises `OSError` if there is none."""
+    """Reads a trace: a file, or the files of a folder. Raises `OSError` if there is no trace."""
     trace = Trace()
     found: list[At] = []
     for file in rec.files_of(path):
@@ -123,7 +123,7 @@ def load(path: Path, findings: Findings) -> Trace:
     for at in found:
         _add(trace, at, findings)
     if not trace.processes and not findings.problems:
-        raise OSError(f"{path} holds no trace")
+        raise OSError(f"{path} contains no trace")
     return trace
 
 
@@ -134,7 +134,7 @@ def _add(trace: Trace, at: At, findings: Findings) -> None:
     if line.n != before + 1:
         findings.wrong("trace", f"{line.process} has line {line.n} after {before}", *lines[-1:], at)
     if not lines and not isinstance(line, rec.Began):
-        findings.wrong("trace", f"the record of {line.process} does not begin with its beginning", at)
+        findings.wrong("trace", f"the recording of {line.process} does not begin with its start", at)
     lines.append(at)
     match line:
         case rec.Ended():
@@ -148,14 +148,14 @@ def _add(trace: Trace, at: At, findings: Findings) -> None:
                 _add_record(trace, at, name, data, digest(data), findings)
         case rec.Began() | rec.Deletion() | rec.Copying() | rec.Sent():
             pass
-        case rec.Publishing() | rec.Rewinding() | rec.TableLook() | rec.TableSearch():
+        case rec.Publishing() | rec.Rewinding() | rec.TableRead() | rec.TableSearch():
             pass
         case _:
             assert_never(line)
 
 
 def _is_evidence(trace: Trace, line: rec.Received) -> bool:
-    """Whether an announced entry stands in the journal: what a member announces does, what a stranger says need not."""
+    """Whether an announced entry must be in the journal: one from a member must, one from a stranger need not."""
     if not isinstance(line.message, Announcement) or line.message.entry == rec.NOTHING:
         return False
     return line.sender in ("", *trace.members.values())
@@ -165,11 +165,11 @@ def _add_record(trace: Trace, at: At, name: str, data: bytes, hashed: str, findi
     key = name, hashed
     if key not in trace.records:
         if digest(data) != hashed:
-            findings.wrong("trace", f"{name} is not what its hash says", at)
+            findings.wrong("trace", f"{name} does not match its hash", at)
         try:
             trace.records[key] = decode(name, data)
         except (PeerError, StoreError) as error:
-            findings.wrong("trace", f"{name} holds no record: {error}", at)
+            findings.wrong("trace", f"{name} is not a record: {error}", at)
             return
     record = trace.records[key]
     match record:
@@ -194,7 +194,7 @@ def _add_entry(log: Log, index: int, hashed: str, entry: Entry[Any], at: At) -> 
 
 
 def decode(name: str, data: bytes) -> Record:
-    """The record in an object of this name. Raises `PeerError` or `StoreError` if it is none."""
+    """Decodes the record in an object of this name. Raises `PeerError` or `StoreError` if it is not a record."""
     if paths.mark_of(name) is not None:
         return r.decode(name, data, r.Published)
     if paths.manifest_of(name) is not None:

@@ -1,7 +1,6 @@
-"""What the journal's chain says, in the checker's own reading, and whether an entry may stand where it does.
+"""The checker's own interpretation of the journal, and whether each entry was allowed at its place.
 
-Where entries were not recorded, nothing is concluded from their absence; a SNAPSHOT makes the reading sure
-again.
+Nothing is concluded from entries that were not recorded. After a gap, the next SNAPSHOT restores a known state.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from cutwater.sim.checker.evidence import At, Findings, Log, Variant
 
 
 @dataclass(slots=True)
-class Commit:
-    """A committed epoch. `parent` is the epoch committed before it in its timeline."""
+class CommittedEpoch:
+    """`parent` is the epoch committed before this one in its timeline."""
 
     epoch: int
     checkpoint_id: int
@@ -30,7 +29,7 @@ class Commit:
 
 @dataclass(slots=True)
 class Restore:
-    """The beginning of a generation. `target` is the place of the commit that it goes back to."""
+    """The beginning of a generation. `target` is the index of the commit that it goes back to."""
 
     index: int
     epoch: int | None
@@ -41,15 +40,15 @@ class Restore:
 
 @dataclass(slots=True)
 class History:
-    """What the journal says of the past, by place."""
+    """The history according to the journal, by index."""
 
     log: Log
     begun: dict[int, r.Begun] = field(default_factory=dict)
     """By checkpoint id."""
     over: dict[int, int] = field(default_factory=dict)
-    """By epoch: where it was aborted, voided or expired."""
-    commits: dict[int, Commit] = field(default_factory=dict)
-    epochs: dict[int, Commit] = field(default_factory=dict)
+    """By epoch: the index at which it was aborted, voided or expired."""
+    commits: dict[int, CommittedEpoch] = field(default_factory=dict)
+    epochs: dict[int, CommittedEpoch] = field(default_factory=dict)
     generations: dict[int, Restore] = field(default_factory=dict)
     restores: dict[int, Restore] = field(default_factory=dict)
     gone_generations: dict[int, int] = field(default_factory=dict)
@@ -63,9 +62,9 @@ class History:
         begun = self.begun.get(checkpoint_id)
         return self.topologies.get(begun.topology_hash) if begun is not None else None
 
-    def line_before(self, commit: Commit, after: int) -> list[Commit]:
-        """The commits that a commit grew out of, down to the place `after`."""
-        found: list[Commit] = []
+    def line_before(self, commit: CommittedEpoch, after: int) -> list[CommittedEpoch]:
+        """The ancestors of a commit, down to the index `after`."""
+        found: list[CommittedEpoch] = []
         parent = commit.parent
         while parent in self.epochs and self.epochs[parent].index > after:
             found.append(self.epochs[parent])
@@ -73,7 +72,7 @@ class History:
         return found
 
     def restores_before(self, generation: int, after: int) -> list[Restore]:
-        """The restores by which a generation came about, down to the place `after`."""
+        """The restores that led to a generation, down to the index `after`."""
         found: list[Restore] = []
         number: int | None = generation
         while number is not None and number in self.generations:
@@ -85,7 +84,7 @@ class History:
 
 
 class Reader:
-    """Reads the chain from its beginning to its end."""
+    """Reads the chain from beginning to end."""
 
     def __init__(self, log: Log, findings: Findings) -> None:
         self.history = History(log)
@@ -102,7 +101,7 @@ class Reader:
         self._watermark: int | None = None
         self._savepoints: dict[str, int] = {}
         self._lines: tuple[At, ...] = ()
-        """Those of the entry that is being read."""
+        """The lines that show the current entry."""
         self._index = 0
 
     def read(self) -> History:
@@ -149,11 +148,11 @@ class Reader:
             case _:
                 assert_never(body)
 
-    # --- who writes -----------------------------------------------------------------------------------
+    # --- writers --------------------------------------------------------------------------------------
 
     def _lead(self, body: r.Leader, writer: str) -> None:
         if body.term <= self._term:
-            self._wrong("terms", f"term {body.term} begins, and term {self._term} has been before")
+            self._wrong("terms", f"term {body.term} begins, but term {self._term} began before")
             return
         if body.name not in (writer, writer.rpartition("-")[0]):
             self._wrong("leader", f"{writer} makes {body.name} the leader")
@@ -163,7 +162,7 @@ class Reader:
     def _may_write(self, body: r.JournalBody, writer: str) -> bool:
         assert not isinstance(body, r.Leader)
         if body.term < self._term:
-            self._wrong("fenced", f"{writer} writes in term {body.term}, and term {self._term} has begun")
+            self._wrong("fenced", f"{writer} writes in term {body.term}, but term {self._term} has begun")
             return False
         if body.term > self._term:
             if self._sure:
@@ -178,7 +177,7 @@ class Reader:
         wanted = self._generation + 1 if isinstance(body, r.Restored) else self._generation
         if body.generation != wanted:
             if self._sure or body.generation < wanted:
-                self._wrong("fenced", f"it is of generation {body.generation}, not {wanted}")
+                self._wrong("fenced", f"its generation is {body.generation}, not {wanted}")
                 return False
             self._generation += body.generation - wanted
         return True
@@ -190,14 +189,14 @@ class Reader:
             self._wrong("checkpoint-id", f"epoch {body.epoch} is begun with id {body.checkpoint_id}")
             return
         if body.epoch < self._next_epoch:
-            self._wrong("one-fate", f"epoch {body.epoch} is begun, and its number was used before")
+            self._wrong("one-fate", f"epoch {body.epoch} is begun, but its number was used before")
             return
         self._next_epoch = body.epoch + 1
         self.history.begun[self._index] = body
         self.history.open[body.epoch] = body
 
     def _close(self, body: r.Committed | r.Aborted) -> bool:
-        """Whether this is the first decision about an open epoch."""
+        """Returns whether this is the first decision about an open epoch."""
         begun = self.history.open.get(body.epoch)
         if begun is not None and begun.checkpoint_id == body.checkpoint_id:
             del self.history.open[body.epoch]
@@ -209,7 +208,7 @@ class Reader:
             if body.epoch in history.epochs:
                 why = f"which entry {history.epochs[body.epoch].index} committed"
             elif body.epoch in history.over:
-                why = f"which was over with entry {history.over[body.epoch]}"
+                why = f"which ended with entry {history.over[body.epoch]}"
             verb = "commits" if isinstance(body, r.Committed) else "aborts"
             self._wrong("one-fate", f"it {verb} epoch {body.epoch}, {why}")
             return False
@@ -222,7 +221,7 @@ class Reader:
         before = self._watermark
         if self._sure and before is not None and (body.watermark is None or body.watermark < before):
             self._wrong("watermark", f"the watermark goes back from {before} to {body.watermark}")
-        commit = Commit(
+        commit = CommittedEpoch(
             body.epoch,
             body.checkpoint_id,
             self._index,
@@ -239,7 +238,7 @@ class Reader:
         if begun is not None and begun.savepoint is not None:
             self._savepoints[begun.savepoint] = body.epoch
 
-    def _keep(self, commit: Commit) -> None:
+    def _keep(self, commit: CommittedEpoch) -> None:
         self._kept.add(commit.epoch)
         self.history.commits[commit.index] = self.history.epochs[commit.epoch] = commit
 
@@ -253,7 +252,7 @@ class Reader:
         self._topology = self.history.topologies[hashed] = topology
 
     def _name(self, body: r.Savepoint) -> None:
-        """A name that another epoch has stays with that one."""
+        """A name that already belongs to another epoch stays with it."""
         has = self._savepoints.get(body.name)
         if body.kept and body.epoch in self._kept and has in (None, body.epoch):
             self._savepoints[body.name] = body.epoch
@@ -266,7 +265,7 @@ class Reader:
         target = self.history.epochs.get(body.epoch)
         if target is None or body.epoch not in self._kept:
             if self._sure:
-                self._wrong("restored", f"it goes back to epoch {body.epoch}, which is not kept")
+                self._wrong("restored", f"it goes back to epoch {body.epoch}, which is not retained")
                 return
             self._findings.not_recorded["target of a restore"] += 1
         elif target.cuts != body.forks:
@@ -289,9 +288,9 @@ class Reader:
     def _expire(self, body: r.Expired) -> None:
         for epoch in body.epochs:
             if epoch == self._head:
-                self._wrong("expired", f"epoch {epoch} expires, and a restart needs it")
+                self._wrong("expired", f"epoch {epoch} expires, but a restart needs it")
             if self._sure and epoch in self._savepoints.values():
-                self._wrong("expired", f"epoch {epoch} expires, and it is a savepoint")
+                self._wrong("expired", f"epoch {epoch} expires, but it is a savepoint")
             self._kept.discard(epoch)
             self.history.over.setdefault(epoch, self._index)
         for generation in body.generations:
@@ -300,7 +299,7 @@ class Reader:
     # --- compaction -----------------------------------------------------------------------------------
 
     def _load(self, state: r.JournalState) -> None:
-        """Takes over what a SNAPSHOT says, because what came before it was not recorded."""
+        """Takes over the state of a SNAPSHOT, because the entries before it were not recorded."""
         history = self.history
         self._sure = True
         self._term, self._generation, self._next_epoch = state.term, state.generation, state.next_epoch
@@ -322,8 +321,8 @@ class Reader:
         history.open = dict(state.open)
         history.begun |= {begun.checkpoint_id: begun for begun in state.open.values()}
 
-    def _commit_of(self, c: r.Checkpoint) -> Commit:
-        return Commit(
+    def _commit_of(self, c: r.Checkpoint) -> CommittedEpoch:
+        return CommittedEpoch(
             c.epoch,
             c.checkpoint_id,
             c.index,
@@ -356,4 +355,4 @@ class Reader:
         )
         for (what, theirs), own in zip(said.items(), mine, strict=True):
             if theirs != own:
-                self._wrong("snapshot", f"it says {what} {theirs}, the entries before it say {own}")
+                self._wrong("snapshot", f"it says {what} {theirs}, but the entries before it say {own}")

@@ -1,4 +1,4 @@
-"""What each process did, in its own order: nothing before that on which it rests."""
+"""Checks each process's actions in their order: nothing may come before what it depends on."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from cutwater.sim.checker.tables import Steps, Tables
 from cutwater.store import recording as rec
 
 ENTRIES = {Phase.PREPARE: r.Begun, Phase.COMMIT: r.Committed, Phase.ABORT: r.Aborted}
-"""What has to be in the journal before it is announced."""
+"""The entry that must be in the journal before each announcement."""
 
 
 class Walk:
-    """One process's lines, from the first to the last."""
+    """Walks through one process's lines, from first to last."""
 
     def __init__(
         self,
@@ -37,23 +37,23 @@ class Walk:
         self._process = process
         self._findings = findings
         self._stands: dict[tuple[str, str], At] = {}
-        """What this process knows to stand in the store, by name and hash."""
+        """What this process knows to be in the store, by name and hash."""
         self._entries: dict[tuple[type, int, int], tuple[r.Begun | r.Committed | r.Aborted, At]] = {}
         self._barriers: set[tuple[str, int]] = set()
-        """Those that this process knows to stand in the logs, by stage and checkpoint."""
+        """The barriers that this process knows to be in the logs, by stage and checkpoint."""
         self._acks: dict[tuple[str, int, int, int], list[tuple[Ack, At]]] = defaultdict(list)
         self._transactions: dict[str, set[int]] = defaultdict(set)
-        """Per sink those that this process has made, or has seen in the table or by their marks."""
+        """Per sink the transactions that this process made, or saw in the table or in marks."""
         self._lost: set[tuple[str, int]] = set()
         self._hears = False
-        """Whether this process's record has received messages at all."""
+        """Whether this process's recording contains received messages at all."""
         self._term = 0
         self._judged: set[tuple[str, str]] = set()
 
     def run(self) -> None:
         for at in self._trace.processes[self._process]:
             self._line(at)
-        for variant in self._history.log.chain.values():  # written, and killed before it could say so
+        for variant in self._history.log.chain.values():  # written, but killed before it could record that
             body = variant.entry.body
             if variant.writer == self._process and isinstance(body, r.Committed):
                 self._commit(body, variant.hash, *variant.lines)
@@ -82,7 +82,7 @@ class Walk:
             case rec.Publishing() | rec.Rewinding():
                 if isinstance(line.answer, int):
                     self._transactions[line.sink].add(line.transaction)
-            case rec.TableLook():
+            case rec.TableRead():
                 self._transactions[line.sink].add(line.transaction)
             case rec.TableSearch():
                 if line.version is None:
@@ -98,7 +98,7 @@ class Walk:
         elif isinstance(message, Ack):
             self._acknowledge(message, at)
             if message.member == self._trace.members.get(self._process):
-                self._heard(message, at)  # a leader's own ack need not travel
+                self._heard(message, at)  # a leader's own ack need not be sent
 
     def _is_there(self, name: str, hashed: str, at: At) -> None:
         self._stands.setdefault((name, hashed), at)
@@ -110,7 +110,9 @@ class Walk:
             of = paths.stage_entry_of(name)
             assert of is not None
             self._know_barriers(of.stage, record.body)
-        elif isinstance(record, r.Published):  # a mark is evidence too: a table may forget
+        elif isinstance(
+            record, r.Published
+        ):  # a mark is evidence too, because a table may forget its transactions
             self._transactions[record.sink].add(record.index)
 
     def _know_barriers(self, stage: str, body: r.BarrierAt | r.StageSnapshot) -> None:
@@ -131,14 +133,14 @@ class Walk:
             self._term = max(self._term, record.body.term)
 
     def _commit(self, body: r.Committed, hashed: str, *lines: At) -> None:
-        """COMMITTED rests on the manifest, and that on an ack of every member."""
+        """COMMITTED requires the manifest, which requires an ack of every member."""
         key = "commit", hashed
         if key in self._judged:
             return
         self._judged.add(key)
         manifest = paths.manifest_name(body.epoch, body.checkpoint_id)
         if (manifest, body.manifest) not in self._stands:
-            what = f"epoch {body.epoch} is committed before its manifest stands in the store"
+            what = f"epoch {body.epoch} is committed before its manifest is in the store"
             self._findings.wrong("manifest", what, *lines)
         topology = self._history.topology_of(body.checkpoint_id)
         if topology is None:
@@ -151,12 +153,12 @@ class Walk:
             if not acks and not self._hears:
                 self._findings.not_recorded["messages that a leader received"] += 1
             elif not acks:
-                what = f"epoch {body.epoch} is committed, and {self._process} has no ack of {member} for it"
+                what = f"epoch {body.epoch} is committed, but {self._process} has no ack of {member} for it"
                 self._findings.wrong("acks", what, *lines)
             elif told is not None and not any(
                 ack.reports == {s: stages.get(s) for s in topology.hosted(member)} for ack, _ in acks
             ):
-                what = f"the manifest of epoch {body.epoch} says something else than {member} acked"
+                what = f"the manifest of epoch {body.epoch} does not agree with the ack of {member}"
                 self._findings.wrong("reports", what, acks[-1][1], told[1], *lines)
 
     # --- messages -------------------------------------------------------------------------------------
@@ -171,7 +173,7 @@ class Walk:
         kind = ENTRIES[said.phase]
         known = self._entries.get((kind, said.epoch, said.checkpoint_id))
         if known is None:
-            what = f"{said.phase.value} of epoch {said.epoch} is announced, and {kind.__name__.upper()} not written"
+            what = f"{said.phase.value} of epoch {said.epoch} is announced, but {kind.__name__.upper()} is not written"
             self._findings.wrong("announced", what, at)
         elif isinstance(known[0], r.Committed) and known[0].watermark != said.watermark:
             what = (
@@ -194,17 +196,19 @@ class Walk:
             elif manifest is None or manifest[0].release.get(mark.sink):
                 what = f"sink {mark.sink}: epoch {mark.epoch} is marked before it was published"
                 self._findings.wrong("mark", what, at)
-            else:  # it has no rows, so the mark is all that there is; what came before it is in the table
+            else:  # it has no rows, so there is only the mark; earlier transactions are in the table
                 self._steps.check(mark.sink, max(self._transactions[mark.sink], default=0), mark.index, at)
             return
         made = self._tables.made(mark.sink, mark.index)
         lost = (mark.sink, mark.index) in self._lost
         if made is not None and made[0] != mark.version and not lost:
-            what = f"sink {mark.sink}: epoch {mark.epoch} is version {made[0]}, its mark says {mark.version}"
+            what = (
+                f"sink {mark.sink}: epoch {mark.epoch} is version {made[0]}, but its mark says {mark.version}"
+            )
             self._findings.wrong("mark", what, made[1], at)
 
 
 def check_processes(trace: Trace, history: History, tables: Tables, steps: Steps, findings: Findings) -> None:
-    """Walks through every process's record."""
+    """Checks every process's recording."""
     for process in trace.processes:
         Walk(trace, history, tables, steps, process, findings).run()

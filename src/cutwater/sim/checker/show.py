@@ -1,4 +1,4 @@
-"""Shows what came of a check."""
+"""Shows the result of a check."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from rich.text import Text
 
 from cutwater.sim.checker import RULES, Report
 
-MOST = 50
-"""Problems that are shown in full; one broken thing can break many."""
+MAX_SHOWN = 50
+"""How many problems are shown in full; one defect can cause many."""
 
 
 def show(report: Report, path: Path, console: Console) -> None:
-    """Prints the counts, what was not recorded, and every problem with the lines that show it."""
+    """Prints the counts, the gaps in the recording, and the problems with the lines that show them."""
     table = Table(title=f"{path}", title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
     for what, count in report.counts.items():
         table.add_row(what, Text(f"{count:,}", justify="right"))
     for what, count in report.not_recorded.items():
         table.add_row(f"not recorded: {what}", Text(f"{count:,}", justify="right"), style="yellow")
     console.print(table)
-    for problem in report.problems[:MOST]:
+    for problem in report.problems[:MAX_SHOWN]:
         console.print()
         console.print(Text(problem.rule, style="bold red"), Text(f"({RULES[problem.rule]})", style="dim"))
         console.print(Text(f"  {problem.what}"), soft_wrap=True)
         for at in problem.lines:
             console.print(Text(f"    {at}", style="cyan"), soft_wrap=True)
-    if len(report.problems) > MOST:
-        console.print(f"\n... and {len(report.problems) - MOST:,} more")
+    if len(report.problems) > MAX_SHOWN:
+        console.print(f"\n... and {len(report.problems) - MAX_SHOWN:,} more")
     console.print()
     if report.problems:
         broken = ", ".join(sorted({problem.rule for problem in report.problems}))

@@ -1,4 +1,4 @@
-"""What the stages' logs say, in the checker's own reading: incarnations, batches, barriers."""
+"""The checker's own interpretation of the stage logs: incarnations, batches, barriers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class StageReader:
             return
         if body.incarnation != self._incarnation:
             if self._sure or body.incarnation < self._incarnation:
-                what = f"entry {index} is of incarnation {body.incarnation}, and {self._incarnation} is open"
+                what = f"entry {index} has incarnation {body.incarnation}, but {self._incarnation} is open"
                 rule = "barrier" if isinstance(body, r.BarrierAt) else "incarnation"
                 self._wrong(rule, what, *variant.lines)
                 return
@@ -79,18 +79,20 @@ class StageReader:
             self._wrong("batch", f"batch {body.batch} follows batch {self._last}", *variant.lines)
         for producer, position in body.consumed.items():
             if position < self._consumed.get(producer, -1):
-                self._wrong("batch", f"batch {body.batch} goes back on {producer}", *variant.lines)
+                self._wrong("batch", f"batch {body.batch} moves back in {producer}", *variant.lines)
         self._last, self._consumed = body.batch, body.consumed
 
     def _barrier(self, body: r.BarrierAt, variant: Variant) -> None:
         where = f"the barrier of epoch {body.epoch}, checkpoint {body.checkpoint_id},"
         if body.epoch in self._cut:
-            self._wrong("barrier", f"{where} stands there twice", *self._cut[body.epoch], *variant.lines)
+            self._wrong("barrier", f"{where} occurs twice", *self._cut[body.epoch], *variant.lines)
             return
         self._cut[body.epoch] = variant.lines
         if self._sure and self._last is not None and body.batch != self._last:
             self._wrong(
-                "barrier", f"{where} is behind batch {body.batch}, the last is {self._last}", *variant.lines
+                "barrier",
+                f"{where} follows batch {body.batch}, but the last batch is {self._last}",
+                *variant.lines,
             )
         begun = self.history.begun.get(body.checkpoint_id)
         if begun is not None and (begun.epoch, begun.generation) == (body.epoch, self.generation):
@@ -104,7 +106,7 @@ class StageReader:
 
 
 def read_stages(trace: Trace, history: History, findings: Findings) -> Barriers:
-    """Reads all stages' logs; the barriers that count."""
+    """Reads all stage logs, and returns the valid barriers."""
     barriers: Barriers = {}
     for (stage, generation), log in sorted(trace.stages.items()):
         StageReader(stage, generation, log, history, findings, barriers).read()

@@ -1,4 +1,4 @@
-"""What became of the tables. A table's versions are an order of their own, common to all processes."""
+"""Checks what happened to the tables. A table's versions are an order of their own, common to all processes."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from cutwater.sim.checker.evidence import At, Findings, Trace
 from cutwater.sim.checker.history import History
 from cutwater.store import recording as rec
 
-Commits = rec.Publishing | rec.Rewinding
+TableCommit = rec.Publishing | rec.Rewinding
 
 
 class Tables:
-    """What is known of each sink's table."""
+    """What is known about each sink's table."""
 
     def __init__(self, trace: Trace) -> None:
-        self.commits: dict[str, list[tuple[int, Commits, At]]] = defaultdict(list)
-        """Per sink the table commits that were answered, by version."""
+        self.commits: dict[str, list[tuple[int, TableCommit, At]]] = defaultdict(list)
+        """Per sink the table commits that succeeded, by version."""
         self.heads: dict[str, dict[int, tuple[int, At]]] = defaultdict(dict)
-        """Per sink the transaction that a version carries, as it was answered or seen later."""
+        """Per sink the transaction of each version, from its commit or from a later read."""
         self._made: dict[tuple[str, int], tuple[int, At]] = {}
         for at in (at for lines in trace.processes.values() for at in lines):
             line = at.line
-            if isinstance(line, rec.TableLook):
+            if isinstance(line, rec.TableRead):
                 self.heads[line.sink].setdefault(line.version, (line.transaction, at))
             elif isinstance(line, rec.Publishing | rec.Rewinding) and isinstance(line.answer, int):
                 self.commits[line.sink].append((line.answer, line, at))
@@ -33,12 +33,12 @@ class Tables:
             commits.sort(key=lambda commit: commit[0])
 
     def made(self, sink: str, transaction: int) -> tuple[int, At] | None:
-        """The version that a transaction became, if that was answered."""
+        """The version that a transaction created, if its commit was answered."""
         return self._made.get((sink, transaction))
 
     def transaction(self, sink: str, version: int) -> int | None:
-        """The transaction that a version carries, if that is known. A table that has forgotten it, or that others have
-        written to since, still has what was made before."""
+        """The transaction of a version, if known. A table that has forgotten it, or that others have written to since,
+        still contains what was published before."""
         head = self.heads[sink].get(version)
         if head is None:
             return None
@@ -46,12 +46,12 @@ class Tables:
 
 
 def check_tables(trace: Trace, history: History, tables: Tables, steps: Steps, findings: Findings) -> None:
-    """Only what is committed is published, in order, once; and restores are not passed over."""
+    """Checks that only committed epochs are published, in order and once, and that no restore is skipped."""
     for sink, commits in sorted(tables.commits.items()):
         _check_order(sink, commits, findings)
         for _, line, at in commits:
             if line.knows < line.transaction:
-                what = f"sink {sink}: transaction {line.transaction}, and the process knew the journal to {line.knows}"
+                what = f"sink {sink}: transaction {line.transaction}, but the process knew only entry {line.knows}"
                 findings.wrong("published", what, at)
             before = tables.transaction(sink, line.expected_version)
             if before is not None and before >= line.transaction:
@@ -70,10 +70,10 @@ def check_tables(trace: Trace, history: History, tables: Tables, steps: Steps, f
                 steps.check(sink, before, transaction, at)
 
 
-def _check_order(sink: str, commits: list[tuple[int, Commits, At]], findings: Findings) -> None:
+def _check_order(sink: str, commits: list[tuple[int, TableCommit, At]], findings: Findings) -> None:
     for (before, first, at_first), (after, second, at_second) in pairwise(commits):
         if (before, first.transaction) == (after, second.transaction):
-            continue  # the same, answered twice
+            continue  # the same commit, answered twice
         if before == after or first.transaction >= second.transaction:
             what = (
                 f"sink {sink}: version {before} is transaction {first.transaction}, "
@@ -83,7 +83,7 @@ def _check_order(sink: str, commits: list[tuple[int, Commits, At]], findings: Fi
 
 
 class Steps:
-    """From one transaction of a table right to the next one: what lies between has been passed over."""
+    """Checks the step from one transaction of a table to the next: whatever lies between was skipped."""
 
     def __init__(self, trace: Trace, history: History, findings: Findings) -> None:
         self._trace = trace
@@ -111,12 +111,14 @@ class Steps:
         for earlier in commits:
             manifest = self._trace.manifests.get(earlier.manifest)
             if manifest is not None and manifest[0].release.get(sink):
-                what = f"sink {sink} goes from transaction {before} to {after}: epoch {earlier.epoch} is passed over"
+                what = (
+                    f"sink {sink} goes from transaction {before} to {after}: epoch {earlier.epoch} is skipped"
+                )
                 self._findings.wrong("publish-order", what, *earlier.lines, at)
         for missed in restores:
             if missed.topology is not None and sink in missed.topology.sinks():
                 entry = history.log.chain.get(missed.index)
-                what = f"sink {sink} goes from transaction {before} to {after}: restore {missed.index} is passed over"
+                what = f"sink {sink} goes from transaction {before} to {after}: restore {missed.index} is skipped"
                 self._findings.wrong("rewind", what, *(entry.lines if entry is not None else ()), at)
 
 
@@ -126,7 +128,7 @@ def _check_publish(trace: Trace, history: History, line: rec.Publishing, at: At,
     if commit is None:
         entry = history.log.chain.get(index)
         if entry is not None:
-            what = f"sink {sink} publishes under entry {index}, which commits nothing"
+            what = f"sink {sink} publishes under entry {index}, which is not a commit"
             findings.wrong("published", what, *entry.lines, at)
         else:
             findings.not_recorded["commit of a publish"] += 1
@@ -135,7 +137,7 @@ def _check_publish(trace: Trace, history: History, line: rec.Publishing, at: At,
     if found is None:
         findings.not_recorded["manifest of a publish"] += 1
     elif found[0].release.get(sink, ()) != line.files:
-        what = f"sink {sink} publishes other files for epoch {commit.epoch} than its manifest names"
+        what = f"sink {sink} publishes different files for epoch {commit.epoch} than its manifest names"
         findings.wrong("published", what, found[1], at)
 
 
@@ -144,7 +146,7 @@ def _check_rewind(history: History, tables: Tables, line: rec.Rewinding, at: At,
     if restore is None:
         entry = history.log.chain.get(line.transaction)
         if entry is not None:
-            what = f"sink {line.sink} goes back under entry {line.transaction}, which restores nothing"
+            what = f"sink {line.sink} is rewound under entry {line.transaction}, which is not a restore"
             findings.wrong("rewind", what, *entry.lines, at)
         else:
             findings.not_recorded["restore of a rewind"] += 1
@@ -155,7 +157,7 @@ def _check_rewind(history: History, tables: Tables, line: rec.Rewinding, at: At,
     too_old = own is not None and following is not None and own != following <= restore.target
     if restore.target and (too_new or too_old):
         what = (
-            f"sink {line.sink} goes back to version {line.to_version} for epoch {restore.epoch}, "
+            f"sink {line.sink} is rewound to version {line.to_version} for epoch {restore.epoch}, "
             "which is not the version of that epoch"
         )
         findings.wrong("rewind", what, at)

@@ -1,8 +1,8 @@
-"""What is wrong with the things in a store that the next run reads, and that no checkpoint vouches for.
+"""Checks the parts of a store that the next run will read and that no checkpoint covers.
 
-A checkpoint's own objects have checksums in its manifest. A run that goes on reads more: the logs as they stand,
-Spark's newest folders, and the rows in channels that nobody has read yet. All of it is looked at here as a run
-would look at it, and nothing is changed.
+A checkpoint's own objects have checksums in its manifest. A run that continues reads more: the current logs, Spark's
+newest folders, and the unread rows in channels. All of this is checked here in the way that a run would read it, and
+nothing is changed.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ from cutwater.store.at_rest import drive
 from cutwater.store.contract import Store
 
 Problems = dict[str, str]
-"""By what is damaged, why."""
+"""What is wrong, by the name of the damaged thing."""
 
 
 def journal_problems(store: Store, journal: Journal) -> Problems:
-    """What is in the store and later than the journal's end: then its newest entries were lost."""
+    """Finds objects that are newer than the end of the journal: then its newest entries were lost."""
     marks = {name: found.index for name in store.list(MARK_PREFIX) if (found := mark_of(name))}
     later = {name: index for name, index in marks.items() if index > journal.index}
     for name in store.list(CHECKPOINT_PREFIX):
@@ -63,18 +63,18 @@ def journal_problems(store: Store, journal: Journal) -> Problems:
         generation = generation_of(name)
         if generation is not None and generation > journal.state.generation:
             return {
-                "journal": f"{name} is of a generation that the journal does not know: its newest entries were lost"
+                "journal": f"{name} has a generation that the journal does not know: its newest entries were lost"
             }
     if not later:
         return {}
     first = min(later)
     return {
-        "journal": f"{first} is of entry {later[first]}, and the journal ends at {journal.index}: entries were lost"
+        "journal": f"{first} belongs to entry {later[first]}, but the journal ends at {journal.index}: entries were lost"
     }
 
 
 def mark_problems(store: Store, state: JournalState) -> Problems:
-    """The marks that cannot be read or say something else than their name or the journal does."""
+    """The marks that are missing, unreadable, or contradict their name."""
     names = [name for name in store.list(MARK_PREFIX) if mark_of(name)]
     wrong: Problems = {}
     for name, data in zip(names, store.read_many(names), strict=True):
@@ -89,14 +89,14 @@ def mark_problems(store: Store, state: JournalState) -> Problems:
             name = mark_name(checkpoint.index, sink)
             if name not in names and min(indexes, default=0) < checkpoint.index < max(indexes, default=0):
                 wrong[name] = (
-                    f"is missing: sink '{sink}' has gone past epoch {checkpoint.epoch}, which is kept"
+                    f"is missing: sink '{sink}' has moved past epoch {checkpoint.epoch}, which is retained"
                 )
     return wrong
 
 
 def folder_problems(store: Store, manifests: Iterable[Manifest]) -> Problems:
-    """The marks that are gone from Spark folders in which files of kept checkpoints lie. Such a folder is not cleaned
-    up as long as one of them is kept."""
+    """The marks missing from Spark folders that contain files of retained checkpoints. Such a folder is not cleaned up
+    while one of these checkpoints is retained."""
     of = (spark_file_of(name) for name in named_objects(manifests))
     folders = sorted({spark_prefix(f.stage, f.generation, f.incarnation) for f in of if f is not None})
     wrong: Problems = {}
@@ -105,14 +105,15 @@ def folder_problems(store: Store, manifests: Iterable[Manifest]) -> Problems:
         found = [store.exists(name) for name in names]
         if any(found) and not all(found):
             wrong[names[found.index(False)]] = (
-                "is missing: nothing of its folder is deleted before the checkpoints expire that need it, and no run "
-                "goes on from it"
+                "is missing: its folder is not cleaned up until the checkpoints that need it expire, and no run can "
+                "continue from it"
             )
     return wrong
 
 
 def graph_problems(store: Store, kinds: Mapping[str, Callable[[str], type | None]]) -> Problems:
-    """The objects below these prefixes that cannot be read; what each is, its name says. Others are none of ours."""
+    """The unreadable objects below these prefixes. The object's name determines its type; those without one are not
+    Cutwater's, and are skipped."""
     wrong: Problems = {}
     for prefix, kind_of in kinds.items():
         names = store.list(prefix)
@@ -127,7 +128,7 @@ def graph_problems(store: Store, kinds: Mapping[str, Callable[[str], type | None
 
 
 class NextRun:
-    """What a run that goes on would read."""
+    """Checks what a run that continues from this store would read."""
 
     def __init__(self, store: Store, state: JournalState, newest: Manifest | None) -> None:
         self._store = store
@@ -137,32 +138,32 @@ class NextRun:
         self._logs: dict[str, StageState] = {}
         self.problems: Problems = {}
 
-    def look(self, tell: Callable[[str], None]) -> Problems:
-        """What is wrong with it."""
+    def check(self, report_progress: Callable[[str], None]) -> Problems:
+        """The problems found. `report_progress` is called with a line of text per step."""
         for name in self._topology.stages:
-            tell(f"reading the log of stage {name}")
+            report_progress(f"reading the log of stage {name}")
             log = StageLog(name, self._state.generation)
-            self._try(f"log of stage '{name}'", lambda log=log: drive(self._store, follow(log.view)))  # type: ignore[misc]
+            self._record(f"log of stage '{name}'", lambda log=log: drive(self._store, follow(log.view)))  # type: ignore[misc]
             self._logs[name] = log.state
         for name in self._topology.stages:
-            tell(f"reading the Spark folder of stage {name}")
-            self._try(f"stage '{name}'", lambda name=name: self._look_at_folder(name))  # type: ignore[misc]
+            report_progress(f"reading the Spark folder of stage {name}")
+            self._record(f"stage '{name}'", lambda name=name: self._check_folder(name))  # type: ignore[misc]
         for name, spec in self._topology.stages.items():
             for producer in spec.inputs:
                 what = f"channel '{producer}' → '{name}'"
-                tell(f"reading {what}")
-                self._try(what, lambda n=name, p=producer: self._look_at_channel(n, p))  # type: ignore[misc]
+                report_progress(f"reading {what}")
+                self._record(what, lambda n=name, p=producer: self._check_channel(n, p))  # type: ignore[misc]
         return self.problems
 
-    def _try(self, what: str, look: Callable[[], object]) -> None:
+    def _record(self, what: str, check: Callable[[], object]) -> None:
         try:
-            look()
+            check()
         except (StoreError, BatchUnknown) as error:
             self.problems[what] = str(error)
 
     # --- Spark's folders ------------------------------------------------------------------------------
 
-    def _look_at_folder(self, stage: str) -> None:
+    def _check_folder(self, stage: str) -> None:
         store, log, generation = self._store, self._logs[stage], self._state.generation
         report = self._newest.stages.get(stage) if self._newest is not None else None
         known = folders.list_folders(store, stage, generation)
@@ -170,7 +171,9 @@ class NextRun:
         if log.incarnation == 0 and (
             known or (report and self._newest and self._newest.generation == generation)
         ):
-            raise StoreError(f"the log of stage {stage} is empty, and it has run: its entries were lost")
+            raise StoreError(
+                f"the log of stage {stage} is empty although the stage has run: its entries were lost"
+            )
         if not known:
             if log.last > cut:
                 raise StoreError(
@@ -179,21 +182,21 @@ class NextRun:
             return
         if max(known) > log.incarnation:
             raise StoreError(
-                f"it has a Spark folder of incarnation {max(known)}, and its log knows {log.incarnation}: the newest "
-                "entries of the log were lost"
+                f"it has a Spark folder of incarnation {max(known)}, but its log ends at incarnation {log.incarnation}: "
+                "the newest entries of the log were lost"
             )
         if log.last < cut and self._newest is not None and self._newest.generation == generation:
             raise StoreError(
-                f"its log ends at batch {log.last}, and the newest checkpoint is of batch {cut}: the newest entries of "
+                f"its log ends at batch {log.last}, but the newest checkpoint is at batch {cut}: the newest entries of "
                 "the log were lost"
             )
         prefix = spark_prefix(stage, generation, max(known))
         unvouched = folders.check_newest(store, stage, generation, max(known), log.last, report, log.commit)
         check_state(store, [prefix + name for name in unvouched])
-        self._look_at_plan(prefix, stage, max(known))
+        self._check_offsets(prefix, stage, max(known))
 
-    def _look_at_plan(self, prefix: str, stage: str, incarnation: int) -> None:
-        """Whether Spark's plan of the last batch says what the stage's log does."""
+    def _check_offsets(self, prefix: str, stage: str, incarnation: int) -> None:
+        """Checks that Spark's offsets of the last batch agree with the stage's log."""
         log = self._logs[stage]
         cache = Cache()
         base = folders.base_of(self._store, stage, self._state.generation, incarnation, cache)
@@ -214,29 +217,29 @@ class NextRun:
                 native.append(text)
         if consumed != log.consumed or sorted(native) != sorted(str(o) for o in log.offsets.values()):
             raise StoreError(
-                f"{name} says other positions than the stage's log; restore the newest checkpoint"
+                f"{name} has different positions than the stage's log; restore the newest checkpoint"
             )
 
     # --- channels -------------------------------------------------------------------------------------
 
-    def _look_at_channel(self, reader: str, producer: str) -> None:
-        """Whether the rows are there and whole that the reader has still to read."""
+    def _check_channel(self, reader: str, producer: str) -> None:
+        """Checks that the rows that the reader has not read yet are present and undamaged."""
         log = self._logs[producer]
         position = self._logs[reader].consumed.get(producer, -1)
         if position > log.last:
             raise StoreError(
-                f"{reader} has read up to batch {position}, and the log of {producer} ends at {log.last}: its newest "
+                f"{reader} has read up to batch {position}, but the log of {producer} ends at {log.last}: its newest "
                 "entries were lost"
             )
         if self._logs[reader].incarnation == 0:
-            return  # it starts at the newest checkpoint, which is looked at by itself
+            return  # it starts from the newest checkpoint, which is checked separately
         channel = Channel(log, carried_batches(self._newest, reader, producer))
         for batch, files in channel.unread(position, log.last).items():
             check_rows(self._store, files, log.batches.get(batch))
 
 
 class FileChecksum(msgspec.Struct, frozen=True):
-    """What Spark writes beside a state file."""
+    """The checksum file that Spark writes next to a state file."""
 
     algorithm: str
     value: int
@@ -244,7 +247,7 @@ class FileChecksum(msgspec.Struct, frozen=True):
 
 
 def check_state(store: Store, names: list[str]) -> None:
-    """Raises `StoreError` if a state file is not what Spark's own checksum beside it says."""
+    """Raises `StoreError` if a state file does not match Spark's own checksum file."""
     for name in names:
         if not name.endswith(".crc"):
             continue
@@ -258,7 +261,7 @@ def check_state(store: Store, names: list[str]) -> None:
 
 
 def crc32c(data: bytes) -> int:
-    """The checksum that Spark takes. Python has none; what is asked for is what came after a checkpoint."""
+    """CRC-32C, which Spark uses and Python does not provide. Slow, but only files newer than a checkpoint need it."""
     found = 0xFFFFFFFF
     for byte in data:
         found = _CRC32C[(found ^ byte) & 0xFF] ^ (found >> 8)
@@ -275,13 +278,13 @@ _CRC32C = [_crc32c_of(byte) for byte in range(256)]
 
 
 def check_rows(store: Store, files: Iterable[str], batch: Batch | None) -> None:
-    """Raises `StoreError` if Parquet files are gone or damaged, or hold other rows than the batch's record says."""
+    """Raises `StoreError` if Parquet files are missing or damaged, or do not match the batch's record."""
     rows = size = 0
     for name in files:
         rows += check_pages(store, name)
         size += store.size(name) or 0
     if batch is not None and (rows, size) != (batch.rows, batch.size):
         raise StoreError(
-            f"the files of batch {batch.batch} have {rows} rows in {size} bytes, and the log says {batch.rows} in "
+            f"the files of batch {batch.batch} have {rows} rows in {size} bytes, but the log says {batch.rows} in "
             f"{batch.size}; restore the newest checkpoint"
         )

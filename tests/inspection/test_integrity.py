@@ -1,5 +1,5 @@
-"""`cutwater verify` over a store that a real run has left, without Spark: whatever is damaged of what a run or a restore
-would read is seen. (`tests/stores/stopped.tar.gz` was stopped with rows in flight, and batches behind its checkpoint.)"""
+"""`cutwater verify`, without Spark, on a store that a real run left: any damage to what a run or a restore would read is
+detected. (`tests/support/stores/stopped.tar.gz` was stopped with rows in flight and batches after its checkpoint.)"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cutwater.cli.main import app
-from cutwater.inspection.wholeness import (
+from cutwater.inspection.integrity import (
     NextRun,
     _crc32c_of,
     check_rows,
@@ -37,13 +37,13 @@ from cutwater.spark.checkpoint.incarnations import Cache, find_stored, list_fold
 from cutwater.store.at_rest import drive, manifest_of, read_journal
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_store
-from tests.support.damages import DAMAGES, KINDS, MIX_UPS, Damage, damaged, suffer
+from tests.support.damages import DAMAGES, KINDS, MIX_UPS, Damage, apply_damage, damaged
 from tests.support.sink_helpers import ROWS, stage
 from tests.support.written import Written
 
 SEED = 7
 TIMES = 3
-"""So often each kind of object is damaged in each way."""
+"""How many objects of each kind are damaged in each way."""
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def verify(store: Path) -> tuple[bool, str]:
 
 
 def read_by_a_run(store: Path) -> dict[str, list[str]]:
-    """The objects, by kind, that a run which goes on, or a restore of the newest checkpoint, reads."""
+    """The objects, by kind, that a run, or a restore of the newest checkpoint, reads."""
     opened = open_store(str(store))
     state = read_journal(opened).state
     named = set[str]()
@@ -109,13 +109,13 @@ def started_again(kept: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_store_is_whole(kept: Path, started_again: Path) -> None:
+def test_the_store_has_no_problems(kept: Path, started_again: Path) -> None:
     for store in (kept, started_again):
         well, told = verify(store)
         assert well, told
 
 
-def test_what_is_none_of_ours_is_passed_over(kept: Path, tmp_path: Path) -> None:
+def test_unknown_objects_are_ignored(kept: Path, tmp_path: Path) -> None:
     store = tmp_path / "state"
     shutil.copytree(kept, store)
     newest = f"stages/first/1/spark/{max(list_folders(open_store(str(kept)), 'first', 1))}"
@@ -136,7 +136,7 @@ def test_what_is_none_of_ours_is_passed_over(kept: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_whatever_is_damaged_of_a_new_incarnation_is_seen_before_its_first_checkpoint(
+def test_damage_to_a_new_incarnation_is_detected_before_its_first_checkpoint(
     started_again: Path,
 ) -> None:
     rng = Random(SEED)
@@ -154,12 +154,12 @@ def test_whatever_is_damaged_of_a_new_incarnation_is_seen_before_its_first_check
                 if after != before and verify(started_again)[0]:
                     unseen.append(f"{how} {path.relative_to(started_again)}")
                 path.write_bytes(before)
-    # Without its mark there is the folder before it, which has the same batches.
+    # Without its mark the run falls back to the folder before it, which has the same batches.
     assert [line for line in unseen if not re.fullmatch(r"delete .*/cutwater/complete", line)] == []
 
 
 @pytest.mark.slow
-def test_what_a_run_or_a_restore_reads_is_seen_to_be_damaged(kept: Path, tmp_path: Path) -> None:
+def test_damage_to_anything_that_a_run_or_a_restore_reads_is_detected(kept: Path, tmp_path: Path) -> None:
     rng = Random(SEED)
     unseen = []
     kinds = read_by_a_run(kept)
@@ -178,19 +178,19 @@ def test_what_a_run_or_a_restore_reads_is_seen_to_be_damaged(kept: Path, tmp_pat
         for how in DAMAGES + MIX_UPS:
             for name in rng.sample(names, min(TIMES, len(names))):
                 if how == "delete" and kind in ("mark", "graph", "sink id", "stage log", "journal"):
-                    continue  # the newest one of a log cannot be missed; others by what is left of it, see below
+                    continue  # the loss of a log's newest entry cannot be detected; for other entries see below
                 damage = Damage(kind, name, how, rng.randrange(1 << 30))
                 store = tmp_path / "state"
                 shutil.rmtree(store, ignore_errors=True)
                 shutil.copytree(kept, store)
                 if kind in ("folder", "sink id") and how in MIX_UPS:
-                    continue  # the archive is from before the marks of folders and sinks said whose they are
-                if suffer(store, damage, names) and verify(store)[0]:
+                    continue  # the archive is older than the names in the marks of folders and sinks
+                if apply_damage(store, damage, names) and verify(store)[0]:
                     unseen.append(str(damage))
     assert unseen == []
 
 
-def test_a_folder_that_checkpoints_need_is_missed_its_mark(kept: Path, tmp_path: Path) -> None:
+def test_a_missing_mark_of_a_folder_that_checkpoints_need_is_detected(kept: Path, tmp_path: Path) -> None:
     store = tmp_path / "state"
     shutil.copytree(kept, store)
     opened = open_store(str(store))
@@ -205,7 +205,7 @@ def test_a_folder_that_checkpoints_need_is_missed_its_mark(kept: Path, tmp_path:
 
 
 @pytest.mark.parametrize("kind", ["journal", "stages/first/1/log", "stages/second/1/log"])
-def test_a_log_that_lacks_an_entry_is_seen_unless_nothing_came_of_the_entry(
+def test_a_missing_log_entry_is_detected_unless_it_had_no_consequences(
     kept: Path, tmp_path: Path, kind: str
 ) -> None:
     names = sorted(path.name for path in (kept / kind).iterdir())
@@ -221,7 +221,7 @@ def test_a_log_that_lacks_an_entry_is_seen_unless_nothing_came_of_the_entry(
     assert not verify(store)[0]
 
 
-def test_an_edited_mark_is_seen_where_a_table_version_would_be_told_wrongly(
+def test_an_edited_mark_is_detected_where_it_would_show_a_wrong_table_version(
     kept: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(kept, tmp_path / "state")
@@ -235,13 +235,13 @@ def test_an_edited_mark_is_seen_where_a_table_version_would_be_told_wrongly(
     assert "its checksum differs" in shown.stderr
 
 
-def test_the_checksum_is_the_one_that_spark_takes() -> None:
+def test_the_checksum_is_the_one_that_spark_uses() -> None:
     assert crc32c(b"123456789") == 0xE3069283
     assert crc32c(b"") == 0
     assert (_crc32c_of(0), _crc32c_of(1)) == (0, 0xF26B8303)
 
 
-def test_a_state_file_is_held_against_the_checksum_beside_it(tmp_path: Path) -> None:
+def test_a_state_file_is_compared_with_its_checksum_file(tmp_path: Path) -> None:
     store = open_store(str(tmp_path), create=True)
     said = {"algorithm": "CRC32C", "value": crc32c(b"rows") - 2**32, "mainFileSize": 4}
     store.put("a.changelog", b"rows")
@@ -264,7 +264,7 @@ def written(tmp_path: Path) -> Store:
     return play.write(tmp_path / "state")
 
 
-def test_a_mark_that_says_that_it_is_another_is_seen(written: Store) -> None:
+def test_a_mark_under_the_wrong_name_is_detected(written: Store) -> None:
     state = read_journal(written).state
     first, second, _ = sorted(written.list(paths.MARK_PREFIX))
     assert mark_problems(written, state) == {}
@@ -277,7 +277,7 @@ def test_a_mark_that_says_that_it_is_another_is_seen(written: Store) -> None:
     assert list(mark_problems(written, state)) == [first]
 
 
-def test_a_mark_that_is_gone_between_others_is_seen_and_one_at_the_end_is_not_there_yet(
+def test_a_mark_missing_between_others_is_detected_and_one_at_the_end_is_not_due_yet(
     written: Store,
 ) -> None:
     state = read_journal(written).state
@@ -286,12 +286,12 @@ def test_a_mark_that_is_gone_between_others_is_seen_and_one_at_the_end_is_not_th
     assert mark_problems(written, state) == {}
     written.put(third, b"x")
     written.delete([second])
-    assert "is missing: sink 'out' has gone past epoch 2" in mark_problems(written, state)[second]
+    assert "is missing: sink 'out' has moved past epoch 2" in mark_problems(written, state)[second]
     written.delete([first])
-    assert first not in mark_problems(written, state), "nobody knows that it was there"
+    assert first not in mark_problems(written, state), "nothing shows that it ever existed"
 
 
-def test_a_damaged_description_of_a_sink_is_seen(written: Store) -> None:
+def test_a_damaged_description_of_a_sink_is_detected(written: Store) -> None:
     name = "sinks/out/description.json"
     kinds = {"sinks/": kind_of}
     written.put(name, seal(Description("delta", None, (), None, -1)))
@@ -301,7 +301,7 @@ def test_a_damaged_description_of_a_sink_is_seen(written: Store) -> None:
     assert list(graph_problems(written, kinds)) == [name]
 
 
-def test_tables_are_looked_at_when_that_is_asked_for(tmp_path: Path) -> None:
+def test_tables_are_checked_only_on_request(tmp_path: Path) -> None:
     play = Written()
     play.checkpoint()
     sink = parquet(str(tmp_path / "out"))
@@ -321,10 +321,13 @@ def test_tables_are_looked_at_when_that_is_asked_for(tmp_path: Path) -> None:
     assert found.exit_code == 1
     assert f"{files[0]} is damaged" in found.output
     shown.unlink()
-    assert f"{files[0]} is missing" in CliRunner().invoke(app, [*words, "--tables"]).output
+    assert (
+        f"{files[0]}, which the target shows, is missing"
+        in CliRunner().invoke(app, [*words, "--tables"]).output
+    )
 
 
-def test_what_is_later_than_the_journals_end_is_seen(written: Store) -> None:
+def test_objects_newer_than_the_journals_end_are_detected(written: Store) -> None:
     journal = read_journal(written)
     assert journal.state.committed[3].index == journal.index
     assert journal_problems(written, journal) == {}
@@ -333,20 +336,20 @@ def test_what_is_later_than_the_journals_end_is_seen(written: Store) -> None:
     last = max(written.list("journal/"))
     written.delete([last])
     (why,) = journal_problems(written, read_journal(written)).values()
-    assert f"is of entry {journal.index}, and the journal ends at {journal.index - 1}" in why
+    assert f"belongs to entry {journal.index}, but the journal ends at {journal.index - 1}" in why
 
 
-def test_a_generation_that_the_journal_does_not_know_is_seen(written: Store) -> None:
+def test_a_generation_that_the_journal_does_not_know_is_detected(written: Store) -> None:
     journal = read_journal(written)
     written.put(f"stages/a/{journal.state.generation}/log/extra", b"")
     assert journal_problems(written, journal) == {}
     later = f"stages/a/{journal.state.generation + 1}/log/extra"
     written.put(later, b"")
     (why,) = journal_problems(written, journal).values()
-    assert why == f"{later} is of a generation that the journal does not know: its newest entries were lost"
+    assert why == f"{later} has a generation that the journal does not know: its newest entries were lost"
 
 
-def test_state_without_its_file_is_seen(written: Store) -> None:
+def test_a_checksum_file_without_its_state_file_is_detected(written: Store) -> None:
     said = {"algorithm": "CRC32C", "value": crc32c(b"rows"), "mainFileSize": 4}
     written.put("x/1.changelog.crc", msgspec.json.encode(said))
     with pytest.raises(StoreError, match=r"x/1\.changelog is missing; restore"):
@@ -355,14 +358,14 @@ def test_state_without_its_file_is_seen(written: Store) -> None:
     check_state(written, ["x/1.changelog", "x/1.changelog.crc"])
 
 
-# --- what the next run would read, one thing at a time --------------------------------------------------------------
+# --- what the next run would read, one by one -----------------------------------------------------------------------
 
 
 def problems_of(store: Path) -> dict[str, str]:
     opened = open_store(str(store))
     state = read_journal(opened).state
     newest = manifest_of(opened, state.committed[state.head]) if state.head is not None else None
-    return NextRun(opened, state, newest).look(lambda line: None)
+    return NextRun(opened, state, newest).check(lambda line: None)
 
 
 @pytest.fixture
@@ -374,51 +377,54 @@ def newest_folder(store: Path, name: str) -> Path:
     return max((store / f"stages/{name}/1/spark").iterdir(), key=lambda path: int(path.name))
 
 
-def test_a_store_that_was_stopped_is_whole(stopped: Path) -> None:
+def test_a_stopped_store_has_no_problems(stopped: Path) -> None:
     assert problems_of(stopped) == {}
 
 
-def test_spark_folders_that_are_gone_are_missed_if_they_have_more_than_the_checkpoint(stopped: Path) -> None:
+def test_missing_spark_folders_are_detected_if_they_had_more_than_the_checkpoint(stopped: Path) -> None:
     for name in ("first", "second"):
         shutil.rmtree(stopped / f"stages/{name}/1/spark")
     found = problems_of(stopped)
     assert (
         found["stage 'first'"] == "the Spark folders of stage first are gone; restore the newest checkpoint"
     )
-    assert "stage 'second'" not in found, "it goes on from the checkpoint"
+    assert "stage 'second'" not in found, "it continues from the checkpoint"
 
 
-def test_a_folder_that_the_log_does_not_know_is_seen_beside_those_that_it_knows(stopped: Path) -> None:
+def test_a_folder_that_the_log_does_not_know_is_detected(stopped: Path) -> None:
     newest = newest_folder(stopped, "first")
     shutil.copytree(newest, newest.with_name(str(int(newest.name) + 7)))
     why = problems_of(stopped)["stage 'first'"]
     assert why.startswith(
-        f"it has a Spark folder of incarnation {int(newest.name) + 7}, and its log knows {newest.name}"
+        f"it has a Spark folder of incarnation {int(newest.name) + 7}, but its log ends at incarnation {newest.name}"
     )
 
 
-def test_a_log_that_is_empty_is_missed(stopped: Path) -> None:
+def test_a_lost_log_is_detected(stopped: Path) -> None:
     shutil.rmtree(stopped / "stages/first/1/log")
     found = problems_of(stopped)
-    assert found["stage 'first'"] == "the log of stage first is empty, and it has run: its entries were lost"
+    assert (
+        found["stage 'first'"]
+        == "the log of stage first is empty although the stage has run: its entries were lost"
+    )
     assert "channel 'first' → 'second'" in found
 
 
-def test_a_plan_that_spark_has_lost_is_missed(stopped: Path) -> None:
+def test_lost_spark_offsets_are_detected(stopped: Path) -> None:
     newest = newest_folder(stopped, "second")
     last = max((newest / "offsets").iterdir(), key=lambda path: int(path.name) if path.name.isdigit() else -1)
     last.unlink()
-    assert "end at batch 1, and the stage's log has batch 2" in problems_of(stopped)["stage 'second'"]
+    assert "end at batch 1, but the stage's log has batch 2" in problems_of(stopped)["stage 'second'"]
 
 
-def test_rows_that_are_still_to_be_read_are_missed_and_counted(stopped: Path) -> None:
+def test_missing_unread_rows_are_detected_and_counted(stopped: Path) -> None:
     opened = open_store(str(stopped))
     log = StageLog("first", 1)
     drive(opened, follow(log.view))
     batch = log.state.batches[log.state.last]
     check_rows(opened, batch.files, batch)
     for change in ({"rows": batch.rows + 1}, {"size": batch.size - 1}):
-        with pytest.raises(StoreError, match="and the log says"):
+        with pytest.raises(StoreError, match="but the log says"):
             check_rows(opened, batch.files, msgspec.structs.replace(batch, **change))
     check_rows(opened, batch.files, None)
     (stopped / batch.files[0]).unlink()

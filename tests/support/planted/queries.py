@@ -1,0 +1,100 @@
+"""Facts about queries, and what follows from them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cutwater.protocol.leader import sources as leader_sources
+from cutwater.protocol.member import (
+    activity,
+    ending,
+    stage,
+    staged,
+)
+from tests.support.planted.registry import Patch, bug
+
+
+@bug
+def a_stage_counts_as_quiet_while_a_batch_is_running(patch: Patch) -> None:
+    """What Spark found before the batch began is taken as if it had been found afterwards."""
+
+    def batch_began(self: Any, batch: int, now_ms: int) -> None:
+        self._begun, self._active_ms, self.idle = batch, now_ms, False
+
+    patch.setattr(activity.Activity, "batch_began", batch_began)
+    patch.setattr(activity.Activity, "is_busy", lambda self, last: False)
+
+
+@bug
+def a_stage_counts_as_idle_while_a_batch_is_running(patch: Patch) -> None:
+    real = activity.Activity.batch_began
+
+    def batch_began(self: Any, batch: int, now_ms: int) -> None:
+        idle = self.idle
+        real(self, batch, now_ms)
+        self.idle = idle
+
+    patch.setattr(activity.Activity, "batch_began", batch_began)
+
+
+@bug
+def a_stage_is_quiet_before_its_last_batch_is_logged(patch: Patch) -> None:
+    real = activity.Activity.settle
+
+    def settle(self: Any, inputs_done: bool, last: int, now_ms: int) -> None:
+        real(self, inputs_done, 10**9, now_ms)
+
+    patch.setattr(activity.Activity, "settle", settle)
+
+
+@bug
+def a_source_that_came_to_rest_is_not_restarted(patch: Patch) -> None:
+    """A drain was aborted, and the query that took everything for it has ended."""
+    real = stage.Stage._settle_rest
+
+    def settle_rest(self: Any) -> None:
+        if self.draining or not self.took_all:
+            real(self)
+
+    patch.setattr(stage.Stage, "_settle_rest", settle_rest)
+
+
+@bug
+def a_drain_waits_for_a_source_that_never_becomes_idle(patch: Patch) -> None:
+    patch.setattr(stage.Stage, "_may_take_all", lambda self: False)
+
+
+@bug
+def staged_output_is_removed_before_a_checkpoint_publishes_it(patch: Patch) -> None:
+    """It belongs to a batch before the newest cut, but its sink is late, or holds it back."""
+
+    def contains(self: Any, attempt: str) -> bool:
+        generation, _, batch, _ = attempt.split("-")
+        return (int(generation), int(batch)) > (self._generation, self._cut)
+
+    patch.setattr(staged.Needed, "__contains__", contains)
+
+
+@bug
+def once_ends_before_the_sources_of_other_members_are_done(patch: Patch) -> None:
+    patch.setattr(leader_sources.Sources, "all_done", lambda self, members, generation, now_ms: True)
+
+
+@bug
+def a_run_ends_before_the_sinks_of_other_members_have_published(patch: Patch) -> None:
+    real = ending.Ending.unpublished
+    patch.setattr(ending.Ending, "unpublished", lambda self: real(self) & self._own)
+
+
+@bug
+def a_run_does_not_end_although_the_sinks_of_others_have_published(patch: Patch) -> None:
+    def run(self: Any) -> Any:
+        return
+        yield
+
+    patch.setattr(ending.Ending, "run", run)
+
+
+@bug
+def a_query_with_timers_keeps_its_pace_while_the_pipeline_drains(patch: Patch) -> None:
+    patch.setattr(stage.Stage, "_must_stop_ticking", lambda self: False)
