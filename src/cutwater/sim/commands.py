@@ -183,8 +183,9 @@ class Operator:
             name = rng.choice(final)
             sinks = tuple(SinkSpec(sink.name) for sink in stages[name].sinks)
             stages[name] = msgspec.structs.replace(stages[name], sinks=sinks)
-        if rng.random() < 0.1:  # somebody does not know that such a stage must be reset
-            reader = rng.choice(sorted(stages))
+        old = [n for n in sorted(stages) if n in self.world.oracle.manifests[epoch].stages]
+        if old and rng.random() < 0.1:  # somebody does not know that such a stage must be reset
+            reader = rng.choice(old)
             root = rng.choice([n for n in sorted(stages) if not stages[n].inputs] or [reader])
             if root != reader and root not in stages[reader].inputs:
                 inputs = tuple(sorted((*stages[reader].inputs, root)))
