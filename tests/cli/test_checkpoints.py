@@ -80,7 +80,12 @@ def test_tables_shows_the_newest_epoch_that_is_published_everywhere(tmp_path: Pa
         "store": open_store(str(tmp_path)).url, "epoch": 2, "tables": {"out": 102},
     }  # fmt: skip
     assert document("tables", "--store", tmp_path, "--epoch", 1)["tables"] == {"out": 101}
-    assert "has not published epoch 3 yet" in call("tables", "--store", tmp_path, "--epoch", 3).stderr
+    assert document("tables", "--store", tmp_path, "--epoch", "before-deploy")["epoch"] == 2
+    for newest in (3, "latest"):
+        assert (
+            "has not published epoch 3 yet" in call("tables", "--store", tmp_path, "--epoch", newest).stderr
+        )
+    assert "savepoints: before-deploy" in call("tables", "--store", tmp_path, "--epoch", "nope").stderr
 
 
 def test_an_epoch_whose_mark_is_gone_has_no_tables(folder: Path) -> None:

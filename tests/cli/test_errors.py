@@ -69,7 +69,7 @@ def test_a_misspelled_store_gets_a_suggestion(
     assert "Did you mean" not in call("explain", "99", "--store", folder).stderr
 
 
-@pytest.mark.parametrize("words", [("explain", "many"), ("explain",), ("frobnicate",)], ids=" ".join)
+@pytest.mark.parametrize("words", [("gc", "--retained", "many"), ("explain",), ("frobnicate",)], ids=" ".join)
 def test_with_json_usage_errors_are_json_too(words: tuple[str, ...]) -> None:
     shown = subprocess.run(
         [sys.executable, "-m", "cutwater", *words, "--json"], capture_output=True, check=False

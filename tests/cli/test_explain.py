@@ -44,6 +44,12 @@ def test_explain_refuses_an_epoch_that_never_began(folder: Path) -> None:
     assert "the last one that began is 4" in call("explain", "9", "--store", folder).stderr
 
 
+def test_explain_accepts_the_name_of_a_savepoint_and_latest(folder: Path) -> None:
+    assert document("explain", "before-deploy", "--store", folder)["epoch"] == 2
+    assert document("explain", "latest", "--store", folder)["epoch"] == 3
+    assert "there is no checkpoint 'nope'" in call("explain", "nope", "--store", folder).stderr
+
+
 @pytest.mark.usefixtures("utc")
 def test_explain_draws_a_timeline(folder: Path) -> None:
     shown = call("explain", "2", "--store", folder).stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 import cutwater as cw
 from cutwater.protocol.base.errors import UserError
+from cutwater.store.at_rest import read_journal
+from cutwater.store.opening import open_store
 from tests.support.spark_helpers import NUMBERS, deliver, numbers, rows_of
 
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -96,7 +99,60 @@ def test_a_dropped_stage_with_a_source_of_its_own_cannot_return_to_its_old_table
         deliver(tmp_path / "other", str(part), numbers([part]))
     run(make("b"), tmp_path, spark)
     run(make(), tmp_path, spark, restore="latest", drop=["b"])
-    with pytest.raises(UserError, match=r"sink 'b' has rows of it already.*give its sinks new names"):
+    with pytest.raises(UserError, match=r"sink 'b' already has rows of it.*give its sinks new names"):
         run(make("b"), tmp_path, spark, restore="latest")
     run(make("fresh"), tmp_path, spark, restore="latest")
     assert [rows_of(tmp_path / table) for table in ("a", "b", "fresh")] == [[(0,), (1,), (2,)]] * 3
+
+
+def as_it_was(pipeline: cw.Pipeline, tmp_path: Path) -> None:
+    pipeline.stage(name="a", sinks=[cw.delta(str(tmp_path / "out"))])(
+        lambda spark: read(spark, tmp_path / "in")
+    )
+
+
+def elsewhere(pipeline: cw.Pipeline, tmp_path: Path) -> None:
+    pipeline.stage(name="a", sinks=[cw.delta(str(tmp_path / "out"))])(
+        lambda spark: read(spark, tmp_path / "other")
+    )
+
+
+def moved_out(pipeline: cw.Pipeline, tmp_path: Path) -> None:
+    pipeline.stage(name="files")(lambda spark: read(spark, tmp_path / "in"))
+    pipeline.stage(name="a", sinks=[cw.delta(str(tmp_path / "out"))])(lambda files: files)
+
+
+def moved_out_under_new_names(pipeline: cw.Pipeline, tmp_path: Path) -> None:
+    pipeline.stage(name="files")(lambda spark: read(spark, tmp_path / "in"))
+    pipeline.stage(name="b", sinks=[cw.delta(str(tmp_path / "new"))])(lambda files: files)
+
+
+def test_a_restore_with_other_sources_than_the_checkpoint_has_positions_of_writes_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def make(define: Callable[[cw.Pipeline, Path], None]) -> cw.Pipeline:
+        pipeline = cw.Pipeline("sources")
+        define(pipeline, tmp_path)
+        return pipeline
+
+    for part in range(2):
+        deliver(tmp_path / "in", str(part), numbers([part]))
+        deliver(tmp_path / "other", str(part), numbers([100 + part]))
+    run(make(as_it_was), tmp_path, spark)
+    store = open_store(str(tmp_path / "state"))
+    before = read_journal(store).index
+    for define, now in ((elsewhere, "the source parquet .*/other"), (moved_out, "the channel 'files'")):
+        refused = (
+            rf"stage 'a' cannot start from epoch \d+: it now reads {now}.* its position is that of the source parquet "
+            r".*/in\).*Nothing was changed.*--restore latest --drop a"
+        )
+        for reset in ([], ["a"]):
+            with pytest.raises(UserError, match=refused) as raised:
+                run(make(define), tmp_path, spark, restore="latest", reset=reset)
+            assert "--reset" not in str(raised.value)
+            assert read_journal(store).index == before
+    deliver(tmp_path / "in", "2", numbers([2]))
+    run(make(as_it_was), tmp_path, spark)
+    assert rows_of(tmp_path / "out") == [(0,), (1,), (2,)]
+    run(make(moved_out_under_new_names), tmp_path, spark, restore="latest", drop=["a"])  # the advice works
+    assert rows_of(tmp_path / "out") == rows_of(tmp_path / "new") == [(0,), (1,), (2,)]

@@ -212,11 +212,11 @@ class Pipeline:
             bind_sinks(built, store)
             if config.restore is None:
                 break
-            sources = {n: stage.plan.leaves for n, stage in built.stages.items() if stage.has_native_source}
+            leaves = {name: stage.plan.leaves for name, stage in built.stages.items()}
             try:
                 restore_before_start(
                     store, built.topology, str(config.restore), tuple(config.drop), tuple(config.reset), self._log.info,
-                    config.force, assembled.base, sources,
+                    config.force, assembled.base, leaves,
                 )  # fmt: skip
                 break
             except GraphMoved:

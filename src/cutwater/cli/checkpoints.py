@@ -166,8 +166,12 @@ def describe_version(version: int | None) -> str:
 def tables(
     store: StoreUrl = "./state",
     epoch: Annotated[
-        int | None,
-        typer.Option("--epoch", help="The epoch; by default the newest that is published everywhere."),
+        str | None,
+        typer.Option(
+            "--epoch",
+            metavar="REF",
+            help="An epoch, a savepoint's name, or latest; by default the newest epoch that is published everywhere.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

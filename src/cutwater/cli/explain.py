@@ -17,7 +17,7 @@ from cutwater.protocol.base.records import Aborted, JournalState, Manifest, Topo
 from cutwater.protocol.base.watermark import WatermarkKind
 from cutwater.protocol.member.journal import Fate, fate
 from cutwater.runtime.timings import EpochTimes, read_times
-from cutwater.store.at_rest import manifest_of, read_journal
+from cutwater.store.at_rest import manifest_of, read_journal, resolve
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_store
 
@@ -26,13 +26,14 @@ BAR = 24
 
 @command
 def explain(
-    epoch: Annotated[int, typer.Argument(help="The epoch, committed or not.")],
+    ref: Annotated[str, typer.Argument(help="An epoch, committed or not, a savepoint's name, or latest.")],
     store: StoreUrl = "./state",
     as_json: AsJson = False,
 ) -> None:
     """Explain one epoch: where the time went, stage by stage, or why it failed and what to do."""
     where = open_store(store)
     state = read_journal(where).state
+    epoch = int(ref) if ref.isascii() and ref.isdigit() else resolve(state, ref).epoch
     times = read_times(where, epoch)
     abort = next((a for a in state.aborted if a.epoch == epoch), None)
     what = fate(state, epoch)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from cutwater.plan.known_sources import known_before
 from cutwater.protocol.base.chain import digest
@@ -13,8 +13,9 @@ from cutwater.protocol.base.records import Checkpoint, JournalState, Topology, e
 from cutwater.protocol.base.wire import Request, RequestKind
 from cutwater.protocol.member.journal import timeline
 from cutwater.runtime.mailbox import answered, new_id
-from cutwater.spark.checkpoint.leaves import Leaf
-from cutwater.store.at_rest import carry_out, read_journal, resolve
+from cutwater.spark.checkpoint.incarnations import refuse_other_sources
+from cutwater.spark.checkpoint.leaves import Leaf, SourcesChanged, sources_advice
+from cutwater.store.at_rest import carry_out, manifest_of, read_journal, resolve
 from cutwater.store.checkpoint_objects import checkpoint_problems
 from cutwater.store.contract import Store
 from cutwater.store.perform import Find, History
@@ -75,17 +76,19 @@ def restore_before_start(
     log: Callable[[str], None],
     force: bool = False,
     base: str | None = None,
-    sources: Mapping[str, Iterable[Leaf]] | None = None,
+    leaves: Mapping[str, Sequence[Leaf]] | None = None,
 ) -> int:
     """Starts a new generation at a checkpoint, whether or not a member is running, and returns its epoch. `topology` is
-    the new graph, if it may have changed, and `base` the hash of the graph that it was made from; `sources` are what
-    stages read of their own. Writes nothing unless the checkpoint is complete and undamaged. Raises
-    `UserError` if the restore is refused."""
+    the new graph, if it may have changed, and `base` the hash of the graph that it was made from; `leaves` says by
+    stage what its plan reads, for the stages whose code is known. Writes nothing unless the checkpoint is complete and
+    undamaged, and its positions are of what these stages read. Raises `UserError` if the restore is refused."""
+    leaves = leaves or {}
+    native = tuple(name for name, found in leaves.items() if any(leaf.channel is None for leaf in found))
     journal = read_journal(store)
     target = whole_checkpoint(store, journal.state, ref, log)
+    _check_sources(store, target, ref, leaves, reset)
     name = ref if ref in journal.state.savepoints else None
-    native = tuple(sources or ())
-    rereads = known_before(store, sources, target.index) if sources else ()
+    rereads = known_before(store, leaves, target.index)
     request = Request(
         RequestKind.RESTORE, new_id(), name, target.epoch, reset=reset, drop=drop, force=force, topology=topology,
         base=base, native=native, rereads=rereads,
@@ -101,6 +104,21 @@ def restore_before_start(
         own = ", and reads its own sources from the beginning" if stage in native else ""
         log(f"stage '{stage}' is new and starts at the cut of epoch {epoch}{own}")
     return epoch
+
+
+def _check_sources(
+    store: Store, target: Checkpoint, ref: str, leaves: Mapping[str, Sequence[Leaf]], reset: tuple[str, ...]
+) -> None:
+    """Raises `UserError` if a stage could not start from a checkpoint because it reads other sources now."""
+    reports = manifest_of(store, target).stages
+    for stage in sorted(leaves.keys() & reports.keys()):
+        try:
+            refuse_other_sources(store, reports[stage], leaves[stage], stage in reset)
+        except SourcesChanged as error:
+            raise UserError(
+                f"stage '{stage}' cannot start from epoch {target.epoch}: {error}. Nothing was changed. "
+                f"{sources_advice(stage, error.reset_helps, ref)}"
+            ) from error
 
 
 def whole_checkpoint(store: Store, state: JournalState, ref: str, log: Callable[[str], None]) -> Checkpoint:

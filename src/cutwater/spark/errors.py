@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from cutwater.protocol.member.stage import QueryEnd
-from cutwater.spark.checkpoint.leaves import SourcesChanged
+from cutwater.spark.checkpoint.leaves import SourcesChanged, sources_advice
 from cutwater.spark.feed import FeedClosed
 from cutwater.spark.micro_batch import StopAsked
 
@@ -52,23 +52,19 @@ def kind_of(error: BaseException | None) -> QueryEnd:
     return QueryEnd.OVERLOADED if is_overload(error) else QueryEnd.FAILED
 
 
-def describe(stage: str, error: BaseException | None, has_native_source: bool) -> str:
+def describe(stage: str, error: BaseException | None) -> str:
     """Why a query ended, for the user; with advice if a retry cannot help."""
     if error is None:
         return STOPPED
     if not is_incompatible(error):
         return reason_of(error)
-    return f"{reason_of(error)}. {way_out(stage, error, has_native_source)}"
+    return f"{reason_of(error)}. {way_out(stage, error)}"
 
 
-def way_out(stage: str, error: BaseException, has_native_source: bool) -> str:
-    """Advice for code that has changed too much. A reset keeps the positions on native sources: without them the stage
-    would read its sources from the start, into tables that already have their rows."""
-    if is_about_sources(error) and has_native_source:
-        return (
-            f"Go back to the old code; or give the stage and its sinks new names and paths, and start with --restore "
-            f"REF --drop {stage}: the new stage reads its sources from the start, into new tables"
-        )
+def way_out(stage: str, error: BaseException) -> str:
+    """Advice for code that has changed too much."""
+    if is_about_sources(error):
+        return sources_advice(stage, isinstance(error, SourcesChanged) and error.reset_helps)
     return (
         f"The code of stage '{stage}' has changed beyond what its state allows: go back to the old code, or restore "
         f"a checkpoint with --restore REF --reset {stage}, which drops its state"

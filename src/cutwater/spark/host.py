@@ -195,7 +195,7 @@ class StageHost:
             return  # it was stopped for its successor
         if error is not None and is_spark_gone(error):
             raise UserError(spark_is_gone(error))
-        stage.query_ended(kind_of(error), describe(self.name, error, self.built.has_native_source))
+        stage.query_ended(kind_of(error), describe(self.name, error))
 
     def attend(self, stage: Stage) -> None:
         """After every step: brings the feeds up to date, and does what the stage asks for."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,15 @@ from pyspark.sql import DataFrame, SparkSession
 import cutwater as cw
 from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.protocol.base.paths import SOURCES
-from cutwater.spark.checkpoint.incarnations import Cache, claim_sources, find_state, make_folder
+from cutwater.protocol.base.records import StageReport
+from cutwater.protocol.base.watermark import NONE
+from cutwater.spark.checkpoint.incarnations import (
+    Cache,
+    claim_sources,
+    find_state,
+    make_folder,
+    refuse_other_sources,
+)
 from cutwater.spark.checkpoint.leaves import Leaf, SourcesChanged, native_leaf, parse_leaves, refuse_changed
 from cutwater.spark.plan import read_plan
 from cutwater.store.opening import open_store
@@ -194,6 +203,60 @@ def test_a_source_that_is_read_twice_has_one_log() -> None:
     assert Query(store, 2, batch=3).files() == [0, 1, 2, 3]
 
 
+NATIVE, CHANNELS, MIXED = (LEFT,), (A, B), (LEFT, A)
+PLANS = [NATIVE, CHANNELS, MIXED, (A,), (B, A), (Leaf(None, "parquet", "path=/right", log=0),)]
+
+
+def refusal(ask: Callable[[], None]) -> SourcesChanged | None:
+    try:
+        ask()
+    except SourcesChanged as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("reset", [False, True])
+@pytest.mark.parametrize("present", PLANS)
+@pytest.mark.parametrize("recorded", [NATIVE, CHANNELS, MIXED])
+def test_a_checkpoint_refuses_the_sources_that_a_start_from_it_would_refuse(
+    recorded: tuple[Leaf, ...], present: tuple[Leaf, ...], reset: bool
+) -> None:
+    store = open_store("memory://")
+    make_folder(store, STAGE, 1, 1, None, None)
+    claim_sources(store, STAGE, 1, 1, recorded)
+    query = Query(store, 1).run(3)
+    for batch in range(3):
+        positions = [
+            f'{{"logOffset":{batch}}}' if leaf.channel is None else at(leaf.channel) for leaf in recorded
+        ]
+        query.put(f"offsets/{batch}", "\n".join(["v1", "{}", *positions]).encode())
+    state = find_state(store, STAGE, 1, 1, 2, None, Cache())
+    assert state is not None
+    consumed = {leaf.channel: 3 for leaf in recorded if leaf.channel is not None}
+    offsets: dict[str, int | str] = {"0": FILES} if LEFT in recorded else {}
+    report = StageReport(STAGE, 1, 2, False, consumed, offsets, NONE, state)
+    before = store.list("")
+    expected = refusal(lambda: refuse_other_sources(store, report, present, reset))
+    assert store.list("") == before
+    make_folder(store, STAGE, 2, 1, None, report, reset=reset)
+    found = refusal(lambda: claim_sources(store, STAGE, 2, 1, present))
+    keeps_positions = not reset or LEFT in recorded
+    if present == recorded or not keeps_positions:
+        assert expected is found is None
+        return
+    assert expected is not None
+    assert found is not None
+    assert str(expected) == str(found)
+    reads_only_channels = all(leaf.channel for leaf in (*recorded, *present))
+    assert expected.reset_helps == found.reset_helps == reads_only_channels
+
+
+def test_a_checkpoint_without_positions_accepts_any_sources() -> None:
+    refuse_other_sources(
+        open_store("memory://"), StageReport(STAGE, 1, -1, False, {}, {}, NONE, {}), [LEFT], False
+    )
+
+
 # --- with Spark -------------------------------------------------------------------------------------------
 
 
@@ -263,7 +326,7 @@ def test_a_union_with_swapped_sides_is_refused_and_continues_as_it_was(
     deliver(left, "9", numbers(range(20, 25)))
     for part in range(3):
         deliver(right, f"1{part}", numbers(range(1005 + part * 5, 1010 + part * 5)))
-    refused = r"right\), but its position is that of .*left.*new names and paths.* --restore REF --drop both"
+    refused = r"right\), but its position is that of .*left.*new names and paths.* --restore (REF|latest) --drop both"
     with pytest.raises(UserError, match=refused):
         once(pipeline(tmp_path, exchanged), tmp_path, spark)
     once(pipeline(tmp_path, as_it_was), tmp_path, spark)
@@ -306,7 +369,13 @@ def test_swapped_channels_are_refused(spark: SparkSession, tmp_path: Path) -> No
     ):
         once(make(True), tmp_path, spark)
     once(make(False), tmp_path, spark)
-    assert rows_of(tmp_path / "out", "id") == [(0,), (1,), (2,), (1000,), (1001,)]
+    with pytest.raises(
+        UserError, match=r"Nothing was changed.* start with --restore latest --reset both, which"
+    ):
+        once(make(True), tmp_path, spark, restore="latest")
+    deliver(tmp_path / "left", "3", numbers([3]))
+    once(make(True), tmp_path, spark, restore="latest", reset=["both"])  # the advice in the message works
+    assert rows_of(tmp_path / "out", "id") == [(0,), (1,), (2,), (3,), (1000,), (1001,)]
 
 
 def test_a_source_that_is_read_twice_is_checkpointed_and_restored(

@@ -54,6 +54,7 @@ __all__ = [
     "find_stored",
     "list_folders",
     "make_folder",
+    "refuse_other_sources",
     "write_prepared",
 ]
 
@@ -189,12 +190,21 @@ def claim_sources(
     are of other sources."""
     prefix = spark_prefix(stage, generation, incarnation)
     folder = SparkFolder(store, prefix, Cache())
-    recorded = folder.recorded_leaves()
+    _refuse_other_sources(folder, leaves)
+    if folder.recorded_leaves() is None:
+        store.create(prefix + SOURCES, msgspec.json.encode(leaves))
+
+
+def refuse_other_sources(store: Store, report: StageReport, leaves: Sequence[Leaf], reset: bool) -> None:
+    """Raises `SourcesChanged` if `claim_sources` would, in the folder that `make_folder` makes from `report`."""
+    if report.offsets or not reset:
+        _refuse_other_sources(_folder_of(store, _files_of(report)), leaves)
+
+
+def _refuse_other_sources(folder: SparkFolder, leaves: Sequence[Leaf]) -> None:
     positions = folder.positions()
     if positions is not None:
-        refuse_changed(recorded, positions, leaves)
-    if recorded is None:
-        store.create(prefix + SOURCES, msgspec.json.encode(leaves))
+        refuse_changed(folder.recorded_leaves(), positions, leaves)
 
 
 # --- making folders -----------------------------------------------------------------------------------
@@ -352,7 +362,7 @@ def _rebuild(
     store: Store, report: StageReport, prefix: str, log_interval: int, reset: bool = False
 ) -> set[str]:
     """Make a folder from the files that `report` names. Returns the names of its files."""
-    files = {_name_in_folder(name): name for name in report.state}
+    files = _files_of(report)
     gone, there = _fill(store, prefix, files, log_interval, report.consumed if reset else None)
     if gone:
         raise StoreError(
@@ -384,8 +394,7 @@ def _fill(
                 raise
             gone.append(files[name])
 
-    origin = next((source.removesuffix(name) for name, source in files.items()), "")
-    folder = SparkFolder(store, origin, Cache(), files.values())
+    folder = _folder_of(store, files)
     replaced, written = folder.rewritten_logs(log_interval)
     if consumed is None:
         written |= folder.due_plan(int(time.time() * 1000))
@@ -410,6 +419,17 @@ def _copy(store: Store, source: str, prefix: str, name: str) -> None:
     if data is None:
         raise FileNotFoundError(f"nothing to copy: there is no {source}")
     store.create(prefix + name, moved_metadata(source, data, store.spark_url(prefix.rstrip("/"))))
+
+
+def _folder_of(store: Store, files: Mapping[str, str]) -> SparkFolder:
+    """The folder that consists of `files` (sources by name), which are all in one place."""
+    origin = next((source.removesuffix(name) for name, source in files.items()), "")
+    return SparkFolder(store, origin, Cache(), files.values())
+
+
+def _files_of(report: StageReport) -> dict[str, str]:
+    """The state files of a checkpoint, by their names in a folder."""
+    return {_name_in_folder(name): name for name in report.state}
 
 
 def _name_in_folder(name: str) -> str:

@@ -72,7 +72,25 @@ def _plain_path(value: str) -> str:
 
 
 class SourcesChanged(Exception):
-    """A query would use positions for other sources than those that they belong to."""
+    """A query would use positions for other sources than those that they belong to. `reset_helps`: whether it is known
+    that the stage can be reset instead. It cannot if native sources are among them, before or now: a reset keeps
+    positions in those that have one, and reads the others from their start."""
+
+    def __init__(self, what: str, reset_helps: bool = False) -> None:
+        super().__init__(what)
+        self.reset_helps = reset_helps
+
+
+def sources_advice(stage: str, reset_helps: bool, ref: str = "REF") -> str:
+    """What to do about a stage that no longer reads what its positions belong to."""
+    if reset_helps:
+        return f"Bring the old code back, or start with --restore {ref} --reset {stage}, which drops the stage's state"
+    return (
+        "A reset is not the way out: it keeps the positions in sources, and reads a new source from its start, into "
+        "tables that may already have its rows. Bring the old code back; or give the stage, all stages downstream of it, "
+        f"and their sinks new names and paths, and start with --restore {ref} --drop {stage} (and --drop for each of the "
+        "others): the new stages read their sources from the start, into new tables"
+    )
 
 
 def parse_leaves(name: str, data: bytes) -> tuple[Leaf, ...]:
@@ -88,43 +106,60 @@ def refuse_changed(
 ) -> None:
     """Raises `SourcesChanged` if a plan does not read what its positions belong to. `recorded` is `None` in old stores:
     then only channels can be distinguished, since their positions name them."""
+    what = _change(recorded, positions, present)
+    if what is None:
+        return
+    before = (leaf.channel for leaf in recorded) if recorded is not None else map(_channel_of, positions)
+    raise SourcesChanged(what, None not in {*before, *(leaf.channel for leaf in present)})
+
+
+def _change(
+    recorded: Sequence[Leaf] | None, positions: Sequence[str | None], present: Sequence[Leaf]
+) -> str | None:
     if len(positions) != len(present):
         before = ", ".join(map(str, recorded)) if recorded is not None else f"{len(positions)} sources"
-        raise SourcesChanged(
+        return (
             f"it has positions for {before}, but now reads {', '.join(map(str, present))}: sources cannot be added to or "
             "removed from a stage that has run"
         )
     for number, (position, leaf) in enumerate(zip(positions, present, strict=True)):
         if recorded is not None:
-            _refuse_other(recorded, present, number)
-            continue
-        found = position_in(position) if position is not None else None
-        if leaf.channel != (found[0] if found is not None else None):
-            before = f"the channel '{found[0]}'" if found is not None else "a source that is not a channel"
-            raise _changed(f"{leaf}, but its position is that of {before}", number, present)
+            other = _other(recorded, present, number)
+            if other is not None:
+                return other
+        elif leaf.channel != (channel := _channel_of(position)):
+            before = f"the channel '{channel}'" if channel is not None else "a source that is not a channel"
+            return _moved(f"{leaf}, but its position is that of {before}", number, present)
+    return None
 
 
-def _changed(what: str, number: int, present: Sequence[Leaf]) -> SourcesChanged:
-    return SourcesChanged(
-        f"it now reads {what} (number {number + 1} of {len(present)} in its plan): rows would be skipped, or read twice"
-    )
+def _channel_of(position: str | None) -> str | None:
+    """The channel that a position belongs to, `None` if it is that of a native source."""
+    found = position_in(position) if position is not None else None
+    return found[0] if found is not None else None
 
 
-def _refuse_other(recorded: Sequence[Leaf], present: Sequence[Leaf], number: int) -> None:
+def _moved(what: str, number: int, present: Sequence[Leaf]) -> str:
+    place = f"number {number + 1} of {len(present)} in its plan"
+    return f"it now reads {what} ({place}): rows would be skipped, or read twice"
+
+
+def _other(recorded: Sequence[Leaf], present: Sequence[Leaf], number: int) -> str | None:
+    """How a leaf differs from the recorded one, if it is another source."""
     before, now = recorded[number], present[number]
     if _identity(before) != _identity(now) or before.log != now.log:
-        raise _changed(f"{now}, but its position is that of {before}", number, present)
+        return _moved(f"{now}, but its position is that of {before}", number, present)
     if now.channel is not None:
-        return
+        return None
     alike = [[leaf for leaf in leaves if _identity(leaf) == _identity(now)] for leaves in (recorded, present)]
     are_many = any(len({leaf.log for leaf in leaves}) > 1 for leaves in alike)
     if before.digests is None or now.digests is None:
-        if are_many:
-            raise SourcesChanged(
-                f"it reads {now} more than once, and the record of its sources, which an older version wrote, does not "
-                "say which position belongs to which of them"
-            )
-        return
+        if not are_many:
+            return None
+        return (
+            f"it reads {now} more than once, and the record of its sources, which an older version wrote, does not say "
+            "which position belongs to which of them"
+        )
     names = {
         n for n in before.digests.keys() | now.digests.keys() if before.digests.get(n) != now.digests.get(n)
     }
@@ -135,10 +170,11 @@ def _refuse_other(recorded: Sequence[Leaf], present: Sequence[Leaf], number: int
         names &= BESIDE_PLACE
     else:
         names -= PACE
-    if names:
-        raise _changed(
-            f"{now} with another {' and '.join(sorted(names))} than its position belongs to", number, present
-        )
+    if not names:
+        return None
+    return _moved(
+        f"{now} with another {' and '.join(sorted(names))} than its position belongs to", number, present
+    )
 
 
 def _identity(leaf: Leaf) -> tuple[str | None, str, str]:
