@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cutwater.plan.known_sources import known_before, register_sources
+from cutwater.plan.known_sources import known_before, register_sources, source_problems
 from cutwater.protocol.base.errors import StoreError
 from cutwater.protocol.base.paths import SOURCE_PREFIX
 from cutwater.spark.checkpoint.leaves import Leaf
@@ -66,5 +66,14 @@ def test_a_damaged_record_is_an_error(store: Store) -> None:
     register_sources(built(a=(FILES,)), store)
     (name,) = store.list(SOURCE_PREFIX)
     store.put(name, (store.read(name) or b"").replace(b"parquet", b"parquex"))
-    with pytest.raises(StoreError, match=r"sources/"):
+    with pytest.raises(StoreError, match=r"sources/.* Remove it"):
         known_before(store, {"x": (FILES,)}, 1)
+    assert source_problems(store).keys() == {name}
+
+
+def test_a_record_under_the_name_of_another_source_is_an_error(store: Store) -> None:
+    register_sources(built(a=(FILES,), b=(TOPIC,)), store)
+    assert source_problems(store) == {}
+    one, other = store.list(SOURCE_PREFIX)
+    store.put(one, store.read(other) or b"")
+    assert "describes the source" in source_problems(store)[one]

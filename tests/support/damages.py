@@ -52,6 +52,7 @@ KINDS = {
     "rows in flight": r"checkpoints/.*/channels/.*",
     "mark": r"published/.*",
     "sink id": r"sinks/.*",
+    "known source": r"sources/.*",
     "graph": r"graph/.*",
     "rows": r"stages/[^/]+/\d+/data/.*",
     "prepared": r"stages/.*/prepared/.*",

@@ -108,6 +108,7 @@ def _check(where: Store, ref: str | None, tables: bool, update: Callable[[str], 
         mark_problems,
     )
     from cutwater.plan.assemble import part_kind  # imported here: these need pyspark
+    from cutwater.plan.known_sources import source_problems
     from cutwater.sinks.contract import kind_of, record_problems
 
     try:
@@ -117,6 +118,7 @@ def _check(where: Store, ref: str | None, tables: bool, update: Callable[[str], 
     state = journal.state
     damage = journal_problems(where, journal) | mark_problems(where, state)
     damage |= graph_problems(where, {GRAPH_PREFIX: part_kind, SINK_PREFIX: kind_of})
+    damage |= source_problems(where)
     damage |= record_problems(where, state.topology.sinks() if state.topology is not None else ())
     wanted = (
         [resolve(state, ref)] if ref is not None else sorted(state.committed.values(), key=lambda c: c.index)

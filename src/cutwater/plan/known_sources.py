@@ -7,12 +7,13 @@ decides). So the store knows every source that a stage has ever read, from the m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
 from cutwater.plan.build import Built
 from cutwater.protocol.base.chain import digest
+from cutwater.protocol.base.errors import StoreError
 from cutwater.protocol.base.paths import SOURCE_PREFIX, source_name, source_of
 from cutwater.protocol.base.records import decode, seal
 from cutwater.spark.checkpoint.leaves import Leaf
@@ -48,17 +49,44 @@ def register_sources(built: Built, store: Store) -> None:
 
 def known_before(store: Store, stages: Mapping[str, Iterable[Leaf]], index: int) -> tuple[str, ...]:
     """The stages that read a source which the pipeline has read before the journal entry at `index`."""
-    names = [name for name in store.list(SOURCE_PREFIX) if source_of(name) is not None]
-    known = {
-        name
-        for name, data in zip(names, store.read_many(names), strict=True)
-        if data is not None and decode(name, data, KnownSource).since < index
-    }
+    known = {name for name, data in _records(store) if _read(name, data).since < index}
     return tuple(s for s, leaves in stages.items() if any(_name(leaf) in known for leaf in leaves))
 
 
+def source_problems(store: Store) -> dict[str, str]:
+    """The records that cannot be read, or are not of the source that their name says."""
+    wrong: dict[str, str] = {}
+    for name, data in _records(store):
+        try:
+            _read(name, data)
+        except StoreError as error:
+            wrong[name] = str(error)
+    return wrong
+
+
+def _records(store: Store) -> Iterator[tuple[str, bytes]]:
+    names = [name for name in store.list(SOURCE_PREFIX) if source_of(name) is not None]
+    found = zip(names, store.read_many(names), strict=True)
+    return ((name, data) for name, data in found if data is not None)
+
+
+def _read(name: str, data: bytes) -> KnownSource:
+    again = "Remove it: the next run of the pipeline writes it again"
+    try:
+        found = decode(name, data, KnownSource)
+    except StoreError as error:
+        raise StoreError(f"{error}. {again}") from error
+    if _named(found.format, found.place) != name:
+        raise StoreError(f"{name} describes the source {found.format} ({found.place}). {again}")
+    return found
+
+
 def _name(leaf: Leaf) -> str | None:
-    """The object of a native source; `None` if there is nothing by which it could be known again."""
+    """The object of a native source; `None` if there is nothing by which it could be recognized."""
     if leaf.channel is not None or not leaf.place or leaf.format in GENERATED:
         return None
-    return source_name(digest(f"{leaf.format} {leaf.place}".encode())[:32])
+    return _named(leaf.format, leaf.place)
+
+
+def _named(format: str, place: str) -> str:
+    return source_name(digest(f"{format} {place}".encode())[:32])
