@@ -31,7 +31,7 @@ def test_a_setting_without_a_value_is_an_error() -> None:
 
 def test_wrong_usage_exits_with_2() -> None:
     assert call("run").exit_code == 2
-    assert call("explain", "many").exit_code == 2
+    assert call("gc", "--retained", "many").exit_code == 2
 
 
 class FakePipeline:
