@@ -32,13 +32,11 @@ class FakeBuilder:
         self.member, self.reads, self.sinks, self.columns = member, reads, sinks, columns
         self.specs: dict[str, StageSpec] = {}
 
-    def advance(self, others: dict[str, StageSpec]) -> bool:
-        before = len(self.specs)
+    def advance(self, others: dict[str, StageSpec]) -> None:
         for name, inputs in self.reads.items():
             if all(i in {**others, **self.specs} for i in inputs):
                 sinks = (SinkSpec(self.sinks[name], False),) if name in self.sinks else ()
                 self.specs[name] = StageSpec(name, inputs, self.member, sinks, self.columns)
-        return len(self.specs) > before
 
     @property
     def waits_for(self) -> dict[str, str]:
