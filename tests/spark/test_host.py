@@ -35,7 +35,6 @@ from cutwater.protocol.base.wire import Ack, Heartbeat, Reply, Request, RequestK
 from cutwater.protocol.leader.coordinator_actions import CoordinatorConfig
 from cutwater.protocol.leader.leader import LeaderConfig
 from cutwater.protocol.member.config import MemberConfig
-from cutwater.protocol.member.stage import QueryEnd
 from cutwater.runtime import runtime
 from cutwater.runtime.mailbox import new_id
 from cutwater.runtime.runtime import Runtime
@@ -546,29 +545,6 @@ def test_a_member_polls_a_folder_often_and_a_bucket_seldom(tmp_path: Path) -> No
     assert runtime.member_config(folder, False, 3, 5).poll_ms == 1_000
     assert runtime.member_config(bucket, True, 3, 5).poll_ms == 2_000
     assert runtime.member_config(bucket, False, 3, 5).poll_ms == 2_000
-
-
-@pytest.mark.parametrize(
-    ("said", "reason"),
-    [
-        (
-            "x terminated with exception: a.b.C: no\n at z\nCaused by: java.io.IOException: full",
-            "java.io.IOException: full",
-        ),
-        ("Traceback\n  File x\nValueError: bad row\n\nCaused by: a.Java: y", "ValueError: bad row"),
-        ("x\nBatchFailed: KeyError: 'id'\nPy4JError: z", "KeyError: 'id'"),
-        ("something", "something"),
-        ("", "RuntimeError"),
-    ],
-)
-def test_of_what_spark_says_the_users_own_error_is_told(said: str, reason: str) -> None:
-    assert errors.reason_of(RuntimeError(said)) == reason
-
-
-def test_a_worker_that_was_slow_to_start_is_overload_and_no_fault() -> None:
-    assert errors.kind_of(RuntimeError("Python worker failed to connect back.")) is QueryEnd.OVERLOADED
-    assert errors.kind_of(RuntimeError("[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE]")) is QueryEnd.HOPELESS
-    assert errors.kind_of(RuntimeError("x")) is QueryEnd.FAILED
 
 
 def test_a_stage_becomes_idle_while_checkpoints_go_on(shop: Running) -> None:
