@@ -4,10 +4,6 @@ but Spark, whose queries are modelled."""
 from __future__ import annotations
 
 import json
-import logging
-import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,11 +14,8 @@ from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
-import pyspark
 import pytest
-from py4j.protocol import Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
-from pyspark import SparkContext
-from pyspark.sql import SparkSession
+from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.sql.types import LongType, StructField, StructType
 
 from cutwater.cluster.kv import MemoryCluster
@@ -40,7 +33,7 @@ from cutwater.runtime.mailbox import new_id
 from cutwater.runtime.runtime import Runtime
 from cutwater.runtime.settings import Settings
 from cutwater.sinks import parquet, parquet_files
-from cutwater.spark import errors, session
+from cutwater.spark import errors
 from cutwater.spark.checkpoint import incarnations as folders
 from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.spark.feed import Feed
@@ -597,31 +590,6 @@ def test_a_query_that_was_stopped_begins_no_batch_any_more(shop: Running) -> Non
         query.said["function"](Rows(pa.table({"id": [3]})), 1)
 
 
-def test_spark_is_started_in_a_group_of_its_own_and_py4j_says_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    launched: list[Any] = []
-    monkeypatch.setattr(SparkContext, "_gateway", None)
-    monkeypatch.setattr(SparkContext, "_jvm", None)
-    monkeypatch.setattr(SparkContext, "_ensure_initialized", lambda gateway: launched.append(gateway))
-    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
-    monkeypatch.setattr(session, "launch_gateway", lambda conf, how: (dict(conf.getAll()), how))
-    root, py4j = logging.getLogger(), logging.getLogger("py4j")
-    monkeypatch.setattr(root, "filters", [])
-    monkeypatch.setattr(py4j, "level", logging.INFO)
-    session._launch_apart("shop", "local[2]", {"spark.x": "y"})
-    conf = {"spark.master": "local[2]", "spark.app.name": "cutwater shop", "spark.x": "y"}
-    assert launched == [(conf, {"process_group": 0})]
-    assert py4j.level == logging.CRITICAL
-    assert len(root.filters) == 1
-    monkeypatch.setattr(SparkContext, "_gateway", object())
-    session._launch_apart("shop", "local[2]", {})
-    monkeypatch.setattr(SparkContext, "_gateway", None)
-    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
-    session._launch_apart("shop", "local[2]", {})
-    assert len(launched) == 1, "there is one already"
-
-
 def test_a_part_of_a_checkpoint_is_timed_once_and_handed_on_each_time(
     shop: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -641,153 +609,3 @@ def test_a_part_of_a_checkpoint_is_timed_once_and_handed_on_each_time(
     assert timed == [90, 91]
     assert own == [part]
     assert sent == [("other", part), ("other", refusal), ("other", later)]
-
-
-# --- sessions, on a model of Spark's Java side ----------------------------------------------------------------
-
-
-class Values(dict[str, str]):
-    """Settings as Spark's and Hadoop's own are asked for them."""
-
-    def set(self, key: str, value: str) -> None:
-        self[key] = value
-
-
-class Session(SparkSession):
-    """A session without a JVM."""
-
-    def __init__(self) -> None:
-        self.settings, self.hadoop = Values(), Values()
-        self.schemes = {"file"}
-        self.stopped: BaseException | None = None
-        self.level = ""
-
-    @property
-    def conf(self) -> Any:
-        return self.settings
-
-    @property
-    def sparkContext(self) -> Any:
-        def find(scheme: str, _: Any) -> None:
-            if scheme not in self.schemes:
-                raise Py4JJavaError("no", SimpleNamespace(_target_id="x", _gateway_client=None))
-
-        fs = SimpleNamespace(FileSystem=SimpleNamespace(getFileSystemClass=find))
-        version = SimpleNamespace(VersionInfo=SimpleNamespace(getVersion=lambda: "3.4.2"))
-        hadoop = SimpleNamespace(fs=fs, util=version)
-        jvm = SimpleNamespace(org=SimpleNamespace(apache=SimpleNamespace(hadoop=hadoop)))
-        return SimpleNamespace(
-            _jsc=SimpleNamespace(hadoopConfiguration=lambda: self.hadoop),
-            _jvm=jvm,
-            setLogLevel=self._set_level,
-        )
-
-    def _set_level(self, level: str) -> None:
-        if self.stopped is not None:
-            raise self.stopped
-        self.level = level
-
-    def stop(self) -> None:
-        if self.stopped is not None:
-            raise self.stopped
-
-
-@pytest.fixture
-def no_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION"):
-        monkeypatch.delenv(name, raising=False)
-
-
-@pytest.mark.usefixtures("no_server")
-def test_a_session_of_others_gets_what_every_query_needs() -> None:
-    for provider, version in (("", "1"), ("x.HDFSBackedStateStoreProvider", "1"), (session.ROCKSDB, "2")):
-        given = Session()
-        if provider:
-            given.settings[session.PROVIDER] = provider
-        session._set_needed(given)
-        assert session.NEEDED.items() <= given.settings.items()
-        assert given.settings["spark.sql.streaming.stateStore.checkpointFormatVersion"] == version
-        assert given.hadoop == {}
-    with pytest.raises(UserError, match="is not a SparkSession"):
-        session.refuse_unusable("local")
-    connect = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})
-    with pytest.raises(UserError, match="this is a Spark Connect session"):
-        session.refuse_unusable(connect())
-
-
-@pytest.mark.usefixtures("no_server")
-def test_spark_is_given_the_server_of_the_environment_unless_the_user_has_set_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def told(**before: str) -> dict[str, str]:
-        given = Session()
-        given.hadoop.update({f"fs.s3a.endpoint{key}": value for key, value in before.items()})
-        session._tell_s3a(given.hadoop, given.hadoop)
-        return {key.removeprefix("fs.s3a."): value for key, value in given.hadoop.items()}
-
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "here")
-    assert told() == {"endpoint.region": "here"}
-    monkeypatch.setenv("AWS_REGION", "there")
-    assert told() == {"endpoint.region": "there"}
-    assert told(**{".region": "own"}) == {"endpoint.region": "own"}
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://a")
-    server = {"endpoint": "http://a", "path.style.access": "true", "endpoint.region": "there"}
-    assert told() == told(**{"": "http://a"}) == server
-    assert told(**{"": "http://own"}) == {"endpoint": "http://own", "endpoint.region": "there"}
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://b")
-    assert told()["endpoint"] == "http://b"
-
-
-def test_it_is_said_what_spark_lacks_to_reach_a_bucket() -> None:
-    given = Session()
-    session.check_reach(given, "file:///x")
-    with pytest.raises(UserError, match=r"spark.jars.packages=org.apache.hadoop:hadoop-aws:3\.4\.2"):
-        session.check_reach(given, "s3a://b/x")
-    with pytest.raises(UserError, match="put a Hadoop file system for gs://"):
-        session.check_reach(given, "gs://b/x")
-
-
-def test_spark_s_python_is_that_of_this_process_unless_the_user_has_chosen_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("PYSPARK_PYTHON", "mine")
-    session._use_quick_python()
-    assert os.environ["PYSPARK_PYTHON"] == "mine"
-    monkeypatch.delenv("PYSPARK_PYTHON")
-    session._use_quick_python()
-    launcher = os.environ["PYSPARK_PYTHON"]
-    assert launcher != sys.executable
-    show = "import os, sys; print(sys.executable, os.environ['PYTHONPATH'])"
-    said = subprocess.run(
-        [launcher, "-S", "-c", show],
-        env={"PYTHONPATH": "/a:/spark/python/lib/pyspark.zip:/spark/python/lib/py4j-0.10-src.zip:/b"},
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert said.stdout.split() == [sys.executable, "/a:/b"]
-    monkeypatch.delenv("PYSPARK_PYTHON")
-    monkeypatch.setattr(pyspark, "__file__", "/spark/python/lib/pyspark.zip/pyspark/__init__.py")
-    session._use_quick_python()
-    assert os.environ["PYSPARK_PYTHON"] == sys.executable
-
-
-def test_a_session_whose_jvm_is_gone_makes_way_for_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = Session()
-    for is_gone in (False, True):
-        process = SimpleNamespace(poll=lambda is_gone=is_gone: 137 if is_gone else None)
-        gateway = SimpleNamespace(proc=process)
-        monkeypatch.setattr(SparkContext, "_gateway", gateway)
-        monkeypatch.setattr(SparkContext, "_jvm", "jvm")
-        monkeypatch.setattr(SparkContext, "_active_spark_context", "context")
-        monkeypatch.setattr(SparkSession, "_instantiatedSession", given)
-        monkeypatch.setattr(SparkSession, "_activeSession", given)
-        given.stopped = Py4JNetworkError("gone") if is_gone else None
-        session.hush(given)
-        session.end_session(given)
-        assert given.level == "OFF"
-        assert (SparkContext._gateway, SparkContext._jvm) == ((None, None) if is_gone else (gateway, "jvm"))
-        left = (
-            SparkContext._active_spark_context,
-            SparkSession._instantiatedSession,
-            SparkSession._activeSession,
-        )
-        assert left == ((None, None, None) if is_gone else ("context", given, given))

@@ -1,0 +1,289 @@
+"""The session that queries run in, on a model of Spark's Java side."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pyspark
+import pytest
+from py4j.protocol import Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from cutwater.protocol.base.errors import UserError
+from cutwater.spark import session
+
+
+class Values(dict[str, str]):
+    """Settings as Spark's and Hadoop's own are asked for them."""
+
+    def set(self, key: str, value: str) -> None:
+        self[key] = value
+
+
+class Session(SparkSession):
+    """A session without a JVM."""
+
+    def __init__(self) -> None:
+        self.settings, self.hadoop = Values(), Values()
+        self.schemes = {"file"}
+        self.stopped: BaseException | None = None
+        self.level = ""
+
+    @property
+    def conf(self) -> Any:
+        return self.settings
+
+    @property
+    def sparkContext(self) -> Any:
+        def find(scheme: str, _: Any) -> None:
+            if scheme not in self.schemes:
+                raise Py4JJavaError("no", SimpleNamespace(_target_id="x", _gateway_client=None))
+
+        fs = SimpleNamespace(FileSystem=SimpleNamespace(getFileSystemClass=find))
+        version = SimpleNamespace(VersionInfo=SimpleNamespace(getVersion=lambda: "3.4.2"))
+        hadoop = SimpleNamespace(fs=fs, util=version)
+        jvm = SimpleNamespace(org=SimpleNamespace(apache=SimpleNamespace(hadoop=hadoop)))
+        return SimpleNamespace(
+            _jsc=SimpleNamespace(hadoopConfiguration=lambda: self.hadoop),
+            _jvm=jvm,
+            setLogLevel=self._set_level,
+        )
+
+    def _set_level(self, level: str) -> None:
+        if self.stopped is not None:
+            raise self.stopped
+        self.level = level
+
+    def stop(self) -> None:
+        if self.stopped is not None:
+            raise self.stopped
+
+
+@pytest.fixture
+def no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.usefixtures("no_server")
+def test_a_session_of_others_gets_what_every_query_needs() -> None:
+    for provider, version in (("", "1"), ("x.HDFSBackedStateStoreProvider", "1"), (session.ROCKSDB, "2")):
+        given = Session()
+        if provider:
+            given.settings[session.PROVIDER] = provider
+        session._set_needed(given)
+        assert session.NEEDED.items() <= given.settings.items()
+        assert given.settings["spark.sql.streaming.stateStore.checkpointFormatVersion"] == version
+        assert given.hadoop == {}
+    with pytest.raises(UserError, match="is not a SparkSession"):
+        session.refuse_unusable("local")
+    connect = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})
+    with pytest.raises(UserError, match="this is a Spark Connect session"):
+        session.refuse_unusable(connect())
+
+
+@pytest.mark.usefixtures("no_server")
+def test_spark_is_given_the_server_of_the_environment_unless_the_user_has_set_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def told(**before: str) -> dict[str, str]:
+        given = Session()
+        given.hadoop.update({f"fs.s3a.endpoint{key}": value for key, value in before.items()})
+        session._tell_s3a(given.hadoop, given.hadoop)
+        return {key.removeprefix("fs.s3a."): value for key, value in given.hadoop.items()}
+
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "here")
+    assert told() == {"endpoint.region": "here"}
+    monkeypatch.setenv("AWS_REGION", "there")
+    assert told() == {"endpoint.region": "there"}
+    assert told(**{".region": "own"}) == {"endpoint.region": "own"}
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://a")
+    server = {"endpoint": "http://a", "path.style.access": "true", "endpoint.region": "there"}
+    assert told() == told(**{"": "http://a"}) == server
+    assert told(**{"": "http://own"}) == {"endpoint": "http://own", "endpoint.region": "there"}
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://b")
+    assert told()["endpoint"] == "http://b"
+
+
+def test_it_is_said_what_spark_lacks_to_reach_a_bucket() -> None:
+    given = Session()
+    session.check_reach(given, "file:///x")
+    with pytest.raises(UserError, match=r"spark.jars.packages=org.apache.hadoop:hadoop-aws:3\.4\.2"):
+        session.check_reach(given, "s3a://b/x")
+    with pytest.raises(UserError, match="put a Hadoop file system for gs://"):
+        session.check_reach(given, "gs://b/x")
+
+
+def test_spark_s_python_is_that_of_this_process_unless_the_user_has_chosen_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", "mine")
+    session._use_quick_python()
+    assert os.environ["PYSPARK_PYTHON"] == "mine"
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    session._use_quick_python()
+    launcher = os.environ["PYSPARK_PYTHON"]
+    assert launcher != sys.executable
+    show = "import os, sys; print(sys.executable, os.environ['PYTHONPATH'])"
+    said = subprocess.run(
+        [launcher, "-S", "-c", show],
+        env={"PYTHONPATH": "/a:/spark/python/lib/pyspark.zip:/spark/python/lib/py4j-0.10-src.zip:/b"},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert said.stdout.split() == [sys.executable, "/a:/b"]
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    monkeypatch.setattr(pyspark, "__file__", "/spark/python/lib/pyspark.zip/pyspark/__init__.py")
+    session._use_quick_python()
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
+
+
+def test_a_session_whose_jvm_is_gone_makes_way_for_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = Session()
+    for is_gone in (False, True):
+        process = SimpleNamespace(poll=lambda is_gone=is_gone: 137 if is_gone else None)
+        gateway = SimpleNamespace(proc=process)
+        monkeypatch.setattr(SparkContext, "_gateway", gateway)
+        monkeypatch.setattr(SparkContext, "_jvm", "jvm")
+        monkeypatch.setattr(SparkContext, "_active_spark_context", "context")
+        monkeypatch.setattr(SparkSession, "_instantiatedSession", given)
+        monkeypatch.setattr(SparkSession, "_activeSession", given)
+        given.stopped = Py4JNetworkError("gone") if is_gone else None
+        session.hush(given)
+        session.end_session(given)
+        assert given.level == "OFF"
+        assert (SparkContext._gateway, SparkContext._jvm) == ((None, None) if is_gone else (gateway, "jvm"))
+        left = (
+            SparkContext._active_spark_context,
+            SparkSession._instantiatedSession,
+            SparkSession._activeSession,
+        )
+        assert left == ((None, None, None) if is_gone else ("context", given, given))
+
+
+def test_spark_is_started_in_a_group_of_its_own_and_py4j_says_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    launched: list[Any] = []
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    monkeypatch.setattr(SparkContext, "_jvm", None)
+    monkeypatch.setattr(SparkContext, "_ensure_initialized", lambda gateway: launched.append(gateway))
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    monkeypatch.setattr(session, "launch_gateway", lambda conf, how: (dict(conf.getAll()), how))
+    root, py4j = logging.getLogger(), logging.getLogger("py4j")
+    monkeypatch.setattr(root, "filters", [])
+    monkeypatch.setattr(py4j, "level", logging.INFO)
+    session._launch_apart("shop", "local[2]", {"spark.x": "y"})
+    conf = {"spark.master": "local[2]", "spark.app.name": "cutwater shop", "spark.x": "y"}
+    assert launched == [(conf, {"process_group": 0})]
+    assert py4j.level == logging.CRITICAL
+    assert len(root.filters) == 1
+    monkeypatch.setattr(SparkContext, "_gateway", object())
+    session._launch_apart("shop", "local[2]", {})
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    session._launch_apart("shop", "local[2]", {})
+    assert len(launched) == 1, "there is one already"
+
+
+class Builder:
+    """Takes what a session is to be made with."""
+
+    def __init__(self) -> None:
+        self.made = Session()
+        self.name = self.chosen = ""
+
+    def appName(self, name: str) -> Builder:
+        self.name = name
+        return self
+
+    def master(self, master: str) -> Builder:
+        self.chosen = master
+        return self
+
+    def config(self, key: str, value: str) -> Builder:
+        self.made.settings[key] = value
+        return self
+
+    def getOrCreate(self) -> Session:
+        return self.made
+
+
+@pytest.fixture
+def builder(monkeypatch: pytest.MonkeyPatch, no_server: None) -> Builder:
+    made = Builder()
+    monkeypatch.setattr(SparkSession, "builder", made)
+    monkeypatch.setattr(session, "_launch_apart", lambda name, master, settings: None)
+    monkeypatch.setattr(session, "_write_no_checksum_files", lambda session: None)
+    monkeypatch.setenv("JAVA_HOME", "/java")
+    monkeypatch.setenv("PYSPARK_PYTHON", "mine")
+    monkeypatch.delenv("SPARK_MASTER", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 12)
+    return made
+
+
+def test_a_session_of_our_own_has_good_defaults_and_what_is_given_wins(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_REGION", "here")
+    zone = "spark.sql.session.timeZone"
+    made: Any = session.make_session("shop", conf={zone: "Europe/Berlin", "spark.x": "y"})
+    assert made is builder.made
+    assert (builder.name, builder.chosen) == ("cutwater shop", "local[12]")
+    assert made.settings[zone] == "Europe/Berlin"
+    assert made.settings["spark.x"] == "y"
+    assert {**session.NEEDED, **session.DEFAULTS, zone: ""}.items() <= {**made.settings, zone: ""}.items()
+    assert made.settings["spark.sql.shuffle.partitions"] == "8", "as many as cores, up to 8"
+    assert made.settings["spark.sql.streaming.stateStore.checkpointFormatVersion"] == "2"
+    assert "log4j2.properties" in made.settings["spark.driver.extraJavaOptions"]
+    assert made.hadoop == {"fs.s3a.endpoint.region": "here"}
+
+
+def test_the_master_is_the_one_that_is_given_or_else_the_environments(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_MASTER", "spark://there")
+    session.make_session("shop", "local[3]")
+    assert builder.chosen == "local[3]"
+    builder.made.settings.clear()
+    session.make_session("shop")
+    assert builder.chosen == "spark://there"
+    assert "spark.sql.shuffle.partitions" not in builder.made.settings, "a cluster has as many as it has"
+
+
+def test_without_java_it_is_said_what_to_install(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setattr(session.shutil, "which", {"java": "/usr/bin/java"}.get)
+    session.make_session("shop")
+    monkeypatch.setattr(session.shutil, "which", lambda name: None)
+    with pytest.raises(UserError, match="Spark needs Java 17 or later, and there is none on the PATH"):
+        session.make_session("shop")
+
+
+def test_a_spark_context_that_is_there_is_not_changed_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    session.refuse_active_session()
+    monkeypatch.setattr(SparkContext, "_active_spark_context", object())
+    with pytest.raises(UserError, match=r"start\(..., spark=session\)"):
+        session.refuse_active_session()
+
+
+def test_what_others_log_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "filters", [])
+    monkeypatch.setattr(logging.getLogger("py4j"), "level", logging.INFO)
+    session.hush_py4j()
+
+    def said(path: str) -> bool:
+        return bool(root.filter(logging.LogRecord("root", logging.ERROR, path, 1, "", (), None)))
+
+    assert not said("/lib/py4j/java_gateway.py")
+    assert said("/lib/py4j/more/x.py")
+    assert said("/home/py4j.py")
