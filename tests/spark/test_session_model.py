@@ -197,6 +197,8 @@ class Builder:
     def __init__(self) -> None:
         self.made = Session()
         self.name = self.chosen = ""
+        self.before: list[Any] = []
+        """What was done before it was made, and with it then."""
 
     def appName(self, name: str) -> Builder:
         self.name = name
@@ -218,8 +220,8 @@ class Builder:
 def builder(monkeypatch: pytest.MonkeyPatch, no_server: None) -> Builder:
     made = Builder()
     monkeypatch.setattr(SparkSession, "builder", made)
-    monkeypatch.setattr(session, "_launch_apart", lambda name, master, settings: None)
-    monkeypatch.setattr(session, "_write_no_checksum_files", lambda session: None)
+    monkeypatch.setattr(session, "_launch_apart", lambda *how: made.before.append(how))
+    monkeypatch.setattr(session, "_write_no_checksum_files", made.before.append)
     monkeypatch.setenv("JAVA_HOME", "/java")
     monkeypatch.setenv("PYSPARK_PYTHON", "mine")
     monkeypatch.delenv("SPARK_MASTER", raising=False)
@@ -235,6 +237,8 @@ def test_a_session_of_our_own_has_good_defaults_and_what_is_given_wins(
     made: Any = session.make_session("shop", conf={zone: "Europe/Berlin", "spark.x": "y"})
     assert made is builder.made
     assert (builder.name, builder.chosen) == ("cutwater shop", "local[12]")
+    (name, master, settings), written = builder.before
+    assert (name, master, settings["spark.x"], written) == ("shop", "local[12]", "y", made)
     assert made.settings[zone] == "Europe/Berlin"
     assert made.settings["spark.x"] == "y"
     assert {**session.NEEDED, **session.DEFAULTS, zone: ""}.items() <= {**made.settings, zone: ""}.items()
