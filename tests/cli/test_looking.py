@@ -385,6 +385,14 @@ def test_damaged_records_are_found(place: str, folder: Path, history: Written) -
     assert document("verify", "--store", folder, code=1)["damaged"] is True
 
 
+def test_a_sink_that_the_store_no_longer_knows_is_missed(folder: Path) -> None:
+    name = paths.sink_id_name("out")
+    (folder / name).unlink()
+    found = document("verify", "--store", folder, code=1)
+    assert found["damage"].keys() == {name}
+    assert "it is not known which transactions in the target of sink out are its own" in found["damage"][name]
+
+
 # --- steering a store without a run ---------------------------------------------------------------------
 
 

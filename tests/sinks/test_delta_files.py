@@ -87,15 +87,18 @@ def test_files_say_what_is_in_them(make: Make, table: str, spark: SparkSession) 
 
 def test_what_is_said_of_a_file_is_short_and_never_wrong() -> None:
     """Long texts are cut where that is safe; infinity is no JSON; a row group may have nothing but nulls."""
-    rows = {"text": ["b" * 50, "a" * 50, None], "number": [1.0, float("inf"), None], "few": [None, None, 7]}
+    rows = {
+        "text": ["b" * 50, "a" * 50, None], "fits": ["b" * 32, "a" * 50, None],
+        "number": [1.0, float("inf"), None], "few": [None, None, 7],
+    }  # fmt: skip
     data = BytesIO()
     pq.write_table(pa.table(rows), data, row_group_size=1)
     stats = json.loads(statistics(pq.read_metadata(data)))
     assert stats == {
         "numRecords": 3,
-        "minValues": {"text": "a" * 32, "few": 7},
-        "maxValues": {"few": 7},
-        "nullCount": {"text": 1, "number": 1, "few": 2},
+        "minValues": {"text": "a" * 32, "fits": "a" * 32, "few": 7},
+        "maxValues": {"fits": "b" * 32, "few": 7},
+        "nullCount": {"text": 1, "fits": 1, "number": 1, "few": 2},
     }
 
 

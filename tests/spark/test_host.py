@@ -21,7 +21,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from cutwater.cluster.kv import MemoryCluster
 from cutwater.cluster.links import Links
 from cutwater.protocol.base import effects as fx
-from cutwater.protocol.base.errors import UserError
+from cutwater.protocol.base.errors import CutwaterError, UserError
 from cutwater.protocol.base.records import SinkSpec, StageSpec, Topology
 from cutwater.protocol.base.watermark import NONE, WatermarkKind
 from cutwater.protocol.base.wire import Ack, Heartbeat, Reply, Request, RequestKind
@@ -141,6 +141,8 @@ def shop(tmp_path: Path) -> Iterator[Running]:
     made = Running(tmp_path)
     yield made
     made.stop()
+    failure = made.up.failure if made.up is not None else None
+    assert failure is None or isinstance(failure, CutwaterError), "an error that nobody foresaw"
 
 
 def newest(frame: Frame) -> Query:

@@ -298,3 +298,11 @@ def test_a_damaged_folder_in_which_a_query_runs_is_an_error(store: Store) -> Non
 def test_a_snapshot_that_cannot_be_read_is_named(data: bytes) -> None:
     with pytest.raises(StoreError, match=r"the RocksDB snapshot x\.zip cannot be read"):
         listed_tables("x.zip", data)
+
+
+def test_records_of_batches_that_the_log_has_behind_it_are_not_needed(store: Store) -> None:
+    query = new_query(store).run(4)
+    query.put("prepared/0.json", b"damaged")
+    assert not refused(store, 1, 3)
+    query.put("prepared/3.json", b"damaged")
+    assert refused(store, 1, 3)
