@@ -433,6 +433,23 @@ def test_a_restore_without_a_run_takes_effect_with_the_next(folder: Path) -> Non
     assert state.generations[3].force
 
 
+def test_programs_are_told_what_a_restore_without_a_run_has_done(folder: Path) -> None:
+    found = document("restore", "latest", "--store", folder)
+    assert (found["epoch"], found["running"]) == (3, False)
+    assert found["news"][-1] == "the next run starts there, and takes the tables back"
+    assert found["news"][0] == "restored epoch 3: generation 2 begins there"
+
+
+@pytest.mark.parametrize("name", ["latest", "12"])
+@pytest.mark.parametrize("epoch", [("--epoch", "1"), ()])
+def test_a_savepoint_is_not_named_as_an_epoch_is(folder: Path, name: str, epoch: tuple[str, ...]) -> None:
+    shown = call("savepoint", name, *epoch, "--store", folder)
+    assert shown.exit_code == 1
+    assert f"'{name}'" in shown.stderr
+    assert "no pipeline runs" not in shown.stderr
+    assert name not in read_journal(open_store(str(folder))).state.savepoints
+
+
 def test_a_damaged_checkpoint_is_not_restored(folder: Path) -> None:
     (folder / "stages/b/1/files/1/state/1").unlink()
     shown = call("restore", "2", "--store", folder)
