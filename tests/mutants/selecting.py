@@ -64,6 +64,7 @@ WITH_SPARK: dict[str, tuple[str, ...]] = {
         *RUNS,
     ),
     "spark/checkpoint/leaves.py": ("tests/spark/checkpoint/test_leaves.py",),
+    "spark/files.py": ("tests/spark/test_channel_source.py", "tests/api/test_snapshot.py"),
     "spark/checkpoint/state_files.py": ("tests/spark/checkpoint/test_state_files.py",),
 }
 """The same for those of which only tests with Spark, or that take long, show whether they are right."""

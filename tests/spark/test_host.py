@@ -28,6 +28,7 @@ from cutwater.protocol.base.wire import Ack, Heartbeat, Reply, Request, RequestK
 from cutwater.protocol.leader.coordinator_actions import CoordinatorConfig
 from cutwater.protocol.leader.leader import LeaderConfig
 from cutwater.protocol.member.config import MemberConfig
+from cutwater.protocol.member.stage import QueryEnd, StagePhase
 from cutwater.runtime import runtime
 from cutwater.runtime.mailbox import new_id
 from cutwater.runtime.runtime import Runtime
@@ -37,6 +38,7 @@ from cutwater.spark import errors
 from cutwater.spark.checkpoint import incarnations as folders
 from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.spark.feed import Feed
+from cutwater.spark.host import StageHost
 from cutwater.spark.micro_batch import BatchWriter, StopAsked
 from cutwater.spark.query import WAITING
 from cutwater.store.at_rest import manifest_of
@@ -555,6 +557,55 @@ def test_a_host_that_was_closed_starts_nothing_more(shop: Running) -> None:
     shop.stop()
     hosting.start(fx.StartQuery("source", 1, stage.incarnation, {}))
     assert len(shop.source.queries) == 1
+
+
+@pytest.mark.parametrize(
+    ("phase", "error", "after_ms", "told"),
+    [
+        (
+            StagePhase.RUNNING,
+            None,
+            1_000,
+            f"has lost its query and is started again in 1 s (1 of 3): {errors.STOPPED}",
+        ),
+        (StagePhase.RUNNING, ValueError("no"), 1_500, "failed and is started again in 1.5 s (1 of 3): no"),
+        (StagePhase.RUNNING, ValueError("no"), None, "is given up after 1 tries: no"),
+        (StagePhase.RUNNING, RuntimeError("StopAsked"), None, None),
+        (StagePhase.RESTING, None, None, None),
+        (StagePhase.STOPPED, ValueError("no"), None, None),
+    ],
+)
+def test_the_end_of_a_query_is_told_if_its_stage_misses_it(
+    phase: StagePhase, error: BaseException | None, after_ms: int | None, told: str | None
+) -> None:
+    ended: list[QueryEnd] = []
+
+    def end(kind: QueryEnd, why: str) -> int | None:
+        ended.append(kind)
+        return after_ms
+
+    lines: list[str] = []
+    stage: Any = SimpleNamespace(phase=phase, query_ended=end, member=SimpleNamespace(tries={"s": 1}))
+    around: Any = SimpleNamespace(store=None, find={"s": stage}.get, tell=lines.append, restarts=3)
+    built: Any = SimpleNamespace(name="s", channels={}, max_rows=None, has_native_source=False)
+    hosting = StageHost(around, built)
+    hosting._on_end(stage, error)
+    assert lines == ([f"stage 's' {told}"] if told is not None else [])
+    assert hosting.error == (told.partition(": ")[2] if told is not None else "")
+    hosting._on_end(SimpleNamespace(phase=phase), error)  # type: ignore[arg-type]
+    hosting.close()
+    hosting._on_end(stage, error)
+    assert len(ended) == 1, "an end that nobody waits for any more says nothing"
+
+
+def test_a_run_is_ended_once(shop: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = shop.start()
+    closed: list[str] = []
+    monkeypatch.setattr(made.links, "close", lambda: closed.append("links"))
+    made.stop()
+    made.stop()
+    assert closed == ["links"]
+    assert made.wait(0)
 
 
 def test_every_version_of_a_table_names_its_epoch(shop: Running) -> None:
