@@ -19,12 +19,23 @@ from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.sql.types import LongType, StructField, StructType
 
 from cutwater.cluster.kv import MemoryCluster
-from cutwater.cluster.links import Links
+from cutwater.cluster.links import Hint, Links
 from cutwater.protocol.base import effects as fx
-from cutwater.protocol.base.errors import CutwaterError, UserError
+from cutwater.protocol.base.errors import CutwaterError, StoreError, UserError
 from cutwater.protocol.base.records import SinkSpec, StageSpec, Topology
+from cutwater.protocol.base.replay_wire import AskRange, Compacted, EntriesChunk, FetchEntries, HaveRange
 from cutwater.protocol.base.watermark import NONE, WatermarkKind
-from cutwater.protocol.base.wire import Ack, Heartbeat, Reply, Request, RequestKind
+from cutwater.protocol.base.wire import (
+    Ack,
+    Announcement,
+    Heartbeat,
+    LogGrown,
+    Phase,
+    Reply,
+    Request,
+    RequestKind,
+    SourcesDone,
+)
 from cutwater.protocol.leader.coordinator_actions import CoordinatorConfig
 from cutwater.protocol.leader.leader import LeaderConfig
 from cutwater.protocol.member.config import MemberConfig
@@ -76,6 +87,19 @@ class Running:
         restarts: int = 2,
         rest_within_ms: int = 3_000,
     ) -> Runtime:
+        made = self.make(every_ms, once, idle_after_s, restarts, rest_within_ms)
+        made.start()
+        return made
+
+    def make(
+        self,
+        every_ms: int = 200,
+        once: bool = False,
+        idle_after_s: float = 60.0,
+        restarts: int = 2,
+        rest_within_ms: int = 3_000,
+    ) -> Runtime:
+        """A member that is not started."""
         self._boots += 1
         sink = parquet(str(self.table))
         sink.bind(self.store, "out", SCHEMA.json())
@@ -103,7 +127,6 @@ class Running:
         links = Links(MemoryCluster().member("main", boot), self.told.append)
         self.up = Runtime(built, self.store, "main", boot, settings, self.told.append, links)
         self.up.reporter.every_s = 0.1
-        self.up.start()
         return self.up
 
     def _built(
@@ -149,6 +172,87 @@ def shop(tmp_path: Path) -> Iterator[Running]:
 
 def newest(frame: Frame) -> Query:
     return frame.queries[-1]
+
+
+# --- what reaches whom ----------------------------------------------------------------------------------------
+
+
+REPLAY = (AskRange(1), HaveRange(1, 2, 3), FetchEntries(1, 2, 3, 4), EntriesChunk(1, 2, []), Compacted(1, 2))
+
+
+@pytest.mark.parametrize(
+    ("message", "heard"),
+    [
+        (Announcement(Phase.COMMIT, 1, 1_000, 1, 1, 0, 5), ["on_announcement"]),
+        (Heartbeat("b", "boot", 1, 2), ["on_heartbeat", "lead_on_heartbeat"]),
+        (LogGrown("s", 1, 2), ["on_log_grown"]),
+        (Ack("b", "boot", 1, 1_000, 1, True, None, NONE, {}), ["lead_on_message"]),
+        (SourcesDone("b", "boot", 1), ["lead_on_sources_done"]),
+        *((message, ["on_replay"]) for message in REPLAY),
+        (Request(RequestKind.DRAIN, "r"), []),
+        (Reply("r", True), []),
+        (Hint("requests"), ["look"]),
+    ],
+)
+def test_a_message_reaches_whom_it_is_for(
+    shop: Running, monkeypatch: pytest.MonkeyPatch, message: Any, heard: list[str]
+) -> None:
+    made = shop.make()
+    calls: list[tuple[str, Any]] = []
+
+    def watch(thing: object, name: str, shown: str) -> None:
+        monkeypatch.setattr(thing, name, lambda *what: calls.append((shown, what[-1] if what else message)))
+
+    for name in ("on_announcement", "on_heartbeat", "on_log_grown", "on_replay"):
+        watch(made.member, name, name)
+    for name in ("on_message", "on_heartbeat", "on_sources_done"):
+        watch(made.leader, name, f"lead_{name}")
+    watch(made.mailbox, "look", "look")
+    made._take("b", message)
+    assert calls == [(name, message) for name in heard]
+
+
+def test_a_member_knows_of_its_stages_what_their_plans_say(shop: Running) -> None:
+    shop.with_watermark = {"copied"}
+    made = shop.make(once=True, idle_after_s=1.5)
+    assert made.member.timeless == {"source"}
+    assert made.member.native == {"source"}
+    assert made.member.triggers_ms == {"source": 0, "copied": 0}
+    assert (made.member.config.once, made.member.config.idle_after_ms) == (True, 1_500)
+    assert made.hosts.keys() == {"source", "copied"}
+    assert not made.wait(0)
+
+
+def test_the_first_error_is_the_one_that_ended_a_run(shop: Running) -> None:
+    made = shop.make()
+    first = StoreError("no manifest")
+    made._on_failure(first)
+    made._on_failure(ValueError("after that"))
+    assert made.failure is first
+    assert made.wait(0)
+    gone = shop.make()
+    gone._on_failure(ConnectionRefusedError("no JVM"))
+    assert isinstance(gone.failure, UserError)
+    assert "Spark has gone away under this run (no JVM)" in str(gone.failure)
+
+
+@pytest.mark.parametrize(
+    ("is_hopeless", "failures", "told"),
+    [
+        (
+            True,
+            {"b": "y", "a": "x"},
+            "no checkpoint can be taken, so the run ends. stage 'a' failed: x; stage 'b' failed: y",
+        ),
+        (False, {}, "too many checkpoints in a row have failed, so the run ends. late"),
+    ],
+)
+def test_a_run_that_gives_up_says_why(
+    shop: Running, is_hopeless: bool, failures: dict[str, str], told: str
+) -> None:
+    made = shop.make()
+    made.member.hopeless, made.member.failures = is_hopeless, failures
+    assert made._give_up_story("late") == told
 
 
 # --- going on ---------------------------------------------------------------------------------------------
