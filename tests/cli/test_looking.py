@@ -25,7 +25,7 @@ from cutwater.cli.gc import _only_of
 from cutwater.cli.main import app
 from cutwater.cli.output import local, plural, size
 from cutwater.cli.status import _absent, _ask_members, _gone, _journal, _journal_lines
-from cutwater.cli.verify import SHOWN
+from cutwater.cli.verify import SHOWN, Findings, _text
 from cutwater.cluster.config import ClusterConfig
 from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
@@ -393,6 +393,12 @@ def test_a_sink_that_the_store_no_longer_knows_is_missed(folder: Path) -> None:
     assert "it is not known which transactions in the target of sink out are its own" in found["damage"][name]
 
 
+def test_a_store_that_has_no_graph_yet_is_whole() -> None:
+    assert _text(Findings(r.JournalState(), {}, {}, {})) == [
+        "journal whole; 0 stage logs of generation 1 read", "no checkpoint has been committed yet",
+    ]  # fmt: skip
+
+
 # --- steering a store without a run ---------------------------------------------------------------------
 
 
@@ -431,13 +437,6 @@ def test_a_restore_without_a_run_takes_effect_with_the_next(folder: Path) -> Non
     state = read_journal(store).state
     assert state.generations[3].reset == ("b",)
     assert state.generations[3].force
-
-
-def test_programs_are_told_what_a_restore_without_a_run_has_done(folder: Path) -> None:
-    found = document("restore", "latest", "--store", folder)
-    assert (found["epoch"], found["running"]) == (3, False)
-    assert found["news"][-1] == "the next run starts there, and takes the tables back"
-    assert found["news"][0] == "restored epoch 3: generation 2 begins there"
 
 
 @pytest.mark.parametrize("name", ["latest", "12"])
@@ -543,6 +542,24 @@ def test_of_what_retention_will_remove_only_files_of_the_store_are_counted() -> 
     }
     assert _only_of(manifests, (1,)) == [copy, "stages/a/1/spark/1/x"]
     assert _only_of(manifests, ()) == []
+
+
+def test_gc_says_what_it_has_removed_and_what_retention_will(tmp_path: Path, history: Written) -> None:
+    store = history.write(tmp_path)
+    left = [f"{paths.checkpoint_prefix(4, 99)}{name}" for name in ("channels/a/1/x", "manifest.json")]
+    for name in left:
+        store.create(name, b"12345")
+
+    would = call("gc", "--dry-run", "--retained", "1", "--store", tmp_path).stdout.splitlines()
+    assert would[0] == "2 objects would be removed"
+    assert [line.split() for line in would[1:4]] == [
+        ["what", "objects", "size"],
+        ["of", "epochs", "that", "are", "over", "2", "10", "B"],
+        ["of", "generations", "that", "are", "expired", "0", "0", "B"],
+    ]
+    assert would[4] == ("retention will expire 1 checkpoint (1) at the next commit of a run: 3 objects, 78 B")
+    did = call("gc", "--store", tmp_path).stdout.splitlines()
+    assert (did[0], did[-1]) == ("2 objects removed", "retention has nothing to expire")
 
 
 def test_gc_removes_generations_that_are_expired(tmp_path: Path, history: Written) -> None:
