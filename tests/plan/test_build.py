@@ -35,8 +35,8 @@ class Frame(DataFrame):
 
     def __init__(self, *sources: Source, **says: Any) -> None:
         self.plan = Plan(sources, says.pop("has_watermark", False), says.pop("above", ()))
-        self.rows = says.pop("rows", ROWS)
-        self.streams = says.pop("streams", True)
+        self.rows: t.StructType = says.pop("rows", ROWS)
+        self.streams: bool = says.pop("streams", True)
         self.session = says.pop("session", SPARK)
         assert not says
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -262,9 +263,9 @@ def test_the_master_is_the_one_that_is_given_or_else_the_environments(
 
 def test_without_java_it_is_said_what_to_install(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME")
-    monkeypatch.setattr(session.shutil, "which", {"java": "/usr/bin/java"}.get)
+    monkeypatch.setattr(shutil, "which", {"java": "/usr/bin/java"}.get)
     session.make_session("shop")
-    monkeypatch.setattr(session.shutil, "which", lambda name: None)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(UserError, match="Spark needs Java 17 or later, and there is none on the PATH"):
         session.make_session("shop")
 
