@@ -6,9 +6,13 @@ late; a restore brings back rows that are held; nobody says what to call it.
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
@@ -23,6 +27,7 @@ from tests.support.sink_helpers import ROWS, publish, stage, store, write_with_s
 __all__ = ["store"]
 
 
+SPARK: Any = SimpleNamespace()
 Calls = list[tuple[int, list[int]]]
 Make = Callable[..., ForeachEpochSink]
 
@@ -32,15 +37,30 @@ def calls() -> Calls:
     return []
 
 
+class Read:
+    """Files as rows, without Spark."""
+
+    def __init__(self, spark: Any) -> None:
+        assert spark is SPARK
+
+    def frame(self, urls: list[str], schema: str) -> Any:
+        assert schema == json.dumps(json.loads(ROWS))
+        tables = [pq.read_table(url.removeprefix("file://")) for url in urls]
+        rows = [SimpleNamespace(id=i) for table in tables for i in table["id"].to_pylist()]
+        return SimpleNamespace(collect=lambda: rows)
+
+
 @pytest.fixture
-def make(store: Store, spark: SparkSession, calls: Calls) -> Make:
+def make(store: Store, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> Make:
+    monkeypatch.setattr(sys.modules["cutwater.sinks.foreach_epoch"], "Files", Read)
+
     def note(rows: DataFrame, epoch: int) -> None:
         calls.append((epoch, sorted(row.id for row in rows.collect())))
 
     def bound(function: Any = note, rows: str = ROWS, **options: Any) -> ForeachEpochSink:
         sink = foreach_epoch(function, **options)
         sink.bind(store, "note", rows)
-        sink.attach(spark)
+        sink.attach(SPARK)
         return sink
 
     return bound
@@ -168,10 +188,12 @@ def test_records_do_not_pile_up(make: Make, store: Store) -> None:
     assert sink.head() == TableHead(REMEMBERED + 19, REMEMBERED + 19)
 
 
-def test_a_window_is_given_when_it_is_closed(make: Make, spark: SparkSession) -> None:
+def test_a_window_is_given_when_it_is_closed(store: Store, spark: SparkSession) -> None:
     rows = spark.sql("select id, window(timestamp_seconds(60 * id), '1 minute') window from range(3)")
     seen: list[Any] = []
-    sink = make(lambda df, epoch: seen.append(df), rows.schema.json(), final_by="window.end", name="note")
+    sink = foreach_epoch(lambda df, epoch: seen.append(df), final_by="window.end", name="note")
+    sink.bind(store, "note", rows.schema.json())
+    sink.attach(spark)
     staged = write_with_spark(sink, "a", rows)
     assert sorted(file.end or 0 for file in staged) == [60_000, 120_000, 180_000]
     sink.publish(-1, 5, tuple(f.name for f in staged if f.end is not None and f.end <= 120_000), epoch=1)

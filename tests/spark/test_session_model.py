@@ -292,3 +292,63 @@ def test_what_others_log_is_left_alone(
     assert not said("/lib/py4j/java_gateway.py")
     assert said("/lib/py4j/more/x.py")
     assert said("/home/py4j.py")
+
+
+class Original:
+    """A session of the user's, which Spark can copy."""
+
+    def __init__(self, context: Any, inner: Any) -> None:
+        self.sparkContext = context
+        self._jsparkSession = inner
+        self.settings = Values()
+        self.said: list[str] = []
+
+    @property
+    def conf(self) -> Any:
+        return self.settings
+
+    @property
+    def catalog(self) -> Any:
+        return self._jsparkSession.catalog
+
+    def sql(self, text: str) -> None:
+        self.said.append(text)
+
+
+def java_session(catalog: str = "spark_catalog", database: str = "default", *listeners: str) -> Any:
+    heard = list(listeners)
+    streams = SimpleNamespace(listListeners=lambda: list(heard), addListener=heard.append)
+    hadoop = Values()
+    return SimpleNamespace(
+        catalog=SimpleNamespace(currentCatalog=lambda: catalog, currentDatabase=lambda: database),
+        streams=lambda: streams,
+        sessionState=lambda: SimpleNamespace(newHadoopConf=lambda: hadoop),
+        cloneSession=lambda: java_session(),
+    )
+
+
+@pytest.mark.usefixtures("no_server")
+@pytest.mark.parametrize(
+    ("catalog", "database", "said"),
+    [
+        ("spark_catalog", "default", []),
+        ("spark_catalog", "sales", []),
+        ("derby", "default", ["USE `derby`"]),
+        ("derby", "", ["USE `derby`"]),
+        ("derby", "sales", ["USE `derby`", "USE NAMESPACE sales"]),
+    ],
+)
+def test_a_copy_has_what_spark_leaves_out_of_it(
+    monkeypatch: pytest.MonkeyPatch, catalog: str, database: str, said: list[str]
+) -> None:
+    monkeypatch.setattr(session, "SparkSession", Original)
+    monkeypatch.setenv("AWS_REGION", "here")
+    users = Original("context", java_session(catalog, database, "one", "two"))
+    copy: Any = session.copy_session(users)
+    assert copy is not users
+    assert copy.sparkContext == "context"
+    assert copy.said == said
+    assert copy._jsparkSession.streams().listListeners() == ["one", "two"]
+    assert session.NEEDED.items() <= copy.settings.items()
+    assert copy.settings["fs.s3a.endpoint.region"] == "here"
+    assert (users.settings, users.said) == ({}, []), "the user's own is left as it is"
