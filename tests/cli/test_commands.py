@@ -83,6 +83,16 @@ def test_the_one_pipeline_of_a_file_needs_no_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("clean_path")
+def test_what_lies_beside_a_file_is_imported_before_what_lies_elsewhere(tmp_path: Path) -> None:
+    for folder in ("own", "other"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "beside.py").write_text(f"NAME = '{folder}'")
+    sys.path.insert(0, str(tmp_path / "other"))
+    assert load(written(tmp_path / "own", "from beside import NAME\np = cw.Pipeline(NAME)")).name == "own"
+    assert os.environ["PYTHONPATH"].split(os.pathsep)[0] == str(tmp_path / "own"), "for Spark's workers"
+
+
+@pytest.mark.usefixtures("clean_path")
 def test_one_of_several_pipelines_is_named(tmp_path: Path) -> None:
     file = written(tmp_path, "p = cw.Pipeline('x')\nq = cw.Pipeline('y')")
     assert load(f"{file}:q").name == "y"
@@ -334,6 +344,17 @@ def test_what_spark_prints_is_heard_line_by_line_without_its_notices() -> None:
         subprocess.run([sys.executable, "-c", code], check=True)
         await_that("it is heard", lambda: heard, 10)
     assert heard == ["spark ERROR x"]
+
+
+def test_what_python_itself_writes_goes_where_it_went_before(capfd: pytest.CaptureFixture[str]) -> None:
+    heard: list[str] = []
+    sys.stderr.write("before, ")
+    with hearing(heard.append):
+        sys.stderr.write("meanwhile, ")
+    sys.stderr.write("and after")
+    sys.stderr.flush()
+    assert capfd.readouterr().err == "before, meanwhile, and after"
+    assert heard == []
 
 
 # --- a real run ---------------------------------------------------------------------------------------
