@@ -884,6 +884,14 @@ def test_explain_marks_cuts_that_did_not_wait_and_names_the_savepoint(
     assert "cut at batch 1, unaligned" in shown
 
 
+def test_only_stages_are_blamed_for_a_checkpoint_that_took_long(tmp_path: Path, history: Written) -> None:
+    store = history.write(tmp_path)
+    times = history.times(2)
+    times.captured_s, times.manifest_s, times.committed_s = 12.1, 40.0, 40.1
+    store.put(notes_name(2), msgspec.json.encode(times))
+    assert document("explain", "2", "--store", tmp_path)["hints"] == []
+
+
 def test_members_of_a_store_on_which_nothing_has_run_cannot_be_asked(
     tmp_path: Path, history: Written
 ) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from cutwater.api.config import RunConfig
 from cutwater.api.log_lines import LOG
 from cutwater.cli import load
 from cutwater.cli.main import app
+from cutwater.cli.run import Events
 from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.store.status import Status
 from tests.cli.test_live import STATUS
@@ -164,3 +167,13 @@ def test_what_is_not_foreseen_stops_the_pipeline(played: Played) -> None:
     assert isinstance(shown.exception, ZeroDivisionError)
     assert played.stopped
     assert events(shown)[-1] == {"event": "ended", "state": "failed"}
+
+
+def test_programs_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    out = SimpleNamespace(write=lambda text: done.append("write"), flush=lambda: done.append("flush"))
+    monkeypatch.setattr(sys, "stdout", out)
+    events = Events(lambda: None)
+    events.start()
+    events.tell("a word")
+    assert done == ["write", "flush"] * 2
