@@ -390,6 +390,7 @@ def test_a_sink_that_the_store_no_longer_knows_is_missed(folder: Path) -> None:
     (folder / name).unlink()
     found = document("verify", "--store", folder, code=1)
     assert found["damage"].keys() == {name}
+    assert f"\n{name}: " in call("verify", "--store", folder).stdout
     assert "it is not known which transactions in the target of sink out are its own" in found["damage"][name]
 
 
