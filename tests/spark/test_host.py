@@ -702,6 +702,21 @@ def test_the_end_of_a_query_is_told_if_its_stage_misses_it(
     assert len(ended) == 1, "an end that nobody waits for any more says nothing"
 
 
+@pytest.mark.parametrize("phase", list(StagePhase))
+def test_the_query_of_a_stage_that_is_over_is_stopped(phase: StagePhase) -> None:
+    stopped: list[str] = []
+    around: Any = SimpleNamespace(store=None, work=lambda task: task())
+    built: Any = SimpleNamespace(name="s", channels={}, max_rows=None)
+    hosting = StageHost(around, built)
+    query: Any = SimpleNamespace(stop=lambda: stopped.append("stopped"))
+    hosting._current, hosting._incarnation = query, 1
+    stage: Any = SimpleNamespace(phase=phase, incarnation=2)
+    hosting.attend(stage)
+    hosting.attend(stage)
+    is_over = phase in (StagePhase.STOPPED, StagePhase.FENCED)
+    assert stopped == (["stopped"] if is_over else [])
+
+
 def test_a_run_is_ended_once(shop: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     made = shop.start()
     closed: list[str] = []
