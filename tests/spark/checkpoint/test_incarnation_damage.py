@@ -201,6 +201,13 @@ def test_a_folder_without_its_mark_is_of_unknown_batches(store: Store) -> None:
     assert {stored.unknown for stored in states if stored.incarnation == 2} == {False}
 
 
+def test_a_folder_in_which_nothing_ran_is_of_known_batches(store: Store) -> None:
+    make_folder(store, STAGE, 1, 1, None, None)
+    make_folder(store, STAGE, 1, 2, None, None)
+    _, states = find_stored(store, STAGE, 1, 2, Cache())
+    assert [stored.unknown for stored in states if stored.incarnation == 1] == [False, False]
+
+
 def test_the_mark_of_another_folder_is_not_taken(store: Store) -> None:
     query = new_query(store).run(3)
     make_folder(store, STAGE, 1, 2, 1, None, 2)
