@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from tests.mutants.child import STARTS_SPARK_S, Known, run_tests
 from tests.mutants.making import Mutant
-from tests.mutants.selecting import FAST, WITH_SPARK, files_of, tests_of
+from tests.mutants.selecting import FAST, WITH_SPARK, guards_of, mutated
 
 HEAVY = (
     "deltalake", "duckdb", "hypothesis", "msgspec", "obstore", "pandas", "pyarrow.dataset", "pyarrow.parquet",
@@ -141,9 +141,9 @@ class Runner:
 
     def learn(self, modules: set[str], tell: Callable[[str], None]) -> None:
         """Runs the tests of some modules as they are."""
-        wanted = {(f, NOT_SLOW) for m in modules for f in tests_of(m, FAST)}
+        wanted = {(f, NOT_SLOW) for m in modules for f in guards_of(self._tree, m, FAST)}
         if self._with_spark:
-            wanted |= {(f, SLOW) for m in modules for f in tests_of(m, WITH_SPARK)}
+            wanted |= {(f, SLOW) for m in modules for f in guards_of(self._tree, m, WITH_SPARK)}
         cache = self._tree / ".mutants"
         cache.mkdir(exist_ok=True)
         jobs: dict[Job, tuple[str, str, Path]] = {}
@@ -175,7 +175,7 @@ class Runner:
             if (
                 verdict in (Verdict.SURVIVED, Verdict.UNREACHED)
                 and self._with_spark
-                and tests_of(mutant.module, WITH_SPARK)
+                and guards_of(self._tree, mutant.module, WITH_SPARK)
             ):
                 left.append(mutant)
             else:
@@ -188,7 +188,7 @@ class Runner:
     ) -> Iterator[tuple[Mutant, Verdict]]:
         ready: list[Job] = []
         for mutant in mutants:
-            files = tests_of(mutant.module, table)
+            files = guards_of(self._tree, mutant.module, table)
             chosen = self._chosen(mutant, files, marks)
             if chosen:
                 named = tuple(sorted({name.partition("::")[0] for name in chosen}))
@@ -250,8 +250,12 @@ class Runner:
     def _hash(self, file: str) -> str:
         """Of a test file and the modules that it is to guard."""
         digest = hashlib.sha256(file.encode())
-        guarded = {name for table in (FAST, WITH_SPARK) for name, files in table.items() if file in files}
-        sources = [path for name in sorted(guarded) for path in files_of(self._tree, name)]
+        guarded = [
+            module
+            for module in mutated(self._tree)
+            if any(file in guards_of(self._tree, module, table) for table in (FAST, WITH_SPARK))
+        ]
+        sources = [self._tree / "src" / "cutwater" / module for module in guarded]
         for place in [self._tree / file, *sources]:
             digest.update(place.read_bytes())
         return digest.hexdigest()[:24]

@@ -56,6 +56,22 @@ class HostedPipeline:
         restarts: int = 2,
         rest_within_ms: int = 3_000,
     ) -> Runtime:
+        made = self.make(
+            every_ms=every_ms, once=once, idle_after_s=idle_after_s, restarts=restarts, rest_within_ms=rest_within_ms
+        )  # fmt: skip
+        made.start()
+        return made
+
+    def make(
+        self,
+        *,
+        every_ms: int = 200,
+        once: bool = False,
+        idle_after_s: float = 60.0,
+        restarts: int = 2,
+        rest_within_ms: int = 3_000,
+    ) -> Runtime:
+        """A member that is not started."""
         self._boots += 1
         sink = parquet(str(self.table))
         sink.bind(self.store, "out", SCHEMA.json())
@@ -83,7 +99,6 @@ class HostedPipeline:
         links = Links(MemoryCluster().member("main", boot), self.told.append)
         self.up = Runtime(built, self.store, "main", boot, settings, self.told.append, links)
         self.up.reporter.every_s = 0.1
-        self.up.start()
         return self.up
 
     def _built(
