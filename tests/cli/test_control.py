@@ -78,6 +78,35 @@ def test_requests_reach_the_running_pipeline_and_answers_come_back(store: Store)
     assert store.list(REQUEST_PREFIX) == store.list(REPLY_PREFIX) == []
 
 
+def test_a_restore_reaches_a_running_pipeline_with_all_that_was_said(store: Store) -> None:
+    where = ("--store", store.url)
+    assert call("savepoint", "good", "--epoch", "1", *where).exit_code == 0
+    with answering(store, *({"ok": True, "epoch": 1} for _ in range(2))) as heard:
+        told = json.loads(call("restore", "good", "--force", "--json", *where).stdout)
+        assert call("restore", "1", "--reset", "b", "--reset", "c", *where).exit_code == 0
+    assert told == {
+        "epoch": 1, "running": True, "news": ["restored epoch 1; the pipeline continues from there"],
+    }  # fmt: skip
+    assert [(r.name, r.epoch, r.force, r.reset) for r in heard] == [
+        ("good", 1, True, ()), (None, 1, False, ("b", "c")),
+    ]  # fmt: skip
+
+
+def test_a_takeover_does_not_ask_who_runs(store: Store) -> None:
+    with beating(store):
+        told = json.loads(call("restore", "1", "--takeover", "--json", "--store", store.url).stdout)
+        assert (told["epoch"], told["running"]) == (1, False)
+        assert store.list(REQUEST_PREFIX) == []
+
+
+def test_programs_are_told_what_was_cancelled_and_forgotten(store: Store) -> None:
+    where = ("--json", "--store", store.url)
+    with answering(store, {"ok": True}, {"ok": True, "epoch": 2}, {"ok": True, "epoch": 3}):
+        assert json.loads(call("cancel", *where).stdout) == {"cancelled": True}
+        assert json.loads(call("savepoint", "x", "--forget", *where).stdout) == {"forgotten": "x", "epoch": 2}
+        assert json.loads(call("checkpoint", *where).stdout) == {"epoch": 3}
+
+
 def test_a_refusal_says_why_and_what_to_do(store: Store) -> None:
     reason = FailureReason.NOTHING_TO_CANCEL
     with answering(store, {"ok": False, "reason": reason.value, "detail": "none is in flight"}):

@@ -104,3 +104,13 @@ def test_a_restore_of_a_stopped_pipeline_says_so(folder: Path, monkeypatch: pyte
         "restored epoch 2: generation 2 begins there",
         "the next run starts there and rolls the tables back",
     ]
+
+
+@pytest.mark.parametrize("name", ["latest", "12"])
+@pytest.mark.parametrize("epoch", [("--epoch", "1"), ()])
+def test_a_savepoint_is_not_named_as_an_epoch_is(folder: Path, name: str, epoch: tuple[str, ...]) -> None:
+    shown = call("savepoint", name, *epoch, "--store", folder)
+    assert shown.exit_code == 1
+    assert f"'{name}'" in shown.stderr
+    assert "no pipeline runs" not in shown.stderr
+    assert name not in read_journal(open_store(str(folder))).state.savepoints

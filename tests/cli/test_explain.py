@@ -113,3 +113,11 @@ def test_explain_marks_unaligned_cuts_and_names_the_savepoint(tmp_path: Path, hi
     shown = call("explain", "2", "--store", tmp_path).stdout
     assert "savepoint 'before-deploy'" in shown
     assert "cut at batch 1, unaligned" in shown
+
+
+def test_only_stages_are_blamed_for_a_checkpoint_that_took_long(tmp_path: Path, history: Written) -> None:
+    store = history.write(tmp_path)
+    times = history.times(2)
+    times.captured_s, times.manifest_s, times.committed_s = 12.1, 40.0, 40.1
+    store.put(notes_name(2), msgspec.json.encode(times))
+    assert document("explain", "2", "--store", tmp_path)["hints"] == []

@@ -84,3 +84,21 @@ def test_gc_refuses_while_the_pipeline_is_running(folder: Path) -> None:
     assert shown.exit_code == 1
     assert "cleans up by itself" in shown.stderr
     assert store.exists(left)
+
+
+def test_gc_says_what_it_has_removed_and_what_retention_will(tmp_path: Path, history: Written) -> None:
+    store = history.write(tmp_path)
+    left = [f"{paths.checkpoint_prefix(4, 99)}{name}" for name in ("channels/a/1/x", "manifest.json")]
+    for name in left:
+        store.create(name, b"12345")
+
+    would = call("gc", "--dry-run", "--retained", "1", "--store", tmp_path).stdout.splitlines()
+    assert would[0] == "2 objects would be removed"
+    assert [line.split() for line in would[1:4]] == [
+        ["what", "objects", "size"],
+        ["of", "epochs", "that", "are", "over", "2", "10", "B"],
+        ["of", "generations", "that", "are", "expired", "0", "0", "B"],
+    ]
+    assert would[4] == "with its next commit, a run will expire 1 checkpoint (1): 3 objects, 78 B"
+    did = call("gc", "--store", tmp_path).stdout.splitlines()
+    assert (did[0], did[-1]) == ("2 objects removed", "retention has nothing to expire")

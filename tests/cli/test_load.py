@@ -35,6 +35,18 @@ def test_the_only_pipeline_of_a_file_needs_no_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("restored_imports")
+def test_what_lies_beside_a_file_is_imported_before_what_lies_elsewhere(tmp_path: Path) -> None:
+    for folder in ("own", "other"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "beside.py").write_text(f"NAME = '{folder}'")
+    sys.path.insert(0, str(tmp_path / "other"))
+    assert (
+        load(write_module(tmp_path / "own", "from beside import NAME\np = cw.Pipeline(NAME)")).name == "own"
+    )
+    assert os.environ["PYTHONPATH"].split(os.pathsep)[0] == str(tmp_path / "own"), "for Spark's workers"
+
+
+@pytest.mark.usefixtures("restored_imports")
 def test_one_of_several_pipelines_has_to_be_named(tmp_path: Path) -> None:
     file = write_module(tmp_path, "p = cw.Pipeline('x')\nq = cw.Pipeline('y')")
     assert load(f"{file}:q").name == "y"

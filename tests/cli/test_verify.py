@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cutwater.cli.verify import SHOWN
+from cutwater.cli.verify import SHOWN, Findings, _text
 from cutwater.protocol.base import paths
+from cutwater.protocol.base import records as r
 from cutwater.protocol.base.paths import entry_name
 from tests.support.builders import pipeline, stage
 from tests.support.command_helpers import call, document
@@ -85,3 +86,18 @@ def test_verify_reports_only_damage_that_a_second_pass_confirms(
     assert (first.exit_code, len(looks)) == (1, 2)
     looks.append(1)
     assert call("verify", "--store", folder).exit_code == 0
+
+
+def test_a_sink_that_the_store_no_longer_knows_is_missed(folder: Path) -> None:
+    name = paths.sink_id_name("out")
+    (folder / name).unlink()
+    found = document("verify", "--store", folder, code=1)
+    assert found["damage"].keys() == {name}
+    assert f"\n{name}: " in call("verify", "--store", folder).stdout
+    assert "it is not known which transactions in the target belong to sink out" in found["damage"][name]
+
+
+def test_a_store_that_has_no_graph_yet_is_whole() -> None:
+    assert _text(Findings(r.JournalState(), {}, {}, {})) == [
+        "journal intact; read 0 stage logs of generation 1", "no checkpoint has been committed yet",
+    ]  # fmt: skip

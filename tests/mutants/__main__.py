@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tests.mutants.making import Mutant, mutants_of
 from tests.mutants.running import Runner, Verdict
-from tests.mutants.selecting import files_of, modules
+from tests.mutants.selecting import mutated
 
 TREE = Path(__file__).resolve().parents[2]
 SOURCES = TREE / "src" / "cutwater"
@@ -29,7 +29,7 @@ EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 def main() -> int:
     wanted = _arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    made = [m for name in wanted.module or modules() for path in files_of(TREE, name) for m in _mutants(path)]
+    made = [m for module in mutated(TREE, wanted.module) for m in mutants_of(module, SOURCES / module)]
     reasons = _reasons()
     excluded = [m for m in made if _reason(m, reasons) is not None]
     candidates = [m for m in made if _reason(m, reasons) is None]
@@ -88,10 +88,6 @@ def _shown(mutant: Mutant) -> str:
     return f"{mutant.module}:{mutant.line}  {mutant.before}  ->  {mutant.after}"
 
 
-def _mutants(path: Path) -> list[Mutant]:
-    return mutants_of(path.relative_to(SOURCES).as_posix(), path)
-
-
 def _reasons() -> list[dict[str, str]]:
     entries: list[dict[str, str]] = tomllib.loads(EQUIVALENT.read_text()).get("equivalent", [])
     return entries
@@ -113,9 +109,11 @@ def _reason(mutant: Mutant, reasons: list[dict[str, str]]) -> str | None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
-    parser.add_argument("--module", action="append", help="only this module, such as mailbox.py or sinks/")
     parser.add_argument(
-        "--line", action="append", help="only the mutants of this line, such as mailbox.py:120"
+        "--module", action="append", help="only this module, such as runtime/mailbox.py or sinks/"
+    )
+    parser.add_argument(
+        "--line", action="append", help="only the mutants of this line, such as runtime/mailbox.py:120"
     )
     parser.add_argument("--count", type=int, default=0, help="how many, drawn at random; all by default")
     parser.add_argument("--seed", type=int, default=0, help="which ones")

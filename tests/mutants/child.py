@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -85,6 +86,9 @@ def run_tests(
 ) -> int:
     """Runs tests of the tree at `root` and returns pytest's exit code. The process must end after that."""
     os.setsid()
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # which a shell has jobs in the background ignore
     os.chdir(root)
     output = os.open(root / "output.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(output, 1)

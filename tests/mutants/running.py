@@ -1,4 +1,4 @@
-"""Runs tests against mutants, each in a forked process with a copy of the tree."""
+"""Runs tests against mutants, each in a forked process and in a copy of the tree."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from tests.mutants.child import STARTS_SPARK_S, Known, run_tests
 from tests.mutants.making import Mutant
-from tests.mutants.selecting import FAST, WITH_SPARK, files_of, tests_of
+from tests.mutants.selecting import FAST, WITH_SPARK, guards_of, mutated
 
 HEAVY = (
     "deltalake", "duckdb", "hypothesis", "msgspec", "obstore", "pandas", "pyarrow.dataset", "pyarrow.parquet",
@@ -38,14 +38,14 @@ SLOW = "slow and not faults and not s3 and not damage"
 class Verdict(Enum):
     CAUGHT = "caught"
     HUNG = "hung"
-    """Counts as caught too."""
+    """Which is noticed as well."""
     SURVIVED = "survived"
     UNREACHED = "unreached"
     """It survives because no test runs its line."""
 
 
 class Job(NamedTuple):
-    """Tests to run in a separate process, and their time limit."""
+    """Tests to run in a process of their own, and how long that may take."""
 
     files: tuple[str, ...]
     marks: str
@@ -93,7 +93,7 @@ class Copy:
                 os._exit(code)
 
     def ended(self) -> int | None:
-        """The exit code of the process, -1 after a timeout, `None` while it is running."""
+        """The exit code of the process, -1 if it took too long; `None` while it runs."""
         pid, status = os.waitpid(self._pid, os.WNOHANG)
         late = time.monotonic() > self._deadline
         if pid == 0 and not late:
@@ -101,7 +101,7 @@ class Copy:
         if pid == 0:
             self.end()
             return -1
-        self._clean_up()
+        self._clear_away()
         is_stuck = TIMED_OUT in (self.folder / "output.txt").read_text(errors="replace")
         return -1 if is_stuck else os.waitstatus_to_exitcode(status)
 
@@ -109,25 +109,25 @@ class Copy:
         """Ends the process, if there is one."""
         if self.job is not None:
             os.kill(self._pid, signal.SIGKILL)
-            self._clean_up()
+            self._clear_away()
             with suppress(ChildProcessError):
                 os.waitpid(self._pid, 0)
 
-    def _clean_up(self) -> None:
+    def _clear_away(self) -> None:
         with suppress(ProcessLookupError):
-            os.killpg(self._pid, signal.SIGKILL)  # processes that its tests started
+            os.killpg(self._pid, signal.SIGKILL)  # what its tests have started
         self._undo()
         self.job = None
 
     def _write(self, file: Path, text: str) -> None:
         file.write_text(text)
         self._changes += 1
-        at = time.time() + 10 * self._changes  # otherwise Python may use a stale compiled file
+        at = time.time() + 10 * self._changes  # else Python may take the compiled file for that of this text
         os.utime(file, (at, at))
 
 
 class Runner:
-    """Knows which tests execute which lines, and judges mutants."""
+    """Knows which tests run which lines, and judges mutants."""
 
     def __init__(self, tree: Path, temp: Path, jobs: int, with_spark: bool) -> None:
         self._tree = tree
@@ -139,11 +139,11 @@ class Runner:
                 importlib.import_module(name)
         self._all_copies = self._copies = [Copy(tree, temp / f"copy-{n}") for n in range(jobs)]
 
-    def learn(self, modules: set[str], report_progress: Callable[[str], None]) -> None:
-        """Runs the tests of some modules without a mutant."""
-        wanted = {(f, NOT_SLOW) for m in modules for f in tests_of(m, FAST)}
+    def learn(self, modules: set[str], tell: Callable[[str], None]) -> None:
+        """Runs the tests of some modules as they are."""
+        wanted = {(f, NOT_SLOW) for m in modules for f in guards_of(self._tree, m, FAST)}
         if self._with_spark:
-            wanted |= {(f, SLOW) for m in modules for f in tests_of(m, WITH_SPARK)}
+            wanted |= {(f, SLOW) for m in modules for f in guards_of(self._tree, m, WITH_SPARK)}
         cache = self._tree / ".mutants"
         cache.mkdir(exist_ok=True)
         jobs: dict[Job, tuple[str, str, Path]] = {}
@@ -158,23 +158,24 @@ class Runner:
         for job, code in self._run(iter(list(jobs))):
             file, marks, place = jobs[job]
             if job.trace is None or not job.trace.exists():
-                raise SystemExit(f"{file} fails to run without a mutant (exit {code}): see `pytest {file}`")
+                raise SystemExit(
+                    f"{file} cannot be run without any mutant (exit {code}): see `pytest {file}`"
+                )
             known = self._known[file, marks] = Known(*json.loads(job.trace.read_text()))
-            report_progress(f"{file} ({marks.partition(' and ')[0]}): {len(known.seconds)} tests")
+            tell(f"{file} ({marks.partition(' and ')[0]}): {len(known.seconds)} tests")
             for test in known.failed:
-                report_progress(f"  skipped, because it fails without a mutant: {test}")
+                tell(f"  left out, it fails without any mutant: {test}")
             if not known.failed:
                 shutil.copy(job.trace, place)
 
     def judge(self, mutants: list[Mutant]) -> Iterator[tuple[Mutant, Verdict]]:
-        """Yields a verdict for each mutant as soon as it is known: from the fast tests, then if needed from those with
-        Spark."""
+        """A verdict for each mutant, as they become known: by the quick tests, and if need be by those with Spark."""
         left: list[Mutant] = []
         for mutant, verdict in self._judge(mutants, FAST, NOT_SLOW):
             if (
                 verdict in (Verdict.SURVIVED, Verdict.UNREACHED)
                 and self._with_spark
-                and tests_of(mutant.module, WITH_SPARK)
+                and guards_of(self._tree, mutant.module, WITH_SPARK)
             ):
                 left.append(mutant)
             else:
@@ -187,7 +188,7 @@ class Runner:
     ) -> Iterator[tuple[Mutant, Verdict]]:
         ready: list[Job] = []
         for mutant in mutants:
-            files = tests_of(mutant.module, table)
+            files = guards_of(self._tree, mutant.module, table)
             chosen = self._chosen(mutant, files, marks)
             if chosen:
                 named = tuple(sorted({name.partition("::")[0] for name in chosen}))
@@ -204,14 +205,15 @@ class Runner:
             )
 
     def _check_unchanged(self, jobs: list[Job]) -> None:
-        """Raises `SystemExit` if tests fail without a mutant: then verdicts are meaningless."""
+        """Raises `SystemExit` if tests fail without a change: then no verdict means anything."""
         for job, code in self._run(job._replace(mutant=None) for job in jobs):
             if code != 0:
-                raise SystemExit(f"the tests fail without a mutant (exit {code}): {job.files}")
+                raise SystemExit(
+                    f"tests that are to judge fail without any mutant (exit {code}): {job.files}"
+                )
 
     def _chosen(self, mutant: Mutant, files: tuple[str, ...], marks: str) -> dict[str, float]:
-        """The tests that execute a mutant's lines, with their durations; for module-level code all tests of the
-        files."""
+        """The tests that run a mutant's lines, with their seconds; all of the files for what an import does."""
         chosen: dict[str, float] = {}
         for file in files:
             known = self._known.get((file, marks), Known({}, {}, []))
@@ -224,12 +226,12 @@ class Runner:
         return chosen
 
     def close(self) -> None:
-        """Ends the processes that are still running."""
+        """Ends the processes that are still under way."""
         for copy in self._all_copies:
             copy.end()
 
     def _run(self, jobs: Iterator[Job]) -> Iterator[tuple[Job, int]]:
-        """Keeps all copies busy, and yields each finished job with its exit code."""
+        """Keeps all copies busy, and gives each job with its exit code when it has ended."""
         is_over = False
         while not is_over or any(copy.job is not None for copy in self._copies):
             for copy in self._copies:
@@ -246,10 +248,14 @@ class Runner:
             time.sleep(0.02)
 
     def _hash(self, file: str) -> str:
-        """A hash of a test file and the modules that it tests."""
+        """Of a test file and the modules that it is to guard."""
         digest = hashlib.sha256(file.encode())
-        guarded = {name for table in (FAST, WITH_SPARK) for name, files in table.items() if file in files}
-        sources = [path for name in sorted(guarded) for path in files_of(self._tree, name)]
+        guarded = [
+            module
+            for module in mutated(self._tree)
+            if any(file in guards_of(self._tree, module, table) for table in (FAST, WITH_SPARK))
+        ]
+        sources = [self._tree / "src" / "cutwater" / module for module in guarded]
         for place in [self._tree / file, *sources]:
             digest.update(place.read_bytes())
         return digest.hexdigest()[:24]

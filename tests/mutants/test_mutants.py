@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from textwrap import dedent
 
+import pytest
+
 from tests.mutants.making import mutants_of
+from tests.mutants.selecting import FAST, WITH_SPARK, guards_of, mutated
+
+TREE = Path(__file__).resolve().parents[2]
 
 
 def changes(tmp_path: Path, source: str) -> list[tuple[str, str]]:
@@ -77,3 +83,46 @@ def test_a_mutant_is_the_module_with_one_place_changed(tmp_path: Path) -> None:
     assert source.replace("==", "!=") in made
     assert source.replace("1", "2") in made
     assert source not in made
+
+
+def test_every_excluded_mutant_is_of_a_line_that_there_is() -> None:
+    gone = []
+    for entry in tomllib.loads(Path(__file__).with_name("equivalent.toml").read_text())["equivalent"]:
+        place = TREE / "src" / "cutwater" / entry["file"]
+        source = place.read_text() if place.exists() else ""
+        lines = [line.strip() for line in source.splitlines()]
+        has_line = "line" not in entry or entry["line"] in lines
+        has_function = "function" not in entry or f"def {entry['function']}(" in source
+        if not (source and has_line and has_function and {"line", "function"} & entry.keys()):
+            gone.append(entry)
+    assert not gone
+
+
+@pytest.mark.parametrize("table", [FAST, WITH_SPARK], ids=["fast", "with spark"])
+def test_every_module_is_guarded_by_tests_that_there_are(table: dict[str, tuple[str, ...]]) -> None:
+    modules = mutated(TREE)
+    assert all((TREE / "src" / "cutwater" / name).exists() for name in table)
+    assert len(modules) == len(set(modules))
+    for module in modules:
+        files = guards_of(TREE, module, table)
+        assert files or table is WITH_SPARK
+        assert all((TREE / file).is_file() for file in files)
+
+
+def test_the_most_specific_row_says_which_tests_guard_a_module() -> None:
+    def files(module: str) -> tuple[str, ...]:
+        return guards_of(
+            TREE, module, {"spark/": ("a.py",), "spark/checkpoint/": ("b.py",), "spark/x.py": ("c.py",)}
+        )
+
+    assert [files(m) for m in ("spark/y.py", "spark/checkpoint/y.py", "spark/x.py", "sinks/y.py")] == [
+        ("a.py",),
+        ("b.py",),
+        ("c.py",),
+        (),
+    ]
+    assert mutated(TREE, ["runtime/mailbox.py", "inspection"]) == [
+        "inspection/__init__.py",
+        "inspection/integrity.py",
+        "runtime/mailbox.py",
+    ]

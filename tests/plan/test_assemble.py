@@ -16,7 +16,7 @@ import cutwater as cw
 from cutwater.plan.assemble import Assembled, GraphPart, WaitEnded, assemble, own_stages
 from cutwater.protocol.base.chain import digest
 from cutwater.protocol.base.errors import UserError
-from cutwater.protocol.base.records import SinkSpec, StageSpec, Topology, TopologySet, encode
+from cutwater.protocol.base.records import SinkSpec, StageSpec, Topology, TopologySet, encode, seal
 from cutwater.runtime.restore import check_topology, differences
 from cutwater.store.local import LocalStore
 from cutwater.store.opening import open_store
@@ -32,13 +32,11 @@ class FakeBuilder:
         self.member, self.reads, self.sinks, self.columns = member, reads, sinks, columns
         self.specs: dict[str, StageSpec] = {}
 
-    def advance(self, others: dict[str, StageSpec]) -> bool:
-        before = len(self.specs)
+    def advance(self, others: dict[str, StageSpec]) -> None:
         for name, inputs in self.reads.items():
             if all(i in {**others, **self.specs} for i in inputs):
                 sinks = (SinkSpec(self.sinks[name], False),) if name in self.sinks else ()
                 self.specs[name] = StageSpec(name, inputs, self.member, sinks, self.columns)
-        return len(self.specs) > before
 
     @property
     def waits_for(self) -> dict[str, str]:
@@ -182,6 +180,19 @@ def test_a_member_that_no_longer_has_what_another_reads_is_refused(players: Play
         UserError, match=r"'paid' of member 'b' reads orders, which no member has.*--drop READER"
     ):
         refused.result(20)
+
+
+def test_what_another_member_reads_and_nobody_here_has_seen_is_waited_for(players: Players) -> None:
+    """A third member is known to the second, and not yet to the first."""
+    spec = StageSpec("paid", ("payments",), "b", (SinkSpec("p", False),))
+    part = GraphPart("b", "boot", 1, {"paid": ("payments",)}, {"paid": spec})
+    players.store.put("graph/b.json", seal(part))
+    first = players.start("a", {"orders": ()}, {"orders": "o"}, expected=("b",))
+    players.wait_for_line("a", "waiting for member 'b'")
+    players.store.put("graph/b.json", seal(msgspec.structs.replace(part, beat=2)))
+    players.wait_for_line("a", "waiting for stage 'payments', which member 'b' reads")
+    players.start("c", {"payments": ()})
+    assert set(first.result(20).topology.stages) == {"orders", "paid", "payments"}
 
 
 def test_waiting_for_others_can_be_ended(players: Players) -> None:

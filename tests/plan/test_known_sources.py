@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -26,11 +24,9 @@ def store(tmp_path: Path) -> Store:
     return open_store(str(tmp_path), create=True)
 
 
-def built(**leaves: tuple[Leaf, ...]) -> Any:
-    stages = {
-        name: SimpleNamespace(name=name, plan=SimpleNamespace(leaves=found)) for name, found in leaves.items()
-    }
-    return SimpleNamespace(stages=stages)
+def built(**leaves: tuple[Leaf, ...]) -> dict[str, tuple[Leaf, ...]]:
+    """What the plans of stages read."""
+    return leaves
 
 
 def test_a_source_is_known_by_its_place_whatever_its_stage_is_called(store: Store) -> None:

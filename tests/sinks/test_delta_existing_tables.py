@@ -219,3 +219,10 @@ def test_an_overwritten_first_commit_is_detected_too(make: Make, table: str) -> 
     shutil.copy(Path(theirs, "_delta_log", f"{0:020d}.json"), Path(table, "_delta_log"))
     with pytest.raises(StoreError, match=r"version 0 of .* overwritten by another writer"):
         sink.head()
+
+
+def test_what_others_note_of_a_column_is_in_nobodys_way(make: Make, table: str) -> None:
+    fields = [pa.field("id", pa.int64(), metadata={"comment": "a number"}), pa.field("city", pa.string())]
+    write_deltalake(table, pa.table({"id": [1], "city": ["a"]}, schema=pa.schema(fields)))
+    publish(make(), 5, [2])
+    assert ids(table) == [1, 2]

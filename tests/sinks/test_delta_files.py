@@ -115,11 +115,12 @@ def test_a_filter_finds_every_row_that_matches(
 
 def test_statistics_are_short_and_never_wrong() -> None:
     """Long texts are truncated, and the upper bound then sorts after the text; a row group may have only nulls."""
-    assert described({"text": ["b" * 50, "a" * 50, None], "few": [None, None, 7]}, row_group_size=1) == {
+    rows = {"text": ["b" * 50, "a" * 50, None], "fits": ["b" * 32, "a" * 50, None], "few": [None, None, 7]}
+    assert described(rows, row_group_size=1) == {
         "numRecords": 3,
-        "minValues": {"text": "a" * 32, "few": 7},
-        "maxValues": {"text": "b" * 32 + HIGHEST_CHARACTER, "few": 7},
-        "nullCount": {"text": 1, "few": 2},
+        "minValues": {"text": "a" * 32, "fits": "a" * 32, "few": 7},
+        "maxValues": {"text": "b" * 32 + HIGHEST_CHARACTER, "fits": "b" * 32, "few": 7},
+        "nullCount": {"text": 1, "fits": 1, "few": 2},
     }
 
 

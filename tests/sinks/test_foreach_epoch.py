@@ -6,9 +6,13 @@ brings back rows that were held; it has no name.
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
@@ -24,6 +28,7 @@ from tests.support.sink_helpers import ROWS, publish, schema, stage, store, writ
 __all__ = ["store"]
 
 
+SPARK: Any = SimpleNamespace()
 Calls = list[tuple[int, list[int]]]
 Make = Callable[..., ForeachEpochSink]
 
@@ -33,8 +38,23 @@ def calls() -> Calls:
     return []
 
 
+class Read:
+    """Files as rows, without Spark."""
+
+    def __init__(self, spark: Any) -> None:
+        assert spark is SPARK
+
+    def frame(self, urls: list[str], schema: str) -> Any:
+        assert schema == json.dumps(json.loads(ROWS))
+        tables = [pq.read_table(url.removeprefix("file://")) for url in urls]
+        rows = [SimpleNamespace(id=i) for table in tables for i in table["id"].to_pylist()]
+        return SimpleNamespace(collect=lambda: rows)
+
+
 @pytest.fixture
-def make(store: Store, spark: SparkSession, calls: Calls) -> Make:
+def make(store: Store, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> Make:
+    monkeypatch.setattr(sys.modules["cutwater.sinks.foreach_epoch"], "Files", Read)
+
     def note(rows: DataFrame, epoch: int) -> None:
         calls.append((epoch, sorted(row.id for row in rows.collect())))
 
@@ -44,7 +64,7 @@ def make(store: Store, spark: SparkSession, calls: Calls) -> Make:
         sink = foreach_epoch(function, **options)
         sink.output_mode = mode
         sink.bind(store, "note", rows)
-        sink.attach(spark)
+        sink.attach(SPARK)
         return sink
 
     return bound
@@ -163,10 +183,12 @@ def test_records_do_not_pile_up(make: Make, store: Store) -> None:
     assert sink.head() == TableHead(REMEMBERED + 19, REMEMBERED + 19)
 
 
-def test_a_window_is_passed_to_the_function_when_it_is_closed(make: Make, spark: SparkSession) -> None:
+def test_a_window_is_passed_to_the_function_when_it_is_closed(store: Store, spark: SparkSession) -> None:
     rows = spark.sql("select id, window(timestamp_seconds(60 * id), '1 minute') window from range(3)")
     seen: list[Any] = []
-    sink = make(lambda df, epoch: seen.append(df), rows.schema.json(), final_by="window.end", name="note")
+    sink = foreach_epoch(lambda df, epoch: seen.append(df), final_by="window.end", name="note")
+    sink.bind(store, "note", rows.schema.json())
+    sink.attach(spark)
     staged = write_with_spark(sink, "a", rows)
     assert sorted(file.end or 0 for file in staged) == [60_000, 120_000, 180_000]
     sink.publish(-1, 5, tuple(f.name for f in staged if f.end is not None and f.end <= 120_000), epoch=1)
@@ -188,9 +210,12 @@ def test_in_complete_mode_the_function_gets_the_last_batch_of_an_epoch(make: Mak
     assert stage(make(), "1-3-13-abcd", []) == (), "in append mode a file without rows says nothing"
 
 
-def test_in_update_mode_each_row_says_from_which_batch_it_is(make: Make) -> None:
+def test_in_update_mode_each_row_says_from_which_batch_it_is(store: Store, spark: SparkSession) -> None:
     seen: list[Any] = []
-    sink = make(lambda rows, epoch: seen.append((rows.dtypes, rows.collect())), mode="update", name="note")
+    sink = foreach_epoch(lambda rows, epoch: seen.append((rows.dtypes, rows.collect())), name="note")
+    sink.output_mode = "update"
+    sink.bind(store, "note", ROWS)
+    sink.attach(spark)
     files = stage(sink, of_batch(10), [1]) + stage(sink, of_batch(9), [1, 2])
     assert sink.publish(-1, 5, files, epoch=2) == 5
     ((columns, rows),) = seen

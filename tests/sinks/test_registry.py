@@ -120,6 +120,15 @@ def test_a_sink_continues_at_the_new_path_of_a_moved_target(place: Place) -> Non
     assert open_sinks(place.store, ["t"])["t"].head().transaction == 5
 
 
+def test_a_moved_target_is_known_by_its_transactions_or_by_its_staged_files(place: Place) -> None:
+    shutil.move(place.folder / "t", place.folder / "moved")
+    own = place.folder / "moved" / "_cutwater" / str(identity(place.store, "t"))
+    shutil.copytree(own, place.folder / "staged" / "_cutwater" / own.name)
+    assert place.start("t", "staged", register=False).head().transaction == 0
+    shutil.rmtree(own)
+    assert place.start("t", "moved").head().transaction == 5
+
+
 def test_a_refused_start_leaves_no_records_of_its_sinks(place: Place) -> None:
     fresh = place.start("fresh", "x", register=False)
     assert (description(place.store, "fresh"), identity(place.store, "fresh")) == (None, None)

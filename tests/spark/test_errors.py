@@ -1,44 +1,96 @@
-"""Classifying errors of Spark queries."""
+"""Classifying errors of Spark queries, and the messages about them."""
 
 from __future__ import annotations
 
 import pytest
+from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 
 from cutwater.protocol.member.stage import QueryEnd
-from cutwater.spark import errors
 from cutwater.spark.checkpoint.leaves import SourcesChanged
+from cutwater.spark.errors import STOPPED, describe, kind_of, reason_of, spark_is_gone
+from cutwater.spark.feed import FeedClosed
+from cutwater.spark.internals.gateway import is_spark_gone
+from cutwater.spark.micro_batch import StopAsked
+
+OTHER_STATE = RuntimeError("[STATE_STORE_INVALID_SCHEMA.KEY] no")
+OTHER_SOURCES = (
+    SourcesChanged("stage 's' reads channel 'a' where its position is 7"),
+    RuntimeError("There are [2] sources in the checkpoint offsets and now there are [1]"),
+    RuntimeError("a.b.C: An exception was raised by Python: SourcesChanged: x"),
+)
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("error", "end"),
     [
+        (None, QueryEnd.STOPPED),
+        (RuntimeError(f"Caused by: {StopAsked.__name__}"), QueryEnd.ASKED),
+        (RuntimeError(f"Caused by: {FeedClosed.__name__}: no longer wanted"), QueryEnd.ASKED),
+        (
+            RuntimeError(f"{StopAsked.__name__} [STATE_STORE_INVALID_SCHEMA] failed to connect back"),
+            QueryEnd.ASKED,
+        ),
+        (OTHER_STATE, QueryEnd.HOPELESS),
+        *((error, QueryEnd.HOPELESS) for error in OTHER_SOURCES),
+        (RuntimeError("Python worker failed to connect back."), QueryEnd.OVERLOADED),
+        (RuntimeError("no disk"), QueryEnd.FAILED),
+        # only an error condition of Spark's own says that the code has changed
+        (RuntimeError("[STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE] Provided key schema"), QueryEnd.HOPELESS),
+        (RuntimeError("PythonException: ValueError: payload says INVALID_SCHEMA"), QueryEnd.FAILED),
+        (RuntimeError("ValueError: [INCOMPATIBLE with the price list]"), QueryEnd.FAILED),
+    ],
+)
+def test_the_end_of_a_query_says_whether_to_try_again(error: BaseException | None, end: QueryEnd) -> None:
+    assert kind_of(error) is end
+
+
+def test_an_error_that_a_retry_may_help_is_told_as_it_is() -> None:
+    assert describe("s", RuntimeError("no disk")) == "no disk"
+    assert describe("s", None) == STOPPED
+
+
+@pytest.mark.parametrize(
+    ("error", "is_gone"),
+    [
+        (Py4JNetworkError("Answer from Java side is empty"), True),
+        (ConnectionRefusedError(), True),
+        (RuntimeError("An error: Error while sending or receiving"), True),
+        (RuntimeError("no disk"), False),
+        (OSError("no disk"), False),
+    ],
+)
+def test_spark_is_gone_when_its_jvm_does_not_answer(error: BaseException, is_gone: bool) -> None:
+    assert is_spark_gone(error) is is_gone
+    assert f"({reason_of(error)})" in spark_is_gone(error)
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("Py4JJavaError: An error\nCaused by: a.B: first\nCaused by: a.C: last", "a.C: last"),
+        ("a.b.MyError: first\nmore of it\nx.YException: last", "x.YException: last"),
+        ("the row Error: is not the name of one\nIt ends", "the row Error: is not the name of one It ends"),
+        ("An Error\nwithout a colon", "An Error without a colon"),
+        ("  one \n\n two  ", "one two"),
         (
             "x terminated with exception: a.b.C: no\n at z\nCaused by: java.io.IOException: full",
             "java.io.IOException: full",
         ),
         ("Traceback\n  File x\nValueError: bad row\n\nCaused by: a.Java: y", "ValueError: bad row"),
         ("x\nBatchFailed: KeyError: 'id'\nPy4JError: z", "KeyError: 'id'"),
-        ("something", "something"),
         ("", "RuntimeError"),
+        ("x" * 600, "x" * 500),
     ],
 )
-def test_the_reason_of_a_failed_query_is_the_users_own_error(said: str, reason: str) -> None:
-    assert errors.reason_of(RuntimeError(said)) == reason
-
-
-def test_a_python_worker_that_is_slow_to_start_counts_as_overload() -> None:
-    assert errors.kind_of(RuntimeError("Python worker failed to connect back.")) is QueryEnd.OVERLOADED
-    assert errors.kind_of(RuntimeError("[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE]")) is QueryEnd.HOPELESS
-    assert errors.kind_of(RuntimeError("x")) is QueryEnd.FAILED
+def test_the_last_error_that_is_named_is_the_reason_and_else_all_lines(said: str, told: str) -> None:
+    assert reason_of(RuntimeError(said)) == told
 
 
 def test_a_reset_is_advised_only_where_it_helps() -> None:
-    assert "--reset a" in errors.describe("a", RuntimeError("[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE]"))
-    assert "--reset a" in errors.describe("a", SourcesChanged("other channels", reset_helps=True))
-    for error in (
-        SourcesChanged("other files"),
-        RuntimeError("There are [1] sources in the checkpoint offsets and now there are [2]"),
-    ):
-        said = errors.describe("a", error)
-        assert "--reset" not in said
+    assert "--reset a" in describe("a", RuntimeError("[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE]"))
+    assert "--reset a" in describe("a", SourcesChanged("other channels", reset_helps=True))
+    for error in OTHER_SOURCES:
+        said = describe("a", error)
+        assert said.startswith(reason_of(error))
+        assert "--reset" not in said, "it would read its sources again, into tables that have their rows"
         assert "--drop a" in said

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from threading import Event
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
@@ -12,8 +14,10 @@ from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.wire import RequestKind
+from cutwater.protocol.member.stage import QueryEnd, StagePhase
 from cutwater.spark import errors
 from cutwater.spark.checkpoint.leaves import Leaf
+from cutwater.spark.host import StageHost
 from cutwater.spark.micro_batch import StopAsked
 from tests.support.hosted_pipeline import HostedPipeline, has_rows, last_batch, newest
 from tests.support.modelled_query import SPARK, Frame, Rows
@@ -207,3 +211,42 @@ def test_a_stopped_query_begins_no_batch(shop: HostedPipeline) -> None:
     made.hosts["source"].join()
     with pytest.raises(StopAsked):
         query.said["function"](Rows(pa.table({"id": [3]})), 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "why"),
+    [
+        (None, QueryEnd.STOPPED, errors.STOPPED),
+        (ValueError("no"), QueryEnd.FAILED, "no"),
+        (RuntimeError("StopAsked"), QueryEnd.ASKED, "StopAsked"),
+    ],
+)
+def test_the_end_of_a_query_is_reported_to_its_stage_unless_that_is_over(
+    error: BaseException | None, kind: QueryEnd, why: str
+) -> None:
+    ended: list[tuple[QueryEnd, str]] = []
+    stage: Any = SimpleNamespace(query_ended=lambda *how: ended.append(how))
+    around: Any = SimpleNamespace(store=None, find={"s": stage}.get)
+    built: Any = SimpleNamespace(name="s", channels={}, max_rows=None, has_native_source=False)
+    hosting = StageHost(around, built)
+    hosting._on_end(stage, error)
+    predecessor: Any = SimpleNamespace()
+    hosting._on_end(predecessor, error)
+    hosting.close()
+    hosting._on_end(stage, error)
+    assert ended == [(kind, why)]
+
+
+@pytest.mark.parametrize("phase", list(StagePhase))
+def test_the_query_of_a_stage_that_is_over_is_stopped(phase: StagePhase) -> None:
+    stopped: list[str] = []
+    around: Any = SimpleNamespace(store=None, work=lambda task: task())
+    built: Any = SimpleNamespace(name="s", channels={}, max_rows=None)
+    hosting = StageHost(around, built)
+    query: Any = SimpleNamespace(stop=lambda: stopped.append("stopped"))
+    hosting._current, hosting._incarnation = query, 1
+    stage: Any = SimpleNamespace(phase=phase, incarnation=2)
+    hosting.attend(stage)
+    hosting.attend(stage)
+    is_over = phase in (StagePhase.STOPPED, StagePhase.FENCED)
+    assert stopped == (["stopped"] if is_over else [])

@@ -9,9 +9,23 @@ from typing import Any
 
 import pytest
 
+from cutwater.cluster.links import Hint, Presence
+from cutwater.protocol.base.barrier import Barrier
+from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.protocol.base.events import OperationFailed
+from cutwater.protocol.base.replay_wire import AskRange, Compacted, EntriesChunk, FetchEntries, HaveRange
 from cutwater.protocol.base.watermark import NONE, WatermarkKind
-from cutwater.protocol.base.wire import Ack, Heartbeat, RequestKind
+from cutwater.protocol.base.wire import (
+    Ack,
+    Announcement,
+    Heartbeat,
+    LogGrown,
+    Phase,
+    Reply,
+    Request,
+    RequestKind,
+    SourcesDone,
+)
 from cutwater.protocol.member.config import MemberConfig
 from cutwater.runtime import runtime
 from cutwater.runtime.timings import read_times
@@ -146,3 +160,102 @@ def test_an_ack_is_passed_on_each_time(shop: HostedPipeline, monkeypatch: pytest
         made._acknowledge(to, ack)
     assert own == [part]
     assert sent == [("other", part), ("other", refusal), ("other", later)]
+
+
+REPLAY = (AskRange(1), HaveRange(1, 2, 3), FetchEntries(1, 2, 3, 4), EntriesChunk(1, 2, []), Compacted(1, 2))
+
+
+@pytest.mark.parametrize(
+    ("message", "heard"),
+    [
+        (Announcement(Phase.COMMIT, Barrier(1_000, 1).pack(), 1, 1, 5), ["on_announcement"]),
+        (Heartbeat("b", "boot", 1, 2), ["on_heartbeat", "lead_on_heartbeat"]),
+        (LogGrown("s", 1, 2), ["on_log_grown"]),
+        (Ack("b", "boot", 1, 1_000, 1, True, None, NONE, {}), ["lead_on_message"]),
+        (SourcesDone("b", "boot", 1), ["lead_on_sources_done"]),
+        *((message, ["on_replay"]) for message in REPLAY),
+        (Request(RequestKind.DRAIN, "r"), []),
+        (Reply("r", True), []),
+        (Hint("requests"), ["look"]),
+    ],
+)
+def test_a_message_reaches_whom_it_is_for(
+    shop: HostedPipeline, monkeypatch: pytest.MonkeyPatch, message: Any, heard: list[str]
+) -> None:
+    made = shop.make()
+    calls: list[tuple[str, Any]] = []
+
+    def watch(thing: object, name: str, shown: str) -> None:
+        monkeypatch.setattr(thing, name, lambda *what: calls.append((shown, what[-1] if what else message)))
+
+    for name in ("on_announcement", "on_heartbeat", "on_log_grown", "on_replay"):
+        watch(made.member, name, name)
+    for name in ("on_message", "on_heartbeat", "on_sources_done"):
+        watch(made.leader, name, f"lead_{name}")
+    watch(made.mailbox, "look", "look")
+    made._take("b", message)
+    assert calls == [(name, message) for name in heard]
+
+
+@pytest.mark.parametrize("is_present", [False, True])
+def test_a_member_hears_who_comes_and_goes(
+    shop: HostedPipeline, monkeypatch: pytest.MonkeyPatch, is_present: bool
+) -> None:
+    made = shop.make()
+    calls: list[tuple[str, bool]] = []
+    monkeypatch.setattr(made.member, "on_presence", lambda *what: calls.append(what))
+    made._take("b", Presence(is_present))
+    assert calls == [("b", is_present)]
+
+
+def test_a_member_knows_of_its_stages_what_their_plans_say(shop: HostedPipeline) -> None:
+    shop.with_watermark = {"copied"}
+    made = shop.make(once=True, idle_after_s=1.5)
+    assert made.member.timeless == {"source"}
+    assert made.member.native == {"source"}
+    assert made.member.triggers_ms == {"source": 0, "copied": 0}
+    assert (made.member.config.once, made.member.config.idle_after_ms) == (True, 1_500)
+    assert made.hosts.keys() == {"source", "copied"}
+    assert not made.wait(0)
+
+
+def test_the_first_error_is_the_one_that_ended_a_run(shop: HostedPipeline) -> None:
+    made = shop.make()
+    first = StoreError("no manifest")
+    made._on_failure(first)
+    made._on_failure(ValueError("after that"))
+    assert made.failure is first
+    assert made.wait(0)
+    gone = shop.make()
+    gone._on_failure(ConnectionRefusedError("no JVM"))
+    assert isinstance(gone.failure, UserError)
+    assert "Spark's process has ended during this run (no JVM)" in str(gone.failure)
+
+
+@pytest.mark.parametrize(
+    ("is_hopeless", "failures", "told"),
+    [
+        (
+            True,
+            {"b": "y", "a": "x"},
+            "no checkpoint can be taken, so the run ends. stage 'a' failed: x; stage 'b' failed: y",
+        ),
+        (False, {}, "too many checkpoints in a row have failed, so the run ends. late"),
+    ],
+)
+def test_a_run_that_gives_up_says_why(
+    shop: HostedPipeline, is_hopeless: bool, failures: dict[str, str], told: str
+) -> None:
+    made = shop.make()
+    made.member.hopeless, made.member.failures = is_hopeless, failures
+    assert made._why_given_up("late") == told
+
+
+def test_a_run_is_ended_once(shop: HostedPipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = shop.start()
+    closed: list[str] = []
+    monkeypatch.setattr(made.links, "close", lambda: closed.append("links"))
+    made.stop()
+    made.stop()
+    assert closed == ["links"]
+    assert made.wait(0)

@@ -138,7 +138,7 @@ def test_a_batch_is_prepared_with_its_files_rows_and_positions(store: Store) -> 
     assert found.checksums["offsets/4"] == digest(plan)
 
 
-@pytest.mark.parametrize(("ms", "mark"), [(0, UNKNOWN), (70, known(70))])
+@pytest.mark.parametrize(("ms", "mark"), [(0, UNKNOWN), (1, known(1)), (70, known(70))])
 def test_the_watermark_is_the_one_that_the_batch_uses(store: Store, ms: int, mark: Watermark) -> None:
     batch = Batch(store, has_readers=True, has_watermark=True)
     assert batch.run(1, plan=PLAN % (ms, b"5")).watermark == mark

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -17,7 +18,8 @@ from pyspark.sql import SparkSession
 
 from cutwater.protocol.base.errors import UserError
 from cutwater.spark import session
-from cutwater.spark.internals import gateway
+from cutwater.spark.internals import gateway, sessions
+from cutwater.spark.internals.java import FILE_MANAGER, Java
 
 
 def test_spark_starts_in_its_own_process_group_and_py4j_logs_nothing(
@@ -190,3 +192,174 @@ def test_a_session_whose_jvm_is_gone_does_not_block_the_next_one(monkeypatch: py
             SparkSession._activeSession,
         )
         assert left == ((None, None, None) if is_gone else ("context", given, given))
+
+
+class Builder:
+    """Takes what a session is to be made with."""
+
+    def __init__(self) -> None:
+        self.made = FakeSession()
+        self.name = self.chosen = ""
+        self.before: list[Any] = []
+        """What was done before it was made, and with it then."""
+
+    def appName(self, name: str) -> Builder:
+        self.name = name
+        return self
+
+    def master(self, master: str) -> Builder:
+        self.chosen = master
+        return self
+
+    def config(self, key: str, value: str) -> Builder:
+        self.made.settings[key] = value
+        return self
+
+    def getOrCreate(self) -> FakeSession:
+        return self.made
+
+
+@pytest.fixture
+def builder(monkeypatch: pytest.MonkeyPatch, no_s3_environment: None) -> Builder:
+    made = Builder()
+    monkeypatch.setattr(SparkSession, "builder", made)
+    monkeypatch.setattr(session, "launch_apart", lambda *how: made.before.append(how))
+    monkeypatch.setattr(session, "write_no_checksum_files", made.before.append)
+    monkeypatch.setattr(Java, "of", lambda spark: SimpleNamespace(name=lambda need: f"this {need.name}"))
+    monkeypatch.setenv("JAVA_HOME", "/java")
+    monkeypatch.setenv("PYSPARK_PYTHON", "mine")
+    monkeypatch.delenv("SPARK_MASTER", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 12)
+    return made
+
+
+def test_a_session_of_our_own_has_good_defaults_and_what_is_given_wins(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_REGION", "here")
+    zone = "spark.sql.session.timeZone"
+    made: Any = session.make_session("shop", conf={zone: "Europe/Berlin", "spark.x": "y"})
+    assert made is builder.made
+    assert (builder.name, builder.chosen) == ("cutwater shop", "local[12]")
+    (name, master, settings), written = builder.before
+    assert (name, master, settings["spark.x"], written) == ("cutwater shop", "local[12]", "y", made)
+    assert made.settings[zone] == "Europe/Berlin"
+    assert made.settings["spark.x"] == "y"
+    assert {**session.NEEDED, **session.DEFAULTS, zone: ""}.items() <= {**made.settings, zone: ""}.items()
+    assert made.settings["spark.sql.shuffle.partitions"] == "8", "as many as cores, up to 8"
+    assert made.settings["spark.sql.streaming.stateStore.checkpointFormatVersion"] == "2"
+    assert made.settings[session.FILE_MANAGER_KEY] == f"this {FILE_MANAGER.name}"
+    assert "log4j2.properties" in made.settings["spark.driver.extraJavaOptions"]
+    assert made.hadoop == {"fs.s3a.endpoint.region": "here"}
+
+
+def test_a_file_manager_that_is_given_is_kept(builder: Builder) -> None:
+    session.make_session("shop", conf={session.FILE_MANAGER_KEY: "mine"})
+    assert builder.made.settings[session.FILE_MANAGER_KEY] == "mine"
+
+
+def test_the_master_is_the_one_that_is_given_or_else_the_environments(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_MASTER", "spark://there")
+    session.make_session("shop", "local[3]")
+    assert builder.chosen == "local[3]"
+    builder.made.settings.clear()
+    session.make_session("shop")
+    assert builder.chosen == "spark://there"
+    assert "spark.sql.shuffle.partitions" not in builder.made.settings, "a cluster has as many as it has"
+
+
+def test_without_java_it_is_said_what_to_install(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setattr(shutil, "which", {"java": "/usr/bin/java"}.get)
+    session.make_session("shop")
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(UserError, match="Spark needs Java 17 or later, and there is none on the PATH"):
+        session.make_session("shop")
+
+
+def test_a_spark_context_that_is_there_is_not_changed_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    session.refuse_active_session()
+    monkeypatch.setattr(SparkContext, "_active_spark_context", object())
+    with pytest.raises(UserError, match=r"start\(..., spark=session\)"):
+        session.refuse_active_session()
+
+
+def test_what_others_log_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "filters", [])
+    monkeypatch.setattr(logging.getLogger("py4j"), "level", logging.INFO)
+    gateway.hush_py4j()
+
+    def said(path: str) -> bool:
+        return bool(root.filter(logging.LogRecord("root", logging.ERROR, path, 1, "", (), None)))
+
+    assert not said("/lib/py4j/java_gateway.py")
+    assert said("/lib/py4j/more/x.py")
+    assert said("/home/py4j.py")
+
+
+class Original:
+    """A session of the user's, which Spark can copy."""
+
+    def __init__(self, context: Any, inner: Any) -> None:
+        self.sparkContext = context
+        self._jsparkSession = inner
+        self.settings = Values()
+        self.said: list[str] = []
+
+    @property
+    def conf(self) -> Any:
+        return self.settings
+
+    @property
+    def catalog(self) -> Any:
+        return self._jsparkSession.catalog
+
+    def sql(self, text: str) -> None:
+        self.said.append(text)
+
+
+def java_session(catalog: str = "spark_catalog", database: str = "default", *listeners: str) -> Any:
+    heard = list(listeners)
+    streams = SimpleNamespace(listListeners=lambda: list(heard), addListener=heard.append)
+    hadoop = Values()
+    return SimpleNamespace(
+        catalog=SimpleNamespace(currentCatalog=lambda: catalog, currentDatabase=lambda: database),
+        streams=lambda: streams,
+        sessionState=lambda: SimpleNamespace(newHadoopConf=lambda: hadoop),
+        cloneSession=lambda: java_session(),
+    )
+
+
+@pytest.mark.usefixtures("no_s3_environment")
+@pytest.mark.parametrize(
+    ("catalog", "database", "said"),
+    [
+        ("spark_catalog", "default", []),
+        ("spark_catalog", "sales", []),
+        ("derby", "default", ["USE `derby`"]),
+        ("derby", "", ["USE `derby`"]),
+        ("derby", "sales", ["USE `derby`", "USE NAMESPACE sales"]),
+    ],
+)
+def test_a_copy_has_what_spark_leaves_out_of_it(
+    monkeypatch: pytest.MonkeyPatch, catalog: str, database: str, said: list[str]
+) -> None:
+    for module in (session, sessions):
+        monkeypatch.setattr(module, "SparkSession", Original)
+    monkeypatch.setattr(Java, "of", lambda spark: None)
+    monkeypatch.setenv("AWS_REGION", "here")
+    users = Original("context", java_session(catalog, database, "one", "two"))
+    copy: Any = session.copy_session(users)
+    assert copy is not users
+    assert copy.sparkContext == "context"
+    assert copy.said == said
+    assert copy._jsparkSession.streams().listListeners() == ["one", "two"]
+    assert session.NEEDED.items() <= copy.settings.items()
+    assert copy.settings["fs.s3a.endpoint.region"] == "here"
+    assert (users.settings, users.said) == ({}, []), "the user's own is left as it is"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +11,7 @@ import obstore
 import pytest
 from obstore.exceptions import BaseError
 
+from cutwater.protocol.base.errors import StoreError
 from cutwater.store.contract import Store, StoreUnavailable
 from cutwater.store.objects import ObjectStore, _spark_root
 from cutwater.store.opening import open_place
@@ -96,3 +99,78 @@ def test_a_bucket_has_the_url_of_sparks_file_system(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "you")
     assert root("az://c", "x", container_name="c") == "abfss://c@you.dfs.core.windows.net/x"
     assert root("memory://") == "memory:"
+
+
+@pytest.mark.parametrize(
+    ("ask", "told"),
+    [
+        (lambda s: s.create("a/1", b""), "create a/1"),
+        (lambda s: s.put("a/1", b""), "put a/1"),
+        (lambda s: s.read("a/1"), "read a/1"),
+        (lambda s: s.read_many(["a/1"]), "read a/1"),
+        (lambda s: s.list("a/"), "list a/"),
+        (lambda s: s.list_many([("a/", "")]), "list a/"),
+        (lambda s: s.delete([f"a/{n}" for n in range(1, 5)]), "delete a/1, a/2, a/3"),
+        (lambda s: s.exists("a/1"), "look at a/1"),
+        (lambda s: s.size("a/1"), "look at a/1"),
+        (lambda s: s.copy("a/1", "a/2"), "copy a/1"),
+        (lambda s: s.checksum("a/1"), "look at a/1"),
+        (lambda s: s.checksum_many(["a/1"]), "look at a/1"),
+        (lambda s: s._objects_in("a"), "list a"),
+    ],
+)
+def test_a_bucket_that_fails_is_named_with_what_was_asked_of_it(
+    ask: Callable[[Any], object], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_place("memory://", create=True)
+
+    def fail(*_: object, **__: object) -> None:
+        raise BaseError("no answer")
+
+    for name in ("put", "get", "head", "copy", "delete", "list", "list_with_delimiter"):
+        monkeypatch.setattr(obstore, name, fail)
+    with pytest.raises(StoreUnavailable, match=rf"^cannot {told} in memory:.*: no answer$"):
+        ask(store)
+
+
+def test_an_object_that_cannot_be_read_to_its_end_has_no_checksum(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_place("memory://", create=True)
+    store.put("a", b"x")
+
+    def fail(*_: object, **__: object) -> None:
+        raise BaseError("no answer")
+
+    monkeypatch.setattr(obstore, "get_range", fail)
+    with pytest.raises(StoreUnavailable, match="cannot read a in"):
+        store.checksum("a")
+
+
+def test_a_large_object_is_read_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_place("memory://", create=True)
+    data = bytes(range(256)) * 10
+    store.put("a", data)
+    monkeypatch.setattr("cutwater.store.objects._CHUNK", 1000)
+    assert store.checksum("a") == hashlib.sha256(data).hexdigest()
+    store.put("a", b"")
+    assert store.checksum("a") == hashlib.sha256(b"").hexdigest()
+
+
+def test_a_bucket_in_which_two_can_create_the_same_object_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = obstore.put
+    monkeypatch.setattr(
+        obstore, "put", lambda bucket, name, data, mode="overwrite", **how: real(bucket, name, data, **how)
+    )
+    with pytest.raises(StoreError, match="it lets two writers create the same object"):
+        open_place("memory://", create=True)
+    open_place("memory://", create=False)
+
+
+def test_a_bucket_that_does_not_answer_is_told_with_what_gives_access(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise BaseError("Access Denied")
+
+    monkeypatch.setattr(obstore, "list", fail)
+    with pytest.raises(StoreError, match=r"s3://b/x cannot be used as a store: Access Denied; check .*AWS_"):
+        open_place("s3://b/x")

@@ -34,7 +34,9 @@ from tests.support.live_member import members
 from tests.support.spark_helpers import await_that
 from tests.support.written import beating, put_status
 
-needs_proc = pytest.mark.skipif(this_process() is None, reason="there is no /proc to identify processes")
+needs_proc = pytest.mark.skipif(
+    not Path("/proc/self/ns/pid").is_symlink(), reason="there is no /proc that tells who a process is"
+)
 WHO_AM_I = (
     "import sys, msgspec; from cutwater.store.process_identity import this_process\n"
     "sys.stdout.buffer.write(msgspec.json.encode(this_process())); sys.stdout.flush(); sys.stdin.read()"
@@ -237,6 +239,19 @@ def test_without_proc_nothing_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setattr(identity, "PROC", tmp_path)
     assert this_process() is None
     assert exists(here) is None
+
+
+def test_a_kernel_without_time_namespaces_tells_who_a_process_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "sys/kernel/random").mkdir(parents=True)
+    (tmp_path / "sys/kernel/random/boot_id").write_text("boot\n")
+    (tmp_path / "self/ns").mkdir(parents=True)
+    (tmp_path / "self/ns/pid").symlink_to("pid:[1]")
+    fields = " ".join(str(n) for n in range(50))
+    (tmp_path / "self/stat").write_text(f"7 (a name) with) {fields}")
+    monkeypatch.setattr(identity, "PROC", tmp_path)
+    assert this_process() == ProcessId(socket.gethostname(), "boot", "pid:[1]", "", os.getpid(), 19)
 
 
 @needs_proc

@@ -22,6 +22,7 @@ from cutwater.runtime.settings import Settings
 from cutwater.sinks import parquet, parquet_files
 from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.spark.feed import Feed
+from cutwater.spark.plan import Plan
 from cutwater.store.local import LocalStore
 from cutwater.store.opening import open_store
 from tests.support.modelled_query import SPARK, Frame, Numbers, Query
@@ -56,6 +57,22 @@ class HostedPipeline:
         restarts: int = 2,
         rest_within_ms: int = 3_000,
     ) -> Runtime:
+        made = self.make(
+            every_ms=every_ms, once=once, idle_after_s=idle_after_s, restarts=restarts, rest_within_ms=rest_within_ms
+        )  # fmt: skip
+        made.start()
+        return made
+
+    def make(
+        self,
+        *,
+        every_ms: int = 200,
+        once: bool = False,
+        idle_after_s: float = 60.0,
+        restarts: int = 2,
+        rest_within_ms: int = 3_000,
+    ) -> Runtime:
+        """A member that is not started."""
         self._boots += 1
         sink = parquet(str(self.table))
         sink.bind(self.store, "out", SCHEMA.json())
@@ -83,7 +100,6 @@ class HostedPipeline:
         links = Links(MemoryCluster().member("main", boot), self.told.append)
         self.up = Runtime(built, self.store, "main", boot, settings, self.told.append, links)
         self.up.reporter.every_s = 0.1
-        self.up.start()
         return self.up
 
     def _built(
@@ -97,7 +113,7 @@ class HostedPipeline:
     ) -> Any:
         return SimpleNamespace(
             name=name, inputs=inputs, frame=frame, schema=SCHEMA, channels=channels, sinks=sinks,
-            plan=SimpleNamespace(has_watermark=name in self.with_watermark, leaves=leaves), has_readers=not sinks,
+            plan=Plan((), name in self.with_watermark, leaves=leaves), has_readers=not sinks,
             output_mode="append", trigger_s=0.0, max_rows=0, has_native_source=not inputs,
         )  # fmt: skip
 

@@ -23,6 +23,7 @@ from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.stage import Stage
 from cutwater.runtime import runtime
 from cutwater.runtime.settings import Settings
+from cutwater.spark.plan import Plan
 from cutwater.spark.surroundings import Surroundings
 from cutwater.store.contract import Store
 from tests.support.builders import pipeline, stage
@@ -82,7 +83,7 @@ class Members:
                 name=s,
                 inputs=spec.inputs,
                 sinks=(),
-                plan=SimpleNamespace(has_watermark=True),
+                plan=Plan((), has_watermark=True),
                 trigger_s=0.0,
                 has_native_source=not spec.inputs,
             )

@@ -175,7 +175,7 @@ class Pipeline:
         builder = Builder(self.name, own, self._session, config.member is not None)
         assembled, built = self._assemble(store, config, member, builder, own)
         register_sinks(built)
-        register_sources(built, store)
+        register_sources({name: stage.plan.leaves for name, stage in built.stages.items()}, store)
         cluster, is_alone = config.cluster, len(built.topology.members()) == 1
         if not is_alone and cluster is None:
             raise UserError(

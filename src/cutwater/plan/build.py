@@ -50,15 +50,13 @@ class Builder:
         self._ordered = in_order(stages, elsewhere)
         self._called: dict[str, tuple[DataFrame, Plan, dict[str, ChannelSource]]] = {}
 
-    def advance(self, others: Mapping[str, StageSpec]) -> bool:
-        """Call the functions whose inputs are known, given the stages of `others`. Returns whether there were any."""
-        before = len(self.specs)
+    def advance(self, others: Mapping[str, StageSpec]) -> None:
+        """Call the functions whose inputs are known, given the stages of `others`."""
         for stage in self._ordered:
             specs = {**others, **self.specs}
             if stage.name not in self.specs and all(i in specs for i in stage.inputs):
                 self._call(stage, specs)
         _refuse_shared_sources([(s, self._called[s.name][1]) for s in self._ordered if s.name in self.specs])
-        return len(self.specs) > before
 
     @property
     def waits_for(self) -> dict[str, str]:

@@ -11,13 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from cutwater.plan.build import Built
 from cutwater.protocol.base.chain import digest
 from cutwater.protocol.base.errors import StoreError
 from cutwater.protocol.base.paths import SOURCE_PREFIX, source_name, source_of
 from cutwater.protocol.base.records import decode, seal
-from cutwater.spark.checkpoint.leaves import Leaf
-from cutwater.spark.plan import GENERATED
+from cutwater.spark.checkpoint.leaves import GENERATED, Leaf
 from cutwater.store.at_rest import read_journal
 from cutwater.store.contract import Store
 
@@ -31,20 +29,20 @@ class KnownSource(msgspec.Struct, frozen=True):
     since: int
 
 
-def register_sources(built: Built, store: Store) -> None:
+def register_sources(stages: Mapping[str, Iterable[Leaf]], store: Store) -> None:
     """Has the store know the sources that these stages read."""
     known = set(store.list(SOURCE_PREFIX))
     wanted = {
-        name: (leaf, stage.name)
-        for stage in built.stages.values()
-        for leaf in stage.plan.leaves
+        name: (leaf, stage)
+        for stage, leaves in stages.items()
+        for leaf in leaves
         if (name := _name(leaf)) is not None and name not in known
     }
     if not wanted:
         return
     since = read_journal(store, must_exist=False).index
-    for name, (leaf, stage_name) in wanted.items():
-        store.create(name, seal(KnownSource(leaf.format, leaf.place, stage_name, since)))
+    for name, (leaf, stage) in wanted.items():
+        store.create(name, seal(KnownSource(leaf.format, leaf.place, stage, since)))
 
 
 def known_before(store: Store, stages: Mapping[str, Iterable[Leaf]], index: int) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from cutwater.plan.known_sources import known_before
 from cutwater.protocol.base.chain import digest
 from cutwater.protocol.base.effects import TableHistory
-from cutwater.protocol.base.errors import StoreError, UserError
+from cutwater.protocol.base.errors import StoreError, UserError, listed
 from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.records import Checkpoint, JournalState, Topology, encode
 from cutwater.protocol.base.wire import Request, RequestKind
@@ -135,8 +135,7 @@ def whole_checkpoint(store: Store, state: JournalState, ref: str, log: Callable[
             if reports:
                 log(f"falling back to epoch {checkpoint.epoch}: " + "; ".join(reports))
             return checkpoint
-        shown = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
-        reports.append(f"epoch {checkpoint.epoch} cannot be restored: {shown}")
+        reports.append(f"epoch {checkpoint.epoch} cannot be restored: {listed(problems)}")
     raise StoreError(
         ". ".join(reports)
         + ". Nothing was changed. Run `cutwater verify` to see which checkpoints are whole, and restore "

@@ -10,13 +10,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 
 from cutwater.protocol.base.errors import UserError
-from cutwater.spark.checkpoint.leaves import Leaf, native_leaf
+from cutwater.spark.checkpoint.leaves import GENERATED, Leaf, native_leaf
 from cutwater.spark.internals.plans import PlanNode, analysed_plan
 from cutwater.spark.internals.types import SPATIAL_TYPES, VOID_TYPES
 
 WATERMARK_KEY = "spark.watermarkDelayMs"
-GENERATED = {"rate", "rate-micro-batch", "socket", "memory"}
-"""Sources that give every reader rows of its own, so two stages may read "the same"."""
 
 
 class Source(msgspec.Struct, frozen=True):

@@ -201,6 +201,13 @@ def test_the_batches_of_a_folder_without_a_mark_are_unknown(store: Store) -> Non
     assert {stored.unknown for stored in states if stored.incarnation == 2} == {False}
 
 
+def test_a_folder_in_which_nothing_ran_is_of_known_batches(store: Store) -> None:
+    make_folder(store, STAGE, 1, 1, None, None)
+    make_folder(store, STAGE, 1, 2, None, None)
+    _, states = find_stored(store, STAGE, 1, 2, Cache())
+    assert [stored.unknown for stored in states if stored.incarnation == 1] == [False, False]
+
+
 def test_the_mark_of_another_folder_is_refused(store: Store) -> None:
     query = new_query(store).run(3)
     make_folder(store, STAGE, 1, 2, 1, None, 2)
@@ -298,3 +305,11 @@ def test_a_damaged_folder_of_a_running_query_is_an_error(store: Store) -> None:
 def test_an_unreadable_snapshot_is_named(data: bytes) -> None:
     with pytest.raises(StoreError, match=r"the RocksDB snapshot x\.zip cannot be read"):
         listed_files("x.zip", data)
+
+
+def test_records_of_batches_that_the_log_has_behind_it_are_not_needed(store: Store) -> None:
+    query = new_query(store).run(4)
+    query.put("prepared/0.json", b"damaged")
+    assert not refused(store, 1, 3)
+    query.put("prepared/3.json", b"damaged")
+    assert refused(store, 1, 3)

@@ -16,11 +16,13 @@ from cutwater.protocol.base.records import (
     Checkpoint,
     JournalState,
     StageState,
+    decode,
 )
 from cutwater.protocol.base.watermark import NONE
 from cutwater.protocol.member.retention import deletable_states
 from cutwater.spark.checkpoint.incarnations import (
     Cache,
+    Complete,
     _to_take_over,
     find_state,
     find_stored,
@@ -325,3 +327,14 @@ def test_retention_never_deletes_what_a_kept_checkpoint_names(rocksdb: bool, ste
 
 def test_the_first_batch_needs_the_metadata_of_its_state(store: Store) -> None:
     assert new_query(store).run().named(0) >= {"state/0/_metadata/metadata", "state/0/0/_metadata/schema"}
+
+
+def test_a_restored_folder_remembers_what_its_checkpoint_knows_of_state(store: Store) -> None:
+    state = new_query(store).run(3).state(2)
+    assert state is not None
+    make_folder(store, STAGE, 2, 1, None, report(2, state))
+    old, new = spark_prefix(STAGE, 1, 1), spark_prefix(STAGE, 2, 1)
+    mark = decode("complete", store.read(f"{new}cutwater/complete") or b"", Complete)
+    files = {name.removeprefix(old): checksum for name, checksum in state.items() if "/state/" in name}
+    assert files
+    assert {name: mark.checksums.get(name) for name in files} == files

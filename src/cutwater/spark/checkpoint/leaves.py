@@ -15,6 +15,9 @@ from cutwater.protocol.base.chain import digest
 from cutwater.protocol.base.errors import StoreError
 from cutwater.spark.checkpoint.offsets import position_in
 
+GENERATED = {"rate", "rate-micro-batch", "socket", "memory"}
+"""Sources that give every reader rows of its own, so two stages may read "the same"."""
+
 PLACES = (
     "path", "table", "subscribe", "subscribepattern", "assign", "topic", "topics", "stream", "streamname", "queue",
     "host", "port", "dbtable",

@@ -1,0 +1,300 @@
+"""What becomes of stage functions that are called, with plans that no Spark has made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import types as t
+
+import cutwater as cw
+from cutwater.plan import build as building
+from cutwater.plan.build import Builder, Built, bind_sinks, build, make_topology, register_sinks
+from cutwater.protocol.base.errors import UserError
+from cutwater.protocol.base.records import SinkSpec, StageSpec
+from cutwater.sinks.contract import description
+from cutwater.spark.plan import Plan, Source, channel_schema
+from cutwater.store.opening import open_store
+
+ROWS = t.StructType().add("id", "long", nullable=False)
+COLUMNS = channel_schema("any", ROWS)
+FILES = Source("parquet", (("path", "/in"),))
+SPARK: Any = SimpleNamespace(name="the pipeline's session")
+
+
+class Frame(DataFrame):
+    """A streaming DataFrame that says what it is."""
+
+    def __new__(cls, *sources: Source, **_: Any) -> Frame:
+        made: Frame = object.__new__(cls)
+        return made
+
+    def __init__(self, *sources: Source, **says: Any) -> None:
+        self.plan = Plan(sources, says.pop("has_watermark", False), says.pop("above", ()))
+        self.rows: t.StructType = says.pop("rows", ROWS)
+        self.streams: bool = says.pop("streams", True)
+        self.session = says.pop("session", SPARK)
+        assert not says
+
+    @property
+    def schema(self) -> t.StructType:
+        return self.rows
+
+    @property
+    def isStreaming(self) -> bool:
+        return self.streams
+
+
+class Channel:
+    """What a stage reads another with; its frame says which."""
+
+    def __init__(self, spark: Any, stage: str, input: str, schema: str) -> None:
+        assert spark is SPARK
+        self.stage, self.input, self.columns = stage, input, schema
+
+    def frame(self) -> Frame:
+        return Frame(Source("channel", (), self.input))
+
+
+@pytest.fixture(autouse=True)
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(building, "ChannelSource", Channel)
+    monkeypatch.setattr(building, "read_plan", lambda frame: frame.plan)
+    monkeypatch.setattr(building, "is_of_session", lambda frame, spark: frame.session is spark)
+
+
+class Shop:
+    """A pipeline under construction."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.pipeline = cw.Pipeline("shop")
+
+    def sink(self, name: str = "out", path: str | None = None, **options: Any) -> Any:
+        return cw.parquet(str(self.folder / (path or name)), name=name, **options)
+
+    def stage(self, function: Callable[..., Any], name: str, **options: Any) -> None:
+        self.pipeline.stage(name=name, **options)(function)
+
+    def orders(self, **options: Any) -> None:
+        self.stage(lambda spark: Frame(FILES), "orders", **options)
+
+    def paid(self, **options: Any) -> None:
+        self.stage(lambda orders: orders, "paid", **({"sinks": [self.sink()]} | options))
+
+    def build(self) -> Built:
+        return build("shop", self.pipeline.stages, SPARK)
+
+    def refuses(self, says: str) -> None:
+        with pytest.raises(UserError, match=says):
+            self.build()
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    return Shop(tmp_path)
+
+
+def test_a_stage_is_called_with_what_it_reads_and_is_ready_to_be_hosted(shop: Shop) -> None:
+    shop.paid(trigger="3s", max_rows=7)
+    shop.orders()
+    built = shop.build()
+    assert built.name == "shop"
+    assert built.spark is SPARK
+    orders, paid = built.stages["orders"], built.stages["paid"]
+    assert (orders.has_readers, orders.inputs, dict(orders.channels), orders.sinks) == (True, (), {}, ())
+    assert (orders.has_native_source, paid.has_native_source) == (True, False)
+    assert (paid.has_readers, paid.inputs, paid.trigger_s, paid.max_rows) == (False, ("orders",), 3, 7)
+    read: Any = paid.channels["orders"]
+    assert (read.stage, read.input, read.columns) == ("paid", "orders", COLUMNS)
+    assert paid.schema == t.StructType().add("id", "long"), "everything may be null in files and tables"
+    assert list(built.sinks) == ["out"]
+    assert built.topology.stages == {
+        "orders": StageSpec("orders", (), "main", (), COLUMNS),
+        "paid": StageSpec("paid", ("orders",), "main", (SinkSpec("out", False),), None),
+    }
+
+
+def test_what_others_have_is_waited_for_and_each_function_is_called_once(shop: Shop) -> None:
+    calls: list[str] = []
+
+    def report(paid: Any, refunds: Any) -> Any:
+        calls.append("report")
+        return Frame(Source("channel", (), "paid"), Source("channel", (), "refunds"))
+
+    def orders(spark: Any) -> Any:
+        calls.append("orders")
+        return Frame(FILES)
+
+    shop.stage(report, "report", sinks=[shop.sink(final_by="id")], member="a")
+    shop.stage(orders, "orders", member="a")
+    builder = Builder("shop", shop.pipeline.stages, SPARK, elsewhere=True)
+    builder.advance({})
+    assert calls == ["orders"]
+    assert builder.waits_for == {"paid": "report", "refunds": "report"}
+    assert not builder.is_done
+    paid = StageSpec("paid", ("orders",), "b", (), COLUMNS)
+    builder.advance({"paid": paid})
+    assert not builder.is_done
+    builder.advance({"paid": paid, "refunds": StageSpec("refunds", (), "b", (), COLUMNS)})
+    builder.advance({})
+    assert calls == ["orders", "report"]
+    assert (builder.is_done, builder.waits_for) == (True, {})
+    assert builder.specs["report"].sinks == (SinkSpec("out", True),)
+    assert {spec.member for spec in builder.specs.values()} == {"a"}
+
+
+def test_only_columns_that_somebody_reads_are_in_the_graph() -> None:
+    specs = {n: StageSpec(n, i, "main", (), "x long") for n, i in (("b", ("a",)), ("a", ()))}
+    found = make_topology(specs).stages
+    assert [(n, s.schema) for n, s in found.items()] == [("a", "x long"), ("b", None)]
+
+
+@pytest.mark.parametrize(
+    ("returned", "says"),
+    [
+        (
+            lambda: None,
+            r"'orders' must return a streaming DataFrame, but returned nothing \(is a return missing\?\)",
+        ),
+        (lambda: 3, "'orders' must return a streaming DataFrame, but returned a int"),
+        (
+            lambda: Frame(streams=False),
+            "'orders' returned a batch DataFrame: read its source with spark.readStream",
+        ),
+        (lambda: Frame(session="another"), "'orders' uses a Spark session other than the pipeline's"),
+    ],
+)
+def test_what_cannot_be_a_stages_rows_is_refused(shop: Shop, returned: Callable[[], Any], says: str) -> None:
+    shop.stage(lambda spark: returned(), "orders", sinks=[shop.sink()])
+    shop.refuses(says)
+
+
+def test_an_error_in_a_stage_function_is_told_in_a_few_lines(shop: Shop) -> None:
+    def broken(spark: Any) -> Any:
+        raise ValueError("no such luck\n\n  at all \nor ever\nand pages of it")
+
+    shop.stage(broken, "broken", sinks=[shop.sink()])
+    shop.refuses("'broken': its function raised ValueError: no such luck at all or ever$")
+
+
+def test_an_error_that_is_told_in_words_already_is_not_told_anew(shop: Shop) -> None:
+    def broken(spark: Any) -> Any:
+        raise UserError("give the other path")
+
+    shop.stage(broken, "broken", sinks=[shop.sink()])
+    shop.refuses("^give the other path$")
+
+
+def test_a_parameter_that_is_not_used_is_refused(shop: Shop) -> None:
+    shop.orders()
+    shop.stage(lambda spark, orders: Frame(FILES), "paid", sinks=[shop.sink()])
+    shop.refuses("'paid' has the parameter orders but does not use it")
+
+
+@pytest.mark.parametrize(("how", "is_refused"), [("Delete", True), ("archive", True), ("OFF", False)])
+def test_files_that_spark_would_remove_are_not_read(shop: Shop, how: str, is_refused: bool) -> None:
+    source = Source("parquet", (("cleansource", how), ("path", "/in")))
+    shop.stage(lambda spark: Frame(source), "orders", sinks=[shop.sink()])
+    if is_refused:
+        shop.refuses(f"'orders' reads files with cleanSource={how}")
+    else:
+        assert shop.build().topology.stages.keys() == {"orders"}
+
+
+@pytest.mark.parametrize("is_allowed", [False, True])
+def test_a_watermark_above_a_fan_in_must_be_wanted(shop: Shop, is_allowed: bool) -> None:
+    inputs = Source("channel", (), "orders"), Source("channel", (), "paid")
+    shop.orders()
+    shop.paid(sinks=[])
+    shop.stage(
+        lambda orders, paid: Frame(*inputs, has_watermark=True, above=("orders", "paid")),
+        "report", sinks=[shop.sink()], allow_watermark_above_fan_in=is_allowed,
+    )  # fmt: skip
+    if is_allowed:
+        assert len(shop.build().stages) == 3
+    else:
+        shop.refuses(r"'report' has withWatermark\(\) above a fan-in of orders, paid.*orders.withWatermark")
+
+
+@pytest.mark.parametrize("is_allowed", [False, True])
+def test_a_source_that_two_stages_read_must_be_wanted(shop: Shop, is_allowed: bool) -> None:
+    shop.orders(sinks=[shop.sink()])
+    shop.stage(
+        lambda spark: Frame(Source("rate", (("rowsPerSecond", "1"),)), FILES, FILES),
+        "again", sinks=[shop.sink("more")], allow_shared_source=is_allowed,
+    )  # fmt: skip
+    if is_allowed:
+        assert len(shop.build().stages) == 2
+    else:
+        shop.refuses("stages 'orders' and 'again' both read the source parquet")
+
+
+def test_sources_that_give_every_reader_its_own_rows_may_be_read_by_many(shop: Shop) -> None:
+    for name in ("one", "two"):
+        shop.stage(
+            lambda spark: Frame(Source("rate", (("rowsPerSecond", "1"),))), name, sinks=[shop.sink(name)]
+        )
+    assert len(shop.build().stages) == 2
+
+
+def test_a_column_that_no_channel_can_carry_is_refused_where_it_is_read(shop: Shop) -> None:
+    span = t.StructType().add("v", t.CalendarIntervalType())
+    shop.stage(lambda spark: Frame(FILES, rows=span), "orders", sinks=[shop.sink("spans")])
+    assert shop.build().topology.stages["orders"].schema is None
+    shop.paid()
+    shop.refuses("column 'v' has type interval, which a channel cannot carry")
+
+
+def test_a_reader_of_a_column_of_another_member_that_no_channel_carries_is_told_who(shop: Shop) -> None:
+    shop.paid()
+    builder = Builder("shop", shop.pipeline.stages, SPARK, elsewhere=True)
+    with pytest.raises(
+        UserError, match="'paid' reads 'orders' of member 'b', which has a column that a channel"
+    ):
+        builder.advance({"orders": StageSpec("orders", (), "b", (), None)})
+
+
+# --- sinks ----------------------------------------------------------------------------------------------
+
+
+def test_sinks_are_known_to_the_store_when_they_are_registered_and_not_before(shop: Shop) -> None:
+    given: list[Any] = []
+    sinks = [shop.sink(), cw.foreach_epoch(lambda rows, epoch: None, name="calls")]
+    for sink in sinks:
+        sink.attach = given.append
+    shop.orders(sinks=sinks)
+    store = open_store("memory://")
+    built = shop.build()
+    bind_sinks(built, store)
+    assert given == [SPARK, SPARK]
+    assert store.list("sinks/") == []
+    register_sinks(built)
+    found = description(store, "out")
+    assert found is not None
+    assert found.url == sinks[0].url
+    assert description(store, "calls") is not None
+
+
+def test_two_sinks_at_one_place_are_refused_however_it_is_spelled(shop: Shop) -> None:
+    shop.orders(sinks=[shop.sink("one", "out"), shop.sink("two", "in/../out")])
+    with pytest.raises(UserError, match="sinks 'one' and 'two' both write to"):
+        bind_sinks(shop.build(), open_store("memory://"))
+
+
+@pytest.mark.parametrize("has_watermark", [False, True])
+def test_rows_that_are_shown_when_their_window_is_closed_need_a_watermark(
+    shop: Shop, has_watermark: bool
+) -> None:
+    shop.stage(
+        lambda spark: Frame(FILES, has_watermark=has_watermark), "orders", sinks=[shop.sink(final_by="id")]
+    )
+    if has_watermark:
+        bind_sinks(shop.build(), open_store("memory://"))
+    else:
+        with pytest.raises(UserError, match="'orders' has no watermark, so no window ever closes"):
+            bind_sinks(shop.build(), open_store("memory://"))

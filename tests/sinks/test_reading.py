@@ -1,0 +1,150 @@
+"""The rows of a sink's target at one of its versions, for Arrow, and which files Spark is given for them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pytest
+from deltalake import write_deltalake
+
+from cutwater.protocol.base.errors import UserError
+from cutwater.sinks import Sink, parquet
+from cutwater.sinks.delta import reading
+from cutwater.sinks.delta.sink import DeltaSink, delta
+from cutwater.store.contract import Store
+from tests.support.sink_helpers import ROWS, publish, store
+
+__all__ = ["store"]
+
+KINDS: dict[str, Callable[..., Sink]] = {"delta": delta, "parquet": parquet}
+SPARK: Any = SimpleNamespace()
+
+
+@pytest.fixture(params=list(KINDS))
+def sink(request: pytest.FixtureRequest, tmp_path: Path, store: Store) -> Sink:
+    made = KINDS[request.param](str(tmp_path / "out"))
+    made.bind(store, "out", ROWS)
+    return made
+
+
+class Asked:
+    """Files, as Spark is asked for them."""
+
+    def __init__(self, spark: Any) -> None:
+        assert spark is SPARK
+
+    def frame(self, paths: list[str], columns: str) -> Any:
+        return [Path(p.removeprefix("file://")).parent.name for p in paths], json.loads(columns)
+
+    def partitioned_frame(self, paths: list[str], columns: dict[str, Any], values: pa.Table) -> Any:
+        assert values.num_rows in (0, len(paths))
+        return self.frame(paths, json.dumps(columns))
+
+
+@pytest.fixture
+def modelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "Files", Asked)
+    monkeypatch.setattr(sys.modules["cutwater.sinks.parquet"], "Files", Asked)
+
+
+def rows_at(sink: Sink, version: int) -> list[int]:
+    return sorted(sink.dataset(version).to_table().column("id").to_pylist())
+
+
+def test_every_version_has_its_own_rows_and_before_the_first_there_are_none(sink: Sink) -> None:
+    publish(sink, 5, [1])
+    publish(sink, 6, [2, 3])
+    sink.rewind(1, 7, 0)
+    assert [rows_at(sink, version) for version in (-1, 0, 1, 2)] == [[], [1], [1, 2, 3], [1]]
+    assert sink.dataset(-1).schema.names == ["id", "city"]
+
+
+@pytest.mark.usefixtures("modelled")
+def test_spark_is_given_the_files_and_columns_of_a_version(sink: Sink) -> None:
+    publish(sink, 5, [1])
+    publish(sink, 6, [2])
+    found: Any = [sink.frame(SPARK, version) for version in (-1, 0, 1)]
+    assert [sorted(files) for files, _ in found] == [[], ["attempt-5"], ["attempt-5", "attempt-6"]]
+    for _, columns in found:
+        assert [field["name"] for field in columns["fields"]] == ["id", "city"]
+
+
+@pytest.mark.usefixtures("modelled")
+@pytest.mark.parametrize(
+    "ask", [lambda s, v: s.dataset(v), lambda s, v: s.frame(SPARK, v)], ids=["arrow", "spark"]
+)
+def test_what_cannot_be_read_is_told(sink: Sink, ask: Callable[[Sink, int], Any], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"table 'out' \(.*out\) does not exist yet"):
+        ask(sink, -1)
+    for transaction in (5, 6):
+        publish(sink, transaction, [transaction])
+    ask(sink, 1)
+    with pytest.raises(UserError, match=r"version 2 of table 'out' \(.*out\) can no longer be read"):
+        ask(sink, 2)
+    sink.rewind(1, 7, 0)
+    next((tmp_path / "out/_cutwater").glob("*/attempt-6/*")).unlink()
+    with pytest.raises(UserError, match="version 1 of table 'out'"):
+        ask(sink, 1)
+    ask(sink, 0)
+
+
+def test_a_delta_table_of_which_files_are_not_all_is_not_read(tmp_path: Path) -> None:
+    def table(**says: Any) -> Any:
+        protocol = SimpleNamespace(reader_features=says.get("features"))
+        metadata = SimpleNamespace(configuration=says.get("configuration", {}))
+        return SimpleNamespace(protocol=lambda: protocol, metadata=lambda: metadata, version=lambda: 7)
+
+    reading.refuse_unreadable(table(), "t")
+    reading.refuse_unreadable(table(features=["timestampNtz"]), "t")
+    reading.refuse_unreadable(table(configuration={"delta.columnMapping.mode": "none"}), "t")
+    with pytest.raises(
+        UserError, match="the Delta table t uses deletionVectors, which Cutwater cannot read; read version 7"
+    ):
+        reading.refuse_unreadable(table(features=["timestampNtz", "deletionVectors"]), "t")
+    with pytest.raises(UserError, match="uses columnMapping"):
+        reading.refuse_unreadable(table(configuration={"delta.columnMapping.mode": "name"}), "t")
+
+
+@pytest.mark.usefixtures("modelled")
+def test_spark_is_given_the_values_of_partitions_beside_the_files(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr(Asked, "partitioned_frame", lambda self, *what: given.append(what))
+    sink = DeltaSink(str(tmp_path / "out"), "city", None, "out")
+    sink.bind(store, "out", ROWS)
+    write_deltalake(
+        str(tmp_path / "out"), pa.table({"id": [1, 2], "city": ["a b", "c"]}), partition_by=["city"]
+    )
+    sink.frame(SPARK, 0)
+    sink.frame(SPARK, -1)
+    (paths, columns, values), (none, _, no_values) = given
+    folders = [unquote(Path(path).parent.name) for path in paths]
+    assert folders == [f"city={city}" for city in values["city"].to_pylist()]
+    assert sorted(folders) == ["city=a b", "city=c"]
+    assert all(Path(path.removeprefix("file://")).exists() for path in paths), (
+        "as they lie there, not as the log has them"
+    )
+    assert [field["name"] for field in columns["fields"]] == ["id", "city"]
+    assert (none, no_values.num_rows, no_values.column_names) == ([], 0, ["city"])
+
+
+@pytest.mark.parametrize(
+    ("path", "url"),
+    [
+        ("a%20b/p", "here/a b/p"),
+        ("/other/p", "/other/p"),
+        ("s3://b/p%3D1", "s3://b/p=1"),
+        ("a/p", "here/a/p"),
+    ],
+)
+def test_files_of_a_shallow_clone_are_read_where_they_lie(path: str, url: str) -> None:
+    files: Any = SimpleNamespace(spark_url=lambda name: f"here/{name}")
+    assert reading._url(files, path) == url
