@@ -56,13 +56,14 @@ class Query:
             starter = starter.trigger(availableNow=True)
         else:
             starter = starter.trigger(processingTime=f"{int(trigger_s * 1000)} milliseconds")
-        settings = built.frame.sparkSession.conf
-        if for_data_only:
-            settings.set(NO_DATA_BATCHES, "false")
-        try:
+        if not for_data_only:
             self.spark = starter.start()
-        finally:
-            if for_data_only:
+        else:
+            settings = built.frame.sparkSession.conf
+            settings.set(NO_DATA_BATCHES, "false")
+            try:
+                self.spark = starter.start()
+            finally:
                 settings.set(NO_DATA_BATCHES, "true")
         self._ended.clear()
 
