@@ -26,7 +26,7 @@ from cutwater.protocol.base.paths import (
     done_name,
     done_of,
     done_prefix,
-    staged_attempt_of,
+    staged_file_of,
     staged_prefix,
 )
 from cutwater.sinks.contract import Sink, SinkFailed
@@ -137,7 +137,7 @@ class ForeachEpochSink(Sink):
 
     def _batch_of(self, name: str) -> int:
         """The number of the batch that has written a staged file."""
-        found = staged_attempt_of(name.removeprefix(self._prefix).partition("/")[0])
+        found = staged_file_of(self.name, name)
         if found is None:
             raise StoreError(f"{name} is to be shown by sink {self.name}, and is not the file of a batch")
         return found.attempt.batch

@@ -456,6 +456,12 @@ def staged_prefix(sink: str) -> str:
     return f"{STAGED_PREFIX}{sink}/"
 
 
+def staged_file_of(sink: str, name: str) -> StagedAttempt | None:
+    """The attempt that has written a file in the staging folder of such a sink."""
+    inside = name.removeprefix(staged_prefix(sink))
+    return staged_attempt_of(inside.partition("/")[0]) if inside != name else None
+
+
 DONE_FOLDER = "done"
 """A folder in such a staging folder that is not an attempt."""
 
