@@ -12,27 +12,17 @@ from pyspark.sql import SparkSession
 from cutwater.api.log_lines import lines_to
 from cutwater.spark.session import make_session
 
-STARTS_SPARK = (
-    "test_commands",
-    "test_examples",
-    "test_faults",
-    "test_folder_kit",
-    "test_members",
-    "test_signals",
-    "test_standalone",
-    "test_statefiles",
-)
-"""Modules whose slow tests start their own Spark."""
+WITHOUT_SPARK = ("tests/sim/", "tests/protocol/", "tests/cluster/", "tests/runtime/")
+"""Folders whose slow tests do not start a Spark of their own."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        module = item.nodeid.partition(".py")[0].rpartition("/")[2]
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
             item.add_marker(pytest.mark.xdist_group("spark"))
-        elif module in STARTS_SPARK and item.get_closest_marker("slow") is not None:
+        elif item.get_closest_marker("slow") is not None and not item.nodeid.startswith(WITHOUT_SPARK):
             item.add_marker(pytest.mark.xdist_group("spark"))
 
 

@@ -68,7 +68,7 @@ def draw(rng: Random, members: int, stages: int) -> Model:
         windowed = bool(inputs) and event_time and rng.random() < 0.4
         spec = StageSpec(name, inputs, hosts[i])
         model = StageModel(spec, windowed, event_time, native=not inputs or rng.random() < 0.15)
-        model.ticks = bool(inputs) and not event_time and rng.random() < 0.3
+        model.ticks = bool(inputs) and not event_time and rng.random() < 0.15
         for producer in inputs:
             model.paths[producer] = tuple((p, f"{p}.{name}") for p in models[producer].out_paths)
         models[name] = model

@@ -119,10 +119,11 @@ class World:
 
     @staticmethod
     def _triggers(model: topology.StageModel) -> tuple[int, ...]:
-        """How long a query waits after a batch. Roots are slow, to limit the number of events to simulate."""
+        """How long a query waits after a batch. Roots are slow, to limit the number of events to simulate. No query runs
+        batches faster than they are logged just because time passes."""
         if not model.spec.inputs:
             return (80, 180, 300)
-        return (50, 80) if model.native else (5, 15, 40)
+        return (50, 80) if model.native or model.ticks else (5, 15, 40)
 
     def _draw_config(self) -> tuple[MemberConfig, LeaderConfig]:
         rng = self.rng
