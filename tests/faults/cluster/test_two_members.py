@@ -129,7 +129,7 @@ def test_a_member_continues_in_a_graph_that_another_member_has_changed(two: Two)
     deliver(two.base / "in", "two", numbers(range(10, 20)))
     two.start(a=(two.of_a(doubled=True), {"restore": "latest"}))
     a = two.up["a"]
-    await_that("b has started again", lambda: any("starting again" in line for line in two.lines))
+    await_that("b has started again", lambda: any("restarting in the new one" in line for line in two.lines))
     await_that("it runs again", lambda: b.is_running)
     a.drain()
     staying.join(60)
@@ -145,12 +145,12 @@ def test_a_new_member_joins_with_a_restore(two: Two) -> None:
     two.start(a=(two.of_a(doubled=True), {"wait_for": ()}))
     a = two.up["a"]
     two.await_rows(10, a, table="doubled")
-    with pytest.raises(cw.UserError, match=r"begun without member 'b', with a\. .*--restore latest"):
+    with pytest.raises(cw.UserError, match=r"started without member 'b', with a\. .*--restore latest"):
         two.start_alone("b", two.of_b(), {})
     staying = Thread(target=a.stay, daemon=True)
     staying.start()
     two.start(b=(two.of_b(), {"restore": "latest"}))
-    await_that("a has started again", lambda: any("starting again" in line for line in two.lines))
+    await_that("a has started again", lambda: any("restarting in the new one" in line for line in two.lines))
     await_that("it runs again", lambda: a.is_running)
     deliver(two.base / "in", "two", numbers(range(10, 20)))
     two.await_rows(10, two.up["b"])
