@@ -2,7 +2,7 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: demo demo-cluster test test-fast test-faults test-s3 test-damage test-matrix tools-matrix mutants lint docs bench sim tools java clean
+.PHONY: demo demo-cluster test test-fast test-faults test-s3 test-damage test-planted test-matrix tools-matrix mutants lint docs bench sim tools java clean
 
 demo: .venv/ready java
 	@$(BIN)/cutwater demo
@@ -11,7 +11,7 @@ demo-cluster: .venv/ready java
 	@$(BIN)/cutwater demo-cluster
 
 test: .venv/ready java
-	$(BIN)/pytest -n 2 --dist loadgroup -m "not faults and not s3 and not damage and not matrix"
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not faults and not s3 and not damage and not matrix and not rare"
 
 test-fast: .venv/ready
 	$(BIN)/pytest -n 2 -m "not slow"
@@ -27,6 +27,10 @@ test-faults: .venv/ready java
 # Hundreds of damaged stores: each is seen by verify or does no harm.
 test-damage: .venv/ready java
 	$(BIN)/pytest -m damage
+
+# Every planted bug, those that take the simulator hundreds of schedules to find among them: the best part of an hour.
+test-planted: .venv/ready
+	$(BIN)/pytest -n 2 tests/sim/test_planted_bugs.py
 
 # What matters of Spark, with every other version of it: `make test-matrix`, or one of them: `make test-matrix-4.0`.
 SPARKS := 4.0 4.1 4.2
