@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,9 @@ from tests.support.traces import Edit, recorded
 
 pytestmark = pytest.mark.slow
 
-RICH = 66
+RICH = 10
 """A schedule with restores, commands, several terms, aborted and void epochs, and savepoints."""
-OTHERS = (3137, 4045)
+OTHERS = (3137, 4045, 66, 22, 7)
 """More schedules, with compaction, for changes that the first one does not allow."""
 
 # --- correct traces are accepted -------------------------------------------------------------------------
@@ -166,21 +166,23 @@ def test_an_announcement_before_its_entry_is_found(phase: str, kind: str, tmp_pa
 # --- all of them -----------------------------------------------------------------------------------------
 
 
-def planted(plant: Plant) -> Edit:
-    """A trace with this change."""
+def planted(plant: Plant) -> Iterator[Edit]:
+    """Traces with this change. In some schedules it may violate nothing."""
     for seed in (RICH, *OTHERS):
         edit = Edit(seed)
         with suppress(StopIteration, IndexError):
             plant(edit)
-            return edit
-    raise AssertionError(f"no schedule has what {plant.__name__} changes")
+            yield edit
 
 
 @pytest.mark.parametrize(("rule", "plant"), PLANTS, ids=[plant.__name__ for _, plant in PLANTS])
 def test_a_violated_rule_is_named_and_shown(rule: str, plant: Plant, tmp_path: Path) -> None:
-    edit = planted(plant)
-    found = [problem for problem in edit.check(tmp_path).problems if problem.rule == rule]
-    assert found, f"{plant.__name__} was not found"
+    for edit in planted(plant):
+        found = [problem for problem in edit.check(tmp_path).problems if problem.rule == rule]
+        if found:
+            break
+    else:
+        raise AssertionError(f"{plant.__name__} was not found")
     touched = {(line["process"], line["n"]) for line in edit.touched}
     shown = {(at.line.process, at.line.n) for problem in found for at in problem.lines}
     assert touched & shown, f"the lines that show it are not among {shown}"

@@ -99,7 +99,9 @@ def test_a_dropped_stage_with_a_source_of_its_own_cannot_return_to_its_old_table
         deliver(tmp_path / "other", str(part), numbers([part]))
     run(make("b"), tmp_path, spark)
     run(make(), tmp_path, spark, restore="latest", drop=["b"])
-    with pytest.raises(UserError, match=r"sink 'b' already has rows of it.*give its sinks new names"):
+    with pytest.raises(
+        UserError, match=r"sink 'b' already has rows of it.*give the sinks that get its rows new names"
+    ):
         run(make("b"), tmp_path, spark, restore="latest")
     run(make("fresh"), tmp_path, spark, restore="latest")
     assert [rows_of(tmp_path / table) for table in ("a", "b", "fresh")] == [[(0,), (1,), (2,)]] * 3
