@@ -302,8 +302,10 @@ class Chaos:
         assert state.topology is not None
         gone = world.oracle.manifests[state.head].stages.keys() - state.topology.stages.keys()
         drop = tuple(sorted(gone))
-        request = Request(RequestKind.RESTORE, self._id(), epoch=state.head, drop=drop, force=True)
-        Command(world, request).run_now()
+        request = Request(RequestKind.RESTORE, self.new_id(), epoch=state.head, drop=drop, force=True)
+        reply = Command(world, request).run_now()
+        if not reply.ok:
+            world.oracle.violation(f"a restore after a power cut is refused: {reply}")
         world.schedule(world.rng.randint(50, 900), self.start_members)
 
     def _perform(self, procedure: Procedure[object]) -> None:
@@ -328,24 +330,27 @@ class Chaos:
                 self.world.schedule(rng.randint(5, 150), self._ask_restore)
         elif draw < 0.5:
             for _ in range(rng.choice([1, 1, 2])):  # two users may want the same name
-                self.ask(Request(RequestKind.SAVEPOINT, self._id(), f"save{self._requests // 2}"))
+                self.ask(Request(RequestKind.SAVEPOINT, self.new_id(), f"save{self._requests // 2}"))
         elif draw < 0.55:
             epoch = rng.choice(sorted(ledger.kept)) if ledger.kept else 1
-            self.ask(Request(RequestKind.SAVEPOINT, self._id(), f"named{self._requests}", epoch))
+            self.ask(Request(RequestKind.SAVEPOINT, self.new_id(), f"named{self._requests}", epoch))
         elif draw < 0.6:
             name = rng.choice(sorted(ledger.savepoints)) if ledger.savepoints else "none"
             if name in ledger.savepoints and rng.random() < 0.5:  # another user still wants to restore it
                 epoch = ledger.savepoints[name]
-                self.ask(Request(RequestKind.RESTORE, self._id(), name, epoch))
-            self.ask(Request(RequestKind.FORGET, self._id(), name))
+                self.ask(Request(RequestKind.RESTORE, self.new_id(), name, epoch))
+            self.ask(Request(RequestKind.FORGET, self.new_id(), name))
         elif draw < 0.7:
             self.ask(
                 Request(
-                    RequestKind.CHECKPOINT, self._id(), full=rng.random() < 0.3, unaligned=rng.random() < 0.6
+                    RequestKind.CHECKPOINT,
+                    self.new_id(),
+                    full=rng.random() < 0.3,
+                    unaligned=rng.random() < 0.6,
                 )
             )
         elif draw < 0.8:
-            self.ask(Request(RequestKind.CANCEL, self._id()))
+            self.ask(Request(RequestKind.CANCEL, self.new_id()))
         elif draw < 0.9:
             self.ask_drain()
         else:
@@ -378,16 +383,9 @@ class Chaos:
                 name for name, named in sorted(self.world.oracle.ledger.savepoints.items()) if named == epoch
             ]
             name = names[0] if names and self.world.rng.random() < 0.5 else None
-            reset = tuple(s for s in self._expendable(epoch) if self.world.rng.random() < 0.3)
+            reset = tuple(s for s in self.operator.expendable(epoch) if self.world.rng.random() < 0.3)
             force = self.world.rng.random() < 0.5 or force
-            self.ask(Request(RequestKind.RESTORE, self._id(), name, epoch, reset=reset, force=force))
-
-    def _expendable(self, epoch: int) -> list[str]:
-        """The stages without rows in their state at a cut: resetting one of them loses nothing, so the comparison of
-        sinks with sources stays valid."""
-        cut = self.world.oracle.manifests[epoch].stages
-        models = {n: self.world.model.stages[n] for n in self.world.graph.stages if n in cut}
-        return [n for n, m in models.items() if not m.windowed]
+            self.ask(Request(RequestKind.RESTORE, self.new_id(), name, epoch, reset=reset, force=force))
 
     def _after_drain(self) -> None:
         """All processes of a drained pipeline end, not always at the same time, or a user starts it again."""
@@ -408,7 +406,7 @@ class Chaos:
         self.start_members()
 
     def ask_drain(self) -> None:
-        self.ask(Request(RequestKind.DRAIN, self._id()))
+        self.ask(Request(RequestKind.DRAIN, self.new_id()))
 
     def want_rest(self) -> None:
         """Drains the pipeline: every process asks for it when it leads (a signal, or all sources are read), or a user
@@ -428,7 +426,7 @@ class Chaos:
                 process.member.wants_rest = True
                 process.poke("lead")
         else:
-            self.ask(Request(RequestKind.DRAIN, self._id()), withdraws=False)
+            self.ask(Request(RequestKind.DRAIN, self.new_id()), withdraws=False)
 
     def _start_once(self) -> None:
         """A user starts the pipeline with `once`, one member long after the others: it reads all sources, and drains."""
@@ -443,7 +441,7 @@ class Chaos:
             delay_ms = world.between(400, 3_000) if name == last else world.between(1, 300)
             world.schedule(delay_ms, self._restart, name)
 
-    def _id(self) -> str:
+    def new_id(self) -> str:
         self._requests += 1
         return f"r{self._requests}"
 
@@ -488,7 +486,7 @@ class Chaos:
     def _command(self) -> None:
         """A user runs a command on the store while members may be running; sometimes two users do so at once."""
         for _ in range(2 if self.world.rng.random() < 0.3 else 1):
-            request = self.operator.draw(self._id())
+            request = self.operator.draw(self.new_id())
             if request is not None:
                 self.world.fault(f"command: {request.kind.value}")
                 delay_ms = self.world.rng.randint(1, 60)

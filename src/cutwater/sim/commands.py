@@ -54,7 +54,7 @@ class Command:
         self.world.trace(None, f"{self}: {self.request.kind.value}")
         self.resume(self, self.token, None)
 
-    def run_now(self) -> None:
+    def run_now(self) -> Reply:
         """Runs the whole command at once, without faults."""
         answer = None
         while True:
@@ -62,11 +62,8 @@ class Command:
             try:
                 effect = self._procedure.send(answer)
             except StopIteration as end:
-                if not end.value.ok:
-                    self.world.oracle.violation(
-                        f"{self} is refused although nothing prevents it: {end.value}"
-                    )
-                return
+                reply: Reply = end.value
+                return reply
             assert isinstance(effect, fx.Operation), effect
             answer = self.world.io.answer(effect)
             if self._recorder is not None:
@@ -92,7 +89,7 @@ class Command:
             effect = self._procedure.send(answer)
         except StopIteration as end:
             self.crash()
-            self._ended(end.value)
+            self.ended(end.value)
             return
         self._asked = None
         match effect:
@@ -104,7 +101,7 @@ class Command:
                 self._asked = effect, self._journal.index
                 self.world.io.perform(self, self, effect)  # type: ignore[arg-type]
 
-    def _ended(self, reply: Reply) -> None:
+    def ended(self, reply: Reply) -> None:
         self.world.trace(None, f"{self}: {'done' if reply.ok else reply.detail}")
         self.world.oracle.replied(reply)
         if reply.ok:
@@ -150,9 +147,30 @@ class Operator:
             return Request(RequestKind.RESTORE, request_id, None, epoch, force=rng.random() < 0.5)
         return self._with_another_graph(request_id, epoch)
 
-    def _with_another_graph(self, request_id: str, epoch: int) -> Request:
+    def draw_deployment(self, request_id: str) -> Request:
+        """A restore of the newest checkpoint by a user who has changed the code."""
+        rng, epoch = self.world.rng, max(self.world.oracle.ledger.kept)
+        reset = tuple(s for s in self.expendable(epoch) if rng.random() < 0.5)
+        if rng.random() < 0.4:
+            return Request(RequestKind.RESTORE, request_id, None, epoch, reset=reset, force=True)
+        request = self._with_another_graph(request_id, epoch, careless=0.4)
+        assert request.topology is not None
+        before = self.world.graph.stages  # the model of a stage knows no other inputs than these
+        kept = (s for s in reset if s in request.topology.stages)
+        reset = tuple(s for s in kept if request.topology.stages[s].inputs == before[s].inputs)
+        return msgspec.structs.replace(request, reset=reset, force=True)
+
+    def expendable(self, epoch: int) -> list[str]:
+        """The stages without rows in their state at a cut: resetting one of them loses nothing, so the comparison of
+        sinks with sources stays valid."""
+        cut = self.world.oracle.manifests[epoch].stages
+        models = {n: self.world.model.stages[n] for n in self.world.graph.stages if n in cut}
+        return [n for n, m in models.items() if not m.windowed]
+
+    def _with_another_graph(self, request_id: str, epoch: int, careless: float = 0.1) -> Request:
         """A restore with changed code: a stage is added or dropped, a dropped one returns, or a sink no longer waits for
-        windows to close."""
+        windows to close. `careless`: how likely the user lets an old stage read another one as well, and does not know
+        that it must be reset for that."""
         graph, rng = self.world.graph, self.world.rng
         stages = dict(graph.stages)
         self._specs |= stages
@@ -184,7 +202,7 @@ class Operator:
             sinks = tuple(SinkSpec(sink.name) for sink in stages[name].sinks)
             stages[name] = msgspec.structs.replace(stages[name], sinks=sinks)
         old = [n for n in sorted(stages) if n in self.world.oracle.manifests[epoch].stages]
-        if old and rng.random() < 0.1:  # somebody does not know that such a stage must be reset
+        if old and rng.random() < careless:
             reader = rng.choice(old)
             root = rng.choice([n for n in sorted(stages) if not stages[n].inputs] or [reader])
             if root != reader and root not in stages[reader].inputs:

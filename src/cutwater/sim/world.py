@@ -17,7 +17,7 @@ from typing import Any
 from cutwater.protocol.base.effects import ReadPrepared
 from cutwater.protocol.base.paths import spark_prefix
 from cutwater.protocol.base.records import Prepared, Topology
-from cutwater.protocol.base.wire import Request
+from cutwater.protocol.base.wire import Request, RequestKind
 from cutwater.protocol.leader.coordinator_actions import CoordinatorConfig
 from cutwater.protocol.leader.leader import LeaderConfig, LeaderPhase
 from cutwater.protocol.member.config import MemberConfig
@@ -45,6 +45,9 @@ FIRST_EVENT_MS = (0, 0, 0, 0, 0, 0, 500, 10**9)
 
 EPOCHS_AFTER_FAULTS = 2
 """Then the drain is one more."""
+
+DEPLOYMENTS = (0, 0, 1, 2)
+"""How often a user changes the code after faults have stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,10 +215,27 @@ class World:
                 self.oracle.violation(f"no epoch committed within {PROGRESS_MS} ms after faults stopped")
         if not self.run_until(self.now_ms + PROGRESS_MS, lambda: not self.chaos.unanswered):
             self.oracle.violation(f"requests without an answer: {sorted(self.chaos.unanswered)}")
+        for _ in range(self.rng.choice(DEPLOYMENTS)):
+            self._deploy()
         self._drain()
 
     def _progress_since(self, epochs: int) -> Callable[[], bool]:
         return lambda: self.oracle.epochs > epochs
+
+    def _deploy(self) -> None:
+        """A user changes the code of the healthy pipeline: a restore with another graph or with reset stages, right after
+        an unaligned checkpoint. Nothing else goes wrong, so nothing hides what the restore gets wrong."""
+        if self.oracle.ledger.drained:
+            return
+        self.chaos.ask(Request(RequestKind.CHECKPOINT, self.chaos.new_id(), unaligned=True), withdraws=False)
+        if not self.run_until(self.now_ms + PROGRESS_MS, lambda: not self.chaos.unanswered):
+            self.oracle.violation(f"no answer to a checkpoint within {PROGRESS_MS} ms without faults")
+        request = self.chaos.operator.draw_deployment(self.chaos.new_id())
+        command = Command(self, request)
+        self.requests[request.request_id] = request
+        command.ended(command.run_now())
+        if not self.run_until(self.now_ms + PROGRESS_MS, self._progress_since(self.oracle.epochs)):
+            self.oracle.violation(f"no epoch committed within {PROGRESS_MS} ms after a deployment")
 
     def _drain(self) -> None:
         """The end of every schedule: drain, publish, and compare every sink with every source."""

@@ -14,7 +14,7 @@ from cutwater.protocol.member import (
     member,
     publish,
 )
-from tests.support.planted.registry import Patch, bug
+from tests.support.planted.registry import Patch, bug, changed
 
 
 @bug
@@ -103,6 +103,16 @@ def epochs_are_published_out_of_order(patch: Patch) -> None:
 def held_back_rows_are_lost(patch: Patch) -> None:
     real = publish.contents
     patch.setattr(cut, "contents", lambda batches, sink, held, mark: real(batches, sink, (), mark))
+
+
+@bug
+def a_sink_that_is_no_longer_final_keeps_what_it_held(patch: Patch) -> None:
+    real = publish.contents
+
+    def contents(batches: Any, sink: Any, held: Any, mark: int | None) -> Any:
+        return real(batches, changed(sink, final=True), held, mark)
+
+    patch.setattr(cut, "contents", contents)
 
 
 @bug

@@ -9,6 +9,7 @@ import msgspec
 from cutwater.protocol.base import records as r
 from cutwater.protocol.leader import (
     coordinator,
+    steering,
 )
 from cutwater.protocol.member import (
     member,
@@ -125,3 +126,23 @@ def a_reset_stage_reads_its_source_from_the_start(patch: Patch) -> None:
 @bug
 def a_stage_with_readers_is_dropped(patch: Patch) -> None:
     patch.setattr(r.Topology, "dangling", lambda self: {})
+
+
+@bug
+def a_reset_stage_skips_the_rows_in_flight_to_it(patch: Patch) -> None:
+    real = stage.Stage._starting_report
+
+    def starting_report(self: Any) -> Any:
+        report, reset = yield from real(self)
+        manifest = yield from self.member.head_manifest()
+        if reset and report is not None and manifest is not None:
+            cuts = {s: manifest.stages[s].batch for s in self.spec.inputs if s in manifest.stages}
+            report = changed(report, consumed={**report.consumed, **cuts})
+        return report, reset
+
+    patch.setattr(stage.Stage, "_starting_report", starting_report)
+
+
+@bug
+def a_stage_with_another_input_keeps_its_state(patch: Patch) -> None:
+    patch.setattr(steering, "_check_inputs", lambda request, graph, manifest: None)
