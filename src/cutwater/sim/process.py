@@ -7,7 +7,7 @@ resumes them with the answers. After a crash they are never resumed.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, assert_never
+from typing import Any, Protocol, assert_never, cast
 
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.errors import GraphChanged, PeerError
@@ -25,6 +25,12 @@ from cutwater.sim.network import Network
 from cutwater.sim.oracle import WatchedScene
 from cutwater.sim.spark import GoneForZombie, Query
 from cutwater.store.recording import Recorder
+
+
+# Looking up the type is many times as fast as `isinstance`, which is slow for what is not a `Struct` of that type.
+Inline = fx.Send | fx.ReadPrepared | fx.StartQuery
+INLINE = frozenset((fx.Send, fx.ReadPrepared, fx.StartQuery))
+"""The effects that are answered immediately: nothing else can happen in between."""
 
 
 class ProcessScene(WatchedScene, Protocol):
@@ -90,8 +96,9 @@ class HostingMember(Member):
     def wake_readers(self, stage: str) -> None:
         before = len(self.woken)
         super().wake_readers(stage)
-        readers = [name.removeprefix("stage ") for name in self.woken[before:]]
-        self.woken[before:] = [f"{actor} {name}" for name in readers for actor in ("stage", "query")]
+        stages, self.woken[before:] = self.woken[before:], []
+        for actor in stages:
+            self.woken += (actor, f"query {actor.removeprefix('stage ')}")
 
 
 class Process:
@@ -175,11 +182,11 @@ class Process:
         actor.waiting = False
         actor.token += 1
         followed = self.leader.phase is LeaderPhase.FOLLOWING
-        send = actor.procedure.send
+        stage, send = actor.stage, actor.procedure.send
         try:
             effect: fx.Effect | None = send(answer)
-            while isinstance(effect, (fx.Send, fx.ReadPrepared, fx.StartQuery)):
-                effect = send(self._perform_inline(effect))
+            while type(effect) in INLINE:
+                effect = send(self._perform_inline(cast(Inline, effect)))
         except StopIteration:
             self.actors.pop(actor.name, None)
             effect = None
@@ -195,8 +202,8 @@ class Process:
         if followed and self.leader.phase is LeaderPhase.CAMPAIGNING:
             self.world.oracle.check_campaign(self)
         if effect is not None:
-            if actor.stage is not None and type(effect) is fx.Wait:
-                self.world.oracle.check_working(actor.stage)
+            if stage is not None and type(effect) is fx.Wait:
+                self.world.oracle.check_working(stage)
             self._perform(actor, effect)
         if member.ended:
             for name in member.ended:
@@ -208,52 +215,57 @@ class Process:
                 self.end(name)
                 self.spawn(name, procedure)
             member.spawned.clear()
-        self._wake()
-        if member.journal.index != self.checked_index:
+        if member.woken:
+            self._wake()
+        if member.journal.view.last != self.checked_index:
             self.world.oracle.check_journal(self)
         if member.given_up is not None and not self.leaving:
             self.leaving = True
             self.world.oracle.check_give_up(self)
             self.world.chaos.ends(self, f"gives up: {member.given_up}")
-        if member.drained and not self.leaving:
+        if not self.leaving and member.drained:
             self.leaving = True
             self.world.oracle.check_over(self)
             self.world.chaos.is_over(self)
-        if actor.stage is not None and actor.stage.asks_for_rest:
-            self.poke(f"query {actor.stage.name}")  # so that its host asks Spark
-        if actor.stage is not None and actor.stage.quiet:
-            self.world.oracle.check_quiet(actor.stage)
-        if actor.stage is not None and actor.stage.phase is not StagePhase.RUNNING:
-            self.world.oracle.check_stage(actor.stage)
-            if member.superseded and not self.leaving:
+        if stage is not None:
+            self._check(stage)
+
+    def _check(self, stage: Stage) -> None:
+        """Looks at a stage whose appender was resumed."""
+        if stage.asks_for_rest:
+            self.poke(f"query {stage.name}")  # so that its host asks Spark
+        if stage.quiet:
+            self.world.oracle.check_quiet(stage)
+        if stage.phase is not StagePhase.RUNNING:
+            self.world.oracle.check_stage(stage)
+            if self.member.superseded and not self.leaving:
                 self.leaving = True
                 self.world.chaos.ends(self, "superseded")
 
-    def _perform(self, actor: Actor, effect: fx.AnyOperation | fx.Sleep | fx.Wait) -> None:
-        match effect:
-            case fx.Wait():
-                if actor.poked:
-                    actor.poked = False
-                    self.resume_later(1, actor, None)
-                else:
-                    actor.waiting = True
-                    self.resume_later(effect.ms, actor, None)
-            case fx.Sleep():
+    def _perform(self, actor: Actor, effect: fx.Effect) -> None:
+        if type(effect) is fx.Wait:
+            if actor.poked:
+                actor.poked = False
+                self.resume_later(1, actor, None)
+            else:
+                actor.waiting = True
                 self.resume_later(effect.ms, actor, None)
-            case _:
-                if self.recorder is not None:
-                    actor.asked = effect, self.recorder.knows
-                self.world.io.perform(self, actor, effect)
+        elif type(effect) is fx.Sleep:
+            self.resume_later(effect.ms, actor, None)
+        else:
+            operation = cast(fx.AnyOperation, effect)
+            if self.recorder is not None:
+                actor.asked = operation, self.recorder.knows
+            self.world.io.perform(self, actor, operation)
 
-    def _perform_inline(self, effect: fx.Send | fx.ReadPrepared | fx.StartQuery) -> Any:
-        """Performs effects that are answered immediately: nothing else can happen in between."""
+    def _perform_inline(self, effect: Inline) -> Any:
         match effect:
+            case fx.ReadPrepared():
+                return self.world.io.read_prepared(effect)
             case fx.Send():
                 if self.recorder is not None:
                     self.recorder.sent(effect)
                 return self.world.network.send(self, effect.to, effect.message)
-            case fx.ReadPrepared():
-                return self.world.io.read_prepared(effect)
             case fx.StartQuery():
                 return self._start_query(effect)
             case _:
@@ -295,18 +307,18 @@ class Process:
             return
         if self.recorder is not None:
             self.recorder.received(sender, message)
-        match message:
-            case AskRange() | FetchEntries() | HaveRange() | EntriesChunk() | Compacted():
-                self.member.on_replay(sender, message)
+        match message:  # the most frequent first
+            case LogGrown():
+                self.member.on_log_grown(message)
             case Announcement():
                 self.member.on_announcement(sender, message)
+            case Ack() | WireRequest():
+                self.leader.on_message(message)
             case Heartbeat():
                 self.member.on_heartbeat(message)
                 self.leader.on_heartbeat(message)
-            case LogGrown():
-                self.member.on_log_grown(message)
-            case Ack() | WireRequest():
-                self.leader.on_message(message)
+            case AskRange() | FetchEntries() | HaveRange() | EntriesChunk() | Compacted():
+                self.member.on_replay(sender, message)
             case SourcesDone():
                 self.leader.on_sources_done(message)
             case Reply():
