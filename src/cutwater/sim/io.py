@@ -139,9 +139,9 @@ class Io(StorePerformer):
                 left -= probability
                 if left < 0:
                     return fault
-            if left < faults.false_exists and type(effect) is fx.Create:
-                if effect.name not in world.store.objects:
-                    return "false exists"
+            may_lie = left < faults.false_exists and type(effect) is fx.Create
+            if may_lie and cast(fx.Create, effect).name not in world.store.objects:
+                return "false exists"
         elif draw() < faults.read_failed:
             return "failed read"
         return "store down" if process.store_down_until_ms > world.now_ms else None
@@ -166,6 +166,14 @@ class Io(StorePerformer):
             process.resume_later(self.world.between(1, 5), actor, answer)
         else:
             process.resume(actor, token, answer)
+
+    # --- the store: the most frequent operations, without a detour ------------------------------------
+
+    def list(self, operation: fx.List) -> Names:
+        return self.world.store.list(operation.prefix, operation.after)
+
+    def read(self, operation: fx.Read) -> bytes | None:
+        return self.world.store.objects.get(operation.name)
 
     # --- tables ---------------------------------------------------------------------------------------
 

@@ -29,7 +29,6 @@ from cutwater.protocol.base.wire import Message as WireMessage
 from cutwater.sim.oracle import WatchedScene
 from cutwater.sim.scene import ProcessView
 
-
 WIRE = (LogGrown, Announcement, Ack, Heartbeat, SourcesDone, Request, Reply)
 """The messages that are not part of a catch-up, the most frequent first."""
 

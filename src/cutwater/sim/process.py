@@ -7,13 +7,16 @@ resumes them with the answers. After a crash they are never resumed.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Protocol, assert_never, cast
 
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.errors import GraphChanged, PeerError
 from cutwater.protocol.base.replay_wire import AskRange, Compacted, EntriesChunk, FetchEntries, HaveRange
+from cutwater.protocol.base.replay_wire import Message as ReplayMessage
 from cutwater.protocol.base.replay_wire import decode as decode_replay
 from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, LogGrown, Reply, SourcesDone, decode
+from cutwater.protocol.base.wire import Message as WireMessage
 from cutwater.protocol.base.wire import Request as WireRequest
 from cutwater.protocol.leader.leader import Leader, LeaderConfig, LeaderPhase
 from cutwater.protocol.member.config import MemberConfig
@@ -26,11 +29,16 @@ from cutwater.sim.oracle import WatchedScene
 from cutwater.sim.spark import GoneForZombie, Query
 from cutwater.store.recording import Recorder
 
-
 # Looking up the type is many times as fast as `isinstance`, which is slow for what is not a `Struct` of that type.
 Inline = fx.Send | fx.ReadPrepared | fx.StartQuery
 INLINE = frozenset((fx.Send, fx.ReadPrepared, fx.StartQuery))
 """The effects that are answered immediately: nothing else can happen in between."""
+
+
+@lru_cache(maxsize=32)
+def _decode(data: bytes) -> WireMessage | ReplayMessage:
+    """Decodes what may be for several processes, once."""
+    return decode(data) if data[:1] == b"{" else decode_replay(data)
 
 
 class ProcessScene(WatchedScene, Protocol):
@@ -217,13 +225,14 @@ class Process:
             member.spawned.clear()
         if member.woken:
             self._wake()
-        if member.journal.view.last != self.checked_index:
+        journal = member.journal
+        if journal.view.last != self.checked_index:
             self.world.oracle.check_journal(self)
         if member.given_up is not None and not self.leaving:
             self.leaving = True
             self.world.oracle.check_give_up(self)
             self.world.chaos.ends(self, f"gives up: {member.given_up}")
-        if not self.leaving and member.drained:
+        if journal.state.drained and not self.leaving and member.drained:
             self.leaving = True
             self.world.oracle.check_over(self)
             self.world.chaos.is_over(self)
@@ -246,12 +255,12 @@ class Process:
         if type(effect) is fx.Wait:
             if actor.poked:
                 actor.poked = False
-                self.resume_later(1, actor, None)
+                self.world.schedule(1, self.resume, actor, actor.token, None)
             else:
                 actor.waiting = True
-                self.resume_later(effect.ms, actor, None)
+                self.world.schedule(effect.ms, self.resume, actor, actor.token, None)
         elif type(effect) is fx.Sleep:
-            self.resume_later(effect.ms, actor, None)
+            self.world.schedule(effect.ms, self.resume, actor, actor.token, None)
         else:
             operation = cast(fx.AnyOperation, effect)
             if self.recorder is not None:
@@ -302,7 +311,7 @@ class Process:
             return
         self.member.now_ms = self.world.now_ms + self.skew_ms
         try:
-            message = decode(data) if data[:1] == b"{" else decode_replay(data)
+            message = _decode(data)
         except PeerError:
             return
         if self.recorder is not None:

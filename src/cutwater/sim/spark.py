@@ -265,7 +265,7 @@ class Query:
         self.feed[name] = fresh
         limit = max(position, old if self.world.rng.random() < self.world.faults.stale_feed else fresh)
         limit = min(limit, position + self.world.rng.choice((4, 16, 64)))
-        return max(self._unread(name, position, limit), default=position)
+        return max(self._unread(name, position, limit), default=position) if limit > position else position
 
     def _unread(self, name: str, after: int, upto: int) -> dict[int, channel.Files]:
         try:

@@ -386,7 +386,7 @@ class Member:
         if sender != self.journal.state.leader:
             self._hear(announcement.index)
             return
-        if announcement.phase is Phase.PREPARE and announcement.flags & Flags.UNALIGNED:
+        if announcement.phase is Phase.PREPARE and announcement.flags.has(Flags.UNALIGNED):
             self.unaligned.add(announcement.checkpoint_id)
             self._trigger(announcement.checkpoint_id, announcement.flags)
             for name in self.stages:
