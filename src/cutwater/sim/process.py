@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Protocol, assert_never, cast
+from typing import Any, Protocol, assert_never
 
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.errors import GraphChanged, PeerError
@@ -194,7 +194,7 @@ class Process:
         try:
             effect: fx.Effect | None = send(answer)
             while type(effect) in INLINE:
-                effect = send(self._perform_inline(cast(Inline, effect)))
+                effect = send(self._perform_inline(effect))  # type: ignore[arg-type]
         except StopIteration:
             self.actors.pop(actor.name, None)
             effect = None
@@ -262,10 +262,9 @@ class Process:
         elif type(effect) is fx.Sleep:
             self.world.schedule(effect.ms, self.resume, actor, actor.token, None)
         else:
-            operation = cast(fx.AnyOperation, effect)
             if self.recorder is not None:
-                actor.asked = operation, self.recorder.knows
-            self.world.io.perform(self, actor, operation)
+                actor.asked = effect, self.recorder.knows  # type: ignore[assignment]
+            self.world.io.perform(self, actor, effect)  # type: ignore[arg-type]
 
     def _perform_inline(self, effect: Inline) -> Any:
         match effect:

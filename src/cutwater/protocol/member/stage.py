@@ -157,6 +157,8 @@ class Stage:
         self._handle = handle
         self._asked = 0
         self._collected: object = None
+        self._collected_at = 0
+        """The index of the journal at which nothing else was due."""
         self._has_query = True
         self._is_given_up = False
         self._restart_ms: int | None = None
@@ -586,11 +588,17 @@ class Stage:
 
     def _collect(self) -> Procedure[None]:
         """Deletes what retention no longer keeps of this stage, and compacts its log."""
+        index = self.member.journal.index
+        if index == self._collected_at:
+            return
         state = self.member.journal.state
         due = state.floors, tuple(state.committed), tuple(state.generations)
-        if due == self._collected or self._is_fenced() or state.generation != self.generation:
+        if due == self._collected:
+            self._collected_at = index
             return
-        self._collected = due
+        if self._is_fenced() or state.generation != self.generation:
+            return
+        self._collected, self._collected_at = due, index
         answer = yield from ask(FindStored(self.name, self.generation, self.incarnation))
         if answer is FAILED or self._is_fenced():
             return
