@@ -7,7 +7,7 @@ that asked may be gone. A write may fail, take effect without an answer, or take
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, cast, get_args
 
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base import paths
@@ -28,8 +28,9 @@ from cutwater.sim.spark import START, GoneForZombie, copy_folder, folder_from_re
 from cutwater.sim.store import RowsOverlap, TableVersion, extend
 from cutwater.store.perform import StorePerformer
 
-WRITES = (fx.Create, fx.Delete, fx.Copy, fx.PublishTable, fx.RewindTable)
-TABLES: type[fx.TableOperation[Any]] = fx.TableOperation
+# Looking up the type is many times as fast as `isinstance`, which is slow for what is not a `Struct` of that type.
+WRITES = frozenset((fx.Create, fx.Delete, fx.Copy, fx.PublishTable, fx.RewindTable))
+TABLES = frozenset(get_args(fx.TableEffect))
 """The operations that fail when their table fails."""
 LATEST_MS = 1_500
 """How long after its reported failure a write may still take effect."""
@@ -91,14 +92,14 @@ class Io(StorePerformer):
 
     def perform(self, process: ProcessView, actor: ActorView, effect: fx.AnyOperation) -> None:
         world = self.world
-        of_table = isinstance(effect, TABLES)
+        of_table = type(effect) in TABLES
         if of_table and process in world.processes:
             world.oracle.check_caught_up(process, "publishes")
         delay = world.between(1, world.table_ms if of_table else world.io_ms)
         if world.rng.random() < world.faults.slow_io:
             world.fault("slow operation")
             delay = world.between(20, SLOW_MS)
-        if isinstance(effect, fx.MakeFolder):
+        if type(effect) is fx.MakeFolder:
             world.schedule(delay, self._make_folder, process, actor, actor.token, effect)
             return
         fault = self._draw_fault(process, effect)
@@ -121,27 +122,29 @@ class Io(StorePerformer):
         world.schedule(delay, self._apply_and_answer, process, actor, actor.token, effect)
 
     def _draw_fault(self, process: ProcessView, effect: fx.AnyOperation) -> str | None:
-        world, faults, rng = self.world, self.world.faults, self.world.rng
-        if isinstance(effect, TABLES) and world.tables[effect.sink].failing_until_ms > world.now_ms:
-            return "sink fails"
-        down = process.store_down_until_ms > world.now_ms
-        if isinstance(effect, WRITES):
-            draw = rng.random()
-            for name, fault in (
-                ("write_failed", "failed write"),
-                ("write_lost_answer", "lost answer"),
-                ("write_late", "late write"),
-                ("write_stuck", "stuck write"),
+        world, faults, draw = self.world, self.world.faults, self.world.rng.random
+        kind = type(effect)
+        if kind in TABLES:
+            table = world.tables[cast(fx.TableEffect, effect).sink]
+            if table.failing_until_ms > world.now_ms:
+                return "sink fails"
+        if kind in WRITES:
+            left = draw()
+            for probability, fault in (
+                (faults.write_failed, "failed write"),
+                (faults.write_lost_answer, "lost answer"),
+                (faults.write_late, "late write"),
+                (faults.write_stuck, "stuck write"),
             ):
-                draw -= getattr(faults, name)
-                if draw < 0:
+                left -= probability
+                if left < 0:
                     return fault
-            created = isinstance(effect, fx.Create) and effect.name not in world.store.objects
-            if created and draw < faults.false_exists:
+            may_lie = left < faults.false_exists and type(effect) is fx.Create
+            if may_lie and cast(fx.Create, effect).name not in world.store.objects:
                 return "false exists"
-        elif rng.random() < faults.read_failed:
+        elif draw() < faults.read_failed:
             return "failed read"
-        return "store down" if down else None
+        return "store down" if process.store_down_until_ms > world.now_ms else None
 
     def answer(self, effect: fx.Effect) -> Any:
         """Applies an operation immediately and returns its answer. Accepts only operations."""
@@ -157,12 +160,20 @@ class Io(StorePerformer):
         answer = perform(self, effect)
         if actor.token != token or not process.alive:
             return
-        if isinstance(effect, fx.ReadTableHistory):
+        if type(effect) is fx.ReadTableHistory:
             self.world.oracle.looked_back(process.name, effect)
         if self.world.rng.random() < 0.3:
             process.resume_later(self.world.between(1, 5), actor, answer)
         else:
             process.resume(actor, token, answer)
+
+    # --- the store: the most frequent operations, without a detour ------------------------------------
+
+    def list(self, operation: fx.List) -> Names:
+        return self.world.store.list(operation.prefix, operation.after)
+
+    def read(self, operation: fx.Read) -> bytes | None:
+        return self.world.store.objects.get(operation.name)
 
     # --- tables ---------------------------------------------------------------------------------------
 

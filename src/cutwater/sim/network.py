@@ -14,10 +14,23 @@ from cutwater.protocol.base.log import LogView
 from cutwater.protocol.base.paths import entry_name
 from cutwater.protocol.base.replay_wire import Message as ReplayMessage
 from cutwater.protocol.base.replay_wire import encode as encode_replay
-from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, Phase, Reply, encode
+from cutwater.protocol.base.wire import (
+    Ack,
+    Announcement,
+    Heartbeat,
+    LogGrown,
+    Phase,
+    Reply,
+    Request,
+    SourcesDone,
+    encode,
+)
 from cutwater.protocol.base.wire import Message as WireMessage
 from cutwater.sim.oracle import WatchedScene
 from cutwater.sim.scene import ProcessView
+
+WIRE = (LogGrown, Announcement, Ack, Heartbeat, SourcesDone, Request, Reply)
+"""The messages that are not part of a catch-up, the most frequent first."""
 
 
 class Network:
@@ -34,12 +47,12 @@ class Network:
     def send(self, sender: ProcessView, to: str | None, message: WireMessage | ReplayMessage) -> None:
         world = self.world
         world.oracle.sending(sender, message)
-        if isinstance(message, Reply):
+        if type(message) is Reply:
             world.chaos.on_reply(message)
             return
-        if isinstance(message, Ack):
+        if type(message) is Ack:
             message = self._maybe_stray(sender, message)
-        data = encode_replay(message) if isinstance(message, ReplayMessage) else encode(message)
+        data = encode(message) if isinstance(message, WIRE) else encode_replay(message)
         for process in list(world.processes):
             if process is sender and to is None:
                 continue

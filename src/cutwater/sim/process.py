@@ -7,13 +7,16 @@ resumes them with the answers. After a crash they are never resumed.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Protocol, assert_never
 
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.errors import GraphChanged, PeerError
 from cutwater.protocol.base.replay_wire import AskRange, Compacted, EntriesChunk, FetchEntries, HaveRange
+from cutwater.protocol.base.replay_wire import Message as ReplayMessage
 from cutwater.protocol.base.replay_wire import decode as decode_replay
 from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, LogGrown, Reply, SourcesDone, decode
+from cutwater.protocol.base.wire import Message as WireMessage
 from cutwater.protocol.base.wire import Request as WireRequest
 from cutwater.protocol.leader.leader import Leader, LeaderConfig, LeaderPhase
 from cutwater.protocol.member.config import MemberConfig
@@ -25,6 +28,17 @@ from cutwater.sim.network import Network
 from cutwater.sim.oracle import WatchedScene
 from cutwater.sim.spark import GoneForZombie, Query
 from cutwater.store.recording import Recorder
+
+# Looking up the type is many times as fast as `isinstance`, which is slow for what is not a `Struct` of that type.
+Inline = fx.Send | fx.ReadPrepared | fx.StartQuery
+INLINE = frozenset((fx.Send, fx.ReadPrepared, fx.StartQuery))
+"""The effects that are answered immediately: nothing else can happen in between."""
+
+
+@lru_cache(maxsize=32)
+def _decode(data: bytes) -> WireMessage | ReplayMessage:
+    """Decodes what may be for several processes, once."""
+    return decode(data) if data[:1] == b"{" else decode_replay(data)
 
 
 class ProcessScene(WatchedScene, Protocol):
@@ -90,8 +104,9 @@ class HostingMember(Member):
     def wake_readers(self, stage: str) -> None:
         before = len(self.woken)
         super().wake_readers(stage)
-        readers = [name.removeprefix("stage ") for name in self.woken[before:]]
-        self.woken[before:] = [f"{actor} {name}" for name in readers for actor in ("stage", "query")]
+        stages, self.woken[before:] = self.woken[before:], []
+        for actor in stages:
+            self.woken += (actor, f"query {actor.removeprefix('stage ')}")
 
 
 class Process:
@@ -175,11 +190,11 @@ class Process:
         actor.waiting = False
         actor.token += 1
         followed = self.leader.phase is LeaderPhase.FOLLOWING
-        send = actor.procedure.send
+        stage, send = actor.stage, actor.procedure.send
         try:
             effect: fx.Effect | None = send(answer)
-            while isinstance(effect, (fx.Send, fx.ReadPrepared, fx.StartQuery)):
-                effect = send(self._perform_inline(effect))
+            while type(effect) in INLINE:
+                effect = send(self._perform_inline(effect))  # type: ignore[arg-type]
         except StopIteration:
             self.actors.pop(actor.name, None)
             effect = None
@@ -195,8 +210,8 @@ class Process:
         if followed and self.leader.phase is LeaderPhase.CAMPAIGNING:
             self.world.oracle.check_campaign(self)
         if effect is not None:
-            if actor.stage is not None and type(effect) is fx.Wait:
-                self.world.oracle.check_working(actor.stage)
+            if stage is not None and type(effect) is fx.Wait:
+                self.world.oracle.check_working(stage)
             self._perform(actor, effect)
         if member.ended:
             for name in member.ended:
@@ -208,52 +223,57 @@ class Process:
                 self.end(name)
                 self.spawn(name, procedure)
             member.spawned.clear()
-        self._wake()
-        if member.journal.index != self.checked_index:
+        if member.woken:
+            self._wake()
+        journal = member.journal
+        if journal.view.last != self.checked_index:
             self.world.oracle.check_journal(self)
         if member.given_up is not None and not self.leaving:
             self.leaving = True
             self.world.oracle.check_give_up(self)
             self.world.chaos.ends(self, f"gives up: {member.given_up}")
-        if member.drained and not self.leaving:
+        if journal.state.drained and not self.leaving and member.drained:
             self.leaving = True
             self.world.oracle.check_over(self)
             self.world.chaos.is_over(self)
-        if actor.stage is not None and actor.stage.asks_for_rest:
-            self.poke(f"query {actor.stage.name}")  # so that its host asks Spark
-        if actor.stage is not None and actor.stage.quiet:
-            self.world.oracle.check_quiet(actor.stage)
-        if actor.stage is not None and actor.stage.phase is not StagePhase.RUNNING:
-            self.world.oracle.check_stage(actor.stage)
-            if member.superseded and not self.leaving:
+        if stage is not None:
+            self._check(stage)
+
+    def _check(self, stage: Stage) -> None:
+        """Looks at a stage whose appender was resumed."""
+        if stage.asks_for_rest:
+            self.poke(f"query {stage.name}")  # so that its host asks Spark
+        if stage.quiet:
+            self.world.oracle.check_quiet(stage)
+        if stage.phase is not StagePhase.RUNNING:
+            self.world.oracle.check_stage(stage)
+            if self.member.superseded and not self.leaving:
                 self.leaving = True
                 self.world.chaos.ends(self, "superseded")
 
-    def _perform(self, actor: Actor, effect: fx.AnyOperation | fx.Sleep | fx.Wait) -> None:
-        match effect:
-            case fx.Wait():
-                if actor.poked:
-                    actor.poked = False
-                    self.resume_later(1, actor, None)
-                else:
-                    actor.waiting = True
-                    self.resume_later(effect.ms, actor, None)
-            case fx.Sleep():
-                self.resume_later(effect.ms, actor, None)
-            case _:
-                if self.recorder is not None:
-                    actor.asked = effect, self.recorder.knows
-                self.world.io.perform(self, actor, effect)
+    def _perform(self, actor: Actor, effect: fx.Effect) -> None:
+        if type(effect) is fx.Wait:
+            if actor.poked:
+                actor.poked = False
+                self.world.schedule(1, self.resume, actor, actor.token, None)
+            else:
+                actor.waiting = True
+                self.world.schedule(effect.ms, self.resume, actor, actor.token, None)
+        elif type(effect) is fx.Sleep:
+            self.world.schedule(effect.ms, self.resume, actor, actor.token, None)
+        else:
+            if self.recorder is not None:
+                actor.asked = effect, self.recorder.knows  # type: ignore[assignment]
+            self.world.io.perform(self, actor, effect)  # type: ignore[arg-type]
 
-    def _perform_inline(self, effect: fx.Send | fx.ReadPrepared | fx.StartQuery) -> Any:
-        """Performs effects that are answered immediately: nothing else can happen in between."""
+    def _perform_inline(self, effect: Inline) -> Any:
         match effect:
+            case fx.ReadPrepared():
+                return self.world.io.read_prepared(effect)
             case fx.Send():
                 if self.recorder is not None:
                     self.recorder.sent(effect)
                 return self.world.network.send(self, effect.to, effect.message)
-            case fx.ReadPrepared():
-                return self.world.io.read_prepared(effect)
             case fx.StartQuery():
                 return self._start_query(effect)
             case _:
@@ -290,23 +310,23 @@ class Process:
             return
         self.member.now_ms = self.world.now_ms + self.skew_ms
         try:
-            message = decode(data) if data[:1] == b"{" else decode_replay(data)
+            message = _decode(data)
         except PeerError:
             return
         if self.recorder is not None:
             self.recorder.received(sender, message)
-        match message:
-            case AskRange() | FetchEntries() | HaveRange() | EntriesChunk() | Compacted():
-                self.member.on_replay(sender, message)
+        match message:  # the most frequent first
+            case LogGrown():
+                self.member.on_log_grown(message)
             case Announcement():
                 self.member.on_announcement(sender, message)
+            case Ack() | WireRequest():
+                self.leader.on_message(message)
             case Heartbeat():
                 self.member.on_heartbeat(message)
                 self.leader.on_heartbeat(message)
-            case LogGrown():
-                self.member.on_log_grown(message)
-            case Ack() | WireRequest():
-                self.leader.on_message(message)
+            case AskRange() | FetchEntries() | HaveRange() | EntriesChunk() | Compacted():
+                self.member.on_replay(sender, message)
             case SourcesDone():
                 self.leader.on_sources_done(message)
             case Reply():

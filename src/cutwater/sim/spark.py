@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import msgspec
+
 from cutwater.protocol.base import paths
 from cutwater.protocol.base.effects import Procedure, ReadPrepared, Sleep, Wait
 from cutwater.protocol.base.records import Offset, Prepared, StagedFile
@@ -70,8 +72,7 @@ class QueryHost(ProcessView, Protocol):
     def report(self, stage: Stage, fact: Callable[..., None], *args: int) -> None: ...
 
 
-@dataclass(slots=True, frozen=True)
-class State:
+class State(msgspec.Struct, frozen=True):
     """A query's state after a batch: events consumed and emitted, per path, and the watermark."""
 
     taken: dict[Path, int]
@@ -89,8 +90,7 @@ QUICK_MS = 5
 ENDS = (QueryEnd.FAILED, QueryEnd.FAILED, QueryEnd.STOPPED, QueryEnd.STOPPED, QueryEnd.OVERLOADED)
 
 
-@dataclass(slots=True, frozen=True)
-class Planned:
+class Planned(msgspec.Struct, frozen=True):
     """One line of Spark's offset log: what a batch will read."""
 
     consumed: dict[str, int]
@@ -265,7 +265,7 @@ class Query:
         self.feed[name] = fresh
         limit = max(position, old if self.world.rng.random() < self.world.faults.stale_feed else fresh)
         limit = min(limit, position + self.world.rng.choice((4, 16, 64)))
-        return max(self._unread(name, position, limit), default=position)
+        return max(self._unread(name, position, limit), default=position) if limit > position else position
 
     def _unread(self, name: str, after: int, upto: int) -> dict[int, channel.Files]:
         try:

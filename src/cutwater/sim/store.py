@@ -19,6 +19,10 @@ Rows = dict[Path, tuple[int, int]]
 """Per path, the events [from, to) in a file."""
 
 
+HIGHEST = "\U0010ffff"
+"""A character that sorts after all others."""
+
+
 class SimStore:
     """Objects by name. Spark's files are durable only after a call of `checksum`."""
 
@@ -53,13 +57,11 @@ class SimStore:
             self.delete(name)
 
     def list(self, prefix: str, after: str = "") -> list[str]:
-        start = bisect_right(self._names, after) if after > prefix else bisect_left(self._names, prefix)
-        found = []
-        for i in range(start, len(self._names)):
-            if not self._names[i].startswith(prefix):
-                break
-            found.append(self._names[i])
-        return found
+        names = self._names
+        start = bisect_right(names, after) if after > prefix else bisect_left(names, prefix)
+        if start == len(names) or not names[start].startswith(prefix):
+            return []
+        return names[start : bisect_left(names, prefix + HIGHEST, start)]
 
 
 def checksum_of(content: Any) -> str:

@@ -7,10 +7,10 @@ what it should.
 
 from __future__ import annotations
 
-import heapq
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from random import Random
 from typing import Any
 
@@ -161,8 +161,8 @@ class World:
     # --- time -----------------------------------------------------------------------------------------
 
     def schedule(self, delay_ms: int, call: Callable[..., None], *args: Any) -> None:
-        self._sequence += 1
-        heapq.heappush(self._heap, (self.now_ms + delay_ms, self._sequence, call, args))
+        self._sequence = sequence = self._sequence + 1
+        heappush(self._heap, (self.now_ms + delay_ms, sequence, call, args))
 
     def between(self, low: int, high: int) -> int:
         """A random integer from `low` to `high`, three times as fast as `randint`."""
@@ -173,11 +173,12 @@ class World:
         heap = self._heap
         count = 0
         while heap and heap[0][0] <= end_ms:
-            self.now_ms, _, call, args = heapq.heappop(heap)
+            self.now_ms, _, call, args = heappop(heap)
             call(*args)
-            count += 1
-            if done is not None and count % 16 == 0 and done():
-                return True
+            if done is not None:
+                count += 1
+                if count % 16 == 0 and done():
+                    return True
         self.now_ms = max(self.now_ms, end_ms)
         return done is None or done()
 

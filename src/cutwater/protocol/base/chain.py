@@ -9,6 +9,7 @@ it. From that last field, a writer or reader that was suspended learns that its 
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from typing import Generic, TypeVar
 
 import msgspec
@@ -79,12 +80,17 @@ def check(data: bytes) -> None:
         raise PeerError("the name of its checksum is damaged")
 
 
+REMEMBERED = 128
+"""How many entries a codec remembers: the newest entry of a log is read again and again."""
+
+
 class Codec(Generic[B]):
-    """Encodes and decodes the entries of one kind of log."""
+    """Encodes and decodes the entries of one kind of log. Callers share the entries, and must not change them."""
 
     def __init__(self, body_type: object) -> None:
         self._encode = msgspec.json.Encoder().encode
         self._decode = msgspec.json.Decoder(Entry[body_type]).decode  # type: ignore[valid-type]
+        self._open = lru_cache(REMEMBERED)(self._open_anew)
 
     def seal(self, entry: Entry[B]) -> Sealed[B]:
         """The entry with its bytes and their hash."""
@@ -94,10 +100,13 @@ class Codec(Generic[B]):
     def open(self, data: bytes) -> Sealed[B]:
         """Decodes an entry. Raises `PeerError` if the bytes are not an entry, and no other error."""
         try:
-            check(data)
-            return Sealed(self._decode(data), data, digest(data))
+            return self._open(data)
         except (PeerError, ValueError, RecursionError) as error:  # ValueError: not JSON, or not UTF-8
             raise PeerError(f"not a log entry ({error}): {data[:60]!r}") from error
+
+    def _open_anew(self, data: bytes) -> Sealed[B]:
+        check(data)
+        return Sealed(self._decode(data), data, digest(data))
 
 
 def follows(before: Sealed[B] | None, after: Sealed[B]) -> bool:

@@ -146,7 +146,7 @@ class LogView(Generic[B]):
         entry = sealed.entry
         if entry_name(self.prefix, entry.index) != name:
             raise StoreError(f"{name} holds entry {entry.index}, which has no business there; {MEND}")
-        if (entry.snapshot == entry.index) != isinstance(entry.body, self.snapshot_type):
+        if (entry.snapshot == entry.index) != (type(entry.body) is self.snapshot_type):
             raise StoreError(f"{name} calls itself a snapshot and is none, or the other way round; {MEND}")
         return sealed
 

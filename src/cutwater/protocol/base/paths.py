@@ -26,7 +26,9 @@ An index, an epoch or a transaction in a file name has at least twelve digits, s
 from __future__ import annotations
 
 import re
-from typing import Literal
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Literal, TypeVar, cast
 
 import msgspec
 
@@ -66,8 +68,16 @@ _WORD = "([^/]+)"
 _FILE = "(.+)"
 
 
+F = TypeVar("F", bound=Callable[..., object])
+
+
 def _pattern(text: str) -> re.Pattern[str]:
     return re.compile(text, re.DOTALL)
+
+
+def _remembered(function: F) -> F:
+    """The function with a cache of its latest answers: logs and folders are listed again and again."""
+    return cast(F, lru_cache(maxsize=2_048)(function))
 
 
 def top_folder(name: str) -> str:
@@ -83,11 +93,13 @@ def file_name(name: str) -> str:
 # --- entries of logs ----------------------------------------------------------------------------------
 
 
+@_remembered
 def entry_name(prefix: str, index: int) -> str:
     """The object that holds entry `index` of the log at `prefix`; names sort as indexes do."""
     return f"{prefix}{index:012d}.json"
 
 
+@_remembered
 def entry_of(prefix: str, name: str) -> int | None:
     """The index of an entry of the log at `prefix`."""
     index = name.removeprefix(prefix).removesuffix(".json")
@@ -115,6 +127,7 @@ def stage_log_prefix(stage: str, generation: int) -> str:
     return f"{generation_prefix(stage, generation)}log/"
 
 
+@_remembered
 def stage_entry_of(name: str) -> StageEntry | None:
     match = _STAGE_ENTRY.fullmatch(name)
     return StageEntry(match[1], int(match[2]), int(match[3])) if match else None
@@ -155,6 +168,7 @@ def stage_object_of(name: str) -> StageObject | None:
     return StageObject(match[1], int(match[2]), match[3]) if match else None
 
 
+@_remembered
 def generation_of(name: str) -> int | None:
     """The generation of a stage's object."""
     found = stage_object_of(name)
@@ -199,6 +213,7 @@ def channel_file_name(stage: str, generation: int, attempt: Attempt, file: str) 
     return f"{attempt_prefix(stage, generation, attempt)}{file}"
 
 
+@_remembered
 def channel_file_of(name: str) -> ChannelFile | None:
     match = _CHANNEL_FILE.fullmatch(name)
     if match is None:
@@ -252,6 +267,7 @@ def spark_prefix(stage: str, generation: int, incarnation: int) -> str:
     return f"{spark_folders_prefix(stage, generation)}{incarnation}/"
 
 
+@_remembered
 def spark_file_of(name: str) -> SparkFile | None:
     match = _SPARK_FILE.fullmatch(name)
     return SparkFile(match[1], int(match[2]), int(match[3]), match[4]) if match else None
@@ -336,6 +352,7 @@ def checkpoint_prefix(epoch: int, checkpoint_id: int) -> str:
     return f"{CHECKPOINT_PREFIX}{epoch}-{checkpoint_id}/"
 
 
+@_remembered
 def checkpoint_of(name: str) -> CheckpointObject | None:
     """The checkpoint that an object belongs to."""
     match = _CHECKPOINT.fullmatch(name)
@@ -418,6 +435,7 @@ def mark_name(index: int, sink: str) -> str:
     return entry_name(mark_prefix(sink), index)
 
 
+@_remembered
 def mark_of(name: str) -> Mark | None:
     match = _MARK.fullmatch(name)
     return Mark(match[1], int(match[2])) if match else None

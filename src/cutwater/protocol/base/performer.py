@@ -107,19 +107,21 @@ class Performer(StoreOperations, TableOperations, SparkOperations, Protocol):
 
 def perform(performer: Performer, operation: AnyOperation) -> Any:
     """Performs an operation; returns its answer."""
-    match operation:
+    match operation:  # the most frequent first: each case costs time
+        case List():
+            return _typed(operation, performer.list(operation))
         case Create():
             return _typed(operation, performer.create(operation))
         case Read():
             return _typed(operation, performer.read(operation))
         case ReadMany():
             return _typed(operation, performer.read_many(operation))
-        case List():
-            return _typed(operation, performer.list(operation))
-        case ListMany():
-            return _typed(operation, performer.list_many(operation))
         case Delete():
             return _typed(operation, performer.delete(operation))
+        case FindState():
+            return _typed(operation, performer.find_state(operation))
+        case ListMany():
+            return _typed(operation, performer.list_many(operation))
         case Copy():
             return _typed(operation, performer.copy(operation))
         case Checksum():
@@ -142,8 +144,6 @@ def perform(performer: Performer, operation: AnyOperation) -> Any:
             return _typed(operation, performer.start_query(operation))
         case ReadPrepared():
             return _typed(operation, performer.read_prepared(operation))
-        case FindState():
-            return _typed(operation, performer.find_state(operation))
         case FindStored():
             return _typed(operation, performer.find_stored(operation))
         case _:

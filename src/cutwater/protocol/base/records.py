@@ -6,6 +6,7 @@ This file only declares formats. `paths.py` has the names of the objects that co
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TypeVar
 
 import msgspec
@@ -36,7 +37,7 @@ class StageSpec(msgspec.Struct, frozen=True):
     schema: str | None = None
 
 
-class Topology(msgspec.Struct, frozen=True):
+class Topology(msgspec.Struct, frozen=True, dict=True):
     """The whole graph, by stage name."""
 
     stages: dict[str, StageSpec]
@@ -51,7 +52,12 @@ class Topology(msgspec.Struct, frozen=True):
 
     def readers(self, stage: str) -> tuple[str, ...]:
         """The stages that read this one's channel, sorted by name."""
-        return tuple(sorted(s.name for s in self.stages.values() if stage in s.inputs))
+        return self._readers.get(stage, ())
+
+    @cached_property
+    def _readers(self) -> dict[str, tuple[str, ...]]:
+        inputs = {name for s in self.stages.values() for name in s.inputs}
+        return {i: tuple(sorted(s.name for s in self.stages.values() if i in s.inputs)) for i in inputs}
 
     def dangling(self) -> dict[str, tuple[str, ...]]:
         """The stages with inputs that do not exist, by name, with those inputs."""

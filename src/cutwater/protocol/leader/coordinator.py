@@ -100,7 +100,9 @@ class Coordinator:
                 detail = f"within {self._timeout_ms(flight)} ms {late.blame}"
                 abort = self._abort(flight, FailureReason.DEADLINE, detail, now_ms)
                 actions.append(msgspec.structs.replace(abort, late=late.missing))
-            elif alignment_ms is not None and waited_ms >= alignment_ms and not flight.flags & _NEVER_TURNED:
+            elif (
+                alignment_ms is not None and waited_ms >= alignment_ms and not flight.flags.has(_NEVER_TURNED)
+            ):
                 flight.flags |= Flags.UNALIGNED
                 actions.append(TurnUnaligned(flight.epoch, flight.checkpoint_id))
         return actions + self._start(now_ms)
@@ -112,7 +114,7 @@ class Coordinator:
         for flight in self._flights:
             if flight.phase is CheckpointPhase.COLLECTING:
                 times.append(flight.since_ms + self._timeout_ms(flight))
-                if self.config.alignment_timeout_ms is not None and not flight.flags & _NEVER_TURNED:
+                if self.config.alignment_timeout_ms is not None and not flight.flags.has(_NEVER_TURNED):
                     times.append(flight.since_ms + self.config.alignment_timeout_ms)
         return min(times, default=None)
 
@@ -135,7 +137,7 @@ class Coordinator:
     def want_drain(self, now_ms: int) -> list[Action]:
         """The leader's own process wants the pipeline to come to rest. May be called as often as it does."""
         known: list[Begin | Progress] = [*self._queue, *self._flights]
-        if self._closed or any(one.flags & Flags.DRAIN for one in known):
+        if self._closed or any(one.flags.has(Flags.DRAIN) for one in known):
             return []
         self._queue.append(Begin(Flags.DRAIN))
         return self._start(now_ms)
@@ -143,7 +145,7 @@ class Coordinator:
     def stays_asked(self, epoch: int, reason: FailureReason) -> bool:
         """Whether what an epoch was begun for is still wanted when it is aborted for this reason: nobody who
         asked for it is refused then."""
-        is_drain = bool(self._find(epoch, "aborted").flags & Flags.DRAIN)
+        is_drain = self._find(epoch, "aborted").flags.has(Flags.DRAIN)
         return is_drain and reason is not FailureReason.CANCELLED and not self._closed
 
     def cancel(self, now_ms: int, request_id: str) -> list[Action]:
@@ -198,9 +200,9 @@ class Coordinator:
         flight = self._find(epoch, "committed")
         flight.step("committed", now_ms)
         self._failures = 0
-        self._since_full = 0 if flight.flags & Flags.FULL_SNAPSHOT else self._since_full + 1
+        self._since_full = 0 if flight.flags.has(Flags.FULL_SNAPSHOT) else self._since_full + 1
         self.last_completed = flight
-        if flight.flags & Flags.DRAIN:
+        if flight.flags.has(Flags.DRAIN):
             self._closed = FailureReason.DRAINED
         return self._ended(flight, now_ms)
 
@@ -244,11 +246,11 @@ class Coordinator:
             return []  # The same request, heard twice.
         plain = [w.flags if w.savepoint is None else None for w in self._queue]
         like = plain.index(wanted.flags) if name is None and wanted.flags in plain else None
-        drain_waits = like is not None and bool(wanted.flags & Flags.DRAIN)
+        drain_waits = like is not None and wanted.flags.has(Flags.DRAIN)
         refusal: tuple[FailureReason, str] | None = None
         if self._closed:
             refusal = self._closed, "no further checkpoint begins"
-        elif any(one.flags & Flags.DRAIN for one in known) and not drain_waits:
+        elif any(one.flags.has(Flags.DRAIN) for one in known) and not drain_waits:
             refusal = FailureReason.DRAINING, "no other checkpoint begins beside a drain"
         elif name is not None and any(one.savepoint == name for one in known):
             refusal = FailureReason.ALREADY_IN_PROGRESS, f"savepoint '{name}' is being taken"
@@ -263,21 +265,21 @@ class Coordinator:
 
     def _has_room(self) -> bool:
         """Whether another checkpoint may begin. Only one at a time may lack its number."""
-        drain_next = any(w.flags & Flags.DRAIN for w in self._queue[:1])
+        drain_next = any(w.flags.has(Flags.DRAIN) for w in self._queue[:1])
         return not (
             self._closed
             or len(self._flights) >= (1 if drain_next else self.config.max_concurrent)
-            or any(f.phase is CheckpointPhase.BEGINNING or f.flags & Flags.DRAIN for f in self._flights)
+            or any(f.phase is CheckpointPhase.BEGINNING or f.flags.has(Flags.DRAIN) for f in self._flights)
         )
 
     def _timeout_ms(self, flight: Progress) -> int:
         """A drain waits for one stage after the other to come to rest, which may take longer than a checkpoint may. So
         each time that it misses its deadline, it gets twice the time: else it might never commit."""
-        doublings = self._late_drains if flight.flags & Flags.DRAIN else 0
+        doublings = self._late_drains if flight.flags.has(Flags.DRAIN) else 0
         return self.config.timeout_ms << min(doublings, MAX_DOUBLINGS)
 
     def _drain_waits(self) -> bool:
-        return bool(self._queue) and bool(self._queue[0].flags & Flags.DRAIN)
+        return bool(self._queue) and self._queue[0].flags.has(Flags.DRAIN)
 
     def _start(self, now_ms: int) -> list[Action]:
         """Begins the next checkpoint if there is cause and room."""
@@ -299,7 +301,7 @@ class Coordinator:
     def _full_is_due(self) -> bool:
         """Counts what has committed, so a full one that aborts is still owed."""
         every = self.config.full_every
-        if every is None or any(f.flags & Flags.FULL_SNAPSHOT for f in self._flights):
+        if every is None or any(f.flags.has(Flags.FULL_SNAPSHOT) for f in self._flights):
             return False
         return self._since_full + len(self._flights) + 1 >= every
 
@@ -320,7 +322,7 @@ class Coordinator:
     def _failed(self, flight: Progress, reason: FailureReason, detail: str, now_ms: int) -> list[Action]:
         flight.reason, flight.detail = reason, detail
         self.last_failed = flight
-        if flight.flags & Flags.DRAIN and reason is not FailureReason.CANCELLED and not self._closed:
+        if flight.flags.has(Flags.DRAIN) and reason is not FailureReason.CANCELLED and not self._closed:
             self._queue.insert(0, Begin(Flags.DRAIN, None, flight.requests))
             self._drain_again_ms = now_ms + min(self.config.interval_ms, DRAIN_AGAIN_MS)
             self._late_drains += reason is FailureReason.DEADLINE

@@ -119,7 +119,8 @@ class Activity:
         """No drain is open any more."""
         if not self.took_all:
             self._nothing_after = None
-        self._step_if("drain_over")
+        if self.rest is not RestPhase.GOING:
+            self._step_if("drain_over")
 
     def _step_if(self, event: str) -> None:
         if REST.allows(self.rest, event):

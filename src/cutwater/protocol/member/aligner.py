@@ -106,7 +106,7 @@ class Aligner:
         self._barriers: dict[str, int] = {}
         self._rows_between = rows_between
         self._deadline_ms = None if alignment_timeout_ms is None else now_ms + alignment_timeout_ms
-        if barrier.flags & Flags.UNALIGNED:
+        if barrier.flags.has(Flags.UNALIGNED):
             self.turn_unaligned()
 
     def on_barrier(self, name: str, barrier: Barrier, batch: int) -> Outcome:

@@ -266,6 +266,10 @@ def since_full(state: JournalState) -> int:
     return len(line) - full[-1] - 1 if full else len(line)
 
 
+def _copy(state: JournalState) -> JournalState:
+    return msgspec.json.decode(msgspec.json.encode(state), type=JournalState)
+
+
 class Journal:
     """The journal as one process knows it: the view of the log, the state derived from it, and what it can serve to
     others. `observe` is given the events of new entries."""
@@ -285,7 +289,7 @@ class Journal:
         entry = sealed.entry
         self.provider.append(entry.index, [sealed.data])
         if jumped and isinstance(entry.body, Snapshot):
-            before, self.state = self.state, entry.body.state
+            before, self.state = self.state, _copy(entry.body.state)
             for event in skipped_events(before, self.state):
                 self.observe(event)
         else:

@@ -185,9 +185,11 @@ class Member:
     @property
     def sources_done(self) -> bool:
         """With `once`: whether the sources of this member's stages are exhausted."""
+        if not self.config.once or not self.live:
+            return False
         hosted = self.topology.hosted(self.name)
         roots = [self.stages.get(s) for s in hosted if not self.topology.stages[s].inputs]
-        return self.config.once and self.live and all(root is not None and root.took_all for root in roots)
+        return all(root is not None and root.took_all for root in roots)
 
     @property
     def drained(self) -> bool:
@@ -384,7 +386,7 @@ class Member:
         if sender != self.journal.state.leader:
             self._hear(announcement.index)
             return
-        if announcement.phase is Phase.PREPARE and announcement.flags & Flags.UNALIGNED:
+        if announcement.phase is Phase.PREPARE and announcement.flags.has(Flags.UNALIGNED):
             self.unaligned.add(announcement.checkpoint_id)
             self._trigger(announcement.checkpoint_id, announcement.flags)
             for name in self.stages:

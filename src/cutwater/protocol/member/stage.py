@@ -157,6 +157,8 @@ class Stage:
         self._handle = handle
         self._asked = 0
         self._collected: object = None
+        self._collected_at = 0
+        """The index of the journal at which nothing else was due."""
         self._has_query = True
         self._is_given_up = False
         self._restart_ms: int | None = None
@@ -512,6 +514,8 @@ class Stage:
         return Aligner(self.spec.inputs, barrier, positions, self.member.now_ms, None, self._rows_between)
 
     def _rows_between(self, name: str, after: int, upto: int) -> bool:
+        if after >= upto:
+            return False
         try:
             return bool(self.channel(name).unread(after, upto))
         except BatchUnknown:  # this process is a zombie: a batch that it does not know may have rows
@@ -567,15 +571,15 @@ class Stage:
         """A stage that was cut for a drain rests while the drain is open, continues if it is aborted, and stops when it
         is committed."""
         state = self.member.journal.state
-        drains = [e for e, begun in state.open.items() if begun.flags & DRAIN]
+        drains = [e for e, begun in state.open.items() if begun.flags & DRAIN] if state.open else []
         self.draining = bool(drains)
-        rests = any(epoch in self.log.state.barriers for epoch in drains)
+        rests = self.draining and any(epoch in self.log.state.barriers for epoch in drains)
         if self.phase is StagePhase.RUNNING and rests:
             self._step("drain_cut")
             self.stops_batches = self._is_native and not self.took_all
         elif self.phase is StagePhase.RESTING and not rests and not state.drained:
             self._step("drain_aborted")
-        elif self.phase in (StagePhase.RUNNING, StagePhase.RESTING) and state.drained:
+        elif state.drained and self.phase in (StagePhase.RUNNING, StagePhase.RESTING):
             self._step("drain_committed")
         if self.phase is StagePhase.RUNNING and self._restart_ms is None and not self._is_given_up:
             self._settle_rest()
@@ -584,11 +588,17 @@ class Stage:
 
     def _collect(self) -> Procedure[None]:
         """Deletes what retention no longer keeps of this stage, and compacts its log."""
+        index = self.member.journal.index
+        if index == self._collected_at:
+            return
         state = self.member.journal.state
         due = state.floors, tuple(state.committed), tuple(state.generations)
-        if due == self._collected or self._is_fenced() or state.generation != self.generation:
+        if due == self._collected:
+            self._collected_at = index
             return
-        self._collected = due
+        if self._is_fenced() or state.generation != self.generation:
+            return
+        self._collected, self._collected_at = due, index
         answer = yield from ask(FindStored(self.name, self.generation, self.incarnation))
         if answer is FAILED or self._is_fenced():
             return

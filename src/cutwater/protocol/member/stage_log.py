@@ -20,12 +20,12 @@ from cutwater.protocol.base.records import STAGE, BarrierAt, Batch, Open, StageB
 
 def is_void(state: StageState, body: StageBody, index: int) -> bool:
     """Whether an entry at `index` has no effect, given the state before it."""
+    if isinstance(body, Batch):
+        return body.incarnation != state.incarnation or body.batch != state.last + 1
     if isinstance(body, Open):
         return body.incarnation != index
     if body.incarnation != state.incarnation:
         return True
-    if isinstance(body, Batch):
-        return body.batch != state.last + 1
     if isinstance(body, BarrierAt):
         return body.epoch in state.barriers or body.batch != state.last
     if isinstance(body, StageSnapshot):
@@ -38,11 +38,6 @@ def apply(state: StageState, body: StageBody, index: int) -> None:
     if is_void(state, body, index):
         return
     match body:
-        case Open():
-            if state.incarnation == 0:
-                state.last = body.batch
-                _stand_at(state, body)
-            state.incarnation = body.incarnation
         case Batch():
             state.batches[body.batch] = body
             state.last = body.batch
@@ -50,6 +45,11 @@ def apply(state: StageState, body: StageBody, index: int) -> None:
             _stand_at(state, body)
         case BarrierAt():
             state.barriers[body.epoch] = body
+        case Open():
+            if state.incarnation == 0:
+                state.last = body.batch
+                _stand_at(state, body)
+            state.incarnation = body.incarnation
         case StageSnapshot():
             pass
         case _:
@@ -89,7 +89,7 @@ class StageLog:
     def _on_entry(self, sealed: Sealed[StageBody], jumped: bool) -> None:
         entry = sealed.entry
         body = entry.body
-        if isinstance(body, StageSnapshot) and (jumped or not is_void(self.state, body, entry.index)):
+        if type(body) is StageSnapshot and (jumped or not is_void(self.state, body, entry.index)):
             self.state = msgspec.json.decode(msgspec.json.encode(body.state), type=StageState)
         else:
             apply(self.state, body, entry.index)

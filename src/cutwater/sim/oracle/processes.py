@@ -31,7 +31,11 @@ class Processes(Facts):
 
     def sending(self, process: ProcessView, message: WireMessage | ReplayMessage) -> None:
         """Nothing is announced before it is durable."""
-        match message:
+        match message:  # the most frequent first
+            case LogGrown():
+                pass
+            case Announcement():
+                self._announced(message)
             case Ack():
                 self.check_caught_up(process, "acks")
                 what = message.member, message.epoch, message.checkpoint_id, message.term
@@ -40,9 +44,7 @@ class Processes(Facts):
                 process.beat_ms = self.world.now_ms
             case Reply():
                 self.replied(message)
-            case Announcement():
-                self._announced(message)
-            case LogGrown() | WireRequest() | SourcesDone():
+            case WireRequest() | SourcesDone():
                 pass
             case AskRange() | FetchEntries() | HaveRange() | EntriesChunk() | Compacted():
                 pass
