@@ -86,7 +86,7 @@ def test_an_epoch_that_was_abandoned_before_it_was_published_cannot_be_restored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        "cutwater.sim.io.TABLES", fx.PublishTable
+        "cutwater.sim.io.TABLES", {fx.PublishTable}
     )  # only publishing fails; the table can still be read
     world = running_world()
     rest(world)
