@@ -42,7 +42,7 @@ def main() -> None:
         store.create(f"{prefix}offsets/9", b"v1\n{}")
         small = [f"{prefix}cutwater/base.json", f"{prefix}commits/9", f"{prefix}offsets/9"]
         state = {each: store.checksum(each) or "" for each in [*names, *small]}
-        report = StageReport("counts", 1, 9, False, {}, {}, UNKNOWN, state)
+        report = StageReport("counts", 1, 9, False, consumed={}, offsets={}, watermark=UNKNOWN, state=state)
         manifest = Manifest(7, 20, 1, 1, 1, "s", "", {"counts": report}, (), {}, {}, None)
         took: list[float] = []
         copied: list[float] = []

@@ -35,7 +35,9 @@ def test_gc_removes_what_is_over_and_nothing_that_is_kept(tmp_path: Path, histor
 def test_gc_counts_only_files_of_the_store() -> None:
     """Held-back rows are stored with their table."""
     state = dict.fromkeys(("stages/a/1/spark/1/x", "stages/a/1/spark/1/y"), "")
-    report = r.StageReport("a", 1, 1, False, {}, {}, Watermark(WatermarkKind.NONE), state)
+    report = r.StageReport(
+        "a", 1, 1, False, consumed={}, offsets={}, watermark=Watermark(WatermarkKind.NONE), state=state
+    )
     copy = f"{paths.checkpoint_prefix(1, 1)}channels/a/1/x"
     flight = r.InFlight("a", "b", 0, 1, {1: (copy,)})
     held: dict[str, tuple[r.StagedFile, ...]] = {"out": (r.StagedFile("_cutwater/staged/z"),)}

@@ -94,7 +94,7 @@ def started_again(kept: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         log = StageLog(reported, state.generation)
         drive(store, follow(log.view))
         before, place = max(list_folders(store, reported, state.generation)), log.view.last + 1
-        opened = log.view.seal(Open(place, -1, {}, {}, UNKNOWN), "again")
+        opened = log.view.seal(Open(place, -1, consumed={}, offsets={}, watermark=UNKNOWN), "again")
         assert drive(store, append(log.view, opened)) is AppendPhase.MINE
         make_folder(
             store,

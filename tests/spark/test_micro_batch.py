@@ -107,7 +107,14 @@ class Batch:
         for sink in sinks:
             sink.bind(store, sink.name, ID.json())
         self.done: list[int] = []
-        make_folder(store, "s", 2, 3, None, StageReport("s", 2, 9, False, {}, {}, NONE, {}))
+        make_folder(
+            store,
+            "s",
+            2,
+            3,
+            None,
+            StageReport("s", 2, 9, False, consumed={}, offsets={}, watermark=NONE, state={}),
+        )
         self.writer = BatchWriter(
             store, "s", 2, 3, 9, ID, leaves, sinks, has_readers, has_watermark, self.done.append
         )

@@ -113,7 +113,7 @@ def test_a_stage_is_cut_and_reopened_next_to_folder_markers(server: S3Server) ->
     assert {name.removeprefix(folder) for name in found} == {
         "offsets/0", "commits/0", "sources/0/0", "cutwater/base.json",
     }  # fmt: skip
-    folders.write_prepared(store, "s", 1, 1, Prepared(0, (), {}, {}, {}, NONE))
+    folders.write_prepared(store, "s", 1, 1, Prepared(0, (), {}, consumed={}, offsets={}, watermark=NONE))
     folders.make_folder(store, "s", 1, 2, 1, None)
     assert folders.list_folders(store, "s", 1) == [1, 2]
     assert store.list("published/") == []

@@ -133,7 +133,11 @@ class Life:
         source: int | None = None,
         state: dict[str, str] | None = None,
     ) -> None:
-        report = StageReport(self.stage, 1, batch, False, {}, {}, NONE, state) if state is not None else None
+        report = (
+            StageReport(self.stage, 1, batch, False, consumed={}, offsets={}, watermark=NONE, state=state)
+            if state is not None
+            else None
+        )
         make_folder(self.store, self.stage, generation, incarnation, source, report, batch, self.setting)
         self.generation, self.incarnation = generation, incarnation
         self.query = self.begin(self.store, generation, incarnation, batch, self.setting)

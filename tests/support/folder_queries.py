@@ -204,7 +204,7 @@ def run(
 
 
 def prepared(batch: int) -> Prepared:
-    return Prepared(batch, (), {}, {}, {}, NONE)
+    return Prepared(batch, (), {}, consumed={}, offsets={}, watermark=NONE)
 
 
 def check(spark: SparkSession, query: str, folder: Path, outputs: Outputs) -> None:

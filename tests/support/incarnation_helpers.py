@@ -30,7 +30,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
 
 def report(batch: int, state: dict[str, str]) -> StageReport:
-    return StageReport(STAGE, 1, batch, False, {}, {}, NONE, state)
+    return StageReport(STAGE, 1, batch, False, consumed={}, offsets={}, watermark=NONE, state=state)
 
 
 def new_query(store: Store, rocksdb: bool = True) -> Query:

@@ -26,7 +26,7 @@ SOURCE = Leaf(None, "parquet", "path=/in", log=0)
 
 
 def prepared(batch: int) -> Prepared:
-    return Prepared(batch, (f"data/{batch}",), {}, {}, {}, NONE)
+    return Prepared(batch, (f"data/{batch}",), {}, consumed={}, offsets={}, watermark=NONE)
 
 
 class CannotStart(Exception):

@@ -320,7 +320,9 @@ class Query:
         after = State(taken, emitted, self._watermark(taken, before))
         offsets: dict[str, Offset] = {"source": planned.source, "attempt": attempt}
         spark_watermark = self._report_watermark(after)
-        return after, Prepared(batch, files, sinks, planned.consumed, offsets, spark_watermark)
+        return after, Prepared(
+            batch, files, sinks, consumed=planned.consumed, offsets=offsets, watermark=spark_watermark
+        )
 
     def _read(self, before: State, planned: Planned) -> tuple[Rows, dict[str, dict[int, int]]]:
         """The rows of a batch, per path after this stage, without late ones."""

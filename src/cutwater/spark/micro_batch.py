@@ -200,7 +200,17 @@ class BatchWriter:
         if self.has_watermark:
             watermark = known(planned.watermark_ms) if planned.watermark_ms > 0 else UNKNOWN
         checksums = self._voucher.checksums(spark_batch, data)
-        return Prepared(batch, files, staged, consumed, offsets, watermark, rows, size, checksums)
+        return Prepared(
+            batch,
+            files,
+            staged,
+            consumed=consumed,
+            offsets=offsets,
+            watermark=watermark,
+            rows=rows,
+            size=size,
+            checksums=checksums,
+        )
 
 
 def in_short(error: BaseException, lines: int = 30) -> str:

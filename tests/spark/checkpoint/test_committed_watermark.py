@@ -22,7 +22,9 @@ def after_a_batch(
 ) -> Watermark:
     """What a batch is logged with that worked with one watermark and leaves another."""
     make_folder(store, STAGE, 1, 1, None, None)
-    write_prepared(store, STAGE, 1, 1, Prepared(0, (), {}, {}, {}, recorded), cache)
+    write_prepared(
+        store, STAGE, 1, 1, Prepared(0, (), {}, consumed={}, offsets={}, watermark=recorded), cache
+    )
     assert committed(store, STAGE, 1, 1, 0, cache) is None
     if has_state:
         store.put(f"{FOLDER}state/0/0/1.delta", b"")
@@ -56,7 +58,9 @@ def test_whether_a_query_keeps_state_is_asked_once_for_each_folder(store: Store)
     cache = Cache()
     assert after_a_batch(store, known(5), 9, False, cache) == known(9)
     store.put(f"{FOLDER}state/0/0/1.delta", b"")
-    write_prepared(store, STAGE, 1, 1, Prepared(1, (), {}, {}, {}, known(9)), cache)
+    write_prepared(
+        store, STAGE, 1, 1, Prepared(1, (), {}, consumed={}, offsets={}, watermark=known(9)), cache
+    )
     store.put(f"{FOLDER}commits/1", b'v1\n{"nextBatchWatermarkMs":12}')
     found = committed(store, STAGE, 1, 1, 1, cache)
     assert found is not None

@@ -45,7 +45,11 @@ def planned_folder(store: Store) -> str:
     store.put(f"{folder}sources/0/0", b'v1\n{"path":"file:///a","batchId":0}')
     named = {"offsets/0": digest(plan), "sources/0/0": digest(store.read(f"{folder}sources/0/0") or b"")}
     write_prepared(
-        store, STAGE, 1, 1, Prepared(0, (), {}, {}, {"0": '{"logOffset":0}'}, NONE, checksums=named)
+        store,
+        STAGE,
+        1,
+        1,
+        Prepared(0, (), {}, consumed={}, offsets={"0": '{"logOffset":0}'}, watermark=NONE, checksums=named),
     )
     return folder
 

@@ -281,7 +281,9 @@ class History:
         )
         barriers = {}
         if self.under_way is not None:
-            barriers[1000] = BarrierAt(1, 1000, 1000, 1, self.under_way[0], False, {}, {}, NONE)
+            barriers[1000] = BarrierAt(
+                1, 1000, 1000, 1, self.under_way[0], False, consumed={}, offsets={}, watermark=NONE
+            )
         log = StageState(self.query.incarnation, last, barriers=barriers)
         self.store.delete(deletable_states(journal, STAGE, 1, log, states))
 

@@ -234,7 +234,7 @@ def test_a_checkpoint_refuses_the_sources_that_a_start_from_it_would_refuse(
     assert state is not None
     consumed = {leaf.channel: 3 for leaf in recorded if leaf.channel is not None}
     offsets: dict[str, int | str] = {"0": FILES} if LEFT in recorded else {}
-    report = StageReport(STAGE, 1, 2, False, consumed, offsets, NONE, state)
+    report = StageReport(STAGE, 1, 2, False, consumed=consumed, offsets=offsets, watermark=NONE, state=state)
     before = store.list("")
     expected = refusal(lambda: refuse_other_sources(store, report, present, reset))
     assert store.list("") == before
@@ -253,7 +253,10 @@ def test_a_checkpoint_refuses_the_sources_that_a_start_from_it_would_refuse(
 
 def test_a_checkpoint_without_positions_accepts_any_sources() -> None:
     refuse_other_sources(
-        open_store("memory://"), StageReport(STAGE, 1, -1, False, {}, {}, NONE, {}), [LEFT], False
+        open_store("memory://"),
+        StageReport(STAGE, 1, -1, False, consumed={}, offsets={}, watermark=NONE, state={}),
+        [LEFT],
+        False,
     )
 
 

@@ -43,7 +43,7 @@ def spark() -> Iterator[SparkSession]:
 
 
 def report(query: str, batch: int, state: dict[str, str]) -> StageReport:
-    return StageReport(query, 1, batch, False, {}, {}, NONE, state)
+    return StageReport(query, 1, batch, False, consumed={}, offsets={}, watermark=NONE, state=state)
 
 
 def upto(outputs: Outputs, batch: int) -> Outputs:

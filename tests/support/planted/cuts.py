@@ -75,9 +75,9 @@ def a_member_acks_before_all_its_stages_are_cut_and_nobody_checks(patch: Patch) 
                     begun.term,
                     state.last,
                     False,
-                    state.consumed,
-                    state.offsets,
-                    state.watermark,
+                    consumed=state.consumed,
+                    offsets=state.offsets,
+                    watermark=state.watermark,
                 )
         yield from real(self, begun)
 

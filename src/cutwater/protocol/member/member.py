@@ -47,6 +47,7 @@ from cutwater.protocol.base.records import (
     StageReport,
     Topology,
     encode,
+    position_of,
 )
 from cutwater.protocol.base.replay_wire import AskRange, FetchEntries
 from cutwater.protocol.base.replay_wire import Message as ReplayMessage
@@ -505,9 +506,7 @@ class Member:
             error = f"the state of stage {name} at batch {at.batch} is missing"
             self._acknowledge(begun, "stage_failed", error, {})
             return None
-        return StageReport(
-            name, at.incarnation, at.batch, at.unaligned, at.consumed, at.offsets, at.watermark, files
-        )
+        return StageReport(name, at.incarnation, at.batch, at.unaligned, files, **position_of(at))
 
     def _acknowledge(
         self, begun: Begun, event: str, error: str | None, reports: dict[str, StageReport]

@@ -48,6 +48,7 @@ from cutwater.protocol.base.records import (
     StageSnapshot,
     StageSpec,
     StageState,
+    position_of,
 )
 from cutwater.protocol.base.transitions import Table
 from cutwater.protocol.base.watermark import NONE, UNKNOWN, Watermark, idle, known
@@ -394,17 +395,21 @@ class Stage:
             return report, False
         cuts = {s: manifest.stages[s].batch if s in manifest.stages else -1 for s in self.spec.inputs}
         if report is None:
-            return StageReport(self.name, 0, -1, False, cuts, {}, UNKNOWN, {}), True
-        consumed = {s: report.consumed.get(s, cut) for s, cut in cuts.items()}
-        kept = report.offsets, UNKNOWN, report.state
-        return StageReport(self.name, 0, report.batch, False, consumed, *kept), True
+            return StageReport(
+                self.name, 0, -1, False, {}, consumed=cuts, offsets={}, watermark=UNKNOWN
+            ), True
+        kept = position_of(report) | {
+            "consumed": {s: report.consumed.get(s, cut) for s, cut in cuts.items()},
+            "watermark": UNKNOWN,
+        }
+        return StageReport(self.name, 0, report.batch, False, report.state, **kept), True
 
     def _open_entry(self, report: StageReport | None) -> Open:
         place = self.log.view.last + 1
         if self.log.state.incarnation or report is None:
             start = dict.fromkeys(self.spec.inputs, -1)
-            return Open(place, -1, start, {}, UNKNOWN)
-        return Open(place, report.batch, report.consumed, report.offsets, report.watermark)
+            return Open(place, -1, consumed=start, offsets={}, watermark=UNKNOWN)
+        return Open(place, report.batch, **position_of(report))
 
     def _append(self, body: StageBody) -> Procedure[bool]:
         """Appends an entry as this incarnation; `False` if another incarnation is open, so that it is not in the log.
@@ -452,12 +457,10 @@ class Stage:
             prepared.batch,
             prepared.files,
             prepared.sinks,
-            prepared.consumed,
-            prepared.offsets,
-            prepared.watermark,
             prepared.rows,
             prepared.size,
             prepared.commit,
+            **position_of(prepared),
         )
 
     # --- cuts ---------------------------------------------------------------------------------------
@@ -541,6 +544,7 @@ class Stage:
 
     def _barrier_entry(self, begun: Begun, unaligned: bool) -> BarrierAt:
         state = self.log.state
+        cut = position_of(state) | {"watermark": self._watermark(bool(begun.flags & DRAIN))}
         return BarrierAt(
             incarnation=self.incarnation,
             epoch=begun.epoch,
@@ -548,9 +552,7 @@ class Stage:
             term=begun.term,
             batch=state.last,
             unaligned=unaligned,
-            consumed=state.consumed,
-            offsets=state.offsets,
-            watermark=self._watermark(bool(begun.flags & DRAIN)),
+            **cut,
         )
 
     def _watermark(self, drains: bool) -> Watermark:
