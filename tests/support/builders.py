@@ -28,8 +28,8 @@ from cutwater.protocol.member import journal
 from cutwater.protocol.member import stage_log as stagelog
 from cutwater.protocol.member.channel import Channel, readable
 from cutwater.protocol.member.config import MemberConfig
+from cutwater.protocol.member.next_query import QueryEnd
 from cutwater.protocol.member.retention import expire
-from cutwater.protocol.member.stage import QueryEnd
 from cutwater.sim.faults import Faults
 from cutwater.sim.process import Process
 from cutwater.sim.store import SimTable

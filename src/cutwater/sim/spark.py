@@ -17,7 +17,8 @@ from cutwater.protocol.base.records import Offset, Prepared, StagedFile
 from cutwater.protocol.base.watermark import NONE, UNKNOWN, Watermark, known
 from cutwater.protocol.member import channel
 from cutwater.protocol.member.activity import Pace
-from cutwater.protocol.member.stage import QueryEnd, Stage, StagePhase
+from cutwater.protocol.member.next_query import QueryEnd
+from cutwater.protocol.member.stage import Stage, StagePhase
 from cutwater.sim.scene import ProcessView, Scene
 from cutwater.sim.store import Rows, extend
 from cutwater.sim.topology import WINDOW, Path, StageModel

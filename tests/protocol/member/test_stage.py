@@ -14,7 +14,8 @@ from cutwater.protocol.base.wire import RequestKind
 from cutwater.protocol.member.activity import RestPhase
 from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.member import Member
-from cutwater.protocol.member.stage import STAGE_PHASES, QueryEnd, StagePhase
+from cutwater.protocol.member.next_query import QueryEnd
+from cutwater.protocol.member.stage import STAGE_PHASES, StagePhase
 from cutwater.sim.process import SimWord
 from cutwater.sim.world import World
 from tests.support.builders import (
