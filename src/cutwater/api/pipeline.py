@@ -263,7 +263,7 @@ class Pipeline:
         self._is_leaving = lambda: bool(signals)
         seen = 0
         try:
-            while not runtime.wait(0.2) or self._starts_again(runtime):
+            while not self._has_ended(0.2):
                 runtime = self._running()
                 if tick is not None:
                     tick()
@@ -293,25 +293,38 @@ class Pipeline:
             raise runtime.failure
         return runtime.drained
 
-    def _starts_again(self, runtime: Runtime) -> bool:
-        """Restart in a changed graph: another member has restored the pipeline with changed code."""
-        if not isinstance(runtime.failure, GraphChanged):
+    def _has_ended(self, timeout_s: float | None) -> bool:
+        """Wait until the run has ended, or for `timeout_s`. A run that ended because another member has restored the
+        pipeline with changed code is started again, in the new graph; however long that takes."""
+        runtime = self._running()
+        if not runtime.wait(timeout_s):
             return False
+        if not isinstance(runtime.failure, GraphChanged) or self._runtime is not runtime:
+            return True
         self._log.info("the pipeline's graph has changed; restarting in the new one")
         self._runtime = None
         runtime.stop()
-        self._begin(runtime.store, self._config.for_changed_graph(), None)
-        return True
+        try:
+            self._begin(runtime.store, self._config.for_changed_graph(), None)
+        except BaseException:
+            self.stop()
+            raise
+        return False
 
     def awaitTermination(self, timeout: str | float | None = None) -> bool:
         """Wait until the pipeline has ended by itself. Returns `False` if it is still running after `timeout`. Raises
-        the error that ended it."""
+        the error that ended it. If another member has changed the graph, the pipeline is restarted in the new one
+        meanwhile."""
+        deadline = None if timeout is None else time.monotonic() + seconds(timeout, "timeout")
         runtime = self._running()
-        ended = runtime.wait(None if timeout is None else seconds(timeout, "timeout"))
+        while not self._has_ended(None if deadline is None else max(0.0, deadline - time.monotonic())):
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+            runtime = self._running()
         if runtime.failure is not None:
             self.stop()
             raise runtime.failure
-        return ended
+        return True
 
     def stop(self) -> None:
         """Stop at once. The next start repeats what was not committed."""
