@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from cutwater.protocol.base.chain import Codec, check, digest, with_checksum
-from cutwater.protocol.base.errors import PeerError, StoreError
+from cutwater.protocol.base.errors import VERIFY_FIRST, PeerError, StoreError
 from cutwater.protocol.base.paths import mark_name, mark_of
 from cutwater.protocol.base.watermark import UNKNOWN, Watermark
 
@@ -432,7 +432,7 @@ def decode(name: str, data: bytes, kind: type[T]) -> T:
     except (PeerError, ValueError, RecursionError) as error:  # msgspec's own errors are ValueErrors
         raise StoreError(
             f"{name} is not a readable {kind.__name__.lower()} ({error}); "
-            "run `cutwater verify` to see what else is damaged, then restore an older checkpoint"
+            f"{VERIFY_FIRST}restore an older checkpoint"
         ) from error
 
 

@@ -21,7 +21,7 @@ from cutwater.protocol.base.effects import (
     Send,
     Wait,
 )
-from cutwater.protocol.base.errors import GraphChanged, StoreError, UserError
+from cutwater.protocol.base.errors import VERIFY_FIRST, GraphChanged, StoreError, UserError
 from cutwater.protocol.base.events import (
     CaughtUp,
     Event,
@@ -205,7 +205,7 @@ class Member:
             if self.journal.state.head == checkpoint.epoch:  # it has not expired, so it is lost
                 name = manifest_name(checkpoint.epoch, checkpoint.checkpoint_id)
                 raise StoreError(
-                    f"{name}, the manifest of the newest checkpoint, is missing; run `cutwater verify`, then "
+                    f"{name}, the manifest of the newest checkpoint, is missing; {VERIFY_FIRST}"
                     "restore an older checkpoint"
                 )
 
