@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from cutwater.cli.gc import _only_of
 from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.watermark import Watermark, WatermarkKind
+from cutwater.protocol.base.wire import Request, RequestKind, encode
+from cutwater.runtime import asking
 from cutwater.store.opening import open_store
 from tests.support.builders import manifest
 from tests.support.command_helpers import call, document
@@ -74,6 +77,18 @@ def test_gc_removes_nothing_while_a_kept_checkpoint_cannot_be_read(folder: Path,
     store.delete([paths.manifest_name(1, history.state.committed[1].checkpoint_id)])
     assert "so nothing is removed" in call("gc", "--store", folder).stderr
     assert store.exists(left)
+
+
+def test_gc_removes_requests_that_nobody_renews(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "RENEW_S", 0.01)
+    store = open_store(str(folder))
+    name = paths.request_name("aaa")
+    store.create(name, encode(Request(RequestKind.CHECKPOINT, "aaa")))
+    found = document("gc", "--dry-run", "--store", folder)["leftovers"]["requests that nobody waits for"]
+    assert found["objects"] == 1
+    assert store.exists(name)
+    assert call("gc", "--store", folder).exit_code == 0
+    assert not store.exists(name)
 
 
 def test_gc_refuses_while_the_pipeline_is_running(folder: Path) -> None:

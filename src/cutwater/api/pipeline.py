@@ -24,7 +24,7 @@ from cutwater.plan.known_sources import register_sources
 from cutwater.protocol.base.durations import seconds
 from cutwater.protocol.base.errors import GraphChanged, UserError
 from cutwater.protocol.base.wire import Request, RequestKind
-from cutwater.runtime.mailbox import answered, check_savepoint_name, new_id
+from cutwater.runtime.asking import answered, check_savepoint_name, new_id
 from cutwater.runtime.restore import GraphMoved, check_topology, restore_before_start, whole_checkpoint
 from cutwater.runtime.runtime import Runtime, member_config
 from cutwater.runtime.second_process import claim

@@ -12,7 +12,7 @@ from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.records import Checkpoint, JournalState, Topology, encode
 from cutwater.protocol.base.wire import Request, RequestKind
 from cutwater.protocol.member.journal import timeline
-from cutwater.runtime.mailbox import answered, new_id
+from cutwater.runtime.asking import answered, new_id
 from cutwater.spark.checkpoint.incarnations import refuse_other_sources
 from cutwater.spark.checkpoint.leaves import Leaf, SourcesChanged, sources_advice
 from cutwater.store.at_rest import carry_out, manifest_of, read_journal, resolve
