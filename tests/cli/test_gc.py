@@ -111,11 +111,12 @@ def test_gc_says_what_it_has_removed_and_what_retention_will(tmp_path: Path, his
 
     would = call("gc", "--dry-run", "--retained", "1", "--store", tmp_path).stdout.splitlines()
     assert would[0] == "2 objects would be removed"
-    assert [line.split() for line in would[1:4]] == [
+    assert [line.split() for line in would[1:5]] == [
         ["what", "objects", "size"],
         ["of", "epochs", "that", "are", "over", "2", "10", "B"],
         ["of", "generations", "that", "are", "expired", "0", "0", "B"],
+        ["requests", "that", "nobody", "waits", "for", "0", "0", "B"],
     ]
-    assert would[4] == "with its next commit, a run will expire 1 checkpoint (1): 3 objects, 78 B"
+    assert would[5] == "with its next commit, a run will expire 1 checkpoint (1): 3 objects, 78 B"
     did = call("gc", "--store", tmp_path).stdout.splitlines()
     assert (did[0], did[-1]) == ("2 objects removed", "retention has nothing to expire")

@@ -1,8 +1,9 @@
 """The sources that the stages of a pipeline have read, by their places.
 
 A stage that a checkpoint does not have reads its own sources from the beginning. If the pipeline has read a source
-before, in a stage that was renamed or dropped since, the tables below may have its rows already (`leader/steering.py`
-decides). So the store knows every source that a stage has ever read, from the moment its start was accepted.
+before, in a stage that was renamed or dropped since, the tables below may have its rows already
+(`leader/restore_tables.py` decides). So the store knows every source that a stage has ever read, from the moment its
+start was accepted.
 """
 
 from __future__ import annotations

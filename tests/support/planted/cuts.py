@@ -13,7 +13,7 @@ from cutwater.protocol.base.watermark import WatermarkKind
 from cutwater.protocol.leader import (
     coordinator,
     cut,
-    leader,
+    decision,
     quorum,
 )
 from cutwater.protocol.member import (
@@ -63,7 +63,7 @@ def a_quorum_is_reached_with_one_missing(patch: Patch) -> None:
 @bug
 def a_member_acks_before_all_its_stages_are_cut_and_nobody_checks(patch: Patch) -> None:
     """A stage that is not cut yet is reported at its current position."""
-    patch.setattr(leader, "check_cut", lambda *args: [])
+    patch.setattr(decision, "check_cut", lambda *args: [])
     real = capture.Capture._capture_one
 
     def capture_one(self: Any, begun: Any) -> Any:
@@ -130,7 +130,7 @@ def an_idle_cut_is_placed_after_an_uncommitted_batch(patch: Patch) -> None:
 @bug
 def a_stage_does_not_wait_for_alignment(patch: Patch) -> None:
     """A stage cuts at the first barrier that it sees, and calls that aligned."""
-    patch.setattr(leader, "check_cut", lambda *args: [])
+    patch.setattr(decision, "check_cut", lambda *args: [])
     real = stage.Stage._try
 
     def try_(self: Any, begun: Any) -> Any:
@@ -143,7 +143,7 @@ def a_stage_does_not_wait_for_alignment(patch: Patch) -> None:
 @bug
 def in_flight_batches_are_not_in_the_manifest(patch: Patch) -> None:
     real = cut.make_manifest
-    patch.setattr(leader, "make_manifest", lambda *args: msgspec.structs.replace(real(*args), in_flight=()))
+    patch.setattr(decision, "make_manifest", lambda *args: msgspec.structs.replace(real(*args), in_flight=()))
 
 
 # --- watermarks ------------------------------------------------------------------------------------------
