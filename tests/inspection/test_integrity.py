@@ -32,8 +32,11 @@ from cutwater.protocol.base.records import Open, seal
 from cutwater.protocol.base.watermark import UNKNOWN
 from cutwater.protocol.member.stage_log import StageLog
 from cutwater.sinks import parquet
-from cutwater.sinks.contract import Description, Identity, kind_of
-from cutwater.spark.checkpoint.incarnations import Cache, find_stored, list_folders, make_folder
+from cutwater.sinks.records import Description, Identity, kind_of
+from cutwater.spark.checkpoint.folder import Cache
+from cutwater.spark.checkpoint.incarnations import list_folders
+from cutwater.spark.checkpoint.making import make_folder
+from cutwater.spark.checkpoint.stored import find_stored
 from cutwater.store.at_rest import drive, manifest_of, read_journal
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_store

@@ -14,7 +14,7 @@ from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.sinks import Sink, delta, open_sinks, parquet
-from cutwater.sinks.contract import Description, Identity, description, identity, kind_of
+from cutwater.sinks.records import Description, Identity, description, identity, kind_of
 from cutwater.sinks.registry import find_version, open_sink, read_history
 from cutwater.store.local import LocalStore
 from cutwater.store.opening import open_store
@@ -162,7 +162,7 @@ def test_a_sink_that_the_store_does_not_know_cannot_be_opened(tmp_path: Path) ->
         with pytest.raises(StoreError, match=f"sink out is a '{what.kind}', which this version"):
             open_sink(store, "out")
     store.put("sinks/out/description.json", b"no")
-    with pytest.raises(StoreError, match="Remove it: the next run of the pipeline writes it again"):
+    with pytest.raises(StoreError, match="remove it: the next run of the pipeline writes it again"):
         open_sink(store, "out")
 
 

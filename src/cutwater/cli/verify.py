@@ -109,7 +109,7 @@ def _check(where: Store, ref: str | None, tables: bool, update: Callable[[str], 
     )
     from cutwater.plan.assemble import part_kind  # imported here: these need pyspark
     from cutwater.plan.known_sources import source_problems
-    from cutwater.sinks.contract import kind_of, record_problems
+    from cutwater.sinks.records import kind_of, record_problems
 
     try:
         journal = read_journal(where)

@@ -13,16 +13,9 @@ from cutwater.protocol.base.records import (
     encode,
 )
 from cutwater.protocol.base.watermark import NONE
-from cutwater.spark.checkpoint.folder import SparkFolder
-from cutwater.spark.checkpoint.incarnations import (
-    Cache,
-    base_of,
-    check_newest,
-    committed,
-    find_stored,
-    make_folder,
-    write_prepared,
-)
+from cutwater.spark.checkpoint.folder import Cache, SparkFolder
+from cutwater.spark.checkpoint.incarnations import base_of
+from cutwater.spark.checkpoint.making import check_newest, make_folder
 from cutwater.spark.checkpoint.offsets import (
     Offsets,
     next_plan,
@@ -31,6 +24,8 @@ from cutwater.spark.checkpoint.offsets import (
     starting_commit,
     starting_plan,
 )
+from cutwater.spark.checkpoint.prepared import committed, write_prepared
+from cutwater.spark.checkpoint.stored import find_stored
 from cutwater.store.contract import Store
 from tests.support.incarnation_helpers import names, new_query, prepared_again, report, store
 from tests.support.modelled_folder import STAGE, Query, prepared

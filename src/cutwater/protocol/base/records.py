@@ -424,16 +424,20 @@ def seal(record: object) -> bytes:
     return with_checksum(_ENCODE(record))
 
 
-def decode(name: str, data: bytes, kind: type[T]) -> T:
-    """Decodes the record in the object `name`; raises a `StoreError` with the name if that is not possible."""
+WRITTEN_AGAIN = "remove it: the next run of the pipeline writes it again"
+"""What to do about a damaged record that holds nothing but what every run knows."""
+
+
+def decode(
+    name: str, data: bytes, kind: type[T], advice: str = f"{VERIFY_FIRST}restore an older checkpoint"
+) -> T:
+    """Decodes the record in the object `name`; raises a `StoreError` with the name and the advice if that is not
+    possible."""
     try:
         check(data)
         return msgspec.json.decode(data, type=kind)
     except (PeerError, ValueError, RecursionError) as error:  # msgspec's own errors are ValueErrors
-        raise StoreError(
-            f"{name} is not a readable {kind.__name__.lower()} ({error}); "
-            f"{VERIFY_FIRST}restore an older checkpoint"
-        ) from error
+        raise StoreError(f"{name} is not a readable {kind.__name__.lower()} ({error}); {advice}") from error
 
 
 # --- marks --------------------------------------------------------------------------------------

@@ -22,17 +22,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cutwater.protocol.base.effects import TableHead, TableHistory
 from cutwater.protocol.base.errors import StoreError, UserError
-from cutwater.sinks.contract import (
-    SinkFailed,
-    history_gone,
-    nothing_yet,
-    partition_values,
-    refuse_foreign,
-    sync,
-)
+from cutwater.sinks.contract import SinkFailed, history_gone, nothing_yet, refuse_foreign
 from cutwater.sinks.delta import log, reading
 from cutwater.sinks.footers import Footer, statistics
 from cutwater.sinks.schemas import misfit, plain, unfit_for_delta, unfit_to_partition
+from cutwater.sinks.staged_files import partition_values, sync
 from cutwater.sinks.table import TableSink
 from cutwater.store.contract import Store
 
