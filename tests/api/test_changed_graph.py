@@ -36,7 +36,7 @@ WAITS: dict[str, Callable[[cw.Pipeline], bool]] = {
 
 
 @pytest.fixture
-def pipeline() -> cw.Pipeline:
+def pipeline() -> Any:
     """A pipeline that was started with `restore`, and whose run has ended because the graph changed."""
     pipeline: Any = cw.Pipeline("orders")
     pipeline._runtime = Run(cw.GraphChanged("the graph has changed"))

@@ -90,7 +90,7 @@ def test_the_description_of_another_sink_is_refused_and_can_be_removed(place: Pl
     assert u is not None
     place.store.put("sinks/t/description.json", u)
     place.store.put("sinks/u/description.json", t)
-    with pytest.raises(StoreError, match=r"t/description.json describes sink u. Remove it"):
+    with pytest.raises(StoreError, match=r"t/description.json describes sink u; remove it"):
         place.start("t")
     assert "sinks/u/description.json describes sink t" in place.verify()
     place.store.delete(["sinks/t/description.json", "sinks/u/description.json"])

@@ -373,7 +373,7 @@ def test_a_stage_of_an_expired_generation_does_not_open() -> None:
     desk.objects[paths.manifest_name(1, 3)] = r.encode(play.manifests[1])
     someone = Member("m2", "boot", CHAIN, MemberConfig(), SimWord)
     someone.journal.state = play.state
-    someone._generation = 2
+    someone.generation = 2
     someone.start_stage("c")
 
     def more_restores(effect: fx.Effect) -> None:

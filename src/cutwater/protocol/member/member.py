@@ -288,7 +288,7 @@ class Member:
         self.generation = generation
         self.failures, self.hopeless, self.tries, self.damage = {}, False, {}, None
         self.stages, self.incarnations = {}, {}
-        self._logs.start_generation(generation)
+        self._logs.forget()
         self._capture.forget_all()
         for name in self.topology.hosted(self.name):
             self.start_stage(name)

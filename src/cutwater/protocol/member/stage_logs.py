@@ -19,30 +19,29 @@ class Reader(Protocol):
     name: str
     topology: Topology
     config: MemberConfig
+    generation: int
 
     def wake(self, actor: str) -> None: ...
     def wake_readers(self, stage: str) -> None: ...
 
 
 class StageLogs:
-    """The logs of one generation, by stage. Growth is told to the readers, here and on other members."""
+    """The logs of the member's generation, by stage. Growth is told to the readers, here and on other members."""
 
     def __init__(self, member: Reader) -> None:
         self._member = member
-        self._generation = 0
         self._logs: dict[str, StageLog] = {}
         self._grown: set[str] = set()
 
-    def start_generation(self, generation: int) -> None:
-        """Forgets the logs of the generation before."""
-        self._generation = generation
+    def forget(self) -> None:
+        """Forgets the logs of the generation before: another one begins."""
         self._logs = {}
         self._grown.clear()
 
     def log(self, stage: str) -> StageLog:
         """The log of a stage, as far as this process knows it."""
         if stage not in self._logs:
-            self._logs[stage] = StageLog(stage, self._generation)
+            self._logs[stage] = StageLog(stage, self._member.generation)
         return self._logs[stage]
 
     def remote(self) -> list[str]:
@@ -65,7 +64,7 @@ class StageLogs:
         """The log of a stage on another member has grown."""
         if grown.stage not in self._member.topology.stages:
             return
-        if grown.generation == self._generation and grown.index > self.log(grown.stage).view.last:
+        if grown.generation == self._member.generation and grown.index > self.log(grown.stage).view.last:
             self._grown.add(grown.stage)
             self._member.wake("channels")
 
@@ -75,4 +74,4 @@ class StageLogs:
         topology = self._member.topology
         hosts = {topology.stages[reader].member for reader in topology.readers(stage)}
         for host in sorted(hosts - {self._member.name}):
-            yield Send(host, LogGrown(stage, self._generation, self.log(stage).view.last))
+            yield Send(host, LogGrown(stage, self._member.generation, self.log(stage).view.last))
