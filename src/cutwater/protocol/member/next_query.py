@@ -29,7 +29,7 @@ class QueryEnd(Enum):
     HOPELESS = "hopeless"
 
 
-class Surroundings(Protocol):
+class Circumstances(Protocol):
     """What decides about queries besides what they do: the time, the options, and the stages' plans."""
 
     config: MemberConfig
@@ -48,7 +48,7 @@ class NextQuery:
 
     def __init__(
         self,
-        around: Surroundings,
+        around: Circumstances,
         spec: StageSpec,
         log: StageLog,
         inputs: Inputs,

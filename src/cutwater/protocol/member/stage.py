@@ -46,7 +46,7 @@ from cutwater.protocol.member.channel import Channel
 from cutwater.protocol.member.cleanup import Cleanup, Keeper
 from cutwater.protocol.member.injector import PollHandle
 from cutwater.protocol.member.inputs import Inputs, KnownLogs
-from cutwater.protocol.member.next_query import NextQuery, QueryEnd, Surroundings
+from cutwater.protocol.member.next_query import Circumstances, NextQuery, QueryEnd
 from cutwater.protocol.member.opening import Opener
 from cutwater.protocol.member.stage_log import StageLog
 
@@ -82,7 +82,7 @@ LOGGED_AT_ONCE = 8
 """How many batches are logged before the stage is cut, if it can be."""
 
 
-class Host(KnownLogs, Opener, Surroundings, Keeper, Protocol):
+class Host(KnownLogs, Opener, Circumstances, Keeper, Protocol):
     """What a stage uses of the member that hosts it."""
 
     timeless: frozenset[str]

@@ -13,7 +13,7 @@ from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.stage_log import StageLog
 
 
-class Reader(Protocol):
+class LogReader(Protocol):
     """The member that reads the logs."""
 
     name: str
@@ -28,7 +28,7 @@ class Reader(Protocol):
 class StageLogs:
     """The logs of the member's generation, by stage. Growth is told to the readers, here and on other members."""
 
-    def __init__(self, member: Reader) -> None:
+    def __init__(self, member: LogReader) -> None:
         self._member = member
         self._logs: dict[str, StageLog] = {}
         self._grown: set[str] = set()
@@ -40,9 +40,10 @@ class StageLogs:
 
     def log(self, stage: str) -> StageLog:
         """The log of a stage, as far as this process knows it."""
-        if stage not in self._logs:
-            self._logs[stage] = StageLog(stage, self._member.generation)
-        return self._logs[stage]
+        found = self._logs.get(stage)
+        if found is None:
+            found = self._logs[stage] = StageLog(stage, self._member.generation)
+        return found
 
     def remote(self) -> list[str]:
         """The stages on other members that hosted stages read."""
