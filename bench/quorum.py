@@ -41,7 +41,9 @@ def report(stage: str) -> StageReport:
     """A stage with a source and some state."""
     state = {f"stages/{stage}/1/state/0/{n}/17.delta": f"{n:064x}" for n in range(4)}
     offsets: dict[str, Offset] = {"source": '{"logOffset":17}'}
-    return StageReport(stage, 1, 17, False, {}, offsets, known(1_700_000_000_000), state)
+    return StageReport(
+        stage, 1, 17, False, consumed={}, offsets=offsets, watermark=known(1_700_000_000_000), state=state
+    )
 
 
 def acks(epoch: int) -> list[bytes]:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from cutwater.protocol.base.records import Manifest, StageReport
 from cutwater.protocol.base.watermark import UNKNOWN
-from cutwater.spark.checkpoint import incarnations as folders
+from cutwater.spark.checkpoint import making
 from cutwater.store.checkpoint_objects import damaged_objects
 from cutwater.store.opening import open_store
 
@@ -42,14 +42,14 @@ def main() -> None:
         store.create(f"{prefix}offsets/9", b"v1\n{}")
         small = [f"{prefix}cutwater/base.json", f"{prefix}commits/9", f"{prefix}offsets/9"]
         state = {each: store.checksum(each) or "" for each in [*names, *small]}
-        report = StageReport("counts", 1, 9, False, {}, {}, UNKNOWN, state)
+        report = StageReport("counts", 1, 9, False, consumed={}, offsets={}, watermark=UNKNOWN, state=state)
         manifest = Manifest(7, 20, 1, 1, 1, "s", "", {"counts": report}, (), {}, {}, None)
         took: list[float] = []
         copied: list[float] = []
         for number in range(arguments.rounds):
             started = time.perf_counter()
             assert damaged_objects(store, [manifest]) == {}
-            folders.make_folder(store, "counts", 2, number + 1, None, report)
+            making.make_folder(store, "counts", 2, number + 1, None, report)
             took.append(time.perf_counter() - started)
             started = time.perf_counter()
             target = Path(name) / f"copy-{number}"

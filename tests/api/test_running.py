@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 import cutwater as cw
 from cutwater.protocol.base.barrier import Flags
 from cutwater.protocol.base.records import JOURNAL, Aborted, Begun, Committed, JournalBody
-from cutwater.spark.checkpoint import incarnations as folders
+from cutwater.spark.checkpoint import prepared
 from tests.support.spark_helpers import NUMBERS, await_that, deliver, numbers, rows_of
 
 WINDOWS = 9
@@ -210,8 +210,8 @@ def test_a_drain_waits_until_the_last_batch_that_spark_has_committed_is_in_the_l
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The query has ended with all its input, and its last batch has not been seen yet."""
-    is_seen, real = Event(), folders.committed
-    monkeypatch.setattr(folders, "committed", lambda *batch: real(*batch) if is_seen.is_set() else None)
+    is_seen, real = Event(), prepared.committed
+    monkeypatch.setattr(prepared, "committed", lambda *batch: real(*batch) if is_seen.is_set() else None)
     deliver(tmp_path / "in", "0", numbers(range(5)))
     pipeline = cw.Pipeline("late")
 

@@ -19,7 +19,7 @@ from cutwater.protocol.base.barrier import Flags
 from cutwater.protocol.base.log import append
 from cutwater.protocol.base.paths import REPLY_PREFIX, REQUEST_PREFIX
 from cutwater.protocol.base.wire import Reply, Request, RequestKind, encode
-from cutwater.runtime.mailbox import understood
+from cutwater.runtime.asking import understood
 from cutwater.runtime.runtime import Runtime
 from cutwater.store.at_rest import drive, read_journal
 from cutwater.store.contract import Store

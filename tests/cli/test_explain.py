@@ -86,7 +86,14 @@ def test_hints_name_the_stages_that_hold_back_the_watermark() -> None:
         "known": Watermark(WatermarkKind.KNOWN, 5), "none": Watermark(WatermarkKind.NONE),
         "late": Watermark(WatermarkKind.UNKNOWN), "resting": Watermark(WatermarkKind.IDLE, 7),
     }  # fmt: skip
-    found = manifest(1, 1, [r.StageReport(n, 1, 0, False, {}, {}, mark, {}) for n, mark in marks.items()])
+    found = manifest(
+        1,
+        1,
+        [
+            r.StageReport(n, 1, 0, False, consumed={}, offsets={}, watermark=mark, state={})
+            for n, mark in marks.items()
+        ],
+    )
     unknown, idle = watermark_hints(found)
     assert unknown.startswith("no event time seen yet by late: ")
     assert idle == "idle, so not holding back the watermark: resting"

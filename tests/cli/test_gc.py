@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from cutwater.cli.gc import _only_of
 from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.watermark import Watermark, WatermarkKind
+from cutwater.protocol.base.wire import Request, RequestKind, encode
+from cutwater.runtime import asking
 from cutwater.store.opening import open_store
 from tests.support.builders import manifest
 from tests.support.command_helpers import call, document
@@ -35,7 +38,9 @@ def test_gc_removes_what_is_over_and_nothing_that_is_kept(tmp_path: Path, histor
 def test_gc_counts_only_files_of_the_store() -> None:
     """Held-back rows are stored with their table."""
     state = dict.fromkeys(("stages/a/1/spark/1/x", "stages/a/1/spark/1/y"), "")
-    report = r.StageReport("a", 1, 1, False, {}, {}, Watermark(WatermarkKind.NONE), state)
+    report = r.StageReport(
+        "a", 1, 1, False, consumed={}, offsets={}, watermark=Watermark(WatermarkKind.NONE), state=state
+    )
     copy = f"{paths.checkpoint_prefix(1, 1)}channels/a/1/x"
     flight = r.InFlight("a", "b", 0, 1, {1: (copy,)})
     held: dict[str, tuple[r.StagedFile, ...]] = {"out": (r.StagedFile("_cutwater/staged/z"),)}
@@ -74,6 +79,18 @@ def test_gc_removes_nothing_while_a_kept_checkpoint_cannot_be_read(folder: Path,
     assert store.exists(left)
 
 
+def test_gc_removes_requests_that_nobody_renews(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "RENEW_S", 0.01)
+    store = open_store(str(folder))
+    name = paths.request_name("aaa")
+    store.create(name, encode(Request(RequestKind.CHECKPOINT, "aaa")))
+    found = document("gc", "--dry-run", "--store", folder)["leftovers"]["requests that nobody waits for"]
+    assert found["objects"] == 1
+    assert store.exists(name)
+    assert call("gc", "--store", folder).exit_code == 0
+    assert not store.exists(name)
+
+
 def test_gc_refuses_while_the_pipeline_is_running(folder: Path) -> None:
     store = open_store(str(folder))
     left = f"{paths.checkpoint_prefix(4, 99)}manifest.json"
@@ -94,11 +111,12 @@ def test_gc_says_what_it_has_removed_and_what_retention_will(tmp_path: Path, his
 
     would = call("gc", "--dry-run", "--retained", "1", "--store", tmp_path).stdout.splitlines()
     assert would[0] == "2 objects would be removed"
-    assert [line.split() for line in would[1:4]] == [
+    assert [line.split() for line in would[1:5]] == [
         ["what", "objects", "size"],
         ["of", "epochs", "that", "are", "over", "2", "10", "B"],
         ["of", "generations", "that", "are", "expired", "0", "0", "B"],
+        ["requests", "that", "nobody", "waits", "for", "0", "0", "B"],
     ]
-    assert would[4] == "with its next commit, a run will expire 1 checkpoint (1): 3 objects, 78 B"
+    assert would[5] == "with its next commit, a run will expire 1 checkpoint (1): 3 objects, 78 B"
     did = call("gc", "--store", tmp_path).stdout.splitlines()
     assert (did[0], did[-1]) == ("2 objects removed", "retention has nothing to expire")

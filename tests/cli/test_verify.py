@@ -48,6 +48,18 @@ def test_verify_finds_damaged_records(place: str, folder: Path, history: Written
     shown = call("verify", "--store", folder)
     assert shown.exit_code == 1
     assert document("verify", "--store", folder, code=1)["damaged"] is True
+    assert "cutwater verify" not in shown.stdout, "the advice is to run what was just run"
+
+
+@pytest.mark.parametrize("lost", ["journal", "manifest"])
+def test_verify_says_what_to_do_about_what_is_lost(lost: str, folder: Path, history: Written) -> None:
+    head = history.state.committed[3]
+    manifest = paths.manifest_name(3, head.checkpoint_id)
+    (folder / (manifest if lost == "manifest" else entry_name("journal/", 2))).unlink()
+    shown = " ".join(call("verify", "--store", folder).stdout.split())
+    advice = {"journal": "restore the store from a copy", "manifest": "; restore another checkpoint"}
+    assert advice[lost] in shown
+    assert "cutwater verify" not in shown
 
 
 def test_verify_shows_a_few_problems_and_counts_the_rest(tmp_path: Path) -> None:

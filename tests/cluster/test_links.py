@@ -78,7 +78,9 @@ def ack(member: str, checkpoint_id: int) -> Ack:
 def test_an_ack_of_a_member_with_much_state_arrives_complete(three: tuple[Talker, Talker, Talker]) -> None:
     a, b, _ = three
     state = {f"stages/clean/1/state/0/{n}/000123_{n:08x}.sst": f"{n:064x}" for n in range(20_000)}
-    report = StageReport("clean", 1, 123, False, {"orders": 9}, {}, UNKNOWN, state)
+    report = StageReport(
+        "clean", 1, 123, False, consumed={"orders": 9}, offsets={}, watermark=UNKNOWN, state=state
+    )
     big = Ack("b", "1", 7, 7, 1, True, None, UNKNOWN, {"clean": report})
     assert len(encode(big)) > 2_000_000
     b.links.send("a", big)

@@ -32,8 +32,11 @@ from cutwater.protocol.base.records import Open, seal
 from cutwater.protocol.base.watermark import UNKNOWN
 from cutwater.protocol.member.stage_log import StageLog
 from cutwater.sinks import parquet
-from cutwater.sinks.contract import Description, Identity, kind_of
-from cutwater.spark.checkpoint.incarnations import Cache, find_stored, list_folders, make_folder
+from cutwater.sinks.records import Description, Identity, kind_of
+from cutwater.spark.checkpoint.folder import Cache
+from cutwater.spark.checkpoint.incarnations import list_folders
+from cutwater.spark.checkpoint.making import make_folder
+from cutwater.spark.checkpoint.stored import find_stored
 from cutwater.store.at_rest import drive, manifest_of, read_journal
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_store
@@ -94,7 +97,7 @@ def started_again(kept: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         log = StageLog(reported, state.generation)
         drive(store, follow(log.view))
         before, place = max(list_folders(store, reported, state.generation)), log.view.last + 1
-        opened = log.view.seal(Open(place, -1, {}, {}, UNKNOWN), "again")
+        opened = log.view.seal(Open(place, -1, consumed={}, offsets={}, watermark=UNKNOWN), "again")
         assert drive(store, append(log.view, opened)) is AppendPhase.MINE
         make_folder(
             store,

@@ -16,7 +16,7 @@ from cutwater.plan import build as building
 from cutwater.plan.build import Builder, Built, bind_sinks, build, make_topology, register_sinks
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.records import SinkSpec, StageSpec
-from cutwater.sinks.contract import description
+from cutwater.sinks.records import description
 from cutwater.spark.plan import Plan, Source, channel_schema
 from cutwater.store.opening import open_store
 

@@ -62,7 +62,7 @@ def test_a_damaged_record_is_an_error(store: Store) -> None:
     register_sources(built(a=(FILES,)), store)
     (name,) = store.list(SOURCE_PREFIX)
     store.put(name, (store.read(name) or b"").replace(b"parquet", b"parquex"))
-    with pytest.raises(StoreError, match=r"sources/.* Remove it"):
+    with pytest.raises(StoreError, match=r"sources/.* remove it"):
         known_before(store, {"x": (FILES,)}, 1)
     assert source_problems(store).keys() == {name}
 

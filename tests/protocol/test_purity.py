@@ -19,6 +19,7 @@ ALLOWED = {
     "__future__",
     "bisect",
     "collections.abc",
+    "contextlib",
     "dataclasses",
     "enum",
     "functools",

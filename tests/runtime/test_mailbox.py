@@ -15,15 +15,16 @@ from cutwater.protocol.base import records as r
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.log import append
-from cutwater.protocol.base.paths import REPLY_PREFIX, REQUEST_PREFIX
+from cutwater.protocol.base.paths import REPLY_PREFIX, REQUEST_PREFIX, request_name
 from cutwater.protocol.base.wire import Reply, Request, RequestKind, encode
 from cutwater.protocol.leader.leader import LeaderPhase
-from cutwater.runtime import mailbox
-from cutwater.runtime.mailbox import Unanswered, ask_through, renew, understood
+from cutwater.runtime import arrivals, asking, mailbox
+from cutwater.runtime.asking import Unanswered, ask_through, renew, understood
 from cutwater.runtime.runtime import Runtime
 from cutwater.store.at_rest import drive, read_journal
 from cutwater.store.contract import Names
 from cutwater.store.local import LocalStore
+from cutwater.store.opening import open_store
 from tests.support.live_member import TWO, Members, members
 from tests.support.spark_helpers import await_that
 
@@ -131,7 +132,7 @@ def reply_of(store: LocalStore, request_id: str) -> Reply:
 def leading(up: Members, name: str = "main") -> Runtime:
     made = up.start(name)
     await_that("it leads", lambda: made.leader.phase is LeaderPhase.LEADING and made.leader.coordinator, 30)
-    await_that("it has looked", lambda: made.mailbox._at_start is not None, 30)
+    await_that("it has looked", lambda: made.mailbox._arrivals.is_ready, 30)
     return made
 
 
@@ -227,9 +228,9 @@ def test_a_new_leader_handles_requests_that_somebody_waits_for(store: FlakyStore
 
 def forsaken(made: Runtime, now: list[float]) -> None:
     """Lets so much time pass for the mailbox that it removes a request which nobody renews."""
-    for _ in range(int(mailbox.FORSAKEN_S / mailbox.LOOKED_AWAY_S) + 1):
-        now[0] += mailbox.LOOKED_AWAY_S
-        await_that("it looks", lambda: made.mailbox._looked_s == now[0], 30)
+    for _ in range(int(arrivals.FORSAKEN_S / arrivals.LOOKED_AWAY_S) + 1):
+        now[0] += arrivals.LOOKED_AWAY_S
+        await_that("it looks", lambda: made.mailbox._arrivals.looked_s == now[0], 30)
 
 
 @pytest.mark.parametrize("kind", [RequestKind.DRAIN, RequestKind.SAVEPOINT])
@@ -241,7 +242,7 @@ def test_a_request_of_a_killed_command_is_not_carried_out_by_the_next_run(
     with members(store) as up:
         made = up.start("main", clock=lambda: now[0])
         heard = heard_by(made)
-        await_that("it is seen", lambda: made.mailbox._doubtful, 30)
+        await_that("it is seen", lambda: made.mailbox._arrivals.doubtful, 30)
         put_request(store, RequestKind.CHECKPOINT, "bbb")
         assert reply_of(store, "bbb").ok, "it keeps no other waiting"
         assert store.exists(f"{REQUEST_PREFIX}aaa.json"), "whoever asked may renew it yet"
@@ -249,7 +250,7 @@ def test_a_request_of_a_killed_command_is_not_carried_out_by_the_next_run(
         await_that("it is removed", lambda: not store.list(REQUEST_PREFIX), 30)
         assert heard == ["bbb"]
         assert not made.drained
-        assert made.mailbox._doubtful.keys() <= {f"{REQUEST_PREFIX}aaa.json"}
+        assert made.mailbox._arrivals.doubtful.keys() <= {f"{REQUEST_PREFIX}aaa.json"}
         assert [
             line for line in up.told if f"request aaa ({kind.value}) is removed and not carried out" in line
         ]
@@ -261,9 +262,9 @@ def test_time_in_which_nobody_looked_does_not_count_against_a_request(store: Fla
     now = [1_000.0]
     with members(store) as up:
         made = up.start("main", clock=lambda: now[0])
-        await_that("it is seen", lambda: made.mailbox._doubtful, 30)
-        now[0] += 10 * mailbox.FORSAKEN_S  # the process was asleep, and so may be whoever asked
-        await_that("it looks", lambda: made.mailbox._looked_s == now[0], 30)
+        await_that("it is seen", lambda: made.mailbox._arrivals.doubtful, 30)
+        now[0] += 10 * arrivals.FORSAKEN_S  # the process was asleep, and so may be whoever asked
+        await_that("it looks", lambda: made.mailbox._arrivals.looked_s == now[0], 30)
         made.mailbox.look()
         await_that("it looks again", lambda: not made.mailbox._look.is_set(), 30)
         assert store.exists(f"{REQUEST_PREFIX}aaa.json")
@@ -278,7 +279,7 @@ def test_existing_requests_are_not_new_if_the_first_look_fails(store: FlakyStore
         made = leading(up)
         assert store.failed == 3
         heard = heard_by(made)
-        await_that("it is seen", lambda: made.mailbox._doubtful, 30)
+        await_that("it is seen", lambda: made.mailbox._arrivals.doubtful, 30)
         assert heard == []
 
 
@@ -286,7 +287,7 @@ def test_a_renewal_after_the_answer_does_not_bring_a_request_back(store: FlakySt
     now = [1_000.0]
     with members(store) as up:
         made = up.start("main", clock=lambda: now[0])
-        await_that("it has looked", lambda: made.mailbox._at_start is not None, 30)
+        await_that("it has looked", lambda: made.mailbox._arrivals.is_ready, 30)
         heard = heard_by(made)
         request = put_request(store, RequestKind.CHECKPOINT, "aaa")
         assert reply_of(store, "aaa").ok
@@ -294,7 +295,7 @@ def test_a_renewal_after_the_answer_does_not_bring_a_request_back(store: FlakySt
         await_that("it is removed", lambda: not store.list(REQUEST_PREFIX), 30)
         store.delete([f"{REPLY_PREFIX}aaa.json"])  # whoever asked has its answer
         renew(store, request, 2)
-        await_that("it is seen", lambda: made.mailbox._doubtful, 30)
+        await_that("it is seen", lambda: made.mailbox._arrivals.doubtful, 30)
         forsaken(made, now)
         await_that("it is removed", lambda: not store.list(REQUEST_PREFIX), 30)
         assert heard == ["aaa"]
@@ -513,7 +514,7 @@ def test_a_forwarded_request_is_renewed_while_its_process_waits(led_by_one: Flak
         store.fails["renew requests"] = 1
         for _ in range(2):  # the first fails
             await_that("it is not due", lambda: made.mailbox._renewals["aaa"][1] > now[0], 30)
-            now[0] += mailbox.RENEW_S
+            now[0] += asking.RENEW_S
         await_that("it is renewed", lambda: renewed(store, name) == 2, 30)
 
         def answer(name: str) -> None:
@@ -521,7 +522,7 @@ def test_a_forwarded_request_is_renewed_while_its_process_waits(led_by_one: Flak
             store.delete([name])
 
         store.before_put = answer
-        now[0] += mailbox.RENEW_S
+        now[0] += asking.RENEW_S
         thread.join(30)
         assert got == [Reply("aaa", True, 5)]
         await_that("nothing is left", lambda: not store.list(REQUEST_PREFIX) + store.list(REPLY_PREFIX), 30)
@@ -636,7 +637,7 @@ def renewed(store: LocalStore, name: str) -> int | None:
 def test_a_requester_that_waits_renews_its_request(
     store: FlakyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mailbox, "RENEW_S", 0.1)
+    monkeypatch.setattr(asking, "RENEW_S", 0.1)
     store.fails["renew requests"] = 1
     with asked_before(store, RequestKind.CHECKPOINT, "aaa") as got:
         await_that("it is renewed", lambda: (renewed(store, f"{REQUEST_PREFIX}aaa.json") or 0) >= 3, 30)
@@ -649,7 +650,7 @@ def test_a_requester_that_waits_renews_its_request(
 def test_a_request_that_is_answered_while_it_is_renewed_does_not_stay(
     store: FlakyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mailbox, "RENEW_S", 0.1)
+    monkeypatch.setattr(asking, "RENEW_S", 0.1)
 
     def answer(name: str) -> None:
         store.create(reply_to(name), encode(Reply("aaa", True, 5)))
@@ -691,22 +692,41 @@ def test_an_interrupted_wait_withdraws_the_request(store: FlakyStore) -> None:
 
 
 def test_a_refusal_gives_a_reason_and_advice() -> None:
-    assert mailbox.answered(Reply("x", True, 7), RequestKind.RESTORE) == 7
+    assert asking.answered(Reply("x", True, 7), RequestKind.RESTORE) == 7
     reason = FailureReason.NAME_TAKEN
     with pytest.raises(UserError) as refused:
-        mailbox.answered(Reply("x", False, None, reason.value, "it is taken."), RequestKind.SAVEPOINT)
+        asking.answered(Reply("x", False, None, reason.value, "it is taken."), RequestKind.SAVEPOINT)
     assert str(refused.value) == f"savepoint failed: it is taken. {reason.advice}".strip()
     with pytest.raises(UserError) as refused:
-        mailbox.answered(Reply("x", False), RequestKind.CANCEL)
+        asking.answered(Reply("x", False), RequestKind.CANCEL)
     assert str(refused.value) == "cancel failed: no reason was given."
 
 
 @pytest.mark.parametrize("name", ["latest", "12", "a b", "1a", "", "-x", "²", "ü", ".x"])
 def test_a_savepoint_cannot_have_a_reserved_name(name: str) -> None:
     with pytest.raises(UserError, match="is not a valid savepoint name"):
-        mailbox.check_savepoint_name(name)
+        asking.check_savepoint_name(name)
 
 
 @pytest.mark.parametrize("name", ["a", "before-deploy", "v1.2", "a_1"])
 def test_a_savepoint_can_have_an_ordinary_name(name: str) -> None:
-    mailbox.check_savepoint_name(name)
+    asking.check_savepoint_name(name)
+
+
+def test_only_requests_that_are_not_renewed_are_forsaken() -> None:
+    store = open_store("memory://")
+    requests = [Request(RequestKind.CHECKPOINT, name) for name in ("dead", "renewed", "withdrawn")]
+    for request in requests:
+        store.create(request_name(request.request_id), encode(request))
+
+    def meanwhile(seconds: float) -> None:
+        assert seconds > 2 * asking.renew_every(store)
+        renew(store, requests[1], 1)
+        store.delete([request_name("withdrawn")])
+        store.create(request_name("new"), encode(Request(RequestKind.CHECKPOINT, "new")))
+
+    assert asking.forsaken(store, meanwhile) == [request_name("dead")]
+
+
+def test_nobody_is_waited_for_where_there_are_no_requests() -> None:
+    assert asking.forsaken(open_store("memory://"), lambda _: pytest.fail("it waits")) == []

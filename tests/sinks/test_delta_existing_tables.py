@@ -15,8 +15,8 @@ from deltalake.exceptions import DeltaError
 from cutwater.protocol.base.effects import TableHead
 from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.sinks import SinkFailed
+from cutwater.sinks.delta.history import is_elsewhere
 from cutwater.sinks.delta.sink import DeltaSink, delta
-from cutwater.sinks.delta.sink import _is_elsewhere as is_elsewhere
 from cutwater.sinks.schemas import misfit
 from cutwater.store.contract import Store
 from tests.support.delta_helpers import Make, append, ids, make, table

@@ -19,8 +19,8 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from cutwater.protocol.base.errors import StoreError, UserError
-from cutwater.sinks.contract import is_data, partition_values
 from cutwater.sinks.footers import HIGHEST_CHARACTER, INDEXED_COLUMNS, check_pages, statistics
+from cutwater.sinks.staged_files import is_data, partition_values
 from cutwater.store.opening import open_store
 from tests.support.delta_helpers import Make, ids, make, table
 from tests.support.sink_helpers import (

@@ -14,7 +14,7 @@ from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.sinks import Sink, delta, open_sinks, parquet
-from cutwater.sinks.contract import Description, Identity, description, identity, kind_of
+from cutwater.sinks.records import Description, Identity, description, identity, kind_of
 from cutwater.sinks.registry import find_version, open_sink, read_history
 from cutwater.store.local import LocalStore
 from cutwater.store.opening import open_store
@@ -90,7 +90,7 @@ def test_the_description_of_another_sink_is_refused_and_can_be_removed(place: Pl
     assert u is not None
     place.store.put("sinks/t/description.json", u)
     place.store.put("sinks/u/description.json", t)
-    with pytest.raises(StoreError, match=r"t/description.json describes sink u. Remove it"):
+    with pytest.raises(StoreError, match=r"t/description.json describes sink u; remove it"):
         place.start("t")
     assert "sinks/u/description.json describes sink t" in place.verify()
     place.store.delete(["sinks/t/description.json", "sinks/u/description.json"])
@@ -162,7 +162,7 @@ def test_a_sink_that_the_store_does_not_know_cannot_be_opened(tmp_path: Path) ->
         with pytest.raises(StoreError, match=f"sink out is a '{what.kind}', which this version"):
             open_sink(store, "out")
     store.put("sinks/out/description.json", b"no")
-    with pytest.raises(StoreError, match="Remove it: the next run of the pipeline writes it again"):
+    with pytest.raises(StoreError, match="remove it: the next run of the pipeline writes it again"):
         open_sink(store, "out")
 
 

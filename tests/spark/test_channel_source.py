@@ -152,7 +152,7 @@ def test_the_columns_of_a_file_are_read_from_its_footer(tmp_path: Path) -> None:
         files.columns(f"file://{tmp_path}/gone.parquet")
     (tmp_path / "bad.parquet").write_bytes(b"no rows in here")
     with pytest.raises(
-        StoreError, match=r"bad.parquet is damaged .*run `cutwater verify` to see what else is"
+        StoreError, match=r"bad.parquet is damaged .*run `cutwater verify` to see what else is damaged"
     ):
         files.columns(f"file://{tmp_path}/bad.parquet")
 

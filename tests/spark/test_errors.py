@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 
-from cutwater.protocol.member.stage import QueryEnd
+from cutwater.protocol.member.next_query import QueryEnd
 from cutwater.spark.checkpoint.leaves import SourcesChanged
 from cutwater.spark.errors import STOPPED, describe, kind_of, reason_of, spark_is_gone
 from cutwater.spark.feed import FeedClosed

@@ -14,7 +14,8 @@ from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.wire import RequestKind
-from cutwater.protocol.member.stage import QueryEnd, StagePhase
+from cutwater.protocol.member.next_query import QueryEnd
+from cutwater.protocol.member.stage import StagePhase
 from cutwater.spark import errors
 from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.spark.host import StageHost

@@ -8,7 +8,7 @@ from threading import Event
 import pytest
 
 from cutwater.protocol.base.wire import RequestKind
-from cutwater.spark.checkpoint import incarnations as folders
+from cutwater.spark.checkpoint import prepared
 from tests.support.hosted_pipeline import HostedPipeline, has_read, has_rows, newest
 from tests.support.spark_helpers import await_that
 
@@ -49,8 +49,8 @@ def test_a_drained_pipeline_continues_with_the_next_start(shop: HostedPipeline) 
 def test_no_stage_is_quiet_before_its_last_batch_is_logged(
     shop: HostedPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    is_seen, real = Event(), folders.committed
-    monkeypatch.setattr(folders, "committed", lambda *batch: real(*batch) if is_seen.is_set() else None)
+    is_seen, real = Event(), prepared.committed
+    monkeypatch.setattr(prepared, "committed", lambda *batch: real(*batch) if is_seen.is_set() else None)
     made = shop.start(once=True, every_ms=3_600_000)
     await_that("the source is finished", lambda: made.sources_done, 30)
     await_that("a drain is in progress", lambda: made.member.journal.state.open, 30)

@@ -19,8 +19,8 @@ from cutwater.protocol.base.paths import Attempt
 from cutwater.protocol.base.records import Prepared, StageReport, decode
 from cutwater.protocol.base.watermark import NONE, UNKNOWN, Watermark, known
 from cutwater.sinks import Sink, delta, parquet
-from cutwater.spark.checkpoint.incarnations import make_folder
 from cutwater.spark.checkpoint.leaves import Leaf
+from cutwater.spark.checkpoint.making import make_folder
 from cutwater.spark.micro_batch import BatchFailed, BatchWriter, StopAsked, in_short
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_store
@@ -107,7 +107,14 @@ class Batch:
         for sink in sinks:
             sink.bind(store, sink.name, ID.json())
         self.done: list[int] = []
-        make_folder(store, "s", 2, 3, None, StageReport("s", 2, 9, False, {}, {}, NONE, {}))
+        make_folder(
+            store,
+            "s",
+            2,
+            3,
+            None,
+            StageReport("s", 2, 9, False, consumed={}, offsets={}, watermark=NONE, state={}),
+        )
         self.writer = BatchWriter(
             store, "s", 2, 3, 9, ID, leaves, sinks, has_readers, has_watermark, self.done.append
         )

@@ -119,7 +119,9 @@ class Running:
             staged: tuple[StagedFile, ...] = (StagedFile(f"tables/{batch}"),)
             sinks = {"table": staged} if name == "paid" else {}
             files = (f"stages/orders/1/data/{batch}",) if name == "orders" else ()
-            self.outside.prepared[name][batch] = Prepared(batch, files, sinks, consumed, {}, NONE)
+            self.outside.prepared[name][batch] = Prepared(
+                batch, files, sinks, consumed=consumed, offsets={}, watermark=NONE
+            )
             self._next_ms[name] = self.member.now_ms + 30
             self.shell.poke(f"stage {name}")
 

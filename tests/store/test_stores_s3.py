@@ -19,7 +19,7 @@ from cutwater.protocol.base import paths
 from cutwater.protocol.base.errors import StoreError
 from cutwater.protocol.base.records import Prepared
 from cutwater.protocol.base.watermark import NONE
-from cutwater.spark.checkpoint import incarnations as folders
+from cutwater.spark.checkpoint import incarnations, making, prepared, stored
 from cutwater.spark.checkpoint.folder import Cache
 from cutwater.store.contract import Store, StoreUnavailable
 from cutwater.store.opening import open_place
@@ -102,20 +102,20 @@ def test_a_stage_is_cut_and_reopened_next_to_folder_markers(server: S3Server) ->
     store = open_place(server.url, create=True)
     folder = paths.spark_prefix("s", 1, 1)
     make_folders(server, f"{folder}offsets", f"{folder}commits", f"{folder}sources/0", "published/t")
-    folders.make_folder(store, "s", 1, 1, None, None)
+    making.make_folder(store, "s", 1, 1, None, None)
     store.put(
         f"{folder}offsets/0", b'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}\n{"logOffset":0}'
     )
     store.put(f"{folder}commits/0", b'v1\n{"nextBatchWatermarkMs":0}')
     store.put(f"{folder}sources/0/0", b"v1\n{}")
-    found = folders.find_state(store, "s", 1, 1, 0, None, Cache())
+    found = stored.find_state(store, "s", 1, 1, 0, None, Cache())
     assert found is not None
     assert {name.removeprefix(folder) for name in found} == {
         "offsets/0", "commits/0", "sources/0/0", "cutwater/base.json",
     }  # fmt: skip
-    folders.write_prepared(store, "s", 1, 1, Prepared(0, (), {}, {}, {}, NONE))
-    folders.make_folder(store, "s", 1, 2, 1, None)
-    assert folders.list_folders(store, "s", 1) == [1, 2]
+    prepared.write_prepared(store, "s", 1, 1, Prepared(0, (), {}, consumed={}, offsets={}, watermark=NONE))
+    making.make_folder(store, "s", 1, 2, 1, None)
+    assert incarnations.list_folders(store, "s", 1) == [1, 2]
     assert store.list("published/") == []
 
 

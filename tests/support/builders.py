@@ -28,8 +28,8 @@ from cutwater.protocol.member import journal
 from cutwater.protocol.member import stage_log as stagelog
 from cutwater.protocol.member.channel import Channel, readable
 from cutwater.protocol.member.config import MemberConfig
+from cutwater.protocol.member.next_query import QueryEnd
 from cutwater.protocol.member.retention import expire
-from cutwater.protocol.member.stage import QueryEnd
 from cutwater.sim.faults import Faults
 from cutwater.sim.process import Process
 from cutwater.sim.store import SimTable
@@ -68,11 +68,15 @@ def batch(
     sinks: dict[str, tuple[r.StagedFile, ...]] | None = None,
     incarnation: int = 1,
 ) -> r.Batch:
-    return r.Batch(incarnation, number, tuple(files), sinks or {}, consumed or {}, {}, UNKNOWN)
+    return r.Batch(
+        incarnation, number, tuple(files), sinks or {}, consumed=consumed or {}, offsets={}, watermark=UNKNOWN
+    )
 
 
 def barrier(epoch: int, checkpoint_id: int, at: int, consumed: dict[str, int] | None = None) -> r.BarrierAt:
-    return r.BarrierAt(1, epoch, checkpoint_id, 1, at, False, consumed or {}, {}, UNKNOWN)
+    return r.BarrierAt(
+        1, epoch, checkpoint_id, 1, at, False, consumed=consumed or {}, offsets={}, watermark=UNKNOWN
+    )
 
 
 def stage_state(last: int, *barriers: r.BarrierAt, empty: Iterable[int] = ()) -> r.StageState:
@@ -99,7 +103,14 @@ def committed(
 
 def report_of(name: str, at: r.BarrierAt, state: dict[str, str] | None = None) -> r.StageReport:
     return r.StageReport(
-        name, at.incarnation, at.batch, at.unaligned, at.consumed, at.offsets, at.watermark, state or {}
+        name,
+        at.incarnation,
+        at.batch,
+        at.unaligned,
+        consumed=at.consumed,
+        offsets=at.offsets,
+        watermark=at.watermark,
+        state=state or {},
     )
 
 
@@ -146,7 +157,7 @@ class Play:
         self.record(r.Leader(1, "m0"))
         self.record(r.TopologySet(1, 1, "h", topology))
         for name, spec in topology.stages.items():
-            self.log(name, r.Open(1, -1, dict.fromkeys(spec.inputs, -1), {}, NONE))
+            self.log(name, r.Open(1, -1, consumed=dict.fromkeys(spec.inputs, -1), offsets={}, watermark=NONE))
 
     def record(self, body: r.JournalBody) -> None:
         self.entries.append(body)
@@ -186,7 +197,7 @@ class Play:
         files = (data_name(name, number),) if rows else ()
         staged = [r.StagedFile(f"tables/{name}/{number}")] if rows else []
         sinks = {sink.name: tuple(staged) for sink in spec.sinks}
-        self.log(name, r.Batch(1, number, files, sinks, consumed, {}, watermark))
+        self.log(name, r.Batch(1, number, files, sinks, consumed=consumed, offsets={}, watermark=watermark))
 
     def unread(self, name: str) -> bool:
         """Whether there are rows between the stage's positions and the open epoch's barriers, or a barrier is
@@ -218,9 +229,9 @@ class Play:
                 1,
                 state.last,
                 behind,
-                state.consumed,
-                {},
-                state.watermark,
+                consumed=state.consumed,
+                offsets={},
+                watermark=state.watermark,
             ),
         )
 

@@ -24,7 +24,9 @@ def make(members: str = "ab", now_ms: int = 0, **config: Any) -> Coordinator:
 
 
 def ack(member: str, epoch: int, error: str | None = None, term: int = 3) -> Ack:
-    report = StageReport(f"stage {member}", 1, epoch, False, {}, {}, known(5), {})
+    report = StageReport(
+        f"stage {member}", 1, epoch, False, consumed={}, offsets={}, watermark=known(5), state={}
+    )
     reports = {report.stage: report}
     return Ack(member, "boot", epoch, epoch * 10, term, error is None, error, known(5), reports)
 

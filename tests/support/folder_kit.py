@@ -15,8 +15,10 @@ from cutwater.protocol.base.paths import spark_prefix
 from cutwater.protocol.base.records import Checkpoint, JournalState, StageReport, StageState
 from cutwater.protocol.base.watermark import NONE
 from cutwater.protocol.member.retention import deletable_states
-from cutwater.spark.checkpoint.incarnations import Cache, find_state, find_stored, make_folder
+from cutwater.spark.checkpoint.folder import Cache
+from cutwater.spark.checkpoint.making import make_folder
 from cutwater.spark.checkpoint.source_logs import SETTING
+from cutwater.spark.checkpoint.stored import find_state, find_stored
 from cutwater.store.contract import Store
 from tests.support.folder_queries import Outputs, run, write_input
 from tests.support.modelled_folder import Query
@@ -133,7 +135,11 @@ class Life:
         source: int | None = None,
         state: dict[str, str] | None = None,
     ) -> None:
-        report = StageReport(self.stage, 1, batch, False, {}, {}, NONE, state) if state is not None else None
+        report = (
+            StageReport(self.stage, 1, batch, False, consumed={}, offsets={}, watermark=NONE, state=state)
+            if state is not None
+            else None
+        )
         make_folder(self.store, self.stage, generation, incarnation, source, report, batch, self.setting)
         self.generation, self.incarnation = generation, incarnation
         self.query = self.begin(self.store, generation, incarnation, batch, self.setting)

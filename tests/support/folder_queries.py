@@ -20,7 +20,9 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from cutwater.protocol.base.paths import spark_prefix
 from cutwater.protocol.base.records import Prepared
 from cutwater.protocol.base.watermark import NONE
-from cutwater.spark.checkpoint.incarnations import Cache, base_of, write_prepared
+from cutwater.spark.checkpoint.folder import Cache
+from cutwater.spark.checkpoint.incarnations import base_of
+from cutwater.spark.checkpoint.prepared import write_prepared
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_store
 
@@ -204,7 +206,7 @@ def run(
 
 
 def prepared(batch: int) -> Prepared:
-    return Prepared(batch, (), {}, {}, {}, NONE)
+    return Prepared(batch, (), {}, consumed={}, offsets={}, watermark=NONE)
 
 
 def check(spark: SparkSession, query: str, folder: Path, outputs: Outputs) -> None:

@@ -16,7 +16,7 @@ from cutwater.protocol.base.wire import Reply, Request, RequestKind
 from cutwater.protocol.leader.coordinator_actions import CoordinatorConfig
 from cutwater.protocol.leader.leader import LeaderConfig
 from cutwater.protocol.member.config import MemberConfig
-from cutwater.runtime.mailbox import new_id
+from cutwater.runtime.asking import new_id
 from cutwater.runtime.runtime import Runtime
 from cutwater.runtime.settings import Settings
 from cutwater.sinks import parquet, parquet_files

@@ -13,12 +13,10 @@ from cutwater.protocol.base.records import (
     StageReport,
 )
 from cutwater.protocol.base.watermark import NONE
-from cutwater.spark.checkpoint.incarnations import (
-    Cache,
-    committed,
-    find_stored,
-    make_folder,
-)
+from cutwater.spark.checkpoint.folder import Cache
+from cutwater.spark.checkpoint.making import make_folder
+from cutwater.spark.checkpoint.prepared import committed
+from cutwater.spark.checkpoint.stored import find_stored
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_store
 from tests.support.modelled_folder import STAGE, Query
@@ -30,7 +28,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
 
 def report(batch: int, state: dict[str, str]) -> StageReport:
-    return StageReport(STAGE, 1, batch, False, {}, {}, NONE, state)
+    return StageReport(STAGE, 1, batch, False, consumed={}, offsets={}, watermark=NONE, state=state)
 
 
 def new_query(store: Store, rocksdb: bool = True) -> Query:

@@ -50,7 +50,16 @@ class LiveLeader:
         graph = self.state.topology_hash
         self.write(r.Begun(self.term, generation, epoch, place, 0, graph, savepoint))
         reports = {
-            n: r.StageReport(n, 1, batch, False, dict.fromkeys(s.inputs, batch), {}, NONE, {})
+            n: r.StageReport(
+                n,
+                1,
+                batch,
+                False,
+                consumed=dict.fromkeys(s.inputs, batch),
+                offsets={},
+                watermark=NONE,
+                state={},
+            )
             for n, s in self.topology.stages.items()
         }
         published = {sink: (release or {}).get(sink, ()) for sink in self.topology.sinks()}

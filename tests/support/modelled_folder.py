@@ -11,9 +11,11 @@ import msgspec
 from cutwater.protocol.base.paths import spark_prefix
 from cutwater.protocol.base.records import Prepared
 from cutwater.protocol.base.watermark import NONE
-from cutwater.spark.checkpoint.folder import Voucher
-from cutwater.spark.checkpoint.incarnations import Cache, base_of, find_state, write_prepared
+from cutwater.spark.checkpoint.folder import Cache, Voucher
+from cutwater.spark.checkpoint.incarnations import base_of
 from cutwater.spark.checkpoint.leaves import Leaf
+from cutwater.spark.checkpoint.prepared import write_prepared
+from cutwater.spark.checkpoint.stored import find_state
 from cutwater.store.contract import Store
 
 STAGE = "clean"
@@ -26,7 +28,7 @@ SOURCE = Leaf(None, "parquet", "path=/in", log=0)
 
 
 def prepared(batch: int) -> Prepared:
-    return Prepared(batch, (f"data/{batch}",), {}, {}, {}, NONE)
+    return Prepared(batch, (f"data/{batch}",), {}, consumed={}, offsets={}, watermark=NONE)
 
 
 class CannotStart(Exception):

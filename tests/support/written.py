@@ -20,7 +20,7 @@ from cutwater.protocol.base.paths import notes_name
 from cutwater.protocol.member.journal import Journal
 from cutwater.protocol.member.stage_log import StageLog
 from cutwater.runtime.timings import EpochTimes, StageTime
-from cutwater.sinks.contract import Identity
+from cutwater.sinks.records import Identity
 from cutwater.store.at_rest import drive
 from cutwater.store.contract import Store
 from cutwater.store.local import LocalStore

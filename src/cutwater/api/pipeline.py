@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from threading import current_thread, main_thread
 from types import TracebackType
@@ -16,28 +15,19 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from cutwater.api.config import RunConfig, RunOptions
 from cutwater.api.log_lines import lines_printed, log_of
-from cutwater.cluster.opening import open_links
-from cutwater.plan.assemble import Assembled, WaitEnded, assemble, own_stages
-from cutwater.plan.build import Builder, Built, bind_sinks, register_sinks
+from cutwater.api.starting import Starting, new_session
+from cutwater.plan.assemble import WaitEnded, own_stages
 from cutwater.plan.graph import StageDef, define
-from cutwater.plan.known_sources import register_sources
 from cutwater.protocol.base.durations import seconds
 from cutwater.protocol.base.errors import GraphChanged, UserError
 from cutwater.protocol.base.wire import Request, RequestKind
-from cutwater.runtime.mailbox import answered, check_savepoint_name, new_id
-from cutwater.runtime.restore import GraphMoved, check_topology, restore_before_start, whole_checkpoint
-from cutwater.runtime.runtime import Runtime, member_config
+from cutwater.runtime.asking import answered, check_savepoint_name, new_id
+from cutwater.runtime.restore import whole_checkpoint
+from cutwater.runtime.runtime import Runtime
 from cutwater.runtime.second_process import claim
-from cutwater.runtime.settings import Settings
 from cutwater.sinks.contract import Sink
 from cutwater.spark.internals.gateway import end_session
-from cutwater.spark.session import (
-    check_reach,
-    copy_session,
-    hush,
-    make_session,
-    refuse_active_session,
-)
+from cutwater.spark.session import hush
 from cutwater.store.at_rest import read_journal
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_store
@@ -167,74 +157,13 @@ class Pipeline:
         self._config = config
         member, own = own_stages(self.stages, config.member)
         self._log = log_of(self.name, member)
-        boot = uuid.uuid4().hex[:8]
         claim(store, self.name, member, config.takeover, self._log.info)
         if self._session is None:
-            self._open_session(config, spark)
-        assert self._session is not None
-        builder = Builder(self.name, own, self._session, config.member is not None)
-        assembled, built = self._assemble(store, config, member, builder, own)
-        register_sinks(built)
-        register_sources({name: stage.plan.leaves for name, stage in built.stages.items()}, store)
-        cluster, is_alone = config.cluster, len(built.topology.members()) == 1
-        if not is_alone and cluster is None:
-            raise UserError(
-                f"the members {', '.join(built.topology.members())} must be able to reach each other: give the address "
-                "on which this one listens (--listen tcp/HOST:PORT) and that of another (--peer tcp/HOST:PORT)"
-            )
-        if not is_alone and cluster is not None and cluster.gossip:
-            cluster = msgspec.structs.replace(
-                cluster, peers=tuple(sorted({*cluster.peers, *assembled.endpoints}))
-            )
-        links = open_links(cluster, self.name, member, boot, self._log.info)
-        settings = Settings(
-            config.leader(is_alone),
-            member_config(store, cluster is None, config.restarts, config.tolerated_failures),
-            idle_after_s=seconds(config.idle_after), once=config.once, unaligned=config.unaligned,
-        )  # fmt: skip
-        self._runtime = Runtime(built, store, member, boot, settings, self._log.info, links)
+            self._session = new_session(self.name, config, spark)
+            self._owns_session = spark is None
+        starting = Starting(self.name, store, config, member, self._log.info, self._is_leaving)
+        self._runtime = starting.new_runtime(self._session, self.stages, own)
         self._runtime.start()
-
-    def _assemble(
-        self, store: Store, config: RunConfig, member: str, builder: Builder, own: dict[str, StageDef]
-    ) -> tuple[Assembled, Built]:
-        """The complete graph with this member's stages, as it is in the journal or will be after the requested
-        restore."""
-        reads = {name: stage.inputs for name, stage in own.items()}
-        expected = {*config.wait_for, *(s.member for s in self.stages.values() if s.member is not None)}
-        listen = config.cluster.reachable if config.cluster is not None else ()
-        while True:
-            assembled = assemble(
-                store, member, builder, reads, expected, listen, self._log.info, self._is_leaving
-            )
-            built = builder.finish(assembled.topology)
-            check_reach(built.spark, store.spark_url("any"))
-            bind_sinks(built, store)
-            if config.restore is None:
-                break
-            leaves = {name: stage.plan.leaves for name, stage in built.stages.items()}
-            try:
-                restore_before_start(
-                    store, built.topology, str(config.restore), tuple(config.drop), tuple(config.reset), self._log.info,
-                    config.force, assembled.base, leaves,
-                )  # fmt: skip
-                break
-            except GraphMoved:
-                self._log.info("another member has changed the graph in the meantime; assembling it again")
-        check_topology(store, built.topology)
-        return assembled, built
-
-    def _open_session(self, config: RunConfig, spark: SparkSession | None) -> None:
-        if spark is not None:
-            if config.master or config.conf:
-                raise UserError(
-                    "give either your own session (spark=) or settings for a new one (master=, conf=)"
-                )
-            self._session = copy_session(spark)
-            return
-        refuse_active_session()
-        self._session = make_session(self.name, config.master, config.conf)
-        self._owns_session = True
 
     def run(
         self,
@@ -263,7 +192,7 @@ class Pipeline:
         self._is_leaving = lambda: bool(signals)
         seen = 0
         try:
-            while not runtime.wait(0.2) or self._starts_again(runtime):
+            while not self._has_ended(0.2):
                 runtime = self._running()
                 if tick is not None:
                     tick()
@@ -293,25 +222,38 @@ class Pipeline:
             raise runtime.failure
         return runtime.drained
 
-    def _starts_again(self, runtime: Runtime) -> bool:
-        """Restart in a changed graph: another member has restored the pipeline with changed code."""
-        if not isinstance(runtime.failure, GraphChanged):
+    def _has_ended(self, timeout_s: float | None) -> bool:
+        """Wait until the run has ended, or for `timeout_s`. A run that ended because another member has restored the
+        pipeline with changed code is started again, in the new graph; however long that takes."""
+        runtime = self._running()
+        if not runtime.wait(timeout_s):
             return False
+        if not isinstance(runtime.failure, GraphChanged) or self._runtime is not runtime:
+            return True
         self._log.info("the pipeline's graph has changed; restarting in the new one")
         self._runtime = None
         runtime.stop()
-        self._begin(runtime.store, self._config.for_changed_graph(), None)
-        return True
+        try:
+            self._begin(runtime.store, self._config.for_changed_graph(), None)
+        except BaseException:
+            self.stop()
+            raise
+        return False
 
     def awaitTermination(self, timeout: str | float | None = None) -> bool:
         """Wait until the pipeline has ended by itself. Returns `False` if it is still running after `timeout`. Raises
-        the error that ended it."""
+        the error that ended it. If another member has changed the graph, the pipeline is restarted in the new one
+        meanwhile."""
+        deadline = None if timeout is None else time.monotonic() + seconds(timeout, "timeout")
         runtime = self._running()
-        ended = runtime.wait(None if timeout is None else seconds(timeout, "timeout"))
+        while not self._has_ended(None if deadline is None else max(0.0, deadline - time.monotonic())):
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+            runtime = self._running()
         if runtime.failure is not None:
             self.stop()
             raise runtime.failure
-        return ended
+        return True
 
     def stop(self) -> None:
         """Stop at once. The next start repeats what was not committed."""

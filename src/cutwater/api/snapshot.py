@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cutwater.api.tables import versions_at
 from cutwater.protocol.base.errors import UserError
-from cutwater.sinks.contract import descriptions
+from cutwater.sinks.records import descriptions
 from cutwater.sinks.registry import open_sink
 from cutwater.spark.session import check_reach, refuse_unusable
 from cutwater.store.at_rest import read_journal

@@ -22,7 +22,7 @@ from cutwater.cli.output import (
     table,
 )
 from cutwater.protocol.base.durations import readable
-from cutwater.protocol.base.records import StageReport
+from cutwater.protocol.base.records import InFlight, StageReport
 from cutwater.protocol.base.watermark import Watermark, WatermarkKind
 from cutwater.store.at_rest import read_journal, resolve
 from cutwater.store.opening import open_store
@@ -87,52 +87,55 @@ def show_checkpoint(ref: Ref, store: StoreUrl = "./state", as_json: AsJson = Fal
     if one.manifest is None:
         show(as_json, document, heading, facts, Text(one.problem, style="red"))
         raise typer.Exit(1)
+    manifest = one.manifest
     stages = table("stage", "batch", "cut", "reads up to", "watermark", "files", "state",
                    right=("batch", "files", "state"))  # fmt: skip
     document["stages"] = {}
-    for name, report in sorted(one.manifest.stages.items()):
+    for name, report in sorted(manifest.stages.items()):
         sizes = sizes_of(where, sorted(report.state))
         held = None if None in sizes else sum(s or 0 for s in sizes)
-        document["stages"][name] = {
-            "batch": report.batch,
-            "unaligned": report.unaligned,
-            "consumed": report.consumed,
-            "offsets": report.offsets,
-            "watermark": {"kind": report.watermark.kind.value, "at": iso_ms(report.watermark.ms)},
-            "state_files": len(report.state),
-            "state_bytes": held,
-        }
+        document["stages"][name] = _stage_document(report, held)
         stages.add_row(
             name, str(report.batch), "unaligned" if report.unaligned else "aligned", _positions(report),
             describe_watermark(report.watermark), f"{len(report.state):,}", size(held) if report.state else "-",
         )  # fmt: skip
-    lines: list[Any] = []
-    document["in_flight"] = []
-    for flight in one.manifest.in_flight:
-        files = [f for files in flight.batches.values() for f in files]
-        document["in_flight"].append(
-            {
-                "from": flight.producer,
-                "to": flight.reader,
-                "after": flight.after,
-                "upto": flight.upto,
-                "files": files,
-            }
-        )
-        if not files:
-            continue
-        lines.append(
-            f"in flight  {flight.producer} → {flight.reader}: batches {flight.after + 1} to {flight.upto}, "
-            f"{plural(len(files), 'file')}"
-        )
-    document["held"] = {s: [f.name for f in files] for s, files in one.manifest.held.items()}
+    document["in_flight"] = [_flight_document(flight) for flight in manifest.in_flight]
+    document["held"] = {s: [f.name for f in files] for s, files in manifest.held.items()}
+    lines = [
+        f"in flight  {flight.producer} → {flight.reader}: batches {flight.after + 1} to {flight.upto}, "
+        f"{plural(len(flight.names()), 'file')}"
+        for flight in manifest.in_flight
+        if flight.names()
+    ]
     lines += [
         f"held       {sink}: {plural(len(files), 'file')} of windows that were still open"
-        for sink, files in sorted(one.manifest.held.items())
+        for sink, files in sorted(manifest.held.items())
         if files
     ]
     lines += [f"table      {sink}: {describe_version(version)}" for sink, version in one.published.items()]
     show(as_json, document, heading, facts, "", stages, "", *(Text(line) for line in lines))
+
+
+def _stage_document(report: StageReport, state_bytes: int | None) -> dict[str, Any]:
+    return {
+        "batch": report.batch,
+        "unaligned": report.unaligned,
+        "consumed": report.consumed,
+        "offsets": report.offsets,
+        "watermark": {"kind": report.watermark.kind.value, "at": iso_ms(report.watermark.ms)},
+        "state_files": len(report.state),
+        "state_bytes": state_bytes,
+    }
+
+
+def _flight_document(flight: InFlight) -> dict[str, Any]:
+    return {
+        "from": flight.producer,
+        "to": flight.reader,
+        "after": flight.after,
+        "upto": flight.upto,
+        "files": flight.names(),
+    }
 
 
 def _positions(report: StageReport) -> str:

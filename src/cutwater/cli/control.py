@@ -10,7 +10,7 @@ from cutwater.cli.client import Client, client_command
 from cutwater.cli.output import show, waiting
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.wire import Request, RequestKind
-from cutwater.runtime.mailbox import answered, check_savepoint_name, new_id
+from cutwater.runtime.asking import answered, check_savepoint_name, new_id
 from cutwater.runtime.restore import finder, restore_before_start, whole_checkpoint
 from cutwater.store.at_rest import carry_out, read_journal, resolve
 

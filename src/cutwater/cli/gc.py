@@ -1,7 +1,8 @@
 """`cutwater gc`: removes objects that nothing refers to any more, and shows what retention would remove.
 
 A running pipeline cleans up by itself. This command removes what a killed pipeline left behind, and only what the
-journal says is over: folders of expired generations and of epochs that are not kept.
+journal says is over: folders of expired generations and of epochs that are not kept. Also requests of commands that were
+killed: a command that waits renews its request.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.protocol.base.paths import CHECKPOINT_PREFIX, MARK_PREFIX, STAGE_PREFIX, generation_of
 from cutwater.protocol.base.records import JournalState, Manifest, settled
 from cutwater.protocol.member.retention import expire, is_leftover, named_objects
+from cutwater.runtime.asking import forsaken
 from cutwater.store.at_rest import manifest_of, read_journal
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_store
@@ -42,14 +44,16 @@ def gc(
     with waiting("looking for objects that nothing needs", as_json):
         state = read_journal(where).state
         manifests = _manifests(where, state)
-        left = unreferenced(where, state, manifests)
+        unused = unreferenced(where, state, manifests)
         due = expire(state, retained, settled(where.list(MARK_PREFIX)), manifests)
         epochs = due.epochs if due is not None else ()
         later = _only_of(manifests, epochs)
         groups = {
-            "of epochs that are over": [n for n in left if n.startswith(CHECKPOINT_PREFIX)],
-            "of generations that are expired": [n for n in left if not n.startswith(CHECKPOINT_PREFIX)],
+            "of epochs that are over": [n for n in unused if n.startswith(CHECKPOINT_PREFIX)],
+            "of generations that are expired": [n for n in unused if not n.startswith(CHECKPOINT_PREFIX)],
+            "requests that nobody waits for": forsaken(where),
         }
+        left = [name for names in groups.values() for name in names]
         sizes = {what: sum(s or 0 for s in sizes_of(where, names)) for what, names in groups.items()}
         later_size = sum(s or 0 for s in sizes_of(where, later))
         if not dry_run:

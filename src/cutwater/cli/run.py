@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from threading import Thread
-from typing import Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import msgspec
 import typer
@@ -27,6 +27,9 @@ from cutwater.cli.output import StoreUrl, command, console, fail, iso
 from cutwater.cli.stderr_capture import capture_stderr
 from cutwater.protocol.base.errors import CutwaterError, UserError
 from cutwater.store.status import Status
+
+if TYPE_CHECKING:
+    from cutwater.api.pipeline import Pipeline
 
 STOPPED_AT_ONCE = 130
 
@@ -150,7 +153,11 @@ def run(
         master=master, conf=_settings(conf or []), member=member, wait_for=tuple(wait_for or ()), cluster=cluster,
         leader_timeout=leader_timeout,
     )  # fmt: skip
-    pipeline = load(target)
+    _play(load(target), store, config, as_json)
+
+
+def _play(pipeline: Pipeline, store: str, config: RunConfig, as_json: bool) -> None:
+    """Run a pipeline to its end and show its progress. Exits with 130 if it was stopped before it was drained."""
 
     def status() -> Status | None:
         try:

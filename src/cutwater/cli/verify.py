@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from cutwater.cli.output import AsJson, StoreUrl, command, plural, show, waiting
-from cutwater.protocol.base.errors import CutwaterError, StoreError
+from cutwater.protocol.base.errors import VERIFY_FIRST, CutwaterError, StoreError
 from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.paths import GRAPH_PREFIX, MARK_PREFIX, SINK_PREFIX
 from cutwater.protocol.base.records import JournalState, Manifest, settled
@@ -109,12 +109,12 @@ def _check(where: Store, ref: str | None, tables: bool, update: Callable[[str], 
     )
     from cutwater.plan.assemble import part_kind  # imported here: these need pyspark
     from cutwater.plan.known_sources import source_problems
-    from cutwater.sinks.contract import kind_of, record_problems
+    from cutwater.sinks.records import kind_of, record_problems
 
     try:
         journal = read_journal(where)
     except StoreError as error:
-        raise JournalDamaged(str(error)) from error
+        raise JournalDamaged(_without_verify(str(error))) from error
     state = journal.state
     damage = journal_problems(where, journal) | mark_problems(where, state)
     damage |= graph_problems(where, {GRAPH_PREFIX: part_kind, SINK_PREFIX: kind_of})
@@ -143,7 +143,17 @@ def _check(where: Store, ref: str | None, tables: bool, update: Callable[[str], 
             problems[epoch] += _refusals(where, journal, manifest)
     for epoch, manifest in manifests.items():
         problems[epoch] += [wrong[name] for name in needed(manifest) if name in wrong]
-    return Findings(state, damage, problems, manifests)
+    return Findings(
+        state,
+        {what: _without_verify(why) for what, why in damage.items()},
+        {epoch: [_without_verify(why) for why in found] for epoch, found in problems.items()},
+        manifests,
+    )
+
+
+def _without_verify(why: str) -> str:
+    """An error without the advice to run this command."""
+    return why.replace(VERIFY_FIRST, "")
 
 
 def _newest(store: Store, state: JournalState, known: dict[int, Manifest]) -> Manifest | None:

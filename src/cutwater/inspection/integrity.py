@@ -41,7 +41,7 @@ from cutwater.protocol.member.journal import Journal, timeline
 from cutwater.protocol.member.retention import named_objects
 from cutwater.protocol.member.stage_log import StageLog
 from cutwater.sinks.footers import check_pages
-from cutwater.spark.checkpoint import incarnations as folders
+from cutwater.spark.checkpoint import incarnations, making
 from cutwater.spark.checkpoint.folder import Cache
 from cutwater.spark.checkpoint.offsets import parse_offsets, position_in
 from cutwater.store.at_rest import drive
@@ -166,7 +166,7 @@ class NextRun:
     def _check_folder(self, stage: str) -> None:
         store, log, generation = self._store, self._logs[stage], self._state.generation
         report = self._newest.stages.get(stage) if self._newest is not None else None
-        known = folders.list_folders(store, stage, generation)
+        known = incarnations.list_folders(store, stage, generation)
         cut = report.batch if report is not None else -1
         if log.incarnation == 0 and (
             known or (report and self._newest and self._newest.generation == generation)
@@ -191,7 +191,7 @@ class NextRun:
                 "the log were lost"
             )
         prefix = spark_prefix(stage, generation, max(known))
-        unvouched = folders.check_newest(store, stage, generation, max(known), log.last, report, log.commit)
+        unvouched = making.check_newest(store, stage, generation, max(known), log.last, report, log.commit)
         check_state(store, [prefix + name for name in unvouched])
         self._check_offsets(prefix, stage, max(known))
 
@@ -199,7 +199,7 @@ class NextRun:
         """Checks that Spark's offsets of the last batch agree with the stage's log."""
         log = self._logs[stage]
         cache = Cache()
-        base = folders.base_of(self._store, stage, self._state.generation, incarnation, cache)
+        base = incarnations.base_of(self._store, stage, self._state.generation, incarnation, cache)
         number = log.last - base - 1
         if number < 0:
             return

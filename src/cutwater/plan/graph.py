@@ -56,42 +56,52 @@ def define(
         raise UserError(
             f"a stage cannot be named '{SPARK}', which is the session's parameter; pass name= to the decorator"
         )
+    inputs, wants_spark = _parameters(name, function)
+    if output_mode not in MODES:
+        raise UserError(f"stage '{name}': output_mode is '{output_mode}'; give one of {', '.join(MODES)}")
+    for sink in sinks:
+        _check_sink(name, output_mode, sink)
+    seconds(trigger, f"stage '{name}': trigger")
+    if max_rows is not None and max_rows < 1:
+        raise UserError(f"stage '{name}': max_rows is {max_rows}; give 1 or more, or None for no limit")
+    return StageDef(
+        name, function, inputs, wants_spark, tuple(sinks), output_mode, trigger, max_rows,
+        allow_watermark_above_fan_in, allow_shared_source, member,
+    )  # fmt: skip
+
+
+def _parameters(stage: str, function: Callable[..., Any]) -> tuple[tuple[str, ...], bool]:
+    """The stages that a function reads, and whether it wants the session. A parameter with a default is neither."""
     inputs: list[str] = []
     wants_spark = False
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise UserError(
-                f"stage '{name}' takes *{parameter.name}: every parameter must name a stage, or be '{SPARK}'"
+                f"stage '{stage}' takes *{parameter.name}: every parameter must name a stage, or be '{SPARK}'"
             )
         if parameter.name == SPARK:
             wants_spark = True
         elif parameter.default is parameter.empty:
             inputs.append(parameter.name)
-    if output_mode not in MODES:
-        raise UserError(f"stage '{name}': output_mode is '{output_mode}'; give one of {', '.join(MODES)}")
-    for sink in sinks:
-        if not isinstance(sink, Sink):
-            raise UserError(
-                f"stage '{name}': {sink!r} is not a sink; give cutwater.delta(path), cutwater.parquet(path) or "
-                "cutwater.foreach_epoch(function)"
-            )
-        if output_mode != "append" and sink.appends_only:
-            raise UserError(
-                f"stage '{name}' has output_mode '{output_mode}', but sink {sink.name} can only be appended to: it would "
-                "have duplicate rows. Use append mode with a watermark, or cutwater.foreach_epoch(function)"
-            )
-        if output_mode == "complete" and sink.final_by is not None:
-            raise UserError(
-                f"stage '{name}' has output_mode 'complete', whose rows come again with every batch, and {sink.name} "
-                f"waits until a window is closed (final_by={sink.final_by!r}): leave out final_by, or use append mode"
-            )
-    seconds(trigger, f"stage '{name}': trigger")
-    if max_rows is not None and max_rows < 1:
-        raise UserError(f"stage '{name}': max_rows is {max_rows}; give 1 or more, or None for no limit")
-    return StageDef(
-        name, function, tuple(inputs), wants_spark, tuple(sinks), output_mode, trigger, max_rows,
-        allow_watermark_above_fan_in, allow_shared_source, member,
-    )  # fmt: skip
+    return tuple(inputs), wants_spark
+
+
+def _check_sink(stage: str, output_mode: str, sink: Sink) -> None:
+    if not isinstance(sink, Sink):
+        raise UserError(
+            f"stage '{stage}': {sink!r} is not a sink; give cutwater.delta(path), cutwater.parquet(path) or "
+            "cutwater.foreach_epoch(function)"
+        )
+    if output_mode != "append" and sink.appends_only:
+        raise UserError(
+            f"stage '{stage}' has output_mode '{output_mode}', but sink {sink.name} can only be appended to: it would "
+            "have duplicate rows. Use append mode with a watermark, or cutwater.foreach_epoch(function)"
+        )
+    if output_mode == "complete" and sink.final_by is not None:
+        raise UserError(
+            f"stage '{stage}' has output_mode 'complete', whose rows come again with every batch, and {sink.name} "
+            f"waits until a window is closed (final_by={sink.final_by!r}): leave out final_by, or use append mode"
+        )
 
 
 def in_order(stages: dict[str, StageDef], elsewhere: bool = False) -> list[StageDef]:

@@ -1,8 +1,9 @@
 """The sources that the stages of a pipeline have read, by their places.
 
 A stage that a checkpoint does not have reads its own sources from the beginning. If the pipeline has read a source
-before, in a stage that was renamed or dropped since, the tables below may have its rows already (`leader/steering.py`
-decides). So the store knows every source that a stage has ever read, from the moment its start was accepted.
+before, in a stage that was renamed or dropped since, the tables below may have its rows already
+(`leader/restore_tables.py` decides). So the store knows every source that a stage has ever read, from the moment its
+start was accepted.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import msgspec
 from cutwater.protocol.base.chain import digest
 from cutwater.protocol.base.errors import StoreError
 from cutwater.protocol.base.paths import SOURCE_PREFIX, source_name, source_of
-from cutwater.protocol.base.records import decode, seal
+from cutwater.protocol.base.records import WRITTEN_AGAIN, decode, seal
 from cutwater.spark.checkpoint.leaves import GENERATED, Leaf
 from cutwater.store.at_rest import read_journal
 from cutwater.store.contract import Store
@@ -69,13 +70,9 @@ def _records(store: Store) -> Iterator[tuple[str, bytes]]:
 
 
 def _read(name: str, data: bytes) -> KnownSource:
-    again = "Remove it: the next run of the pipeline writes it again"
-    try:
-        found = decode(name, data, KnownSource)
-    except StoreError as error:
-        raise StoreError(f"{error}. {again}") from error
+    found = decode(name, data, KnownSource, WRITTEN_AGAIN)
     if _named(found.format, found.place) != name:
-        raise StoreError(f"{name} describes the source {found.format} ({found.place}). {again}")
+        raise StoreError(f"{name} describes the source {found.format} ({found.place}); {WRITTEN_AGAIN}")
     return found
 
 

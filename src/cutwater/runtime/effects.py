@@ -15,7 +15,8 @@ from cutwater.protocol.base.performer import Incarnations, StoredFiles
 from cutwater.protocol.base.records import Prepared
 from cutwater.sinks.contract import Sink
 from cutwater.sinks.registry import find_version, read_history
-from cutwater.spark.checkpoint import incarnations as folders
+from cutwater.spark.checkpoint import incarnations, making, prepared, stored
+from cutwater.spark.checkpoint.folder import Cache
 from cutwater.spark.checkpoint.source_logs import DEFAULT_INTERVAL, SETTING
 from cutwater.store import failpoints
 from cutwater.store.contract import Store
@@ -40,7 +41,7 @@ class MemberPerformer(StorePerformer):
         hosts: Mapping[str, QueryHost],
         spark_setting: Callable[[str], str | None],
         emit: Observe,
-        caches: Mapping[str, folders.Cache],
+        caches: Mapping[str, Cache],
     ) -> None:
         super().__init__(store)
         self._store = store
@@ -94,11 +95,11 @@ class MemberPerformer(StorePerformer):
     # --- Spark ----------------------------------------------------------------------------------------
 
     def list_folders(self, operation: fx.ListFolders) -> Incarnations:
-        return folders.list_folders(self._store, operation.stage, operation.generation)
+        return incarnations.list_folders(self._store, operation.stage, operation.generation)
 
     def make_folder(self, operation: fx.MakeFolder) -> fx.Done:
         failpoints.reach("before folder", operation.stage)
-        folders.make_folder(
+        making.make_folder(
             self._store, operation.stage, operation.generation, operation.incarnation, operation.source,
             operation.report, operation.last, max(1, int(self._spark_setting(SETTING) or DEFAULT_INTERVAL)),
             operation.commit, operation.reset, self._caches[operation.stage],
@@ -110,7 +111,7 @@ class MemberPerformer(StorePerformer):
         self._hosts[operation.stage].start(operation)
 
     def read_prepared(self, operation: fx.ReadPrepared) -> Prepared | None:
-        found = folders.committed(
+        found = prepared.committed(
             self._store, operation.stage, operation.generation, operation.incarnation, operation.batch,
             self._caches[operation.stage],
         )  # fmt: skip
@@ -121,7 +122,7 @@ class MemberPerformer(StorePerformer):
     def find_state(self, operation: fx.FindState) -> dict[str, str] | None:
         if operation.copy_to is not None:
             failpoints.reach("before copy", operation.stage)
-        found = folders.find_state(
+        found = stored.find_state(
             self._store, operation.stage, operation.generation, operation.incarnation, operation.batch,
             operation.copy_to, self._caches[operation.stage],
         )  # fmt: skip
@@ -130,7 +131,7 @@ class MemberPerformer(StorePerformer):
         return found
 
     def find_stored(self, operation: fx.FindStored) -> StoredFiles:
-        return folders.find_stored(
+        return stored.find_stored(
             self._store, operation.stage, operation.generation, operation.incarnation,
             self._caches[operation.stage],
         )  # fmt: skip

@@ -5,69 +5,39 @@ store, including those that a former leader left, and removes a request only whe
 lost with a leader, and the journal knows by its id whether a request was carried out. The requester removes the answer;
 the leader removes answers that nobody fetches. A member that does not lead writes the requests of its own process to
 the store as well, where the leader finds them.
-
-A requester that waits renews its request: it writes the object again, with a higher count. A request that a process did
-not see arrive, because it was there at the start or had been renewed before it was first read, may be that of a command
-that was killed. It is carried out only once the process has seen it renewed, and removed if that does not happen for a
-while. No clock of another machine is read for that.
 """
 
 from __future__ import annotations
 
-import re
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from enum import Enum
 from functools import partial
 from threading import Event, Thread
-from typing import TypeVar
-
-import msgspec
+from typing import assert_never
 
 from cutwater.cluster.links import Links
 from cutwater.protocol.base.chain import with_checksum
-from cutwater.protocol.base.errors import PeerError, UserError
+from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.events import ObjectRejected, Observe, OperationFailed, RequestForsaken
-from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.paths import REPLY_PREFIX, REQUEST_PREFIX, reply_name, request_name, request_of
-from cutwater.protocol.base.wire import Reply, Request, RequestKind, decode, encode
+from cutwater.protocol.base.wire import Reply, Request, encode
 from cutwater.protocol.leader.leader import Leader, LeaderPhase
+from cutwater.runtime.arrivals import FORSAKEN_S, Arrivals, Waiting
+from cutwater.runtime.asking import renew, renew_every, understood
 from cutwater.runtime.shell import Shell
 from cutwater.store.contract import Store
 from cutwater.store.local import LocalStore
 
-T = TypeVar("T", Request, Reply)
 AGAIN_S = 0.25
 """How long to wait before trying again to deliver requests."""
 LAST_JOBS_S = 10.0
 """How long a member that ends keeps trying to write its last answers."""
-RENEW_S = 2.0
-"""How often a requester that waits renews its request."""
-RENEW_REMOTE_S = 10.0
-"""The same in a bucket, where a write costs more."""
-FORSAKEN_S = 60.0
-"""A request that this process did not see arrive is removed if nobody renews it for so long."""
-LOOKED_AWAY_S = 10.0
-"""After a longer pause between two looks, of this process or of the store, that time begins again."""
 SWEEP_EVERY_S = 30.0
 WORK = "requests and answers"
 KEEP_REPLIES_S = 900.0
 KEEP_REPLIES = 1_000
 """How long, and how many, answers are kept that nobody fetches; by the clock of the leader, since it first saw them."""
-_SAVEPOINT = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,99}")
-
-
-class Unanswered(Enum):
-    """Why there is no answer."""
-
-    TIMED_OUT = "timed out"
-    NOBODY_THERE = "nobody there"
-    VANISHED = "vanished"
-    """The request is gone, and there is no answer."""
-    UNREADABLE = "unreadable"
-    """There is an answer, but it is damaged."""
 
 
 class Mailbox:
@@ -101,12 +71,7 @@ class Mailbox:
         self._forwarded: set[str] = set()
         self._renewals: dict[str, tuple[int, float]] = {}
         """Per request that this process has forwarded: how often it was renewed, and when to renew it again."""
-        self._at_start: set[str] | None = None
-        """The requests in the store when this process started; `None` until it has looked."""
-        self._doubtful: dict[str, tuple[int, float]] = {}
-        """Per request that this process did not see arrive: how often it was renewed, and since when nobody has renewed
-        it."""
-        self._looked_s = 0.0
+        self._arrivals = Arrivals()
         self._jobs: dict[tuple[str, str], Callable[[], None]] = {}
         """Pending work on the store, by kind and request."""
         self._replies: dict[str, float] = {}
@@ -247,13 +212,13 @@ class Mailbox:
 
     def attend(self) -> None:
         """Does all pending work on the store once. Work that fails is retried the next time, and blocks no other."""
-        if self._at_start is None:
-            self._guarded(self._look_first)
+        if not self._arrivals.is_ready:
+            self._guarded(lambda: self._arrivals.look_first(self._store.list(REQUEST_PREFIX)))
         self._guarded(self._run_jobs)
         self._guarded(self._fetch_answers)
         self._guarded(self._renew_forwarded)
         if self._leader.phase is LeaderPhase.LEADING:
-            if self._at_start is not None:
+            if self._arrivals.is_ready:
                 self._guarded(self._take_all)
             self._guarded(self._sweep)
         else:
@@ -310,21 +275,11 @@ class Mailbox:
                 self._renewals[request_id] = count + 1, now + renew_every(self._store)
                 self._guarded(partial(renew, self._store, request, count + 1))
 
-    def _look_first(self) -> None:
-        self._at_start = set(self._store.list(REQUEST_PREFIX))
-
     def _take_all(self) -> None:
         """Handles the requests in the store that are new."""
         known = self._from_store | self._forwarded
         names = self._store.list(REQUEST_PREFIX)
-        now = self._clock()
-        looked_away = now - self._looked_s > LOOKED_AWAY_S
-        self._looked_s = now
-        self._doubtful = {
-            name: (renewed, now if looked_away else since)
-            for name, (renewed, since) in self._doubtful.items()
-            if name in names
-        }
+        self._arrivals.look(names, self._clock())
         fresh = [n for n in names if request_of(n) not in known]
         if not fresh:
             return
@@ -362,25 +317,18 @@ class Mailbox:
                 self._answer, Reply(request_id, False, None, None, why)
             )
             self._look.set()
-        elif self._is_waited_for(name, request):
-            self._from_store.add(request_id)
-            self.post(request)
-
-    def _is_waited_for(self, name: str, request: Request) -> bool:
-        """Whether somebody waits for the answer to a request, as far as this process can tell: it has seen the request
-        come, or has seen it renewed. One that nobody renews is removed after a while."""
-        assert self._at_start is not None
-        if name not in self._at_start and request.renewed == 0:
-            return True
-        renewed, since = self._doubtful.setdefault(name, (request.renewed, self._clock()))
-        if request.renewed != renewed:
-            self._at_start.discard(name)
-            del self._doubtful[name]
-            return True
-        if self._clock() - since >= FORSAKEN_S:
-            self._store.delete([name])
-            self._emit(RequestForsaken(request.request_id, request.kind.value, FORSAKEN_S))
-        return False
+        else:
+            match self._arrivals.judge(name, request.renewed, self._clock()):
+                case Waiting.SURE:
+                    self._from_store.add(request_id)
+                    self.post(request)
+                case Waiting.FORSAKEN:
+                    self._store.delete([name])
+                    self._emit(RequestForsaken(request.request_id, request.kind.value, FORSAKEN_S))
+                case Waiting.DOUBTFUL:
+                    pass
+                case other:
+                    assert_never(other)
 
     def _is_answered(self, request_id: str) -> bool:
         return understood(self._store.read(reply_name(request_id)), Reply) is not None
@@ -400,91 +348,3 @@ class Mailbox:
         except OSError:
             for name in old:
                 self._guarded(partial(self._store.delete, [name]))
-
-
-def new_id() -> str:
-    return uuid.uuid4().hex[:12]
-
-
-def renew_every(store: Store) -> float:
-    """In how many seconds whoever waits renews its request."""
-    return RENEW_S if isinstance(store, LocalStore) else RENEW_REMOTE_S
-
-
-def renew(store: Store, request: Request, count: int) -> None:
-    """Writes a request again: whoever asked still waits. If it was answered and removed meanwhile, it is there again;
-    whoever waits removes it with the answer, and should it die before, whoever leads does (the answer lies there, or
-    nobody renews it)."""
-    renewed = msgspec.structs.replace(request, renewed=count)
-    store.put(request_name(request.request_id), with_checksum(encode(renewed)))
-
-
-def ask_through(
-    store: Store,
-    request: Request,
-    timeout_s: float,
-    is_there: Callable[[], bool] = lambda: True,
-    hint: Callable[[], None] = lambda: None,
-) -> Reply | Unanswered:
-    """Sends a request to a pipeline that runs in another process, and waits while `is_there` says that a member is
-    running; meanwhile the request is renewed. A request without an answer is withdrawn, so that no later run acts on
-    it."""
-    question, answer = request_name(request.request_id), reply_name(request.request_id)
-    found: Reply | Unanswered = Unanswered.TIMED_OUT
-    try:
-        store.create(question, with_checksum(encode(request)))
-        hint()
-        deadline = time.monotonic() + timeout_s
-        every = 0.1 if isinstance(store, LocalStore) else 1.0
-        count, due = 0, time.monotonic() + renew_every(store)
-        while time.monotonic() < deadline:
-            there = is_there()
-            is_asked = store.exists(
-                question
-            )  # checked before the answer, which is written before the request goes
-            if store.exists(answer):
-                break
-            if not there or not is_asked:
-                found = Unanswered.VANISHED if there else Unanswered.NOBODY_THERE
-                break
-            if time.monotonic() >= due:
-                count, due = count + 1, time.monotonic() + renew_every(store)
-                with suppress(OSError):  # it is renewed the next time
-                    renew(store, request, count)
-            time.sleep(every)
-    finally:
-        with suppress(OSError):
-            store.delete([question])
-    data = store.read(answer)  # it may have arrived at the last moment
-    if data is None:
-        return found
-    store.delete([answer])
-    return understood(data, Reply) or Unanswered.UNREADABLE
-
-
-def understood(data: bytes | None, kind: type[T]) -> T | None:
-    """Decodes a message of this kind; `None` if the bytes are not one."""
-    try:
-        message = decode(data or b"")
-    except PeerError:
-        return None
-    return message if isinstance(message, kind) else None
-
-
-def answered(reply: Reply, kind: RequestKind) -> int | None:
-    """The epoch of an answer. Raises `UserError`, with the reason and advice, if the request failed."""
-    if reply.ok:
-        return reply.epoch
-    known = {reason.value: reason.advice for reason in FailureReason}
-    why = (reply.detail or reply.reason or "no reason was given").rstrip(".")
-    advice = known.get(reply.reason or "", "")
-    raise UserError(f"{kind.value} failed: {why}. {advice}".strip())
-
-
-def check_savepoint_name(name: str) -> None:
-    """Raises `UserError` for a name that is not allowed."""
-    if name == "latest" or not _SAVEPOINT.fullmatch(name):
-        raise UserError(
-            f"'{name}' is not a valid savepoint name: use a letter from a to z, then letters, digits, '_', '-' and '.', "
-            "at most 100 characters in all, and not 'latest'"
-        )

@@ -12,9 +12,9 @@ from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.records import Checkpoint, JournalState, Topology, encode
 from cutwater.protocol.base.wire import Request, RequestKind
 from cutwater.protocol.member.journal import timeline
-from cutwater.runtime.mailbox import answered, new_id
-from cutwater.spark.checkpoint.incarnations import refuse_other_sources
+from cutwater.runtime.asking import answered, new_id
 from cutwater.spark.checkpoint.leaves import Leaf, SourcesChanged, sources_advice
+from cutwater.spark.checkpoint.making import refuse_other_sources
 from cutwater.store.at_rest import carry_out, manifest_of, read_journal, resolve
 from cutwater.store.checkpoint_objects import checkpoint_problems
 from cutwater.store.contract import Store

@@ -39,7 +39,7 @@ from cutwater.runtime.status_facts import StatusFacts
 from cutwater.runtime.timings import Timings
 from cutwater.sinks.cleanup import tidy
 from cutwater.sinks.contract import Sink
-from cutwater.spark.checkpoint import incarnations as folders
+from cutwater.spark.checkpoint.folder import Cache
 from cutwater.spark.errors import spark_is_gone
 from cutwater.spark.host import StageHost
 from cutwater.spark.internals.gateway import is_spark_gone
@@ -90,7 +90,7 @@ class Runtime:
         emit = self.dispatcher.emit
         self.done = Event()
         self.failure: BaseException | None = None
-        self.caches = {s: folders.Cache() for s in built.topology.stages}
+        self.caches = {s: Cache() for s in built.topology.stages}
         self.recorder = recording.from_environment(self.member)
         self.hosts: dict[str, StageHost] = {}
         performer = MemberPerformer(store, built.sinks, self.hosts, built.spark.conf.get, emit, self.caches)

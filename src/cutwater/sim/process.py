@@ -22,7 +22,8 @@ from cutwater.protocol.leader.leader import Leader, LeaderConfig, LeaderPhase
 from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.injector import Counters, Request
 from cutwater.protocol.member.member import Member
-from cutwater.protocol.member.stage import QueryEnd, Stage, StagePhase
+from cutwater.protocol.member.next_query import QueryEnd
+from cutwater.protocol.member.stage import Stage, StagePhase
 from cutwater.sim.io import Io
 from cutwater.sim.network import Network
 from cutwater.sim.oracle import WatchedScene

@@ -19,7 +19,8 @@ from cutwater.protocol.base.records import Offset, Prepared, StagedFile
 from cutwater.protocol.base.watermark import NONE, UNKNOWN, Watermark, known
 from cutwater.protocol.member import channel
 from cutwater.protocol.member.activity import Pace
-from cutwater.protocol.member.stage import QueryEnd, Stage, StagePhase
+from cutwater.protocol.member.next_query import QueryEnd
+from cutwater.protocol.member.stage import Stage, StagePhase
 from cutwater.sim.scene import ProcessView, Scene
 from cutwater.sim.store import Rows, extend
 from cutwater.sim.topology import WINDOW, Path, StageModel
@@ -320,7 +321,9 @@ class Query:
         after = State(taken, emitted, self._watermark(taken, before))
         offsets: dict[str, Offset] = {"source": planned.source, "attempt": attempt}
         spark_watermark = self._report_watermark(after)
-        return after, Prepared(batch, files, sinks, planned.consumed, offsets, spark_watermark)
+        return after, Prepared(
+            batch, files, sinks, consumed=planned.consumed, offsets=offsets, watermark=spark_watermark
+        )
 
     def _read(self, before: State, planned: Planned) -> tuple[Rows, dict[str, dict[int, int]]]:
         """The rows of a batch, per path after this stage, without late ones."""

@@ -7,33 +7,26 @@ repeated after a crash, by another process, or by a zombie at the same time.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Container, Iterable, Sequence
-from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 from uuid import uuid4
 
 import msgspec
-from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
 from cutwater.protocol.base.effects import TableHead, TableHistory
 from cutwater.protocol.base.errors import StoreError, UserError, listed
 from cutwater.protocol.base.paths import (
-    SINK_PREFIX,
-    mark_prefix,
     sink_description_name,
-    sink_description_of,
     sink_id_name,
-    sink_id_of,
-    staged_prefix,
 )
-from cutwater.protocol.base.records import StagedFile, decode, seal
+from cutwater.protocol.base.records import StagedFile, seal
 from cutwater.sinks.footers import Footers, check_pages
+from cutwater.sinks.records import Description, Identity, description, descriptions, has_marks, identity
+from cutwater.sinks.staged_files import END, end_ms, end_of, is_data, sync
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_place
 
@@ -43,35 +36,11 @@ FOLDER = "_cutwater/"
 RESERVED = "__cutwater_"
 """The prefix of columns that sinks add while they stage rows."""
 
-END = "__cutwater_end"
-"""The folder level with the end of the window of the rows below it, in ms since 1970."""
-
-NULL = "__HIVE_DEFAULT_PARTITION__"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 class SinkFailed(OSError):
     """Publishing failed for a reason that may be temporary; it is retried."""
-
-
-class Identity(msgspec.Struct, frozen=True):
-    """The id of a sink in its store. A transaction's version is an index in that store's journal, so two stores that
-    write to one table need separate transactions. `sink` is empty in records of older versions."""
-
-    id: str
-    sink: str = ""
-
-
-class Description(msgspec.Struct, frozen=True):
-    """What the store knows about a sink, so that commands can open its target without the user's code. `since`: the
-    target's version when the sink first used it; nothing up to that version is the sink's own."""
-
-    kind: str
-    url: str | None = None
-    partition_by: tuple[str, ...] = ()
-    final_by: str | None = None
-    since: int = -1
-    sink: str = ""
 
 
 class Sink(ABC):
@@ -235,7 +204,7 @@ class Sink(ABC):
         """A writer for a batch's rows, to `staging(attempt)`, in the layout that `staged` expects."""
         folders = self._folders()
         if self.final_by is not None:
-            rows = rows.withColumn(END, _end_ms(rows, self.final_by))
+            rows = rows.withColumn(END, end_ms(rows, self.final_by))
             folders = [END, *folders]
         return rows.write.partitionBy(*folders) if folders else rows.write
 
@@ -262,7 +231,7 @@ class Sink(ABC):
         if not full and self.takes_empty:
             full = names[:1]
         sync(self._files, full)
-        return [StagedFile(n, _end_of(n) if self.final_by is not None else None) for n in full]
+        return [StagedFile(n, end_of(n) if self.final_by is not None else None) for n in full]
 
     def measure(self, files: Sequence[StagedFile]) -> tuple[int, int]:
         """The number of rows and of bytes in staged files."""
@@ -383,85 +352,6 @@ def last_part(path: str) -> str:
     return path.rstrip("/").rsplit("/", 1)[-1]
 
 
-def description(store: Store, sink: str) -> Description | None:
-    """What the store knows about a sink; `None` if no run has registered it yet."""
-    name = sink_description_name(sink)
-    data = store.read(name)
-    return None if data is None else _described(name, data)
-
-
-def descriptions(store: Store) -> dict[str, Description]:
-    """What the store knows about all its sinks, including those that are no longer in use."""
-    names = {n: sink for n in store.list(SINK_PREFIX) if (sink := sink_description_of(n)) is not None}
-    found = zip(names.items(), store.read_many(list(names)), strict=True)
-    return {sink: _described(name, data) for (name, sink), data in found if data is not None}
-
-
-def _described(name: str, data: bytes) -> Description:
-    again = "Remove it: the next run of the pipeline writes it again"
-    try:
-        found = decode(name, data, Description)
-    except StoreError as error:
-        raise StoreError(f"{error}. {again}") from error
-    if found.sink and sink_description_name(found.sink) != name:
-        raise StoreError(f"{name} describes sink {found.sink}. {again}")
-    return found
-
-
-def kind_of(name: str) -> type[Identity] | type[Description] | None:
-    """The type of an object below `sinks/`; `None` if it is not one of ours."""
-    if sink_description_of(name) is not None:
-        return Description
-    return Identity if sink_id_of(name) is not None else None
-
-
-def has_marks(store: Store, sink: str) -> bool:
-    """Whether a sink has published anything."""
-    return bool(store.list(mark_prefix(sink)))
-
-
-def identity(store: Store, sink: str) -> str | None:
-    """The id of a sink in this store, `None` if it has none yet. Raises `StoreError` if it is lost or of another sink."""
-    name = sink_id_name(sink)
-    data = store.read(name)
-    if data is None:
-        if not has_marks(store, sink):
-            return None
-        problem = "is gone"
-    else:
-        try:
-            found = decode(name, data, Identity)
-        except StoreError as error:
-            problem = f"is damaged ({error.__cause__})"
-        else:
-            if found.sink in ("", sink):
-                return found.id
-            problem = f"is the id of sink {found.sink}"
-    raise StoreError(
-        f"{name} {problem}, so it is not known which transactions in the target belong to sink {sink}; restore the "
-        "object from a copy of the store. Or give the sink a new name and path and start with "
-        f"`--restore latest --drop {sink}`: the new target begins at that checkpoint"
-    )
-
-
-def record_problems(store: Store, sinks: Iterable[str]) -> dict[str, str]:
-    """What is wrong with the records of sinks in the store, by object."""
-    wrong = {}
-    for sink in sinks:
-        calls = bool(store.list(staged_prefix(sink)))
-        try:
-            known = description(store, sink)
-            calls = known.url is None if known is not None else calls
-        except StoreError as error:
-            wrong[sink_description_name(sink)] = str(error)
-        try:
-            if not calls:
-                identity(store, sink)
-        except StoreError as error:
-            wrong[sink_id_name(sink)] = str(error)
-    return wrong
-
-
 def refuse_foreign(sink: str, done: Sequence[str], force: bool) -> None:
     """Raises `UserError` if a rewind would undo changes by others, unless `force` is set."""
     if done and not force:
@@ -470,60 +360,3 @@ def refuse_foreign(sink: str, done: Sequence[str], force: bool) -> None:
             "need, and restore with `--force` to undo them; or give the sink a new name and path and restore with "
             f"`--drop {sink}`: the new table begins at the checkpoint"
         )
-
-
-def _end_ms(rows: DataFrame, final_by: str) -> Column:
-    """The end of a row's window in ms, rounded up, so that it does not close too early."""
-    end = F.expr(final_by)
-    kind = rows.select(end).schema[0].dataType.typeName()
-    if kind != "timestamp":
-        raise UserError(
-            f"final_by={final_by!r} is a {kind}, and must be the timestamp at which a row's window ends, "
-            'for example "window.end"'
-        )
-    is_between = F.pmod(F.unix_micros(end), F.lit(1000)) > 0
-    return F.unix_millis(end) + is_between.cast("int")
-
-
-def partition_values(name: str, columns: Sequence[str]) -> dict[str, str | None]:
-    """The values of partition columns in the path of a file that Spark has written."""
-    values: dict[str, str | None] = {}
-    for part in name.split("/")[:-1]:
-        key, equals, value = part.partition("=")
-        if equals and unquote(key) in columns:
-            values[unquote(key)] = None if value == NULL else unquote(value)
-    return values
-
-
-def _end_of(name: str) -> int | None:
-    """The window end in a file's path; rows without one need not wait."""
-    end = partition_values(name, [END]).get(END)
-    return None if end is None else int(end)
-
-
-def is_data(name: str) -> bool:
-    """Whether a file, by its name in an attempt's folder, is output of the job. Files in hidden folders are not: a task
-    that Spark has given up on may leave a file there after the job's commit."""
-    hidden = (part.startswith(".") or (part.startswith("_") and "=" not in part) for part in name.split("/"))
-    return name.endswith(".parquet") and not any(hidden)
-
-
-def sync(store: Store, names: Sequence[str]) -> None:
-    """Make files durable that others have written to a local folder, including every folder above them."""
-    folders: set[Path] = set()
-    for name in names:
-        path = store.path(name)
-        if path is None:
-            return
-        _fsync(path)
-        folders.update(list(path.parents)[: name.count("/") + 1])
-    for folder in folders:
-        _fsync(folder)
-
-
-def _fsync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

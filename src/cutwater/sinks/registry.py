@@ -8,10 +8,11 @@ from pyspark.sql import DataFrame
 
 from cutwater.protocol.base.effects import TableHistory
 from cutwater.protocol.base.errors import StoreError
-from cutwater.sinks.contract import Description, Sink, description
+from cutwater.sinks.contract import Sink
 from cutwater.sinks.delta.sink import delta
 from cutwater.sinks.foreach_epoch import ForeachEpochSink, foreach_epoch
 from cutwater.sinks.parquet import parquet
+from cutwater.sinks.records import Description, description
 from cutwater.store.contract import Store
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from cutwater.protocol.member.stage import QueryEnd
+from cutwater.protocol.member.next_query import QueryEnd
 from cutwater.spark.checkpoint.leaves import SourcesChanged, sources_advice
 from cutwater.spark.feed import FeedClosed
 from cutwater.spark.micro_batch import StopAsked

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from cutwater.protocol.base.errors import StoreError
+from cutwater.protocol.base.errors import VERIFY_FIRST, StoreError
 from cutwater.spark.internals.relations import JavaRow, JavaRows, JavaSchema, Relations, internal_rows
 
 SCHEMA_KEY = "org.apache.spark.sql.parquet.row.metadata"
@@ -102,12 +102,10 @@ class Files:
     def _missing(self, paths: Sequence[str]) -> FileNotFoundError:
         gone = [p for p, exists in zip(paths, self.relations.exist(paths), strict=True) if not exists]
         return FileNotFoundError(
-            f"{len(gone)} of {len(paths)} files are missing, {gone[0] if gone else paths[0]} among them; run "
-            "`cutwater verify` to see what is damaged, and restore an earlier checkpoint"
+            f"{len(gone)} of {len(paths)} files are missing, {gone[0] if gone else paths[0]} among them; "
+            f"{VERIFY_FIRST}restore an older checkpoint"
         )
 
 
 def _damaged(url: str, error: Exception) -> StoreError:
-    return StoreError(
-        f"{url} is damaged ({error}); run `cutwater verify` to see what else is, and restore an earlier checkpoint"
-    )
+    return StoreError(f"{url} is damaged ({error}); {VERIFY_FIRST}restore an older checkpoint")

@@ -19,7 +19,7 @@ from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.paths import batch_file_name
 from cutwater.protocol.member.activity import Pace
 from cutwater.protocol.member.stage import Stage, StagePhase
-from cutwater.spark.checkpoint import incarnations as folders
+from cutwater.spark.checkpoint import incarnations, making
 from cutwater.spark.commit_watcher import CommitWatcher
 from cutwater.spark.errors import describe, kind_of, spark_is_gone
 from cutwater.spark.feed import Feed
@@ -91,7 +91,7 @@ class StageHost:
                 trigger_s = min(trigger_s, QUICK_TRIGGER_S)
             batch = partial(self._run_batch, stage, query)
             try:
-                folders.claim_sources(around.store, self.name, generation, incarnation, built.plan.leaves)
+                making.claim_sources(around.store, self.name, generation, incarnation, built.plan.leaves)
                 with around.starting:
                     name, rests = f"{around.pipeline}.{self.name}", stage.pace is not Pace.OWN
                     query.start(built, name, trigger_s, batch, built.plan.has_timers and rests)
@@ -106,7 +106,7 @@ class StageHost:
         store, built, cache = self._around.store, self.built, self._around.caches[self.name]
         return BatchWriter(
             store, self.name, generation, incarnation,
-            folders.base_of(store, self.name, generation, incarnation, cache), built.schema, built.plan.leaves,
+            incarnations.base_of(store, self.name, generation, incarnation, cache), built.schema, built.plan.leaves,
             built.sinks, built.has_readers, built.plan.has_watermark, self._on_prepared, cache,
         )  # fmt: skip
 

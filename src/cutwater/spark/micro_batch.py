@@ -26,12 +26,13 @@ from cutwater.protocol.base.paths import (
 )
 from cutwater.protocol.base.records import Offset, Prepared, StagedFile
 from cutwater.protocol.base.watermark import NONE, UNKNOWN, Watermark, known
-from cutwater.sinks.contract import Sink, is_data
+from cutwater.sinks.contract import Sink
 from cutwater.sinks.footers import read_footers
-from cutwater.spark.checkpoint.folder import Voucher
-from cutwater.spark.checkpoint.incarnations import Cache, write_prepared
+from cutwater.sinks.staged_files import is_data
+from cutwater.spark.checkpoint.folder import Cache, Voucher
 from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.spark.checkpoint.offsets import parse_offsets, position_in
+from cutwater.spark.checkpoint.prepared import write_prepared
 from cutwater.spark.files import Files
 from cutwater.spark.internals.types import PLAIN_TYPES
 from cutwater.store import failpoints
@@ -200,7 +201,17 @@ class BatchWriter:
         if self.has_watermark:
             watermark = known(planned.watermark_ms) if planned.watermark_ms > 0 else UNKNOWN
         checksums = self._voucher.checksums(spark_batch, data)
-        return Prepared(batch, files, staged, consumed, offsets, watermark, rows, size, checksums)
+        return Prepared(
+            batch,
+            files,
+            staged,
+            consumed=consumed,
+            offsets=offsets,
+            watermark=watermark,
+            rows=rows,
+            size=size,
+            checksums=checksums,
+        )
 
 
 def in_short(error: BaseException, lines: int = 30) -> str:

@@ -8,7 +8,7 @@ import uuid
 from typing import Any, TypeVar
 
 from cutwater.protocol.base import effects as fx
-from cutwater.protocol.base.errors import StoreError, UserError
+from cutwater.protocol.base.errors import VERIFY_FIRST, StoreError, UserError
 from cutwater.protocol.base.log import follow
 from cutwater.protocol.base.performer import perform
 from cutwater.protocol.base.records import Checkpoint, JournalState, Manifest
@@ -83,8 +83,8 @@ def manifest_of(store: Store, checkpoint: Checkpoint) -> Manifest:
     manifest = drive(store, read_manifest(checkpoint))
     if manifest is None:
         raise StoreError(
-            f"the manifest of epoch {checkpoint.epoch} is missing from {store.url}; run `cutwater verify` to see which "
-            "checkpoints can be restored"
+            f"the manifest of epoch {checkpoint.epoch} is missing from {store.url}; {VERIFY_FIRST}"
+            "restore another checkpoint"
         )
     return manifest
 

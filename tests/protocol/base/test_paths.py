@@ -258,6 +258,7 @@ SPLIT_OTHER_THINGS = {
     "sinks/contract.py": "paths below a table, and the path of a table itself",
     "sinks/delta/sink.py": "paths below a table",
     "sinks/parquet.py": "paths below a table",
+    "sinks/staged_files.py": "paths below a table",
     "spark/checkpoint/folder.py": "the folder of a snapshot of Spark's",
     "spark/files.py": "paths of any files",
     "store/contract.py": "any name, whatever it means",

@@ -14,17 +14,23 @@ from cutwater.protocol.base.paths import (
     mark_name,
 )
 from cutwater.protocol.base.records import (
+    BarrierAt,
+    Batch,
     InFlight,
     Manifest,
+    Open,
+    Position,
     Prepared,
     Published,
     SinkSpec,
     StagedFile,
     StageReport,
     StageSpec,
+    StageState,
     Topology,
     decode,
     encode,
+    position_of,
     seal,
 )
 from cutwater.protocol.base.watermark import known
@@ -42,7 +48,16 @@ TOPOLOGY = Topology(
 
 
 def report(stage: str, **state: str) -> StageReport:
-    return StageReport(stage, 3, 7, False, {"in": 6}, {"0": 11, "1": '{"p0": 3}'}, known(100), state)
+    return StageReport(
+        stage,
+        3,
+        7,
+        False,
+        consumed={"in": 6},
+        offsets={"0": 11, "1": '{"p0": 3}'},
+        watermark=known(100),
+        state=state,
+    )
 
 
 MANIFEST = Manifest(
@@ -65,7 +80,9 @@ MANIFEST = Manifest(
 MARK = Published(4, "t1", 12, 9)
 
 
-PREPARED = Prepared(7, ("f",), {}, {"in": 6}, {"0": 11, "1": "11"}, known(100), rows=3, size=90)
+PREPARED = Prepared(
+    7, ("f",), {}, consumed={"in": 6}, offsets={"0": 11, "1": "11"}, watermark=known(100), rows=3, size=90
+)
 
 
 @pytest.mark.parametrize("record", [MANIFEST, MARK, TOPOLOGY, PREPARED])
@@ -142,6 +159,40 @@ def test_any_kind_of_damage_is_a_store_error(data: bytes) -> None:
 def test_one_kind_of_record_is_not_mistaken_for_another() -> None:
     with pytest.raises(StoreError, match="not a readable manifest"):
         decode("name", encode(MARK), Manifest)
+
+
+# --- positions ----------------------------------------------------------------------------------------------
+
+AT: dict[str, Any] = {"consumed": {"in": 6}, "offsets": {"0": 11, "1": "x"}, "watermark": known(100)}
+AS_WRITTEN = '"consumed":{"in":6},"offsets":{"0":11,"1":"x"},"watermark":{"kind":"known","ms":100}'
+
+FLAT = {
+    '{"type":"OPEN","incarnation":3,"batch":7,POSITION}': Open(3, 7, **AT),
+    '{"batch":7,"files":["f"],"sinks":{},POSITION,"rows":3,"size":9,"checksums":{"a":"b"},"commit":"c"}': Prepared(
+        7, ("f",), {}, 3, 9, {"a": "b"}, "c", **AT
+    ),
+    '{"type":"BATCH","incarnation":3,"batch":7,"files":[],"sinks":{},POSITION,"rows":3,"size":9,"commit":"c"}': Batch(
+        3, 7, (), {}, 3, 9, "c", **AT
+    ),
+    '{"type":"BARRIER","incarnation":3,"epoch":2,"checkpoint_id":9,"term":1,"batch":7,"unaligned":true,POSITION}': (
+        BarrierAt(3, 2, 9, 1, 7, True, **AT)
+    ),
+    '{"stage":"s","incarnation":3,"batch":7,"unaligned":false,POSITION,"state":{"a":"b"}}': StageReport(
+        "s", 3, 7, False, {"a": "b"}, **AT
+    ),
+    '{"incarnation":3,"last":7,POSITION,"commit":"c","batches":{},"barriers":{}}': StageState(
+        3, 7, **AT, commit="c"
+    ),
+}
+"""Records with a position, as older versions have written them: its fields beside the others, some behind them."""
+
+
+@pytest.mark.parametrize(("written", "record"), FLAT.items())
+def test_a_position_is_read_as_older_versions_wrote_it_and_is_still_flat(written: str, record: Any) -> None:
+    data = written.replace("POSITION", AS_WRITTEN).encode()
+    assert decode("name", data, type(record)) == record
+    assert msgspec.json.decode(encode(record)) == msgspec.json.decode(data)
+    assert position_of(record) == AT == position_of(Position(**AT))
 
 
 # --- putting a record ---------------------------------------------------------------------------------------

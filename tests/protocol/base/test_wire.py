@@ -21,7 +21,16 @@ from cutwater.protocol.base.wire import (
     encode,
 )
 
-REPORT = StageReport("clean", 1, 17, False, {"orders": 4}, {"source": '{"n":1}'}, known(9), {"a/b": "ab"})
+REPORT = StageReport(
+    "clean",
+    1,
+    17,
+    False,
+    consumed={"orders": 4},
+    offsets={"source": '{"n":1}'},
+    watermark=known(9),
+    state={"a/b": "ab"},
+)
 PREPARE = Announcement(Phase.PREPARE, Barrier(42, 5, Flags.DRAIN | Flags.FULL_SNAPSHOT).pack(), 3, 1, 42)
 MESSAGES: list[Message] = [
     PREPARE,

@@ -278,7 +278,9 @@ def test_carried_over_unread_batches_are_still_in_flight() -> None:
     two = pipeline(stage("a"), stage("b", "a"))
     forked = {name: r.StageState(1, 4, consumed={"a": 2} if name == "b" else {}) for name in two.stages}
     for name, state in forked.items():
-        state.barriers[2] = r.BarrierAt(1, 2, 9, 1, 4, name == "b", state.consumed, {}, UNKNOWN)
+        state.barriers[2] = r.BarrierAt(
+            1, 2, 9, 1, 4, name == "b", consumed=state.consumed, offsets={}, watermark=UNKNOWN
+        )
     reports = {name: report_of(name, state.barriers[2]) for name, state in forked.items()}
     previous = manifest(1, 3, in_flight=[r.InFlight("a", "b", 2, 4, {3: ("x",), 4: ("y",)})])
     journal = r.JournalState(topology=two, head=1, head_cuts={"a": 4, "b": 4})
@@ -299,7 +301,7 @@ def single_cut(
     watermark: Any, before: int | None = None, held: tuple[r.StagedFile, ...] = (), since: int = -1
 ) -> r.Manifest:
     """One stage with two batches, cut after both; the second sink shows only closed windows."""
-    at = r.BarrierAt(1, 2, 9, 1, 1, False, {}, {}, watermark)
+    at = r.BarrierAt(1, 2, 9, 1, 1, False, consumed={}, offsets={}, watermark=watermark)
     batches = {
         0: batch(0, sinks={"now": staged("n0"), "closed": staged("c0", 10)}),
         1: batch(1, sinks={"now": staged("n1"), "closed": staged("c1", 20)}),

@@ -157,9 +157,9 @@ def test_only_a_heartbeat_of_the_leader_in_its_term_counts(who: str, term: int) 
     leader.member.journal.state.term, leader.member.journal.state.leader = 3, "m1"
     leader.member.now_ms = 100
     leader.on_heartbeat(Heartbeat(who, "boot", term, 9))
-    assert leader._seen_ms == 0
+    assert leader._campaign.seen_ms == 0
     leader.on_heartbeat(Heartbeat("m1", "boot", 3, 9))
-    assert leader._seen_ms == 100
+    assert leader._campaign.seen_ms == 100
 
 
 def sleeping_follower() -> tuple[World, Process]:

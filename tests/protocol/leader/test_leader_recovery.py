@@ -242,11 +242,11 @@ def test_nobody_leads_with_a_journal_whose_newest_entries_were_lost() -> None:
     with pytest.raises(
         StoreError, match=r"ends at entry 3, but published/out/000000000004.json is of a later one"
     ):
-        desk.run(leader._campaign())
+        desk.run(leader._campaign.run())
     assert len([name for name in desk.objects if name.startswith(paths.JOURNAL_PREFIX)]) == 3
     for mark in (None, 3):
         leader, desk = campaigner(3, mark)
-        assert desk.run(leader._campaign()) == 4
+        assert desk.run(leader._campaign.run()) == 4
 
 
 def test_a_mark_of_an_entry_that_arrived_meanwhile_is_not_a_loss() -> None:
@@ -269,7 +269,7 @@ def test_a_term_that_began_while_the_marks_were_read_is_not_reused() -> None:
             view.push(sealed)
 
     desk.before = the_journal_grows
-    assert desk.run(leader._campaign()) is None
+    assert desk.run(leader._campaign.run()) is None
     assert (view.last, leader.member.journal.state.leader) == (4, "m1")
 
 

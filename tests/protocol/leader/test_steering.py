@@ -14,7 +14,7 @@ from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.log import append
 from cutwater.protocol.base.wire import Reply, Request, RequestKind
-from cutwater.protocol.leader import steering
+from cutwater.protocol.leader import restore_tables, steering
 from cutwater.protocol.member.journal import KEPT_ANSWERS, Journal
 from cutwater.runtime.restore import check_topology, differences
 from cutwater.store.at_rest import MAX_RETRIES, carry_out, drive, read_journal
@@ -219,7 +219,7 @@ def test_a_table_that_does_not_answer_refuses_the_restore(store: LocalStore) -> 
 
     request = Request(RequestKind.RESTORE, "r", epoch=1)
     assert carry_out(store, read_journal(store), request, find).reason == "table_unavailable"
-    assert asked == ["t"] * steering.TABLE_TRIES
+    assert asked == ["t"] * restore_tables.TABLE_TRIES
 
 
 def test_changes_by_others_to_a_table_are_not_undone_unless_forced(store: LocalStore) -> None:

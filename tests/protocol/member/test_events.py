@@ -12,7 +12,7 @@ from cutwater.protocol.base import records as r
 from cutwater.protocol.base.wire import RequestKind
 from cutwater.protocol.member.journal import Journal, apply
 from cutwater.protocol.member.member import Member
-from cutwater.protocol.member.stage import QueryEnd
+from cutwater.protocol.member.next_query import QueryEnd
 from cutwater.sim.process import Process
 from cutwater.sim.world import World
 from tests.support.builders import (

@@ -14,7 +14,7 @@ from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.protocol.base.wire import Ack, Announcement, Phase, RequestKind, decode, encode
 from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.member import Member
-from cutwater.protocol.member.stage import QueryEnd
+from cutwater.protocol.member.next_query import QueryEnd
 from cutwater.sim.process import SimWord
 from cutwater.sim.scene import ProcessView
 from cutwater.sim.world import World

@@ -138,9 +138,9 @@ def test_after_an_expiry_the_timeline_has_no_gap() -> None:
 
 def test_a_floor_is_the_lowest_position_of_the_readers_at_the_newest_checkpoint() -> None:
     reports = [
-        report_of("a", r.BarrierAt(1, 1, 3, 1, 9, False, {}, {}, UNKNOWN)),
-        report_of("b", r.BarrierAt(1, 1, 3, 1, 7, True, {"a": 6}, {}, UNKNOWN)),
-        report_of("c", r.BarrierAt(1, 1, 3, 1, 4, False, {"b": 7}, {}, UNKNOWN)),
+        report_of("a", r.BarrierAt(1, 1, 3, 1, 9, False, consumed={}, offsets={}, watermark=UNKNOWN)),
+        report_of("b", r.BarrierAt(1, 1, 3, 1, 7, True, consumed={"a": 6}, offsets={}, watermark=UNKNOWN)),
+        report_of("c", r.BarrierAt(1, 1, 3, 1, 4, False, consumed={"b": 7}, offsets={}, watermark=UNKNOWN)),
     ]
     state = r.JournalState(topology=CHAIN)
     assert stage_floors(state, manifest(1, 3, reports)) == {"a": 6, "b": 7, "c": 4}
@@ -186,7 +186,16 @@ def _commit_in_second(play: Play, epoch: int, in_flight: tuple[r.InFlight, ...] 
     play.record(r.Begun(1, 2, epoch, len(play.entries) + 1, 0, "h"))
     cuts = dict.fromkeys(CHAIN.stages, epoch)
     reports = {
-        s: r.StageReport(s, 1, epoch, False, dict.fromkeys(CHAIN.stages[s].inputs, epoch), {}, UNKNOWN, {})
+        s: r.StageReport(
+            s,
+            1,
+            epoch,
+            False,
+            consumed=dict.fromkeys(CHAIN.stages[s].inputs, epoch),
+            offsets={},
+            watermark=UNKNOWN,
+            state={},
+        )
         for s in CHAIN.stages
     }
     play.manifests[epoch] = msgspec.structs.replace(

@@ -14,7 +14,8 @@ from cutwater.protocol.base.wire import RequestKind
 from cutwater.protocol.member.activity import RestPhase
 from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.member import Member
-from cutwater.protocol.member.stage import STAGE_PHASES, QueryEnd, StagePhase
+from cutwater.protocol.member.next_query import QueryEnd
+from cutwater.protocol.member.stage import STAGE_PHASES, StagePhase
 from cutwater.sim.process import SimWord
 from cutwater.sim.world import World
 from tests.support.builders import (
@@ -166,7 +167,9 @@ def test_a_stage_is_cut_once_per_epoch() -> None:
 
 def test_a_batch_records_its_size_in_the_log() -> None:
     hosted = of(running_world(), "m0").member.stages["a"]
-    logged = hosted._batch_entry(r.Prepared(7, ("f",), {}, {}, {"source": "3:1"}, NONE, rows=3, size=90))
+    logged = hosted._batch_entry(
+        r.Prepared(7, ("f",), {}, consumed={}, offsets={"source": "3:1"}, watermark=NONE, rows=3, size=90)
+    )
     assert (logged.rows, logged.size, logged.offsets) == (3, 90, {"source": "3:1"})
 
 
@@ -241,10 +244,12 @@ def test_a_reset_root_starts_without_state_after_what_it_had_read() -> None:
     cut = target.stages["a"]
     assert cut.batch >= 0
     made = reset(world, target.epoch, "a")
-    assert opened(world, "a") == r.Open(1, cut.batch, {}, cut.offsets, UNKNOWN)
+    assert opened(world, "a") == r.Open(1, cut.batch, consumed={}, offsets=cut.offsets, watermark=UNKNOWN)
     assert {m.stage: m.reset for m in made} == {"a": True, "b": False, "c": False}
     found = reports(made)
-    assert found["a"] == r.StageReport("a", 0, cut.batch, False, {}, cut.offsets, UNKNOWN, cut.state)
+    assert found["a"] == r.StageReport(
+        "a", 0, cut.batch, False, consumed={}, offsets=cut.offsets, watermark=UNKNOWN, state=cut.state
+    )
     assert {name: found[name] for name in "bc"} == {name: target.stages[name] for name in "bc"}
     checkpoint(world)
     drain(world)
@@ -257,7 +262,9 @@ def test_a_reset_stage_in_the_middle_continues_after_what_its_reader_has_read() 
     cuts = {name: report.batch for name, report in target.stages.items()}
     assert target.stages["c"].consumed == {"b": cuts["b"]}
     made = reports(reset(world, target.epoch, "b"))
-    assert opened(world, "b") == r.Open(1, cuts["b"], {"a": cuts["a"]}, target.stages["b"].offsets, UNKNOWN)
+    assert opened(world, "b") == r.Open(
+        1, cuts["b"], consumed={"a": cuts["a"]}, offsets=target.stages["b"].offsets, watermark=UNKNOWN
+    )
     assert made["c"] == target.stages["c"]
     checkpoint(world)
     first = next(body for body in log_of(world, "b", 2) if isinstance(body, r.Batch))
@@ -366,7 +373,7 @@ def test_a_stage_of_an_expired_generation_does_not_open() -> None:
     desk.objects[paths.manifest_name(1, 3)] = r.encode(play.manifests[1])
     someone = Member("m2", "boot", CHAIN, MemberConfig(), SimWord)
     someone.journal.state = play.state
-    someone._generation = 2
+    someone.generation = 2
     someone.start_stage("c")
 
     def more_restores(effect: fx.Effect) -> None:

@@ -29,11 +29,29 @@ from tests.support.driver import Choose, Outcome, Store, drive, drive_together, 
 def batch(incarnation: int, number: int, text: str = "") -> Batch:
     files = (f"data/{incarnation}-{number}{text}",)
     staged: dict[str, tuple[StagedFile, ...]] = {"sink": (StagedFile(f"sink/{number}", end=number),)}
-    return Batch(incarnation, number, files, staged, {"in": 2 * number}, {"0": number}, known(100 * number))
+    return Batch(
+        incarnation,
+        number,
+        files,
+        staged,
+        consumed={"in": 2 * number},
+        offsets={"0": number},
+        watermark=known(100 * number),
+    )
 
 
 def barrier(incarnation: int, epoch: int, at: int, checkpoint_id: int = 50) -> BarrierAt:
-    return BarrierAt(incarnation, epoch, checkpoint_id, 1, at, False, {"in": 2 * at}, {"0": at}, UNKNOWN)
+    return BarrierAt(
+        incarnation,
+        epoch,
+        checkpoint_id,
+        1,
+        at,
+        False,
+        consumed={"in": 2 * at},
+        offsets={"0": at},
+        watermark=UNKNOWN,
+    )
 
 
 class Appender:
@@ -59,7 +77,9 @@ class Appender:
 
     def open(self, at: int = -1) -> int:
         """Opens a new incarnation and returns its number. A generation's first one starts after batch `at`."""
-        self.write(Open(self.place, at, {"in": 2 * at}, {"0": at}, known(100 * at)))
+        self.write(
+            Open(self.place, at, consumed={"in": 2 * at}, offsets={"0": at}, watermark=known(100 * at))
+        )
         return self.state.incarnation
 
     def batches(self, count: int) -> None:
@@ -124,7 +144,7 @@ def test_entries_of_an_older_incarnation_are_void() -> None:
 def test_an_incarnation_whose_number_is_not_its_index_is_void() -> None:
     appender = opened()
     for off in (-1, 1):
-        changes_nothing(appender, Open(appender.place + off, -1, {}, {}, UNKNOWN))
+        changes_nothing(appender, Open(appender.place + off, -1, consumed={}, offsets={}, watermark=UNKNOWN))
 
 
 def test_nothing_counts_before_the_first_incarnation() -> None:
@@ -144,15 +164,17 @@ def test_a_fenced_incarnation_and_its_successor_never_both_log_a_batch() -> None
     def play(choose: Choose) -> None:
         store = Store()
         old, new = StageLog("s", 1), StageLog("s", 1)
-        drive(write_as(old, Open(1, -1, {}, {}, UNKNOWN), "first"), store)
+        drive(write_as(old, Open(1, -1, consumed={}, offsets={}, watermark=UNKNOWN), "first"), store)
         drive(follow(new.view), store)
 
         def successor() -> Procedure[None]:
             while new.state.incarnation == 1:
                 place = new.view.last + 1
-                if (yield from write_as(new, Open(place, -1, {}, {}, UNKNOWN), f"n{place}")) is not (
-                    AppendPhase.MINE
-                ):
+                if (
+                    yield from write_as(
+                        new, Open(place, -1, consumed={}, offsets={}, watermark=UNKNOWN), f"n{place}"
+                    )
+                ) is not (AppendPhase.MINE):
                     yield from follow(new.view)
             incarnation = new.state.incarnation
             yield from write_as(new, batch(incarnation, new.state.last + 1, "-new"), "batch")
@@ -274,7 +296,9 @@ def test_a_snapshot_and_the_following_entries_give_the_same_state_as_all_entries
         incarnation = state.incarnation if rnd.random() < 0.9 else rnd.randint(0, place)
         kind = rnd.random()
         if kind < 0.15:
-            appender.write(Open(place + (rnd.random() < 0.1), -1, {"in": -1}, {}, UNKNOWN))
+            appender.write(
+                Open(place + (rnd.random() < 0.1), -1, consumed={"in": -1}, offsets={}, watermark=UNKNOWN)
+            )
         elif kind < 0.65:
             appender.write(batch(incarnation, state.last + rnd.choice((1, 1, 1, 1, 0, 2))))
         elif kind < 0.9:
@@ -295,7 +319,7 @@ def test_a_snapshot_and_the_following_entries_give_the_same_state_as_all_entries
 
 def test_a_stage_log_is_not_kept_forever() -> None:
     store, log = Store(), StageLog("s", 1)
-    drive(write_as(log, Open(1, -1, {}, {}, UNKNOWN), "n"), store)
+    drive(write_as(log, Open(1, -1, consumed={}, offsets={}, watermark=UNKNOWN), "n"), store)
     most = 0
     for number in range(500):
         drive(write_as(log, batch(1, number), "n"), store)

@@ -7,7 +7,9 @@ import pytest
 from cutwater.protocol.base.paths import spark_prefix
 from cutwater.protocol.base.records import Prepared
 from cutwater.protocol.base.watermark import NONE, UNKNOWN, Watermark, known
-from cutwater.spark.checkpoint.incarnations import Cache, committed, make_folder, write_prepared
+from cutwater.spark.checkpoint.folder import Cache
+from cutwater.spark.checkpoint.making import make_folder
+from cutwater.spark.checkpoint.prepared import committed, write_prepared
 from cutwater.store.contract import Store
 from tests.support.incarnation_helpers import store
 from tests.support.modelled_folder import STAGE
@@ -22,7 +24,9 @@ def after_a_batch(
 ) -> Watermark:
     """What a batch is logged with that worked with one watermark and leaves another."""
     make_folder(store, STAGE, 1, 1, None, None)
-    write_prepared(store, STAGE, 1, 1, Prepared(0, (), {}, {}, {}, recorded), cache)
+    write_prepared(
+        store, STAGE, 1, 1, Prepared(0, (), {}, consumed={}, offsets={}, watermark=recorded), cache
+    )
     assert committed(store, STAGE, 1, 1, 0, cache) is None
     if has_state:
         store.put(f"{FOLDER}state/0/0/1.delta", b"")
@@ -56,7 +60,9 @@ def test_whether_a_query_keeps_state_is_asked_once_for_each_folder(store: Store)
     cache = Cache()
     assert after_a_batch(store, known(5), 9, False, cache) == known(9)
     store.put(f"{FOLDER}state/0/0/1.delta", b"")
-    write_prepared(store, STAGE, 1, 1, Prepared(1, (), {}, {}, {}, known(9)), cache)
+    write_prepared(
+        store, STAGE, 1, 1, Prepared(1, (), {}, consumed={}, offsets={}, watermark=known(9)), cache
+    )
     store.put(f"{FOLDER}commits/1", b'v1\n{"nextBatchWatermarkMs":12}')
     found = committed(store, STAGE, 1, 1, 1, cache)
     assert found is not None

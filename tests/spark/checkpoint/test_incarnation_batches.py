@@ -13,16 +13,9 @@ from cutwater.protocol.base.records import (
     encode,
 )
 from cutwater.protocol.base.watermark import NONE
-from cutwater.spark.checkpoint.folder import SparkFolder
-from cutwater.spark.checkpoint.incarnations import (
-    Cache,
-    base_of,
-    check_newest,
-    committed,
-    find_stored,
-    make_folder,
-    write_prepared,
-)
+from cutwater.spark.checkpoint.folder import Cache, SparkFolder
+from cutwater.spark.checkpoint.incarnations import base_of
+from cutwater.spark.checkpoint.making import check_newest, make_folder
 from cutwater.spark.checkpoint.offsets import (
     Offsets,
     next_plan,
@@ -31,6 +24,8 @@ from cutwater.spark.checkpoint.offsets import (
     starting_commit,
     starting_plan,
 )
+from cutwater.spark.checkpoint.prepared import committed, write_prepared
+from cutwater.spark.checkpoint.stored import find_stored
 from cutwater.store.contract import Store
 from tests.support.incarnation_helpers import names, new_query, prepared_again, report, store
 from tests.support.modelled_folder import STAGE, Query, prepared
@@ -118,7 +113,16 @@ def reset_at(store: Store, batch: int, generation: int = 2) -> Query:
     """A folder without state after this batch of a query in generation 1."""
     state = new_query(store).run(batch + 3).state(batch)
     assert state is not None
-    cut = StageReport(STAGE, 0, batch, False, {"x": 4}, {"0": f'{{"logOffset":{batch}}}'}, NONE, state)
+    cut = StageReport(
+        STAGE,
+        0,
+        batch,
+        False,
+        consumed={"x": 4},
+        offsets={"0": f'{{"logOffset":{batch}}}'},
+        watermark=NONE,
+        state=state,
+    )
     make_folder(store, STAGE, generation, 1, None, cut, log_interval=3, reset=True)
     return Query(store, 1, generation=generation)
 
@@ -169,7 +173,7 @@ def test_positions_kept_by_a_reset_survive_starts_and_checkpoints_before_the_fir
 def test_a_stage_that_is_reset_twice_before_its_first_batch_keeps_its_positions(store: Store) -> None:
     state = reset_at(store, 3).state(3)
     assert state is not None
-    cut = StageReport(STAGE, 0, 3, False, {}, {"0": "x"}, NONE, state)
+    cut = StageReport(STAGE, 0, 3, False, consumed={}, offsets={"0": "x"}, watermark=NONE, state=state)
     make_folder(store, STAGE, 3, 1, None, cut, reset=True)
     assert names(store, 3, 1) >= SEED
     assert Query(store, 1, generation=3).files() == list(range(4))
@@ -215,7 +219,9 @@ def test_two_queries_in_one_folder_are_detected(store: Store) -> None:
     write_prepared(store, STAGE, 1, 1, prepared(0))
     write_prepared(store, STAGE, 1, 1, prepared(0))
     with pytest.raises(StoreError, match="two queries"):
-        write_prepared(store, STAGE, 1, 1, Prepared(0, ("other",), {}, {}, {}, NONE))
+        write_prepared(
+            store, STAGE, 1, 1, Prepared(0, ("other",), {}, consumed={}, offsets={}, watermark=NONE)
+        )
 
 
 def test_the_next_plan_reads_nothing_and_uses_the_later_watermark() -> None:

@@ -14,19 +14,13 @@ from cutwater.protocol.base.records import (
     Prepared,
 )
 from cutwater.protocol.base.watermark import NONE
-from cutwater.spark.checkpoint.folder import SparkFolder, Voucher
-from cutwater.spark.checkpoint.incarnations import (
-    Cache,
-    check_newest,
-    committed,
-    find_state,
-    find_stored,
-    list_folders,
-    make_folder,
-    write_prepared,
-)
+from cutwater.spark.checkpoint.folder import Cache, SparkFolder, Voucher
+from cutwater.spark.checkpoint.incarnations import list_folders
 from cutwater.spark.checkpoint.leaves import Leaf
+from cutwater.spark.checkpoint.making import check_newest, make_folder
+from cutwater.spark.checkpoint.prepared import committed, write_prepared
 from cutwater.spark.checkpoint.state_files import listed_files
+from cutwater.spark.checkpoint.stored import find_state, find_stored
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_store
 from tests.support.incarnation_helpers import names, new_query, report, store
@@ -45,7 +39,11 @@ def planned_folder(store: Store) -> str:
     store.put(f"{folder}sources/0/0", b'v1\n{"path":"file:///a","batchId":0}')
     named = {"offsets/0": digest(plan), "sources/0/0": digest(store.read(f"{folder}sources/0/0") or b"")}
     write_prepared(
-        store, STAGE, 1, 1, Prepared(0, (), {}, {}, {"0": '{"logOffset":0}'}, NONE, checksums=named)
+        store,
+        STAGE,
+        1,
+        1,
+        Prepared(0, (), {}, consumed={}, offsets={"0": '{"logOffset":0}'}, watermark=NONE, checksums=named),
     )
     return folder
 

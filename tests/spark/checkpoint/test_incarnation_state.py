@@ -20,15 +20,11 @@ from cutwater.protocol.base.records import (
 )
 from cutwater.protocol.base.watermark import NONE
 from cutwater.protocol.member.retention import deletable_states
-from cutwater.spark.checkpoint.incarnations import (
-    Cache,
-    Complete,
-    _to_take_over,
-    find_state,
-    find_stored,
-    make_folder,
-)
+from cutwater.spark.checkpoint.folder import Cache
+from cutwater.spark.checkpoint.incarnations import Complete
+from cutwater.spark.checkpoint.making import _to_take_over, make_folder
 from cutwater.spark.checkpoint.state_files import FOREVER, split_name
+from cutwater.spark.checkpoint.stored import find_state, find_stored
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_store
 from tests.support.incarnation_helpers import new_query, report, spans, store
@@ -281,7 +277,9 @@ class History:
         )
         barriers = {}
         if self.under_way is not None:
-            barriers[1000] = BarrierAt(1, 1000, 1000, 1, self.under_way[0], False, {}, {}, NONE)
+            barriers[1000] = BarrierAt(
+                1, 1000, 1000, 1, self.under_way[0], False, consumed={}, offsets={}, watermark=NONE
+            )
         log = StageState(self.query.incarnation, last, barriers=barriers)
         self.store.delete(deletable_states(journal, STAGE, 1, log, states))
 

@@ -15,14 +15,10 @@ from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.protocol.base.paths import SOURCES
 from cutwater.protocol.base.records import StageReport
 from cutwater.protocol.base.watermark import NONE
-from cutwater.spark.checkpoint.incarnations import (
-    Cache,
-    claim_sources,
-    find_state,
-    make_folder,
-    refuse_other_sources,
-)
+from cutwater.spark.checkpoint.folder import Cache
 from cutwater.spark.checkpoint.leaves import Leaf, SourcesChanged, native_leaf, parse_leaves, refuse_changed
+from cutwater.spark.checkpoint.making import claim_sources, make_folder, refuse_other_sources
+from cutwater.spark.checkpoint.stored import find_state
 from cutwater.spark.plan import read_plan
 from cutwater.store.opening import open_store
 from tests.support.modelled_folder import STAGE, Query
@@ -234,7 +230,7 @@ def test_a_checkpoint_refuses_the_sources_that_a_start_from_it_would_refuse(
     assert state is not None
     consumed = {leaf.channel: 3 for leaf in recorded if leaf.channel is not None}
     offsets: dict[str, int | str] = {"0": FILES} if LEFT in recorded else {}
-    report = StageReport(STAGE, 1, 2, False, consumed, offsets, NONE, state)
+    report = StageReport(STAGE, 1, 2, False, consumed=consumed, offsets=offsets, watermark=NONE, state=state)
     before = store.list("")
     expected = refusal(lambda: refuse_other_sources(store, report, present, reset))
     assert store.list("") == before
@@ -253,7 +249,10 @@ def test_a_checkpoint_refuses_the_sources_that_a_start_from_it_would_refuse(
 
 def test_a_checkpoint_without_positions_accepts_any_sources() -> None:
     refuse_other_sources(
-        open_store("memory://"), StageReport(STAGE, 1, -1, False, {}, {}, NONE, {}), [LEFT], False
+        open_store("memory://"),
+        StageReport(STAGE, 1, -1, False, consumed={}, offsets={}, watermark=NONE, state={}),
+        [LEFT],
+        False,
     )
 
 

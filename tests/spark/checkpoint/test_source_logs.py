@@ -13,7 +13,7 @@ from cutwater.protocol.base.paths import source_log_name
 from cutwater.protocol.base.records import StageReport
 from cutwater.protocol.base.watermark import NONE
 from cutwater.spark.checkpoint.folder import Cache, SparkFolder
-from cutwater.spark.checkpoint.incarnations import make_folder
+from cutwater.spark.checkpoint.making import make_folder
 from cutwater.spark.checkpoint.source_logs import can_start
 from cutwater.store.opening import open_store
 from tests.support.folder_kit import Life, modelled
@@ -89,7 +89,7 @@ def test_a_rewritten_log_can_be_cut_at_a_batch_that_is_not_logged_yet() -> None:
     for batch in range(12, 45):
         state = query.state(batch)
         assert state is not None
-        report = StageReport(STAGE, 1, batch, False, {}, {}, NONE, state)
+        report = StageReport(STAGE, 1, batch, False, consumed={}, offsets={}, watermark=NONE, state=state)
         make_folder(it.store, STAGE, 2, batch, None, report, batch, 4)
         assert len(Query(it.store, batch, generation=2, batch=batch, setting=4).log.files()) == batch + 1
 

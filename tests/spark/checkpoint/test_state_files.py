@@ -16,7 +16,10 @@ from cutwater.protocol.base.paths import spark_prefix
 from cutwater.protocol.base.records import Checkpoint, JournalState, StageReport, StageState
 from cutwater.protocol.base.watermark import NONE
 from cutwater.protocol.member.retention import deletable_states
-from cutwater.spark.checkpoint.incarnations import Cache, committed, find_state, find_stored, make_folder
+from cutwater.spark.checkpoint.folder import Cache
+from cutwater.spark.checkpoint.making import make_folder
+from cutwater.spark.checkpoint.prepared import committed
+from cutwater.spark.checkpoint.stored import find_state, find_stored
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_store
 from tests.support.folder_queries import Outputs, Row, check, make_session, run, use_provider, write_input
@@ -43,7 +46,7 @@ def spark() -> Iterator[SparkSession]:
 
 
 def report(query: str, batch: int, state: dict[str, str]) -> StageReport:
-    return StageReport(query, 1, batch, False, {}, {}, NONE, state)
+    return StageReport(query, 1, batch, False, consumed={}, offsets={}, watermark=NONE, state=state)
 
 
 def upto(outputs: Outputs, batch: int) -> Outputs:

@@ -13,12 +13,14 @@ from cutwater.protocol.base.watermark import WatermarkKind
 from cutwater.protocol.leader import (
     coordinator,
     cut,
-    leader,
+    decision,
     quorum,
 )
 from cutwater.protocol.member import (
+    capture,
     journal,
-    member,
+    next_query,
+    own_failures,
     stage,
 )
 from cutwater.sim import spark
@@ -61,12 +63,13 @@ def a_quorum_is_reached_with_one_missing(patch: Patch) -> None:
 @bug
 def a_member_acks_before_all_its_stages_are_cut_and_nobody_checks(patch: Patch) -> None:
     """A stage that is not cut yet is reported at its current position."""
-    patch.setattr(leader, "check_cut", lambda *args: [])
-    real = member.Member._capture_one
+    patch.setattr(decision, "check_cut", lambda *args: [])
+    real = capture.Capture._capture_one
 
     def capture_one(self: Any, begun: Any) -> Any:
-        for name in self.topology.hosted(self.name):
-            state = self.log(name).state
+        member = self._member
+        for name in member.topology.hosted(member.name):
+            state = member.log(name).state
             if begun.epoch not in state.barriers and state.incarnation:
                 state.barriers[begun.epoch] = r.BarrierAt(
                     state.incarnation,
@@ -75,13 +78,13 @@ def a_member_acks_before_all_its_stages_are_cut_and_nobody_checks(patch: Patch) 
                     begun.term,
                     state.last,
                     False,
-                    state.consumed,
-                    state.offsets,
-                    state.watermark,
+                    consumed=state.consumed,
+                    offsets=state.offsets,
+                    watermark=state.watermark,
                 )
         yield from real(self, begun)
 
-    patch.setattr(member.Member, "_capture_one", capture_one)
+    patch.setattr(capture.Capture, "_capture_one", capture_one)
 
 
 @bug
@@ -89,27 +92,28 @@ def a_stopped_query_is_not_restarted(patch: Patch) -> None:
     real = stage.Stage.query_ended
 
     def query_ended(self: Any, end: Any, error: str) -> Any:
-        return None if end is stage.QueryEnd.STOPPED else real(self, end, error)
+        return None if end is next_query.QueryEnd.STOPPED else real(self, end, error)
 
     patch.setattr(stage.Stage, "query_ended", query_ended)
 
 
 @bug
 def a_query_that_ends_at_rest_is_not_restarted_after_the_drain(patch: Patch) -> None:
-    real = stage.Stage._settle_drain
+    real = next_query.NextQuery.settle
 
-    def settle_drain(self: Any) -> None:
+    def settle(self: Any, draining: bool) -> None:
         self._has_query = True
-        real(self)
+        real(self, draining)
 
-    patch.setattr(stage.Stage, "_settle_drain", settle_drain)
+    patch.setattr(next_query.NextQuery, "settle", settle)
 
 
 @bug
 def a_member_gives_up_because_of_refusals_by_others(patch: Patch) -> None:
-    patch.setattr(
-        member.Member, "_is_to_blame", lambda self, story: FailureReason[story.reason.upper()].counts
-    )
+    def is_to_blame(self: Any, aborted: Any, ack: Any) -> bool:
+        return FailureReason[aborted.reason.upper()].counts
+
+    patch.setattr(own_failures.OwnFailures, "_is_to_blame", is_to_blame)
 
 
 @bug
@@ -126,7 +130,7 @@ def an_idle_cut_is_placed_after_an_uncommitted_batch(patch: Patch) -> None:
 @bug
 def a_stage_does_not_wait_for_alignment(patch: Patch) -> None:
     """A stage cuts at the first barrier that it sees, and calls that aligned."""
-    patch.setattr(leader, "check_cut", lambda *args: [])
+    patch.setattr(decision, "check_cut", lambda *args: [])
     real = stage.Stage._try
 
     def try_(self: Any, begun: Any) -> Any:
@@ -139,7 +143,7 @@ def a_stage_does_not_wait_for_alignment(patch: Patch) -> None:
 @bug
 def in_flight_batches_are_not_in_the_manifest(patch: Patch) -> None:
     real = cut.make_manifest
-    patch.setattr(leader, "make_manifest", lambda *args: msgspec.structs.replace(real(*args), in_flight=()))
+    patch.setattr(decision, "make_manifest", lambda *args: msgspec.structs.replace(real(*args), in_flight=()))
 
 
 # --- watermarks ------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from cutwater.protocol.base import records as r
 from cutwater.protocol.base.log import AppendPhase
 from cutwater.protocol.base.wire import Phase
 from cutwater.protocol.leader import (
+    campaign,
     leader,
 )
 from cutwater.protocol.member import (
@@ -118,10 +119,10 @@ def rule_2_a_reader_does_not_look_for_a_snapshot_after_reading(patch: Patch) -> 
 @bug
 def a_woken_member_mistakes_its_pause_for_silence_of_the_leader(patch: Patch) -> None:
     def listen(self: Any) -> Any:
-        silent_ms = self.member.now_ms - self._seen_ms
+        silent_ms = self.member.now_ms - self.seen_ms
         yield fx.Wait(max(self.member.config.poll_ms, self._patience_ms - silent_ms))
 
-    patch.setattr(leader.Leader, "_listen", listen)
+    patch.setattr(campaign.Campaign, "listen", listen)
 
 
 # --- rule 3: every epoch has one fate --------------------------------------------------------------------

@@ -8,7 +8,7 @@ from cutwater.protocol.leader import sources as leader_sources
 from cutwater.protocol.member import (
     activity,
     ending,
-    stage,
+    next_query,
     staged,
 )
 from tests.support.planted.registry import Patch, bug
@@ -50,18 +50,18 @@ def a_stage_is_quiet_before_its_last_batch_is_logged(patch: Patch) -> None:
 @bug
 def a_source_that_came_to_rest_is_not_restarted(patch: Patch) -> None:
     """A drain was aborted, and the query that took everything for it has ended."""
-    real = stage.Stage._settle_rest
+    real = next_query.NextQuery.settle
 
-    def settle_rest(self: Any) -> None:
-        if self.draining or not self.took_all:
-            real(self)
+    def settle(self: Any, draining: bool) -> None:
+        if draining or not self._activity.took_all:
+            real(self, draining)
 
-    patch.setattr(stage.Stage, "_settle_rest", settle_rest)
+    patch.setattr(next_query.NextQuery, "settle", settle)
 
 
 @bug
 def a_drain_waits_for_a_source_that_never_becomes_idle(patch: Patch) -> None:
-    patch.setattr(stage.Stage, "_may_take_all", lambda self: False)
+    patch.setattr(next_query.NextQuery, "_may_take_all", lambda self: False)
 
 
 @bug
@@ -97,4 +97,4 @@ def a_run_does_not_end_although_the_sinks_of_others_have_published(patch: Patch)
 
 @bug
 def a_query_with_timers_keeps_its_pace_while_the_pipeline_drains(patch: Patch) -> None:
-    patch.setattr(stage.Stage, "_must_stop_ticking", lambda self: False)
+    patch.setattr(next_query.NextQuery, "_must_stop_ticking", lambda self: False)

@@ -10,6 +10,7 @@ import pytest
 
 from cutwater.protocol.base import log
 from cutwater.protocol.leader import (
+    campaign,
     housekeeping,
     leader,
     steering,
@@ -17,7 +18,9 @@ from cutwater.protocol.leader import (
 from cutwater.protocol.member import (
     catchup,
     member,
+    opening,
     stage,
+    stage_logs,
 )
 
 Patch = pytest.MonkeyPatch
@@ -34,10 +37,21 @@ def changed(record: Any, **fields: Any) -> Any:
 
 
 def patch_append(patch: Patch, append: Any) -> None:
-    for module in (log, leader, stage, steering):
+    for module in (log, leader, campaign, opening, stage, steering):
         patch.setattr(module, "append", append)
 
 
 def patch_follow(patch: Patch, follow: Any) -> None:
-    for module in (log, leader, stage, member, catchup, housekeeping, steering):
+    for module in (
+        log,
+        leader,
+        campaign,
+        opening,
+        stage,
+        stage_logs,
+        member,
+        catchup,
+        housekeeping,
+        steering,
+    ):
         patch.setattr(module, "follow", follow)

@@ -13,6 +13,7 @@ from cutwater.protocol.leader import (
 )
 from cutwater.protocol.member import (
     member,
+    opening,
     stage,
 )
 from cutwater.protocol.member.stage import StagePhase
@@ -66,7 +67,7 @@ def a_restore_does_not_end_the_old_generation(patch: Patch) -> None:
     real = member.Member._start_generation
 
     def start_generation(self: Any) -> Any:
-        if self._generation == 0:
+        if self.generation == 0:
             yield from real(self)
 
     patch.setattr(member.Member, "_start_generation", start_generation)
@@ -102,25 +103,25 @@ def a_restore_starts_from_the_live_folder(patch: Patch) -> None:
 @bug
 def a_reset_stage_restarts_its_batch_numbers(patch: Patch) -> None:
     """Its readers have positions in its earlier output, and would wait forever, or continue in the middle."""
-    real = stage.Stage._starting_report
+    real = opening.starting_report
 
-    def starting_report(self: Any) -> Any:
-        report, reset = yield from real(self)
+    def starting_report(*args: Any) -> Any:
+        report, reset = yield from real(*args)
         return changed(report, batch=-1) if reset else report, reset
 
-    patch.setattr(stage.Stage, "_starting_report", starting_report)
+    patch.setattr(opening, "starting_report", starting_report)
 
 
 @bug
 def a_reset_stage_reads_its_source_from_the_start(patch: Patch) -> None:
     """Its tables, and its readers, have those rows already."""
-    real = stage.Stage._starting_report
+    real = opening.starting_report
 
-    def starting_report(self: Any) -> Any:
-        report, reset = yield from real(self)
+    def starting_report(*args: Any) -> Any:
+        report, reset = yield from real(*args)
         return changed(report, offsets={}) if reset else report, reset
 
-    patch.setattr(stage.Stage, "_starting_report", starting_report)
+    patch.setattr(opening, "starting_report", starting_report)
 
 
 @bug

@@ -14,8 +14,8 @@ from cutwater.protocol.leader import (
     leader,
 )
 from cutwater.protocol.member import (
+    cleanup,
     retention,
-    stage,
     stage_log,
 )
 from tests.support.planted.registry import Patch, bug
@@ -87,7 +87,7 @@ def batches_that_a_slow_reader_needs_are_deleted(patch: Patch) -> None:
 @bug
 def state_of_an_undecided_cut_is_deleted(patch: Patch) -> None:
     patch.setattr(
-        stage,
+        cleanup,
         "deletable_states",
         lambda state, name, generation, logged, found, named: [
             f.name for f in found if f.batch < logged.last and not f.unknown
@@ -102,7 +102,7 @@ def files_in_a_folder_without_a_mark_are_deleted(patch: Patch) -> None:
     def deletable_states(state: Any, name: str, generation: int, logged: Any, found: Any, named: Any) -> Any:
         return real(state, name, generation, logged, found, ())
 
-    patch.setattr(stage, "deletable_states", deletable_states)
+    patch.setattr(cleanup, "deletable_states", deletable_states)
 
 
 @bug
@@ -113,12 +113,12 @@ def attempts_that_may_be_inherited_are_deleted(patch: Patch) -> None:
         found = list(found)
         return real(state, name, logged, found) + [f.name for f in found if f.batch > logged.last]
 
-    patch.setattr(stage, "deletable_data", deletable_data)
+    patch.setattr(cleanup, "deletable_data", deletable_data)
 
 
 @bug
 def compaction_drops_open_barriers(patch: Patch) -> None:
-    patch.setattr(stage, "trimmed", lambda state, floor, undecided: stage_log.trimmed(state, floor, ()))
+    patch.setattr(cleanup, "trimmed", lambda state, floor, undecided: stage_log.trimmed(state, floor, ()))
 
 
 @bug
@@ -130,5 +130,5 @@ def compaction_deletes_before_the_snapshot_is_durable(patch: Patch) -> None:
         yield from fx.insist(fx.Delete(tuple(names)))
         return (yield from real(view, body, nonce))
 
-    for module in (housekeeping, stage):
+    for module in (housekeeping, cleanup):
         patch.setattr(module, "compact", compact)

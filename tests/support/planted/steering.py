@@ -12,11 +12,13 @@ from cutwater.protocol.base import records as r
 from cutwater.protocol.base.log import AppendPhase
 from cutwater.protocol.base.wire import Reply, RequestKind
 from cutwater.protocol.leader import (
+    campaign,
     in_flight,
-    leader,
     requests,
+    restore_tables,
     steering,
 )
+from cutwater.protocol.leader.refusal import Refusal
 from cutwater.protocol.member import (
     catchup,
     journal,
@@ -113,7 +115,7 @@ def a_command_validates_only_before_it_leads(patch: Patch) -> None:
                 body: Any = yield from steering._restored(lead, request)
             else:
                 body = steering._savepoint(lead, request, ())
-        except steering.Refusal as refusal:
+        except Refusal as refusal:
             return Reply(request.request_id, False, None, None, refusal.detail)
         while True:
             yield from log.follow(journal.view)
@@ -182,7 +184,7 @@ def a_command_restarts_a_drained_pipeline(patch: Patch) -> None:
 
 @bug
 def a_stage_is_dropped_without_being_named(patch: Patch) -> None:
-    patch.setattr(steering, "_check_stages", lambda *_: None)
+    patch.setattr(steering, "check_stages", lambda *_: None)
 
 
 @bug
@@ -191,7 +193,7 @@ def an_epoch_that_is_in_no_table_is_restored(patch: Patch) -> None:
         return
         yield
 
-    patch.setattr(steering, "_check_tables", check)
+    patch.setattr(steering, "check_tables", check)
 
 
 @bug
@@ -200,7 +202,7 @@ def changes_by_others_to_a_table_are_silently_undone(patch: Patch) -> None:
         return None
         yield
 
-    patch.setattr(steering, "_check_history", check)
+    patch.setattr(restore_tables, "_check_history", check)
 
 
 @bug
@@ -224,7 +226,7 @@ def a_restore_does_not_answer_the_requests_that_it_ends(patch: Patch) -> None:
 
 @bug
 def a_candidate_uses_a_stale_term(patch: Patch) -> None:
-    patch.setattr(leader.Leader, "_is_next", lambda self, term: True)
+    patch.setattr(campaign.Campaign, "_is_next", lambda self, term: True)
 
 
 @bug

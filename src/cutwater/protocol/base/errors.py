@@ -13,6 +13,10 @@ def listed(things: Sequence[str]) -> str:
     return "; ".join(things[:LISTED]) + more
 
 
+VERIFY_FIRST = "run `cutwater verify` to see what else is damaged, then "
+"""Begins the advice in an error about a damaged store. `cutwater verify` itself leaves it out."""
+
+
 class CutwaterError(Exception):
     """Base class of all errors that Cutwater raises."""
 

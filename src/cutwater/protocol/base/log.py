@@ -39,13 +39,13 @@ from cutwater.protocol.base.effects import (
     backoff_ms,
     insist,
 )
-from cutwater.protocol.base.errors import PeerError, StoreError
+from cutwater.protocol.base.errors import VERIFY_FIRST, PeerError, StoreError
 from cutwater.protocol.base.paths import entry_name, entry_of
 from cutwater.protocol.base.transitions import Table
 
 B = TypeVar("B")
 
-MEND = "run `cutwater verify` to see what else is, then restore the store from a copy"
+MEND = f"{VERIFY_FIRST}restore the store from a copy"
 """What to do about a damaged log."""
 
 MAX_READ = 500

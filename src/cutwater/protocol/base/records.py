@@ -7,12 +7,12 @@ This file only declares formats. `paths.py` has the names of the objects that co
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from cutwater.protocol.base.chain import Codec, check, digest, with_checksum
-from cutwater.protocol.base.errors import PeerError, StoreError
+from cutwater.protocol.base.errors import VERIFY_FIRST, PeerError, StoreError
 from cutwater.protocol.base.paths import mark_name, mark_of
 from cutwater.protocol.base.watermark import UNKNOWN, Watermark
 
@@ -253,18 +253,26 @@ class StagedFile(msgspec.Struct, frozen=True):
     end: int | None = None
 
 
-class Open(msgspec.Struct, frozen=True, tag="OPEN"):
-    """A new incarnation, numbered by the place of this entry. In a generation's first entry `batch`,
-    the positions and the watermark are those of the cut that it starts from."""
+class Position(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a stage has come: the last batch that it has consumed of each input, its offsets in native sources, and
+    its watermark. The records of a stage inherit these fields, so they stand beside their own. They come last, where
+    records of older versions may have them in the middle: every reader knows fields by name, and hashes are those of
+    the bytes as they were written."""
 
-    incarnation: int
-    batch: int
     consumed: dict[str, int]
     offsets: dict[str, Offset]
     watermark: Watermark
 
 
-class Prepared(msgspec.Struct, frozen=True):
+class Open(Position, frozen=True, tag="OPEN"):
+    """A new incarnation, numbered by the place of this entry. In a generation's first entry `batch`,
+    the positions and the watermark are those of the cut that it starts from."""
+
+    incarnation: int
+    batch: int
+
+
+class Prepared(Position, frozen=True):
     """What a batch did, written beside Spark's own files before Spark commits it: its output (and how much
     that is), and how far each input and native source was then consumed. `checksums`: those of what Spark has written
     before, by name in its folder; `commit`, which only who reads the record back can know, that of Spark's commit."""
@@ -272,16 +280,13 @@ class Prepared(msgspec.Struct, frozen=True):
     batch: int
     files: tuple[str, ...]
     sinks: dict[str, tuple[StagedFile, ...]]
-    consumed: dict[str, int]
-    offsets: dict[str, Offset]
-    watermark: Watermark
     rows: int = 0
     size: int = 0
     checksums: dict[str, str] = {}
     commit: str = ""
 
 
-class Batch(msgspec.Struct, frozen=True, tag="BATCH"):
+class Batch(Position, frozen=True, tag="BATCH"):
     """A batch that Spark has committed; readers see it from this entry on. `commit` is the checksum of Spark's commit
     file, which no other record covers before the next checkpoint."""
 
@@ -289,15 +294,12 @@ class Batch(msgspec.Struct, frozen=True, tag="BATCH"):
     batch: int
     files: tuple[str, ...]
     sinks: dict[str, tuple[StagedFile, ...]]
-    consumed: dict[str, int]
-    offsets: dict[str, Offset]
-    watermark: Watermark
     rows: int = 0
     size: int = 0
     commit: str = ""
 
 
-class BarrierAt(msgspec.Struct, frozen=True, tag="BARRIER"):
+class BarrierAt(Position, frozen=True, tag="BARRIER"):
     """The stage's cut for an epoch, after `batch`, with its positions at that point."""
 
     incarnation: int
@@ -306,13 +308,11 @@ class BarrierAt(msgspec.Struct, frozen=True, tag="BARRIER"):
     term: int
     batch: int
     unaligned: bool
-    consumed: dict[str, int]
-    offsets: dict[str, Offset]
-    watermark: Watermark
 
 
 class StageState(msgspec.Struct):
-    """The state of a stage's log, derived by applying its entries (see `stage_log.py`)."""
+    """The state of a stage's log, derived by applying its entries (see `stage_log.py`). It has the fields of a
+    `Position`, and changes, which a `Position` does not."""
 
     incarnation: int = 0
     last: int = -1
@@ -333,19 +333,22 @@ class StageSnapshot(msgspec.Struct, frozen=True, tag="SNAPSHOT"):
 
 StageBody = Open | Batch | BarrierAt | StageSnapshot
 
+
+def position_of(found: Position | StageState) -> dict[str, Any]:
+    """The fields of a position, for another record of the same one: `Open(..., **position_of(report))`."""
+    return {field: getattr(found, field) for field in Position.__struct_fields__}
+
+
 # --- a checkpoint -----------------------------------------------------------------------------------
 
 
-class StageReport(msgspec.Struct, frozen=True):
+class StageReport(Position, frozen=True):
     """One stage's part of a cut. `state`: the names of its state files with their checksums."""
 
     stage: str
     incarnation: int
     batch: int
     unaligned: bool
-    consumed: dict[str, int]
-    offsets: dict[str, Offset]
-    watermark: Watermark
     state: dict[str, str]
 
 
@@ -427,16 +430,20 @@ def seal(record: object) -> bytes:
     return with_checksum(_ENCODE(record))
 
 
-def decode(name: str, data: bytes, kind: type[T]) -> T:
-    """Decodes the record in the object `name`; raises a `StoreError` with the name if that is not possible."""
+WRITTEN_AGAIN = "remove it: the next run of the pipeline writes it again"
+"""What to do about a damaged record that holds nothing but what every run knows."""
+
+
+def decode(
+    name: str, data: bytes, kind: type[T], advice: str = f"{VERIFY_FIRST}restore an older checkpoint"
+) -> T:
+    """Decodes the record in the object `name`; raises a `StoreError` with the name and the advice if that is not
+    possible."""
     try:
         check(data)
         return msgspec.json.decode(data, type=kind)
     except (PeerError, ValueError, RecursionError) as error:  # msgspec's own errors are ValueErrors
-        raise StoreError(
-            f"{name} is not a readable {kind.__name__.lower()} ({error}); "
-            "run `cutwater verify` to see what else is damaged, then restore an older checkpoint"
-        ) from error
+        raise StoreError(f"{name} is not a readable {kind.__name__.lower()} ({error}); {advice}") from error
 
 
 # --- marks --------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from cutwater.protocol.base.records import (
     InFlight,
     JournalState,
     Manifest,
+    Position,
     StagedFile,
     StageReport,
     StageState,
@@ -56,7 +57,7 @@ def _check_log(begun: Begun, report: StageReport, log: StageState) -> list[str]:
     if barrier is None or barrier.checkpoint_id != begun.checkpoint_id:
         return [f"stage {report.stage} has no barrier of checkpoint {begun.checkpoint_id} in its log"]
     problems = []
-    for field in ("batch", "unaligned", "incarnation", "consumed", "offsets", "watermark"):
+    for field in ("batch", "unaligned", "incarnation", *Position.__struct_fields__):
         said, logged = getattr(report, field), getattr(barrier, field)
         if said != logged:
             problems.append(f"stage {report.stage} reports {field} {said}, its log says {logged}")

@@ -12,22 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from functools import partial
 from typing import assert_never
 
 import msgspec
 
 from cutwater.protocol.base.barrier import Barrier, Flags
 from cutwater.protocol.base.chain import digest
-from cutwater.protocol.base.effects import Procedure, Send, Wait, put
-from cutwater.protocol.base.errors import StoreError
+from cutwater.protocol.base.effects import Procedure, Send, Wait
 from cutwater.protocol.base.events import LeadershipLost, ManifestWritten
-from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.log import AppendPhase, append, follow
-from cutwater.protocol.base.logs import follow_all
-from cutwater.protocol.base.paths import (
-    manifest_name,
-)
 from cutwater.protocol.base.records import (
     Aborted,
     Begun,
@@ -35,9 +28,7 @@ from cutwater.protocol.base.records import (
     JournalBody,
     TopologySet,
     encode,
-    seal,
 )
-from cutwater.protocol.base.records import Leader as LeaderEntry
 from cutwater.protocol.base.transitions import Table
 from cutwater.protocol.base.wire import (
     NO_ENTRY,
@@ -49,7 +40,7 @@ from cutwater.protocol.base.wire import (
     RequestKind,
     SourcesDone,
 )
-from cutwater.protocol.leader import in_flight
+from cutwater.protocol.leader.campaign import Campaign
 from cutwater.protocol.leader.coordinator import Coordinator
 from cutwater.protocol.leader.coordinator_actions import (
     Abort,
@@ -60,14 +51,13 @@ from cutwater.protocol.leader.coordinator_actions import (
     Refuse,
     TurnUnaligned,
 )
-from cutwater.protocol.leader.cut import check_cut, make_manifest, merge_reports
+from cutwater.protocol.leader.decision import write_manifest
 from cutwater.protocol.leader.housekeeping import Housekeeper
+from cutwater.protocol.leader.refusal import Refusal
 from cutwater.protocol.leader.requests import Requests, is_steering
 from cutwater.protocol.leader.sources import Sources
-from cutwater.protocol.leader.whole_journal import expect_empty_store, expect_whole_journal
 from cutwater.protocol.member.journal import since_full
 from cutwater.protocol.member.member import Member
-from cutwater.protocol.member.stage_log import StageLog
 
 MAX_INBOX = 10_000
 """How many messages may be queued for a leader; further acks are sent again, further requests must be repeated."""
@@ -118,12 +108,8 @@ class Leader:
         self._requests = Requests(self, 0)
         self._sources = Sources(SOURCES_RESENDS * member.config.resend_ms)
         self._inbox: dict[tuple[object, ...], Ack | Request] = {}
-        self._seen_ms = 0
-        self._seen_index = 0
-        self._overslept = False
+        self._campaign = Campaign(member, config.timeout_ms, config.heartbeat_ms)
         self._round_ms = 0
-        members = member.topology.members()
-        self._patience_ms = config.timeout_ms * (8 + members.index(member.name)) // 8
 
     # --- messages -------------------------------------------------------------------------------------
 
@@ -152,23 +138,21 @@ class Leader:
         self.member.wake("lead")
 
     def on_heartbeat(self, heartbeat: Heartbeat) -> None:
-        """Handles a heartbeat of the leader that the journal names. A newer leader is found in the journal."""
-        state = self.member.journal.state
-        if heartbeat.term == state.term and heartbeat.member == state.leader:
-            self._seen_ms = self.member.now_ms
+        """Handles a heartbeat, which shows that there is a leader."""
+        self._campaign.on_heartbeat(heartbeat)
 
     # --- following and campaigning ----------------------------------------------------------------------
 
     def run(self) -> Procedure[None]:
         """The actor: waits while another member leads, campaigns when none does, leads."""
-        self._seen_ms = self.member.now_ms
+        self._campaign.wait_anew()
         while True:
-            if not self._may_campaign() or not self._is_silent():
-                yield from self._listen()
+            if not self._campaign.is_due:
+                yield from self._campaign.listen()
                 continue
             self._step("leader_silent")
-            term = yield from self._campaign()
-            self._seen_ms = self.member.now_ms
+            term = yield from self._campaign.run()
+            self._campaign.wait_anew()
             if term is None:
                 self._step("place_taken")
                 continue
@@ -178,61 +162,10 @@ class Leader:
             yield from self._lead(term)
             self.member.observe(LeadershipLost(term, self.member.journal.state.leader or ""))
             self._step("term_over")
-            self._seen_ms = self.member.now_ms
-
-    def _is_silent(self) -> bool:
-        """Whether there was no sign of a leader for as long as this member waits. A journal that grows is a sign, too:
-        the leader's messages may be lost or unread."""
-        if self.member.journal.index != self._seen_index:
-            self._seen_index, self._seen_ms = self.member.journal.index, self.member.now_ms
-        return self.member.now_ms - self._seen_ms >= self._patience_ms
-
-    def _listen(self) -> Procedure[None]:
-        """Waits for a heartbeat. Silence counts only while this process was listening: if it is resumed much later than
-        it asked for, it was asleep, and messages of that time are unread. So it waits the whole time once more; but not
-        twice in a row, because a busy machine may be late every time."""
-        began_ms = self.member.now_ms
-        left_ms = self._seen_ms + self._patience_ms - began_ms
-        asked_ms = max(1, min(left_ms, self.config.heartbeat_ms)) if left_ms > 0 else self.config.heartbeat_ms
-        yield Wait(asked_ms)
-        slept = self.member.now_ms - began_ms > asked_ms + self.config.heartbeat_ms
-        if slept and not self._overslept:
-            self._seen_ms = self.member.now_ms
-        self._overslept = slept
-
-    def _may_campaign(self) -> bool:
-        """Whether this member may try to lead: not before it has caught up, and after a drain only if it was started
-        since, because a new LEADER entry restarts the pipeline."""
-        return self.member.live and (not self.member.journal.state.drained or self.member.resumes)
+            self._campaign.wait_anew()
 
     def _step(self, event: str) -> None:
         self.phase = LEADERSHIP.next(self.phase, event)
-
-    def _campaign(self) -> Procedure[int | None]:
-        """Tries to write the next LEADER entry; returns the new term, or `None` if another member was faster."""
-        view = self.member.journal.view
-        before = self.member.journal.state.term
-        yield from follow(view)
-        term = self.member.journal.state.term + 1
-        if term != before + 1 or not self._may_campaign():
-            return None
-        if view.last == 0:
-            yield from expect_empty_store(self.member.journal)
-            if view.last > 0:
-                return None
-        elif not (yield from expect_whole_journal(self.member.journal)):
-            return None
-        if not self._is_next(term):
-            return None
-        sealed = view.seal(LeaderEntry(term, self.member.name), self.member.nonce())
-        if (yield from append(view, sealed)) is AppendPhase.MINE:
-            return term
-        yield from follow(view)
-        return None
-
-    def _is_next(self, term: int) -> bool:
-        """Whether a term is still free: other actors read the same journal, and it may have a new leader by now."""
-        return self.member.journal.state.term == term - 1 and self._may_campaign()
 
     # --- leading --------------------------------------------------------------------------------------
 
@@ -457,37 +390,19 @@ class Leader:
         return coordinator.aborted(epoch, self.member.now_ms, reason, detail)
 
     def _decide(self, term: int, coordinator: Coordinator, decide: Decide) -> Procedure[list[Action]]:
-        """Checks that the acks form a consistent cut and commits: creating COMMITTED is the commit."""
+        """Commits, if the acks form a consistent cut: creating COMMITTED is the commit."""
         member = self.member
         begun = member.journal.state.open.get(decide.epoch)
         if begun is None:
             return []
-        failed = partial(self._fail, term, coordinator, decide)
         try:
-            yield from follow_all([log.view for log in self._behind(begun)])
-            previous = yield from member.head_manifest()
-        except StoreError as error:
-            return (yield from failed(FailureReason.STORE_DAMAGED, str(error)))
-        if not self.leads(term):
+            written = yield from write_manifest(member, begun, decide.acks, lambda: self.leads(term))
+        except Refusal as why:
+            abort = Abort(decide.epoch, decide.checkpoint_id, why.reason, why.detail)
+            return (yield from self._abort(term, coordinator, abort))
+        if written is None:
             return []
-        logs = {name: member.log(name).state for name in member.topology.stages}
-        parts = {name: ack.reports for name, ack in decide.acks.items()}
-        reports, problems = merge_reports(member.topology, parts)
-        problems += check_cut(member.topology, begun, reports, logs, previous)
-        if problems:
-            return (yield from failed(FailureReason.INCONSISTENT_CUT, "; ".join(problems)))
-        manifest = make_manifest(member.journal.state, begun, reports, logs, previous)
-        try:
-            if begun.flags & Flags.FULL_SNAPSHOT:
-                manifest = yield from in_flight.copied(manifest)
-            manifest = yield from in_flight.secured(manifest, previous)
-        except StoreError as error:
-            return (yield from failed(FailureReason.STORE_DAMAGED, str(error)))
-        data = seal(manifest)
-        name = manifest_name(begun.epoch, begun.checkpoint_id)
-        if not (yield from put(name, data)):
-            why = f"{name} is not what this leader wrote"
-            return (yield from failed(FailureReason.INCONSISTENT_CUT, why))
+        manifest, data = written
         member.observe(ManifestWritten(begun.epoch))
         body = Committed(
             term,
@@ -505,15 +420,3 @@ class Leader:
         yield from self._announce(begun, Phase.COMMIT, watermark=manifest.watermark)
         yield from self._requests.grant_epoch(begun.epoch)
         return coordinator.committed(begun.epoch, member.now_ms)
-
-    def _fail(
-        self, term: int, coordinator: Coordinator, decide: Decide, reason: FailureReason, detail: str
-    ) -> Procedure[list[Action]]:
-        """Aborts a checkpoint that all members have acked and that cannot be committed."""
-        return self._abort(term, coordinator, Abort(decide.epoch, decide.checkpoint_id, reason, detail))
-
-    def _behind(self, begun: Begun) -> list[StageLog]:
-        """The logs that are not known up to their barriers; nothing behind a barrier belongs to its epoch."""
-        logs = [self.member.log(name) for name in sorted(self.member.topology.stages)]
-        barriers = [(log, log.state.barriers.get(begun.epoch)) for log in logs]
-        return [log for log, at in barriers if at is None or at.checkpoint_id != begun.checkpoint_id]

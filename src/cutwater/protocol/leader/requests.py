@@ -12,7 +12,8 @@ from cutwater.protocol.base.wire import Reply, Request, RequestKind
 from cutwater.protocol.leader.coordinator import Coordinator
 from cutwater.protocol.leader.coordinator_actions import Abort, Action, Refuse
 from cutwater.protocol.leader.lead import Lead
-from cutwater.protocol.leader.steering import Tables, answer, name_taken, steer
+from cutwater.protocol.leader.restore_tables import Tables
+from cutwater.protocol.leader.steering import answer, name_taken, steer
 from cutwater.protocol.member.journal import Journal
 
 

@@ -12,56 +12,48 @@ and none of them is interrupted between two effects.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from enum import Enum
 from typing import TypeVar
 
 from cutwater.protocol.base.barrier import Flags
 from cutwater.protocol.base.chain import digest, follows
 from cutwater.protocol.base.effects import (
-    FAILED,
-    FindState,
     Procedure,
     Send,
     Wait,
-    ask,
 )
-from cutwater.protocol.base.errors import GraphChanged, StoreError, UserError
+from cutwater.protocol.base.errors import VERIFY_FIRST, GraphChanged, StoreError, UserError
 from cutwater.protocol.base.events import (
     CaughtUp,
-    EpochCaptured,
     Event,
     StageFailed,
     StageGivenUp,
     TablePublished,
     TableRewound,
 )
-from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.log import follow
-from cutwater.protocol.base.paths import entry_name, manifest_name, state_copies_prefix
+from cutwater.protocol.base.paths import entry_name, manifest_name
 from cutwater.protocol.base.records import (
-    Aborted,
-    BarrierAt,
-    Begun,
     Manifest,
     SinkSpec,
-    StageReport,
     Topology,
     encode,
 )
 from cutwater.protocol.base.replay_wire import AskRange, FetchEntries
 from cutwater.protocol.base.replay_wire import Message as ReplayMessage
-from cutwater.protocol.base.transitions import Table
-from cutwater.protocol.base.watermark import UNKNOWN, lowest
-from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, LogGrown, Phase, SourcesDone
+from cutwater.protocol.base.wire import Announcement, Heartbeat, LogGrown, Phase
 from cutwater.protocol.member.activity import Pace
+from cutwater.protocol.member.capture import Capture
 from cutwater.protocol.member.catchup import CatchUp
 from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.ending import Ending
 from cutwater.protocol.member.injector import BarrierInjector, Word
 from cutwater.protocol.member.journal import Journal, begun_event
+from cutwater.protocol.member.next_query import QueryEnd
+from cutwater.protocol.member.own_failures import OwnFailures
 from cutwater.protocol.member.publish import CommitPermit, begin, duties, perform, read_manifest
-from cutwater.protocol.member.stage import QueryEnd, Stage, StagePhase
+from cutwater.protocol.member.stage import Stage, StagePhase
 from cutwater.protocol.member.stage_log import StageLog
+from cutwater.protocol.member.stage_logs import StageLogs
 
 T = TypeVar("T")
 
@@ -73,27 +65,6 @@ LONGEST_BACKOFF_MS = 30_000
 
 MAX_ASKED = 1_000
 """How many requests of members that are catching up may be queued; those members ask again."""
-
-
-class CapturePhase(Enum):
-    OPEN = "open"
-    CAPTURED = "captured"
-    REFUSED = "refused"
-    DECIDED = "decided"
-
-
-CAPTURE = Table(
-    "capture",
-    "One checkpoint, as a member sees it",
-    CapturePhase.OPEN,
-    {
-        (CapturePhase.OPEN, "all_stages_cut"): CapturePhase.CAPTURED,
-        (CapturePhase.OPEN, "stage_failed"): CapturePhase.REFUSED,
-        (CapturePhase.OPEN, "decided"): CapturePhase.DECIDED,
-        (CapturePhase.CAPTURED, "decided"): CapturePhase.DECIDED,
-        (CapturePhase.REFUSED, "decided"): CapturePhase.DECIDED,
-    },
-)
 
 
 class Member:
@@ -125,6 +96,11 @@ class Member:
         own = [sink for sink, stage in topology.sinks().items() if topology.stages[stage].member == name]
         self.ending = Ending(self.journal, topology, own, config.poll_ms)
         self.manifest: Manifest | None = None
+        self.generation = 0
+        """The generation whose stages run here."""
+        self._logs = StageLogs(self)
+        self._capture = Capture(self)
+        self._own_failures = OwnFailures(self)
         self.stages: dict[str, Stage] = {}
         self.timeless: frozenset[str] = frozenset()
         """The hosted stages whose plans have no event time; the shell says which, before anything starts."""
@@ -149,23 +125,16 @@ class Member:
         self.given_up: str | None = None
         """Why this member should end: it has caused more failed checkpoints in a row than are tolerated."""
         self.unaligned: set[int] = set()
-        self.acks: dict[int, Ack] = {}
         self.woken: list[str] = []
         self.spawned: dict[str, Procedure[None]] = {}
         self.ended: list[str] = []
         self.events: list[Event] = []
         """What has happened since the shell last took it from here. The core never reads it."""
-        self._captures: dict[int, CapturePhase] = {}
-        self._judged = 0
-        self._own_failures: list[Aborted] = []
         self._asked: list[tuple[str, AskRange | FetchEntries]] = []
         self._word = word
         self._injectors: dict[str, BarrierInjector] = {}
-        self._logs: dict[str, StageLog] = {}
-        self._generation = 0
         self._heard = 0
         self._serving = False
-        self._grown: set[str] = set()
         self._triggered = 0
         self._nonces = 0
 
@@ -206,9 +175,7 @@ class Member:
 
     def log(self, stage: str) -> StageLog:
         """The log of a stage in the current generation, as far as this process knows it."""
-        if stage not in self._logs:
-            self._logs[stage] = StageLog(stage, self._generation)
-        return self._logs[stage]
+        return self._logs.log(stage)
 
     def wake_readers(self, stage: str) -> None:
         """Wakes the hosted readers of a stage whose log has grown."""
@@ -217,11 +184,8 @@ class Member:
                 self.wake(f"stage {reader}")
 
     def notify_readers(self, stage: str) -> Procedure[None]:
-        """Wakes the hosted readers of a stage whose log has grown, and notifies the members that host the others."""
-        self.wake_readers(stage)
-        hosts = {self.topology.stages[reader].member for reader in self.topology.readers(stage)}
-        for host in sorted(hosts - {self.name}):
-            yield Send(host, LogGrown(stage, self._generation, self.log(stage).view.last))
+        """The log of a hosted stage has grown: its readers are told, here and on other members."""
+        return self._logs.notify_readers(stage)
 
     def head_manifest(self) -> Procedure[Manifest | None]:
         """The manifest of the newest checkpoint in this timeline, according to the journal as it is known when this
@@ -243,7 +207,7 @@ class Member:
             if self.journal.state.head == checkpoint.epoch:  # it has not expired, so it is lost
                 name = manifest_name(checkpoint.epoch, checkpoint.checkpoint_id)
                 raise StoreError(
-                    f"{name}, the manifest of the newest checkpoint, is missing; run `cutwater verify`, then "
+                    f"{name}, the manifest of the newest checkpoint, is missing; {VERIFY_FIRST}"
                     "restore an older checkpoint"
                 )
 
@@ -265,7 +229,8 @@ class Member:
         """Does what the journal asks of this member: go live, change generation, cut, publish."""
         state = self.journal.state
         if not self.live:
-            self.live, self.resumes, self._judged = True, state.drained, self.journal.index
+            self.live, self.resumes = True, state.drained
+            self._own_failures.start()
             self._observe_journal()
         if not state.drained:
             self.resumes = False
@@ -278,7 +243,7 @@ class Member:
             )
         if not self._serving:
             self._serve()
-        if state.generation != self._generation and not state.drained:
+        if state.generation != self.generation and not state.drained:
             try:
                 yield from self._start_generation()
             except (
@@ -289,11 +254,12 @@ class Member:
             if stage.phase is StagePhase.STOPPED and not state.drained:
                 self.start_stage(name)  # the pipeline was drained, and is started again
         for begun in state.open.values():
-            if begun.checkpoint_id > self._triggered and begun.generation == self._generation:
+            if begun.checkpoint_id > self._triggered and begun.generation == self.generation:
                 self._triggered = begun.checkpoint_id
                 self._trigger(begun.checkpoint_id, begun.flags)
-        self._judge_failures()
-        self._forget_decided()
+        self.given_up = self._own_failures.judge(self._capture.acks) or self.given_up
+        self._capture.forget_decided()
+        self.unaligned &= {begun.checkpoint_id for begun in state.open.values()}
         for actor in ("capture", "lead", "end", *(f"stage {s}" for s in self.stages)):
             self.wake(actor)
         for sink in self._hosted_sinks():
@@ -311,33 +277,33 @@ class Member:
         self._serving = True
         for sink in self._hosted_sinks():
             self.spawned[f"publish {sink.name}"] = self._publish(sink.name)
-        self.spawned["capture"] = self._capture()
+        self.spawned["capture"] = self._capture.run()
         self.spawned["end"] = self.ending.run()
 
     def _start_generation(self) -> Procedure[None]:
         """Ends all stages of the previous generation and starts every hosted stage in the current one."""
         yield from self.head_manifest()
         generation = self.journal.state.generation
-        if generation == self._generation:  # another actor has done this meanwhile
+        if generation == self.generation:  # another actor has done this meanwhile
             return
         self.ended += [f"stage {name}" for name in self.stages]
-        self._generation = generation
+        self.generation = generation
         self.failures, self.hopeless, self.tries, self.damage = {}, False, {}, None
-        self._logs, self.stages, self.incarnations = {}, {}, {}
-        self._grown.clear()
-        self.acks, self._captures = {}, {}
+        self.stages, self.incarnations = {}, {}
+        self._logs.forget()
+        self._capture.forget_all()
         for name in self.topology.hosted(self.name):
             self.start_stage(name)
-        remote = sorted(self._remote_inputs())
+        remote = self._logs.remote()
         if remote:
             self.ended.append("channels")
-            self.spawned["channels"] = self._follow_channels(remote)
+            self.spawned["channels"] = self._logs.follow_remote(remote)
 
     def start_stage(self, name: str, pace: Pace | None = None) -> None:
         """Starts a new incarnation of a stage: at the start of a generation, after its query ended, or because it needs
         another pace. `None` is the usual pace."""
         injector = self._injectors.setdefault(name, BarrierInjector(self._word()))
-        stage = Stage(self, self.topology.stages[name], self._generation, injector.handle(), pace)
+        stage = Stage(self, self.topology.stages[name], self.generation, injector.handle(), pace)
         self.stages[name] = stage
         self.spawned[f"stage {name}"] = stage.run()
         for begun in self.journal.state.open.values():
@@ -360,22 +326,8 @@ class Member:
         self.observe(StageFailed(name, error, end is QueryEnd.STOPPED, tries, most, after_ms))
         return after_ms
 
-    def _remote_inputs(self) -> set[str]:
-        hosted = self.topology.hosted(self.name)
-        return {i for s in hosted for i in self.topology.stages[s].inputs} - set(hosted)
-
     def _hosted_sinks(self) -> list[SinkSpec]:
         return [k for s in self.topology.hosted(self.name) for k in self.topology.stages[s].sinks]
-
-    def _follow_channels(self, producers: list[str]) -> Procedure[None]:
-        """The actor that follows the logs of stages on other members that hosted stages read."""
-        while True:
-            grown, self._grown = sorted(self._grown), set()
-            for name in grown or producers:
-                if (yield from follow(self.log(name).view)):
-                    self.wake_readers(name)
-            if not self._grown:
-                yield Wait(self.config.poll_ms)
 
     # --- messages -------------------------------------------------------------------------------------
 
@@ -427,11 +379,7 @@ class Member:
 
     def on_log_grown(self, grown: LogGrown) -> None:
         """Follows the log of a stage on another member, which has grown."""
-        if grown.stage not in self.topology.stages:
-            return
-        if grown.generation == self._generation and grown.index > self.log(grown.stage).view.last:
-            self._grown.add(grown.stage)
-            self.wake("channels")
+        self._logs.on_grown(grown)
 
     def on_replay(self, peer: str, message: ReplayMessage) -> None:
         """Handles a question of a member that is catching up, or an answer for this member's own catch-up."""
@@ -456,130 +404,6 @@ class Member:
         for name in self.stages:
             if not self.topology.stages[name].inputs or flags & Flags.UNALIGNED:
                 self._injectors[name].trigger(checkpoint_id, flags)
-
-    # --- this member's part of a checkpoint -------------------------------------------------------------
-
-    def _capture(self) -> Procedure[None]:
-        """The actor that acks when all stages of this member have been cut."""
-        while True:
-            for epoch in sorted(self.journal.state.open):
-                begun = self.journal.state.open.get(epoch)
-                if begun is not None and (begun.generation == self._generation or self.damage):
-                    yield from self._capture_one(begun)
-            for ack in list(self.acks.values()):
-                yield Send(self.journal.state.leader, ack)
-            if self.sources_done and self.journal.state.leader not in (None, self.name):
-                done = SourcesDone(self.name, self.boot, self._generation)
-                yield Send(self.journal.state.leader, done)
-            yield Wait(self.config.resend_ms)
-
-    def _capture_one(self, begun: Begun) -> Procedure[None]:
-        if begun.checkpoint_id in self.acks:
-            return
-        if self.failures or self.damage:
-            failed = [f"stage {s} failed: {e}" for s, e in sorted(self.failures.items())]
-            error = "; ".join([*failed, self.damage] if self.damage else failed)
-            self._acknowledge(begun, "stage_failed", error, {})
-            return
-        barriers: dict[str, BarrierAt] = {}
-        for name in self.topology.hosted(self.name):
-            at = self.log(name).state.barriers.get(begun.epoch)
-            if at is None or at.checkpoint_id != begun.checkpoint_id:
-                return
-            barriers[name] = at
-        reports: dict[str, StageReport] = {}
-        for name, at in barriers.items():
-            report = yield from self._report(begun, name, at)
-            if report is None:
-                return
-            reports[name] = report
-        if begun.epoch in self.journal.state.open:
-            self._acknowledge(begun, "all_stages_cut", None, reports)
-
-    def _report(self, begun: Begun, name: str, at: BarrierAt) -> Procedure[StageReport | None]:
-        copy_to = None
-        if begun.flags & Flags.FULL_SNAPSHOT:
-            copy_to = state_copies_prefix(begun.epoch, begun.checkpoint_id, name)
-        files = yield from ask(FindState(name, begun.generation, at.incarnation, at.batch, copy_to))
-        if files is FAILED:
-            return None
-        if files is None:
-            error = f"the state of stage {name} at batch {at.batch} is missing"
-            self._acknowledge(begun, "stage_failed", error, {})
-            return None
-        return StageReport(
-            name, at.incarnation, at.batch, at.unaligned, at.consumed, at.offsets, at.watermark, files
-        )
-
-    def _acknowledge(
-        self, begun: Begun, event: str, error: str | None, reports: dict[str, StageReport]
-    ) -> None:
-        phase = self._captures.get(begun.checkpoint_id, CAPTURE.start)
-        self._captures[begun.checkpoint_id] = CAPTURE.next(phase, event)
-        watermark = lowest(r.watermark for r in reports.values()) if error is None else UNKNOWN
-        self.acks[begun.checkpoint_id] = Ack(
-            member=self.name,
-            boot=self.boot,
-            epoch=begun.epoch,
-            checkpoint_id=begun.checkpoint_id,
-            term=begun.term,
-            ok=error is None,
-            error=error,
-            watermark=watermark,
-            reports=reports,
-        )
-        if error is None:
-            self.observe(EpochCaptured(begun.epoch))
-
-    def _forget_decided(self) -> None:
-        live = {begun.checkpoint_id for begun in self.journal.state.open.values()}
-        for checkpoint_id in [c for c in self.acks if c not in live]:
-            del self.acks[checkpoint_id]
-            CAPTURE.next(self._captures.pop(checkpoint_id), "decided")
-        self.unaligned &= live
-
-    # --- failed checkpoints -----------------------------------------------------------------------------
-
-    def _judge_failures(self) -> None:
-        """Counts the checkpoints in a row that have failed because of this member since it started. Other members count
-        their own: a bad stage ends its own member, not one leader after the other."""
-        state = self.journal.state
-        head = state.committed.get(state.head) if state.head is not None else None
-        since = state.generations[state.generation].index
-        if head is not None and head.generation == state.generation:
-            since = max(since, head.checkpoint_id)  # a commit resets the count
-        for aborted in state.aborted:
-            if aborted.checkpoint_id > self._judged:
-                self._judged = aborted.checkpoint_id
-                if self._is_to_blame(aborted):
-                    self._own_failures.append(aborted)
-        self._own_failures = [a for a in self._own_failures if a.checkpoint_id > since]
-        tolerated, failed = self.config.tolerated_failures, self._own_failures
-        if tolerated is not None and len(failed) > (0 if self.hopeless else tolerated):
-            last = f"the last with {failed[-1].reason}: {failed[-1].detail}"
-            self.given_up = f"{len(failed)} checkpoints in a row have failed because of this member, {last}"
-
-    def _is_to_blame(self, aborted: Aborted) -> bool:
-        reason = FailureReason[aborted.reason.upper()]
-        if reason is FailureReason.MEMBER_REFUSED:
-            ack = self.acks.get(aborted.checkpoint_id)
-            return ack is not None and not ack.ok
-        if reason is FailureReason.DEADLINE:
-            return self._was_late(aborted)
-        return reason.counts  # the store is damaged, for all members alike
-
-    def _was_late(self, aborted: Aborted) -> bool:
-        """Whether the others waited for this member: nobody under its name had acked by the deadline, and a stage of
-        its own could have been cut without waiting for another stage's barrier."""
-        if self.name not in aborted.late or aborted.checkpoint_id in self.acks:
-            return False
-        if aborted.generation != self._generation:
-            return False
-        epoch = aborted.epoch
-        uncut = [n for n in self.topology.hosted(self.name) if epoch not in self.log(n).state.barriers]
-        inputs = {n: self.topology.stages[n].inputs for n in uncut}
-        ready = [n for n in uncut if all(epoch in self.log(i).state.barriers for i in inputs[n])]
-        return not uncut or bool(ready)
 
     # --- publishing -----------------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ from cutwater.protocol.base.effects import (
     insist,
     put,
 )
-from cutwater.protocol.base.errors import StoreError
+from cutwater.protocol.base.errors import VERIFY_FIRST, StoreError
 from cutwater.protocol.base.log import follow
 from cutwater.protocol.base.paths import manifest_name, mark_name, mark_of, mark_prefix
 from cutwater.protocol.base.records import (
@@ -283,7 +283,7 @@ def perform(sink: str, duty: Duty) -> Procedure[Published | None]:
             if missing:  # and the table was read again since: nobody has settled the epoch
                 raise StoreError(
                     f"the manifest of epoch {duty.epoch} is missing, and sink {sink} has not published it; "
-                    "run `cutwater verify`, then restore an older checkpoint"
+                    f"{VERIFY_FIRST}restore an older checkpoint"
                 )
             missing = True
         elif isinstance(effect, PublishTable) and not effect.files:
@@ -330,6 +330,6 @@ def read_manifest(checkpoint: Checkpoint) -> Procedure[Manifest | None]:
     if digest(data) != checkpoint.manifest:
         raise StoreError(
             f"{name} is not the manifest that epoch {checkpoint.epoch} was committed with (its hash "
-            "differs); run `cutwater verify`, then restore an older checkpoint"
+            f"differs); {VERIFY_FIRST}restore an older checkpoint"
         )
     return decode(name, data, Manifest)

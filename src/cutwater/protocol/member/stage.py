@@ -13,18 +13,12 @@ follows: whether it is idle or quiet, and whether it needs another query.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import Enum
 from typing import Protocol
 
-from cutwater.protocol.base.barrier import Barrier, Flags
+from cutwater.protocol.base.barrier import Flags
 from cutwater.protocol.base.effects import (
     FAILED,
-    Delete,
-    FindStored,
-    List,
-    ListFolders,
-    MakeFolder,
     Procedure,
     ReadPrepared,
     StartQuery,
@@ -32,35 +26,29 @@ from cutwater.protocol.base.effects import (
     ask,
     insist,
 )
-from cutwater.protocol.base.errors import StoreError
 from cutwater.protocol.base.events import BatchLogged, Event, StageCut, StageStarted
-from cutwater.protocol.base.log import AppendPhase, append, compact, follow
-from cutwater.protocol.base.paths import generation_of, stage_prefix
+from cutwater.protocol.base.log import AppendPhase, append, follow
 from cutwater.protocol.base.records import (
     BarrierAt,
     Batch,
     Begun,
-    Manifest,
-    Open,
     Prepared,
     StageBody,
-    StageReport,
-    StageSnapshot,
     StageSpec,
     StageState,
+    position_of,
 )
 from cutwater.protocol.base.transitions import Table
 from cutwater.protocol.base.watermark import NONE, UNKNOWN, Watermark, idle, known
-from cutwater.protocol.member import channel
+from cutwater.protocol.member import opening
 from cutwater.protocol.member.activity import Activity, Pace, RestPhase
-from cutwater.protocol.member.aligner import Aligner
-from cutwater.protocol.member.channel import BatchUnknown, Channel, carried_batches
-from cutwater.protocol.member.config import MemberConfig
+from cutwater.protocol.member.channel import Channel
+from cutwater.protocol.member.cleanup import Cleanup, Keeper
 from cutwater.protocol.member.injector import PollHandle
-from cutwater.protocol.member.journal import Fate, Journal, fate
-from cutwater.protocol.member.publish import read_manifest
-from cutwater.protocol.member.retention import deletable_data, deletable_states
-from cutwater.protocol.member.stage_log import StageLog, trimmed
+from cutwater.protocol.member.inputs import Inputs, KnownLogs
+from cutwater.protocol.member.next_query import Circumstances, NextQuery, QueryEnd
+from cutwater.protocol.member.opening import Opener
+from cutwater.protocol.member.stage_log import StageLog
 
 DRAIN = int(Flags.DRAIN)
 
@@ -94,40 +82,16 @@ LOGGED_AT_ONCE = 8
 """How many batches are logged before the stage is cut, if it can be."""
 
 
-class QueryEnd(Enum):
-    """How a query ended before it took everything. `ASKED`: it was asked to stop (`stops_batches`). `STOPPED`: without an
-    error, so somebody else has stopped it. `OVERLOADED`: the machine was too busy, which is temporary. `HOPELESS`: the
-    next query would fail in the same way."""
-
-    ASKED = "asked"
-    STOPPED = "stopped"
-    FAILED = "failed"
-    OVERLOADED = "overloaded"
-    HOPELESS = "hopeless"
-
-
-class Host(Protocol):
+class Host(KnownLogs, Opener, Circumstances, Keeper, Protocol):
     """What a stage uses of the member that hosts it."""
 
-    config: MemberConfig
-    now_ms: int
-    journal: Journal
-    manifest: Manifest | None
     timeless: frozenset[str]
-    native: frozenset[str]
-    triggers_ms: Mapping[str, int]
-    ticking: frozenset[str]
     incarnations: dict[str, tuple[int, int]]
     tries: dict[str, int]
     unaligned: set[int]
 
-    def nonce(self) -> str: ...
     def observe(self, event: Event) -> None: ...
-    def wake(self, actor: str) -> None: ...
-    def log(self, stage: str) -> StageLog: ...
     def start_stage(self, name: str, pace: Pace) -> None: ...
-    def query_ended(self, name: str, end: QueryEnd, error: str) -> int | None: ...
-    def head_manifest(self) -> Procedure[Manifest | None]: ...
     def notify_readers(self, stage: str) -> Procedure[None]: ...
 
 
@@ -150,19 +114,21 @@ class Stage:
         self.incarnation = 0
         self.activity = Activity()
         self.draining = False
-        self.pace = pace if pace is not None else self._usual_pace
-        """How the query of this incarnation is triggered."""
-        self.stops_batches = False
-        """Whether the query must not begin another batch: the stage rests, and a native source may have new rows."""
+        self._inputs = Inputs(member, spec, self.log)
+        self._next = NextQuery(member, spec, self.log, self._inputs, self.activity, pace)
+        self._cleanup = Cleanup(member, self.log, self._is_fenced)
         self._handle = handle
         self._asked = 0
-        self._collected: object = None
-        self._collected_at = 0
-        """The index of the journal at which nothing else was due."""
-        self._has_query = True
-        self._is_given_up = False
-        self._restart_ms: int | None = None
-        self._next_pace = self.pace
+
+    @property
+    def pace(self) -> Pace:
+        """How the query of this incarnation is triggered."""
+        return self._next.present_pace
+
+    @property
+    def stops_batches(self) -> bool:
+        """Whether the query must not begin another batch: the stage rests, and a native source may have new rows."""
+        return self._next.stops_batches
 
     @property
     def quiet(self) -> bool:
@@ -179,16 +145,6 @@ class Stage:
         """Whether the query has taken everything that was available when it started, and ended."""
         return self.activity.took_all
 
-    @property
-    def _usual_pace(self) -> Pace:
-        if not self.member.config.once:
-            return Pace.OWN
-        return Pace.QUICK if self.spec.inputs else Pace.TAKE_ALL
-
-    @property
-    def _is_native(self) -> bool:
-        return not self.spec.inputs or self.name in self.member.native
-
     # --- the appender's life ------------------------------------------------------------------------
 
     def run(self) -> Procedure[None]:
@@ -197,14 +153,13 @@ class Stage:
             return
         self._settle_drain()
         while self.phase not in (StagePhase.FENCED, StagePhase.STOPPED):
-            if self._restart_ms is not None and self.member.now_ms >= self._restart_ms:
-                self.member.start_stage(self.name, self._next_pace)
+            if self._next.due_ms is not None and self.member.now_ms >= self._next.due_ms:
+                self.member.start_stage(self.name, self._next.pace)
                 return
             there_may_be_more = yield from self._log_batches()
             self._settle_drain()
             yield from self._cut()
-            yield from self._collect()
-            yield from self._compact()
+            yield from self._cleanup.run(self.incarnation)
             if not there_may_be_more:
                 yield Wait(self._wait_ms())
             self._settle_idle()
@@ -212,10 +167,10 @@ class Stage:
 
     def _wait_ms(self) -> int:
         due_ms = [self.member.now_ms + self.member.config.poll_ms]
-        if self._restart_ms is not None:
-            due_ms.append(self._restart_ms)
-        elif self._may_take_all():
-            due_ms.append(self.activity.settling_ms + self.member.config.rest_within_ms)
+        if self._next.due_ms is not None:
+            due_ms.append(self._next.due_ms)
+        elif self.phase is StagePhase.RUNNING and (take_all_ms := self._next.take_all_ms()) is not None:
+            due_ms.append(take_all_ms)
         return max(1, min(due_ms) - self.member.now_ms)
 
     # --- facts, which the host reports in a turn ------------------------------------------------------
@@ -247,18 +202,23 @@ class Stage:
     def query_ended(self, end: QueryEnd, error: str) -> int | None:
         """The query of this incarnation has ended before it took everything. Returns in how many ms the next
         incarnation starts, or `None` if none does for now: the stage is given up, or rests."""
-        self._has_query = False
-        if self.phase is not StagePhase.RUNNING:
-            return None  # it rests, and needs a query only if the drain is aborted
-        after_ms = 0 if end is QueryEnd.ASKED else self.member.query_ended(self.name, end, error)
-        if after_ms is None:
-            self._is_given_up = True
-            self.activity.lost_query()
-        else:
-            self._start_again(after_ms, self._usual_pace if end is QueryEnd.ASKED else self.pace)
-        return after_ms
+        return self._next.on_end(end, error, is_needed=self.phase is StagePhase.RUNNING)
 
-    # --- what follows from them -----------------------------------------------------------------------
+    # --- what the query may read ----------------------------------------------------------------------
+
+    def producer(self, name: str) -> StageState:
+        """The log of an input, as far as it is known here."""
+        return self._inputs.producer(name)
+
+    def channel(self, name: str) -> Channel:
+        """The channel from an input to this stage."""
+        return self._inputs.channel(name)
+
+    def readable(self, name: str) -> int:
+        """The batch of an input up to which the query may read now (the hold rule)."""
+        return self._inputs.readable(name)
+
+    # --- what follows from the facts -----------------------------------------------------------------------
 
     @property
     def asks_for_rest(self) -> bool:
@@ -273,54 +233,11 @@ class Stage:
     def _is_silent(self) -> bool:
         config, now_ms = self.member.config, self.member.now_ms
         silent = self.activity.is_silent(self.log.state.last, now_ms, config.idle_after_ms)
-        return silent and not self.has_unread()
+        return silent and not self._inputs.has_unread()
 
     def _settle_idle(self) -> None:
         if self.idle and not self.took_all and not self._is_silent():
             self.activity.idle = False
-
-    def _settle_rest(self) -> None:
-        """Steps towards rest while a drain is open, and back to normal work when none is."""
-        needs_query = self.stops_batches or not self._has_query or (self.took_all and self.has_unread())
-        if not self.draining:
-            self.activity.drain_over()
-            needs_query |= self.pace is not self._usual_pace
-        if needs_query:
-            self._start_again(0, self._usual_pace)
-        elif self.draining and (self._is_too_slow() or self._must_stop_ticking()):
-            self._start_again(0, Pace.QUICK)
-        elif self.draining:
-            self.activity.settle(self._inputs_are_done(), self.log.state.last, self.member.now_ms)
-            since_ms = self.member.now_ms - self.activity.settling_ms
-            if self._may_take_all() and since_ms >= self.member.config.rest_within_ms:
-                self._start_again(0, Pace.TAKE_ALL)
-
-    def _may_take_all(self) -> bool:
-        """Whether the stage waits for a native source that may never become silent; it can take what is available."""
-        settles = self.phase is StagePhase.RUNNING and self.activity.rest is RestPhase.SETTLING
-        return settles and self._is_native and self.pace is not Pace.TAKE_ALL
-
-    def _is_too_slow(self) -> bool:
-        """Whether the query's trigger interval is longer than a drain waits."""
-        is_slow = self.member.triggers_ms.get(self.name, 0) > self.member.config.rest_within_ms
-        waits = bool(self.spec.inputs) and not self.quiet and not self.activity.is_busy(self.log.state.last)
-        return is_slow and waits and self.pace is Pace.OWN
-
-    def _must_stop_ticking(self) -> bool:
-        """Whether nothing but the clock gives the query something to do, which it does at its own pace only."""
-        ticks = self.name in self.member.ticking and self.pace is Pace.OWN
-        return ticks and bool(self.spec.inputs) and self._inputs_are_done()
-
-    def _inputs_are_done(self) -> bool:
-        """Whether every input is cut for an open drain, and nothing is left to read before that."""
-        drains = [e for e, begun in self.member.journal.state.open.items() if begun.flags & DRAIN]
-        cut = all(any(e in self.producer(name).barriers for e in drains) for name in self.spec.inputs)
-        return cut and not self.has_unread()
-
-    def _start_again(self, after_ms: int, pace: Pace) -> None:
-        self._restart_ms, self._next_pace = self.member.now_ms + after_ms, pace
-        self.activity.lost_query()
-        self._wake()
 
     def _wake(self) -> None:
         self.member.wake(f"stage {self.name}")
@@ -334,45 +251,12 @@ class Stage:
         if before is not None and before != (self.generation, self.log.state.incarnation):
             self._step("fenced")  # the open incarnation is not our last one: another process has taken over
             return False
-        report, reset = yield from self._starting_report()
+        report, reset = yield from opening.starting_report(self.member, self.spec, self.generation)
         if self.member.journal.state.generation != self.generation:
             return False  # what was read belongs to the next generation
-        while True:
-            sealed = self.log.view.seal(self._open_entry(report), self.member.nonce())
-            if (yield from append(self.log.view, sealed)) is AppendPhase.MINE:
-                break
-            yield from follow(self.log.view)
-        self.incarnation = sealed.entry.index
+        self.incarnation = yield from opening.append_open(self.member, self.spec, self.log, report)
         self.member.incarnations[self.name] = self.generation, self.incarnation
-        folders = yield from insist(ListFolders(self.name, self.generation))
-        if max(folders, default=0) >= self.incarnation:
-            yield from follow(self.log.view)
-            if self._is_fenced():
-                return False
-            raise StoreError(
-                f"stage {self.name} has a Spark folder of incarnation {max(folders)}, which its log does not have: "
-                "the newest entries of the log were lost. Recover them from a copy, or restore the newest checkpoint"
-            )
-        source = max((i for i in folders if i < self.incarnation), default=None)
-        if source is None and self.log.state.last != (report.batch if report is not None else -1):
-            raise StoreError(
-                f"the Spark folders of stage {self.name} are missing, and its log has batches up to "
-                f"{self.log.state.last} that the newest checkpoint does not have: starting without them "
-                "would lose rows. Restore the newest checkpoint"
-            )
-        state = self.log.state
-        yield from insist(
-            MakeFolder(
-                self.name,
-                self.generation,
-                self.incarnation,
-                source,
-                report,
-                state.last,
-                state.commit,
-                reset,
-            )
-        )
+        yield from opening.make_folder(self.log, self.incarnation, report, reset)
         if self._is_fenced():
             return False
         self._step("opened")
@@ -380,33 +264,6 @@ class Stage:
         self.activity.started(self.member.now_ms)
         yield from insist(StartQuery(self.name, self.generation, self.incarnation, self.log.state.consumed))
         return True
-
-    def _starting_report(self) -> Procedure[tuple[StageReport | None, bool]]:
-        """What a generation starts from: this stage's part of the newest checkpoint, if there is one; and whether the
-        stage starts without its state. A stage that is reset keeps its positions, on its inputs and on its own sources:
-        its tables show what it has read. An input that is new to a stage is read from the cut on."""
-        manifest = yield from self.member.head_manifest()
-        if manifest is None:
-            return None, False
-        report = manifest.stages.get(self.name)
-        ours = self.member.journal.state.generations.get(self.generation)  # gone, if it expired meanwhile
-        forked = manifest.generation != self.generation
-        reset = forked and ours is not None and self.name in ours.reset
-        if report is not None and not reset:
-            return report, False
-        cuts = {s: manifest.stages[s].batch if s in manifest.stages else -1 for s in self.spec.inputs}
-        if report is None:
-            return StageReport(self.name, 0, -1, False, cuts, {}, UNKNOWN, {}), True
-        consumed = {s: report.consumed.get(s, cut) for s, cut in cuts.items()}
-        kept = report.offsets, UNKNOWN, report.state
-        return StageReport(self.name, 0, report.batch, False, consumed, *kept), True
-
-    def _open_entry(self, report: StageReport | None) -> Open:
-        place = self.log.view.last + 1
-        if self.log.state.incarnation or report is None:
-            start = dict.fromkeys(self.spec.inputs, -1)
-            return Open(place, -1, start, {}, UNKNOWN)
-        return Open(place, report.batch, report.consumed, report.offsets, report.watermark)
 
     def _append(self, body: StageBody) -> Procedure[bool]:
         """Appends an entry as this incarnation; `False` if another incarnation is open, so that it is not in the log.
@@ -454,12 +311,10 @@ class Stage:
             prepared.batch,
             prepared.files,
             prepared.sinks,
-            prepared.consumed,
-            prepared.offsets,
-            prepared.watermark,
             prepared.rows,
             prepared.size,
             prepared.commit,
+            **position_of(prepared),
         )
 
     # --- cuts ---------------------------------------------------------------------------------------
@@ -496,55 +351,15 @@ class Stage:
         """
         if not self.spec.inputs and self._asked < begun.checkpoint_id:
             return None
-        aligner = self._new_aligner(begun)
-        if begun.checkpoint_id in self.member.unaligned:
-            aligner.turn_unaligned()
-        for name in self.spec.inputs:
-            at = self.member.log(name).state.barriers.get(begun.epoch)
-            if at is not None:
-                aligner.on_barrier(name, Barrier(at.checkpoint_id, at.epoch), at.batch)
+        aligner = self._inputs.aligner(begun, unaligned=begun.checkpoint_id in self.member.unaligned)
         if begun.flags & DRAIN and (not self.quiet or aligner.waiting_for()):
             return None
         cut = aligner.cut()
         return None if cut is None else not cut.aligned
 
-    def _new_aligner(self, begun: Begun) -> Aligner:
-        positions = {name: self.log.state.consumed[name] for name in self.spec.inputs}
-        barrier = Barrier(begun.checkpoint_id, begun.epoch, Flags(begun.flags))
-        return Aligner(self.spec.inputs, barrier, positions, self.member.now_ms, None, self._rows_between)
-
-    def _rows_between(self, name: str, after: int, upto: int) -> bool:
-        if after >= upto:
-            return False
-        try:
-            return bool(self.channel(name).unread(after, upto))
-        except BatchUnknown:  # this process is a zombie: a batch that it does not know may have rows
-            return True
-
-    # --- what the query may read ----------------------------------------------------------------------
-
-    def producer(self, name: str) -> StageState:
-        """The log of an input, as far as it is known here."""
-        return self.member.log(name).state
-
-    def channel(self, name: str) -> Channel:
-        """The channel from an input to this stage."""
-        return Channel(self.producer(name), carried_batches(self.member.manifest, self.name, name))
-
-    def readable(self, name: str) -> int:
-        """The batch of an input up to which the query may read now (the hold rule)."""
-        return channel.readable(self.member.journal.state, self.log.state, self.producer(name))
-
-    def has_unread(self) -> bool:
-        """Whether an input has rows that no logged batch of this stage has read."""
-        consumed = self.log.state.consumed
-        return any(
-            self._rows_between(name, consumed.get(name, -1), self.producer(name).last)
-            for name in self.spec.inputs
-        )
-
     def _barrier_entry(self, begun: Begun, unaligned: bool) -> BarrierAt:
         state = self.log.state
+        cut = position_of(state) | {"watermark": self._watermark(bool(begun.flags & DRAIN))}
         return BarrierAt(
             incarnation=self.incarnation,
             epoch=begun.epoch,
@@ -552,9 +367,7 @@ class Stage:
             term=begun.term,
             batch=state.last,
             unaligned=unaligned,
-            consumed=state.consumed,
-            offsets=state.offsets,
-            watermark=self._watermark(bool(begun.flags & DRAIN)),
+            **cut,
         )
 
     def _watermark(self, drains: bool) -> Watermark:
@@ -576,73 +389,10 @@ class Stage:
         rests = self.draining and any(epoch in self.log.state.barriers for epoch in drains)
         if self.phase is StagePhase.RUNNING and rests:
             self._step("drain_cut")
-            self.stops_batches = self._is_native and not self.took_all
+            self._next.on_rest()
         elif self.phase is StagePhase.RESTING and not rests and not state.drained:
             self._step("drain_aborted")
         elif state.drained and self.phase in (StagePhase.RUNNING, StagePhase.RESTING):
             self._step("drain_committed")
-        if self.phase is StagePhase.RUNNING and self._restart_ms is None and not self._is_given_up:
-            self._settle_rest()
-
-    # --- retention --------------------------------------------------------------------------------------
-
-    def _collect(self) -> Procedure[None]:
-        """Deletes what retention no longer keeps of this stage, and compacts its log."""
-        index = self.member.journal.index
-        if index == self._collected_at:
-            return
-        state = self.member.journal.state
-        due = state.floors, tuple(state.committed), tuple(state.generations)
-        if due == self._collected:
-            self._collected_at = index
-            return
-        if self._is_fenced() or state.generation != self.generation:
-            return
-        self._collected, self._collected_at = due, index
-        answer = yield from ask(FindStored(self.name, self.generation, self.incarnation))
-        if answer is FAILED or self._is_fenced():
-            return
-        data, states = answer
-        named = (yield from self._named()) if any(file.unknown for file in states) else None
-        state = self.member.journal.state
-        if self._is_fenced() or state.generation != self.generation:
-            return
-        gone = deletable_data(state, self.name, self.log.state, data)
-        gone += deletable_states(state, self.name, self.generation, self.log.state, states, named)
-        if self.generation > 1:
-            names = yield from insist(List(stage_prefix(self.name)))
-            gone += [
-                n
-                for n in names
-                if (g := generation_of(n)) and g not in state.generations and g < self.generation
-            ]
-        if gone:
-            yield from insist(Delete(tuple(gone)))
-
-    def _named(self) -> Procedure[set[str] | None]:
-        """What the manifests of all kept checkpoints name; `None` if one of them cannot be read."""
-        kept = dict(self.member.journal.state.committed)
-        names: set[str] = set()
-        for checkpoint in kept.values():
-            try:
-                manifest = yield from read_manifest(checkpoint)
-            except StoreError:  # damaged: it may still be repaired
-                return None
-            if manifest is None:
-                return None
-            names.update(manifest.objects())
-        return names if kept.keys() == self.member.journal.state.committed.keys() else None
-
-    def _compact(self) -> Procedure[None]:
-        """Compacts the log when it has grown by `compact_after` entries, or by half as many as it has batches: then
-        writing snapshots costs no more, in total, than writing the entries did."""
-        grown = len(self.log.view.entries)
-        if grown <= max(self.member.config.compact_after, len(self.log.state.batches) // 2):
-            return
-        journal = self.member.journal.state
-        needed = {e for e in self.log.state.barriers if fate(journal, e) is not Fate.OVER}
-        if self._is_fenced():
-            return
-        kept = trimmed(self.log.state, journal.floors.get(self.name, -1), needed)
-        yield from compact(self.log.view, StageSnapshot(self.incarnation, kept), self.member.nonce())
-        self._is_fenced()
+        if self.phase is StagePhase.RUNNING and self._next.is_undecided:
+            self._next.settle(self.draining)

@@ -15,7 +15,17 @@ import msgspec
 from cutwater.protocol.base.chain import Sealed
 from cutwater.protocol.base.log import LogView
 from cutwater.protocol.base.paths import stage_log_prefix
-from cutwater.protocol.base.records import STAGE, BarrierAt, Batch, Open, StageBody, StageSnapshot, StageState
+from cutwater.protocol.base.records import (
+    STAGE,
+    BarrierAt,
+    Batch,
+    Open,
+    Position,
+    StageBody,
+    StageSnapshot,
+    StageState,
+    position_of,
+)
 
 
 def is_void(state: StageState, body: StageBody, index: int) -> bool:
@@ -56,8 +66,8 @@ def apply(state: StageState, body: StageBody, index: int) -> None:
             assert_never(body)
 
 
-def _stand_at(state: StageState, body: Open | Batch) -> None:
-    state.consumed, state.offsets, state.watermark = body.consumed, body.offsets, body.watermark
+def _stand_at(state: StageState, position: Position) -> None:
+    state.consumed, state.offsets, state.watermark = position.consumed, position.offsets, position.watermark
 
 
 def trimmed(state: StageState, floor: int, epochs: Container[int]) -> StageState:
@@ -66,9 +76,7 @@ def trimmed(state: StageState, floor: int, epochs: Container[int]) -> StageState
     return StageState(
         incarnation=state.incarnation,
         last=state.last,
-        consumed=state.consumed,
-        offsets=state.offsets,
-        watermark=state.watermark,
+        **position_of(state),
         commit=state.commit,
         batches={b: v for b, v in state.batches.items() if b > floor or b == state.last},
         barriers={e: v for e, v in state.barriers.items() if e in epochs},

@@ -8,55 +8,33 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from threading import RLock
 from typing import Any
 from urllib.parse import unquote
 
-import msgspec
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from pyspark.sql import DataFrame, SparkSession
 
 from cutwater.protocol.base.effects import TableHead, TableHistory
 from cutwater.protocol.base.errors import StoreError, UserError
-from cutwater.sinks.contract import (
-    SinkFailed,
-    history_gone,
-    nothing_yet,
-    partition_values,
-    refuse_foreign,
-    sync,
-)
+from cutwater.sinks.contract import SinkFailed, history_gone, nothing_yet, refuse_foreign
 from cutwater.sinks.delta import log, reading
+from cutwater.sinks.delta.fitness import misfit_of
+from cutwater.sinks.delta.history import History, files_of, is_elsewhere, table_errors
 from cutwater.sinks.footers import Footer, statistics
-from cutwater.sinks.schemas import misfit, plain, unfit_for_delta, unfit_to_partition
+from cutwater.sinks.schemas import plain, unfit_for_delta, unfit_to_partition
+from cutwater.sinks.staged_files import partition_values, sync
 from cutwater.sinks.table import TableSink
 from cutwater.store.contract import Store
 
 CHECKPOINT_EVERY = 100
 HISTORY_MS = 30 * 24 * 3_600_000
-_PARALLEL_READS = 16
 MANY = 1 << 62
 """The number of added files to report for a commit that is no longer in the log."""
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 """A rewind must not clean up the log, whatever the table's properties say."""
-
-_FEATURES = {
-    "appendOnly",
-    "changeDataFeed",
-    "checkConstraints",
-    "columnMapping",
-    "deletionVectors",
-    "domainMetadata",
-    "generatedColumns",
-    "identityColumns",
-    "invariants",
-    "timestampNtz",
-}
-"""Table features that allow adding plain files, as long as no column or property uses them."""
 
 _MISREAD = re.compile(r"%[0-9A-Fa-f]{2}|\\")
 """What the deltalake package decodes in a table's path, so that it uses another path."""
@@ -108,11 +86,15 @@ class DeltaSink(TableSink):
         self._check_fit()
 
     def _version_at(self, url: str) -> int:
-        with self._table_errors():
+        with table_errors(self.name, self.path):
             try:
                 return DeltaTable(url).version()
             except TableNotFoundError:
                 return -1
+
+    @property
+    def _history(self) -> History:
+        return History(self._files, self.path, self.name, self._app, self._since)
 
     # --- the table's state ----------------------------------------------------------------------------
 
@@ -125,7 +107,7 @@ class DeltaSink(TableSink):
         if self._version < 0 or not self._files.exists(log.commit_name(self._version)):
             self._load()
         self._check_own()
-        while (commit := self._commit_at(self._version + 1)) is not None:
+        while (commit := self._history.commit_at(self._version + 1)) is not None:
             if self._app in commit.transactions:
                 self._own_version = commit.version
             if commit.defines:
@@ -138,7 +120,7 @@ class DeltaSink(TableSink):
     def _check_own(self) -> None:
         """A writer that does not create commits with put-if-absent can overwrite ours, which loses published rows. This
         cannot be prevented, but it is detected and reported."""
-        commit = self._commit_at(self._own_version) if self._own_version >= 0 else None
+        commit = self._history.commit_at(self._own_version) if self._own_version >= 0 else None
         if commit is not None and self._app not in commit.transactions:
             raise StoreError(
                 f"sink {self.name}: version {commit.version} of the Delta table {self.path}, which had rows of an epoch, "
@@ -155,7 +137,7 @@ class DeltaSink(TableSink):
 
     def _load(self) -> None:
         """Load the table's state from its whole log."""
-        with self._table_errors():
+        with table_errors(self.name, self.path):
             try:
                 table = DeltaTable(self._files.url)
             except TableNotFoundError:
@@ -166,8 +148,10 @@ class DeltaSink(TableSink):
             self._remember(table.transaction_version(self._app))
             configuration = table.metadata().configuration
             self._is_ours = configuration.get(log.MADE_BY) == log.CUTWATER
-            self._problem = self._find_problem(table) if self._schema is not None else None
-        newest = self._commit_at(self._version)
+            self._problem = (
+                misfit_of(table, self._schema, self.partition_by) if self._schema is not None else None
+            )
+        newest = self._history.commit_at(self._version)
         # For example the commit with which we created the table.
         if newest is not None and self._app in newest.transactions:
             self._own_version = newest.version
@@ -192,32 +176,12 @@ class DeltaSink(TableSink):
                 self._remember(commit.transactions[self._app])
                 return
 
-    def _find_problem(self, table: DeltaTable) -> str | None:
-        """Why rows cannot be added to the table, `None` if they can."""
-        schema = msgspec.json.decode(table.schema().to_json())
-        metadata = table.metadata()
-        used = {k for field in schema["fields"] for k in field["metadata"] if k.startswith("delta.")}
-        used.update(set(table.protocol().writer_features or ()) - _FEATURES)
-        used.update(k for k in metadata.configuration if k.startswith("delta.constraints."))
-        if metadata.configuration.get("delta.columnMapping.mode", "none") != "none":
-            used.add("delta.columnMapping.mode")
-        if used:
-            return f"the table uses {', '.join(sorted(used))}, which Cutwater does not support for writing"
-        if tuple(metadata.partition_columns) != self.partition_by:
-            return (
-                f"it is partitioned by {metadata.partition_columns}, but the sink by {[*self.partition_by]}"
-            )
-        return misfit(schema, self.schema)
-
     def _check_fit(self) -> None:
         if self._problem is not None:
             raise UserError(
                 f"sink {self.name} cannot add to the Delta table {self.path}: {self._problem}. "
                 "Change the rows or the table, or give the sink another path"
             )
-
-    def _commit_at(self, version: int) -> log.TableCommit | None:
-        return next(log.read_commits(self._files, [version]))
 
     # --- publishing and rewinding ---------------------------------------------------------------------
 
@@ -242,8 +206,8 @@ class DeltaSink(TableSink):
     ) -> int | None:
         if not self._is_next(expected_version, transaction):
             return None
-        refuse_foreign(self.name, self._foreign(to_version, expected_version), force)
-        with self._table_errors():
+        refuse_foreign(self.name, self._history.foreign(to_version, expected_version), force)
+        with table_errors(self.name, self.path):
             table = DeltaTable(self._files.url, version=expected_version) if expected_version >= 0 else None
             if table is None or to_version == expected_version or (to_version < 0 and not table.file_uris()):
                 info = log.commit_info("RESTORE", None, version=str(to_version))
@@ -289,19 +253,6 @@ class DeltaSink(TableSink):
         sync(self._files, [log.commit_name(expected + 1)])
         return expected + 1
 
-    def _foreign(self, after: int, upto: int) -> list[str]:
-        """Changes by others in the versions after `after`."""
-        done = []
-        for commit in log.read_commits(self._files, range(after + 1, upto + 1)):
-            if commit is None:
-                raise StoreError(
-                    f"sink {self.name} cannot go back to version {after} of {self.path}: the table's log no "
-                    "longer goes back that far. Restore a newer checkpoint"
-                )
-            if commit.matters and self._app not in commit.transactions:
-                done.append(str(commit))
-        return done
-
     def _checkpoint(self) -> None:
         """Write a checkpoint, which keeps the log fast to read. If this fails, the next one will do. Removes nothing of
         the log: `trim` does that."""
@@ -313,70 +264,46 @@ class DeltaSink(TableSink):
     # --- history --------------------------------------------------------------------------------------
 
     def find(self, transaction: int) -> int | None:
-        version = self._find_version(transaction)
-        return version if version is not None and self._can_go_back(version) else None
+        version = self._history.find(transaction, self.head().version)
+        return version if version is not None and self._history.can_go_back(version, self._version) else None
 
     def history(self, transaction: int) -> TableHistory | None:
-        version = self._find_version(transaction)
+        version = self._history.find(transaction, self.head().version)
         if version is None:
             return None
-        commit = self._commit_at(version) if version >= 0 else None
+        commit = self._history.commit_at(version) if version >= 0 else None
         if version < 0:
             own = files = 0
         elif commit is not None:
             own, files = commit.transactions.get(self._app, 0), len(commit.added)
         else:  # the version is known from a checkpoint of the log
-            with self._table_errors():
+            with table_errors(self.name, self.path):
                 own = DeltaTable(self._files.url, version=version).transaction_version(self._app) or 0
             files = MANY
-        return TableHistory(own, files, tuple(self._foreign(version, self._version)))
+        return TableHistory(own, files, tuple(self._history.foreign(version, self._version)))
 
     def trim(self, transaction: int) -> None:
         """Only for tables that we created: the history of other tables belongs to others. What is younger than Delta's
         default retention also stays, for time travel."""
-        needed = self._find_version(transaction) if self._is_ours else None
+        needed = self._history.find(transaction, self.head().version) if self._is_ours else None
         if needed is None:
             return
         for version in reversed([v for v in log.checkpoints(self._files, 0) if v <= needed]):
-            commit = self._commit_at(version)
+            commit = self._history.commit_at(version)
             if commit is None or commit.timestamp is None:
                 return
             if commit.timestamp < log.now_ms() - HISTORY_MS:
                 self._files.delete(log.names_before(self._files, version))
                 return
 
-    def _can_go_back(self, version: int) -> bool:
-        """Whether a version can be read, and its files that the newest version does not have all exist."""
-        if version == self._version:
-            return True
-        with self._table_errors():
-            if version < 0:
-                return self._can_be_emptied()
-            try:
-                then = DeltaTable(self._files.url, version=version)
-            except TableNotFoundError:
-                return False
-            old = _files_of(then) - _files_of(DeltaTable(self._files.url))
-        with ThreadPoolExecutor(_PARALLEL_READS) as pool:
-            return all(pool.map(self._files.exists, (name for name in old if not _is_elsewhere(name))))
-
-    def _can_be_emptied(self) -> bool:
-        """Whether the newest version has no rows, or allows removing them."""
-        try:
-            table = DeltaTable(self._files.url)
-        except TableNotFoundError:
-            return True
-        appends_only = table.metadata().configuration.get("delta.appendOnly", "false").lower() == "true"
-        return not (appends_only and table.file_uris())
-
     def dataset(self, version: int) -> Any:
         table = self._readable_table(version)
-        with self._table_errors():
+        with table_errors(self.name, self.path):
             return reading.dataset(table) if version >= 0 else reading.empty_dataset(table)
 
     def frame(self, spark: SparkSession, version: int) -> DataFrame:
         table = self._readable_table(version)
-        with self._table_errors():
+        with table_errors(self.name, self.path):
             return reading.frame(spark, table, self._files, is_empty=version < 0)
 
     def _readable_table(self, version: int) -> DeltaTable:
@@ -385,62 +312,34 @@ class DeltaSink(TableSink):
             raise history_gone(self.name, self.path, version)
         if self.head().version < 0:
             raise nothing_yet(self.name, self.path)
-        if version >= 0 and not self._can_go_back(version):
+        if version >= 0 and not self._history.can_go_back(version, self._version):
             raise history_gone(self.name, self.path, version)
-        with self._table_errors():
+        with table_errors(self.name, self.path):
             table = DeltaTable(self._files.url, version=version if version >= 0 else None)
         reading.refuse_unreadable(table, self.path)
         return table
 
-    def _find_version(self, transaction: int) -> int | None:
-        """The version of a transaction, `None` if the log does not go back that far."""
-        head = self.head().version
-        oldest = oldest_own = head + 1
-        for commit in log.read_commits(self._files, range(head, self._since, -1)):
-            if commit is None:
-                return self._find_in_checkpoint(transaction, oldest)
-            oldest = commit.version
-            own = commit.transactions.get(self._app)
-            if own is not None and own <= transaction:
-                return oldest
-            if own is not None:
-                oldest_own = oldest
-        return oldest_own - 1
-
-    def _find_in_checkpoint(self, transaction: int, oldest_commit: int) -> int | None:
-        """The oldest version that can still be read, if it is not later than the transaction. A version without a
-        transaction of ours may have forgotten it."""
-        oldest = self._oldest_table(oldest_commit)
-        own = oldest.transaction_version(self._app) if oldest is not None else None
-        return oldest.version() if oldest is not None and own is not None and own <= transaction else None
-
-    def _oldest_table(self, oldest_commit: int) -> DeltaTable | None:
-        """The table at the oldest version that can be read once earlier commits have been cleaned up."""
-        versions = log.checkpoints(self._files, oldest_commit - 1)
-        with self._table_errors():
-            return DeltaTable(self._files.url, version=versions[0]) if versions else None
-
     def _shown_now(self) -> dict[str, int | None]:
-        with self._table_errors():
+        with table_errors(self.name, self.path):
             try:
                 adds = DeltaTable(self._files.url).get_add_actions(flatten=True)
             except TableNotFoundError:
                 return {}
             sizes = zip(adds.column("path").to_pylist(), adds.column("size_bytes").to_pylist(), strict=True)
-            return {unquote(path): size for path, size in sizes if not _is_elsewhere(path)}
+            return {unquote(path): size for path, size in sizes if not is_elsewhere(path)}
 
     def _shown(self, attempts: Iterable[str]) -> set[str]:
         head = self.head().version
         oldest = head + 1
         for commit in log.read_commits(self._files, range(head, self._looked_up_to, -1)):
             if commit is None:
-                table = self._oldest_table(oldest)
+                table = self._history.oldest_table(oldest)
                 if table is None:
                     raise StoreError(
                         f"sink {self.name} cannot tell which of its files are in the table {self.path}: the table's log "
                         f"begins at version {oldest}, and there is no checkpoint before that. No staged file is removed"
                     )
-                self._note(_files_of(table))
+                self._note(files_of(table))
                 break
             oldest = commit.version
             self._note(commit.added)
@@ -450,25 +349,3 @@ class DeltaSink(TableSink):
     def _note(self, names: Iterable[str]) -> None:
         own = (name.removeprefix(self._prefix) for name in names if name.startswith(self._prefix))
         self._published.update(name.partition("/")[0] for name in own)
-
-    @contextmanager
-    def _table_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except DeltaProtocolError as error:
-            raise UserError(
-                f"sink {self.name}: the Delta table {self.path} needs features that Cutwater does not support: {error}. "
-                "Give the sink another path"
-            ) from error
-        except DeltaError as error:
-            raise SinkFailed(f"sink {self.name}: the Delta table {self.path}: {error}") from error
-
-
-def _files_of(table: DeltaTable) -> set[str]:
-    """The names of the files that a version of a table shows."""
-    return {unquote(path) for path in table.get_add_actions().column("path").to_pylist()}
-
-
-def _is_elsewhere(name: str) -> bool:
-    """Whether a file is outside the table's folder, as in a shallow clone."""
-    return "://" in name or name.startswith("/")

@@ -1,0 +1,105 @@
+"""From a pipeline's stages and options to a runtime: session, graph, links."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+from pyspark.sql import SparkSession
+
+from cutwater.api.config import RunConfig
+from cutwater.cluster.opening import open_links
+from cutwater.plan.assemble import Assembled, assemble
+from cutwater.plan.build import Builder, Built, bind_sinks, register_sinks
+from cutwater.plan.graph import StageDef
+from cutwater.plan.known_sources import register_sources
+from cutwater.protocol.base.durations import seconds
+from cutwater.protocol.base.errors import UserError
+from cutwater.runtime.restore import GraphMoved, check_topology, restore_before_start
+from cutwater.runtime.runtime import Runtime, member_config
+from cutwater.runtime.settings import Settings
+from cutwater.spark.session import check_reach, copy_session, make_session, refuse_active_session
+from cutwater.store.contract import Store
+
+
+def new_session(pipeline: str, config: RunConfig, spark: SparkSession | None) -> SparkSession:
+    """The session for a pipeline's queries: a copy of the user's, or a new one."""
+    if spark is None:
+        refuse_active_session()
+        return make_session(pipeline, config.master, config.conf)
+    if config.master or config.conf:
+        raise UserError("give either your own session (spark=) or settings for a new one (master=, conf=)")
+    return copy_session(spark)
+
+
+@dataclass(frozen=True)
+class Starting:
+    """One start of one member of a pipeline. `is_leaving`: whether it should stop waiting for other members."""
+
+    pipeline: str
+    store: Store
+    config: RunConfig
+    member: str
+    log: Callable[[str], None]
+    is_leaving: Callable[[], bool]
+
+    def new_runtime(
+        self, session: SparkSession, stages: Mapping[str, StageDef], own: dict[str, StageDef]
+    ) -> Runtime:
+        """The runtime, not started, of a member that has `own` of the `stages` in its code. Waits until the graph is
+        complete, and carries out a requested restore. Raises `UserError` if the pipeline cannot run."""
+        config, store = self.config, self.store
+        boot = uuid.uuid4().hex[:8]
+        builder = Builder(self.pipeline, own, session, config.member is not None)
+        expected = {*config.wait_for, *(s.member for s in stages.values() if s.member is not None)}
+        assembled, built = self._assemble(builder, own, expected)
+        register_sinks(built)
+        register_sources({name: stage.plan.leaves for name, stage in built.stages.items()}, store)
+        cluster, is_alone = config.cluster, len(built.topology.members()) == 1
+        if not is_alone and cluster is None:
+            raise UserError(
+                f"the members {', '.join(built.topology.members())} must be able to reach each other: give the address "
+                "on which this one listens (--listen tcp/HOST:PORT) and that of another (--peer tcp/HOST:PORT)"
+            )
+        if not is_alone and cluster is not None and cluster.gossip:
+            cluster = msgspec.structs.replace(
+                cluster, peers=tuple(sorted({*cluster.peers, *assembled.endpoints}))
+            )
+        links = open_links(cluster, self.pipeline, self.member, boot, self.log)
+        settings = Settings(
+            config.leader(is_alone),
+            member_config(store, cluster is None, config.restarts, config.tolerated_failures),
+            idle_after_s=seconds(config.idle_after), once=config.once, unaligned=config.unaligned,
+        )  # fmt: skip
+        return Runtime(built, store, self.member, boot, settings, self.log, links)
+
+    def _assemble(
+        self, builder: Builder, own: dict[str, StageDef], expected: set[str]
+    ) -> tuple[Assembled, Built]:
+        """The complete graph with this member's stages, as it is in the journal or will be after the requested
+        restore."""
+        config, store = self.config, self.store
+        reads = {name: stage.inputs for name, stage in own.items()}
+        listen = config.cluster.reachable if config.cluster is not None else ()
+        while True:
+            assembled = assemble(
+                store, self.member, builder, reads, expected, listen, self.log, self.is_leaving
+            )
+            built = builder.finish(assembled.topology)
+            check_reach(built.spark, store.spark_url("any"))
+            bind_sinks(built, store)
+            if config.restore is None:
+                break
+            leaves = {name: stage.plan.leaves for name, stage in built.stages.items()}
+            try:
+                restore_before_start(
+                    store, built.topology, str(config.restore), tuple(config.drop), tuple(config.reset), self.log,
+                    config.force, assembled.base, leaves,
+                )  # fmt: skip
+                break
+            except GraphMoved:
+                self.log("another member has changed the graph in the meantime; assembling it again")
+        check_topology(store, built.topology)
+        return assembled, built

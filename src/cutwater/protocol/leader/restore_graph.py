@@ -1,0 +1,124 @@
+"""Whether a restore's checkpoint and graph fit together: stages, inputs, rows in flight."""
+
+from __future__ import annotations
+
+from cutwater.protocol.base.failures import FailureReason
+from cutwater.protocol.base.records import Checkpoint, JournalState, Manifest, Topology, columns
+from cutwater.protocol.base.wire import Request
+from cutwater.protocol.leader.refusal import Refusal
+
+
+def target_of(state: JournalState, request: Request) -> Checkpoint:
+    """The checkpoint to go back to. Raises `Refusal` if it is not kept."""
+    epoch = request.epoch
+    if request.name is not None:
+        named = state.savepoints.get(request.name)
+        if epoch is not None and named != epoch:
+            raise Refusal(
+                FailureReason.NO_SUCH_CHECKPOINT,
+                f"'{request.name}' is no longer the savepoint of epoch {epoch}",
+            )
+        epoch = named
+    target = state.committed.get(epoch) if epoch is not None else None
+    if target is None:
+        what = (
+            f"no checkpoint of epoch {epoch} is kept" if epoch else f"there is no savepoint '{request.name}'"
+        )
+        raise Refusal(FailureReason.NO_SUCH_CHECKPOINT, what)
+    return target
+
+
+def graph_after(state: JournalState, request: Request) -> Topology:
+    """The graph after the restore: the requested one, or the current one without the dropped stages."""
+    assert state.topology is not None  # a checkpoint is committed, so there is a graph
+    graph = request.topology
+    if graph is None:
+        graph = Topology({n: s for n, s in state.topology.stages.items() if n not in request.drop})
+    elif request.base is not None and request.base != state.topology_hash:
+        raise Refusal(
+            FailureReason.GRAPH_CHANGED, "another member has changed the pipeline's graph meanwhile"
+        )
+    for reader, gone in graph.dangling().items():
+        member = graph.stages[reader].member
+        raise Refusal(
+            FailureReason.STILL_READ,
+            f"stage '{reader}' of member '{member}' reads {', '.join(gone)}, which the pipeline would no longer have",
+        )
+    return graph
+
+
+def check_stages(state: JournalState, request: Request, graph: Topology, manifest: Manifest) -> None:
+    """Raises `Refusal` if a stage of the checkpoint, or of the current graph, would be lost without being named."""
+    assert state.topology is not None
+    stages = manifest.stages.keys() | state.topology.stages.keys()
+    known = stages | manifest.release.keys() | state.topology.sinks().keys()
+    gone = sorted(stages - graph.stages.keys() - set(request.drop) - named_before(state, manifest))
+    if gone:
+        raise Refusal(
+            FailureReason.STAGE_GONE,
+            f"the pipeline or the checkpoint has stages that this code does not have: {', '.join(gone)}. To remove them "
+            f"with their state, add {' '.join(f'--drop {s}' for s in gone)}",
+        )
+    for name in request.drop:
+        if name in graph.stages or name in graph.sinks():
+            raise Refusal(
+                FailureReason.NO_SUCH_STAGE,
+                f"--drop {name}: the code still has it; remove it there, or --reset the stage",
+            )
+        if name not in known:
+            raise Refusal(
+                FailureReason.NO_SUCH_STAGE,
+                f"--drop {name}: there is no such stage; there are {', '.join(sorted(stages))}",
+            )
+    for name in request.reset:
+        if name not in graph.stages:
+            raise Refusal(
+                FailureReason.NO_SUCH_STAGE,
+                f"--reset {name}: there is no such stage; there are {', '.join(sorted(graph.stages))}",
+            )
+
+
+def named_before(state: JournalState, manifest: Manifest) -> set[str]:
+    """The stages and sinks that the checkpoint has and the current graph does not, if the current generation began at
+    that checkpoint and nothing was committed since: the request for that restore has named them."""
+    assert state.topology is not None
+    if not state.head == manifest.epoch == state.generations[state.generation].epoch:
+        return set()
+    return manifest.stages.keys() - state.topology.stages.keys() | (
+        manifest.release.keys() - state.topology.sinks().keys()
+    )
+
+
+def check_inputs(request: Request, graph: Topology, manifest: Manifest) -> None:
+    """Raises `Refusal` if a stage that keeps its state reads other stages than at the checkpoint: it has no position on
+    a new input, and its state may have rows of one that is gone."""
+    for name, spec in graph.stages.items():
+        report = manifest.stages.get(name)
+        if report is None or name in request.reset or set(spec.inputs) == report.consumed.keys():
+            continue
+        before = ", ".join(sorted(report.consumed)) or "no other stage"
+        now = ", ".join(spec.inputs) or "no other stage"
+        raise Refusal(
+            FailureReason.INPUTS_CHANGED,
+            f"stage '{name}' reads {now}, and read {before} at epoch {manifest.epoch}. To start it there without its "
+            f"state, add --reset {name}",
+        )
+
+
+def check_in_flight(state: JournalState, graph: Topology, manifest: Manifest) -> None:
+    """Raises `Refusal` if there are rows in flight from a stage whose columns have changed since."""
+    assert state.topology is not None
+    for flight in manifest.in_flight:
+        now = graph.stages.get(flight.producer)
+        in_force = state.topology.stages.get(flight.producer)
+        if now is None or flight.reader not in graph.stages or not any(flight.batches.values()):
+            continue
+        before = flight.columns
+        if before is None and in_force is not None:  # a manifest from before it kept the columns
+            before = columns(in_force.schema)
+        if before is not None and before != columns(now.schema):
+            raise Refusal(
+                FailureReason.ROWS_IN_FLIGHT,
+                f"the checkpoint has rows in flight from '{flight.producer}' to '{flight.reader}', and the columns of "
+                f"'{flight.producer}' have changed since",
+            )
