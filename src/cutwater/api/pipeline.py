@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from threading import current_thread, main_thread
 from types import TracebackType
 from typing import Any, Unpack, overload
 
@@ -16,6 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from cutwater.api.config import RunConfig, RunOptions
 from cutwater.api.log_lines import lines_printed, log_of
+from cutwater.api.signals import Signals, caught_signals
 from cutwater.cluster.opening import open_links
 from cutwater.plan.assemble import Assembled, WaitEnded, assemble, own_stages
 from cutwater.plan.build import Builder, Built, bind_sinks, register_sinks
@@ -233,7 +232,7 @@ class Pipeline:
             self._session = copy_session(spark)
             return
         refuse_active_session()
-        self._session = make_session(self.name, config.master, config.conf)
+        self._session = make_session(self.name, config.master, config.conf, self._log.info)
         self._owns_session = True
 
     def run(
@@ -255,43 +254,41 @@ class Pipeline:
         """Wait until the running pipeline ends, handling signals and calling `tick` a few times a second. Returns
         `False` if it was stopped before it was drained."""
         runtime = self._running()
-        signals: list[int] = []
-        before: dict[int, Any] = {}
-        if current_thread() is main_thread():
-            for which in (signal.SIGINT, signal.SIGTERM):
-                before[which] = signal.signal(which, lambda n, _: signals.append(n))
-        self._is_leaving = lambda: bool(signals)
-        seen = 0
         try:
-            while not runtime.wait(0.2) or self._starts_again(runtime):
-                runtime = self._running()
-                if tick is not None:
-                    tick()
-                if len(signals) > seen:
-                    seen = len(signals)
-                    if not _is_alone(runtime):
-                        self._log.info(
-                            f"member '{runtime.member.name}' is leaving; the others wait until it is back"
-                        )
-                        break
-                    if seen > 1:
-                        self._log.info("stopping at once; the next start repeats what is not committed")
-                        break
-                    self._log.info(
-                        "draining: stages finish, then a last checkpoint (interrupt again to stop at once)"
-                    )
-                    runtime.come_to_rest()
+            with caught_signals(self._session) as signals:
+                self._is_leaving = lambda: signals.count > 0
+                runtime = self._stay(runtime, signals, tick)
         except WaitEnded:
             self._log.info(f"member '{runtime.member.name}' is leaving before it has joined the new graph")
             return False
         finally:
             self._is_leaving = lambda: False
-            for number, handler in before.items():
-                signal.signal(number, handler)
             self.stop()
         if runtime.failure is not None:
             raise runtime.failure
         return runtime.drained
+
+    def _stay(self, runtime: Runtime, signals: Signals, tick: Callable[[], None] | None) -> Runtime:
+        seen = 0
+        while not runtime.wait(0.2) or self._starts_again(runtime):
+            runtime = self._running()
+            if tick is not None:
+                tick()
+            if signals.count > seen:
+                seen = signals.count
+                if not _is_alone(runtime):
+                    self._log.info(
+                        f"member '{runtime.member.name}' is leaving; the others wait until it is back"
+                    )
+                    break
+                if seen > 1:
+                    self._log.info("stopping at once; the next start repeats what is not committed")
+                    break
+                self._log.info(
+                    "draining: stages finish, then a last checkpoint (interrupt again to stop at once)"
+                )
+                runtime.come_to_rest()
+        return runtime
 
     def _starts_again(self, runtime: Runtime) -> bool:
         """Restart in a changed graph: another member has restored the pipeline with changed code."""
