@@ -19,6 +19,7 @@ because people and tools put other files into stores, and those must not be touc
     graph/<member>.json                                         a member's part of the graph
     requests/<id>.json, replies/<id>.json                       requests from outside
     status/<member>.json, explain/<epoch>[-<member>].json       hints for people
+    probe/<id>.json                                             written and removed by `cutwater doctor`
 
 An index, an epoch or a transaction in a file name has at least twelve digits, so that names sort as numbers do.
 """
@@ -42,6 +43,7 @@ REQUEST_PREFIX = "requests/"
 REPLY_PREFIX = "replies/"
 STATUS_PREFIX = "status/"
 EXPLAIN_PREFIX = "explain/"
+PROBE_PREFIX = "probe/"
 FORMAT_NAME = "format.json"
 
 PREFIXES = (
@@ -57,6 +59,7 @@ PREFIXES = (
     REPLY_PREFIX,
     STATUS_PREFIX,
     EXPLAIN_PREFIX,
+    PROBE_PREFIX,
 )
 """The prefixes of all object names."""
 
@@ -512,6 +515,10 @@ def status_name(member: str) -> str:
 
 def status_of(name: str) -> str | None:
     return _name_in(STATUS_PREFIX, name)
+
+
+def probe_name(probe_id: str) -> str:
+    return _named(PROBE_PREFIX, probe_id)
 
 
 class Notes(msgspec.Struct, frozen=True):
