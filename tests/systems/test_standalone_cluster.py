@@ -66,8 +66,9 @@ if __name__ == "__main__":
 
 HELPER = """
 from pyspark.sql import functions as F
+from pyspark.sql.types import DoubleType
 
-@F.udf("double")
+@F.udf(DoubleType())
 def multiply(amount):
     with open("factor/factor.txt") as file:  # of the archive, which Spark unpacks beside the executor
         return amount * int(file.read())
