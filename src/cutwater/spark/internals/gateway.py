@@ -105,11 +105,8 @@ def accept_calls(spark: SparkSession) -> None:
 @contextmanager
 def jvm_signals(spark: SparkSession, names: tuple[str, ...], react: Callable[[], None]) -> Iterator[None]:
     """Calls `react` for each signal of these names that the JVM gets; otherwise they end it, and what it runs, at once.
-    Supervisors and terminals signal the JVM of spark-submit, and that of a user's session. One that `launch` has started
-    is out of their reach."""
-    if SparkContext._gateway in _launched:
-        yield
-        return
+    The JVM of spark-submit is what supervisors signal, and that of a user's session is in the process group of this
+    process. One that `launch` has started is not, but some supervisors signal whatever this process has started."""
     accept_calls(spark)
     context: Any = spark.sparkContext
     kind, handler, before = context._jvm.sun.misc.Signal, _JavaSignal(react), {}
