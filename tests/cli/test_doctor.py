@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 from typing import Any
@@ -97,7 +96,7 @@ def test_versions_are_compared_as_numbers(
 
 
 @pytest.fixture
-def javas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterable[Any]:
+def javas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes a Java home whose `java -version` prints this."""
     monkeypatch.undo()
 

@@ -113,7 +113,7 @@ class JavaSignals:
     """Java's `Signal`, with the handlers that are set."""
 
     def __init__(self) -> None:
-        self.handlers = {"TERM": "end TERM", "INT": "end INT"}
+        self.handlers: dict[str, Any] = {"TERM": "end TERM", "INT": "end INT"}
 
     def __call__(self, name: str) -> str:
         return name
@@ -299,6 +299,10 @@ class Builder:
         """What was done before it was made, and with it then."""
         self.submitted: dict[str, str] = {}
 
+    def launch(self, *how: Any) -> dict[str, str]:
+        self.before.append(how)
+        return self.submitted
+
     def appName(self, name: str) -> Builder:
         self.name = name
         return self
@@ -319,7 +323,7 @@ class Builder:
 def builder(monkeypatch: pytest.MonkeyPatch, no_s3_environment: None) -> Builder:
     made = Builder()
     monkeypatch.setattr(SparkSession, "builder", made)
-    monkeypatch.setattr(session, "launch", lambda *how: made.before.append(how) or made.submitted)
+    monkeypatch.setattr(session, "launch", made.launch)
     monkeypatch.setattr(session, "write_no_checksum_files", made.before.append)
     monkeypatch.setattr(Java, "of", lambda spark: SimpleNamespace(name=lambda need: f"this {need.name}"))
     monkeypatch.setenv("JAVA_HOME", "/java")

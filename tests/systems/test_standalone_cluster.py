@@ -20,7 +20,7 @@ from cutwater.store.opening import open_store
 from tests.support.spark_helpers import await_that, deliver, numbers, rows_of
 from tests.support.standalone import Standalone, Submitted
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(2400)]
 
 WAIT_S = 600.0
 

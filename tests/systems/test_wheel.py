@@ -15,7 +15,7 @@ import pytest
 import cutwater
 from tests.support.spark_helpers import deliver, numbers, rows_of
 
-pytestmark = pytest.mark.wheel
+pytestmark = [pytest.mark.wheel, pytest.mark.slow, pytest.mark.timeout(2400)]
 
 ROOT = Path(__file__).parent.parent.parent
 CONSTRAINTS = ROOT / "constraints.txt"
