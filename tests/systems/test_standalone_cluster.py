@@ -197,6 +197,7 @@ def test_a_submitted_pipeline_survives_the_loss_of_its_driver_and_of_a_worker(
     await_of(second, "all parts are shown", lambda: tables(tmp_path) == expected(5))
     second.send(signal.SIGTERM)
     assert second.end(WAIT_S) == 0, second.said[-6000:]
+    assert "Lost executor" in second.said
     assert tables(tmp_path) == expected(5)
     assert second.lines.splitlines()[-1].endswith("drained")
     assert not any(word in second.lines for word in ("Traceback", "Py4J")), second.lines
