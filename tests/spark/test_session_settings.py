@@ -91,10 +91,14 @@ def test_options_of_the_environment_for_the_jvm_are_kept(
     assert os.environ["SPARK_SUBMIT_OPTS"] == "-Dmine"
 
 
-def test_settings_of_a_defaults_file_are_told_apart_from_those_of_an_earlier_run(
+def test_settings_of_a_defaults_file_are_told_apart_from_those_of_spark_itself_and_of_an_earlier_run(
     no_jvm: dict[str, str],
 ) -> None:
-    no_jvm["spark.of.the.file"] = "1"
+    no_jvm |= {
+        "spark.of.the.file": "1",
+        "spark.ui.showConsoleProgress": "true",
+        "spark.app.name": "pyspark-shell",
+    }
     assert gateway.launch({"spark.x": "y"}, "log4j2") == {"spark.of.the.file": "1"}
     assert gateway.launch({}, "log4j2") == {"spark.of.the.file": "1"}, "x is of the run before"
 

@@ -120,7 +120,7 @@ def make_session(
 
 def _app_name(name: str, submitted: dict[str, str]) -> str:
     """The application's name: the submitted one, unless it is the one that spark-submit makes up."""
-    made_up = ("", "pyspark-shell", os.path.basename(sys.argv[0]))
+    made_up = ("", os.path.basename(sys.argv[0]))
     found = submitted.get(APP, "")
     return f"cutwater {name}" if found in made_up else found
 

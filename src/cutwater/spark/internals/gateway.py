@@ -27,6 +27,9 @@ def has_active_context() -> bool:
 _launched: WeakKeyDictionary[Any, dict[str, str]] = WeakKeyDictionary()
 """The gateways to JVMs that `launch` has started, with the settings that it gave them."""
 
+_MADE_UP = {"spark.app.name": "pyspark-shell", "spark.ui.showConsoleProgress": "true"}
+"""What Spark itself gives to a JVM that Python starts, if nobody else does."""
+
 
 def launch(settings: Mapping[str, str], quiet: str) -> dict[str, str]:
     """Starts Spark's JVM with these settings, unless there is one already, as under spark-submit, where it has started
@@ -43,7 +46,7 @@ def launch(settings: Mapping[str, str], quiet: str) -> dict[str, str]:
         start: Any = launch_gateway
         with _java_options(f"-Dlog4j2.configurationFile={quiet}"):
             gateway = start(conf, {"process_group": 0} if os.name == "posix" else {})
-        _launched[gateway] = dict(settings)
+        _launched[gateway] = {**_MADE_UP, **settings}
     SparkContext._ensure_initialized(gateway=gateway)
     ours = _launched.get(SparkContext._gateway, {})
     known = SparkConf(_jvm=SparkContext._jvm)
