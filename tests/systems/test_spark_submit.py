@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -32,24 +31,30 @@ class Job:
         deliver(base / "in", "0", numbers(range(5)))
         self.run = Submitted(base, "--master", "local[2]", "job.py")
         self.jvm = self.run.process.pid
-        await_that("its rows are shown", lambda: self._is_up(base), WAIT_S)
-        asked = ["ps", "-o", "pid=", "--ppid", str(self.jvm)]
-        found = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.split()
-        (self.python,) = map(int, found)
+        self.python = 0
+        self.base = base
 
-    def _is_up(self, base: Path) -> bool:
+    def await_rows(self) -> None:
+        await_that("its rows are shown", self._is_up, WAIT_S)
+        asked = ["ps", "-o", "pid=,args=", "--ppid", str(self.jvm)]
+        found = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines()
+        (line,) = [line for line in found if line.endswith("job.py")]
+        self.python = int(line.split()[0])
+
+    def _is_up(self) -> bool:
         assert self.run.process.poll() is None, self.run.said[-6000:]
-        return shown(base) == list(range(5))
+        return shown(self.base) == list(range(5))
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[Job]:
     made = Job(tmp_path)
-    yield made
-    made.run.send(signal.SIGKILL)
-    made.run.process.wait()
-    with suppress(ProcessLookupError):
-        os.kill(made.python, signal.SIGKILL)
+    try:
+        made.await_rows()
+        yield made
+    finally:
+        made.run.send(signal.SIGKILL)
+        made.run.process.wait()
 
 
 def test_a_signal_to_the_jvm_alone_drains(job: Job) -> None:
