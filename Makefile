@@ -2,7 +2,7 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: demo demo-cluster test test-fast test-faults test-s3 test-damage test-planted test-matrix tools-matrix mutants lint docs bench sim tools java clean
+.PHONY: demo demo-cluster test test-fast test-faults test-s3 test-damage test-planted test-matrix test-cluster test-wheel tools-matrix dist mutants lint docs bench sim tools java clean
 
 demo: .venv/ready java
 	@$(BIN)/cutwater demo
@@ -11,7 +11,7 @@ demo-cluster: .venv/ready java
 	@$(BIN)/cutwater demo-cluster
 
 test: .venv/ready java
-	$(BIN)/pytest -n 2 --dist loadgroup -m "not faults and not s3 and not damage and not matrix and not rare"
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not faults and not s3 and not damage and not matrix and not rare and not cluster and not wheel"
 
 test-fast: .venv/ready
 	$(BIN)/pytest -n 2 -m "not slow"
@@ -51,6 +51,19 @@ tools-matrix: $(SPARKS:%=.tools/spark-%/ready)
 	sed 's/^pyspark==.*/pyspark==$(SPARK_$*)/' constraints.txt > .tools/spark-$*/constraints.txt
 	.tools/spark-$*/bin/pip install --quiet --disable-pip-version-check --constraint .tools/spark-$*/constraints.txt --editable '.[dev]'
 	@touch $@
+
+# A pipeline on a Spark standalone cluster of three processes, through spark-submit; driver and worker are killed.
+test-cluster: .venv/ready java
+	$(BIN)/pytest -m cluster
+
+# The wheel, installed in an environment of its own, outside of this folder.
+test-wheel: .venv/ready java
+	$(BIN)/pytest -m wheel
+
+# The wheel and the source distribution, in dist/.
+dist: .venv/ready
+	rm -rf dist
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m build
 
 # Breaks the runtime in small ways, one at a time, and lists the breaks that no test notices. A sample; for more, or for
 # one module: python -m tests.mutants --help
@@ -101,4 +114,4 @@ java:
 	@touch $@
 
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv dist build .mypy_cache .pytest_cache .ruff_cache

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from cutwater.sinks.parquet import parquet, parquet_files
     from cutwater.store.status import StageStatus, Status
 
+__version__ = "0.1.0"
+"""The version of the package. Nothing else states it."""
+
 __all__ = [
     "ClusterConfig",
     "CutwaterError",

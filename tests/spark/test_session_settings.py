@@ -22,29 +22,128 @@ from cutwater.spark.internals import gateway, sessions
 from cutwater.spark.internals.java import FILE_MANAGER, Java
 
 
-def test_spark_starts_in_its_own_process_group_and_py4j_logs_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    launched: list[Any] = []
+class Gateway:
+    """The way to a JVM that was started with these settings."""
+
+    def __init__(self, conf: Any, how: dict[str, Any]) -> None:
+        self.conf, self.how = dict(conf.getAll()), how
+        self.options = os.environ["SPARK_SUBMIT_OPTS"]
+
+
+class TheirGateway:
+    """The way to a JVM that spark-submit has started."""
+
+
+@pytest.fixture
+def no_jvm(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """No JVM is running yet. Yields the settings of the one that is started, to which a test may add."""
+    known: dict[str, str] = {}
+
+    class Conf:
+        def __init__(self, loadDefaults: bool = True, _jvm: Any = None) -> None:
+            self.settings = dict(known) if loadDefaults else {}
+
+        def setAll(self, pairs: list[tuple[str, str]]) -> Conf:
+            self.settings.update(pairs)
+            return self
+
+        def getAll(self) -> list[tuple[str, str]]:
+            return list(self.settings.items())
+
+    def initialise(gateway: Gateway | None) -> None:
+        if gateway is None:
+            monkeypatch.setattr(SparkContext, "_gateway", TheirGateway())
+        else:
+            monkeypatch.setattr(SparkContext, "_gateway", gateway)
+            known.update({**gateway.conf, **known})
+
     monkeypatch.setattr(SparkContext, "_gateway", None)
     monkeypatch.setattr(SparkContext, "_jvm", None)
-    monkeypatch.setattr(SparkContext, "_ensure_initialized", lambda gateway: launched.append(gateway))
+    monkeypatch.setattr(SparkContext, "_ensure_initialized", initialise)
+    monkeypatch.setattr(gateway, "SparkConf", Conf)
+    monkeypatch.setattr(gateway, "launch_gateway", Gateway)
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
-    monkeypatch.setattr(gateway, "launch_gateway", lambda conf, how: (dict(conf.getAll()), how))
-    root, py4j = logging.getLogger(), logging.getLogger("py4j")
-    monkeypatch.setattr(root, "filters", [])
-    monkeypatch.setattr(py4j, "level", logging.INFO)
-    gateway.launch_apart("cutwater shop", "local[2]", {"spark.x": "y"})
-    conf = {"spark.master": "local[2]", "spark.app.name": "cutwater shop", "spark.x": "y"}
-    assert launched == [(conf, {"process_group": 0})]
-    assert py4j.level == logging.CRITICAL
-    assert len(root.filters) == 1
-    monkeypatch.setattr(SparkContext, "_gateway", object())
-    gateway.launch_apart("cutwater shop", "local[2]", {})
-    monkeypatch.setattr(SparkContext, "_gateway", None)
+    monkeypatch.delenv("SPARK_SUBMIT_OPTS", raising=False)
+    monkeypatch.setattr(logging.getLogger(), "filters", [])
+    monkeypatch.setattr(logging.getLogger("py4j"), "level", logging.INFO)
+    return known
+
+
+def test_spark_starts_in_its_own_process_group_and_py4j_logs_nothing(no_jvm: dict[str, str]) -> None:
+    assert gateway.launch({"spark.x": "y"}, "/a b/log4j2") == {}
+    started: Any = SparkContext._gateway
+    assert (started.conf, started.how) == ({"spark.x": "y"}, {"process_group": 0})
+    assert started.options == "'-Dlog4j2.configurationFile=/a b/log4j2'"
+    assert "SPARK_SUBMIT_OPTS" not in os.environ
+    assert logging.getLogger("py4j").level == logging.CRITICAL
+    assert len(logging.getLogger().filters) == 1
+    gateway.launch({"spark.z": "z"}, "log4j2")
+    assert SparkContext._gateway is started, "one is already running"
+
+
+def test_options_of_the_environment_for_the_jvm_are_kept(
+    no_jvm: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Dmine")
+    gateway.launch({}, "log4j2")
+    started: Any = SparkContext._gateway
+    assert started.options == "-Dlog4j2.configurationFile=log4j2 -Dmine"
+    assert os.environ["SPARK_SUBMIT_OPTS"] == "-Dmine"
+
+
+def test_settings_of_a_defaults_file_are_told_apart_from_those_of_spark_itself_and_of_an_earlier_run(
+    no_jvm: dict[str, str],
+) -> None:
+    no_jvm |= {
+        "spark.of.the.file": "1",
+        "spark.ui.showConsoleProgress": "true",
+        "spark.app.name": "pyspark-shell",
+    }
+    assert gateway.launch({"spark.x": "y"}, "log4j2") == {"spark.of.the.file": "1"}
+    assert gateway.launch({}, "log4j2") == {"spark.of.the.file": "1"}, "x is of the run before"
+
+
+def test_under_spark_submit_no_second_jvm_is_started(
+    no_jvm: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
-    gateway.launch_apart("cutwater shop", "local[2]", {})
-    assert len(launched) == 1, "one is already running"
+    no_jvm["spark.master"] = "yarn"
+    assert gateway.launch({"spark.x": "y"}, "log4j2") == {"spark.master": "yarn"}
+    assert isinstance(SparkContext._gateway, TheirGateway)
+    assert logging.getLogger("py4j").level == logging.CRITICAL
+
+
+class JavaSignals:
+    """Java's `Signal`, with the handlers that are set."""
+
+    def __init__(self) -> None:
+        self.handlers: dict[str, Any] = {"TERM": "end TERM", "INT": "end INT"}
+
+    def __call__(self, name: str) -> str:
+        return name
+
+    def handle(self, name: str, handler: Any) -> Any:
+        before, self.handlers[name] = self.handlers[name], handler
+        return before
+
+
+def test_signals_to_the_jvm_are_caught_and_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    java, came = JavaSignals(), list[str]()
+    jvm = SimpleNamespace(sun=SimpleNamespace(misc=SimpleNamespace(Signal=java)))
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(_jvm=jvm))
+    monkeypatch.setattr(gateway, "accept_calls", lambda spark: came.append("accepts"))
+    with gateway.jvm_signals(spark, ("TERM",), lambda: came.append("came")):
+        java.handlers["TERM"].handle("SIGTERM")
+        assert java.handlers["INT"] == "end INT"
+    assert came == ["accepts", "came"]
+    assert java.handlers["TERM"] == "end TERM"
+
+    def refuse(*_: Any) -> None:
+        raise Py4JNetworkError("it was started with -Xrs, or is gone")
+
+    monkeypatch.setattr(java, "handle", refuse)
+    with gateway.jvm_signals(spark, ("TERM",), lambda: came.append("came")):
+        assert java.handlers["TERM"] == "end TERM"
 
 
 class Values(dict[str, str]):
@@ -202,6 +301,11 @@ class Builder:
         self.name = self.chosen = ""
         self.before: list[Any] = []
         """What was done before it was made, and with it then."""
+        self.submitted: dict[str, str] = {}
+
+    def launch(self, *how: Any) -> dict[str, str]:
+        self.before.append(how)
+        return self.submitted
 
     def appName(self, name: str) -> Builder:
         self.name = name
@@ -223,7 +327,7 @@ class Builder:
 def builder(monkeypatch: pytest.MonkeyPatch, no_s3_environment: None) -> Builder:
     made = Builder()
     monkeypatch.setattr(SparkSession, "builder", made)
-    monkeypatch.setattr(session, "launch_apart", lambda *how: made.before.append(how))
+    monkeypatch.setattr(session, "launch", made.launch)
     monkeypatch.setattr(session, "write_no_checksum_files", made.before.append)
     monkeypatch.setattr(Java, "of", lambda spark: SimpleNamespace(name=lambda need: f"this {need.name}"))
     monkeypatch.setenv("JAVA_HOME", "/java")
@@ -241,15 +345,17 @@ def test_a_session_of_our_own_has_good_defaults_and_what_is_given_wins(
     made: Any = session.make_session("shop", conf={zone: "Europe/Berlin", "spark.x": "y"})
     assert made is builder.made
     assert (builder.name, builder.chosen) == ("cutwater shop", "local[12]")
-    (name, master, settings), written = builder.before
-    assert (name, master, settings["spark.x"], written) == ("cutwater shop", "local[12]", "y", made)
+    (settings, quiet), written = builder.before
+    assert settings == {zone: "Europe/Berlin", "spark.x": "y"}
+    assert quiet.endswith("log4j2.properties")
+    assert written is made
     assert made.settings[zone] == "Europe/Berlin"
     assert made.settings["spark.x"] == "y"
     assert {**session.NEEDED, **session.DEFAULTS, zone: ""}.items() <= {**made.settings, zone: ""}.items()
     assert made.settings["spark.sql.shuffle.partitions"] == "8", "as many as cores, up to 8"
     assert made.settings["spark.sql.streaming.stateStore.checkpointFormatVersion"] == "2"
     assert made.settings[session.FILE_MANAGER_KEY] == f"this {FILE_MANAGER.name}"
-    assert "log4j2.properties" in made.settings["spark.driver.extraJavaOptions"]
+    assert made.settings["spark.ui.enabled"] == "false"
     assert made.hadoop == {"fs.s3a.endpoint.region": "here"}
 
 
@@ -258,16 +364,70 @@ def test_a_file_manager_that_is_given_is_kept(builder: Builder) -> None:
     assert builder.made.settings[session.FILE_MANAGER_KEY] == "mine"
 
 
-def test_the_master_is_the_one_that_is_given_or_else_the_environments(
+def test_the_master_is_the_given_one_or_the_submitted_one_or_the_environments(
     builder: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPARK_MASTER", "spark://there")
     session.make_session("shop", "local[3]")
     assert builder.chosen == "local[3]"
+    session.make_session("shop", conf={"spark.master": "local[4]"})
+    assert builder.chosen == "local[4]"
     builder.made.settings.clear()
     session.make_session("shop")
     assert builder.chosen == "spark://there"
+    assert builder.before[-2][0] == {"spark.master": "spark://there"}
     assert "spark.sql.shuffle.partitions" not in builder.made.settings, "a cluster has as many as it has"
+    assert "spark.ui.enabled" not in builder.made.settings
+    builder.submitted = {"spark.master": "yarn"}
+    session.make_session("shop")
+    assert builder.chosen == "yarn"
+    session.make_session("shop", "local[3]")
+    assert builder.chosen == "local[3]", "as in Spark, what the program says wins"
+
+
+def test_submitted_settings_win_over_defaults_and_given_ones_over_both(builder: Builder) -> None:
+    zone, file_manager = "spark.sql.session.timeZone", session.FILE_MANAGER_KEY
+    builder.submitted = {
+        zone: "Asia/Tokyo",
+        session.PROVIDER: "mine",
+        file_manager: "mine",
+        "spark.sql.shuffle.partitions": "3",
+        "spark.ui.enabled": "true",
+        "spark.scheduler.mode": "FIFO",
+    }
+    session.make_session("shop", conf={zone: "Europe/Berlin"})
+    set_by_us = builder.made.settings
+    assert set_by_us[zone] == "Europe/Berlin"
+    assert {*builder.submitted} & {*set_by_us} == {zone}
+    assert set_by_us["spark.sql.adaptive.enabled"] == "false"
+
+
+def test_a_setting_that_queries_need_wins_over_all_and_is_told(builder: Builder) -> None:
+    retain, deletion = "spark.sql.streaming.minBatchesToRetain", "spark.sql.streaming.fileSource.log.deletion"
+    builder.submitted = {retain: "5", deletion: "false"}
+    lines: list[str] = []
+    session.make_session("shop", tell=lines.append)
+    assert lines == [f"{retain} is {session.NEVER}, and not 5 as it was set: Cutwater needs it"]
+    assert builder.made.settings[retain] == session.NEVER
+    session.make_session("shop", conf={deletion: "true"}, tell=lines.append)
+    assert lines[2:] == [f"{deletion} is false, and not true as it was set: Cutwater needs it"]
+
+
+@pytest.mark.parametrize(
+    ("submitted", "shown"),
+    [
+        ({}, "cutwater shop"),
+        ({"spark.app.name": "job.py"}, "cutwater shop"),
+        ({"spark.app.name": "mine"}, "mine"),
+    ],
+)
+def test_a_submitted_name_is_kept_unless_spark_has_made_it_up(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch, submitted: dict[str, str], shown: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["/jobs/job.py"])
+    builder.submitted = submitted
+    session.make_session("shop")
+    assert builder.name == shown
 
 
 def test_without_java_it_is_said_what_to_install(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,16 +157,17 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         _in(
             SPARK,
-            "Spark's master, for example `local[4]`. By default the environment variable `SPARK_MASTER`, or else `local` "
-            "with all cores. Cannot be combined with a session of your own.",
+            "Spark's master, for example `local[4]`. By default the submitted one, else the environment variable "
+            "`SPARK_MASTER`, else that of spark-defaults.conf, else `local` with all cores. Cannot be combined with a "
+            "session of your own.",
         ),
     ] = None
     conf: Annotated[
         dict[str, str],
         _in(
             SPARK,
-            "Spark settings for the session that Cutwater creates. They override its defaults. Cannot be combined with "
-            "a session of your own.",
+            "Spark settings for the session that Cutwater creates. They override submitted ones, which override the "
+            "defaults of Cutwater. Cannot be combined with a session of your own.",
         ),
     ] = {}
 

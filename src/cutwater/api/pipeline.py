@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable, Sequence
-from threading import current_thread, main_thread
 from types import TracebackType
 from typing import Any, Unpack, overload
 
@@ -15,6 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from cutwater.api.config import RunConfig, RunOptions
 from cutwater.api.log_lines import lines_printed, log_of
+from cutwater.api.signals import Signals, caught_signals
 from cutwater.api.starting import Starting, new_session
 from cutwater.plan.assemble import WaitEnded, own_stages
 from cutwater.plan.graph import StageDef, define
@@ -159,7 +158,7 @@ class Pipeline:
         self._log = log_of(self.name, member)
         claim(store, self.name, member, config.takeover, self._log.info)
         if self._session is None:
-            self._session = new_session(self.name, config, spark)
+            self._session = new_session(self.name, config, spark, self._log.info)
             self._owns_session = spark is None
         starting = Starting(self.name, store, config, member, self._log.info, self._is_leaving)
         self._runtime = starting.new_runtime(self._session, self.stages, own)
@@ -184,43 +183,43 @@ class Pipeline:
         """Wait until the running pipeline ends, handling signals and calling `tick` a few times a second. Returns
         `False` if it was stopped before it was drained."""
         runtime = self._running()
-        signals: list[int] = []
-        before: dict[int, Any] = {}
-        if current_thread() is main_thread():
-            for which in (signal.SIGINT, signal.SIGTERM):
-                before[which] = signal.signal(which, lambda n, _: signals.append(n))
-        self._is_leaving = lambda: bool(signals)
-        seen = 0
         try:
-            while not self._has_ended(0.2):
-                runtime = self._running()
-                if tick is not None:
-                    tick()
-                if len(signals) > seen:
-                    seen = len(signals)
-                    if not _is_alone(runtime):
-                        self._log.info(
-                            f"member '{runtime.member.name}' is leaving; the others wait until it is back"
-                        )
-                        break
-                    if seen > 1:
-                        self._log.info("stopping at once; the next start repeats what is not committed")
-                        break
-                    self._log.info(
-                        "draining: stages finish, then a last checkpoint (interrupt again to stop at once)"
-                    )
-                    runtime.come_to_rest()
+            with caught_signals(self._session) as signals:
+                self._is_leaving = lambda: signals.count > 0
+                runtime = self._stay(signals, tick)
         except WaitEnded:
             self._log.info(f"member '{runtime.member.name}' is leaving before it has joined the new graph")
             return False
         finally:
             self._is_leaving = lambda: False
-            for number, handler in before.items():
-                signal.signal(number, handler)
             self.stop()
         if runtime.failure is not None:
             raise runtime.failure
         return runtime.drained
+
+    def _stay(self, signals: Signals, tick: Callable[[], None] | None) -> Runtime:
+        """Wait until the run has ended or is to be stopped; the runtime that it ended with."""
+        seen = 0
+        runtime = self._running()
+        while not self._has_ended(0.2):
+            runtime = self._running()
+            if tick is not None:
+                tick()
+            if signals.count > seen:
+                seen = signals.count
+                if not _is_alone(runtime):
+                    self._log.info(
+                        f"member '{runtime.member.name}' is leaving; the others wait until it is back"
+                    )
+                    break
+                if seen > 1:
+                    self._log.info("stopping at once; the next start repeats what is not committed")
+                    break
+                self._log.info(
+                    "draining: stages finish, then a last checkpoint (interrupt again to stop at once)"
+                )
+                runtime.come_to_rest()
+        return runtime
 
     def _has_ended(self, timeout_s: float | None) -> bool:
         """Wait until the run has ended, or for `timeout_s`. A run that ended because another member has restored the

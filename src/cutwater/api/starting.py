@@ -24,11 +24,13 @@ from cutwater.spark.session import check_reach, copy_session, make_session, refu
 from cutwater.store.contract import Store
 
 
-def new_session(pipeline: str, config: RunConfig, spark: SparkSession | None) -> SparkSession:
+def new_session(
+    pipeline: str, config: RunConfig, spark: SparkSession | None, log: Callable[[str], None]
+) -> SparkSession:
     """The session for a pipeline's queries: a copy of the user's, or a new one."""
     if spark is None:
         refuse_active_session()
-        return make_session(pipeline, config.master, config.conf)
+        return make_session(pipeline, config.master, config.conf, log)
     if config.master or config.conf:
         raise UserError("give either your own session (spark=) or settings for a new one (master=, conf=)")
     return copy_session(spark)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
-from cutwater.cli import checkpoints, control, drain, explain, gc, run, status, verify
+from cutwater import __version__
+from cutwater.cli import checkpoints, control, doctor, drain, explain, gc, run, status, verify
 from cutwater.cli.output import console
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        console().print(f"cutwater {version('cutwater')}")
+        console().print(f"cutwater {__version__}")
         raise typer.Exit
 
 
@@ -53,6 +53,7 @@ app.command()(control.cancel)
 app.command()(drain.drain)
 app.command()(verify.verify)
 app.command()(gc.gc)
+app.command()(doctor.doctor)
 
 
 Folder = Annotated[

@@ -150,7 +150,7 @@ def run(
         restore=restore, drop=tuple(drop or ()), reset=tuple(reset or ()), force=force,
         takeover=takeover, unaligned=unaligned, timeout=timeout, alignment_timeout=alignment_timeout,
         retained=retained, tolerated_failures=tolerated_failures, restarts=restarts, idle_after=idle_after,
-        master=master, conf=_settings(conf or []), member=member, wait_for=tuple(wait_for or ()), cluster=cluster,
+        master=master, conf=settings_of(conf or []), member=member, wait_for=tuple(wait_for or ()), cluster=cluster,
         leader_timeout=leader_timeout,
     )  # fmt: skip
     _play(load(target), store, config, as_json)
@@ -216,7 +216,8 @@ def _display(
     return PlainLines(), None
 
 
-def _settings(pairs: list[str]) -> dict[str, str]:
+def settings_of(pairs: list[str]) -> dict[str, str]:
+    """The settings of `--conf` options."""
     found = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")

@@ -8,6 +8,7 @@ import shlex
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from importlib import resources
 from typing import Any
@@ -16,7 +17,7 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from cutwater.protocol.base.errors import UserError
-from cutwater.spark.internals.gateway import CALL_ERRORS, has_active_context, launch_apart
+from cutwater.spark.internals.gateway import CALL_ERRORS, has_active_context, launch
 from cutwater.spark.internals.java import FILE_MANAGER, Java
 from cutwater.spark.internals.sessions import (
     Settings,
@@ -55,7 +56,6 @@ DEFAULTS = {
     PROVIDER: ROCKSDB,
     "spark.scheduler.mode": "FAIR",
     "spark.sql.session.timeZone": "UTC",
-    "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.streaming.metricsEnabled": "false",
@@ -63,40 +63,66 @@ DEFAULTS = {
     "spark.sql.streaming.stateStore.maintenanceInterval": "15s",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
-"""Further settings of a session that we make."""
+"""Further settings of a session that we make, unless somebody has set them."""
+
+MASTER = "spark.master"
+APP = "spark.app.name"
 
 
-def make_session(name: str, master: str | None = None, conf: dict[str, str] | None = None) -> SparkSession:
-    """Make a session with good defaults, which `conf` overrides, and a new SparkContext. If this process already has a
-    SparkContext, its session is used and its settings are changed: see `refuse_active_session`. Raises `UserError` if
-    there is no Java, or if Cutwater cannot work with this build of Spark."""
+def make_session(
+    name: str,
+    master: str | None = None,
+    conf: dict[str, str] | None = None,
+    tell: Callable[[str], None] = lambda line: None,
+) -> SparkSession:
+    """Make a session with a new SparkContext. What is given here wins, as what a program sets does in Spark; then what
+    was submitted (spark-submit, `PYSPARK_SUBMIT_ARGS`, spark-defaults.conf); then our defaults. Only what queries need
+    wins over all of them: `tell` is given a line for each setting that is replaced by it.
+
+    If this process already has a SparkContext, its session is used and its settings are changed: see
+    `refuse_active_session`. Raises `UserError` if there is no Java, or if Cutwater cannot work with this build of
+    Spark."""
     if not (os.environ.get("JAVA_HOME") or shutil.which("java")):
         raise UserError(
             "Spark needs Java 17 or later, and there is none on the PATH; install it (Debian: "
             "apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17) or set JAVA_HOME"
         )
-    master = master or os.environ.get("SPARK_MASTER") or f"local[{os.cpu_count() or LOCAL_TASKS}]"
-    settings = {**NEEDED, **DEFAULTS}
+    given = dict(conf or {})
+    master = master or given.get(MASTER)
+    wanted = master or os.environ.get("SPARK_MASTER")
+    first = {**given, MASTER: wanted} if wanted else given
+    submitted = launch(first, str(resources.files("cutwater.spark").joinpath("log4j2.properties")))
+    master = master or submitted.get(MASTER) or wanted or f"local[{os.cpu_count() or LOCAL_TASKS}]"
+    settings = dict(DEFAULTS)
     if master.startswith("local"):
         _use_quick_python()
+        settings["spark.ui.enabled"] = "false"
         settings["spark.sql.shuffle.partitions"] = str(min(os.cpu_count() or LOCAL_TASKS, 8))
-    quiet = resources.files("cutwater.spark").joinpath("log4j2.properties")
-    settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={quiet}"
-    settings |= conf or {}
-    launch_apart(f"cutwater {name}", master, settings)
+    settings = {key: value for key, value in settings.items() if key not in submitted} | given
+    for key, value in NEEDED.items():
+        before = settings.get(key, submitted.get(key, value))
+        if before != value:
+            tell(f"{key} is {value}, and not {before} as it was set: Cutwater needs it")
     builder: Any = SparkSession.builder
-    builder = builder.appName(f"cutwater {name}").master(master)
-    for key, value in settings.items():
+    builder = builder.appName(_app_name(name, submitted)).master(master)
+    for key, value in {**settings, **NEEDED}.items():
         builder = builder.config(key, value)
     session: SparkSession = builder.getOrCreate()
     java = Java.of(session)
-    if FILE_MANAGER_KEY not in settings:
+    if FILE_MANAGER_KEY not in {*given, *submitted}:
         session.conf.set(FILE_MANAGER_KEY, java.name(FILE_MANAGER))
     write_no_checksum_files(session)
     hadoop = hadoop_conf(session)
     _configure_s3a(hadoop, hadoop)
     _set_needed(session)
     return session
+
+
+def _app_name(name: str, submitted: dict[str, str]) -> str:
+    """The application's name: the submitted one, unless it is the one that spark-submit makes up."""
+    made_up = ("", os.path.basename(sys.argv[0]))
+    found = submitted.get(APP, "")
+    return f"cutwater {name}" if found in made_up else found
 
 
 LAUNCHER = """#!/bin/sh

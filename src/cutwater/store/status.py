@@ -6,10 +6,14 @@ logs are authoritative. A member is running if its status changes (`presence.py`
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import msgspec
 
+from cutwater.protocol.base.durations import readable
 from cutwater.protocol.base.paths import STATUS_PREFIX
 from cutwater.store.contract import Store
+from cutwater.store.html_table import html_table
 from cutwater.store.process_identity import ProcessId
 
 ALONE = "main"
@@ -72,6 +76,35 @@ class Status(msgspec.Struct, frozen=True):
     @property
     def is_over(self) -> bool:
         return self.state in ("stopped", "failed", "drained")
+
+    def _repr_html_(self) -> str:
+        """The status as notebooks show it."""
+        who = self.pipeline if self.member == ALONE else f"{self.pipeline} · {self.member}"
+        head = f"{who}: {self.state}, generation {self.generation}, "
+        head += "no checkpoint yet" if self.epoch is None else f"epoch {self.epoch}"
+        lines = [head, *([f"trouble: {self.trouble}"] if self.trouble else [])]
+        lines += [f"{stage.name}: {stage.error}" for stage in self.stages if stage.error]
+        columns = ("stage", "state", "batch", "rows/s", "took", "behind", "watermark (UTC)")
+        return html_table(lines, columns, [_cells(stage) for stage in self.stages])
+
+
+def _cells(stage: StageStatus) -> tuple[str, ...]:
+    watermark = "-"
+    if stage.watermark is not None:
+        watermark = f"{datetime.fromtimestamp(stage.watermark / 1000, UTC):%Y-%m-%d %H:%M:%S}"
+    return (
+        stage.name,
+        stage.state,
+        str(stage.batch) if stage.batch >= 0 else "-",
+        f"{stage.rows_per_s:,.0f}" if stage.rows_per_s else "-",
+        readable(stage.batch_s) if stage.batch_s else "-",
+        f"{stage.lag_rows:,} rows"
+        if stage.lag_rows
+        else f"{stage.lag_batches} batches"
+        if stage.lag_batches
+        else "-",
+        watermark,
+    )
 
 
 def decode_status(data: bytes) -> Status | None:

@@ -19,6 +19,7 @@ because people and tools put other files into stores, and those must not be touc
     graph/<member>.json                                         a member's part of the graph
     requests/<id>.json, replies/<id>.json                       requests from outside
     status/<member>.json, explain/<epoch>[-<member>].json       hints for people
+    probe/<id>.json                                             written and removed by `cutwater doctor`
 
 An index, an epoch or a transaction in a file name has at least twelve digits, so that names sort as numbers do.
 """
@@ -44,6 +45,7 @@ REQUEST_PREFIX = "requests/"
 REPLY_PREFIX = "replies/"
 STATUS_PREFIX = "status/"
 EXPLAIN_PREFIX = "explain/"
+PROBE_PREFIX = "probe/"
 FORMAT_NAME = "format.json"
 
 PREFIXES = (
@@ -59,6 +61,7 @@ PREFIXES = (
     REPLY_PREFIX,
     STATUS_PREFIX,
     EXPLAIN_PREFIX,
+    PROBE_PREFIX,
 )
 """The prefixes of all object names."""
 
@@ -530,6 +533,10 @@ def status_name(member: str) -> str:
 
 def status_of(name: str) -> str | None:
     return _name_in(STATUS_PREFIX, name)
+
+
+def probe_name(probe_id: str) -> str:
+    return _named(PROBE_PREFIX, probe_id)
 
 
 class Notes(msgspec.Struct, frozen=True):

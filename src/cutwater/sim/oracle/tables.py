@@ -40,7 +40,8 @@ class Tables(Restores):
         elif self._stage_of(sink) in self.ledger.history[epoch].entry.cuts:
             expected = self.expected(sink, epoch)
         else:  # the stage had been dropped, and is back by now: meanwhile its table stayed as it was
-            expected = {p: n for p, n in self.world.tables[sink].versions[-2].shown.items() if n}
+            before = [v.shown for v in self.world.tables[sink].versions if v.transaction < index]
+            expected = {p: n for p, n in before[-1].items() if n}
         if {p: n for p, n in shown.items() if n} != expected:
             self.violation(f"{sink} at epoch {epoch} shows {shown}, but should show {expected}")
 

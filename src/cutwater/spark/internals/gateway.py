@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
-from typing import Any
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
@@ -21,17 +24,47 @@ def has_active_context() -> bool:
     return SparkContext._active_spark_context is not None
 
 
-def launch_apart(app: str, master: str, settings: Mapping[str, str]) -> None:
-    """Starts Spark's JVM in a process group of its own, unless there is a JVM already: a signal to the group of this
-    process, as supervisors and terminals send it, would end the JVM before anything could be drained. (It still ends
-    with this process: it reads a pipe that breaks then.)"""
-    if os.name != "posix" or SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
-        return
+_launched: WeakKeyDictionary[Any, dict[str, str]] = WeakKeyDictionary()
+"""The gateways to JVMs that `launch` has started, with the settings that it gave them."""
+
+_MADE_UP = {"spark.app.name": "pyspark-shell", "spark.ui.showConsoleProgress": "true"}
+"""What Spark itself gives to a JVM that Python starts, if nobody else does."""
+
+
+def launch(settings: Mapping[str, str], quiet: str) -> dict[str, str]:
+    """Starts Spark's JVM with these settings, unless there is one already, as under spark-submit, where it has started
+    this process. Returns the settings that others have given it: spark-submit's options, `PYSPARK_SUBMIT_ARGS`, and
+    spark-defaults.conf.
+
+    A JVM of ours is in a process group of its own: a signal to the group of this process, as supervisors and terminals
+    send it, would end the JVM before anything could be drained. (It still ends with this process: it reads a pipe that
+    breaks then.) It logs as the file `quiet` says, unless `spark.driver.extraJavaOptions` names another."""
     hush_py4j()
-    conf = SparkConf(loadDefaults=False).setMaster(master).setAppName(app)
-    conf.setAll(list(settings.items()))
-    launch: Any = launch_gateway
-    SparkContext._ensure_initialized(gateway=launch(conf, {"process_group": 0}))
+    gateway: Any = SparkContext._gateway
+    if gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+        start: Any = launch_gateway
+        with _java_options(f"-Dlog4j2.configurationFile={quiet}"):
+            gateway = start(conf, {"process_group": 0} if os.name == "posix" else {})
+        _launched[gateway] = {**_MADE_UP, **settings}
+    SparkContext._ensure_initialized(gateway=gateway)
+    ours = _launched.get(SparkContext._gateway, {})
+    known = SparkConf(_jvm=SparkContext._jvm)
+    return {key: value for key, value in known.getAll() if ours.get(key) != value}
+
+
+@contextmanager
+def _java_options(option: str) -> Iterator[None]:
+    """Adds an option to those of a JVM that is started here. The options of Spark's settings come later and win."""
+    before = os.environ.get("SPARK_SUBMIT_OPTS")
+    os.environ["SPARK_SUBMIT_OPTS"] = " ".join(filter(None, (shlex.quote(option), before)))
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["SPARK_SUBMIT_OPTS"]
+        else:
+            os.environ["SPARK_SUBMIT_OPTS"] = before
 
 
 def hush_py4j() -> None:
@@ -70,3 +103,35 @@ def accept_calls(spark: SparkSession) -> None:
     """Lets the JVM call objects of this process."""
     context: Any = spark.sparkContext
     ensure_callback_server_started(context._gateway)  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def jvm_signals(spark: SparkSession, names: tuple[str, ...], react: Callable[[], None]) -> Iterator[None]:
+    """Calls `react` for each signal of these names that the JVM gets; otherwise they end it, and what it runs, at once.
+    The JVM of spark-submit is what supervisors signal, and that of a user's session is in the process group of this
+    process. One that `launch` has started is not, but some supervisors signal whatever this process has started."""
+    accept_calls(spark)
+    context: Any = spark.sparkContext
+    kind, handler, before = context._jvm.sun.misc.Signal, _JavaSignal(react), {}
+    with suppress(*CALL_ERRORS):  # it was started with -Xrs, and leaves signals to the system
+        for name in names:
+            before[name] = kind.handle(kind(name), handler)
+    try:
+        yield
+    finally:
+        with suppress(*CALL_ERRORS):  # it is gone
+            for name, old in before.items():
+                kind.handle(kind(name), old)
+
+
+class _JavaSignal:
+    """A handler for a signal to the JVM."""
+
+    def __init__(self, react: Callable[[], None]) -> None:
+        self._react = react
+
+    def handle(self, signal: Any) -> None:
+        self._react()
+
+    class Java:
+        implements: ClassVar = ["sun.misc.SignalHandler"]

@@ -1,0 +1,253 @@
+"""`cutwater doctor`: the versions of everything that matters, what is missing, and what to do about it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.text import Text
+
+from cutwater import __version__
+from cutwater.cli.output import AsJson, command, plural, show, size, table, waiting
+from cutwater.cli.run import settings_of
+from cutwater.protocol.base.errors import CutwaterError
+
+JAVA_FROM = 17
+PYTHON_FROM = (3, 11)
+CONNECTORS = {
+    "Kafka": "spark-sql-kafka-0-10",
+    "S3": "hadoop-aws",
+    "Azure": "hadoop-azure",
+    "Google Cloud Storage": "gcs-connector",
+    "Delta in Spark": "delta-spark",
+}
+"""The jars with which Spark reaches other systems. Only pipelines that use one need it."""
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One thing that a run needs or uses. `problem` says what is wrong with it and what to do."""
+
+    name: str
+    version: str | None
+    where: str = ""
+    problem: str = ""
+
+
+@command
+def doctor(
+    store: Annotated[
+        str | None,
+        typer.Option("--store", "-s", help="Also try this store: write, read, list and delete an object."),
+    ] = None,
+    spark: Annotated[
+        bool, typer.Option("--spark", help="Also start Spark, check this build of it, and run a small job.")
+    ] = False,
+    master: Annotated[str | None, typer.Option("--master", help="With --spark: Spark's master.")] = None,
+    conf: Annotated[
+        list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="With --spark: Spark's settings.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the versions of everything that matters, and what is missing or not supported. Exits with 1 if something that
+    every run needs is missing."""
+    parts = [Part("cutwater", __version__, str(Path(__file__).parent.parent)), python(), java()]
+    parts += [*packages(), *spark_jars(), *system()]
+    if store is not None:
+        parts.append(_tried("store", lambda: _try_store(store), as_json))
+    if spark:
+        parts.append(
+            _tried("Spark session", lambda: _try_spark(master, settings_of(conf or []), store), as_json)
+        )
+    problems = [part for part in parts if part.problem]
+    shown = table("part", "version", "where")
+    for part in parts:
+        mark = Text(part.name, style="red" if part.problem else "")
+        shown.add_row(mark, Text(part.version or "missing"), Text(part.where, style="dim"))
+    verdict = [f"{part.name}: {part.problem}" for part in problems]
+    summary = plural(len(problems), "problem") if problems else "nothing is missing"
+    document = {"ok": not problems, "parts": msgspec.to_builtins(parts)}
+    show(as_json, document, shown, Text(), *(Text(line) for line in verdict), Text(summary))
+    if problems:
+        raise typer.Exit(1)
+
+
+# --- this machine -------------------------------------------------------------------------------------
+
+
+def python() -> Part:
+    """The Python of this process."""
+    old = sys.version_info[:2] < PYTHON_FROM
+    problem = f"Cutwater needs Python {'.'.join(map(str, PYTHON_FROM))} or later; install it" if old else ""
+    return Part("Python", platform.python_version(), sys.executable, problem)
+
+
+def java() -> Part:
+    """The Java that Spark will start: that of `JAVA_HOME`, else the first on the PATH."""
+    home = os.environ.get("JAVA_HOME")
+    found = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    install = "install it (Debian: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17)"
+    if found is None:
+        return Part("Java", None, "", f"Spark needs Java {JAVA_FROM} or later; {install} or set JAVA_HOME")
+    try:
+        done = subprocess.run(
+            [found, "-version"], capture_output=True, text=True, timeout=60, check=True, errors="replace"
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        advice = f"correct JAVA_HOME, which is {home}, or unset it" if home else install
+        return Part("Java", None, found, f"{found} cannot be run ({error}); {advice}")
+    return _java(done.stderr + done.stdout, str(Path(found).resolve()), f"{install} and set JAVA_HOME")
+
+
+def _java(said: str, where: str, advice: str) -> Part:
+    match = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', said)
+    if match is None:
+        return Part("Java", "unknown", where)
+    problem = "" if int(match[2]) >= JAVA_FROM else f"Spark needs Java {JAVA_FROM} or later; {advice}"
+    return Part("Java", match[1], where, problem)
+
+
+def system() -> list[Part]:
+    """The operating system, its processors and its memory."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    parts = [Part("system", platform.platform()), Part("cores", str(cores))]
+    try:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return parts
+    return [*parts, Part("memory", size(memory))]
+
+
+# --- packages and jars --------------------------------------------------------------------------------
+
+
+def packages() -> list[Part]:
+    """The Python packages that Cutwater declares as needed, each checked against the declared versions."""
+    try:
+        declared = requires("cutwater") or []
+    except PackageNotFoundError:  # it was not installed, but put on the path: spark-submit --py-files
+        declared = []
+    return [package(need) for need in declared if ";" not in need]
+
+
+def package(need: str) -> Part:
+    """One declared need, such as `pyspark<4.4,>=4.0`."""
+    match = re.match(r"[\w.-]+", need)
+    assert match is not None, need
+    name = match[0]
+    bounds = re.findall(r"([<>]=?)\s*([\d.]+)", need[match.end() :])
+    wanted = ",".join(f"{how}{bound}" for how, bound in bounds)
+    try:
+        found = version(name)
+    except PackageNotFoundError:
+        return Part(name, None, "", f"it is not installed; run: pip install '{name}{wanted}'")
+    fits = all(_holds(_numbers(found), how, _numbers(bound)) for how, bound in bounds)
+    problem = "" if fits else f"{found} is not supported; run: pip install '{name}{wanted}'"
+    return Part(name, found, "", problem)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", re.split(r"[a-z+-]", text)[0]))
+
+
+def _holds(found: tuple[int, ...], how: str, bound: tuple[int, ...]) -> bool:
+    if how.startswith("<"):
+        return found < bound or (how == "<=" and found[: len(bound)] == bound)
+    return found >= bound if how == ">=" else found > bound
+
+
+def spark_jars() -> list[Part]:
+    """Spark itself, its Hadoop, its connectors and its settings, as the files in its folder tell."""
+    home = spark_home()
+    if home is None:
+        return []
+    jars = sorted(path.name for path in (home / "jars").glob("*.jar"))
+    spark, hadoop = _jar_version(jars, "spark-core"), _jar_version(jars, "hadoop-client-api")
+    parts = [Part("Spark", spark, str(home), _spark_problem(home, spark)), Part("Hadoop", hadoop)]
+    for system_name, jar in CONNECTORS.items():
+        found = _jar_version(jars, jar)
+        if found is not None:
+            parts.append(Part(f"connector: {system_name}", found, jar))
+    if not any(part.name.startswith("connector") for part in parts):
+        parts.append(Part("connectors", "none", "spark.jars.packages fetches those that a pipeline needs"))
+    settings = Path(os.environ.get("SPARK_CONF_DIR") or home / "conf") / "spark-defaults.conf"
+    if settings.is_file():
+        parts.append(Part("Spark's settings", "found", str(settings)))
+    return parts
+
+
+def spark_home() -> Path | None:
+    """The folder of the Spark that will be started."""
+    if os.environ.get("SPARK_HOME"):
+        return Path(os.environ["SPARK_HOME"])
+    spec = find_spec("pyspark")
+    places = list(spec.submodule_search_locations or ()) if spec is not None else []
+    return Path(places[0]) if places else None
+
+
+def _jar_version(jars: list[str], name: str) -> str | None:
+    found = (re.fullmatch(rf"{re.escape(name)}(?:_2\.\d+)?-(\d[\w.-]*)\.jar", jar) for jar in jars)
+    return next((match[1] for match in found if match is not None), None)
+
+
+def _spark_problem(home: Path, found: str | None) -> str:
+    if found is None:
+        return (
+            f"{home} has no Spark in jars/; set SPARK_HOME to a Spark, or unset it to use the one of pyspark"
+        )
+    try:
+        python_side = version("pyspark")
+    except PackageNotFoundError:
+        return ""
+    if _numbers(found)[:2] == _numbers(python_side)[:2]:
+        return ""
+    return (
+        f"{home} has Spark {found}, and the Python side is pyspark {python_side}: unset SPARK_HOME, or run: "
+        f"pip install 'pyspark=={found}'"
+    )
+
+
+# --- attempts -----------------------------------------------------------------------------------------
+
+
+def _tried(name: str, attempt: Callable[[], Part], as_json: bool) -> Part:
+    with waiting(f"trying the {name}", as_json):
+        try:
+            return attempt()
+        except (CutwaterError, OSError) as error:
+            return Part(name, "unusable", "", str(error))
+
+
+def _try_store(url: str) -> Part:
+    from cutwater.store.opening import open_place
+    from cutwater.store.probe import try_store
+
+    place = open_place(url, create=True)
+    try_store(place)
+    return Part("store", "works", place.url)
+
+
+def _try_spark(master: str | None, settings: dict[str, str], store: str | None) -> Part:
+    from cutwater.spark.internals.gateway import end_session
+    from cutwater.spark.session import check_reach, make_session, refuse_active_session
+    from cutwater.store.opening import open_place
+
+    refuse_active_session()
+    session = make_session("doctor", master, settings)
+    try:
+        if store is not None:
+            check_reach(session, open_place(store).spark_url("any"))
+        session.range(10).count()
+        return Part("Spark session", session.version, str(session.sparkContext.master))
+    finally:
+        end_session(session)
