@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pyspark
 import pytest
@@ -20,6 +22,7 @@ from cutwater.protocol.base.errors import UserError
 from cutwater.spark import session
 from cutwater.spark.internals import gateway, sessions
 from cutwater.spark.internals.java import FILE_MANAGER, Java
+from cutwater.store import s3_access
 
 
 def test_spark_starts_in_its_own_process_group_and_py4j_logs_nothing(
@@ -52,6 +55,15 @@ class Values(dict[str, str]):
 
     def set(self, key: str, value: str) -> None:
         self[key] = value
+
+    def getValByRegex(self, pattern: str) -> dict[str, str]:
+        return {key: value for key, value in self.items() if re.search(pattern, key)}
+
+    def getPropertySources(self, key: str) -> list[str]:
+        """Hadoop knows where each setting comes from."""
+        return self.sources.get(key, ["programmatically"])
+
+    sources: ClassVar[dict[str, list[str]]] = {}
 
 
 class FakeSession(SparkSession):
@@ -116,8 +128,15 @@ def test_a_given_session_gets_the_settings_that_queries_need() -> None:
         session.refuse_unusable(connect())
 
 
-@pytest.mark.usefixtures("no_s3_environment")
-def test_spark_uses_the_s3_server_of_the_environment_unless_the_user_has_set_one(
+@pytest.fixture
+def nothing_adopted() -> Iterator[None]:
+    before = dict(s3_access._adopted)
+    yield
+    s3_access.adopt(before)
+
+
+@pytest.mark.usefixtures("no_s3_environment", "nothing_adopted")
+def test_spark_and_the_store_use_the_s3_server_of_the_environment_unless_the_user_has_set_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def told(**before: str) -> dict[str, str]:
@@ -134,9 +153,14 @@ def test_spark_uses_the_s3_server_of_the_environment_unless_the_user_has_set_one
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://a")
     server = {"endpoint": "http://a", "path.style.access": "true", "endpoint.region": "there"}
     assert told() == told(**{"": "http://a"}) == server
-    assert told(**{"": "http://own"}) == {"endpoint": "http://own", "endpoint.region": "there"}
+    assert told(**{"": "http://own"}) == {**server, "endpoint": "http://own"}
+    assert s3_access.access_to("s3://b/x").config["aws_endpoint"] == "http://own"
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://b")
     assert told()["endpoint"] == "http://b"
+    sources = {"fs.s3a.endpoint": ["core-default.xml", "Set by Spark on host from AWS_ENDPOINT_URL"]}
+    monkeypatch.setattr(Values, "sources", sources)
+    assert told(**{"": "http://a"})["endpoint"] == "http://b"
+    assert s3_access.access_to("s3://b/x").config["aws_endpoint"] == "http://b"
 
 
 def test_the_error_for_an_unreachable_bucket_names_the_missing_package() -> None:

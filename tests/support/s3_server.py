@@ -27,6 +27,10 @@ class S3Server:
     process: subprocess.Popen[bytes]
 
     @property
+    def port(self) -> int:
+        return int(self.endpoint.rpartition(":")[2])
+
+    @property
     def url(self) -> str:
         return f"s3://{BUCKET}/pipelines/orders"
 
@@ -55,7 +59,6 @@ def s3_server(folder: Path, port: int = 0) -> Iterator[S3Server]:
         process = subprocess.Popen(command, env=keys, stdout=log, stderr=log)
     environment = {
         "AWS_ENDPOINT_URL": f"http://{address}",
-        "AWS_ALLOW_HTTP": "true",
         "AWS_REGION": "us-east-1",
         "AWS_ACCESS_KEY_ID": keys["ROOT_ACCESS_KEY"],
         "AWS_SECRET_ACCESS_KEY": keys["ROOT_SECRET_KEY"],

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from threading import current_thread, main_thread
 from types import TracebackType
 from typing import Any, Unpack, overload
+from urllib.parse import urlsplit
 
 import msgspec
 from pyspark.sql import SparkSession
@@ -37,10 +38,11 @@ from cutwater.spark.session import (
     hush,
     make_session,
     refuse_active_session,
+    try_file_system,
 )
 from cutwater.store.at_rest import read_journal
 from cutwater.store.contract import Store
-from cutwater.store.opening import open_store
+from cutwater.store.opening import is_on_s3, open_store
 from cutwater.store.status import ALONE, Status
 
 Function = Callable[..., Any]
@@ -155,8 +157,10 @@ class Pipeline:
         if self._runtime is not None:
             raise UserError(f"pipeline '{self.name}' is already running; stop() it first")
         chosen = msgspec.structs.replace(config or RunConfig(), **options)
-        where = store if not isinstance(store, str) else open_store(store, create=True)
         try:
+            if is_on_s3(store):  # Spark's settings say how to reach it
+                self._open_session(chosen, spark)
+            where = store if not isinstance(store, str) else open_store(store, create=True)
             self._begin(where, chosen, spark)
         except BaseException:
             self.stop()
@@ -210,6 +214,7 @@ class Pipeline:
             built = builder.finish(assembled.topology)
             check_reach(built.spark, store.spark_url("any"))
             bind_sinks(built, store)
+            _try_file_systems(built, store)
             if config.restore is None:
                 break
             leaves = {name: stage.plan.leaves for name, stage in built.stages.items()}
@@ -416,6 +421,13 @@ class Pipeline:
 
     def _ask(self, request: Request, timeout: str | float) -> int | None:
         return answered(self._running().request(request, seconds(timeout, "timeout")), request.kind)
+
+
+def _try_file_systems(built: Built, store: Store) -> None:
+    """Try Spark's way to every bucket that the pipeline writes to, once each. Raises `UserError`."""
+    roots = [store.spark_url("any").removesuffix("/any"), *(sink.spark_root for sink in built.sinks.values())]
+    for root in {urlsplit(root)[:2]: root for root in reversed(roots)}.values():
+        try_file_system(built.spark, root)
 
 
 def _is_alone(runtime: Runtime) -> bool:

@@ -110,7 +110,7 @@ class DeltaSink(TableSink):
     def _version_at(self, url: str) -> int:
         with self._table_errors():
             try:
-                return DeltaTable(url).version()
+                return reading.load(url).version()
             except TableNotFoundError:
                 return -1
 
@@ -157,7 +157,7 @@ class DeltaSink(TableSink):
         """Load the table's state from its whole log."""
         with self._table_errors():
             try:
-                table = DeltaTable(self._files.url)
+                table = reading.load(self._files.url)
             except TableNotFoundError:
                 self._version, self._transaction, self._problem = -1, 0, None
                 self._forgetful, self._is_ours, self._own_version = False, False, -1
@@ -244,7 +244,7 @@ class DeltaSink(TableSink):
             return None
         refuse_foreign(self.name, self._foreign(to_version, expected_version), force)
         with self._table_errors():
-            table = DeltaTable(self._files.url, version=expected_version) if expected_version >= 0 else None
+            table = reading.load(self._files.url, version=expected_version) if expected_version >= 0 else None
             if table is None or to_version == expected_version or (to_version < 0 and not table.file_uris()):
                 info = log.commit_info("RESTORE", None, version=str(to_version))
                 return self._commit(expected_version, transaction, info, [])
@@ -306,7 +306,7 @@ class DeltaSink(TableSink):
         """Write a checkpoint, which keeps the log fast to read. If this fails, the next one will do. Removes nothing of
         the log: `trim` does that."""
         try:
-            DeltaTable(self._files.url).create_checkpoint()
+            reading.load(self._files.url).create_checkpoint()
         except (DeltaError, OSError) as error:
             _LOG.warning("could not write a checkpoint of the Delta table %s: %s", self.path, error)
 
@@ -327,7 +327,7 @@ class DeltaSink(TableSink):
             own, files = commit.transactions.get(self._app, 0), len(commit.added)
         else:  # the version is known from a checkpoint of the log
             with self._table_errors():
-                own = DeltaTable(self._files.url, version=version).transaction_version(self._app) or 0
+                own = reading.load(self._files.url, version=version).transaction_version(self._app) or 0
             files = MANY
         return TableHistory(own, files, tuple(self._foreign(version, self._version)))
 
@@ -353,17 +353,17 @@ class DeltaSink(TableSink):
             if version < 0:
                 return self._can_be_emptied()
             try:
-                then = DeltaTable(self._files.url, version=version)
+                then = reading.load(self._files.url, version=version)
             except TableNotFoundError:
                 return False
-            old = _files_of(then) - _files_of(DeltaTable(self._files.url))
+            old = _files_of(then) - _files_of(reading.load(self._files.url))
         with ThreadPoolExecutor(_PARALLEL_READS) as pool:
             return all(pool.map(self._files.exists, (name for name in old if not _is_elsewhere(name))))
 
     def _can_be_emptied(self) -> bool:
         """Whether the newest version has no rows, or allows removing them."""
         try:
-            table = DeltaTable(self._files.url)
+            table = reading.load(self._files.url)
         except TableNotFoundError:
             return True
         appends_only = table.metadata().configuration.get("delta.appendOnly", "false").lower() == "true"
@@ -388,7 +388,7 @@ class DeltaSink(TableSink):
         if version >= 0 and not self._can_go_back(version):
             raise history_gone(self.name, self.path, version)
         with self._table_errors():
-            table = DeltaTable(self._files.url, version=version if version >= 0 else None)
+            table = reading.load(self._files.url, version=version if version >= 0 else None)
         reading.refuse_unreadable(table, self.path)
         return table
 
@@ -418,12 +418,12 @@ class DeltaSink(TableSink):
         """The table at the oldest version that can be read once earlier commits have been cleaned up."""
         versions = log.checkpoints(self._files, oldest_commit - 1)
         with self._table_errors():
-            return DeltaTable(self._files.url, version=versions[0]) if versions else None
+            return reading.load(self._files.url, version=versions[0]) if versions else None
 
     def _shown_now(self) -> dict[str, int | None]:
         with self._table_errors():
             try:
-                adds = DeltaTable(self._files.url).get_add_actions(flatten=True)
+                adds = reading.load(self._files.url).get_add_actions(flatten=True)
             except TableNotFoundError:
                 return {}
             sizes = zip(adds.column("path").to_pylist(), adds.column("size_bytes").to_pylist(), strict=True)
