@@ -101,9 +101,9 @@ def place(key: str) -> str:
     return re.sub(r"[0-9a-f]{8}(-?[0-9a-f]{4,})*|\d+", "#", key)
 
 
-def measure(proxy: S3Proxy, folder: Path, epochs: int, names: bool) -> dict[str, Any]:
+def measure(proxy: S3Proxy, folder: Path, epochs: int, names: bool, extra: dict[str, str]) -> dict[str, Any]:
     jars = ",".join(map(str, sorted((TOOLS.parent / "jars").glob("*.jar"))))
-    conf = {"spark.jars": jars, "spark.sql.shuffle.partitions": "1"}
+    conf = {"spark.jars": jars, "spark.sql.shuffle.partitions": "1", **extra}
     pipeline = job(folder)
     began = time.perf_counter()
     pipeline.start(f"s3://{BUCKET}/store", every="1h", master="local[2]", conf=conf)
@@ -119,6 +119,7 @@ def measure(proxy: S3Proxy, folder: Path, epochs: int, names: bool) -> dict[str,
         act()
         return proxy.requests[before:]
 
+    await_silence(proxy)
     idle = window(lambda: time.sleep(IDLE_S))
     empty = window(lambda: [pipeline.checkpoint(timeout=300) for _ in range(epochs)])
     ran = batches(pipeline)
@@ -156,6 +157,17 @@ def measure(proxy: S3Proxy, folder: Path, epochs: int, names: bool) -> dict[str,
     }
 
 
+def await_silence(proxy: S3Proxy) -> None:
+    """Waits until Spark has not asked for anything for a while: the batches without data are over."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        before = sum(r.client == "spark" for r in proxy.requests)
+        time.sleep(3)
+        if before == sum(r.client == "spark" for r in proxy.requests):
+            return
+    raise SystemExit("Spark never falls silent")
+
+
 def await_batches(pipeline: cw.Pipeline, wanted: int) -> None:
     deadline = time.monotonic() + 300
     while batches(pipeline) < wanted:
@@ -168,13 +180,15 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--names", action="store_true")
+    parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark")
     arguments = parser.parse_args()
+    settings = dict(pair.split("=", 1) for pair in arguments.conf)
     with tempfile.TemporaryDirectory(prefix="bench-s3-") as made:
         folder = Path(made)
         (folder / "in").mkdir()
         with s3_server(folder / "s3") as server, s3_proxy(server.port) as proxy, lines_to(lambda line: None):
             os.environ.update(server.environment | {"AWS_ENDPOINT_URL": proxy.endpoint})
-            print(json.dumps(measure(proxy, folder, arguments.epochs, arguments.names)))
+            print(json.dumps(measure(proxy, folder, arguments.epochs, arguments.names, settings)))
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ def s3_server(folder: Path, port: int = 0) -> Iterator[S3Server]:
     if binary is None:
         raise FileNotFoundError(f"there is no versitygw; install it with: {INSTALL}")
     (folder / BUCKET).mkdir(parents=True, exist_ok=True)
-    port = port or _free_port()
+    port = port or free_port()
     address = f"127.0.0.1:{port}"
     keys = {"ROOT_ACCESS_KEY": "cutwater", "ROOT_SECRET_KEY": "cutwater-secret"}
     command = [binary, "--quiet", "--port", address, "--keep-alive", "posix", f"{folder}"]
@@ -71,7 +71,7 @@ def s3_server(folder: Path, port: int = 0) -> Iterator[S3Server]:
         server.end()
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
