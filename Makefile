@@ -96,7 +96,7 @@ tools-s3:
 		|| echo "no S3 server could be built; the tests that need one are skipped"
 
 tools-s3a:
-	for jar in $(S3A_JARS); do mvn -q -B dependency:copy -Dartifact=$$jar -DoutputDirectory=$(CURDIR)/.tools/jars || exit 1; done \
+	( for jar in $(S3A_JARS); do mvn -q -B dependency:copy -Dartifact=$$jar -DoutputDirectory=$(CURDIR)/.tools/jars || exit 1; done ) \
 		|| echo "Spark's way to S3 could not be fetched; the tests that need it are skipped"
 
 tools-azure:
