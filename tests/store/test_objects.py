@@ -172,5 +172,7 @@ def test_a_bucket_that_does_not_answer_is_told_with_what_gives_access(
         raise BaseError("Access Denied")
 
     monkeypatch.setattr(obstore, "list", fail)
-    with pytest.raises(StoreError, match=r"s3://b/x cannot be used as a store: Access Denied; check .*AWS_"):
+    with pytest.raises(
+        StoreError, match=r"cannot be used as a store: cannot list objects: Access Denied; .*AWS_"
+    ):
         open_place("s3://b/x")

@@ -30,6 +30,7 @@ from cutwater.spark.internals.sessions import (
     hadoop_version,
     has_file_system,
     session_hadoop_conf,
+    set_from_environment,
     use_file_system,
     write_no_checksum_files,
 )
@@ -213,10 +214,12 @@ def _configure_s3a(known: Settings, conf: Settings) -> None:
     session, which apply to everything that the session reads and writes."""
     names = "|".join(map(re.escape, s3_access.SETTINGS))
     given = given_settings(known, rf"^fs\.s3a\.(bucket\..+\.)?({names})$")
-    added = s3_access.from_environment(given)
-    for key, value in added.items():
-        conf.set(key, value)
-    s3_access.adopt(given | added)
+    for key, value in s3_access.from_environment(given).items():
+        if conf is known:
+            set_from_environment(conf, key, value)
+        else:
+            conf.set(key, value)
+    s3_access.adopt(given)
 
 
 def check_reach(session: SparkSession, url: str) -> None:
@@ -255,8 +258,8 @@ def try_file_system(session: SparkSession, url: str) -> None:
     reason = str(failed[0]) if failed else f"no answer within {_TRIAL_S:g} s"
     if failed or thread.is_alive():
         raise UserError(
-            f"Spark cannot use {url}: {reason}. The store itself can be reached, so compare Spark's settings with the "
-            f"environment: --conf spark.hadoop.fs.{scheme}.* wins over it"
+            f"Spark cannot use {url}: {reason}. Cutwater itself can, so compare Spark's settings with the environment: "
+            f"--conf spark.hadoop.fs.{scheme}.* wins over it"
         )
 
 

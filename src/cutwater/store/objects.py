@@ -270,8 +270,9 @@ def open_bucket(url: str, create: bool) -> ObjectStore:
         bucket = _bucket(url, _LASTING, {})
         return ObjectStore(url, bucket, _spark_root(url, bucket))
     except (BaseError, OSError, ValueError) as error:
+        said = re.sub(rf"^cannot (\w+) .* in {re.escape(url)}: ", r"cannot \1 objects: ", _reason(error))
         raise StoreError(
-            f"{url} cannot be used as a store: {_reason(error)}{_permission(error)}; check that it exists and that the "
+            f"{url} cannot be used as a store: {said}{_permission(error)}; check that it exists and that the "
             f"environment grants access to it: {_ACCESS[url[:2]]}"
         ) from error
 

@@ -43,11 +43,17 @@ def session_hadoop_conf(session: SparkSession) -> Settings:
 
 
 def given_settings(conf: Settings, pattern: str) -> dict[str, str]:
-    """Those of Hadoop's settings whose names match that somebody has given: neither Hadoop's defaults, nor what Spark
-    has taken from the environment."""
+    """Those of Hadoop's settings whose names match that somebody has given: neither Hadoop's defaults, nor what Spark or
+    Cutwater have taken from the environment."""
     hadoop: Any = conf
     found = dict(hadoop.getValByRegex(pattern))
     return {key: value for key, value in found.items() if not _is_unasked(hadoop.getPropertySources(key))}
+
+
+def set_from_environment(conf: Settings, key: str, value: str) -> None:
+    """Change one of Hadoop's settings so that `given_settings` does not take it for the user's."""
+    hadoop: Any = conf
+    hadoop.set(key, value, "Set by Cutwater from AWS_*")
 
 
 def _is_unasked(sources: Any) -> bool:
