@@ -1,18 +1,23 @@
-"""A real pipeline whose store is on a real S3 server, which Spark reaches through Hadoop's S3A. `make test-s3`."""
+"""Real pipelines whose store and tables are on a real S3 server, which Spark reaches through Hadoop's S3A, behind a proxy
+that makes requests fail. `make test-s3`."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import obstore
 import pytest
+from typer.testing import CliRunner
 
+from cutwater.cli.main import app
 from cutwater.store.at_rest import read_journal
 from cutwater.store.opening import open_store
 from tests.faults.inputs import MATCHED, ORDERS, PAID_REVENUE, PAYMENTS
 from tests.faults.runner import Bench
-from tests.support.s3_server import TOOLS, S3Server, find_server, s3_server
+from tests.support.s3_proxy import Fault, S3Proxy, s3_proxy, storm
+from tests.support.s3_server import BUCKET, TOOLS, S3Server, find_server, s3_server
 
 JARS = sorted((TOOLS.parent / "jars").glob("*.jar"))
 
@@ -27,6 +32,8 @@ pytestmark = [
 
 SHOP = {"orders": ORDERS, "payments": PAYMENTS, "matched": MATCHED, "revenue": PAID_REVENUE}
 CONF = {"spark.jars": ",".join(map(str, JARS))}
+RATE = 0.01
+"""The part of the requests that fail in a storm: one or two in every batch."""
 
 
 @pytest.fixture
@@ -38,16 +45,31 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server
 
 
 @pytest.fixture
-def bench(tmp_path: Path, server: S3Server) -> Iterator[Bench]:
-    made = Bench(tmp_path, "shop", store=server.url)
+def proxy(server: S3Server) -> Iterator[S3Proxy]:
+    with s3_proxy(server.port) as running:
+        yield running
+
+
+@pytest.fixture
+def bench(tmp_path: Path, server: S3Server, proxy: S3Proxy) -> Iterator[Bench]:
+    """The pipelines go through the proxy. The test itself reads from the server."""
+    tables = f"s3://{BUCKET}/tables"
+    made = Bench(tmp_path, "shop", store=server.url, tables=tables, env={"AWS_ENDPOINT_URL": proxy.endpoint})
     yield made
     made.end_all()
 
 
-def test_a_pipeline_on_s3_is_killed_restarted_and_restored(bench: Bench) -> None:
+def command(*words: str) -> object:
+    """The output of a command, which must succeed."""
+    done = CliRunner().invoke(app, [*words, "--json"])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.output)
+
+
+def test_a_pipeline_on_s3_is_killed_restarted_and_restored_in_a_storm(bench: Bench, proxy: S3Proxy) -> None:
+    proxy.weather = storm(1, RATE)
     for place in (
         "after prepared@matched",
-        "after barrier entry@orders:2",
         "before journal entry@COMMITTED:2",
         "after publish@orders",
         "during folder@matched",
@@ -55,13 +77,13 @@ def test_a_pipeline_on_s3_is_killed_restarted_and_restored(bench: Bench) -> None
         bench.input.add(2)
         bench.run_killed(place, conf=CONF)
     bench.input.add(2)
-    bench.run(conf=CONF)
+    bench.run("savepoint=good", "drain", conf=CONF)
     bench.check(**SHOP)
+    assert set(proxy.faults) == set(Fault), "some kind of fault has never happened"
     store = open_store(bench.store)
     listed = {entry["path"] for entry in obstore.list(store._bucket).collect()}  # type: ignore[attr-defined]
     assert listed - set(store.list("")), "S3A has left no folder markers, so nothing is proved about them"
 
-    bench.run("savepoint=good", conf=CONF)
     bench.input.amount = 7
     bench.input.add(2)
     bench.run(conf=CONF)
@@ -74,9 +96,47 @@ def test_a_pipeline_on_s3_is_killed_restarted_and_restored(bench: Bench) -> None
     bench.check(**SHOP)
     assert read_journal(store).state.generation == 3
 
+    command("gc", "--store", bench.store)
+    command("verify", "--tables", "--store", bench.store)
+    proxy.weather = storm(2, RATE)
+    bench.input.add(2)
+    bench.run(conf=CONF)
+    bench.check(**SHOP)
+
+
+def test_settings_of_spark_alone_reach_the_store_and_the_tables(
+    bench: Bench, proxy: S3Proxy, server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = server.environment
+    conf = CONF | {
+        "spark.hadoop.fs.s3a.endpoint": proxy.endpoint,
+        "spark.hadoop.fs.s3a.access.key": keys["AWS_ACCESS_KEY_ID"],
+        "spark.hadoop.fs.s3a.secret.key": keys["AWS_SECRET_ACCESS_KEY"],
+    }
+    bench.env = {}
+    bench.kind = "stateless"
+    bench.store = bench.store.replace("s3://", "s3a://")
+    bench.input.add(2)
+    with monkeypatch.context() as nothing:
+        for key in keys:
+            nothing.delenv(key)
+        bench.run(conf=conf)
+    bench.check(orders=ORDERS)
+    assert {request.client for request in proxy.requests} == {"spark", "cutwater"}
+
 
 def test_without_s3a_the_error_says_what_to_add(bench: Bench) -> None:
     bench.input.add(1)
     child = bench.start()
     assert child.end() == 1
     assert "Spark cannot read or write s3a:// yet; start with --conf spark.jars.packages=" in child.said()
+
+
+def test_what_spark_cannot_do_is_told_at_once(bench: Bench, proxy: S3Proxy) -> None:
+    """The store has its own keys, and Spark has wrong ones."""
+    bench.input.add(1)
+    nobody = "software.amazon.awssdk.auth.credentials.AnonymousCredentialsProvider"
+    child = bench.start(conf=CONF | {"spark.hadoop.fs.s3a.aws.credentials.provider": nobody})
+    assert child.end() == 1
+    assert "Spark cannot use s3a://cutwater/pipelines/orders: cannot " in child.said()
+    assert "Traceback" not in child.said().rpartition("UserError")[2]

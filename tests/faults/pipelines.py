@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,11 @@ PAYMENTS = "order_id long, paid_at timestamp"
 SLOW_S = 1.0
 
 
+def out(base: Path) -> str:
+    """Where the tables are: in the folder, or at a URL."""
+    return os.environ.get("CUTWATER_TEST_TABLES") or f"{base}/out"
+
+
 def _source(spark: Any, base: Path, kind: str, schema: str) -> Any:
     reader = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
     return reader.parquet(str(base / "in" / kind))
@@ -26,15 +32,15 @@ def stateless(base: Path) -> cw.Pipeline:
     """One root, two readers of its channel, three tables."""
     pipeline = cw.Pipeline("faults")
 
-    @pipeline.stage(sinks=[cw.delta(f"{base}/out/orders")])
+    @pipeline.stage(sinks=[cw.delta(f"{out(base)}/orders")])
     def orders(spark: Any) -> Any:
         return _source(spark, base, "orders", ORDERS)
 
-    @pipeline.stage(sinks=[cw.delta(f"{base}/out/big")])
+    @pipeline.stage(sinks=[cw.delta(f"{out(base)}/big")])
     def big(orders: Any) -> Any:
         return orders.where("amount >= 50").select("id", "amount")
 
-    @pipeline.stage(sinks=[cw.delta(f"{base}/out/small")])
+    @pipeline.stage(sinks=[cw.delta(f"{out(base)}/small")])
     def small(orders: Any) -> Any:
         return orders.where("amount < 50").select("id", "amount")
 
@@ -42,15 +48,15 @@ def stateless(base: Path) -> cw.Pipeline:
 
 
 def _orders_and_payments(pipeline: cw.Pipeline, base: Path) -> None:
-    @pipeline.stage(sinks=[cw.delta(f"{base}/out/orders")])
+    @pipeline.stage(sinks=[cw.delta(f"{out(base)}/orders")])
     def orders(spark: Any) -> Any:
         return _source(spark, base, "orders", ORDERS)
 
-    @pipeline.stage(sinks=[cw.delta(f"{base}/out/payments")])
+    @pipeline.stage(sinks=[cw.delta(f"{out(base)}/payments")])
     def payments(spark: Any) -> Any:
         return _source(spark, base, "payments", PAYMENTS).dropDuplicates(["order_id"])
 
-    @pipeline.stage(sinks=[cw.delta(f"{base}/out/matched")])
+    @pipeline.stage(sinks=[cw.delta(f"{out(base)}/matched")])
     def matched(orders: Any, payments: Any) -> Any:
         both = orders.withWatermark("ts", "1 minute").join(
             payments.withWatermark("paid_at", "1 minute"),
@@ -75,11 +81,11 @@ def windowed(base: Path) -> cw.Pipeline:
     """Windows that are emitted when they are closed."""
     pipeline = cw.Pipeline("faults")
 
-    @pipeline.stage(sinks=[cw.delta(f"{base}/out/orders")])
+    @pipeline.stage(sinks=[cw.delta(f"{out(base)}/orders")])
     def orders(spark: Any) -> Any:
         return _source(spark, base, "orders", ORDERS)
 
-    @pipeline.stage(sinks=[cw.delta(f"{base}/out/revenue", final_by="window.end")])
+    @pipeline.stage(sinks=[cw.delta(f"{out(base)}/revenue", final_by="window.end")])
     def revenue(orders: Any) -> Any:
         return _revenue(pipeline, base, orders)
 
@@ -91,7 +97,7 @@ def shop(base: Path) -> cw.Pipeline:
     pipeline = cw.Pipeline("faults")
     _orders_and_payments(pipeline, base)
 
-    @pipeline.stage(sinks=[cw.delta(f"{base}/out/revenue", final_by="window.end")])
+    @pipeline.stage(sinks=[cw.delta(f"{out(base)}/revenue", final_by="window.end")])
     def revenue(matched: Any) -> Any:
         return _revenue(pipeline, base, matched)
 
@@ -102,16 +108,16 @@ def chance(base: Path) -> cw.Pipeline:
     """Nondeterministic output, in a table and in two stages that read it."""
     pipeline = cw.Pipeline("faults")
 
-    @pipeline.stage(sinks=[cw.delta(f"{base}/out/drawn"), cw.parquet(f"{base}/out/drawn_files")])
+    @pipeline.stage(sinks=[cw.delta(f"{out(base)}/drawn"), cw.parquet(f"{out(base)}/drawn_files")])
     def drawn(spark: Any) -> Any:
         orders = _source(spark, base, "orders", ORDERS).select("id")
         return orders.withColumn("token", F.expr("uuid()")).where("rand() < 0.5")
 
-    @pipeline.stage(sinks=[cw.delta(f"{base}/out/once")])
+    @pipeline.stage(sinks=[cw.delta(f"{out(base)}/once")])
     def once(drawn: Any) -> Any:
         return drawn
 
-    @pipeline.stage(sinks=[cw.delta(f"{base}/out/again")])
+    @pipeline.stage(sinks=[cw.delta(f"{out(base)}/again")])
     def again(drawn: Any) -> Any:
         return drawn.dropDuplicates(["id"])
 
@@ -122,11 +128,11 @@ def slow(base: Path) -> cw.Pipeline:
     """A stage that falls behind: it reads one batch of its channel at a time, slowly."""
     pipeline = cw.Pipeline("faults")
 
-    @pipeline.stage(sinks=[cw.delta(f"{base}/out/orders")])
+    @pipeline.stage(sinks=[cw.delta(f"{out(base)}/orders")])
     def orders(spark: Any) -> Any:
         return _source(spark, base, "orders", ORDERS)
 
-    @pipeline.stage(sinks=[cw.delta(f"{base}/out/big")], max_rows=1)
+    @pipeline.stage(sinks=[cw.delta(f"{out(base)}/big")], max_rows=1)
     def big(orders: Any) -> Any:
         rows = orders.where("amount >= 50").select("id", "amount")
         return rows.mapInArrow(_after_a_while, rows.schema)

@@ -18,6 +18,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from cutwater import parquet_files
+from cutwater.sinks.delta.reading import load
 from cutwater.store.at_rest import read_journal
 from cutwater.store.opening import open_store
 from tests.faults.inputs import FINAL_WATERMARK, Input, Rows
@@ -56,6 +57,8 @@ class Child:
                     "JAVA_TOOL_OPTIONS": f"{QUICK_START} -Djava.io.tmpdir={bench.scratch}",
                     "TMPDIR": str(bench.scratch),
                     "PYSPARK_PYTHON": str(bench.python),
+                    "CUTWATER_TEST_TABLES": bench.tables,
+                    **bench.env,
                     **env,
                 },
                 stdout=log,
@@ -108,9 +111,19 @@ class Child:
 class Bench:
     """One pipeline with its input, store and tables, and the child processes that ran it."""
 
-    def __init__(self, base: Path, kind: str, files: int = 0, store: str = "") -> None:
+    def __init__(
+        self,
+        base: Path,
+        kind: str,
+        files: int = 0,
+        store: str = "",
+        tables: str = "",
+        env: dict[str, str] | None = None,
+    ) -> None:
         self.base = base
         self.store = store or f"{base}/store"
+        self.tables = tables or f"{base}/out"
+        self.env = env or {}
         self.kind = kind
         self.input = Input(base)
         self.input.add(files)
@@ -185,7 +198,7 @@ class Bench:
     def rows(self, table: str, version: int | None = None) -> Rows:
         """All rows of a Delta table, sorted; timestamps as microseconds, a window as its start."""
         try:
-            found = DeltaTable(str(self.base / "out" / table), version=version)
+            found = load(f"{self.tables}/{table}", version)
         except TableNotFoundError:
             return []
         return plain_rows(found.to_pyarrow_table())

@@ -8,11 +8,9 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import obstore
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
-from obstore.store import MemoryStore
 
 from cutwater.protocol.base.errors import StoreError
 from cutwater.sinks import Sink, footers
@@ -20,6 +18,7 @@ from cutwater.sinks.delta.sink import delta
 from cutwater.sinks.footers import Footers
 from cutwater.sinks.parquet import parquet
 from cutwater.store.contract import Store
+from cutwater.store.opening import open_place
 from tests.support.sink_helpers import ROWS, stage, store
 
 __all__ = ["store"]
@@ -95,14 +94,14 @@ def test_footers_do_not_pile_up(store: Store, tmp_path: Path, monkeypatch: pytes
 
 def test_a_footer_is_read_from_the_end_of_an_object(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a bucket in memory; the tests with an S3 server cover real ones."""
-    bucket, data = MemoryStore(), BytesIO()
+    bucket, data = open_place("memory://", create=True), BytesIO()
     pq.write_table(pa.table({f"column {n}": [n, n] for n in range(20)}), data)
-    obstore.put(bucket, "x/part-0.parquet", data.getvalue())
+    bucket.put("x/part-0.parquet", data.getvalue())
     wanted = pq.read_metadata(BytesIO(data.getvalue()))
     assert footers._read_object(bucket, "x/part-0.parquet").metadata.equals(wanted)
     monkeypatch.setattr(footers, "_TAIL", 100)  # much smaller than the footer
     assert footers._read_object(bucket, "x/part-0.parquet").metadata.equals(wanted)
-    obstore.put(bucket, "x/cut.parquet", data.getvalue()[:-4])
+    bucket.put("x/cut.parquet", data.getvalue()[:-4])
     for name in ("x/cut.parquet", "x/gone.parquet"):
         with pytest.raises(StoreError, match=name):
             footers._read_object(bucket, name)

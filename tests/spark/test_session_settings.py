@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from threading import Event
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pyspark
 import pytest
@@ -20,6 +23,7 @@ from cutwater.protocol.base.errors import UserError
 from cutwater.spark import session
 from cutwater.spark.internals import gateway, sessions
 from cutwater.spark.internals.java import FILE_MANAGER, Java
+from cutwater.store import s3_access
 
 
 class Gateway:
@@ -149,8 +153,17 @@ def test_signals_to_the_jvm_are_caught_and_released(monkeypatch: pytest.MonkeyPa
 class Values(dict[str, str]):
     """Settings with the interface of Spark's and Hadoop's."""
 
-    def set(self, key: str, value: str) -> None:
+    def set(self, key: str, value: str, *source: str) -> None:
         self[key] = value
+
+    def getValByRegex(self, pattern: str) -> dict[str, str]:
+        return {key: value for key, value in self.items() if re.search(pattern, key)}
+
+    def getPropertySources(self, key: str) -> list[str]:
+        """Hadoop knows where each setting comes from."""
+        return self.sources.get(key, ["programmatically"])
+
+    sources: ClassVar[dict[str, list[str]]] = {}
 
 
 class FakeSession(SparkSession):
@@ -215,8 +228,15 @@ def test_a_given_session_gets_the_settings_that_queries_need() -> None:
         session.refuse_unusable(connect())
 
 
-@pytest.mark.usefixtures("no_s3_environment")
-def test_spark_uses_the_s3_server_of_the_environment_unless_the_user_has_set_one(
+@pytest.fixture
+def nothing_adopted() -> Iterator[None]:
+    before = dict(s3_access._adopted)
+    yield
+    s3_access.adopt(before)
+
+
+@pytest.mark.usefixtures("no_s3_environment", "nothing_adopted")
+def test_spark_and_the_store_use_the_s3_server_of_the_environment_unless_the_user_has_set_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def told(**before: str) -> dict[str, str]:
@@ -233,9 +253,16 @@ def test_spark_uses_the_s3_server_of_the_environment_unless_the_user_has_set_one
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://a")
     server = {"endpoint": "http://a", "path.style.access": "true", "endpoint.region": "there"}
     assert told() == told(**{"": "http://a"}) == server
-    assert told(**{"": "http://own"}) == {"endpoint": "http://own", "endpoint.region": "there"}
+    assert told(**{"": "http://own"}) == {**server, "endpoint": "http://own"}
+    assert s3_access.access_to("s3://b/x").config["aws_endpoint"] == "http://own"
+    assert told() == server
+    assert s3_access._adopted == {}, "the environment would be remembered as if the user had given it"
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://b")
     assert told()["endpoint"] == "http://b"
+    sources = {"fs.s3a.endpoint": ["core-default.xml", "Set by Spark on host from AWS_ENDPOINT_URL"]}
+    monkeypatch.setattr(Values, "sources", sources)
+    assert told(**{"": "http://a"})["endpoint"] == "http://b"
+    assert s3_access.access_to("s3://b/x").config["aws_endpoint"] == "http://b"
 
 
 def test_the_error_for_an_unreachable_bucket_names_the_missing_package() -> None:
@@ -245,6 +272,61 @@ def test_the_error_for_an_unreachable_bucket_names_the_missing_package() -> None
         session.check_reach(given, "s3a://b/x")
     with pytest.raises(UserError, match="put a Hadoop file system for gs://"):
         session.check_reach(given, "gs://b/x")
+
+
+def test_what_a_file_system_cannot_do_is_told_and_one_that_hangs_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = FakeSession()
+    given.schemes.add("s3a")
+    tried: list[str] = []
+
+    def fail(_: object, url: str, settings: dict[str, str]) -> None:
+        tried.append(url)
+        assert settings["fs.s3a.retry.limit"] == "1"
+        raise sessions.FileSystemFailed("cannot write: Access Denied")
+
+    monkeypatch.setattr(session, "use_file_system", fail)
+    session.try_file_system(given, "file:///x")
+    assert tried == []
+    with pytest.raises(
+        UserError, match=r"^Spark cannot use s3a://b/x: cannot write: Access Denied\. .*fs\.s3a\."
+    ):
+        session.try_file_system(given, "s3a://b/x")
+    assert tried[0].startswith("s3a://b/x/.")
+    forever = Event()
+    monkeypatch.setattr(session, "use_file_system", lambda *_: forever.wait(30))
+    monkeypatch.setattr(session, "_TRIAL_S", 0.1)
+    with pytest.raises(UserError, match=r"s3a://b/x: no answer within 0\.1 s"):
+        session.try_file_system(given, "s3a://b/x")
+    forever.set()
+    with pytest.raises(UserError, match="Spark cannot read or write gs:// yet"):
+        session.try_file_system(given, "gs://b/x")
+
+
+def java_error(name: str, message: str, cause: Any = None) -> Any:
+    return SimpleNamespace(
+        getMessage=lambda: message,
+        getCause=lambda: cause,
+        getClass=lambda: SimpleNamespace(getSimpleName=lambda: name),
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (java_error("S3Exception", "Access Denied (Service: S3, Status Code: 403, ...)"), "Access Denied"),
+        (java_error("S3Exception", "(Service: S3, Status Code: 404, Request ID: null)"), "status 404"),
+        (java_error("UnknownHostException", "nope.invalid"), "UnknownHostException: nope.invalid"),
+        (
+            java_error("IOException", "x", java_error("ConnectException", "Connection refused")),
+            "Connection refused",
+        ),
+        (java_error("NullPointerException", ""), "NullPointerException"),
+    ],
+)
+def test_an_error_of_hadoop_is_told_in_the_words_of_its_cause(error: Any, told: str) -> None:
+    assert sessions._said(error) == told
 
 
 def test_spark_uses_the_python_of_this_process_unless_the_user_has_chosen_one(

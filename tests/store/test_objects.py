@@ -91,7 +91,7 @@ def test_a_bucket_has_the_url_of_sparks_file_system(monkeypatch: pytest.MonkeyPa
         return _spark_root(url, SimpleNamespace(config=config, prefix=prefix))
 
     monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
-    assert root("s3://b/x", "x", bucket="b") == root("s3a://b/x", "x", bucket="b") == "s3a://b/x"
+    assert root("s3://b/x", "x", bucket="b") == "s3a://b/x"
     assert root("gs://b", bucket="b") == "gs://b"
     assert root("az://c", container_name="c", account_name="me") == "abfss://c@me.dfs.core.windows.net"
     with pytest.raises(ValueError, match="the storage account of the container is unknown"):
@@ -172,5 +172,7 @@ def test_a_bucket_that_does_not_answer_is_told_with_what_gives_access(
         raise BaseError("Access Denied")
 
     monkeypatch.setattr(obstore, "list", fail)
-    with pytest.raises(StoreError, match=r"s3://b/x cannot be used as a store: Access Denied; check .*AWS_"):
+    with pytest.raises(
+        StoreError, match=r"cannot be used as a store: cannot list objects: Access Denied; .*AWS_"
+    ):
         open_place("s3://b/x")

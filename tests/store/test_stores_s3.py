@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import socket
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,8 +23,10 @@ from cutwater.protocol.base.records import Prepared
 from cutwater.protocol.base.watermark import NONE
 from cutwater.spark.checkpoint import incarnations, making, prepared, stored
 from cutwater.spark.checkpoint.folder import Cache
+from cutwater.store import objects
 from cutwater.store.contract import Store, StoreUnavailable
 from cutwater.store.opening import open_place
+from tests.support.s3_proxy import Fault, s3_proxy
 from tests.support.s3_server import BUCKET, INSTALL, S3Server, find_server, s3_server
 from tests.support.store_contract import StoreContract, check_race_of_processes
 
@@ -127,9 +131,6 @@ def test_an_unusable_bucket_is_refused(server: S3Server, monkeypatch: pytest.Mon
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     with pytest.raises(StoreError, match=r"signature.*AWS_SECRET_ACCESS_KEY"):
         open_place(server.url)
-    monkeypatch.delenv("AWS_ALLOW_HTTP")
-    with pytest.raises(StoreError, match="AWS_ALLOW_HTTP=true"):
-        open_place(server.url)
 
 
 @needs_server
@@ -175,15 +176,19 @@ def test_an_unreachable_server_is_a_temporary_error(tmp_path: Path, monkeypatch:
         assert store.create("b", b"x")
 
 
+def point_at(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes clients believe that S3 is there."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "any")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "any")
+
+
 @contextmanager
 def serving(handler: type[BaseHTTPRequestHandler], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Makes `handler` the S3 server of this test."""
     http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     Thread(target=http.serve_forever, daemon=True).start()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{http.server_port}")
-    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "any")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "any")
+    point_at(f"http://127.0.0.1:{http.server_port}", monkeypatch)
     try:
         yield
     finally:
@@ -221,6 +226,85 @@ def test_a_server_that_ignores_conditions_is_refused(monkeypatch: pytest.MonkeyP
         open_place("s3://bucket/x")
         with pytest.raises(StoreError, match=r"lets two writers create the same object.*If-None-Match"):
             open_place("s3://bucket/x", create=True)
+
+
+@pytest.mark.parametrize(
+    ("method", "permission"), [("PUT", "s3:PutObject"), ("GET", "s3:ListBucket"), ("POST", "s3:DeleteObject")]
+)
+def test_a_missing_permission_is_named(method: str, permission: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Denying(CarelessServer):
+        def deny(self) -> None:
+            body = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+            self.rfile.read(int(self.headers.get("Content-Length", "0")))
+            self.send_response(403)
+            self.send_header("Content-Length", f"{len(body)}")
+            self.end_headers()
+            self.wfile.write(body)
+
+    setattr(Denying, f"do_{method}", Denying.deny)
+    with (
+        serving(Denying, monkeypatch),
+        pytest.raises(StoreError, match=rf"Access Denied \(on S3 that needs {permission}\)"),
+    ):
+        open_place("s3://bucket/x", create=True)
+
+
+def test_a_server_that_does_not_answer_is_told_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    began = time.monotonic()
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        monkeypatch.setattr(objects, "_TRYING_CLIENT", {"timeout": "1s"})
+        point_at(f"http://127.0.0.1:{silent.getsockname()[1]}", monkeypatch)
+        with pytest.raises(StoreError, match=r"s3://bucket/x cannot be used as a store"):
+            open_place("s3://bucket/x")
+    assert time.monotonic() - began < 10
+
+
+def test_without_credentials_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    class NoMachine(CarelessServer):
+        def do_PUT(self) -> None:
+            self.send_error(404)
+
+    with serving(NoMachine, monkeypatch):
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.delenv(name)
+        monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:1/169.254.169.254")
+        monkeypatch.setenv("AWS_PROFILE", "mine")
+        with pytest.raises(StoreError, match=r"no credentials were found \(profiles are not read"):
+            open_place("s3://bucket/x")
+
+
+@needs_server
+def test_requests_that_fail_or_whose_answer_is_lost_are_repeated(
+    server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with s3_proxy(server.port) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+        store = open_place(server.url, create=True)
+        store.create("a", b"x" * 1000)
+        for fault in Fault:
+            waiting = [fault]
+            for kind in ("create", "get", "list", "head", "copy", "put", "delete"):
+                waiting = [fault]
+                proxy.weather = lambda request, kind=kind, waiting=waiting: (  # type: ignore[misc]
+                    waiting.pop() if waiting and request.kind == kind else None
+                )
+                name = f"{fault.name}-{kind}"
+                store.create(name, name.encode())
+                assert store.read(name) == name.encode()
+                tail = store.tail("a", 10)
+                assert tail is not None
+                assert tail == (b"x" * 10, 1000)
+                store.copy(name, f"{name}-2")
+                store.put("p", name.encode())
+                assert store.size(f"{name}-2") == len(name)
+                assert name in store.list("")
+                store.delete([name])
+                assert store.read("p") == name.encode()
+                assert not store.exists(name)
+                assert waiting == [], f"no {kind} was sent"
+        assert set(proxy.faults) == set(Fault)
 
 
 def test_a_folder_marker_is_distinguished_from_an_object(

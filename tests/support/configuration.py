@@ -48,7 +48,7 @@ ENVIRONMENT = """\
 | `CUTWATER_TLS_CA`, `CUTWATER_TLS_CERT`, `CUTWATER_TLS_KEY` | the files of TLS, for every command |
 | `CUTWATER_TRACE` | a folder to which a run writes what it does, for `python -m cutwater.sim --check FOLDER` |
 | `SPARK_MASTER` | Spark's master, unless `master` is given or one was submitted |
-| `AWS_REGION`, `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_ENDPOINT_URL` | S3: the store, tables, Spark |
+| `AWS_REGION`, `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_ENDPOINT_URL` ... | S3: see [Buckets](s3.md) |
 """
 
 ONLY_IN_PYTHON = {"cluster", "gossip", "lease_s", "grace_s"}

@@ -27,6 +27,10 @@ class S3Server:
     process: subprocess.Popen[bytes]
 
     @property
+    def port(self) -> int:
+        return int(self.endpoint.rpartition(":")[2])
+
+    @property
     def url(self) -> str:
         return f"s3://{BUCKET}/pipelines/orders"
 
@@ -47,7 +51,7 @@ def s3_server(folder: Path, port: int = 0) -> Iterator[S3Server]:
     if binary is None:
         raise FileNotFoundError(f"there is no versitygw; install it with: {INSTALL}")
     (folder / BUCKET).mkdir(parents=True, exist_ok=True)
-    port = port or _free_port()
+    port = port or free_port()
     address = f"127.0.0.1:{port}"
     keys = {"ROOT_ACCESS_KEY": "cutwater", "ROOT_SECRET_KEY": "cutwater-secret"}
     command = [binary, "--quiet", "--port", address, "--keep-alive", "posix", f"{folder}"]
@@ -55,7 +59,6 @@ def s3_server(folder: Path, port: int = 0) -> Iterator[S3Server]:
         process = subprocess.Popen(command, env=keys, stdout=log, stderr=log)
     environment = {
         "AWS_ENDPOINT_URL": f"http://{address}",
-        "AWS_ALLOW_HTTP": "true",
         "AWS_REGION": "us-east-1",
         "AWS_ACCESS_KEY_ID": keys["ROOT_ACCESS_KEY"],
         "AWS_SECRET_ACCESS_KEY": keys["ROOT_SECRET_KEY"],
@@ -68,7 +71,7 @@ def s3_server(folder: Path, port: int = 0) -> Iterator[S3Server]:
         server.end()
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -72,6 +72,14 @@ class StoreContract:
         assert store.checksum("a") == hashlib.sha256().hexdigest()
         assert not store.create("a", b"x")
 
+    def test_the_tail_of_an_object_comes_with_its_size(self, store: Store) -> None:
+        store.create("a", b"0123456789")
+        store.create("empty", b"")
+        assert store.tail("a", 3) == (b"789", 10)
+        assert store.tail("a", 10) == store.tail("a", 1000) == (b"0123456789", 10)
+        assert store.tail("empty", 5) == (b"", 0)
+        assert store.tail("none", 5) is None
+
     def test_list_filters_by_prefix_and_after(self, store: Store) -> None:
         # "-" and "." sort before "/", so the order of names is not the order of folders.
         names = ["a-b/1", "a.json", "a/1", "a/10", "a/2", "a/b/1", "aa/1", "b/1"]

@@ -29,7 +29,7 @@ from cutwater.spark.internals.gateway import end_session
 from cutwater.spark.session import hush
 from cutwater.store.at_rest import read_journal
 from cutwater.store.contract import Store
-from cutwater.store.opening import open_store
+from cutwater.store.opening import is_on_s3, open_store
 from cutwater.store.status import ALONE, Status
 
 Function = Callable[..., Any]
@@ -144,8 +144,10 @@ class Pipeline:
         if self._runtime is not None:
             raise UserError(f"pipeline '{self.name}' is already running; stop() it first")
         chosen = msgspec.structs.replace(config or RunConfig(), **options)
-        where = store if not isinstance(store, str) else open_store(store, create=True)
         try:
+            if is_on_s3(store):  # Spark's settings say how to reach it
+                self._open_session(chosen, spark)
+            where = store if not isinstance(store, str) else open_store(store, create=True)
             self._begin(where, chosen, spark)
         except BaseException:
             self.stop()
@@ -157,12 +159,16 @@ class Pipeline:
         member, own = own_stages(self.stages, config.member)
         self._log = log_of(self.name, member)
         claim(store, self.name, member, config.takeover, self._log.info)
-        if self._session is None:
-            self._session = new_session(self.name, config, spark, self._log.info)
-            self._owns_session = spark is None
+        self._open_session(config, spark)
+        assert self._session is not None
         starting = Starting(self.name, store, config, member, self._log.info, self._is_leaving)
         self._runtime = starting.new_runtime(self._session, self.stages, own)
         self._runtime.start()
+
+    def _open_session(self, config: RunConfig, spark: SparkSession | None) -> None:
+        if self._session is None:
+            self._session = new_session(self.name, config, spark, self._log.info)
+            self._owns_session = spark is None
 
     def run(
         self,

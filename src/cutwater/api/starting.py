@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 import msgspec
 from pyspark.sql import SparkSession
@@ -20,7 +21,13 @@ from cutwater.protocol.base.errors import UserError
 from cutwater.runtime.restore import GraphMoved, check_topology, restore_before_start
 from cutwater.runtime.runtime import Runtime, member_config
 from cutwater.runtime.settings import Settings
-from cutwater.spark.session import check_reach, copy_session, make_session, refuse_active_session
+from cutwater.spark.session import (
+    check_reach,
+    copy_session,
+    make_session,
+    refuse_active_session,
+    try_file_system,
+)
 from cutwater.store.contract import Store
 
 
@@ -92,6 +99,7 @@ class Starting:
             built = builder.finish(assembled.topology)
             check_reach(built.spark, store.spark_url("any"))
             bind_sinks(built, store)
+            _try_file_systems(built, store)
             if config.restore is None:
                 break
             leaves = {name: stage.plan.leaves for name, stage in built.stages.items()}
@@ -105,3 +113,10 @@ class Starting:
                 self.log("another member has changed the graph in the meantime; assembling it again")
         check_topology(store, built.topology)
         return assembled, built
+
+
+def _try_file_systems(built: Built, store: Store) -> None:
+    """Try Spark's way to every bucket that the pipeline writes to, once each. Raises `UserError`."""
+    roots = [store.spark_url("any").removesuffix("/any"), *(sink.spark_root for sink in built.sinks.values())]
+    for root in {urlsplit(root)[:2]: root for root in reversed(roots)}.values():
+        try_file_system(built.spark, root)

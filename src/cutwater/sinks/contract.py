@@ -221,6 +221,11 @@ class Sink(ABC):
         """Where Spark writes the rows of an attempt."""
         return self._files.spark_url(f"{self._prefix}{attempt}")
 
+    @property
+    def spark_root(self) -> str:
+        """The URL below which Spark writes all of that."""
+        return self._files.spark_url("any").removesuffix("/any")
+
     def staged(self, attempt: str) -> list[StagedFile]:
         """The files with rows that Spark has written for an attempt, or one without rows if that says something. They are
         durable when this returns."""

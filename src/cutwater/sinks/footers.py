@@ -11,15 +11,12 @@ from math import isfinite
 from typing import Any, NamedTuple
 
 import msgspec
-import obstore
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
-from obstore.exceptions import BaseError
-from obstore.store import from_url
 
 from cutwater.protocol.base.errors import StoreError
-from cutwater.store.contract import Store, StoreUnavailable
+from cutwater.store.contract import Store
 
 INDEXED_COLUMNS = 32
 LONGEST_TEXT = 32
@@ -50,9 +47,8 @@ def read_footers(store: Store, names: Sequence[str]) -> list[Footer]:
         return []
     if store.path(names[0]) is not None:
         return [_read_file(name, store.path(name)) for name in names]
-    bucket = from_url(store.url)
     with ThreadPoolExecutor(_PARALLEL_READS) as pool:
-        return list(pool.map(lambda name: _read_object(bucket, name), names))
+        return list(pool.map(lambda name: _read_object(store, name), names))
 
 
 class Footers:
@@ -157,18 +153,16 @@ def _read_file(name: str, path: Any) -> Footer:
         raise _gone(name) from None
 
 
-def _read_object(bucket: Any, name: str) -> Footer:
-    try:
-        size = obstore.head(bucket, name)["size"]
-        tail = bytes(obstore.get_range(bucket, name, start=max(0, size - _TAIL), end=size))
-        length = int.from_bytes(tail[-8:-4], "little") + 8  # the footer's length is stored right after it
-        if _TAIL < length <= size:
-            tail = bytes(obstore.get_range(bucket, name, start=size - length, end=size))
-        return Footer(_read(name, BytesIO(tail)), size)
-    except FileNotFoundError:
-        raise _gone(name) from None
-    except BaseError as error:
-        raise StoreUnavailable(f"cannot read {name}: {error}") from error
+def _read_object(store: Store, name: str) -> Footer:
+    tail = store.tail(name, _TAIL)
+    if tail is None:
+        raise _gone(name)
+    length = int.from_bytes(tail.data[-8:-4], "little") + 8  # the footer's length is stored right after it
+    if _TAIL < length <= tail.size:
+        tail = store.tail(name, length)
+        if tail is None:
+            raise _gone(name)
+    return Footer(_read(name, BytesIO(tail.data)), tail.size)
 
 
 def _read(name: str, source: Any) -> Any:

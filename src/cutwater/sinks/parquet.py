@@ -28,6 +28,7 @@ from cutwater.spark.files import Files
 from cutwater.spark.internals.types import arrow_schema
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_place
+from cutwater.store.s3_access import access_to
 
 VERSIONS = f"{FOLDER}versions/"
 LIST_ALL_EVERY = 100
@@ -153,7 +154,9 @@ class ParquetSink(TableSink):
         if not files:
             schema = arrow_schema(StructType.fromJson(_read(self._files, 0).schema))
             return arrow_dataset.dataset(schema.empty_table())
-        system = PyFileSystem(DeltaStorageHandler(self._files.url))  # reads from every kind of store
+        url = self._files.url
+        handler = DeltaStorageHandler(url, access_to(url).storage_options() or None)
+        system = PyFileSystem(handler)  # reads from every kind of store
         return arrow_dataset.dataset(files, filesystem=system, format="parquet")
 
     def frame(self, spark: SparkSession, version: int) -> DataFrame:

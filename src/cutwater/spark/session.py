@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -11,7 +12,9 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import resources
+from threading import Thread
 from typing import Any
+from uuid import uuid4
 
 import pyspark
 from pyspark.sql import SparkSession
@@ -20,18 +23,36 @@ from cutwater.protocol.base.errors import UserError
 from cutwater.spark.internals.gateway import CALL_ERRORS, has_active_context, launch
 from cutwater.spark.internals.java import FILE_MANAGER, Java
 from cutwater.spark.internals.sessions import (
+    FileSystemFailed,
     Settings,
     clone,
+    given_settings,
     hadoop_conf,
     hadoop_version,
     has_file_system,
     session_hadoop_conf,
+    set_from_environment,
+    use_file_system,
     write_no_checksum_files,
 )
+from cutwater.store import s3_access
 
 NEVER = "1000000000"
 _PACKAGES = {"s3a": "org.apache.hadoop:hadoop-aws", "abfss": "org.apache.hadoop:hadoop-azure"}
 """The packages with Hadoop's file systems for buckets, which do not come with Spark."""
+
+_IMPATIENT = {
+    "fs.s3a.attempts.maximum": "2",
+    "fs.s3a.retry.limit": "1",
+    "fs.s3a.retry.interval": "200ms",
+    "fs.s3a.retry.throttle.limit": "2",
+    "fs.s3a.connection.establish.timeout": "5s",
+    "fs.s3a.connection.timeout": "10s",
+    "fs.azure.io.retry.max.retries": "1",
+}
+"""Hadoop's file systems repeat for minutes what fails. The trial at the start does not."""
+_TRIAL_S = 60.0
+"""Loading the classes takes a few seconds, longer on a busy machine."""
 
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -62,6 +83,8 @@ DEFAULTS = {
     "spark.sql.streaming.numRecentProgressUpdates": "5",
     "spark.sql.streaming.stateStore.maintenanceInterval": "15s",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    # Spark and Cutwater write every file under a name of its own, so S3A need not look first: a quarter fewer lists.
+    "spark.hadoop.fs.s3a.performance.flags": "create,delete,mkdir",
 }
 """Further settings of a session that we make, unless somebody has set them."""
 
@@ -212,16 +235,17 @@ def _set_needed(session: SparkSession) -> None:
 
 
 def _configure_s3a(known: Settings, conf: Settings) -> None:
-    """Configure Hadoop's S3A with the server that the environment names, which the store uses too. (Spark itself passes
-    on the keys.) What the user has set, in `known`, is kept. The rest goes to `conf`: Hadoop's own settings, or those of
-    a session, which apply to everything that the session reads and writes."""
-    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    if endpoint and known.get("fs.s3a.endpoint", "") in ("", endpoint):
-        conf.set("fs.s3a.endpoint", endpoint)
-        conf.set("fs.s3a.path.style.access", "true")
-    if region and not known.get("fs.s3a.endpoint.region", ""):
-        conf.set("fs.s3a.endpoint.region", region)
+    """Let Hadoop's S3A and the store reach the same S3 with the same settings. Those that the user has given for S3A, in
+    `known`, are adopted for the store; those that the environment adds go to `conf`: Hadoop's own settings, or those of a
+    session, which apply to everything that the session reads and writes."""
+    names = "|".join(map(re.escape, s3_access.SETTINGS))
+    given = given_settings(known, rf"^fs\.s3a\.(bucket\..+\.)?({names})$")
+    for key, value in s3_access.from_environment(given).items():
+        if conf is known:
+            set_from_environment(conf, key, value)
+        else:
+            conf.set(key, value)
+    s3_access.adopt(given)
 
 
 def check_reach(session: SparkSession, url: str) -> None:
@@ -237,6 +261,32 @@ def check_reach(session: SparkSession, url: str) -> None:
         else f"put a Hadoop file system for {scheme}:// on Spark's class path"
     )
     raise UserError(f"Spark cannot read or write {scheme}:// yet; {advice}")
+
+
+def try_file_system(session: SparkSession, url: str) -> None:
+    """Write, read, list and delete an object below a URL, through Spark's file system for it. Raises `UserError`, within
+    seconds, if this session cannot: `check_reach`, or whatever the server says."""
+    check_reach(session, url)
+    scheme = url.partition(":")[0]
+    if scheme == "file":
+        return
+    failed: list[FileSystemFailed] = []
+
+    def attempt() -> None:
+        try:
+            use_file_system(session, f"{url}/.cutwater-{uuid4().hex}", _IMPATIENT)
+        except FileSystemFailed as error:
+            failed.append(error)
+
+    thread = Thread(target=attempt, name="file system", daemon=True)
+    thread.start()
+    thread.join(_TRIAL_S)
+    reason = str(failed[0]) if failed else f"no answer within {_TRIAL_S:g} s"
+    if failed or thread.is_alive():
+        raise UserError(
+            f"Spark cannot use {url}: {reason}. Cutwater itself can, so compare Spark's settings with the environment: "
+            f"--conf spark.hadoop.fs.{scheme}.* wins over it"
+        )
 
 
 def hush(session: SparkSession) -> None:

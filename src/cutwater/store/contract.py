@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from cutwater.protocol.base.errors import StoreError
 
@@ -26,6 +26,13 @@ TEMP = ".tmp"
 
 class StoreUnavailable(OSError):
     """A store operation failed for a reason that may be temporary; it may still have taken effect."""
+
+
+class Tail(NamedTuple):
+    """The end of an object, and the size of the whole object in bytes."""
+
+    data: bytes
+    size: int
 
 
 class Store(Protocol):
@@ -59,6 +66,10 @@ class Store(Protocol):
 
     def size(self, name: str) -> int | None:
         """The object's size in bytes, or `None` if there is no such object."""
+
+    def tail(self, name: str, length: int) -> Tail | None:
+        """The last `length` bytes of the object, fewer if it is shorter; `None` if there is no such object. Where the
+        object store can do that, it is one request."""
 
     def copy(self, source: str, target: str) -> None:
         """Copies an immutable object. If the target exists, it is an earlier copy, and is kept. The copy is

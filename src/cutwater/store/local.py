@@ -21,6 +21,7 @@ from cutwater.store.contract import (
     NameLists,
     Names,
     StoreUnavailable,
+    Tail,
     check_name,
     checksums,
 )
@@ -124,6 +125,16 @@ class LocalStore:
                 return place.stat().st_size
         self._check_root()
         return None
+
+    def tail(self, name: str, length: int) -> Tail | None:
+        try:
+            with self.path(name).open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                file.seek(max(0, size - length))
+                return Tail(file.read(), size)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            self._check_root()
+            return None
 
     def copy(self, source: str, target: str) -> None:
         """Creates a hard link, or a real copy where links do not work."""

@@ -24,6 +24,11 @@ def open_store(url: str, *, create: bool = False) -> Store:
     return store
 
 
+def is_on_s3(store: object) -> bool:
+    """Whether this is the URL of a store on S3, whose address and keys may be in Spark's settings."""
+    return isinstance(store, str) and urlsplit(store).scheme in ("s3", "s3a")
+
+
 def open_place(url: str, *, create: bool = False) -> Store:
     """Opens a folder or URL that is not a pipeline's store: a table. `create` works as in `open_store`."""
     if not url.strip():

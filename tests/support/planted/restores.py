@@ -131,19 +131,19 @@ def a_stage_with_readers_is_dropped(patch: Patch) -> None:
 
 @bug
 def a_reset_stage_skips_the_rows_in_flight_to_it(patch: Patch) -> None:
-    real = stage.Stage._starting_report
+    real = opening.starting_report
 
-    def starting_report(self: Any) -> Any:
-        report, reset = yield from real(self)
-        manifest = yield from self.member.head_manifest()
+    def starting_report(member: Any, spec: Any, generation: int) -> Any:
+        report, reset = yield from real(member, spec, generation)
+        manifest = yield from member.head_manifest()
         if reset and report is not None and manifest is not None:
-            cuts = {s: manifest.stages[s].batch for s in self.spec.inputs if s in manifest.stages}
+            cuts = {s: manifest.stages[s].batch for s in spec.inputs if s in manifest.stages}
             report = changed(report, consumed={**report.consumed, **cuts})
         return report, reset
 
-    patch.setattr(stage.Stage, "_starting_report", starting_report)
+    patch.setattr(opening, "starting_report", starting_report)
 
 
 @bug
 def a_stage_with_another_input_keeps_its_state(patch: Patch) -> None:
-    patch.setattr(steering, "_check_inputs", lambda request, graph, manifest: None)
+    patch.setattr(steering, "check_inputs", lambda request, graph, manifest: None)

@@ -13,7 +13,7 @@ from deltalake.exceptions import DeltaError, DeltaProtocolError, TableNotFoundEr
 
 from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.sinks.contract import SinkFailed
-from cutwater.sinks.delta import log
+from cutwater.sinks.delta import log, reading
 from cutwater.store.contract import Store
 
 _PARALLEL_READS = 16
@@ -59,7 +59,7 @@ class History:
         """The table at the oldest version that can be read once earlier commits have been cleaned up."""
         versions = log.checkpoints(self.files, oldest_commit - 1)
         with table_errors(self.sink, self.path):
-            return DeltaTable(self.files.url, version=versions[0]) if versions else None
+            return reading.load(self.files.url, version=versions[0]) if versions else None
 
     def foreign(self, after: int, upto: int) -> list[str]:
         """Changes by others in the versions after `after`."""
@@ -82,17 +82,17 @@ class History:
             if version < 0:
                 return self._can_be_emptied()
             try:
-                then = DeltaTable(self.files.url, version=version)
+                then = reading.load(self.files.url, version=version)
             except TableNotFoundError:
                 return False
-            old = files_of(then) - files_of(DeltaTable(self.files.url))
+            old = files_of(then) - files_of(reading.load(self.files.url))
         with ThreadPoolExecutor(_PARALLEL_READS) as pool:
             return all(pool.map(self.files.exists, (name for name in old if not is_elsewhere(name))))
 
     def _can_be_emptied(self) -> bool:
         """Whether the newest version has no rows, or allows removing them."""
         try:
-            table = DeltaTable(self.files.url)
+            table = reading.load(self.files.url)
         except TableNotFoundError:
             return True
         appends_only = table.metadata().configuration.get("delta.appendOnly", "false").lower() == "true"

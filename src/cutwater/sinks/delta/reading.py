@@ -15,9 +15,16 @@ from cutwater.protocol.base.errors import UserError
 from cutwater.sinks.schemas import plain
 from cutwater.spark.files import Files
 from cutwater.store.contract import Store
+from cutwater.store.s3_access import access_to
 
 READABLE = {"timestampNtz"}
 """Table features with which the files still contain exactly the table's rows and column names."""
+
+
+def load(url: str, version: int | None = None) -> DeltaTable:
+    """Opens the newest or another version of a table, with the access to S3 that the store has too. Raises what
+    deltalake raises."""
+    return DeltaTable(url, version=version, storage_options=access_to(url).storage_options() or None)
 
 
 def refuse_unreadable(table: DeltaTable, path: str) -> None:

@@ -88,7 +88,7 @@ class DeltaSink(TableSink):
     def _version_at(self, url: str) -> int:
         with table_errors(self.name, self.path):
             try:
-                return DeltaTable(url).version()
+                return reading.load(url).version()
             except TableNotFoundError:
                 return -1
 
@@ -139,7 +139,7 @@ class DeltaSink(TableSink):
         """Load the table's state from its whole log."""
         with table_errors(self.name, self.path):
             try:
-                table = DeltaTable(self._files.url)
+                table = reading.load(self._files.url)
             except TableNotFoundError:
                 self._version, self._transaction, self._problem = -1, 0, None
                 self._forgetful, self._is_ours, self._own_version = False, False, -1
@@ -208,7 +208,7 @@ class DeltaSink(TableSink):
             return None
         refuse_foreign(self.name, self._history.foreign(to_version, expected_version), force)
         with table_errors(self.name, self.path):
-            table = DeltaTable(self._files.url, version=expected_version) if expected_version >= 0 else None
+            table = reading.load(self._files.url, version=expected_version) if expected_version >= 0 else None
             if table is None or to_version == expected_version or (to_version < 0 and not table.file_uris()):
                 info = log.commit_info("RESTORE", None, version=str(to_version))
                 return self._commit(expected_version, transaction, info, [])
@@ -257,7 +257,7 @@ class DeltaSink(TableSink):
         """Write a checkpoint, which keeps the log fast to read. If this fails, the next one will do. Removes nothing of
         the log: `trim` does that."""
         try:
-            DeltaTable(self._files.url).create_checkpoint()
+            reading.load(self._files.url).create_checkpoint()
         except (DeltaError, OSError) as error:
             _LOG.warning("could not write a checkpoint of the Delta table %s: %s", self.path, error)
 
@@ -278,7 +278,7 @@ class DeltaSink(TableSink):
             own, files = commit.transactions.get(self._app, 0), len(commit.added)
         else:  # the version is known from a checkpoint of the log
             with table_errors(self.name, self.path):
-                own = DeltaTable(self._files.url, version=version).transaction_version(self._app) or 0
+                own = reading.load(self._files.url, version=version).transaction_version(self._app) or 0
             files = MANY
         return TableHistory(own, files, tuple(self._history.foreign(version, self._version)))
 
@@ -315,14 +315,14 @@ class DeltaSink(TableSink):
         if version >= 0 and not self._history.can_go_back(version, self._version):
             raise history_gone(self.name, self.path, version)
         with table_errors(self.name, self.path):
-            table = DeltaTable(self._files.url, version=version if version >= 0 else None)
+            table = reading.load(self._files.url, version=version if version >= 0 else None)
         reading.refuse_unreadable(table, self.path)
         return table
 
     def _shown_now(self) -> dict[str, int | None]:
         with table_errors(self.name, self.path):
             try:
-                adds = DeltaTable(self._files.url).get_add_actions(flatten=True)
+                adds = reading.load(self._files.url).get_add_actions(flatten=True)
             except TableNotFoundError:
                 return {}
             sizes = zip(adds.column("path").to_pylist(), adds.column("size_bytes").to_pylist(), strict=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Protocol
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
@@ -39,6 +40,70 @@ def session_hadoop_conf(session: SparkSession) -> Settings:
     inner: Any = session
     found: Settings = inner._jsparkSession.sessionState().newHadoopConf()
     return found
+
+
+def given_settings(conf: Settings, pattern: str) -> dict[str, str]:
+    """Those of Hadoop's settings whose names match that somebody has given: neither Hadoop's defaults, nor what Spark or
+    Cutwater have taken from the environment."""
+    hadoop: Any = conf
+    found = dict(hadoop.getValByRegex(pattern))
+    return {key: value for key, value in found.items() if not _is_unasked(hadoop.getPropertySources(key))}
+
+
+def set_from_environment(conf: Settings, key: str, value: str) -> None:
+    """Change one of Hadoop's settings so that `given_settings` does not take it for the user's."""
+    hadoop: Any = conf
+    hadoop.set(key, value, "Set by Cutwater from AWS_*")
+
+
+def _is_unasked(sources: Any) -> bool:
+    last = str(list(sources)[-1]) if sources else ""
+    return last.endswith("-default.xml") or " from AWS_" in last
+
+
+class FileSystemFailed(Exception):
+    """A file system of Hadoop's could not do something; the message says why."""
+
+
+def use_file_system(session: SparkSession, url: str, settings: dict[str, str]) -> None:
+    """Create an object at `url`, read, list and delete it, through Hadoop's file system for it, with these settings in
+    addition. Raises `FileSystemFailed`."""
+    context: Any = session.sparkContext
+    jvm = context._jvm
+    conf = jvm.org.apache.hadoop.conf.Configuration(session_hadoop_conf(session))
+    for key, value in settings.items():
+        conf.set(key, value)
+    doing, system = "open its file system", None
+    try:
+        path = jvm.org.apache.hadoop.fs.Path(url)
+        system = jvm.org.apache.hadoop.fs.FileSystem.newInstance(path.toUri(), conf)
+        doing = "write"
+        system.create(path, True).close()
+        doing = "read"
+        system.open(path).close()
+        doing = "list"
+        system.listStatus(path)
+        doing = "delete"
+        system.delete(path, False)
+    except Py4JJavaError as error:
+        raise FileSystemFailed(f"cannot {doing}: {_said(error.java_exception)}") from error
+    finally:
+        if system is not None:
+            system.close()
+
+
+def _said(error: Any) -> str:
+    """What a server or a class has to say, without Hadoop's and the SDK's details around it."""
+    cause = error
+    while cause.getCause() is not None:
+        cause = cause.getCause()
+    text = str(cause.getMessage() or "").strip().partition("\n")[0]
+    plain = re.sub(r" ?\((Service|SDK Attempt).*", "", text).strip()
+    kind = str(cause.getClass().getSimpleName())
+    status = re.search(r"Status Code: (\d+)", text)
+    if plain:
+        return plain if " " in plain else f"{kind}: {plain}"
+    return f"status {status[1]}" if status else kind
 
 
 def write_no_checksum_files(session: SparkSession) -> None:

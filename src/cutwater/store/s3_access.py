@@ -1,0 +1,107 @@
+"""How to reach S3: endpoint, region, path style and keys, given once for the store, for tables and for Spark.
+
+They come from the settings of Hadoop's S3A (`--conf spark.hadoop.fs.s3a.*`, spark-submit, `spark-defaults.conf`), and
+what is missing there from the environment (AWS_*). A process without Spark has only the environment.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+PREFIX = "fs.s3a."
+ENDPOINT = "endpoint"
+REGION = "endpoint.region"
+PATH_STYLE = "path.style.access"
+TLS = "connection.ssl.enabled"
+PROVIDER = "aws.credentials.provider"
+_KEYS = {
+    "access.key": "aws_access_key_id",
+    "secret.key": "aws_secret_access_key",
+    "session.token": "aws_session_token",
+}
+SETTINGS = (ENDPOINT, REGION, PATH_STYLE, TLS, PROVIDER, *_KEYS)
+"""The settings of S3A, behind `fs.s3a.` or `fs.s3a.bucket.NAME.`, that both sides follow."""
+
+_ANY_REGION = "us-east-1"
+"""The region of servers that have none. It is part of every signature, so both sides must name one."""
+
+_adopted: dict[str, str] = {}
+
+
+class S3Access(NamedTuple):
+    """What obstore and deltalake need besides the environment, which both read on their own."""
+
+    config: dict[str, str]
+    """Settings with the names that both use."""
+    allows_http: bool
+
+    def storage_options(self) -> dict[str, str]:
+        """For deltalake."""
+        return self.config | ({"allow_http": "true"} if self.allows_http else {})
+
+
+def adopt(settings: Mapping[str, str]) -> None:
+    """From now on, use these settings of S3A (`fs.s3a.*`) in this process. A process has one SparkContext."""
+    _adopted.clear()
+    _adopted.update(settings)
+
+
+def from_environment(given: Mapping[str, str]) -> dict[str, str]:
+    """The settings of S3A that the environment adds to those that the user has given. (Spark itself passes on the
+    keys.)"""
+    added: dict[str, str] = {}
+    endpoint, region = _environment_endpoint(), _environment_region()
+    if endpoint and not given.get(f"{PREFIX}{ENDPOINT}"):
+        added[f"{PREFIX}{ENDPOINT}"] = endpoint
+    has_endpoint = given.get(f"{PREFIX}{ENDPOINT}") or endpoint
+    if has_endpoint and not given.get(f"{PREFIX}{PATH_STYLE}"):
+        added[f"{PREFIX}{PATH_STYLE}"] = "false" if _wants_virtual_hosts() else "true"
+    if not given.get(f"{PREFIX}{REGION}") and (region or has_endpoint):
+        added[f"{PREFIX}{REGION}"] = region or _ANY_REGION
+    return added
+
+
+def access_to(url: str) -> S3Access:
+    """How to reach the bucket of a URL; nothing special if it is not on S3."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("s3", "s3a"):
+        return S3Access({}, False)
+    bucket = parts.netloc
+
+    def given(key: str) -> str:
+        return _adopted.get(f"{PREFIX}bucket.{bucket}.{key}") or _adopted.get(f"{PREFIX}{key}") or ""
+
+    endpoint = given(ENDPOINT) or _environment_endpoint()
+    region = given(REGION) or _environment_region() or (_ANY_REGION if endpoint else "")
+    config: dict[str, str] = {}
+    if endpoint:
+        if "://" not in endpoint:
+            endpoint = f"{'http' if given(TLS) == 'false' else 'https'}://{endpoint}"
+        by_path = given(PATH_STYLE) or ("false" if _wants_virtual_hosts() else "true")
+        if by_path == "false":
+            scheme, _, host = endpoint.partition("://")
+            endpoint = endpoint if host.startswith(f"{bucket}.") else f"{scheme}://{bucket}.{host}"
+        config["aws_endpoint"] = endpoint.rstrip("/")
+        config["aws_virtual_hosted_style_request"] = "false" if by_path == "true" else "true"
+    if region:
+        config["aws_region"] = region
+    if given("access.key") and given("secret.key"):
+        config |= {name: given(key) for key, name in _KEYS.items() if given(key)}
+    elif "AnonymousAWSCredentialsProvider" in given(PROVIDER):
+        config["aws_skip_signature"] = "true"
+    return S3Access(config, endpoint.startswith("http://"))
+
+
+def _environment_endpoint() -> str:
+    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+
+
+def _environment_region() -> str:
+    return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or ""
+
+
+def _wants_virtual_hosts() -> bool:
+    return os.environ.get("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "").lower() == "true"
