@@ -163,7 +163,15 @@ def test_the_list_has_every_command_with_a_store() -> None:
         for name, command in group.commands.items()  # type: ignore[attr-defined]
         if any(parameter.name == "store" for parameter in command.params)
     }
-    assert with_store - {"run"} == set(COMMANDS)
+    assert with_store - {"run", "doctor"} == set(COMMANDS)
+
+
+def test_the_doctor_names_an_unknown_version_and_changes_nothing(newer: Path) -> None:
+    before = contents(newer)
+    found = CliRunner().invoke(app, ["doctor", "--store", str(newer)])
+    assert found.exit_code == 1
+    assert f"has format version {CURRENT + 1}" in " ".join(found.stdout.split())
+    assert contents(newer) == before
 
 
 def test_a_run_refuses_an_unknown_version_and_changes_nothing(newer: Path, tmp_path: Path) -> None:

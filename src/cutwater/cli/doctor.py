@@ -229,10 +229,12 @@ def _tried(name: str, attempt: Callable[[], Part], as_json: bool) -> Part:
 
 
 def _try_store(url: str) -> Part:
+    from cutwater.store.format import check_format
     from cutwater.store.opening import open_place
     from cutwater.store.probe import try_store
 
     place = open_place(url, create=True)
+    check_format(place, create=False)
     try_store(place)
     return Part("store", "works", place.url)
 
