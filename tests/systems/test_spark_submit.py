@@ -38,7 +38,7 @@ class Job:
         await_that("its rows are shown", self._is_up, WAIT_S)
         asked = ["ps", "-o", "pid=,args=", "--ppid", str(self.jvm)]
         found = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines()
-        (line,) = [line for line in found if line.endswith("job.py")]
+        (line,) = [line for line in found if "python" in line.split()[1]]  # it also forks for short commands
         self.python = int(line.split()[0])
 
     def _is_up(self) -> bool:
