@@ -66,6 +66,7 @@ def command(*words: str) -> object:
     return json.loads(done.output)
 
 
+@pytest.mark.timeout(1800)
 def test_a_pipeline_on_s3_is_killed_restarted_and_restored_in_a_storm(bench: Bench, proxy: S3Proxy) -> None:
     proxy.weather = storm(1, RATE)
     for place in (

@@ -19,7 +19,9 @@ from cutwater.sinks import Sink, parquet
 from cutwater.sinks.delta import reading
 from cutwater.sinks.delta.sink import DeltaSink, delta
 from cutwater.store.contract import Store
-from tests.support.sink_helpers import ROWS, publish, store
+from tests.support.s3_proxy import Fault, s3_proxy
+from tests.support.s3_server import BUCKET, s3_server
+from tests.support.sink_helpers import ROWS, needs_server, publish, store
 
 __all__ = ["store"]
 
@@ -148,3 +150,23 @@ def test_spark_is_given_the_values_of_partitions_beside_the_files(
 def test_files_of_a_shallow_clone_are_read_where_they_lie(path: str, url: str) -> None:
     files: Any = SimpleNamespace(spark_url=lambda name: f"here/{name}")
     assert reading._url(files, path) == url
+
+
+@needs_server
+@pytest.mark.parametrize("fault", list(Fault))
+def test_a_table_in_a_bucket_is_opened_although_a_request_fails(
+    fault: Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"s3://{BUCKET}/t"
+    with s3_server(tmp_path / "s3") as server, s3_proxy(server.port) as proxy:
+        for key, value in server.environment.items():
+            monkeypatch.setenv(key, value)
+        write_deltalake(url, pa.table({"id": [1]}), storage_options={"allow_http": "true"})
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+        for kind in ("get", "list"):
+            waiting = [fault]
+            proxy.weather = lambda request, kind=kind, waiting=waiting: (  # type: ignore[misc]
+                waiting.pop() if waiting and request.kind == kind else None
+            )
+            assert reading.load(url).version() == 0
+            assert waiting == []

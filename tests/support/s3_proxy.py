@@ -23,7 +23,7 @@ class Fault(Enum):
     BUSY = "503 SlowDown, and nothing is done"
     RESET = "the connection is reset, and nothing is done"
     LOST = "the request is carried out, and the connection is reset before the answer"
-    CUT = "the request is carried out, and the connection is reset in the middle of the answer"
+    CUT = "the request is carried out, and the connection is reset in the middle of the answer's body"
 
 
 class Request(NamedTuple):
@@ -110,10 +110,10 @@ class S3Proxy:
                 if upstream is None:
                     upstream = await asyncio.open_connection("127.0.0.1", self._server_port, limit=1 << 20)
                 upstream[1].write(_head(line, headers) + body)
-                answer = await _read_answer(upstream[0], method)
-                if fault is Fault.LOST:
+                head, content = await _read_answer(upstream[0], method)
+                if fault is Fault.LOST or (fault is Fault.CUT and not content):
                     return
-                answers.write(answer if fault is not Fault.CUT else answer[: len(answer) // 2])
+                answers.write(head + (content if fault is not Fault.CUT else content[: len(content) // 2]))
                 await answers.drain()
                 if fault is Fault.CUT:
                     return
@@ -145,14 +145,14 @@ async def _read_body(reader: StreamReader, headers: Headers) -> bytes:
             return body
 
 
-async def _read_answer(reader: StreamReader, method: str) -> bytes:
+async def _read_answer(reader: StreamReader, method: str) -> tuple[bytes, bytes]:
     while True:
         line, headers = await _read_head(reader)
         status = int(line.split(" ")[1])
         if status >= 200:
             break
     has_body = method != "HEAD" and status not in (204, 304)
-    return _head(line, headers) + (await _read_body(reader, headers) if has_body else b"")
+    return _head(line, headers), await _read_body(reader, headers) if has_body else b""
 
 
 def _head(line: str, headers: Headers) -> bytes:

@@ -20,11 +20,20 @@ from cutwater.store.s3_access import access_to
 READABLE = {"timestampNtz"}
 """Table features with which the files still contain exactly the table's rows and column names."""
 
+_BROKEN_ANSWERS = 3
+
 
 def load(url: str, version: int | None = None) -> DeltaTable:
     """Opens the newest or another version of a table, with the access to S3 that the store has too. Raises what
-    deltalake raises."""
-    return DeltaTable(url, version=version, storage_options=access_to(url).storage_options() or None)
+    deltalake raises. An answer that breaks off is asked for again, which deltalake does not do."""
+    options = access_to(url).storage_options() or None
+    for _ in range(_BROKEN_ANSWERS):
+        try:
+            return DeltaTable(url, version=version, storage_options=options)
+        except OSError as error:
+            if "response body" not in str(error):
+                raise
+    return DeltaTable(url, version=version, storage_options=options)
 
 
 def refuse_unreadable(table: DeltaTable, path: str) -> None:
