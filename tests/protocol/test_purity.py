@@ -20,6 +20,7 @@ ALLOWED = {
     "bisect",
     "collections.abc",
     "dataclasses",
+    "difflib",
     "enum",
     "functools",
     "hashlib",

@@ -19,10 +19,11 @@ from cutwater.api.log_lines import lines_printed, log_of
 from cutwater.cluster.opening import open_links
 from cutwater.plan.assemble import Assembled, WaitEnded, assemble, own_stages
 from cutwater.plan.build import Builder, Built, bind_sinks, register_sinks
-from cutwater.plan.graph import StageDef, define
+from cutwater.plan.graph import StageDef, define, in_order
 from cutwater.plan.known_sources import register_sources
 from cutwater.protocol.base.durations import seconds
 from cutwater.protocol.base.errors import GraphChanged, UserError
+from cutwater.protocol.base.options import named_options, refuse_unknown
 from cutwater.protocol.base.wire import Request, RequestKind
 from cutwater.runtime.mailbox import answered, check_savepoint_name, new_id
 from cutwater.runtime.restore import GraphMoved, check_topology, restore_before_start, whole_checkpoint
@@ -89,6 +90,7 @@ class Pipeline:
         member: str | None = None,
     ) -> Callable[[Function], Function]: ...
 
+    @named_options
     def stage(
         self,
         function: Function | None = None,
@@ -154,6 +156,7 @@ class Pipeline:
         """
         if self._runtime is not None:
             raise UserError(f"pipeline '{self.name}' is already running; stop() it first")
+        refuse_unknown("start()", options, RunConfig.__struct_fields__)
         chosen = msgspec.structs.replace(config or RunConfig(), **options)
         where = store if not isinstance(store, str) else open_store(store, create=True)
         try:
@@ -168,11 +171,12 @@ class Pipeline:
         member, own = own_stages(self.stages, config.member)
         self._log = log_of(self.name, member)
         boot = uuid.uuid4().hex[:8]
+        ordered = in_order(own, config.member is not None)
         claim(store, self.name, member, config.takeover, self._log.info)
         if self._session is None:
             self._open_session(config, spark)
         assert self._session is not None
-        builder = Builder(self.name, own, self._session, config.member is not None)
+        builder = Builder(self.name, ordered, self._session)
         assembled, built = self._assemble(store, config, member, builder, own)
         register_sinks(built)
         register_sources({name: stage.plan.leaves for name, stage in built.stages.items()}, store)
