@@ -28,9 +28,24 @@ REFUSED: list[tuple[str, Callable[[DataFrame], DataFrame], str, str]] = [
     ("append", lambda r: r.groupBy("value").count(), "aggregations without watermark", "withWatermark"),
     ("append", lambda r: r.orderBy("value"), "Sorting is not supported", "sort where the table is read"),
     ("update", lambda r: counted(r).groupBy("window").count(), "stateful operation", "two stages"),
-    ("complete", lambda r: r, "Invalid streaming output mode: complete", "output_mode='append', or aggregate"),
-    ("append", lambda r: numbers(r).join(r, "value", "left"), "LeftOuter join", "the side whose rows are all kept"),
-    ("append", lambda r: r.join(r.withColumnRenamed("timestamp", "t"), "value", "left"), "watermark", "BETWEEN"),
+    (
+        "complete",
+        lambda r: r,
+        "Invalid streaming output mode: complete",
+        "output_mode='append', or aggregate",
+    ),
+    (
+        "append",
+        lambda r: numbers(r).join(r, "value", "left"),
+        "LeftOuter join",
+        "the side whose rows are all kept",
+    ),
+    (
+        "append",
+        lambda r: r.join(r.withColumnRenamed("timestamp", "t"), "value", "left"),
+        "watermark",
+        "BETWEEN",
+    ),
     ("append", lambda r: r.select("value").union(numbers(r)), "Union between", "readStream too"),
     ("append", lambda r: counted(r).agg(F.countDistinct("count")), "without watermark", "withWatermark"),
     ("update", lambda r: r.limit(3), "Limits", "output_mode='append'"),
@@ -70,7 +85,9 @@ def test_the_settings_of_the_stages_session_count(spark: SparkSession) -> None:
     assert spark.conf.get("spark.sql.streaming.statefulOperator.checkCorrectness.enabled") == "true"
 
 
-def test_a_pipeline_with_refused_plans_ends_before_anything_is_written(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_pipeline_with_refused_plans_ends_before_anything_is_written(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     pipeline = cw.Pipeline("wrong")
 
     @pipeline.stage
