@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from cutwater.cli import checkpoints, control, drain, explain, gc, run, status, verify
+from cutwater.cli import check, checkpoints, control, drain, explain, gc, run, status, verify
 from cutwater.cli.output import console
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def options(
 
 
 app.command()(run.run)
+app.command()(check.check)
 app.command()(status.status)
 app.command()(checkpoints.checkpoints)
 app.command("show")(checkpoints.show_checkpoint)

@@ -9,7 +9,7 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
 from cutwater.plan.graph import StageDef, in_order
-from cutwater.protocol.base.errors import UserError, mistakes_in, refuse
+from cutwater.protocol.base.errors import StoreError, UserError, mistakes_in, refuse
 from cutwater.protocol.base.records import SinkSpec, StageSpec, Topology
 from cutwater.sinks.contract import Sink
 from cutwater.spark.channel_source import ChannelSource
@@ -60,6 +60,11 @@ class Builder:
             [(s, self._called[s.name][1]) for s in self._ordered if s.name in self.specs]
         )
         refuse(list(dict.fromkeys(found)))
+
+    @property
+    def unchecked(self) -> list[str]:
+        """The stages whose functions were not called, or gave nothing to check."""
+        return [stage.name for stage in self._ordered if stage.name not in self.specs]
 
     @property
     def waits_for(self) -> dict[str, str]:
@@ -130,18 +135,21 @@ def make_topology(specs: Mapping[str, StageSpec]) -> Topology:
 
 
 def bind_sinks(built: Built, store: Store, create: bool = True) -> None:
-    """Bind each sink to the store and to the schema of its rows. Raises `UserError` if they cannot take them. Registers
+    """Bind each sink to the store and to the schema of its rows. Raises `UserError` if they cannot take them, and
+    `StoreError` if the place of one cannot be used. Registers
     nothing: the start may still be refused (`register_sinks` does that). Without `create`, not even the folder of a
     table is made."""
     places: dict[str, str] = {}
-    found: list[str] = []
+    errors: list[UserError | StoreError] = []
     for stage in built.stages.values():
         for sink in stage.sinks:
             try:
                 _bind(stage, sink, store, built.spark, places, create)
-            except UserError as error:
-                found += mistakes_in(error)
-    refuse(list(dict.fromkeys(found)))
+            except (UserError, StoreError) as error:
+                errors.append(error)
+    if len(errors) == 1:
+        raise errors[0]
+    refuse(list(dict.fromkeys(str(error) for error in errors)))
 
 
 def _bind(
