@@ -20,6 +20,7 @@ from cutwater.protocol.base.paths import sink_description_name
 from cutwater.protocol.base.records import StageSpec, Topology, encode, seal
 from cutwater.runtime.restore import check_sources, differences, restore_before_start
 from cutwater.sinks.contract import Description, Sink
+from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.spark.internals.gateway import end_session
 from cutwater.spark.session import check_reach, make_session, refuse_active_session
 from cutwater.store.at_rest import read_journal
@@ -209,11 +210,15 @@ def _try_restore(
 
 def _shown(stage: StageDef, builder: Builder | None) -> CheckedStage:
     plan = builder.plan_of(stage.name) if builder is not None else None
-    sources = tuple(str(leaf) for leaf in plan.leaves if leaf.channel is None) if plan is not None else ()
+    sources = tuple(_source(leaf) for leaf in plan.leaves if leaf.channel is None) if plan is not None else ()
     sinks = tuple(CheckedSink(s.name, s.kind, s.path, s.final_by) for s in stage.sinks)
     return CheckedStage(
         stage.name, stage.member or ALONE, stage.inputs, sources, sinks, stage.output_mode, plan is not None
     )
+
+
+def _source(leaf: Leaf) -> str:
+    return f"{leaf.format} {leaf.place.removeprefix('path=')}".rstrip()
 
 
 def _other(spec: StageSpec) -> CheckedStage:

@@ -119,8 +119,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_Named):
         str | int | None,
         _in(
             RESTORING,
-            "Restore a checkpoint before the start. An epoch, a savepoint's name, or `latest`. Needed if the graph has "
-            "changed.",
+            "Restore a checkpoint before the start. An epoch's number, a savepoint's name, or `latest`. Needed if the "
+            "graph has changed.",
         ),
     ] = None
     drop: Annotated[
