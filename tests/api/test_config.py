@@ -130,8 +130,11 @@ def test_keyword_arguments_override_a_config_and_unknown_ones_are_refused() -> N
     pipeline = cw.Pipeline("p")
     with pytest.raises(UserError, match="every 'wrong'"):
         pipeline.start("s", RunConfig(every="5s"), every="wrong")
-    with pytest.raises(TypeError, match="evry"):
+    with pytest.raises(UserError, match=r"start\(\) has no option 'evry'; did you mean 'every'\?"):
         pipeline.start("s", evry="5s")  # type: ignore[call-arg]
+    with pytest.raises(UserError, match="RunConfig has no option 'restart'; did you mean 'restarts'"):
+        RunConfig(restart=1)  # type: ignore[call-arg]
+    assert not Path("s").exists()
 
 
 def test_a_restart_in_a_changed_graph_keeps_the_options_and_restores_nothing() -> None:

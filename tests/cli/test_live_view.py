@@ -221,3 +221,9 @@ def test_what_python_itself_writes_goes_where_it_went_before(capfd: pytest.Captu
     sys.stderr.flush()
     assert capfd.readouterr().err == "before, meanwhile, and after"
     assert heard == []
+
+
+def test_a_stage_in_its_first_batch_says_so() -> None:
+    assert row(batch=-1, first_batch_s=40.0)[1] == "in its first batch for 40 s"
+    narrow = "\n".join(shown(replace(STATUS, stages=(replace(STAGE, batch=-1, first_batch_s=40.0),)), 80))
+    assert "1st batch 40 s" in narrow

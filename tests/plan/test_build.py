@@ -14,7 +14,8 @@ from pyspark.sql import types as t
 import cutwater as cw
 from cutwater.plan import build as building
 from cutwater.plan.build import Builder, Built, bind_sinks, build, make_topology, register_sinks
-from cutwater.protocol.base.errors import UserError
+from cutwater.plan.graph import in_order
+from cutwater.protocol.base.errors import Mistakes, UserError
 from cutwater.protocol.base.records import SinkSpec, StageSpec
 from cutwater.sinks.records import description
 from cutwater.spark.plan import Plan, Source, channel_schema
@@ -38,6 +39,7 @@ class Frame(DataFrame):
         self.rows: t.StructType = says.pop("rows", ROWS)
         self.streams: bool = says.pop("streams", True)
         self.session = says.pop("session", SPARK)
+        self.refused: str | None = says.pop("refused", None)
         assert not says
 
     @property
@@ -60,11 +62,19 @@ class Channel:
         return Frame(Source("channel", (), self.input))
 
 
+reached: list[tuple[Any, str]] = []
+"""The places whose file system was asked for."""
+
+
 @pytest.fixture(autouse=True)
 def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(building, "ChannelSource", Channel)
     monkeypatch.setattr(building, "read_plan", lambda frame: frame.plan)
     monkeypatch.setattr(building, "is_of_session", lambda frame, spark: frame.session is spark)
+    monkeypatch.setattr(building, "refusal", lambda frame, mode: frame.refused if mode == "append" else None)
+    monkeypatch.setattr(building, "check_reach", lambda spark, url: reached.append((spark, url)))
+    monkeypatch.setattr(building, "missing_file_system", lambda spark, error: None)
+    reached.clear()
 
 
 class Shop:
@@ -132,7 +142,7 @@ def test_what_others_have_is_waited_for_and_each_function_is_called_once(shop: S
 
     shop.stage(report, "report", sinks=[shop.sink(final_by="id")], member="a")
     shop.stage(orders, "orders", member="a")
-    builder = Builder("shop", shop.pipeline.stages, SPARK, elsewhere=True)
+    builder = Builder("shop", in_order(shop.pipeline.stages, elsewhere=True), SPARK)
     builder.advance({})
     assert calls == ["orders"]
     assert builder.waits_for == {"paid": "report", "refunds": "report"}
@@ -252,11 +262,36 @@ def test_a_column_that_no_channel_can_carry_is_refused_where_it_is_read(shop: Sh
 
 def test_a_reader_of_a_column_of_another_member_that_no_channel_carries_is_told_who(shop: Shop) -> None:
     shop.paid()
-    builder = Builder("shop", shop.pipeline.stages, SPARK, elsewhere=True)
+    builder = Builder("shop", in_order(shop.pipeline.stages, elsewhere=True), SPARK)
     with pytest.raises(
         UserError, match="'paid' reads 'orders' of member 'b', which has a column that a channel"
     ):
         builder.advance({"orders": StageSpec("orders", (), "b", (), None)})
+
+
+def test_a_plan_that_spark_would_refuse_is_refused_before_its_query_starts(shop: Shop) -> None:
+    shop.stage(lambda spark: Frame(FILES, refused="No sorting: leave it out"), "orders", sinks=[shop.sink()])
+    shop.refuses("^stage 'orders': Spark would refuse its query. No sorting: leave it out$")
+
+
+def test_all_mistakes_of_all_stages_that_can_be_called_are_told_at_once(shop: Shop) -> None:
+    shop.stage(lambda spark: Frame(FILES, refused="No sorting"), "orders")
+    shop.stage(lambda orders: Frame(FILES), "paid", sinks=[shop.sink("paid")])
+    shop.stage(lambda spark: None, "lost")
+    shop.stage(lambda lost: lost, "found", sinks=[shop.sink("found")])
+    with pytest.raises(Mistakes) as refused:
+        shop.build()
+    said = refused.value.found
+    assert [text.split("'")[1] for text in said] == ["orders", "paid", "lost", "orders"]
+    assert "both read the source" in said[3]
+
+
+def test_all_mistakes_of_a_graph_are_told_at_once(shop: Shop) -> None:
+    shop.paid(sinks=[])
+    shop.stage(lambda spark: Frame(FILES), "other")
+    with pytest.raises(Mistakes, match="no such stage") as refused:
+        in_order(shop.pipeline.stages)
+    assert len(refused.value.found) == 3
 
 
 # --- sinks ----------------------------------------------------------------------------------------------
@@ -272,6 +307,7 @@ def test_sinks_are_known_to_the_store_when_they_are_registered_and_not_before(sh
     built = shop.build()
     bind_sinks(built, store)
     assert given == [SPARK, SPARK]
+    assert reached == [(SPARK, sinks[0].staging("any"))], "a function has no place of its own"
     assert store.list("sinks/") == []
     register_sinks(built)
     found = description(store, "out")
@@ -284,6 +320,14 @@ def test_two_sinks_at_one_place_are_refused_however_it_is_spelled(shop: Shop) ->
     shop.orders(sinks=[shop.sink("one", "out"), shop.sink("two", "in/../out")])
     with pytest.raises(UserError, match="sinks 'one' and 'two' both write to"):
         bind_sinks(shop.build(), open_store("memory://"))
+
+
+def test_all_sinks_that_cannot_be_bound_are_told_at_once_and_nothing_is_made(shop: Shop) -> None:
+    shop.orders(sinks=[cw.delta("main.sales.orders"), shop.sink("one", partition_by="no"), shop.sink("fine")])
+    with pytest.raises(Mistakes, match="looks like the name of a table in a catalog") as refused:
+        bind_sinks(shop.build(), open_store("memory://"), create=False)
+    assert "partitioned by 'no'" in refused.value.found[1]
+    assert not list(shop.folder.iterdir())
 
 
 @pytest.mark.parametrize("has_watermark", [False, True])

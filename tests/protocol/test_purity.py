@@ -21,6 +21,7 @@ ALLOWED = {
     "collections.abc",
     "contextlib",
     "dataclasses",
+    "difflib",
     "enum",
     "functools",
     "hashlib",

@@ -295,7 +295,7 @@ def test_two_stores_that_write_to_one_target_have_separate_transactions(
     """A fresh store begins with low journal indexes: its rows must not be taken for old ones."""
     first = table.sink()
     publish(first, 500, [1])
-    second = table.sink(store=open_store(str(tmp_path / "other"), create=True))
+    second = table.sink(store=open_store(str(tmp_path / "other"), create=True), existing="append")
     assert second.head() == TableHead(0, 0)
     assert publish(second, 5, [2]) == 1
     assert (first.head(), second.head()) == (TableHead(1, 500), TableHead(1, 5))
@@ -328,7 +328,7 @@ def test_only_attempts_that_nothing_names_are_discarded(table: Target) -> None:
 
 def test_one_object_that_is_bound_to_two_stores_writes_as_two_sinks(table: Target, tmp_path: Path) -> None:
     """A notebook starts one pipeline object with a second store: the stores must not share transactions."""
-    sink = table.sink()
+    sink = table.sink(existing="append")
     publish(sink, 9, [1])
     sink.bind(open_store(str(tmp_path / "second"), create=True), "target", ROWS)
     assert sink.head().transaction == 0, "the first store wrote what is there"

@@ -7,7 +7,7 @@ from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 
 from cutwater.protocol.member.next_query import QueryEnd
 from cutwater.spark.checkpoint.leaves import SourcesChanged
-from cutwater.spark.errors import STOPPED, describe, kind_of, reason_of, spark_is_gone
+from cutwater.spark.errors import STOPPED, describe, kind_of, mistake, reason_of, spark_is_gone
 from cutwater.spark.feed import FeedClosed
 from cutwater.spark.internals.gateway import is_spark_gone
 from cutwater.spark.micro_batch import StopAsked
@@ -78,6 +78,11 @@ def test_spark_is_gone_when_its_jvm_does_not_answer(error: BaseException, is_gon
         ),
         ("Traceback\n  File x\nValueError: bad row\n\nCaused by: a.Java: y", "ValueError: bad row"),
         ("x\nBatchFailed: KeyError: 'id'\nPy4JError: z", "KeyError: 'id'"),
+        (
+            "[STREAM_FAILED] Query x terminated with exception: Invalid value '-1' SQLSTATE: XXKST\n"
+            "=== Streaming Query ===\nIdentifier: y",
+            "Invalid value '-1'",
+        ),
         ("", "RuntimeError"),
         ("x" * 600, "x" * 500),
     ],
@@ -94,3 +99,58 @@ def test_a_reset_is_advised_only_where_it_helps() -> None:
         assert said.startswith(reason_of(error))
         assert "--reset" not in said, "it would read its sources again, into tables that have their rows"
         assert "--drop a" in said
+
+
+class OfJava(RuntimeError):
+    """An error as pyspark makes it: Java's stack trace is not in its text."""
+
+    def __init__(self, text: str, trace: str) -> None:
+        super().__init__(text)
+        self._stackTrace = trace
+
+
+class AnalysisException(Exception):
+    pass
+
+
+WRONG_OPTION = OfJava(
+    "no", "a.StreamingQueryException: no\n\tat x\nCaused by: java.lang.IllegalArgumentException: no"
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "before_a_batch", "later"),
+    [
+        (WRONG_OPTION, True, False),
+        (AnalysisException("Sorting is not supported"), True, False),
+        (OfJava("no", "java.lang.NoSuchMethodError: 'x y'\n\tat z"), True, True),
+        (
+            RuntimeError(
+                "An error occurred while calling o1.start.\n: a.B: x\nCaused by: ClassNotFoundException: k"
+            ),
+            True,
+            True,
+        ),
+        # what may pass
+        (
+            OfJava("no", "a.AnalysisException: no\nCaused by: java.net.ConnectException: refused"),
+            False,
+            False,
+        ),
+        (
+            OfJava("no", "java.lang.IllegalArgumentException: java.net.UnknownHostException: nn1"),
+            False,
+            False,
+        ),
+        (RuntimeError("no disk"), False, False),
+        (RuntimeError(""), False, False),
+    ],
+)
+def test_an_error_of_the_configuration_ends_the_run_and_one_that_may_pass_does_not(
+    error: BaseException, before_a_batch: bool, later: bool
+) -> None:
+    for has_worked, is_wrong in ((False, before_a_batch), (True, later)):
+        said = mistake("s", error, has_worked)
+        assert (said is not None) is is_wrong
+        if said is not None:
+            assert said.startswith(f"stage 's' cannot run, now or later: {reason_of(error)}. ")

@@ -25,6 +25,10 @@ from tests.support.modelled_query import SPARK, Frame, Rows
 from tests.support.spark_helpers import await_that
 
 
+class AnalysisException(Exception):
+    """As pyspark has it."""
+
+
 def test_every_row_arrives_once(shop: HostedPipeline) -> None:
     shop.start()
     shop.await_shown(3)
@@ -104,6 +108,33 @@ def test_a_query_whose_state_does_not_fit_the_code_is_not_restarted(shop: Hosted
     told = await_that("it is given up", lambda: [t for t in shop.told if "is given up" in t], 30)
     assert "--restore REF --reset copied" in told[0]
     assert len(shop.copied.queries) == 1
+
+
+def test_a_query_that_cannot_run_ends_the_run_at_once(shop: HostedPipeline) -> None:
+    def refuse() -> None:
+        raise AnalysisException("Sorting is not supported")
+
+    shop.copied.before_start = refuse
+    made = shop.start(every_ms=3_600_000)
+    assert made.wait(30)
+    assert str(made.failure).startswith("stage 'copied' cannot run, now or later: Sorting is not supported")
+    assert shop.copied.queries == []
+    assert not [line for line in shop.told if "started again" in line]
+
+
+def test_a_query_that_has_worked_is_restarted_after_the_same_error(shop: HostedPipeline) -> None:
+    shop.start()
+    shop.await_shown(3)
+    calls = iter([AnalysisException("the catalog does not answer")])
+
+    def refuse_once() -> None:
+        for error in calls:
+            raise error
+
+    shop.copied.before_start = refuse_once
+    newest(shop.copied).stop()
+    shop.numbers.available = 6
+    shop.await_shown(6)
 
 
 def test_a_run_ends_with_an_error_when_spark_is_gone(shop: HostedPipeline) -> None:

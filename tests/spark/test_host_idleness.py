@@ -72,3 +72,24 @@ def test_a_stage_becomes_idle_while_checkpoints_continue(shop: HostedPipeline) -
     made = shop.start(every_ms=100, idle_after_s=1.0)
     shop.await_shown(3)
     await_that("both are idle", lambda: len(_idle(made)) == 2, 30)
+
+
+def test_a_stage_in_its_first_slow_batch_says_so_and_is_not_idle(shop: HostedPipeline) -> None:
+    go_on, waits = Event(), Event()
+
+    def wait() -> None:
+        waits.set()
+        go_on.wait(30)
+
+    shop.source.before_commit = wait
+    made = shop.start(idle_after_s=0.05)
+    assert waits.wait(30)
+
+    def first_batch_s() -> float | None:
+        return made.reporter.status().stages[0].first_batch_s
+
+    await_that("it is in its first batch for a while", lambda: (first_batch_s() or 0) > 0.2, 30)
+    assert made.reporter.status().stages[0].state == "running"
+    go_on.set()
+    await_that("that batch is over", lambda: first_batch_s() is None, 30)
+    shop.await_shown(3)

@@ -26,10 +26,10 @@ def table(tmp_path: Path) -> str:
 
 @pytest.fixture
 def make(table: str, store: Store) -> Make:
-    """Makes the sink as each process that hosts it does."""
+    """Makes the sink as each process that hosts it does. It may add to a table that others have made."""
 
     def bound(rows: str = ROWS, store: Store = store, **options: Any) -> DeltaSink:
-        sink = delta(table, **options)
+        sink = delta(table, **{"existing": "append", **options})
         sink.bind(store, "table", rows)
         return sink
 

@@ -70,6 +70,7 @@ class Frame:
         self.channel = channel
         self.queries: list[Query] = []
         """The queries that were started, newest last."""
+        self.before_start: Callable[[], None] = lambda: None
         self.before_trigger: Callable[[], None] = lambda: None
         self.before_batch: Callable[[], None] = lambda: None
         self.before_commit: Callable[[], None] = lambda: None
@@ -107,6 +108,7 @@ class Starter:
         return self
 
     def start(self) -> Query:
+        self.frame.before_start()
         query = Query(self.frame, self.said)
         self.frame.queries.append(query)
         return query

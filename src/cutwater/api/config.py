@@ -15,6 +15,7 @@ from msgspec import Meta
 from cutwater.cluster.config import ClusterConfig
 from cutwater.protocol.base.durations import seconds
 from cutwater.protocol.base.errors import UserError
+from cutwater.protocol.base.options import refuse_unknown
 from cutwater.protocol.leader.coordinator_actions import CoordinatorConfig
 from cutwater.protocol.leader.leader import LeaderConfig
 
@@ -40,7 +41,15 @@ SPARK = "Spark"
 MEMBERS = "Several members"
 
 
-class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
+class _Named(msgspec.StructMeta):
+    """Has a call with an unknown field raise `UserError`."""
+
+    def __call__(cls, *args: Any, **options: Any) -> Any:
+        refuse_unknown(cls.__name__, options, cls.__struct_fields__)
+        return super().__call__(*args, **options)
+
+
+class RunConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_Named):
     """Every option of a run. Raises `UserError` for values that cannot work."""
 
     every: Annotated[
@@ -110,8 +119,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
         str | int | None,
         _in(
             RESTORING,
-            "Restore a checkpoint before the start. An epoch, a savepoint's name, or `latest`. Needed if the graph has "
-            "changed.",
+            "Restore a checkpoint before the start. An epoch's number, a savepoint's name, or `latest`. Needed if the "
+            "graph has changed.",
         ),
     ] = None
     drop: Annotated[

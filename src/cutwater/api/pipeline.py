@@ -16,9 +16,10 @@ from cutwater.api.log_lines import lines_printed, log_of
 from cutwater.api.signals import Signals, caught_signals
 from cutwater.api.starting import Starting, new_session
 from cutwater.plan.assemble import WaitEnded, own_stages
-from cutwater.plan.graph import StageDef, define
+from cutwater.plan.graph import StageDef, define, in_order
 from cutwater.protocol.base.durations import seconds
 from cutwater.protocol.base.errors import GraphChanged, UserError
+from cutwater.protocol.base.options import named_options, refuse_unknown
 from cutwater.protocol.base.wire import Request, RequestKind
 from cutwater.runtime.asking import answered, check_savepoint_name, new_id
 from cutwater.runtime.restore import whole_checkpoint
@@ -78,6 +79,7 @@ class Pipeline:
         member: str | None = None,
     ) -> Callable[[Function], Function]: ...
 
+    @named_options
     def stage(
         self,
         function: Function | None = None,
@@ -143,6 +145,7 @@ class Pipeline:
         """
         if self._runtime is not None:
             raise UserError(f"pipeline '{self.name}' is already running; stop() it first")
+        refuse_unknown("start()", options, RunConfig.__struct_fields__)
         chosen = msgspec.structs.replace(config or RunConfig(), **options)
         try:
             if is_on_s3(store):  # Spark's settings say how to reach it
@@ -158,11 +161,12 @@ class Pipeline:
         self._config = config
         member, own = own_stages(self.stages, config.member)
         self._log = log_of(self.name, member)
+        ordered = in_order(own, config.member is not None)
         claim(store, self.name, member, config.takeover, self._log.info)
         self._open_session(config, spark)
         assert self._session is not None
         starting = Starting(self.name, store, config, member, self._log.info, self._is_leaving)
-        self._runtime = starting.new_runtime(self._session, self.stages, own)
+        self._runtime = starting.new_runtime(self._session, self.stages, ordered)
         self._runtime.start()
 
     def _open_session(self, config: RunConfig, spark: SparkSession | None) -> None:

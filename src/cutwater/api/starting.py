@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -55,13 +55,13 @@ class Starting:
     is_leaving: Callable[[], bool]
 
     def new_runtime(
-        self, session: SparkSession, stages: Mapping[str, StageDef], own: dict[str, StageDef]
+        self, session: SparkSession, stages: Mapping[str, StageDef], own: Sequence[StageDef]
     ) -> Runtime:
-        """The runtime, not started, of a member that has `own` of the `stages` in its code. Waits until the graph is
+        """The runtime, not started, of a member that has `own` of the `stages` in its code, in order. Waits until the graph is
         complete, and carries out a requested restore. Raises `UserError` if the pipeline cannot run."""
         config, store = self.config, self.store
         boot = uuid.uuid4().hex[:8]
-        builder = Builder(self.pipeline, own, session, config.member is not None)
+        builder = Builder(self.pipeline, own, session)
         expected = {*config.wait_for, *(s.member for s in stages.values() if s.member is not None)}
         assembled, built = self._assemble(builder, own, expected)
         register_sinks(built)
@@ -85,12 +85,12 @@ class Starting:
         return Runtime(built, store, self.member, boot, settings, self.log, links)
 
     def _assemble(
-        self, builder: Builder, own: dict[str, StageDef], expected: set[str]
+        self, builder: Builder, own: Sequence[StageDef], expected: set[str]
     ) -> tuple[Assembled, Built]:
         """The complete graph with this member's stages, as it is in the journal or will be after the requested
         restore."""
         config, store = self.config, self.store
-        reads = {name: stage.inputs for name, stage in own.items()}
+        reads = {stage.name: stage.inputs for stage in own}
         listen = config.cluster.reachable if config.cluster is not None else ()
         while True:
             assembled = assemble(

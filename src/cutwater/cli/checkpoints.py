@@ -10,7 +10,9 @@ from rich.text import Text
 from cutwater.api.tables import versions_at
 from cutwater.cli.kept_checkpoints import KeptCheckpoint, kept, kept_checkpoints, sizes_of
 from cutwater.cli.output import (
+    REF,
     AsJson,
+    Ref,
     StoreUrl,
     command,
     iso_ms,
@@ -26,8 +28,6 @@ from cutwater.protocol.base.records import InFlight, StageReport
 from cutwater.protocol.base.watermark import Watermark, WatermarkKind
 from cutwater.store.at_rest import read_journal, resolve
 from cutwater.store.opening import open_store
-
-Ref = Annotated[str, typer.Argument(help="An epoch, a savepoint's name, or latest.")]
 
 
 @command
@@ -173,7 +173,7 @@ def tables(
         typer.Option(
             "--epoch",
             metavar="REF",
-            help="An epoch, a savepoint's name, or latest; by default the newest epoch that is published everywhere.",
+            help=f"{REF}; by default the newest epoch that is published everywhere.",
         ),
     ] = None,
     as_json: AsJson = False,

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from cutwater.cli.client import Client, client_command
-from cutwater.cli.output import show, waiting
+from cutwater.cli.output import REF, Ref, show, waiting
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.wire import Request, RequestKind
 from cutwater.runtime.asking import answered, check_savepoint_name, new_id
@@ -35,9 +35,7 @@ def savepoint(
     name: Annotated[str, typer.Argument(help="The savepoint's name.")],
     epoch: Annotated[
         str | None,
-        typer.Option(
-            "--epoch", metavar="REF", help="Name an existing checkpoint: an epoch, a savepoint, or latest."
-        ),
+        typer.Option("--epoch", metavar="REF", help=f"Name a checkpoint that is kept. {REF}."),
     ] = None,
     forget: Annotated[
         bool, typer.Option("--forget", help="Remove the name, so that retention may delete the checkpoint.")
@@ -88,7 +86,7 @@ def cancel(client: Client) -> None:
 @client_command()
 def restore(
     client: Client,
-    ref: Annotated[str, typer.Argument(help="An epoch, a savepoint's name, or latest.")],
+    ref: Ref,
     drop: Annotated[
         list[str] | None,
         typer.Option("--drop", metavar="STAGE", help="A stage or a sink that the code no longer has."),

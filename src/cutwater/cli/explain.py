@@ -8,7 +8,7 @@ import typer
 from rich.text import Text
 
 from cutwater.cli.kept_checkpoints import FLAG_NAMES
-from cutwater.cli.output import AsJson, StoreUrl, command, iso, local, show, table
+from cutwater.cli.output import REF, AsJson, StoreUrl, command, iso, local, show, table
 from cutwater.protocol.base.barrier import Flags
 from cutwater.protocol.base.durations import readable
 from cutwater.protocol.base.errors import StoreError, UserError
@@ -17,7 +17,7 @@ from cutwater.protocol.base.records import Aborted, JournalState, Manifest, Topo
 from cutwater.protocol.base.watermark import WatermarkKind
 from cutwater.protocol.member.journal import Fate, fate
 from cutwater.runtime.timings import EpochTimes, read_times
-from cutwater.store.at_rest import manifest_of, read_journal, resolve
+from cutwater.store.at_rest import epoch_of, manifest_of, read_journal
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_store
 
@@ -26,14 +26,16 @@ BAR = 24
 
 @command
 def explain(
-    ref: Annotated[str, typer.Argument(help="An epoch, committed or not, a savepoint's name, or latest.")],
+    ref: Annotated[
+        str, typer.Argument(metavar="REF", help=f"{REF}. The number may be that of an epoch that failed.")
+    ],
     store: StoreUrl = "./state",
     as_json: AsJson = False,
 ) -> None:
     """Explain one epoch: where the time went, stage by stage, or why it failed and what to do."""
     where = open_store(store)
     state = read_journal(where).state
-    epoch = int(ref) if ref.isascii() and ref.isdigit() else resolve(state, ref).epoch
+    epoch = epoch_of(state, ref)
     times = read_times(where, epoch)
     abort = next((a for a in state.aborted if a.epoch == epoch), None)
     what = fate(state, epoch)

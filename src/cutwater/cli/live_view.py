@@ -76,14 +76,14 @@ def _stages(status: Status, width: int) -> Table:
     narrow = width < 100
     shown = Table(box=None, pad_edge=False, padding=(0, 1 if narrow else 2, 0, 0), header_style="bold")
     shown.add_column("stage", no_wrap=True, max_width=16 if narrow else 28)
-    shown.add_column("state", no_wrap=True, max_width=14 if narrow else 28)
+    shown.add_column("state", no_wrap=True, max_width=15 if narrow else 28)
     for name in ("batch", "rows/s", "took", "behind"):
         shown.add_column(name, justify="right", no_wrap=True)
     shown.add_column("watermark", no_wrap=True)
     for stage in status.stages:
         shown.add_row(
             stage.name,
-            _state(stage),
+            _state(stage, narrow),
             str(stage.batch) if stage.batch >= 0 else "-",
             count(round(stage.rows_per_s)) if stage.rows_per_s else "-",
             readable(stage.batch_s) if stage.batch_s else "-",
@@ -93,10 +93,13 @@ def _stages(status: Status, width: int) -> Table:
     return shown
 
 
-def _state(stage: StageStatus) -> Text:
+def _state(stage: StageStatus, narrow: bool) -> Text:
     text = Text(stage.state, style=STYLES.get(stage.state, ""))
     if stage.restarts:
         text.append(f" ({stage.restarts})", style="red")
+    if stage.first_batch_s is not None:
+        lasts = readable(stage.first_batch_s)
+        text = Text(f"1st batch {lasts}" if narrow else f"in its first batch for {lasts}", style="green")
     if stage.waits_for:
         text = Text("holds ", style="cyan").append(stage.waits_for)
     return text

@@ -71,6 +71,8 @@ def _run(path: Path, shown: str) -> ModuleType:
 def _describe_error(error: BaseException, path: Path, shown: str) -> str:
     """What failed in the user's file, and at which line."""
     what = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+    if "SESSION_OR_CONTEXT_NOT_EXISTS" in what:
+        what = "this needs Spark, which is not running yet: move it into the stage function that uses it"
     if isinstance(error, SyntaxError) and error.filename == str(path):
         line = (error.text or "").strip()
         return f"{shown}, line {error.lineno}: {type(error).__name__}: {error.msg}\n    {line}"

@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from cutwater import __version__
-from cutwater.cli import checkpoints, control, doctor, drain, explain, gc, run, status, verify
+from cutwater.cli import check, checkpoints, control, doctor, drain, explain, gc, run, status, verify
 from cutwater.cli.output import console
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def options(
 
 
 app.command()(run.run)
+app.command()(check.check)
 app.command()(status.status)
 app.command()(checkpoints.checkpoints)
 app.command("show")(checkpoints.show_checkpoint)

@@ -29,6 +29,9 @@ StoreUrl = Annotated[
     str,
     typer.Option("--store", "-s", envvar="CUTWATER_STORE", help="The pipeline's store: a folder or a URL."),
 ]
+REF = "An epoch's number, a savepoint's name, or latest"
+"""How a command names a checkpoint (`resolve`)."""
+Ref = Annotated[str, typer.Argument(metavar="REF", help=f"{REF}.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 Timeout = Annotated[str, typer.Option("--timeout", help="How long to wait for the answer.")]
 

@@ -92,7 +92,7 @@ OPTIONS = options_of(RunConfig)
 DEFAULTS = RunConfig()
 
 
-def _flag(name: str, metavar: str | None = None, min: int | None = None) -> Any:
+def flag(name: str, metavar: str | None = None, min: int | None = None) -> Any:
     """The flag of an option of `RunConfig`, with its help text."""
     option = OPTIONS[name]
     panel = option.group if option.group == MEMBERS else None
@@ -105,28 +105,28 @@ def run(
         str, typer.Argument(metavar="FILE[:NAME]", help="The Python file, and the pipeline's variable in it.")
     ],
     store: StoreUrl = "./state",
-    every: Annotated[str, _flag("every")] = str(DEFAULTS.every),
-    min_pause: Annotated[str, _flag("min_pause")] = str(DEFAULTS.min_pause),
-    max_concurrent: Annotated[int, _flag("max_concurrent", min=1)] = DEFAULTS.max_concurrent,
-    once: Annotated[bool, _flag("once")] = DEFAULTS.once,
-    restore: Annotated[str | None, _flag("restore", "REF")] = None,
-    drop: Annotated[list[str] | None, _flag("drop", "STAGE")] = None,
-    reset: Annotated[list[str] | None, _flag("reset", "STAGE")] = None,
-    force: Annotated[bool, _flag("force")] = DEFAULTS.force,
-    takeover: Annotated[bool, _flag("takeover")] = DEFAULTS.takeover,
-    unaligned: Annotated[bool, _flag("unaligned")] = DEFAULTS.unaligned,
-    timeout: Annotated[str, _flag("timeout")] = str(DEFAULTS.timeout),
-    alignment_timeout: Annotated[str | None, _flag("alignment_timeout")] = None,
-    retained: Annotated[int, _flag("retained", min=1)] = DEFAULTS.retained,
-    full_every: Annotated[int | None, _flag("full_every", min=1)] = None,
-    tolerated_failures: Annotated[int | None, _flag("tolerated_failures")] = DEFAULTS.tolerated_failures,
-    restarts: Annotated[int, _flag("restarts")] = DEFAULTS.restarts,
-    idle_after: Annotated[str, _flag("idle_after")] = str(DEFAULTS.idle_after),
-    master: Annotated[str | None, _flag("master")] = None,
-    conf: Annotated[list[str] | None, _flag("conf", "KEY=VALUE")] = None,
+    every: Annotated[str, flag("every")] = str(DEFAULTS.every),
+    min_pause: Annotated[str, flag("min_pause")] = str(DEFAULTS.min_pause),
+    max_concurrent: Annotated[int, flag("max_concurrent", min=1)] = DEFAULTS.max_concurrent,
+    once: Annotated[bool, flag("once")] = DEFAULTS.once,
+    restore: Annotated[str | None, flag("restore", "REF")] = None,
+    drop: Annotated[list[str] | None, flag("drop", "STAGE")] = None,
+    reset: Annotated[list[str] | None, flag("reset", "STAGE")] = None,
+    force: Annotated[bool, flag("force")] = DEFAULTS.force,
+    takeover: Annotated[bool, flag("takeover")] = DEFAULTS.takeover,
+    unaligned: Annotated[bool, flag("unaligned")] = DEFAULTS.unaligned,
+    timeout: Annotated[str, flag("timeout")] = str(DEFAULTS.timeout),
+    alignment_timeout: Annotated[str | None, flag("alignment_timeout")] = None,
+    retained: Annotated[int, flag("retained", min=1)] = DEFAULTS.retained,
+    full_every: Annotated[int | None, flag("full_every", min=1)] = None,
+    tolerated_failures: Annotated[int | None, flag("tolerated_failures")] = DEFAULTS.tolerated_failures,
+    restarts: Annotated[int, flag("restarts")] = DEFAULTS.restarts,
+    idle_after: Annotated[str, flag("idle_after")] = str(DEFAULTS.idle_after),
+    master: Annotated[str | None, flag("master")] = None,
+    conf: Annotated[list[str] | None, flag("conf", "KEY=VALUE")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object per line.")] = False,
-    member: Annotated[str | None, _flag("member", "NAME")] = None,
-    wait_for: Annotated[list[str] | None, _flag("wait_for", "NAME")] = None,
+    member: Annotated[str | None, flag("member", "NAME")] = None,
+    wait_for: Annotated[list[str] | None, flag("wait_for", "NAME")] = None,
     listen: Listen = None,
     peer: Peer = None,
     secret: Secret = "",
@@ -134,7 +134,7 @@ def run(
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     multicast: Multicast = False,
-    leader_timeout: Annotated[str, _flag("leader_timeout")] = str(DEFAULTS.leader_timeout),
+    leader_timeout: Annotated[str, flag("leader_timeout")] = str(DEFAULTS.leader_timeout),
 ) -> None:
     """Run a pipeline, or one member of it, until it is drained by Ctrl-C (twice stops it at once), `cutwater drain`, or
     --once. If it is one of several members, Ctrl-C stops it at once, and the others wait until it is back."""

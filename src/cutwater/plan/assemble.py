@@ -128,6 +128,16 @@ def assemble(
         time.sleep(0.25 if isinstance(store, LocalStore) else 2.0)
 
 
+def known_elsewhere(store: Store, member: str, reads: Mapping[str, tuple[str, ...]]) -> dict[str, StageSpec]:
+    """The stages of other members as the store knows them now, without waiting for anybody. `reads` has the stages of
+    this member, with their inputs."""
+    recorded = read_journal(store, must_exist=False).state.topology
+    parts = _PartReader(store, member).read()
+    if recorded is not None:
+        return _recorded_elsewhere(recorded, GraphPart(member, "", 0, dict(reads), {}), parts)
+    return {n: spec for part in parts.values() for n, spec in part.stages.items() if n not in reads}
+
+
 def part_kind(name: str) -> type[GraphPart] | None:
     """The type of an object below `graph/`, `None` if it is not a part of a graph."""
     return GraphPart if graph_part_of(name) is not None else None

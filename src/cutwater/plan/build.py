@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
 from cutwater.plan.graph import StageDef, in_order
-from cutwater.protocol.base.errors import UserError
+from cutwater.protocol.base.errors import StoreError, UserError, mistakes_in, refuse
 from cutwater.protocol.base.records import SinkSpec, StageSpec, Topology
 from cutwater.sinks.contract import Sink
 from cutwater.spark.channel_source import ChannelSource
 from cutwater.spark.internals.plans import is_of_session
 from cutwater.spark.plan import Plan, channel_schema, read_plan, refuse_clashing_names, row_schema
+from cutwater.spark.refusals import refusal
+from cutwater.spark.session import check_reach, missing_file_system
 from cutwater.spark.stage import BuiltStage
 from cutwater.store.contract import Store
 from cutwater.store.status import ALONE
@@ -33,30 +35,36 @@ class Built(msgspec.Struct, frozen=True):
 class Builder:
     """Calls the stage functions of one member, each as soon as the columns of its inputs are known.
 
-    Raises `UserError` for every plan that cannot be part of a pipeline; it names the stage and says what to do.
-    `elsewhere`: whether these stages may read stages of other members.
+    `stages` are in order, each after its inputs. Raises `UserError` for plans that cannot be part of a pipeline, with all
+    that is wrong with the stages that can be called; it names each stage and says what to do.
     """
 
-    def __init__(
-        self,
-        name: str,
-        stages: dict[str, StageDef],
-        spark: SparkSession,
-        elsewhere: bool = False,
-    ) -> None:
+    def __init__(self, name: str, stages: Sequence[StageDef], spark: SparkSession) -> None:
         self.name = name
         self.specs: dict[str, StageSpec] = {}
         self._spark = spark
-        self._ordered = in_order(stages, elsewhere)
+        self._ordered = stages
         self._called: dict[str, tuple[DataFrame, Plan, dict[str, ChannelSource]]] = {}
 
     def advance(self, others: Mapping[str, StageSpec]) -> None:
         """Call the functions whose inputs are known, given the stages of `others`."""
+        found: list[str] = []
         for stage in self._ordered:
             specs = {**others, **self.specs}
             if stage.name not in self.specs and all(i in specs for i in stage.inputs):
-                self._call(stage, specs)
-        _refuse_shared_sources([(s, self._called[s.name][1]) for s in self._ordered if s.name in self.specs])
+                try:
+                    found += self._call(stage, specs)
+                except UserError as error:
+                    found += mistakes_in(error)
+        found += _shared_sources(
+            [(s, self._called[s.name][1]) for s in self._ordered if s.name in self.specs]
+        )
+        refuse(list(dict.fromkeys(found)))
+
+    @property
+    def unchecked(self) -> list[str]:
+        """The stages whose functions were not called, or gave nothing to check."""
+        return [stage.name for stage in self._ordered if stage.name not in self.specs]
 
     @property
     def waits_for(self) -> dict[str, str]:
@@ -69,12 +77,20 @@ class Builder:
     def is_done(self) -> bool:
         return len(self.specs) == len(self._ordered)
 
-    def _call(self, stage: StageDef, specs: Mapping[str, StageSpec]) -> None:
+    def plan_of(self, stage: str) -> Plan | None:
+        """The plan of a stage whose function was called."""
+        called = self._called.get(stage)
+        return called[1] if called is not None else None
+
+    def _call(self, stage: StageDef, specs: Mapping[str, StageSpec]) -> list[str]:
+        """Call one function. Returns what is wrong with its plan; raises `UserError` if there is none."""
         channels = {i: _channel(stage, specs[i], self._spark) for i in stage.inputs}
         frame = _call(stage, self._spark, channels)
         plan = read_plan(frame)
-        _check_plan(stage, plan)
+        found = list(_plan_mistakes(stage, plan))
         refuse_clashing_names(stage.name, frame.schema)
+        if (why := refusal(frame, stage.output_mode)) is not None:
+            found.append(f"stage '{stage.name}': Spark would refuse its query. {why}")
         sinks = tuple(SinkSpec(sink.name, sink.final_by is not None) for sink in stage.sinks)
         schema, refused = None, ""
         try:
@@ -82,27 +98,29 @@ class Builder:
         except UserError as error:
             refused = str(error)
         if refused and any(stage.name in other.inputs for other in self._ordered):
-            raise UserError(refused)
+            found.append(refused)
         self._called[stage.name] = frame, plan, channels
         self.specs[stage.name] = StageSpec(stage.name, stage.inputs, stage.member or ALONE, sinks, schema)
+        return found
 
     def finish(self, topology: Topology) -> Built:
-        """The stages, ready to be started as part of this graph."""
+        """The stages, ready to be started as part of this graph; of a graph with mistakes those that could be called."""
         built = {}
-        for stage in self._ordered:
+        called = [stage for stage in self._ordered if stage.name in self._called]
+        for stage in called:
             frame, plan, channels = self._called[stage.name]
             has_readers = bool(topology.readers(stage.name))
             built[stage.name] = BuiltStage(
                 stage.name, stage.inputs, frame, plan, row_schema(frame.schema), channels, stage.sinks,
                 has_readers, stage.output_mode, stage.trigger, stage.max_rows,
             )  # fmt: skip
-        sinks = {sink.name: sink for stage in self._ordered for sink in stage.sinks}
+        sinks = {sink.name: sink for stage in called for sink in stage.sinks}
         return Built(self.name, self._spark, built, topology, sinks)
 
 
 def build(name: str, stages: dict[str, StageDef], spark: SparkSession) -> Built:
     """Build a pipeline that has only one member."""
-    builder = Builder(name, stages, spark)
+    builder = Builder(name, in_order(stages), spark)
     builder.advance({})
     return builder.finish(make_topology(builder.specs))
 
@@ -116,25 +134,42 @@ def make_topology(specs: Mapping[str, StageSpec]) -> Topology:
     )
 
 
-def bind_sinks(built: Built, store: Store) -> None:
-    """Bind each sink to the store and to the schema of its rows. Raises `UserError` if it cannot take them. Writes
-    nothing: the start may still be refused (`register_sinks` writes)."""
+def bind_sinks(built: Built, store: Store, create: bool = True) -> None:
+    """Bind each sink to the store and to the schema of its rows. Raises `UserError` if they cannot take them, and
+    `StoreError` if the place of one cannot be used. Registers
+    nothing: the start may still be refused (`register_sinks` does that). Without `create`, not even the folder of a
+    table is made."""
     places: dict[str, str] = {}
+    errors: list[UserError | StoreError] = []
     for stage in built.stages.values():
         for sink in stage.sinks:
-            if sink.final_by is not None and not stage.plan.has_watermark:
-                raise UserError(
-                    f"sink '{sink.name}' publishes rows when their window is closed (final_by={sink.final_by!r}), but "
-                    f"stage '{stage.name}' has no watermark, so no window ever closes: add withWatermark()"
-                )
-            sink.output_mode = stage.output_mode
-            sink.bind(store, sink.name, stage.schema.json(), register=False)
-            if sink.url is not None and (other := places.setdefault(sink.url, sink.name)) != sink.name:
-                raise UserError(
-                    f"sinks '{other}' and '{sink.name}' both write to {sink.url}; a table has one writer: union() their "
-                    "rows in one stage, or give each sink its own table"
-                )
-            sink.attach(built.spark)
+            try:
+                _bind(stage, sink, store, built.spark, places, create)
+            except (UserError, StoreError) as error:
+                errors.append(error)
+    if len(errors) == 1:
+        raise errors[0]
+    refuse(list(dict.fromkeys(str(error) for error in errors)))
+
+
+def _bind(
+    stage: BuiltStage, sink: Sink, store: Store, spark: SparkSession, places: dict[str, str], create: bool
+) -> None:
+    if sink.final_by is not None and not stage.plan.has_watermark:
+        raise UserError(
+            f"sink '{sink.name}' publishes rows when their window is closed (final_by={sink.final_by!r}), but "
+            f"stage '{stage.name}' has no watermark, so no window ever closes: add withWatermark()"
+        )
+    sink.output_mode = stage.output_mode
+    sink.bind(store, sink.name, stage.schema.json(), register=False, create=create)
+    if sink.url is not None and (other := places.setdefault(sink.url, sink.name)) != sink.name:
+        raise UserError(
+            f"sinks '{other}' and '{sink.name}' both write to {sink.url}; a table has one writer: union() their "
+            "rows in one stage, or give each sink its own table"
+        )
+    if sink.url is not None:
+        check_reach(spark, sink.staging("any"))
+    sink.attach(spark)
 
 
 def register_sinks(built: Built) -> None:
@@ -160,6 +195,8 @@ def _call(stage: StageDef, spark: SparkSession, channels: Mapping[str, ChannelSo
     except UserError:
         raise
     except Exception as error:
+        if (missing := missing_file_system(spark, str(error))) is not None:
+            raise UserError(f"stage '{stage.name}': {missing}") from error
         raise UserError(
             f"stage '{stage.name}': its function raised {type(error).__name__}: {_first_lines(str(error))}"
         ) from error
@@ -180,16 +217,16 @@ def _call(stage: StageDef, spark: SparkSession, channels: Mapping[str, ChannelSo
     return frame
 
 
-def _check_plan(stage: StageDef, plan: Plan) -> None:
+def _plan_mistakes(stage: StageDef, plan: Plan) -> Iterator[str]:
     unread = set(stage.inputs) - {s.input for s in plan.sources if s.input is not None}
     if unread:
-        raise UserError(
+        yield (
             f"stage '{stage.name}' has the parameter {', '.join(sorted(unread))} but does not use it; use it or remove it"
         )
     for source in plan.sources:
         how = dict(source.options).get("cleansource", "off")
         if how.lower() != "off":
-            raise UserError(
+            yield (
                 f"stage '{stage.name}' reads files with cleanSource={how}: Spark would remove files as soon as it has "
                 "read them, before an epoch is committed, and a restore could not read them again. Remove the option, "
                 "and delete files that were read before the oldest checkpoint (see `cutwater checkpoints`) with a job "
@@ -197,7 +234,7 @@ def _check_plan(stage: StageDef, plan: Plan) -> None:
             )
     if plan.fan_in_watermark and not stage.allow_watermark_above_fan_in:
         inputs = ", ".join(plan.fan_in_watermark)
-        raise UserError(
+        yield (
             f"stage '{stage.name}' has withWatermark() above a fan-in of {inputs}: rows of an input that falls behind "
             "would be dropped as late. Put withWatermark() on each input before the join or union, for example "
             f"{plan.fan_in_watermark[0]}.withWatermark(...); or accept this with "
@@ -205,7 +242,7 @@ def _check_plan(stage: StageDef, plan: Plan) -> None:
         )
 
 
-def _refuse_shared_sources(called: Iterable[tuple[StageDef, Plan]]) -> None:
+def _shared_sources(called: Iterable[tuple[StageDef, Plan]]) -> Iterator[str]:
     seen: dict[Any, str] = {}
     for stage, plan in called:
         for source in plan.sources:
@@ -213,7 +250,7 @@ def _refuse_shared_sources(called: Iterable[tuple[StageDef, Plan]]) -> None:
                 continue
             other = seen.setdefault(source, stage.name)
             if other != stage.name and not stage.allow_shared_source:
-                raise UserError(
+                yield (
                     f"stages '{other}' and '{stage.name}' both read the source {source}, each at its own pace, so their "
                     "tables would not show the same rows of it. Read it in one stage that is a parameter of both; or "
                     "accept this with @pipeline.stage(allow_shared_source=True)"

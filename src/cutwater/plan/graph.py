@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from cutwater.protocol.base.durations import seconds
-from cutwater.protocol.base.errors import UserError
+from cutwater.protocol.base.errors import UserError, refuse
 from cutwater.sinks.contract import Sink
 
 SPARK = "spark"
@@ -107,27 +107,32 @@ def _check_sink(stage: str, output_mode: str, sink: Sink) -> None:
 def in_order(stages: dict[str, StageDef], elsewhere: bool = False) -> list[StageDef]:
     """The stages, each after its inputs; with `elsewhere` they may read, and be read by, stages of other members. Raises
     `UserError` if they are not a valid pipeline."""
+    refuse(list(graph_mistakes(stages, elsewhere)))
+    return _sorted(stages)
+
+
+def graph_mistakes(stages: dict[str, StageDef], elsewhere: bool = False) -> Iterator[str]:
+    """Why these stages are not a valid pipeline."""
     if not stages:
-        raise UserError("the pipeline has no stages: add functions with @pipeline.stage")
+        yield "the pipeline has no stages: add functions with @pipeline.stage"
     for stage in stages.values():
         for name in stage.inputs:
             if name not in stages and not elsewhere:
                 known = ", ".join(s for s in stages if s != stage.name)
-                raise UserError(
+                yield (
                     f"stage '{stage.name}' reads '{name}', but there is no such stage (there are: {known or 'none'}); "
                     f"every parameter must name a stage, or be '{SPARK}'"
                 )
     read = {name for stage in stages.values() for name in stage.inputs}
     for stage in stages.values():
         if stage.name not in read and not stage.sinks and not elsewhere:
-            raise UserError(goes_nowhere(stage.name))
+            yield goes_nowhere(stage.name)
         if stage.name in read and stage.output_mode != "append":
-            raise UserError(
+            yield (
                 f"stage '{stage.name}' has output_mode '{stage.output_mode}' and is read by other stages, but a channel "
                 "carries each row once: use append mode with a watermark, or write the result to a sink"
             )
-    _refuse_clashing_sinks(stages)
-    return _sorted(stages)
+    yield from _clashing_sinks(stages)
 
 
 def goes_nowhere(stage: str) -> str:
@@ -137,20 +142,20 @@ def goes_nowhere(stage: str) -> str:
     )
 
 
-def _refuse_clashing_sinks(stages: dict[str, StageDef]) -> None:
+def _clashing_sinks(stages: dict[str, StageDef]) -> Iterator[str]:
     seen: dict[str, str] = {}
     places: dict[str, str] = {}
     for stage in stages.values():
         for sink in stage.sinks:
             if sink.name in seen:
-                raise UserError(
+                yield (
                     f"two sinks are named '{sink.name}' (stages '{seen[sink.name]}' and '{stage.name}'); "
                     "give one of them another name="
                 )
             seen[sink.name] = stage.name
             place = sink.path.rstrip("/") if sink.path is not None else None
             if place is not None and place in places:
-                raise UserError(
+                yield (
                     f"stages '{places[place]}' and '{stage.name}' both write to {place}; a table has one writer: "
                     "union() their rows in one stage, or give each its own table"
                 )

@@ -203,6 +203,7 @@ class Reporter:
             state = "restarting"
         elif stage.phase.value == "running" and stage.idle:
             state = "idle"
+        busy_ms = stage.activity.busy_ms(log.last, runtime.member.now_ms) if log.last < 0 else None
         mark = log.watermark
         return StageStatus(
             name=host.name,
@@ -217,4 +218,5 @@ class Reporter:
             restarts=tries,
             error=runtime.facts.stage_errors.get(host.name, "") if tries else "",
             waits_for=", ".join(waits_for),
+            first_batch_s=busy_ms / 1000 if busy_ms is not None and state == "running" else None,
         )

@@ -86,7 +86,7 @@ def restore_before_start(
     native = tuple(name for name, found in leaves.items() if any(leaf.channel is None for leaf in found))
     journal = read_journal(store)
     target = whole_checkpoint(store, journal.state, ref, log)
-    _check_sources(store, target, ref, leaves, reset)
+    check_sources(store, target, ref, leaves, reset)
     name = ref if ref in journal.state.savepoints else None
     rereads = known_before(store, leaves, target.index)
     request = Request(
@@ -106,7 +106,7 @@ def restore_before_start(
     return epoch
 
 
-def _check_sources(
+def check_sources(
     store: Store, target: Checkpoint, ref: str, leaves: Mapping[str, Sequence[Leaf]], reset: tuple[str, ...]
 ) -> None:
     """Raises `UserError` if a stage could not start from a checkpoint because it reads other sources now."""

@@ -28,7 +28,7 @@ from cutwater.sinks.footers import Footers, check_pages
 from cutwater.sinks.records import Description, Identity, description, descriptions, has_marks, identity
 from cutwater.sinks.staged_files import END, end_ms, end_of, is_data, sync
 from cutwater.store.contract import Store
-from cutwater.store.opening import open_place
+from cutwater.store.opening import look_at, open_place
 
 FOLDER = "_cutwater/"
 """The sink's own folder below a table. VACUUM ignores folders whose names begin with `_`."""
@@ -87,10 +87,12 @@ class Sink(ABC):
         self._since = known.since if known is not None else -1
         self._files, self._prefix = self._place(create=False)
 
-    def bind(self, store: Store, sink_name: str, schema_json: str, register: bool = True) -> None:
+    def bind(
+        self, store: Store, sink_name: str, schema_json: str, register: bool = True, create: bool = True
+    ) -> None:
         """Bind the sink to a store, a name and the schema of its rows (Spark's JSON). Raises `UserError` if it cannot
         take such rows, or cannot write to this path. Without `register` the store is not changed; call `register` before
-        the first write."""
+        the first write. Without `create` the target's folder is not made either."""
         self._forget()
         self.name = sink_name
         self._store = store
@@ -113,10 +115,12 @@ class Sink(ABC):
                     f"sink {self.name} gets a column {column!r}: names that begin with {RESERVED} are reserved. Rename "
                     "the column"
                 )
-        self._description = self._describe()
+        self._description = self._describe(create)
         self._since = self._description.since
-        self._files, self._prefix = self._place(create=True)
+        self._files, self._prefix = self._place(create) if create else self._look()
         self._refuse_another_place()
+        if self._is_new():
+            self._refuse_existing()
         if register:
             self.register()
 
@@ -143,10 +147,10 @@ class Sink(ABC):
         """The URL of a bound sink's target, the same for every spelling of its path."""
         return self._description.url
 
-    def _describe(self) -> Description:
+    def _describe(self, create: bool) -> Description:
         if self.path is None:
             return Description(self.kind, None, self.partition_by, self.final_by, -1, self.name)
-        url = open_place(self.path, create=True).url
+        url = open_place(self.path, create=True).url if create else look_at(self.path).url
         self._refuse_other_names(url)
         since = self._first_version(url)
         return Description(self.kind, url, self.partition_by, self.final_by, since, self.name)
@@ -179,13 +183,27 @@ class Sink(ABC):
         url = self._description.url
         if known is None or known.url in (None, url) or not has_marks(self._store, self.name):
             return
-        if not self._files.list(self._prefix) and self.head().transaction == 0:
+        if not self._has_own_rows():
             raise UserError(
                 f"sink {self.name} now writes to {url}, but its rows are at {known.url}: a sink keeps its path. Give it "
                 "the old path; or give it a new name too (name=...) and start with "
                 f"`--restore latest --drop {self.name}`: the new target begins at that checkpoint. If you have moved the "
                 f"target, move all of it, including {FOLDER}"
             )
+
+    def _has_own_rows(self) -> bool:
+        """Whether files or transactions of this sink are at its place."""
+        return bool(self._files.list(self._prefix)) or self.head().transaction > 0
+
+    def _is_new(self) -> bool:
+        """Whether no run on this store has used this target before."""
+        known = description(self._store, self.name)
+        if known is None:
+            return not self._store.exists(sink_id_name(self.name))
+        return known.url != self._description.url and not self._has_own_rows()
+
+    def _refuse_existing(self) -> None:  # noqa: B027 - not every target can have rows of others
+        """Raise `UserError` if a target that is new to this sink has rows, unless they are wanted."""
 
     def _own_id(self) -> str:
         """Its id in the store, or the one that it will get."""
@@ -199,6 +217,10 @@ class Sink(ABC):
     @abstractmethod
     def _place(self, create: bool) -> tuple[Store, str]:
         """Where attempts are staged: a store, and a prefix in it that ends in a slash."""
+
+    def _look(self) -> tuple[Store, str]:
+        """The same place, to look at it without creating it."""
+        return self._place(create=False)
 
     def writer(self, rows: DataFrame) -> DataFrameWriter:
         """A writer for a batch's rows, to `staging(attempt)`, in the layout that `staged` expects."""

@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cutwater.protocol.base.effects import TableHead
 from cutwater.protocol.base.errors import StoreError, UserError
+from cutwater.protocol.base.options import named_options
 from cutwater.protocol.base.paths import (
     DONE_FOLDER,
     done_name,
@@ -46,6 +47,7 @@ class Done(msgspec.Struct, frozen=True):
     epoch: int | None
 
 
+@named_options
 def foreach_epoch(
     function: Function, name: str | None = None, final_by: str | None = None
 ) -> ForeachEpochSink:
@@ -71,14 +73,16 @@ class ForeachEpochSink(Sink):
         self._function = function
         self._spark: SparkSession | None = None
 
-    def bind(self, store: Store, sink_name: str, schema_json: str, register: bool = True) -> None:
+    def bind(
+        self, store: Store, sink_name: str, schema_json: str, register: bool = True, create: bool = True
+    ) -> None:
         taken = [f["name"] for f in json.loads(schema_json)["fields"] if f["name"].lower() == BATCH]
         if self.output_mode == "update" and taken:
             raise UserError(
                 f"sink {self.name} gets a column {taken[0]!r}, and in update mode it adds {BATCH!r}, the number of the "
                 "batch that a row comes from. Give the column another name"
             )
-        super().bind(store, sink_name, schema_json, register)
+        super().bind(store, sink_name, schema_json, register, create)
 
     def attach(self, spark: SparkSession) -> None:
         self._spark = spark

@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 
 from cutwater.protocol.base.effects import TableHead, TableHistory
 from cutwater.protocol.base.errors import StoreError, UserError
+from cutwater.protocol.base.options import named_options
 from cutwater.protocol.base.records import decode, seal
 from cutwater.sinks.contract import FOLDER, history_gone, nothing_yet, refuse_foreign
 from cutwater.sinks.schemas import misfit, plain
@@ -49,15 +50,18 @@ class Version(msgspec.Struct, frozen=True, omit_defaults=True):
     number: int | None = None
 
 
+@named_options
 def parquet(
     path: str,
     partition_by: Sequence[str] | str | None = None,
     final_by: str | None = None,
     name: str | None = None,
+    existing: str | None = None,
 ) -> ParquetSink:
     """Parquet files below `path` (a folder or the URL of a bucket), partitioned by `partition_by`. Readers get the
-    published files from `parquet_files(path)`. `final_by` is as for `delta`."""
-    return ParquetSink(path, partition_by, final_by, name)
+    published files from `parquet_files(path)`. `final_by` and `existing` are as for `delta`; Parquet files that something
+    else has written stay where they are, and `parquet_files` does not list them."""
+    return ParquetSink(path, partition_by, final_by, name, existing)
 
 
 def parquet_files(path: str, version: int | None = None) -> list[str]:
@@ -79,10 +83,18 @@ class ParquetSink(TableSink):
         self._head = TableHead(-1, 0)
         self._fits = False
 
-    def bind(self, store: Store, sink_name: str, schema_json: str, register: bool = True) -> None:
-        super().bind(store, sink_name, schema_json, register)
+    def bind(
+        self, store: Store, sink_name: str, schema_json: str, register: bool = True, create: bool = True
+    ) -> None:
+        super().bind(store, sink_name, schema_json, register, create)
         if self.head().version >= 0:
             self._check_fit()
+
+    def _rows_of_others(self) -> str | None:
+        newest = _newest(self._files)
+        if newest >= 0:
+            return f"a table of Parquet files (version {newest})"
+        return "a Parquet file of something else" if any(map(_is_foreign, self._files.list(""))) else None
 
     def writer(self, rows: DataFrame) -> DataFrameWriter:
         # Spark leaves partition columns out of the files, but readers of single files need them.
@@ -235,6 +247,10 @@ class ParquetSink(TableSink):
             self._published.update(file.partition("/")[0] for file in own)
         self._looked_up_to = head
         return self._published & set(attempts)
+
+
+def _is_foreign(name: str) -> bool:
+    return name.endswith(".parquet") and not name.startswith(FOLDER)
 
 
 def _name(number: int) -> str:

@@ -7,6 +7,7 @@ import re
 from cutwater.protocol.member.next_query import QueryEnd
 from cutwater.spark.checkpoint.leaves import SourcesChanged, sources_advice
 from cutwater.spark.feed import FeedClosed
+from cutwater.spark.internals.queries import java_trace
 from cutwater.spark.micro_batch import StopAsked
 
 STOPPED = (
@@ -19,6 +20,41 @@ INCOMPATIBLE = re.compile(
 )
 """Spark's error conditions, as it prints them before a message. (An error of the user may contain the same words.)"""
 OTHER_SOURCES = ("sources in the checkpoint", SourcesChanged.__name__)
+
+
+REFUSED = frozenset({
+    "AnalysisException", "ExtendedAnalysisException", "ParseException", "IllegalArgumentException",
+    "SparkIllegalArgumentException", "UnsupportedFileSystemException", "UnsupportedOperationException",
+})  # fmt: skip
+"""Errors about the plan or an option, as long as no batch has begun. (Later, a catalog or a name server has failed.)"""
+UNFIT = frozenset({
+    "ClassNotFoundException", "SparkClassNotFoundException", "NoClassDefFoundError", "NoSuchMethodError",
+    "NoSuchFieldError", "AbstractMethodError", "IncompatibleClassChangeError", "UnsupportedClassVersionError",
+})  # fmt: skip
+"""A jar is missing, or was made for another version of Spark."""
+
+
+def mistake(stage: str, error: BaseException, has_worked: bool) -> str | None:
+    """What to tell about an error that lies in the configuration, so that the run ends at once; `None` if it may pass.
+    `has_worked`: whether a query of this stage has begun a batch in this run."""
+    name = _root(error)
+    if name in UNFIT:
+        advice = "A jar is missing from Spark's class path, or was made for another version of Spark"
+    elif name in REFUSED and not has_worked and "UnknownHostException" not in java_trace(error):
+        advice = "Correct the stage's code, or the option that it names, and start again"
+    else:
+        return None
+    return f"stage '{stage}' cannot run, now or later: {reason_of(error)}. {advice}"
+
+
+def _root(error: BaseException) -> str:
+    """The name, without its package, of the error that caused the others."""
+    lines = java_trace(error).splitlines()
+    causes = [line for line in lines if line.startswith("Caused by: ")]
+    first = lines[0] if lines else ""
+    words = (causes[-1].removeprefix("Caused by: ") if causes else first).split(":")[0].split()
+    found = words[-1].rpartition(".")[2] if words else ""
+    return found if found in REFUSED | UNFIT or causes else type(error).__name__
 
 
 def was_asked(error: BaseException) -> bool:
@@ -84,6 +120,8 @@ def reason_of(error: BaseException) -> str:
     text = str(error).partition("terminated with exception: ")[2] or str(error)
     # Spark's message about the batch, without the stack trace around it.
     text = text.rpartition("BatchFailed: ")[2]
+    text = text.partition("\n=== Streaming Query ===")[0]
+    text = re.sub(r"\s*SQLSTATE: \w{5}\b", "", text)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     python = [line for line in lines if _is_error_line(line) and not line.startswith("Py4J")]
     java = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]

@@ -251,8 +251,22 @@ def _configure_s3a(known: Settings, conf: Settings) -> None:
 def check_reach(session: SparkSession, url: str) -> None:
     """Raise `UserError` if this session has no file system for such URLs."""
     scheme = url.partition(":")[0]
-    if has_file_system(session, scheme):
-        return
+    if not has_file_system(session, scheme):
+        raise UserError(_no_file_system(session, scheme))
+
+
+def missing_file_system(session: SparkSession, error: str) -> str | None:
+    """What to do about an error of Spark's, if it says that there is no file system for a URL."""
+    scheme = re.search(r'No FileSystem for scheme "?([\w+.-]+)', error)
+    if scheme is not None:
+        return _no_file_system(session, scheme[1])
+    lacks = re.search(r"Class org\.apache\.hadoop\.fs\.(s3a|azurebfs)\.\w+ not found", error)
+    return (
+        _no_file_system(session, {"azurebfs": "abfss"}.get(lacks[1], lacks[1])) if lacks is not None else None
+    )
+
+
+def _no_file_system(session: SparkSession, scheme: str) -> str:
     package = _PACKAGES.get(scheme)
     advice = (
         f"start with --conf spark.jars.packages={package}:{hadoop_version(session)}, or put that jar and its "
@@ -260,7 +274,7 @@ def check_reach(session: SparkSession, url: str) -> None:
         if package
         else f"put a Hadoop file system for {scheme}:// on Spark's class path"
     )
-    raise UserError(f"Spark cannot read or write {scheme}:// yet; {advice}")
+    return f"Spark cannot read or write {scheme}:// yet; {advice}"
 
 
 def try_file_system(session: SparkSession, url: str) -> None:

@@ -104,6 +104,11 @@ def resolve(state: JournalState, ref: str) -> Checkpoint:
     raise UserError(f"there is no checkpoint '{ref}'; retained epochs: {kept}; savepoints: {named}")
 
 
+def epoch_of(state: JournalState, ref: str) -> int:
+    """The epoch that `ref` names; a number may be that of any epoch, kept or not. Raises `UserError` as `resolve`."""
+    return int(ref) if ref.isascii() and ref.isdigit() else resolve(state, ref).epoch
+
+
 def carry_out(
     store: Store, journal: Journal, request: Request, find: Find, history: History | None = None
 ) -> Reply:

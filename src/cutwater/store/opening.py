@@ -10,6 +10,7 @@ from cutwater.store.contract import Store
 from cutwater.store.format import check_format
 from cutwater.store.local import open_folder
 from cutwater.store.objects import open_bucket
+from cutwater.store.overlay import Overlay
 
 URL_FORMS = "a folder, file:///folder, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix"
 _BUCKET_SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "memory")
@@ -27,6 +28,15 @@ def open_store(url: str, *, create: bool = False) -> Store:
 def is_on_s3(store: object) -> bool:
     """Whether this is the URL of a store on S3, whose address and keys may be in Spark's settings."""
     return isinstance(store, str) and urlsplit(store).scheme in ("s3", "s3a")
+
+
+def look_at(url: str, *, is_store: bool = False) -> Store:
+    """Opens a place to look at it: what is written there stays in memory, and a missing folder is an empty place. Raises
+    `StoreError` as `open_place` does, and for a pipeline's store as `open_store` does."""
+    if "://" not in url and not url.startswith("file:") and url.strip() and not Path(url).exists():
+        return Overlay(None, Path(url).resolve().as_uri())
+    store = open_store(url) if is_store else open_place(url)
+    return Overlay(store, store.url)
 
 
 def open_place(url: str, *, create: bool = False) -> Store:

@@ -24,7 +24,8 @@ REPORT_REMOTE_S = 5.0
 
 
 class StageStatus(msgspec.Struct, frozen=True):
-    """One stage: its `state` in one word, its last batch, input rows per second, and its lag."""
+    """One stage: its `state` in one word, its last batch, input rows per second, and its lag. `first_batch_s`: how long
+    it has been in the first batch of its life, which may be slow; `None` if it is not."""
 
     name: str
     state: str
@@ -38,6 +39,7 @@ class StageStatus(msgspec.Struct, frozen=True):
     restarts: int = 0
     error: str = ""
     waits_for: str = ""
+    first_batch_s: float | None = None
 
 
 class Status(msgspec.Struct, frozen=True):

@@ -104,3 +104,13 @@ def test_a_batch_that_begins_or_is_logged_ends_the_silence() -> None:
 def test_an_illegal_step_changes_nothing() -> None:
     with pytest.raises(IllegalStep, match="rest: no step 'nothing_to_do' from phase 'going'"):
         REST.next(RestPhase.GOING, "nothing_to_do")
+
+
+def test_it_is_known_how_long_the_batch_in_progress_has_been_running() -> None:
+    query = Activity()
+    query.started(0)
+    assert query.busy_ms(-1, 7) is None
+    query.batch_began(0, 10)
+    assert query.busy_ms(-1, 50) == 40
+    query.batch_logged(60)
+    assert query.busy_ms(0, 70) is None

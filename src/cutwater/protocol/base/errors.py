@@ -25,6 +25,27 @@ class UserError(CutwaterError):
     """The caller asked for something impossible; the message says what to do instead."""
 
 
+class Mistakes(UserError):
+    """Several mistakes, found together; `found` has a text for each."""
+
+    def __init__(self, found: Sequence[str]) -> None:
+        super().__init__("\n".join([f"{len(found)} mistakes:", *(f"- {text}" for text in found)]))
+        self.found = tuple(found)
+
+
+def refuse(found: Sequence[str]) -> None:
+    """Raises `UserError` if there are mistakes, with all of them."""
+    if len(found) == 1:
+        raise UserError(found[0])
+    if found:
+        raise Mistakes(found)
+
+
+def mistakes_in(error: CutwaterError) -> tuple[str, ...]:
+    """The mistakes that an error is about."""
+    return error.found if isinstance(error, Mistakes) else (str(error),)
+
+
 class GraphChanged(UserError):
     """The graph in the journal differs from the one this member was started with."""
 

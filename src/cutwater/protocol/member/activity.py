@@ -97,6 +97,10 @@ class Activity:
     def is_silent(self, last: int, now_ms: int, for_ms: int) -> bool:
         return now_ms - self._active_ms > for_ms and not self.is_busy(last)
 
+    def busy_ms(self, last: int, now_ms: int) -> int | None:
+        """How long the batch in progress has been running; `None` if there is none."""
+        return now_ms - self._active_ms if self.is_busy(last) else None
+
     @property
     def asks_for_rest(self) -> bool:
         """Whether the host should report when Spark finds nothing more to do."""

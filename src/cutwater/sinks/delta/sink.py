@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cutwater.protocol.base.effects import TableHead, TableHistory
 from cutwater.protocol.base.errors import StoreError, UserError
+from cutwater.protocol.base.options import named_options
 from cutwater.sinks.contract import SinkFailed, history_gone, nothing_yet, refuse_foreign
 from cutwater.sinks.delta import log, reading
 from cutwater.sinks.delta.fitness import misfit_of
@@ -42,24 +43,32 @@ _MISREAD = re.compile(r"%[0-9A-Fa-f]{2}|\\")
 _LOG = logging.getLogger(__name__)
 
 
+@named_options
 def delta(
     path: str,
     partition_by: Sequence[str] | str | None = None,
     final_by: str | None = None,
     name: str | None = None,
+    existing: str | None = None,
 ) -> DeltaSink:
     """A Delta table at `path` (a folder or the URL of a bucket), created with the first rows. With `final_by`, the end of
-    a window such as "window.end", rows are published when the pipeline-wide watermark has passed it."""
-    return DeltaSink(path, partition_by, final_by, name)
+    a window such as "window.end", rows are published when the pipeline-wide watermark has passed it. A table that others
+    have made is refused, unless `existing` is "append"."""
+    return DeltaSink(path, partition_by, final_by, name, existing)
 
 
 class DeltaSink(TableSink):
     kind = "delta"
 
     def __init__(
-        self, path: str, partition_by: Sequence[str] | str | None, final_by: str | None, name: str | None
+        self,
+        path: str,
+        partition_by: Sequence[str] | str | None,
+        final_by: str | None,
+        name: str | None,
+        existing: str | None = None,
     ) -> None:
-        super().__init__(path, partition_by, final_by, name)
+        super().__init__(path, partition_by, final_by, name, existing)
         self._lock = RLock()
 
     def _forget(self) -> None:
@@ -72,13 +81,15 @@ class DeltaSink(TableSink):
         self._problem: str | None = None
         self._is_ours = False
 
-    def bind(self, store: Store, sink_name: str, schema_json: str, register: bool = True) -> None:
+    def bind(
+        self, store: Store, sink_name: str, schema_json: str, register: bool = True, create: bool = True
+    ) -> None:
         if not self.path.startswith("file:") and _MISREAD.search(self.path):
             raise UserError(
                 f"sink {sink_name} writes to {self.path}: the Delta library misreads a '%' with two digits and a "
                 "backslash in a path. Choose a path without them"
             )
-        super().bind(store, sink_name, schema_json, register)
+        super().bind(store, sink_name, schema_json, register, create)
         unfit = unfit_for_delta(self.schema) or unfit_to_partition(self.schema, self.partition_by)
         if unfit is not None:
             raise UserError(f"sink {self.name}: {unfit}")
@@ -95,6 +106,10 @@ class DeltaSink(TableSink):
     @property
     def _history(self) -> History:
         return History(self._files, self.path, self.name, self._app, self._since)
+
+    def _rows_of_others(self) -> str | None:
+        version = self._version_at(self._files.url)
+        return f"a Delta table (version {version})" if version >= 0 else None
 
     # --- the table's state ----------------------------------------------------------------------------
 

@@ -84,12 +84,19 @@ QUERY = Need(
     f"{STREAMING}.runtime.MicroBatchExecution", {"noNewData": (0,), "triggerExecutor": (0,)}, STREAMING
 )
 ONE_BATCH = Need(f"{STREAMING}.runtime.SingleBatchExecutor", {}, STREAMING)
+CHECKER = Need(f"{SQL}.catalyst.analysis.UnsupportedOperationChecker$", {"checkForStreaming": (2,)})
+OUTPUT_MODE = Need(f"{SQL}.streaming.OutputMode", {"Append": (0,), "Update": (0,), "Complete": (0,)})
+SESSIONS = Need(
+    f"{SQL}.classic.SparkSession$",
+    {"getActiveSession": (0,), "setActiveSession": (1,), "clearActiveSession": (0,)},
+)
 FILE_MANAGER = Need(f"{STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager", {NEW: (2,)}, STREAMING)
 
 NEEDS = (
     PATH, FOOTERS, INPUT_FILE, NONE, SOME, PYTHON_UTILS, SESSION, DATASET, STRUCT, TYPE_UTILS, LOCAL_RELATION, FILE_INDEX,
     PARTITIONS, PARTITION, FILE_RELATION, PARQUET, RELATION, SOURCE, AVAILABLE_NOW, READ_LIMIT, OFFSET, STREAM_RELATION,
-    NATIVE_V1, NATIVE_V2, DATA_SOURCE, QUERY, ONE_BATCH, FILE_MANAGER,
+    NATIVE_V1, NATIVE_V2, DATA_SOURCE, QUERY, ONE_BATCH, CHECKER, OUTPUT_MODE, SESSIONS,
+    FILE_MANAGER,
 )  # fmt: skip
 
 

@@ -6,8 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
+from cutwater.spark.internals import java as j
+
+CHECKS = "spark.sql.streaming.unsupportedOperationCheck"
+"""The setting with which Spark checks plans when their query starts."""
 Options = tuple[tuple[str, str], ...]
 
 
@@ -84,6 +89,29 @@ def _options(found: Any) -> Options:
 def analysed_plan(frame: DataFrame) -> PlanNode:
     """The root of the plan."""
     return _node(frame._jdf.queryExecution().analyzed())
+
+
+def unsupported(frame: DataFrame, output_mode: str) -> str | None:
+    """What Spark would say when a query with this plan is started, if it would refuse: its own check, with the settings
+    of the frame's session."""
+    spark = frame.sparkSession
+    if spark.conf.get(CHECKS, "true") != "true":
+        return None
+    java, inner = j.Java.of(spark), frame._jdf.sparkSession()
+    sessions = java.singleton(j.SESSIONS)
+    mode = getattr(java.type(j.OUTPUT_MODE), output_mode.capitalize())()
+    active = sessions.getActiveSession()
+    sessions.setActiveSession(inner)  # the check takes its settings from there
+    try:
+        java.singleton(j.CHECKER).checkForStreaming(frame._jdf.queryExecution().analyzed(), mode)
+    except AnalysisException as error:
+        return str(error)
+    finally:
+        if active.isDefined():
+            sessions.setActiveSession(active.get())
+        else:
+            sessions.clearActiveSession()
+    return None
 
 
 def is_of_session(frame: DataFrame, spark: SparkSession) -> bool:

@@ -5,6 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 
+def java_trace(error: BaseException) -> str:
+    """The stack trace of an error of Java's, which pyspark leaves out of its text."""
+    return str(getattr(error, "_stackTrace", None) or error)
+
+
 def found_nothing_new(query: Any) -> bool:
     """Whether the query's last look at its sources found nothing new. Spark remembers that after the query has ended."""
     return bool(query._jsq.streamingQuery().noNewData())
