@@ -22,7 +22,7 @@ COMMANDS = {
 
 
 def takes_ref(parameter: Any) -> bool:
-    return parameter.metavar == "REF"
+    return bool(parameter.metavar == "REF")
 
 
 def test_these_are_all_commands_that_take_one() -> None:
