@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark import SparkContext
 
 from cutwater.cli.load import load
 from cutwater.protocol.base.errors import UserError
@@ -77,3 +78,16 @@ def test_an_error_in_a_file_names_its_line(tmp_path: Path, text: str, said: str)
 def test_ctrl_c_while_a_file_is_loaded_is_not_an_error_in_the_file(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         load(write_module(tmp_path, "raise KeyboardInterrupt"))
+
+
+@pytest.mark.usefixtures("restored_imports")
+def test_what_needs_spark_belongs_into_a_stage_function(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A column at the top of a file: pyspark raises an error that says little, or nothing at all."""
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    for column in ("F.col('a') > 1", "F.window('ts', '1 minute')"):
+        with pytest.raises(UserError, match="not running yet: move it into the stage function"):
+            load(write_module(tmp_path, f"from pyspark.sql import functions as F\nbig = {column}"))
+    with pytest.raises(UserError, match="AssertionError: mine"):
+        load(write_module(tmp_path, "assert False, 'mine'"))

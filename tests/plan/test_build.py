@@ -186,7 +186,7 @@ def test_what_cannot_be_a_stages_rows_is_refused(shop: Shop, returned: Callable[
 
 def test_an_error_in_a_stage_function_is_told_in_a_few_lines(shop: Shop) -> None:
     def broken(spark: Any) -> Any:
-        raise ValueError("no such luck\n\n  at all \nor ever\nand pages of it")
+        raise ValueError("no such luck SQLSTATE: 42K03\n\n  at all \nor ever\nand pages of it")
 
     shop.stage(broken, "broken", sinks=[shop.sink()])
     shop.refuses("'broken': its function raised ValueError: no such luck at all or ever$")

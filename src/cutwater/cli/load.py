@@ -68,10 +68,18 @@ def _run(path: Path, shown: str) -> ModuleType:
     return module
 
 
+def _lacks_spark(error: BaseException) -> bool:
+    """Whether pyspark was asked for something that needs a session, and there is none. It often only asserts that."""
+    if "SESSION_OR_CONTEXT_NOT_EXISTS" in str(error):
+        return True
+    frames = traceback.extract_tb(error.__traceback__)
+    return isinstance(error, AssertionError) and "pyspark" in Path(frames[-1].filename).parts
+
+
 def _describe_error(error: BaseException, path: Path, shown: str) -> str:
     """What failed in the user's file, and at which line."""
     what = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-    if "SESSION_OR_CONTEXT_NOT_EXISTS" in what:
+    if _lacks_spark(error):
         what = "this needs Spark, which is not running yet: move it into the stage function that uses it"
     if isinstance(error, SyntaxError) and error.filename == str(path):
         line = (error.text or "").strip()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -258,5 +259,6 @@ def _shared_sources(called: Iterable[tuple[StageDef, Plan]]) -> Iterator[str]:
 
 
 def _first_lines(text: str, count: int = 3) -> str:
+    text = re.sub(r"\s*SQLSTATE: \w{5}\b", "", text)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return " ".join(lines[:count])
