@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,9 @@ from deltalake.exceptions import DeltaError
 from cutwater.protocol.base.effects import TableHead
 from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.sinks import SinkFailed
+from cutwater.sinks.delta import reading
 from cutwater.sinks.delta.history import is_elsewhere
-from cutwater.sinks.delta.sink import DeltaSink, delta
+from cutwater.sinks.delta.sink import delta
 from cutwater.sinks.schemas import misfit
 from cutwater.store.contract import Store
 from tests.support.delta_helpers import Make, append, ids, make, table
@@ -179,7 +179,7 @@ def test_an_error_of_the_delta_library_is_an_error_of_the_sink(
     def fail(*_: object, **__: object) -> None:
         raise DeltaError("no such luck")
 
-    monkeypatch.setattr(sys.modules[DeltaSink.__module__], "DeltaTable", fail)
+    monkeypatch.setattr(reading, "DeltaTable", fail)
     with pytest.raises(SinkFailed, match="no such luck"):
         sink.rewind(1, 3, 0)
 

@@ -34,7 +34,7 @@ class Rows:
 
 @pytest.fixture(autouse=True)
 def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contract, "_end_ms", lambda rows, by: f"end of {by}")
+    monkeypatch.setattr(contract, "end_ms", lambda rows, by: f"end of {by}")
     monkeypatch.setattr(
         sys.modules["cutwater.sinks.parquet"], "F", SimpleNamespace(col=lambda name: f"column {name}")
     )

@@ -163,7 +163,7 @@ def test_the_list_has_every_command_with_a_store() -> None:
         for name, command in group.commands.items()  # type: ignore[attr-defined]
         if any(parameter.name == "store" for parameter in command.params)
     }
-    assert with_store - {"run", "doctor"} == set(COMMANDS)
+    assert with_store - {"run", "doctor", "check"} == set(COMMANDS)
 
 
 def test_the_doctor_names_an_unknown_version_and_changes_nothing(newer: Path) -> None:

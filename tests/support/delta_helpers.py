@@ -10,6 +10,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from cutwater.sinks.delta import reading
 from cutwater.sinks.delta.sink import DeltaSink, delta
 from cutwater.store.contract import Store
 from tests.support.sink_helpers import (
@@ -37,7 +38,7 @@ def make(table: str, store: Store) -> Make:
 
 
 def ids(table: str, version: int | None = None) -> list[int]:
-    rows = DeltaTable(table, version=version).to_pyarrow_table()
+    rows = reading.load(table, version=version).to_pyarrow_table()
     return sorted(rows.column("id").to_pylist())
 
 
