@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -45,3 +46,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder, which is also the working directory."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def spark_here(here: Path, spark: SparkSession) -> SparkSession:
+    """The shared session, which takes relative paths from `here`. Otherwise they are below the folder where it was made."""
+    context: Any = spark.sparkContext
+    hadoop = context._jvm.org.apache.hadoop.fs
+    place = hadoop.Path(here.as_uri())
+    hadoop.FileSystem.get(place.toUri(), context._jsc.hadoopConfiguration()).setWorkingDirectory(place)
+    return spark

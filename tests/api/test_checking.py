@@ -15,9 +15,9 @@ from tests.support.spark_helpers import NUMBERS, deliver, numbers
 
 
 @pytest.fixture(autouse=True)
-def shared_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def shared_session(spark_here: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """It starts a session of its own, which a test has no time for."""
-    monkeypatch.setattr(checking, "make_session", lambda *_: spark)
+    monkeypatch.setattr(checking, "make_session", lambda *_: spark_here)
     monkeypatch.setattr(checking, "refuse_active_session", lambda: None)
     monkeypatch.setattr(checking, "end_session", lambda _: None)
 

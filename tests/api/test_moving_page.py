@@ -38,10 +38,12 @@ def inputs(here: Path) -> None:
 
 
 @pytest.mark.usefixtures("inputs")
-def test_the_examples_run_and_their_tables_have_what_the_page_says(here: Path, spark: SparkSession) -> None:
+def test_the_examples_run_and_their_tables_have_what_the_page_says(
+    here: Path, spark_here: SparkSession
+) -> None:
     names: dict[str, Any] = {"__name__": "shop"}
     exec(compile(examples(), str(PAGE), "exec"), names)
-    names["pipeline"].run(str(here / "state"), once=True, every="1h", spark=spark)
+    names["pipeline"].run(str(here / "state"), once=True, every="1h", spark=spark_here)
 
     def expected(query: str) -> list[tuple[Any, ...]]:
         return duckdb.execute(query.replace("ORDERS", "'in/orders/*.parquet'")).fetchall()
