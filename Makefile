@@ -14,7 +14,7 @@ test: .venv/ready java
 	$(BIN)/pytest -n 2 --dist loadgroup -m "not faults and not s3 and not damage and not matrix and not rare and not cluster and not wheel"
 
 test-fast: .venv/ready
-	$(BIN)/pytest -n 2 -m "not slow"
+	$(BIN)/pytest -n 3 -m "not slow"
 
 # Real pipelines with store and tables on a real S3 server, killed and restored while requests fail. Needs `make tools`.
 test-s3: .venv/ready java

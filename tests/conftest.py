@@ -13,13 +13,33 @@ from pyspark.sql import SparkSession
 from cutwater.api.log_lines import lines_to
 from cutwater.spark.session import make_session
 
-WITHOUT_SPARK = ("tests/sim/", "tests/protocol/", "tests/cluster/", "tests/runtime/")
-"""Folders whose slow tests do not start a Spark of their own."""
+WAITING = (
+    "tests/cli/test_control.py",
+    "tests/cli/test_drain.py",
+    "tests/cli/test_errors.py",
+    "tests/cluster/test_strangers.py",
+    "tests/inspection/test_integrity.py",
+    "tests/runtime/test_mailbox.py",
+    "tests/sinks/test_delta_history.py",
+    "tests/spark/checkpoint/test_source_logs.py",
+    "tests/spark/test_host.py",
+    "tests/spark/test_host_draining.py",
+    "tests/spark/test_host_idleness.py",
+    "tests/spark/test_host_runtime.py",
+    "tests/store/test_stores_azure.py",
+    "tests/store/test_stores_s3.py",
+)
+"""Modules without Spark whose tests wait for processes, servers or time: all of them are slow."""
+
+WITHOUT_SPARK = ("tests/sim/", "tests/protocol/", "tests/cluster/", "tests/runtime/", *WAITING)
+"""Folders and modules whose slow tests do not start a Spark of their own."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
+        if item.nodeid.startswith(WAITING):
+            item.add_marker(pytest.mark.slow)
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
             item.add_marker(pytest.mark.xdist_group("spark"))
