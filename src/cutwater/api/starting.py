@@ -5,12 +5,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 from pyspark.sql import SparkSession
 
 from cutwater.api.config import RunConfig
 from cutwater.cluster.opening import open_links
+from cutwater.inspection.unpublished import refuse_other_columns
 from cutwater.plan.assemble import Assembled, assemble
 from cutwater.plan.build import Builder, Built, bind_sinks, register_sinks
 from cutwater.plan.graph import StageDef
@@ -21,6 +23,7 @@ from cutwater.runtime.restore import GraphMoved, check_topology, restore_before_
 from cutwater.runtime.runtime import Runtime, member_config
 from cutwater.runtime.settings import Settings
 from cutwater.spark.session import check_reach, copy_session, make_session, refuse_active_session
+from cutwater.store.at_rest import read_journal
 from cutwater.store.contract import Store
 
 
@@ -90,6 +93,7 @@ class Starting:
             built = builder.finish(assembled.topology)
             check_reach(built.spark, store.spark_url("any"))
             bind_sinks(built, store)
+            sinks = [(name, sink) for name, stage in built.stages.items() for sink in stage.sinks]
             if config.restore is None:
                 break
             leaves = {name: stage.plan.leaves for name, stage in built.stages.items()}
@@ -97,9 +101,11 @@ class Starting:
                 restore_before_start(
                     store, built.topology, str(config.restore), tuple(config.drop), tuple(config.reset), self.log,
                     config.force, assembled.base, leaves,
+                    partial(refuse_other_columns, store, sinks),
                 )  # fmt: skip
                 break
             except GraphMoved:
                 self.log("another member has changed the graph in the meantime; assembling it again")
         check_topology(store, built.topology)
+        refuse_other_columns(store, sinks, read_journal(store, must_exist=False).state)
         return assembled, built

@@ -77,16 +77,19 @@ def restore_before_start(
     force: bool = False,
     base: str | None = None,
     leaves: Mapping[str, Sequence[Leaf]] | None = None,
+    check_target: Callable[[JournalState, Checkpoint], None] = lambda state, target: None,
 ) -> int:
     """Starts a new generation at a checkpoint, whether or not a member is running, and returns its epoch. `topology` is
     the new graph, if it may have changed, and `base` the hash of the graph that it was made from; `leaves` says by
     stage what its plan reads, for the stages whose code is known. Writes nothing unless the checkpoint is complete and
-    undamaged, and its positions are of what these stages read. Raises `UserError` if the restore is refused."""
+    undamaged, its positions are of what these stages read, and `check_target` does not raise. Raises `UserError` if the
+    restore is refused."""
     leaves = leaves or {}
     native = tuple(name for name, found in leaves.items() if any(leaf.channel is None for leaf in found))
     journal = read_journal(store)
     target = whole_checkpoint(store, journal.state, ref, log)
     _check_sources(store, target, ref, leaves, reset)
+    check_target(journal.state, target)
     name = ref if ref in journal.state.savepoints else None
     rereads = known_before(store, leaves, target.index)
     request = Request(

@@ -106,7 +106,7 @@ class ForeachEpochSink(Sink):
             raise UserError(f"sink {self.name} calls a function, which needs a Spark session and an epoch")
         shown = self._newest(files) if self.output_mode == "complete" else files
         try:
-            self._footers.check(self._files, shown)
+            self._checked(shown)
         except StoreError:
             if self._is_next(expected_version, transaction):
                 raise
