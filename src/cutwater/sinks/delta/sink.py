@@ -284,12 +284,12 @@ class DeltaSink(TableSink):
         commit = self._history.commit_at(version) if version >= 0 else None
         if version < 0:
             own = files = 0
-        elif commit is not None:
-            own, files = commit.transactions.get(self._app, 0), len(commit.added)
-        else:  # the version is known from a checkpoint of the log
+        elif commit is not None and self._app in commit.transactions:
+            own, files = commit.transactions[self._app], len(commit.added)
+        else:  # a checkpoint of the log may still have the transaction of a commit that was cleaned up
             with table_errors(self.name, self.path):
                 own = DeltaTable(self._files.url, version=version).transaction_version(self._app) or 0
-            files = MANY
+            files = MANY if own else 0
         return TableHistory(own, files, tuple(self._history.foreign(version, self._version)))
 
     def trim(self, transaction: int) -> None:
