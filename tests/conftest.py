@@ -70,7 +70,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def spark_here(here: Path, spark: SparkSession) -> SparkSession:
-    """The shared session, which takes relative paths from `here`. Otherwise they are below the folder where it was made."""
+    """The shared session, which takes relative paths from `here`, and not from the folder where it was made."""
     context: Any = spark.sparkContext
     hadoop = context._jvm.org.apache.hadoop.fs
     place = hadoop.Path(here.as_uri())

@@ -19,6 +19,7 @@ from cutwater.sinks import Sink, delta, parquet
 from cutwater.sinks.footers import check_pages
 from cutwater.store.local import LocalStore
 from cutwater.store.opening import open_store
+from tests.support.delta_helpers import clean_up_log
 from tests.support.live_leader import LiveLeader
 from tests.support.sink_helpers import ROWS, drive, stage
 
@@ -90,6 +91,24 @@ def test_an_overwritten_commit_is_detected(content: bytes, tmp_path: Path) -> No
     table, epochs = place.verify()
     assert ["no longer has what the sink put there" in why for why in table] == [True]
     assert (list(epochs), "overwritten by another writer" in epochs["2"][0]) == (["2"], True)
+
+
+def test_a_table_whose_log_was_cleaned_up_by_others_is_whole_and_goes_on(tmp_path: Path) -> None:
+    """A checkpoint of the log has the sink's transaction; the commit at that version is another writer's."""
+    empty = pa.table({"id": pa.array([], pa.int64()), "city": pa.array([], pa.string())})
+    write_deltalake(tmp_path / "t", empty)
+    place = Place(tmp_path)
+    place.epochs(2)
+    write_deltalake(place.target, DeltaTable(place.target).to_pyarrow_table(), mode="append")
+    clean_up_log(str(place.target), before=3)
+    table, epochs = place.verify()
+    assert (table, list(epochs)) == ([], ["1"])
+    assert "its history or files of it were removed" in epochs["1"][0]
+    place.sink = delta(str(place.target), name="t")
+    place.sink.bind(place.store, "t", ROWS)
+    place.commit(stage(place.sink, "1-1-9-a", [9]))
+    place.publish()
+    assert DeltaTable(place.target).to_pyarrow_table().num_rows == 5
 
 
 def test_partition_values_are_looked_up_in_their_encoded_form(tmp_path: Path) -> None:

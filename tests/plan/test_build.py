@@ -18,6 +18,7 @@ from cutwater.plan.graph import in_order
 from cutwater.protocol.base.errors import Mistakes, UserError
 from cutwater.protocol.base.records import SinkSpec, StageSpec
 from cutwater.sinks.records import description
+from cutwater.spark.checkpoint.leaves import Leaf, native_leaf
 from cutwater.spark.plan import Plan, Source, channel_schema
 from cutwater.store.opening import open_store
 
@@ -35,7 +36,11 @@ class Frame(DataFrame):
         return made
 
     def __init__(self, *sources: Source, **says: Any) -> None:
-        self.plan = Plan(sources, says.pop("has_watermark", False), says.pop("above", ()))
+        leaves = tuple(
+            Leaf(channel=s.input) if s.input is not None else native_leaf(s.format, s.options, [], number)
+            for number, s in enumerate(sources)
+        )
+        self.plan = Plan(sources, says.pop("has_watermark", False), says.pop("above", ()), leaves)
         self.rows: t.StructType = says.pop("rows", ROWS)
         self.streams: bool = says.pop("streams", True)
         self.session = says.pop("session", SPARK)
@@ -242,6 +247,24 @@ def test_a_source_that_two_stages_read_must_be_wanted(shop: Shop, is_allowed: bo
         assert len(shop.build().stages) == 2
     else:
         shop.refuses("stages 'orders' and 'again' both read the source parquet")
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        (("path", "/in/"),),
+        (("path", "/x/../in"),),
+        (("path", "/in/*"),),
+        (("maxfilespertrigger", "2"), ("path", "/in")),
+    ],
+    ids=["slash", "dots", "pattern", "pace"],
+)
+def test_another_spelling_or_pace_does_not_hide_that_two_stages_read_a_source(
+    shop: Shop, again: tuple[tuple[str, str], ...]
+) -> None:
+    shop.orders(sinks=[shop.sink()])
+    shop.stage(lambda spark: Frame(Source("parquet", again)), "again", sinks=[shop.sink("more")])
+    shop.refuses("stages 'orders' and 'again' both read the source parquet")
 
 
 def test_sources_that_give_every_reader_its_own_rows_may_be_read_by_many(shop: Shop) -> None:

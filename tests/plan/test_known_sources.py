@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from cutwater.plan.known_sources import known_before, register_sources, source_problems
+from cutwater.plan.known_sources import KnownSource, known_before, register_sources, source_problems
+from cutwater.protocol.base.chain import digest
 from cutwater.protocol.base.errors import StoreError
-from cutwater.protocol.base.paths import SOURCE_PREFIX
+from cutwater.protocol.base.paths import SOURCE_PREFIX, source_name
+from cutwater.protocol.base.records import seal
 from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_store
@@ -33,6 +35,27 @@ def test_a_source_is_known_by_its_place_whatever_its_stage_is_called(store: Stor
     register_sources(built(a=(FILES,), b=(Leaf(channel="a"),)), store)
     stages = {"new": (FILES,), "other": (TOPIC,), "reader": (Leaf(channel="a"),)}
     assert known_before(store, stages, 1) == ("new",)
+
+
+def test_a_source_is_known_under_every_spelling_and_pace(store: Store, tmp_path: Path) -> None:
+    folder = tmp_path.resolve() / "in"
+    folder.mkdir()
+    (tmp_path / "link").symlink_to(folder)
+    register_sources(
+        built(a=(Leaf(None, "parquet", f"path={tmp_path}/./in", {"maxfilespertrigger": "1"}, 0),)), store
+    )
+    spellings = (f"{tmp_path}//in", f"{tmp_path}/link", f"{folder}/*", f"{tmp_path}/other")
+    stages = {path: (Leaf(None, "parquet", f"path={path}", {}, 0),) for path in spellings}
+    assert known_before(store, stages, 1) == spellings[:-1]
+    assert source_problems(store) == {}
+
+
+def test_a_record_with_the_spelling_of_an_older_version_still_matches(store: Store) -> None:
+    place = "path=/x/../in"
+    name = source_name(digest(f"parquet {place}".encode())[:32])
+    store.create(name, seal(KnownSource("parquet", place, "a", 0)))
+    assert known_before(store, {"new": (FILES,)}, 1) == ("new",)
+    assert source_problems(store) == {}
 
 
 def test_a_source_that_was_first_read_after_a_checkpoint_is_not_known_there(store: Store) -> None:

@@ -57,6 +57,22 @@ def test_a_sink_that_cannot_be_rewound_is_an_event(
     out.rewind.assert_called_once_with(1, 2, 3, True)
 
 
+def test_the_last_error_of_a_table_is_known(tmp_path: Path) -> None:
+    out = SimpleNamespace(
+        name="out", rewinds=True, publish=Mock(side_effect=OSError("no such table")),
+        rewind=Mock(side_effect=OSError("nor a history")), head=Mock(side_effect=OSError("it is down")),
+    )  # fmt: skip
+    performer = Setting(tmp_path, out=out).performer
+    for operation, said in (
+        (lambda: performer.publish_table(fx.PublishTable("out", 1, 2, (), 3)), "no such table"),
+        (lambda: performer.rewind_table(fx.RewindTable("out", 1, 2, 3)), "nor a history"),
+        (lambda: performer.read_table(fx.ReadTable("out")), "it is down"),
+    ):
+        with pytest.raises(OSError, match=said):
+            operation()
+        assert performer.table_errors == {"out": said}
+
+
 def test_a_leader_queries_the_tables_of_its_own_and_of_other_sinks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
@@ -157,7 +158,12 @@ def test_a_column_that_must_have_a_value_must_be_in_the_rows() -> None:
 
 def test_a_table_with_local_times_requires_that_feature(make: Make, table: str) -> None:
     sink = make(schema(id="long", city="string", local="timestamp_ntz"))
-    assert publish(sink, 1, [1]) == 0
+    files = stage(sink, "a", [1])
+    for path in Path(table).rglob("*.parquet"):
+        rows = pq.read_table(path)
+        pq.write_table(rows.append_column("local", pa.array([0], pa.timestamp("us"))), path)
+    sink = make(schema(id="long", city="string", local="timestamp_ntz"))
+    assert sink.publish(-1, 1, files, epoch=1) == 0
     protocol = DeltaTable(table).protocol()
     assert (protocol.min_reader_version, protocol.min_writer_version) == (3, 7)
     assert protocol.reader_features == protocol.writer_features == ["timestampNtz"]

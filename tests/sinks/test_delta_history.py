@@ -14,12 +14,12 @@ from deltalake import DeltaTable, write_deltalake
 from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.chain import digest
-from cutwater.protocol.base.effects import TableHead
+from cutwater.protocol.base.effects import TableHead, TableHistory
 from cutwater.protocol.base.errors import StoreError
 from cutwater.protocol.member.publish import duties, perform
 from cutwater.sinks.cleanup import tidy
 from cutwater.sinks.delta.log import FORGETS_AFTER
-from cutwater.sinks.delta.sink import DeltaSink, delta
+from cutwater.sinks.delta.sink import MANY, DeltaSink, delta
 from cutwater.sinks.registry import open_sink
 from cutwater.store.contract import Store
 from tests.support.builders import committed, journal_of, manifest
@@ -53,6 +53,19 @@ def test_a_version_whose_commit_is_gone_is_found_in_the_checkpoint(make: Make, t
     publish(sink, 20, [2])
     clean_up_log(table, before=3)
     assert [sink.find(t) for t in (9, 10, 15, 20)] == [None, 3, 3, 6]
+
+
+def test_a_transaction_is_found_in_a_checkpoint_that_anothers_commit_has(make: Make, table: str) -> None:
+    """Ordinary maintenance of a table that others write to, while this sink had no rows for long."""
+    write_deltalake(table, pa.table({"id": pa.array([], pa.int64()), "city": pa.array([], pa.string())}))
+    sink = make()
+    publish(sink, 10, [1])
+    publish(sink, 20, [2])
+    append(table, 100)
+    clean_up_log(table, before=3)
+    assert [make().find(t) for t in (10, 20)] == [None, 3]
+    assert make().history(20) == TableHistory(20, MANY, ())
+    assert make().history(10) is None
 
 
 def test_a_sink_that_was_paused_during_log_cleanup_sees_the_newest_version(make: Make, table: str) -> None:

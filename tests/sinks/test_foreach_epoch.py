@@ -120,6 +120,25 @@ def test_an_error_of_the_function_is_reported_and_the_call_retried(make: Make, c
     assert calls == [(2, [1])]
 
 
+def test_an_error_of_spark_in_the_function_is_reported_without_the_stack_of_the_jvm(make: Make) -> None:
+    class Py4JJavaError(Exception):
+        pass
+
+    def failing(rows: DataFrame, epoch: int) -> None:
+        raise Py4JJavaError(
+            "An error occurred while calling o11318.collectToPython.\n: org.apache.spark.SparkException: [FAILED_READ] x"
+            "\n\tat org.apache.A.b(A.scala:1)\nCaused by: java.io.IOException: disk\n\tat org.apache.C.d(C.scala:2)\n"
+        )
+
+    sink = make(failing)
+    with pytest.raises(SinkFailed) as caught:
+        sink.publish(-1, 5, stage(sink, "a", [1]), epoch=2)
+    assert str(caught.value) == (
+        "sink note: its function failed on epoch 2: Py4JJavaError: org.apache.spark.SparkException: [FAILED_READ] x; "
+        "caused by java.io.IOException: disk"
+    )
+
+
 def test_a_restore_undoes_no_call_and_stops_zombies(make: Make, calls: Calls) -> None:
     sink, zombie = make(), make()
     publish(sink, 5, [1])

@@ -11,7 +11,7 @@ import pytest
 
 from cutwater.cluster.links import Hint, Presence
 from cutwater.protocol.base.barrier import Barrier
-from cutwater.protocol.base.errors import StoreError, UserError
+from cutwater.protocol.base.errors import PublishingFailed, StoreError, UserError
 from cutwater.protocol.base.events import OperationFailed
 from cutwater.protocol.base.replay_wire import AskRange, Compacted, EntriesChunk, FetchEntries, HaveRange
 from cutwater.protocol.base.watermark import NONE, WatermarkKind
@@ -113,7 +113,7 @@ def test_trouble_with_the_store_is_reported_but_not_repeatedly(shop: HostedPipel
 def test_a_member_polls_a_folder_often_and_a_bucket_rarely(tmp_path: Path) -> None:
     bucket, folder = open_store("memory://", create=True), open_store(str(tmp_path), create=True)
     assert runtime.member_config(folder, True, 3, 5) == MemberConfig(
-        poll_ms=200, restarts=3, tolerated_failures=5
+        poll_ms=200, restarts=3, tolerated_failures=5, publish_tries=3
     )
     assert runtime.member_config(folder, False, 3, 5).poll_ms == 1_000
     assert runtime.member_config(bucket, True, 3, 5).poll_ms == 2_000
@@ -230,6 +230,15 @@ def test_the_first_error_is_the_one_that_ended_a_run(shop: HostedPipeline) -> No
     gone._on_failure(ConnectionRefusedError("no JVM"))
     assert isinstance(gone.failure, UserError)
     assert "Spark's process has ended during this run (no JVM)" in str(gone.failure)
+
+
+def test_a_sink_that_could_not_publish_the_last_epochs_is_named_with_its_error(shop: HostedPipeline) -> None:
+    made = shop.make()
+    made._performer.table_errors["out"] = "its function failed on epoch 2: ValueError: no such table"
+    made._on_failure(PublishingFailed("out", 6))
+    assert isinstance(made.failure, UserError)
+    assert "sink 'out' could not publish the last epochs" in str(made.failure)
+    assert "ValueError: no such table. The run ends" in str(made.failure)
 
 
 @pytest.mark.parametrize(

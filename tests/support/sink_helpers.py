@@ -54,9 +54,12 @@ def store(tmp_path: Path) -> Store:
 def stage(sink: Sink, attempt: str, ids: Sequence[int]) -> tuple[str, ...]:
     """Stages rows as one file, without Spark: most tests are about what happens to the files afterwards."""
     folder = Path(sink.staging(attempt).removeprefix("file://"))
-    folder.mkdir(parents=True)
     rows = pa.table({"id": pa.array(ids, pa.int64()), "city": [f"city {i}" for i in ids]})
-    pq.write_table(rows, folder / "part-0.parquet")
+    if "city" in sink.columns.outside:
+        pq.write_to_dataset(rows, folder, partition_cols=["city"], basename_template="part-{i}.parquet")
+    else:
+        folder.mkdir(parents=True)
+        pq.write_table(rows, folder / "part-0.parquet")
     return tuple(file.name for file in sink.staged(attempt))
 
 

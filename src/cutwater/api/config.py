@@ -158,7 +158,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_Named):
         _in(
             FAILURES,
             "How often in a row to restart a failing query. The first restart comes after 1 s, each further one after "
-            "twice as long.",
+            "twice as long. A sink that fails is tried again for ever while the pipeline runs, and this often when it is "
+            "drained: then the run ends with the sink's error.",
         ),
     ] = 5
 

@@ -187,16 +187,20 @@ class Pipeline:
         Prints the log unless logging is configured."""
         with lines_printed():
             self.start(store, config, spark=spark, **options)
-            self.stay()
+            runtime = self._runtime
+            if runtime is not None:  # another thread may have called stop()
+                self._run_to_end(runtime, None)
 
     def stay(self, tick: Callable[[], None] | None = None) -> bool:
         """Wait until the running pipeline ends, handling signals and calling `tick` a few times a second. Returns
         `False` if it was stopped before it was drained."""
-        runtime = self._running()
+        return self._run_to_end(self._running(), tick)
+
+    def _run_to_end(self, runtime: Runtime, tick: Callable[[], None] | None) -> bool:
         try:
             with caught_signals(self._session) as signals:
                 self._is_leaving = lambda: signals.count > 0
-                runtime = self._stay(signals, tick)
+                runtime = self._stay(runtime, signals, tick)
         except WaitEnded:
             self._log.info(f"member '{runtime.member.name}' is leaving before it has joined the new graph")
             return False
@@ -207,12 +211,11 @@ class Pipeline:
             raise runtime.failure
         return runtime.drained
 
-    def _stay(self, signals: Signals, tick: Callable[[], None] | None) -> Runtime:
+    def _stay(self, runtime: Runtime, signals: Signals, tick: Callable[[], None] | None) -> Runtime:
         """Wait until the run has ended or is to be stopped; the runtime that it ended with."""
         seen = 0
-        runtime = self._running()
-        while not self._has_ended(0.2):
-            runtime = self._running()
+        while not self._has_ended(runtime, 0.2):
+            runtime = self._runtime or runtime
             if tick is not None:
                 tick()
             if signals.count > seen:
@@ -231,10 +234,10 @@ class Pipeline:
                 runtime.come_to_rest()
         return runtime
 
-    def _has_ended(self, timeout_s: float | None) -> bool:
-        """Wait until the run has ended, or for `timeout_s`. A run that ended because another member has restored the
-        pipeline with changed code is started again, in the new graph; however long that takes."""
-        runtime = self._running()
+    def _has_ended(self, runtime: Runtime, timeout_s: float | None) -> bool:
+        """Wait until a run has ended, by itself or because another thread has called `stop`, or for `timeout_s`. A run
+        that ended because another member has restored the pipeline with changed code is started again, in the new graph;
+        however long that takes."""
         if not runtime.wait(timeout_s):
             return False
         if not isinstance(runtime.failure, GraphChanged) or self._runtime is not runtime:
@@ -255,10 +258,12 @@ class Pipeline:
         meanwhile."""
         deadline = None if timeout is None else time.monotonic() + seconds(timeout, "timeout")
         runtime = self._running()
-        while not self._has_ended(None if deadline is None else max(0.0, deadline - time.monotonic())):
+        while not self._has_ended(
+            runtime, None if deadline is None else max(0.0, deadline - time.monotonic())
+        ):
             if deadline is not None and time.monotonic() >= deadline:
                 return False
-            runtime = self._running()
+            runtime = self._runtime or runtime
         if runtime.failure is not None:
             self.stop()
             raise runtime.failure

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from urllib.parse import urlsplit
 
 import msgspec
@@ -12,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from cutwater.api.config import RunConfig
 from cutwater.cluster.opening import open_links
+from cutwater.inspection.unpublished import refuse_other_columns
 from cutwater.plan.assemble import Assembled, assemble
 from cutwater.plan.build import Builder, Built, bind_sinks, register_sinks
 from cutwater.plan.graph import StageDef
@@ -28,6 +30,7 @@ from cutwater.spark.session import (
     refuse_active_session,
     try_file_system,
 )
+from cutwater.store.at_rest import read_journal
 from cutwater.store.contract import Store
 
 
@@ -100,6 +103,7 @@ class Starting:
             check_reach(built.spark, store.spark_url("any"))
             bind_sinks(built, store)
             _try_file_systems(built, store)
+            sinks = [(name, sink) for name, stage in built.stages.items() for sink in stage.sinks]
             if config.restore is None:
                 break
             leaves = {name: stage.plan.leaves for name, stage in built.stages.items()}
@@ -107,11 +111,13 @@ class Starting:
                 restore_before_start(
                     store, built.topology, str(config.restore), tuple(config.drop), tuple(config.reset), self.log,
                     config.force, assembled.base, leaves,
+                    partial(refuse_other_columns, store, sinks),
                 )  # fmt: skip
                 break
             except GraphMoved:
                 self.log("another member has changed the graph in the meantime; assembling it again")
         check_topology(store, built.topology)
+        refuse_other_columns(store, sinks, read_journal(store, must_exist=False).state)
         return assembled, built
 
 

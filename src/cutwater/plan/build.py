@@ -14,6 +14,8 @@ from cutwater.protocol.base.errors import StoreError, UserError, mistakes_in, re
 from cutwater.protocol.base.records import SinkSpec, StageSpec, Topology
 from cutwater.sinks.contract import Sink
 from cutwater.spark.channel_source import ChannelSource
+from cutwater.spark.checkpoint.leaves import Leaf
+from cutwater.spark.checkpoint.same_source import share_rows
 from cutwater.spark.internals.plans import is_of_session
 from cutwater.spark.plan import Plan, channel_schema, read_plan, refuse_clashing_names, row_schema
 from cutwater.spark.refusals import refusal
@@ -244,13 +246,15 @@ def _plan_mistakes(stage: StageDef, plan: Plan) -> Iterator[str]:
 
 
 def _shared_sources(called: Iterable[tuple[StageDef, Plan]]) -> Iterator[str]:
-    seen: dict[Any, str] = {}
+    seen: list[tuple[Leaf, str]] = []
     for stage, plan in called:
-        for source in plan.sources:
+        for source, leaf in zip(plan.sources, plan.leaves, strict=True):
             if source.is_shareable:
                 continue
-            other = seen.setdefault(source, stage.name)
-            if other != stage.name and not stage.allow_shared_source:
+            others = [name for known, name in seen if name != stage.name and share_rows(leaf, known)]
+            seen.append((leaf, stage.name))
+            if others and not stage.allow_shared_source:
+                other = others[0]
                 yield (
                     f"stages '{other}' and '{stage.name}' both read the source {source}, each at its own pace, so their "
                     "tables would not show the same rows of it. Read it in one stage that is a parameter of both; or "

@@ -16,13 +16,15 @@ from cutwater.protocol.base.chain import digest
 from cutwater.protocol.base.errors import StoreError
 from cutwater.protocol.base.paths import SOURCE_PREFIX, source_name, source_of
 from cutwater.protocol.base.records import WRITTEN_AGAIN, decode, seal
-from cutwater.spark.checkpoint.leaves import GENERATED, Leaf
+from cutwater.spark.checkpoint.leaves import Leaf
+from cutwater.spark.checkpoint.same_source import is_recognizable, normal_place, share_place
 from cutwater.store.at_rest import read_journal
 from cutwater.store.contract import Store
 
 
 class KnownSource(msgspec.Struct, frozen=True):
-    """A source that `stage` was the first to read. `since` is how far the journal went then."""
+    """A source that `stage` was the first to read. `since` is how far the journal went then. `place` is in its normal
+    form, except in records of older versions."""
 
     format: str
     place: str
@@ -43,13 +45,22 @@ def register_sources(stages: Mapping[str, Iterable[Leaf]], store: Store) -> None
         return
     since = read_journal(store, must_exist=False).index
     for name, (leaf, stage) in wanted.items():
-        store.create(name, seal(KnownSource(leaf.format, leaf.place, stage, since)))
+        store.create(name, seal(KnownSource(leaf.format, normal_place(leaf.place), stage, since)))
 
 
 def known_before(store: Store, stages: Mapping[str, Iterable[Leaf]], index: int) -> tuple[str, ...]:
-    """The stages that read a source which the pipeline has read before the journal entry at `index`."""
-    known = {name for name, data in _records(store) if _read(name, data).since < index}
-    return tuple(s for s, leaves in stages.items() if any(_name(leaf) in known for leaf in leaves))
+    """The stages that read a source which the pipeline has read before the journal entry at `index`, or a part of it."""
+    known = [found for name, data in _records(store) if (found := _read(name, data)).since < index]
+    return tuple(
+        stage
+        for stage, leaves in stages.items()
+        if any(
+            share_place(leaf.format, leaf.place, source.format, source.place)
+            for leaf in leaves
+            if is_recognizable(leaf)
+            for source in known
+        )
+    )
 
 
 def source_problems(store: Store) -> dict[str, str]:
@@ -78,9 +89,7 @@ def _read(name: str, data: bytes) -> KnownSource:
 
 def _name(leaf: Leaf) -> str | None:
     """The object of a native source; `None` if there is nothing by which it could be recognized."""
-    if leaf.channel is not None or not leaf.place or leaf.format in GENERATED:
-        return None
-    return _named(leaf.format, leaf.place)
+    return _named(leaf.format, normal_place(leaf.place)) if is_recognizable(leaf) else None
 
 
 def _named(format: str, place: str) -> str:

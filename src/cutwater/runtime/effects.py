@@ -6,7 +6,8 @@ protocol: an operation carries what it needs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Protocol
 
 from cutwater.protocol.base import effects as fx
@@ -50,6 +51,8 @@ class MemberPerformer(StorePerformer):
         self._spark_setting = spark_setting
         self._emit = emit
         self._caches = caches
+        self.table_errors: dict[str, str] = {}
+        """Why the last operation that failed on the table of each sink did so."""
 
     def apart(self, operation: fx.AnyOperation) -> str | None:
         """The name of the thread for an operation that calls a user function, which may take any time: one per sink."""
@@ -60,7 +63,16 @@ class MemberPerformer(StorePerformer):
     # --- tables ---------------------------------------------------------------------------------------
 
     def read_table(self, operation: fx.ReadTable) -> fx.TableHead:
-        return self._sinks[operation.sink].head()
+        with self._noting_errors(operation.sink):
+            return self._sinks[operation.sink].head()
+
+    @contextmanager
+    def _noting_errors(self, sink: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.table_errors[sink] = str(error)
+            raise
 
     def find_table_version(self, operation: fx.FindTableVersion) -> int | None:
         """Before a restore, a leader also asks the tables of sinks that other members host."""
@@ -75,18 +87,20 @@ class MemberPerformer(StorePerformer):
 
     def publish_table(self, operation: fx.PublishTable) -> int | None:
         failpoints.reach("before publish", operation.sink)
-        version = self._sinks[operation.sink].publish(
-            operation.expected_version, operation.transaction, operation.files, epoch=operation.epoch
-        )
+        with self._noting_errors(operation.sink):
+            version = self._sinks[operation.sink].publish(
+                operation.expected_version, operation.transaction, operation.files, epoch=operation.epoch
+            )
         failpoints.reach("after publish", operation.sink)
         return version
 
     def rewind_table(self, operation: fx.RewindTable) -> int | None:
         sink = self._sinks[operation.sink]
         failpoints.reach("before rewind", operation.sink)
-        version = sink.rewind(
-            operation.expected_version, operation.transaction, operation.to_version, operation.force
-        )
+        with self._noting_errors(operation.sink):
+            version = sink.rewind(
+                operation.expected_version, operation.transaction, operation.to_version, operation.force
+            )
         if version is not None and not sink.rewinds:
             self._emit(SinkNotRewound(sink.name))
         failpoints.reach("after rewind", operation.sink)

@@ -14,7 +14,7 @@ from cutwater.protocol.base.wire import Request, RequestKind
 from cutwater.protocol.member.journal import timeline
 from cutwater.runtime.asking import answered, new_id
 from cutwater.spark.checkpoint.leaves import Leaf, SourcesChanged, sources_advice
-from cutwater.spark.checkpoint.making import refuse_other_sources
+from cutwater.spark.checkpoint.making import read_anew, refuse_other_sources
 from cutwater.store.at_rest import carry_out, manifest_of, read_journal, resolve
 from cutwater.store.checkpoint_objects import checkpoint_problems
 from cutwater.store.contract import Store
@@ -77,18 +77,21 @@ def restore_before_start(
     force: bool = False,
     base: str | None = None,
     leaves: Mapping[str, Sequence[Leaf]] | None = None,
+    check_target: Callable[[JournalState, Checkpoint], None] = lambda state, target: None,
 ) -> int:
     """Starts a new generation at a checkpoint, whether or not a member is running, and returns its epoch. `topology` is
     the new graph, if it may have changed, and `base` the hash of the graph that it was made from; `leaves` says by
     stage what its plan reads, for the stages whose code is known. Writes nothing unless the checkpoint is complete and
-    undamaged, and its positions are of what these stages read. Raises `UserError` if the restore is refused."""
+    undamaged, its positions are of what these stages read, and `check_target` does not raise. Raises `UserError` if the
+    restore is refused."""
     leaves = leaves or {}
     native = tuple(name for name, found in leaves.items() if any(leaf.channel is None for leaf in found))
     journal = read_journal(store)
     target = whole_checkpoint(store, journal.state, ref, log)
     check_sources(store, target, ref, leaves, reset)
+    check_target(journal.state, target)
     name = ref if ref in journal.state.savepoints else None
-    rereads = known_before(store, leaves, target.index)
+    rereads = known_before(store, _read_from_start(store, target, leaves, reset), target.index)
     request = Request(
         RequestKind.RESTORE, new_id(), name, target.epoch, reset=reset, drop=drop, force=force, topology=topology,
         base=base, native=native, rereads=rereads,
@@ -104,6 +107,17 @@ def restore_before_start(
         own = ", and reads its own sources from the beginning" if stage in native else ""
         log(f"stage '{stage}' is new and starts at the cut of epoch {epoch}{own}")
     return epoch
+
+
+def _read_from_start(
+    store: Store, target: Checkpoint, leaves: Mapping[str, Sequence[Leaf]], reset: tuple[str, ...]
+) -> dict[str, Sequence[Leaf]]:
+    """By stage, the sources in which it has no position at a checkpoint: those of a new stage, and those that a reset
+    stage begins to read."""
+    reports = manifest_of(store, target).stages
+    found = {stage: read for stage, read in leaves.items() if stage not in reports}
+    anew = {s: read_anew(store, reports[s], leaves[s]) for s in reset if s in reports and s in leaves}
+    return {**found, **anew}
 
 
 def check_sources(

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from cutwater.cluster.links import Heard, Hint, Links, Presence
 from cutwater.plan.build import Built
 from cutwater.protocol.base import effects as fx
-from cutwater.protocol.base.errors import CutwaterError, StoreError, UserError
+from cutwater.protocol.base.errors import CutwaterError, PublishingFailed, StoreError, UserError
 from cutwater.protocol.base.events import CatchingUp, OperationFailed, SecondProcess
 from cutwater.protocol.base.performer import perform
 from cutwater.protocol.base.records import JournalState
@@ -93,7 +93,9 @@ class Runtime:
         self.caches = {s: Cache() for s in built.topology.stages}
         self.recorder = recording.from_environment(self.member)
         self.hosts: dict[str, StageHost] = {}
-        performer = MemberPerformer(store, built.sinks, self.hosts, built.spark.conf.get, emit, self.caches)
+        self._performer = performer = MemberPerformer(
+            store, built.sinks, self.hosts, built.spark.conf.get, emit, self.caches
+        )
         act, send = recording.watched(self.recorder, partial(perform, performer), self._send)
         self.shell = Shell(
             self.member, act, send, self._on_ended, self._after_step, self._on_failure, performer.apart, emit
@@ -189,6 +191,12 @@ class Runtime:
         if self.failure is None:
             gone = not isinstance(error, CutwaterError) and is_spark_gone(error)
             self.failure = UserError(spark_is_gone(error)) if gone else error
+            if isinstance(error, PublishingFailed):
+                why = self._performer.table_errors.get(error.sink, "its table does not answer")
+                self.failure = UserError(
+                    f"{error}: {why}. The run ends; what is committed is kept. Correct the cause and start again: the "
+                    "next start publishes it"
+                )
         self.done.set()
 
     # --- after every step, with the turn held -----------------------------------------------------------
@@ -319,4 +327,6 @@ def member_config(
     poll_ms = 2_000
     if isinstance(store, LocalStore):
         poll_ms = 200 if is_alone else 1_000
-    return MemberConfig(poll_ms=poll_ms, restarts=restarts, tolerated_failures=tolerated_failures)
+    return MemberConfig(
+        poll_ms=poll_ms, restarts=restarts, tolerated_failures=tolerated_failures, publish_tries=restarts
+    )

@@ -24,17 +24,15 @@ from cutwater.protocol.base.paths import (
     sink_id_name,
 )
 from cutwater.protocol.base.records import StagedFile, seal
-from cutwater.sinks.footers import Footers, check_pages
+from cutwater.sinks.footers import Footer, Footers, check_pages
 from cutwater.sinks.records import Description, Identity, description, descriptions, has_marks, identity
+from cutwater.sinks.staged_columns import RESERVED, Columns, columns_of, staged_columns
 from cutwater.sinks.staged_files import END, end_ms, end_of, is_data, sync
 from cutwater.store.contract import Store
 from cutwater.store.opening import look_at, open_place
 
 FOLDER = "_cutwater/"
 """The sink's own folder below a table. VACUUM ignores folders whose names begin with `_`."""
-
-RESERVED = "__cutwater_"
-"""The prefix of columns that sinks add while they stage rows."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
@@ -265,6 +263,34 @@ class Sink(ABC):
         footers = self._footers.get(self._files, [file.name for file in files])
         return sum(footer.rows for footer in footers), sum(footer.size for footer in footers)
 
+    @property
+    def columns(self) -> Columns:
+        """The columns of the files that it stages."""
+        return columns_of(self.schema, frozenset(self._folders()))
+
+    def unfit(self, names: Iterable[str]) -> Columns | None:
+        """The columns of a staged file that this sink cannot publish as it is now, because the code was changed since;
+        `None` if there is none among these. All files of an attempt have the same ones. Raises `StoreError` if a file is
+        gone or damaged."""
+        one_each = {name.removeprefix(self._prefix).partition("/")[0]: name for name in names}
+        chosen = list(one_each.values())
+        footers = self._footers.get(self._files, chosen)
+        found = (staged_columns(name, footer) for name, footer in zip(chosen, footers, strict=True))
+        return next((columns for columns in found if not self._takes(columns)), None)
+
+    def _takes(self, columns: Columns) -> bool:
+        """Whether it can publish a file with these columns."""
+        return columns.is_like(self.columns)
+
+    def _checked(self, names: Sequence[str]) -> list[Footer]:
+        """The footers of files that are about to be published. Raises `StoreError` if one is gone or damaged, `UserError`
+        if it does not have the columns that this sink publishes."""
+        footers = self._footers.check(self._files, names)
+        found = self.unfit(names)
+        if found is not None:
+            raise UserError(f"sink {self.name} cannot publish its rows: {other_columns(found, self)}")
+        return footers
+
     def discard(self, keep: Container[str]) -> None:
         """Remove staged attempts that are neither in `keep` nor in any version of the target that can still be read.
         Attempts that are not in `keep` must be over: `keep` must also contain those that the process does not know."""
@@ -361,6 +387,18 @@ class Sink(ABC):
         """Whether the target is at the expected version and does not have the transaction yet."""
         head = self.head()
         return head.version == expected_version and head.transaction < transaction
+
+
+def other_columns(found: Columns, sink: Sink) -> str:
+    """What is wrong with staged files that have the columns `found`, and what to do about it."""
+    renamed = "another name" if sink.path is None else "another name and path"
+    return (
+        f"they were written with the columns {found}, and the code now has {sink.columns}. "
+        "Start with the columns and partition_by that they were written with, until they are published "
+        "(`cutwater show latest` lists what is held back; without final_by and with `--restore latest` all of it is "
+        f"published at once). Or restore a checkpoint from before these rows. Or give the sink {renamed} and start with "
+        f"`--restore latest --drop {sink.name}`, which discards them"
+    )
 
 
 def nothing_yet(sink: str, path: str | None) -> UserError:

@@ -13,6 +13,7 @@ names of the files, so it always chooses the same ones for an epoch.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
@@ -35,6 +36,9 @@ from cutwater.spark.files import Files
 from cutwater.store.contract import Store
 
 REMEMBERED = 100
+MOST_SAID = 1_000
+"""How many characters of a function's error are reported."""
+_CALLING = re.compile(r"^An error occurred while calling \S+\s*:?\s*")
 BATCH = "_batch"
 """The column that rows have besides their own in update mode."""
 
@@ -110,7 +114,7 @@ class ForeachEpochSink(Sink):
             raise UserError(f"sink {self.name} calls a function, which needs a Spark session and an epoch")
         shown = self._newest(files) if self.output_mode == "complete" else files
         try:
-            self._footers.check(self._files, shown)
+            self._checked(shown)
         except StoreError:
             if self._is_next(expected_version, transaction):
                 raise
@@ -120,7 +124,7 @@ class ForeachEpochSink(Sink):
             self._function(rows, epoch)
         except Exception as error:
             raise SinkFailed(
-                f"sink {self.name}: its function failed on epoch {epoch}: {type(error).__name__}: {error}"
+                f"sink {self.name}: its function failed on epoch {epoch}: {_without_stack(error)}"
             ) from error
         self._footers.forget(files)
         return self._mark(transaction, epoch)
@@ -159,3 +163,16 @@ class ForeachEpochSink(Sink):
     def _shown(self, attempts: Iterable[str]) -> set[str]:
         """No attempts: rows that were passed to the function are not needed again. The folder of marks must stay."""
         return {DONE_FOLDER}
+
+
+def _without_stack(error: Exception) -> str:
+    """An error of the function in a few lines. What Py4J raises has the stack of the JVM in its message: of that, the
+    first line and the root cause."""
+    said, _, stack = str(error).partition("\n\tat ")
+    said = _CALLING.sub("", said).strip()
+    causes = [
+        line.removeprefix("Caused by: ") for line in stack.splitlines() if line.startswith("Caused by: ")
+    ]
+    if causes:
+        said = f"{said}; caused by {causes[-1]}"
+    return f"{type(error).__name__}: {said}"[:MOST_SAID]

@@ -23,6 +23,7 @@ from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.protocol.base.options import named_options
 from cutwater.protocol.base.records import decode, seal
 from cutwater.sinks.contract import FOLDER, history_gone, nothing_yet, refuse_foreign
+from cutwater.sinks.footers import read_footers
 from cutwater.sinks.schemas import misfit, plain
 from cutwater.sinks.table import TableSink
 from cutwater.spark.files import Files
@@ -164,12 +165,22 @@ class ParquetSink(TableSink):
     def dataset(self, version: int) -> Any:
         files = self._readable_files(version)
         if not files:
-            schema = arrow_schema(StructType.fromJson(_read(self._files, 0).schema))
-            return arrow_dataset.dataset(schema.empty_table())
+            return arrow_dataset.dataset(self._arrow_schema([]).empty_table())
         url = self._files.url
         handler = DeltaStorageHandler(url, access_to(url).storage_options() or None)
         system = PyFileSystem(handler)  # reads from every kind of store
-        return arrow_dataset.dataset(files, filesystem=system, format="parquet")
+        return arrow_dataset.dataset(files, self._arrow_schema(files), filesystem=system, format="parquet")
+
+    def _arrow_schema(self, files: Sequence[str]) -> Any:
+        """The schema of the target: that of a file with its columns, which Arrow knows best, or the recorded one. (Older
+        versions have published files with other columns, which must not decide.)"""
+        recorded = _read(self._files, 0).schema
+        names = {field["name"] for field in recorded["fields"]}
+        for name in files:
+            found = read_footers(self._files, [name])[0].metadata.schema.to_arrow_schema()
+            if set(found.names) == names:
+                return found
+        return arrow_schema(StructType.fromJson(recorded))
 
     def frame(self, spark: SparkSession, version: int) -> DataFrame:
         files = [self._files.spark_url(name) for name in self._readable_files(version)]
@@ -189,7 +200,7 @@ class ParquetSink(TableSink):
             return None
         if expected_version >= 0 and not self._fits:
             self._check_fit()
-        self._footers.check(self._files, files)
+        self._checked(files)
         complete = (expected_version + 1) % LIST_ALL_EVERY == 0
         before = _files_at(self._files, expected_version) if complete else []
         version = self._commit(expected_version, transaction, [*before, *files], complete, epoch)

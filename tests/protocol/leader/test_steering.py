@@ -470,6 +470,28 @@ def test_a_source_that_was_read_before_is_not_read_again_into_tables_that_have_i
         assert "sink 't' already has rows of it" in reply.detail
 
 
+@pytest.mark.parametrize("begins", [True, False])
+def test_a_reset_stage_does_not_begin_to_read_what_its_table_got_through_a_channel(
+    store: LocalStore, begins: bool
+) -> None:
+    """Two stages become one: the second reads the source of the first itself."""
+    leader = LiveLeader(store, pipeline(stage("a"), stage("b", "a", sinks=[r.SinkSpec("t")])))
+    leader.commit(0)
+    published(store, leader, 1)
+    merged = pipeline(stage("b", sinks=[r.SinkSpec("t")]))
+    rereads = ("b",) if begins else ()
+    reply = ask(
+        store, RequestKind.RESTORE, epoch=1, drop=("a",), reset=("b",), topology=merged, native=("b",), rereads=rereads
+    )  # fmt: skip
+    assert reply.ok is not begins
+    if begins:
+        assert reply.reason == FailureReason.NO_POSITIONS.value
+        assert (
+            "stage 'b' would read its sources from the beginning, and sink 't' already has rows"
+            in reply.detail
+        )
+
+
 def test_a_dropped_stage_need_not_be_named_again_for_the_same_checkpoint(store: LocalStore) -> None:
     leader = LiveLeader(store, MORE)
     leader.commit(0)

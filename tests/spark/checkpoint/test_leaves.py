@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
@@ -17,7 +18,7 @@ from cutwater.protocol.base.records import StageReport
 from cutwater.protocol.base.watermark import NONE
 from cutwater.spark.checkpoint.folder import Cache
 from cutwater.spark.checkpoint.leaves import Leaf, SourcesChanged, native_leaf, parse_leaves, refuse_changed
-from cutwater.spark.checkpoint.making import claim_sources, make_folder, refuse_other_sources
+from cutwater.spark.checkpoint.making import claim_sources, make_folder, read_anew, refuse_other_sources
 from cutwater.spark.checkpoint.stored import find_state
 from cutwater.spark.plan import read_plan
 from cutwater.store.opening import open_store
@@ -245,6 +246,36 @@ def test_a_checkpoint_refuses_the_sources_that_a_start_from_it_would_refuse(
     assert str(expected) == str(found)
     reads_only_channels = all(leaf.channel for leaf in (*recorded, *present))
     assert expected.reset_helps == found.reset_helps == reads_only_channels
+
+
+@pytest.mark.parametrize(
+    ("recorded", "present", "anew"),
+    [
+        ((A,), (LEFT,), [LEFT]),
+        ((A,), (LEFT, A), [LEFT]),
+        ((A,), (B,), []),
+        ((LEFT, A), (A, LEFT), []),
+        (None, (A, LEFT), [LEFT]),
+    ],
+    ids=["instead of a channel", "beside it", "another channel", "as before", "old record"],
+)
+def test_a_reset_stage_reads_anew_what_it_did_not_read_before(
+    recorded: tuple[Leaf, ...] | None, present: tuple[Leaf, ...], anew: list[Leaf]
+) -> None:
+    """Without positions in sources of its own: a source that it read before has given nothing yet."""
+    store = open_store("memory://")
+    make_folder(store, STAGE, 1, 1, None, None)
+    if recorded is not None:
+        claim_sources(store, STAGE, 1, 1, recorded)
+    query = Query(store, 1).run(1)
+    query.put("offsets/0", "\n".join(["v1", "{}", *("-" for _ in recorded or present)]).encode())
+    state = find_state(store, STAGE, 1, 1, 0, None, Cache())
+    assert state is not None
+    report = StageReport(STAGE, 1, 0, False, consumed={"a": 3}, offsets={}, watermark=NONE, state=state)
+    assert read_anew(store, report, present) == anew
+    with_positions = msgspec.structs.replace(report, offsets={"0": FILES})
+    assert read_anew(store, with_positions, present) == []
+    assert read_anew(store, msgspec.structs.replace(report, batch=-1), present) == []
 
 
 def test_a_checkpoint_without_positions_accepts_any_sources() -> None:

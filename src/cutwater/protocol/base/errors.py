@@ -58,6 +58,16 @@ class StoreError(CutwaterError):
     """An object in the store is missing, damaged or unexpected."""
 
 
+class PublishingFailed(CutwaterError):
+    """The pipeline is drained, and a sink keeps failing to publish what it has committed. `sink` is its name."""
+
+    def __init__(self, sink: str, tries: int) -> None:
+        super().__init__(
+            f"sink '{sink}' could not publish the last epochs: {tries} tries in a row have failed"
+        )
+        self.sink = sink
+
+
 class IllegalStep(CutwaterError):
     """A state machine was asked for a step that its table does not have. Its state is unchanged."""
 

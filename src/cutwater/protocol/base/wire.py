@@ -138,8 +138,8 @@ class Request(msgspec.Struct, frozen=True, tag_field="type", tag="request"):
     A restore goes to `epoch`; if it has a `name` too, that must still be the name of this epoch. The stages in
     `reset` start without their state, those in `drop` are gone, and `force` undoes what others did to the
     tables. `topology` is the graph from then on, made from the one whose hash is `base`; the stages in `native` read
-    sources of their own (as every stage without inputs does), those in `rereads` such that the pipeline has read before
-    that checkpoint.
+    sources of their own (as every stage without inputs does), those in `rereads` begin to read one that the pipeline has
+    read before that checkpoint.
 
     `renewed` counts how often whoever waits for the answer has written the request again."""
 

@@ -123,10 +123,12 @@ def check_new_readers(
 ) -> Procedure[None]:
     """A stage that the checkpoint does not have reads its own sources from the beginning. So if its tables have rows at
     that checkpoint, the stage was dropped before and is added again: raises `Refusal`. If it reads a source that the
-    pipeline has read before, in a stage of another name perhaps, that goes for all tables below it."""
+    pipeline has read before, in a stage of another name perhaps, that goes for all tables below it. It goes for a reset
+    stage too that begins to read such a source, which it got through a channel before."""
     marks = yield from insist(List(MARK_PREFIX))
     for name, spec in graph.stages.items():
-        if name in manifest.stages or (spec.inputs and name not in request.native):
+        begins = name not in manifest.stages or (name in request.reset and name in request.rereads)
+        if not begins or (spec.inputs and name not in request.native):
             continue
         for sink in _sinks_below(graph, name) if name in request.rereads else [s.name for s in spec.sinks]:
             first = mark_prefix(sink)
@@ -135,11 +137,13 @@ def check_new_readers(
                 begun = yield from tables.ask(FindTableVersion(sink, target.index))
                 known = begun != (yield from tables.ask(FindTableVersion(sink, 0)))
             if known:
+                what = (
+                    "have its positions in its sources" if name in manifest.stages else f"have stage '{name}'"
+                )
                 raise Refusal(
                     FailureReason.NO_POSITIONS,
-                    f"epoch {target.epoch} does not have stage '{name}', so its positions in its sources are unknown: it "
-                    f"would read them from the beginning, and sink '{sink}' already has rows of it, which would be "
-                    "duplicated",
+                    f"epoch {target.epoch} does not {what}, so stage '{name}' would read its sources from the beginning, "
+                    f"and sink '{sink}' already has rows of it, which would be duplicated",
                 )
 
 

@@ -14,7 +14,9 @@ class MemberConfig(msgspec.Struct, frozen=True):
     from the store instead of from other members. `replay`: the bounds of a catch-up. `restarts`: how often in a row a
     query that has ended is restarted, first after `backoff_ms`, then after twice as long each time.
     `tolerated_failures`: how many checkpoints in a row may fail because of this member before it ends (`None`: any
-    number; 0, if a stage can never start). `idle_after_ms`: silence after which a stage no longer holds back the
+    number; 0, if a stage can never start). `publish_tries`: how often in a row a sink that fails is tried again when the
+    pipeline is drained, at the same intervals (`None`: any number; a running pipeline always tries again).
+    `idle_after_ms`: silence after which a stage no longer holds back the
     pipeline-wide watermark. `rest_within_ms`: how long a drain waits for a source to become silent by itself. `once`:
     take the data that is available now, then drain. Raises `UserError` for values that cannot work."""
 
@@ -29,6 +31,7 @@ class MemberConfig(msgspec.Struct, frozen=True):
     idle_after_ms: int = 10_000
     rest_within_ms: int = 3_000
     once: bool = False
+    publish_tries: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("restarts", "tolerated_failures"):

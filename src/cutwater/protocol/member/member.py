@@ -50,7 +50,7 @@ from cutwater.protocol.member.injector import BarrierInjector, Word
 from cutwater.protocol.member.journal import Journal, begun_event
 from cutwater.protocol.member.next_query import QueryEnd
 from cutwater.protocol.member.own_failures import OwnFailures
-from cutwater.protocol.member.publish import CommitPermit, begin, duties, perform, read_manifest
+from cutwater.protocol.member.publish import CommitPermit, Patience, begin, duties, perform, read_manifest
 from cutwater.protocol.member.stage import Stage, StagePhase
 from cutwater.protocol.member.stage_log import StageLog
 from cutwater.protocol.member.stage_logs import StageLogs
@@ -407,13 +407,19 @@ class Member:
 
     # --- publishing -----------------------------------------------------------------------------------
 
+    def _only_publishes(self) -> bool:
+        """Whether the pipeline is drained, so that a run ends as soon as everything is published."""
+        return self.live and self.journal.state.drained and not self.resumes
+
     def _publish(self, sink: str) -> Procedure[None]:
         """The actor that brings one sink to the state that the journal requires, in order (rule 8)."""
-        done = yield from begin(sink, self.journal)
+        config = self.config
+        patience = Patience(self._only_publishes, config.publish_tries, config.backoff_ms)
+        done = yield from begin(sink, self.journal, patience)
         while True:
             self.ending.on_published(sink, done)
             for duty in duties(self.journal.state, done):
-                mark = yield from perform(sink, duty)
+                mark = yield from perform(sink, duty, patience)
                 if mark is not None:
                     kind = TablePublished if isinstance(duty, CommitPermit) else TableRewound
                     self.observe(kind(sink, mark.epoch, mark.version))

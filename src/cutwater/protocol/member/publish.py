@@ -11,7 +11,8 @@ has a mark is never published again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TypeVar
 
 import msgspec
 
@@ -19,6 +20,7 @@ from cutwater.protocol.base.chain import digest
 from cutwater.protocol.base.effects import (
     FAILED,
     Delete,
+    Failed,
     FindTableVersion,
     List,
     Procedure,
@@ -29,12 +31,13 @@ from cutwater.protocol.base.effects import (
     RewindTable,
     Sleep,
     TableHead,
+    TableOperation,
     ask,
     backoff_ms,
     insist,
     put,
 )
-from cutwater.protocol.base.errors import VERIFY_FIRST, StoreError
+from cutwater.protocol.base.errors import VERIFY_FIRST, PublishingFailed, StoreError
 from cutwater.protocol.base.log import follow
 from cutwater.protocol.base.paths import manifest_name, mark_name, mark_of, mark_prefix
 from cutwater.protocol.base.records import (
@@ -154,16 +157,59 @@ def stranded(
     return found
 
 
-def begin(sink: str, journal: Journal) -> Procedure[int]:
+A = TypeVar("A")
+
+
+class Patience:
+    """How often operations on a table may fail in a row. While the pipeline runs, as often as they like: an outage ends,
+    and nothing is lost meanwhile. When it `is_over`, so that only publishing is left, `most` more tries are made, after
+    `backoff_ms` and then after twice as long each time (`None`: any number)."""
+
+    def __init__(
+        self, is_over: Callable[[], bool] = lambda: False, most: int | None = None, backoff_ms: int = 0
+    ) -> None:
+        self._is_over = is_over
+        self._most = most
+        self._backoff_ms = backoff_ms
+        self._failed: dict[type, int] = {}
+
+    def insist(self, operation: TableOperation[A]) -> Procedure[A]:
+        """Repeats an operation until it does not fail; returns its answer. Raises `PublishingFailed`."""
+        attempt = 0
+        while True:
+            answer = yield from self.ask(operation, attempt)
+            if answer is not FAILED:
+                return answer
+            attempt += 1
+
+    def ask(self, operation: TableOperation[A], attempt: int) -> Procedure[A | Failed]:
+        """Performs an operation for the `attempt`-th time; returns its answer, or `FAILED` when it may be tried again.
+        Raises `PublishingFailed` when it may not."""
+        answer = yield from ask(operation)
+        kind = type(operation)
+        if answer is not FAILED:
+            self._failed.pop(kind, None)
+        elif self._most is None or not self._is_over():
+            yield Sleep(backoff_ms(attempt))
+        else:
+            failed = self._failed[kind] = self._failed.get(kind, 0) + 1
+            if failed > self._most:
+                raise PublishingFailed(operation.sink, failed)
+            yield Sleep(self._backoff_ms << min(failed - 1, 6))
+        return answer
+
+
+def begin(sink: str, journal: Journal, patience: Patience | None = None) -> Procedure[int]:
     """The journal index up to which a sink has done everything, according to its marks and its table.
 
     Raises `StoreError` if the two contradict each other: the table is not the one that the marks describe, or it has
     forgotten Cutwater's transactions, so that nobody can say whether it has an epoch without a mark.
     """
+    patience = patience or Patience()
     known = journal.index
     # The marks are read before the table, which is then at least as far.
     newest, mark = yield from newest_mark(sink)
-    head = yield from insist(ReadTable(sink))
+    head = yield from patience.insist(ReadTable(sink))
     if head.transaction > journal.index:
         yield from follow(journal.view)
     if head.transaction > journal.index:
@@ -172,7 +218,7 @@ def begin(sink: str, journal: Journal) -> Procedure[int]:
             f"{head.transaction}: the newest entries of the journal were lost. Recover them from a copy of the store"
         )
     if mark is not None:
-        yield from _check_own(sink, journal.state, head, mark)
+        yield from _check_own(sink, journal.state, head, mark, patience)
     unclear = [d for d in duties(journal.state, newest) if d.index <= known] if head.forgetful else []
     if unclear:
         raise StoreError(
@@ -182,11 +228,13 @@ def begin(sink: str, journal: Journal) -> Procedure[int]:
             f"`--restore latest --drop {sink}`: the new table begins at that checkpoint"
         )
     if newest > (mark.index if mark is not None else 0) and not head.forgetful:
-        yield from _mark_anew(sink, newest, journal.state)
+        yield from _mark_anew(sink, newest, journal.state, patience)
     return max(head.transaction - 1, newest)  # the last thing in the table may still lack its mark
 
 
-def _check_own(sink: str, state: JournalState, head: TableHead, mark: Published) -> Procedure[None]:
+def _check_own(
+    sink: str, state: JournalState, head: TableHead, mark: Published, patience: Patience
+) -> Procedure[None]:
     """Raises `StoreError` if the table no longer has the sink's newest commit, which the mark describes. That does not
     matter if a restore takes the table back to before it (the table was checked before the restore), and cannot be
     checked if the table's log was cleaned up."""
@@ -201,7 +249,7 @@ def _check_own(sink: str, state: JournalState, head: TableHead, mark: Published)
         )
     if mark.transaction == 0:
         return
-    history = yield from insist(ReadTableHistory(sink, mark.transaction))
+    history = yield from patience.insist(ReadTableHistory(sink, mark.transaction))
     if history is None or (history.transaction == mark.transaction and history.files >= mark.files):
         return
     raise StoreError(
@@ -236,12 +284,12 @@ def _index(name: str) -> int:
     return found.index
 
 
-def _mark_anew(sink: str, index: int, state: JournalState) -> Procedure[None]:
+def _mark_anew(sink: str, index: int, state: JournalState, patience: Patience) -> Procedure[None]:
     """Replaces a damaged mark by what the table says. If the process ends in between, the mark is missing; then the
     table's transaction says what is done, and the duty writes the mark."""
     epochs = {c.index: c.epoch for c in state.committed.values()}
     epochs |= {g.index: g.epoch for g in state.generations.values() if g.epoch is not None}
-    version = yield from insist(FindTableVersion(sink, index))
+    version = yield from patience.insist(FindTableVersion(sink, index))
     if index not in epochs or version is None:
         return
     yield from insist(Delete((mark_name(index, sink),)))
@@ -254,23 +302,25 @@ def is_settled(sink: str, index: int) -> Procedure[bool]:
     return any(mark_of(name) for name in names)
 
 
-def perform(sink: str, duty: Duty) -> Procedure[Published | None]:
-    """Does one duty on a table, once, and returns the mark that it wrote; `None` if another process has done it.
+def perform(sink: str, duty: Duty, patience: Patience | None = None) -> Procedure[Published | None]:
+    """Does one duty on a table, once, and returns the mark that it wrote; `None` if another process has done it. Raises
+    `PublishingFailed` when it runs out of patience.
 
     If the table already has this transaction (from before a crash, or from a zombie), only the mark is written; if it
     has a later one, a successor has continued and nothing is written. The marks are read *after* the table: a process
     that has done the duty since then has changed the table's version.
     """
+    patience = patience or Patience()
     attempt = 0
     files: int | None = None
     missing = False
     while True:
-        head = yield from insist(ReadTable(sink))
+        head = yield from patience.insist(ReadTable(sink))
         if head.transaction > duty.index:
             return None
         if head.transaction == duty.index:
             # Others may have committed to the table after us: the head need not be our version.
-            version = yield from insist(FindTableVersion(sink, duty.index))
+            version = yield from patience.insist(FindTableVersion(sink, duty.index))
             found = head.version if version is None else version
             if files is None:  # it was in the table before
                 files = yield from _count_files(sink, duty)
@@ -278,7 +328,7 @@ def perform(sink: str, duty: Duty) -> Procedure[Published | None]:
             return mark if (yield from put(mark_name(duty.index, sink), seal(mark))) else None
         if (yield from is_settled(sink, duty.index)):
             return None  # it had no rows, or the table has forgotten it
-        effect = yield from _table_commit(sink, duty, head)
+        effect = yield from _table_commit(sink, duty, head, patience)
         if effect is None:
             if missing:  # and the table was read again since: nobody has settled the epoch
                 raise StoreError(
@@ -291,8 +341,7 @@ def perform(sink: str, duty: Duty) -> Procedure[Published | None]:
             return mark if (yield from put(mark_name(duty.index, sink), seal(mark))) else None
         else:
             files = len(effect.files) if isinstance(effect, PublishTable) else 0
-            if (yield from ask(effect)) is FAILED:
-                yield Sleep(backoff_ms(attempt))
+            if (yield from patience.ask(effect, attempt)) is FAILED:
                 attempt += 1
 
 
@@ -302,7 +351,9 @@ def _count_files(sink: str, duty: Duty) -> Procedure[int]:
     return len(manifest.release.get(sink, ())) if manifest is not None else 0
 
 
-def _table_commit(sink: str, duty: Duty, head: TableHead) -> Procedure[PublishTable | RewindTable | None]:
+def _table_commit(
+    sink: str, duty: Duty, head: TableHead, patience: Patience
+) -> Procedure[PublishTable | RewindTable | None]:
     """The table commit that does the duty, on top of `head`; `None` if there is no manifest: either it is lost, or
     another process has settled the epoch meanwhile, which the table shows."""
     if isinstance(duty, CommitPermit):
@@ -310,7 +361,7 @@ def _table_commit(sink: str, duty: Duty, head: TableHead) -> Procedure[PublishTa
         if manifest is None:
             return None
         return PublishTable(sink, head.version, duty.index, manifest.release.get(sink, ()), duty.epoch)
-    version = yield from insist(FindTableVersion(sink, duty.transaction))
+    version = yield from patience.insist(FindTableVersion(sink, duty.transaction))
     if version is None:
         raise StoreError(
             f"sink {sink} cannot go back to epoch {duty.epoch}: the table's history, or files of that version, were "

@@ -24,9 +24,15 @@ _FEATURES = {
 """Table features that allow adding plain files, as long as no column or property uses them."""
 
 
+def schema_of(table: DeltaTable) -> dict[str, Any]:
+    """The columns of a table, in Spark's JSON."""
+    found: dict[str, Any] = msgspec.json.decode(table.schema().to_json())
+    return found
+
+
 def misfit_of(table: DeltaTable, rows: dict[str, Any], partition_by: tuple[str, ...]) -> str | None:
     """Why rows with this schema cannot be added to the table, `None` if they can."""
-    schema = msgspec.json.decode(table.schema().to_json())
+    schema = schema_of(table)
     metadata = table.metadata()
     used = {k for field in schema["fields"] for k in field["metadata"] if k.startswith("delta.")}
     used.update(set(table.protocol().writer_features or ()) - _FEATURES)

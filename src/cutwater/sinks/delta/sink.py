@@ -22,10 +22,11 @@ from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.protocol.base.options import named_options
 from cutwater.sinks.contract import SinkFailed, history_gone, nothing_yet, refuse_foreign
 from cutwater.sinks.delta import log, reading
-from cutwater.sinks.delta.fitness import misfit_of
+from cutwater.sinks.delta.fitness import misfit_of, schema_of
 from cutwater.sinks.delta.history import History, files_of, is_elsewhere, table_errors
 from cutwater.sinks.footers import Footer, statistics
 from cutwater.sinks.schemas import plain, unfit_for_delta, unfit_to_partition
+from cutwater.sinks.staged_columns import Columns
 from cutwater.sinks.staged_files import partition_values, sync
 from cutwater.sinks.table import TableSink
 from cutwater.store.contract import Store
@@ -79,6 +80,8 @@ class DeltaSink(TableSink):
         self._own_version = -1
         """The newest version that this process knows to be the sink's own."""
         self._problem: str | None = None
+        self._columns: dict[str, Any] | None = None
+        """The columns of the table, `None` if there is no table yet."""
         self._is_ours = False
 
     def bind(
@@ -156,13 +159,14 @@ class DeltaSink(TableSink):
             try:
                 table = reading.load(self._files.url)
             except TableNotFoundError:
-                self._version, self._transaction, self._problem = -1, 0, None
+                self._version, self._transaction, self._problem, self._columns = -1, 0, None, None
                 self._forgetful, self._is_ours, self._own_version = False, False, -1
                 return
             self._version = table.version()
             self._remember(table.transaction_version(self._app))
             configuration = table.metadata().configuration
             self._is_ours = configuration.get(log.MADE_BY) == log.CUTWATER
+            self._columns = schema_of(table)
             self._problem = (
                 misfit_of(table, self._schema, self.partition_by) if self._schema is not None else None
             )
@@ -198,6 +202,12 @@ class DeltaSink(TableSink):
                 "Change the rows or the table, or give the sink another path"
             )
 
+    def _takes(self, columns: Columns) -> bool:
+        """A file that fits the table is shown as it was meant to be, even if the rows have other columns by now."""
+        if self._columns is None:
+            return super()._takes(columns)
+        return columns.fit(self._columns, self.partition_by)
+
     # --- publishing and rewinding ---------------------------------------------------------------------
 
     def publish(
@@ -206,7 +216,7 @@ class DeltaSink(TableSink):
         if not self._is_next(expected_version, transaction):
             return None
         self._check_fit()
-        footers = self._footers.check(self._files, files)
+        footers = self._checked(files)
         added = [self._add(name, footer) for name, footer in zip(files, footers, strict=True)]
         info = log.commit_info("STREAMING UPDATE", epoch, outputMode="Append", queryId=self._app)
         version = self._commit(expected_version, transaction, info, added)
@@ -289,12 +299,12 @@ class DeltaSink(TableSink):
         commit = self._history.commit_at(version) if version >= 0 else None
         if version < 0:
             own = files = 0
-        elif commit is not None:
-            own, files = commit.transactions.get(self._app, 0), len(commit.added)
-        else:  # the version is known from a checkpoint of the log
+        elif commit is not None and self._app in commit.transactions:
+            own, files = commit.transactions[self._app], len(commit.added)
+        else:  # a checkpoint of the log may still have the transaction of a commit that was cleaned up
             with table_errors(self.name, self.path):
                 own = reading.load(self._files.url, version=version).transaction_version(self._app) or 0
-            files = MANY
+            files = MANY if own else 0
         return TableHistory(own, files, tuple(self._history.foreign(version, self._version)))
 
     def trim(self, transaction: int) -> None:

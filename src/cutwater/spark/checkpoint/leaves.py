@@ -33,7 +33,7 @@ PACE = frozenset({
     "discardcachedinputratio", "startingoffsets", "startingoffsetsbytimestamp", "startingtimestamp",
     "startingoffsetsbytimestampstrategy", "startingversion", "startingposition", "initialposition", "failondataloss",
     "kafka.group.id", "groupidprefix", "kafkaconsumer.polltimeoutms", "fetchoffset.numretries",
-    "fetchoffset.retryintervalms",
+    "fetchoffset.retryintervalms", "cleansource", "sourcearchivedir",
 })  # fmt: skip
 """The options that say how a source is read, or from where if it has no position yet, but not which rows it has."""
 

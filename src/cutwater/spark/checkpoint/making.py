@@ -25,6 +25,7 @@ from cutwater.spark.checkpoint.incarnations import Base, Complete, base_at, mark
 from cutwater.spark.checkpoint.leaves import Leaf, refuse_changed
 from cutwater.spark.checkpoint.offsets import parse_commit
 from cutwater.spark.checkpoint.parallel import in_parallel
+from cutwater.spark.checkpoint.same_source import share_rows
 from cutwater.spark.checkpoint.source_logs import DEFAULT_INTERVAL
 from cutwater.spark.checkpoint.state_files import moved_metadata, split_name
 from cutwater.store import failpoints
@@ -282,6 +283,16 @@ def refuse_other_sources(store: Store, report: StageReport, leaves: Sequence[Lea
     """Raises `SourcesChanged` if `claim_sources` would, in the folder that `make_folder` makes from `report`."""
     if report.offsets or not reset:
         _refuse_other_sources(_folder_of(store, _files_of(report)), leaves)
+
+
+def read_anew(store: Store, report: StageReport, leaves: Sequence[Leaf]) -> list[Leaf]:
+    """The sources that a stage, reset to `report`, would read from their beginning although it has run: it did not read
+    them before. If it has positions in sources, they are those of its present ones (`refuse_other_sources`)."""
+    native = [leaf for leaf in leaves if leaf.channel is None]
+    if report.batch < 0 or report.offsets or not native:
+        return []
+    recorded = _folder_of(store, _files_of(report)).recorded_leaves() or ()
+    return [leaf for leaf in native if not any(share_rows(leaf, before) for before in recorded)]
 
 
 def _refuse_other_sources(folder: SparkFolder, leaves: Sequence[Leaf]) -> None:

@@ -1,0 +1,82 @@
+"""Whether two native sources have rows in common, however their places are spelled.
+
+Positions are matched more strictly (`leaves.py`): to Spark's file source, a file under another spelling is a new file.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from fnmatch import fnmatchcase
+
+from cutwater.spark.checkpoint.leaves import GENERATED, PACE, PLACES, Leaf
+
+_PART = re.compile(rf", (?=(?:{'|'.join(PLACES)})=)")
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)(.*)")
+_GLOB = re.compile(r"[*?\[{]")
+_SAME_SCHEMES = {"s3a": "s3", "s3n": "s3", "abfss": "abfs", "wasbs": "wasb"}
+_FILES = frozenset({"parquet", "json", "csv", "text", "orc", "avro", "xml", "binaryfile"})
+_CHOOSE_FILES = frozenset({"pathglobfilter", "recursivefilelookup", "modifiedbefore", "modifiedafter"})
+"""The options of a file source that choose among the files below its path; the others say how to read them."""
+
+
+def is_recognizable(leaf: Leaf) -> bool:
+    """Whether a leaf is a native source with rows that another one could have too, and something to tell it by."""
+    return leaf.channel is None and bool(leaf.place) and leaf.format not in GENERATED
+
+
+def normal_place(place: str) -> str:
+    """A source's place with its path in one spelling: absolute, without links, `.`, `..`, `//` and `file:`."""
+    parts = [part.partition("=") for part in _PART.split(place)]
+    return ", ".join(f"{name}={_normal(value) if name == 'path' else value}" for name, _, value in parts)
+
+
+def share_rows(one: Leaf, other: Leaf) -> bool:
+    """Whether two sources read some of the same rows, at whatever pace. Options that choose rows tell them apart."""
+    return share_place(one.format, one.place, other.format, other.place) and _choice(one) == _choice(other)
+
+
+def share_place(format: str, place: str, other_format: str, other_place: str) -> bool:
+    """Whether two sources are at the same place, or one of them is at a part of the other's."""
+    if format != other_format:
+        return False
+    one, other = (_PART.split(normal_place(text)) for text in (place, other_place))
+    paths = [
+        [part.removeprefix("path=") for part in parts if part.startswith("path=")] for parts in (one, other)
+    ]
+    if format not in _FILES or not all(paths):
+        return one == other
+    return _may_meet(paths[0][0], paths[1][0])
+
+
+def _choice(leaf: Leaf) -> frozenset[tuple[str, str]]:
+    chosen = (leaf.digests or {}).items()
+    if leaf.format in _FILES:
+        return frozenset((name, value) for name, value in chosen if name in _CHOOSE_FILES)
+    return frozenset((name, value) for name, value in chosen if name not in PACE)
+
+
+def _normal(path: str) -> str:
+    url = _URL.fullmatch(path)
+    if url is not None and url[1].lower() != "file":
+        scheme = _SAME_SCHEMES.get(url[1].lower(), url[1].lower())
+        return f"{scheme}://{url[2]}{posixpath.normpath('/' + url[3].lstrip('/'))}".rstrip("/")
+    local = f"/{url[3].lstrip('/')}" if url is not None else re.sub(r"^file:/*", "/", path)
+    parts = local.split("/")
+    first = next((number for number, part in enumerate(parts) if _GLOB.search(part)), len(parts))
+    root = os.path.realpath("/".join(parts[:first]) or ("/" if local.startswith("/") else "."))
+    return posixpath.join(root, *(part for part in parts[first:] if part not in ("", ".")))
+
+
+def _may_meet(one: str, other: str) -> bool:
+    """Whether a file can be below both paths, each of which may be a pattern."""
+    for mine, yours in zip(one.split("/"), other.split("/"), strict=False):
+        if "{" in mine or "{" in yours:  # alternatives, perhaps of several parts
+            return True
+        if _GLOB.search(mine) and _GLOB.search(yours):
+            continue
+        pattern, name = (mine, yours) if _GLOB.search(mine) else (yours, mine)
+        if not (mine == yours or (_GLOB.search(pattern) and fnmatchcase(name, pattern.replace("[^", "[!")))):
+            return False
+    return True
