@@ -29,13 +29,15 @@ ONE = r.Topology({"s": r.StageSpec("s", (), "main", (r.SinkSpec("t"),))})
 class Place:
     """A pipeline with one table that commits epoch by epoch."""
 
-    def __init__(self, folder: Path, kind: str = "delta", partition_by: str | None = None) -> None:
+    def __init__(
+        self, folder: Path, kind: str = "delta", partition_by: str | None = None, existing: str | None = None
+    ) -> None:
         self.folder, self.target = folder, folder / "t"
         found = open_store(str(folder / "store"), create=True)
         assert isinstance(found, LocalStore)
         self.store, self.leader = found, LiveLeader(found, ONE)
         make = {"delta": delta, "parquet": parquet}[kind]
-        self.sink: Sink = make(str(self.target), partition_by, name="t")
+        self.sink: Sink = make(str(self.target), partition_by, name="t", existing=existing)
         self.sink.bind(self.store, "t", ROWS)
 
     def commit(self, files: tuple[str, ...], savepoint: str | None = None) -> None:
@@ -97,7 +99,7 @@ def test_a_table_whose_log_was_cleaned_up_by_others_is_whole_and_goes_on(tmp_pat
     """A checkpoint of the log has the sink's transaction; the commit at that version is another writer's."""
     empty = pa.table({"id": pa.array([], pa.int64()), "city": pa.array([], pa.string())})
     write_deltalake(tmp_path / "t", empty)
-    place = Place(tmp_path)
+    place = Place(tmp_path, existing="append")
     place.epochs(2)
     write_deltalake(place.target, DeltaTable(place.target).to_pyarrow_table(), mode="append")
     clean_up_log(str(place.target), before=3)

@@ -102,7 +102,7 @@ def rule_2_a_writer_does_not_look_for_a_snapshot(patch: Patch) -> None:
 def rule_2_a_reader_does_not_look_for_a_snapshot_after_reading(patch: Patch) -> None:
     real = log.follow
 
-    def follow(view: Any) -> Any:
+    def follow(view: Any, heard: int = 0) -> Any:
         before = view.last
         while True:
             name = paths.entry_name(view.prefix, view.last + 1)
@@ -110,7 +110,7 @@ def rule_2_a_reader_does_not_look_for_a_snapshot_after_reading(patch: Patch) -> 
             if data is None:
                 break
             view.push(view.open(name, data))
-        yield from real(view)
+        yield from real(view, heard)
         return view.last - before
 
     patch_follow(patch, follow)
