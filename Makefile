@@ -2,7 +2,7 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: demo demo-cluster test test-fast test-faults test-s3 test-damage test-planted test-matrix tools-matrix mutants lint docs bench sim tools java clean
+.PHONY: demo demo-cluster test test-fast test-faults test-s3 test-kafka test-damage test-planted test-matrix tools-matrix mutants lint docs bench sim tools java clean
 
 demo: .venv/ready java
 	@$(BIN)/cutwater demo
@@ -11,7 +11,7 @@ demo-cluster: .venv/ready java
 	@$(BIN)/cutwater demo-cluster
 
 test: .venv/ready java
-	$(BIN)/pytest -n 2 --dist loadgroup -m "not faults and not s3 and not damage and not matrix and not rare"
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not faults and not s3 and not kafka and not damage and not matrix and not rare"
 
 test-fast: .venv/ready
 	$(BIN)/pytest -n 2 -m "not slow"
@@ -19,6 +19,11 @@ test-fast: .venv/ready
 # A real pipeline with its store on a real S3 server, killed and restored. Needs `make tools`.
 test-s3: .venv/ready java
 	$(BIN)/pytest -m s3
+
+# Pipelines that read a real Kafka broker, killed, restored, and confronted with topics that have lost records. Needs
+# `make tools`.
+test-kafka: .venv/ready java
+	$(BIN)/pytest -m kafka tests/systems
 
 # Every place at which a process can be killed, times every kind of pipeline: about an hour.
 test-faults: .venv/ready java
@@ -83,13 +88,20 @@ bench: .venv/ready
 sim: .venv/ready
 	$(BIN)/python -m cutwater.sim --seeds 1000
 
-# What the tests with S3 need: a server, and Spark's way to it. Without them they are skipped, and say so. Needs Go and Maven.
+# What the tests with S3 and Kafka need: the servers, and Spark's way to them. Without them they are skipped, and say so.
+# Needs Go and Maven. The connector is that of Spark 4.2: there is none for 4.3 (docs/kafka.md).
 S3A_JARS := org.apache.hadoop:hadoop-aws:3.5.0 software.amazon.awssdk:bundle:2.35.4 \
 	software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3:1.3.1
+
+KAFKA_JARS := org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0 \
+	org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0 \
+	org.apache.kafka:kafka-clients:3.9.2 org.apache.commons:commons-pool2:2.13.1
 
 tools:
 	GOBIN=$(CURDIR)/.tools/bin go install github.com/versity/versitygw/cmd/versitygw@v1.8.0
 	for jar in $(S3A_JARS); do mvn -q -B dependency:copy -Dartifact=$$jar -DoutputDirectory=$(CURDIR)/.tools/jars || exit 1; done
+	for jar in $(KAFKA_JARS); do mvn -q -B dependency:copy -Dartifact=$$jar -DoutputDirectory=$(CURDIR)/.tools/jars-kafka || exit 1; done
+	mvn -q -B -f tests/support/kafka_jars/pom.xml dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(CURDIR)/.tools/kafka
 
 java:
 	@command -v java >/dev/null || [ -n "$$JAVA_HOME" ] || { echo "Spark needs Java 17 or later: install it (Debian: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17) or set JAVA_HOME"; exit 1; }

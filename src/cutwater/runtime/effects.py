@@ -101,7 +101,7 @@ class MemberPerformer(StorePerformer):
         folders.make_folder(
             self._store, operation.stage, operation.generation, operation.incarnation, operation.source,
             operation.report, operation.last, max(1, int(self._spark_setting(SETTING) or DEFAULT_INTERVAL)),
-            operation.commit, operation.reset, self._caches[operation.stage],
+            operation.commit, operation.reset, self._caches[operation.stage], self._hosts[operation.stage].kafka.moved,
         )  # fmt: skip
         failpoints.reach("after folder", operation.stage)
         return fx.DONE

@@ -25,6 +25,7 @@ from cutwater.spark.errors import describe, kind_of, spark_is_gone
 from cutwater.spark.feed import Feed
 from cutwater.spark.feeding import Feeding
 from cutwater.spark.internals.gateway import is_spark_gone
+from cutwater.spark.kafka import KafkaSources, is_suspect
 from cutwater.spark.micro_batch import BatchWriter
 from cutwater.spark.query import QUICK_TRIGGER_S, Query
 from cutwater.spark.stage import BuiltStage
@@ -52,6 +53,7 @@ class StageHost:
         self._seen: tuple[Any, ...] = ()
         self._lock = Lock()
         self._closed = False
+        self.kafka = KafkaSources(around.spark, self.name, built.plan)
 
     @property
     def query(self) -> Any:
@@ -91,7 +93,10 @@ class StageHost:
                 trigger_s = min(trigger_s, QUICK_TRIGGER_S)
             batch = partial(self._run_batch, stage, query)
             try:
-                folders.claim_sources(around.store, self.name, generation, incarnation, built.plan.leaves)
+                folders.claim_sources(
+                    around.store, self.name, generation, incarnation, built.plan.leaves, self.kafka.identified
+                )
+                self._refuse_lost(generation, incarnation)
                 with around.starting:
                     name, rests = f"{around.pipeline}.{self.name}", stage.pace is not Pace.OWN
                     query.start(built, name, trigger_s, batch, built.plan.has_timers and rests)
@@ -101,6 +106,12 @@ class StageHost:
                 return
             query.watch(partial(self._on_watched, query, stage))
             around.call(lambda: None)  # the next step fills the feeds
+
+    def _refuse_lost(self, generation: int, incarnation: int) -> None:
+        """Raises `KafkaLoss` if the query cannot continue because Kafka has lost records."""
+        if self.kafka:
+            positions = folders.claimed_positions(self._around.store, self.name, generation, incarnation)
+            self.kafka.refuse_lost(*positions)
 
     def _new_writer(self, generation: int, incarnation: int) -> BatchWriter:
         store, built, cache = self._around.store, self.built, self._around.caches[self.name]
@@ -166,6 +177,8 @@ class StageHost:
                 last = query.last_committed()
                 self._report(stage, lambda: stage.query_took_all(last))
                 return
+            if error is not None and is_suspect(error):
+                self._refuse_lost(stage.generation, stage.incarnation)
         except Exception as raised:
             error = raised
         self._around.call(lambda: self._on_end(stage, error))

@@ -19,8 +19,19 @@ REPORT_REMOTE_S = 5.0
 """How often a member writes its status to a local store, and to a remote one."""
 
 
+class SourceLag(msgspec.Struct, frozen=True):
+    """How far a stage was behind one of its own sources when its last batch was planned: in records, by partition
+    (`topic-0`) in `partitions`; or in files."""
+
+    source: str
+    rows: int | None = None
+    files: int | None = None
+    partitions: dict[str, int] = {}
+
+
 class StageStatus(msgspec.Struct, frozen=True):
-    """One stage: its `state` in one word, its last batch, input rows per second, and its lag."""
+    """One stage: its `state` in one word, its last batch, input rows per second, and its lag behind the stages that it
+    reads, and behind each of its own sources that can tell."""
 
     name: str
     state: str
@@ -34,6 +45,7 @@ class StageStatus(msgspec.Struct, frozen=True):
     restarts: int = 0
     error: str = ""
     waits_for: str = ""
+    sources: tuple[SourceLag, ...] = ()
 
 
 class Status(msgspec.Struct, frozen=True):
