@@ -24,6 +24,7 @@ from cutwater.cli.output import (
 from cutwater.protocol.base.durations import readable
 from cutwater.protocol.base.records import StageReport
 from cutwater.protocol.base.watermark import Watermark, WatermarkKind
+from cutwater.spark.checkpoint.offsets import topics_in
 from cutwater.store.at_rest import read_journal, resolve
 from cutwater.store.opening import open_store
 
@@ -98,6 +99,9 @@ def show_checkpoint(ref: Ref, store: StoreUrl = "./state", as_json: AsJson = Fal
             "unaligned": report.unaligned,
             "consumed": report.consumed,
             "offsets": report.offsets,
+            "topics": {
+                leaf: t for leaf, text in report.offsets.items() if (t := topics_in(str(text))) is not None
+            },
             "watermark": {"kind": report.watermark.kind.value, "at": iso_ms(report.watermark.ms)},
             "state_files": len(report.state),
             "state_bytes": held,
@@ -125,6 +129,12 @@ def show_checkpoint(ref: Ref, store: StoreUrl = "./state", as_json: AsJson = Fal
             f"in flight  {flight.producer} → {flight.reader}: batches {flight.after + 1} to {flight.upto}, "
             f"{plural(len(files), 'file')}"
         )
+    lines += [
+        f"source     {name}: {topic} at {_partitions(offsets)}"
+        for name, stage in document["stages"].items()
+        for topics in stage["topics"].values()
+        for topic, offsets in sorted(topics.items())
+    ]
     document["held"] = {s: [f.name for f in files] for s, files in one.manifest.held.items()}
     lines += [
         f"held       {sink}: {plural(len(files), 'file')} of windows that were still open"
@@ -141,8 +151,14 @@ def _positions(report: StageReport) -> str:
     return ", ".join(inputs + sources) or "-"
 
 
+def _partitions(offsets: dict[int, int]) -> str:
+    return ", ".join(f"{partition}:{offset}" for partition, offset in sorted(offsets.items()))
+
+
 def _offset(offset: int | str) -> str:
     text = str(offset)
+    if (topics := topics_in(text)) is not None:
+        return ", ".join(f"{topic} ({plural(len(p), 'partition')})" for topic, p in sorted(topics.items()))
     return f"source at {text if len(text) <= 40 else text[:37] + '...'}"
 
 

@@ -14,6 +14,7 @@ from cutwater.protocol.base.records import SinkSpec, StageSpec, Topology
 from cutwater.sinks.contract import Sink
 from cutwater.spark.channel_source import ChannelSource
 from cutwater.spark.internals.plans import is_of_session
+from cutwater.spark.packages import is_kafka_missing, kafka_advice
 from cutwater.spark.plan import Plan, channel_schema, read_plan, refuse_clashing_names, row_schema
 from cutwater.spark.stage import BuiltStage
 from cutwater.store.contract import Store
@@ -160,6 +161,10 @@ def _call(stage: StageDef, spark: SparkSession, channels: Mapping[str, ChannelSo
     except UserError:
         raise
     except Exception as error:
+        if is_kafka_missing(error):
+            raise UserError(
+                f"stage '{stage.name}' reads Kafka, and Spark has no Kafka connector. {kafka_advice()}"
+            ) from error
         raise UserError(
             f"stage '{stage.name}': its function raised {type(error).__name__}: {_first_lines(str(error))}"
         ) from error

@@ -84,7 +84,7 @@ class Runtime:
         self.sinks: Mapping[str, Sink] = built.sinks
         self.facts = StatusFacts()
         observers: dict[str, Observer] = {
-            "log lines": EventLines(name, log), "timings": Timings(store, name), "status": self.facts
+            "log lines": EventLines(name, log), "timings": Timings(store, name, self._kept_epochs), "status": self.facts
         }  # fmt: skip
         self.dispatcher = Dispatcher(observers, log)
         emit = self.dispatcher.emit
@@ -106,6 +106,9 @@ class Runtime:
         self._has_second_process = False
         self._acked = 0
         self._progress_ms = 0
+
+    def _kept_epochs(self) -> set[int]:
+        return set(self.member.journal.state.committed)
 
     def _surroundings(self) -> Surroundings:
         """What the hosts of the stages need of this process."""

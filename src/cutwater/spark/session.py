@@ -16,7 +16,7 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from cutwater.protocol.base.errors import UserError
-from cutwater.spark.internals.gateway import CALL_ERRORS, has_active_context, launch_apart
+from cutwater.spark.internals.gateway import CALL_ERRORS, LaunchFailed, has_active_context, launch_apart
 from cutwater.spark.internals.java import FILE_MANAGER, Java
 from cutwater.spark.internals.sessions import (
     Settings,
@@ -27,6 +27,7 @@ from cutwater.spark.internals.sessions import (
     session_hadoop_conf,
     write_no_checksum_files,
 )
+from cutwater.spark.packages import PACKAGES, unresolved, unresolved_message
 
 NEVER = "1000000000"
 _PACKAGES = {"s3a": "org.apache.hadoop:hadoop-aws", "abfss": "org.apache.hadoop:hadoop-azure"}
@@ -83,7 +84,7 @@ def make_session(name: str, master: str | None = None, conf: dict[str, str] | No
     quiet = resources.files("cutwater.spark").joinpath("log4j2.properties")
     settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={quiet}"
     settings |= conf or {}
-    launch_apart(f"cutwater {name}", master, settings)
+    _launch(f"cutwater {name}", master, settings)
     builder: Any = SparkSession.builder
     builder = builder.appName(f"cutwater {name}").master(master)
     for key, value in settings.items():
@@ -97,6 +98,18 @@ def make_session(name: str, master: str | None = None, conf: dict[str, str] | No
     _configure_s3a(hadoop, hadoop)
     _set_needed(session)
     return session
+
+
+def _launch(app: str, master: str, settings: dict[str, str]) -> None:
+    """Start Spark's JVM. Raises `UserError`, in one line, if it cannot find a package that it is told to load."""
+    try:
+        launch_apart(app, master, settings, hold_output=PACKAGES in settings)
+    except LaunchFailed as error:
+        missing = unresolved(error.lines)
+        if missing:
+            raise UserError(unresolved_message(missing)) from error
+        sys.stderr.write("".join(f"{line}\n" for line in error.lines))
+        raise UserError(f"{error}; what it printed is above") from error
 
 
 LAUNCHER = """#!/bin/sh
