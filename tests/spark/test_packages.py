@@ -81,7 +81,7 @@ def test_a_package_that_cannot_be_resolved_is_one_line(tmp_path: Path) -> None:
 def test_a_missing_connector_is_named_with_its_coordinates(spark: SparkSession, tmp_path: Path) -> None:
     pipeline = cw.Pipeline("p")
 
-    @pipeline.stage
+    @pipeline.stage(sinks=[cw.delta(str(tmp_path / "out"))])
     def orders(spark: SparkSession) -> object:
         return spark.readStream.format("kafka").option("subscribe", "x").load()
 

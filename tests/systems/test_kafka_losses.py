@@ -57,6 +57,22 @@ def test_failondataloss_false_skips_what_retention_has_deleted(make: Make, broke
     bench.check()
 
 
+def test_failondataloss_false_skips_what_a_topic_that_was_created_again_already_has(
+    make: Make, broker: Broker
+) -> None:
+    broker.create("renewed", 1)
+    bench = make(subscribe="renewed")
+    bench.produce("renewed", 50, 1)
+    bench.run()
+    recreate(broker, "renewed")
+    bench.produce("renewed", 20, 1, are_read=False)
+    bench.set(subscribe="renewed", failOnDataLoss="false")
+    bench.run()
+    bench.produce("renewed", 10, 1)
+    bench.run()
+    bench.check()
+
+
 @pytest.mark.parametrize("count", [20, 200], ids=["shorter", "longer"])
 def test_a_topic_that_was_created_again_is_one_message_and_a_reset_reads_it_from_its_start(
     make: Make, broker: Broker, count: int

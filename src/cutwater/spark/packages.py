@@ -45,4 +45,7 @@ def kafka_advice(version: str = pyspark.__version__) -> str:
             f"path with --conf spark.jars=FILE,FILE...: {CONNECTOR}:{CONNECTORS['4.2']} and what it needs, which "
             "docs/kafka.md lists"
         )
-    return f"For Spark {version} it is --conf {PACKAGES}={CONNECTOR}:{newest} (docs/kafka.md says more)"
+    return (
+        f"For Spark {version} it is --conf {PACKAGES}={CONNECTOR}:{newest}; if Spark cannot resolve that, list its jars "
+        "with spark.jars (docs/kafka.md)"
+    )
