@@ -136,11 +136,12 @@ def slow(base: Path) -> cw.Pipeline:
 
 
 def kafka(base: Path) -> cw.Pipeline:
-    """A root that reads Kafka, with the options in `kafka.json`, and a reader with state."""
+    """A root that reads Kafka, with the options in `kafka.json`, and a reader with state. Its positions go to a consumer
+    group."""
     pipeline = cw.Pipeline("faults")
     options = json.loads((base / "kafka.json").read_text())
 
-    @pipeline.stage(sinks=[cw.delta(f"{base}/out/records")])
+    @pipeline.stage(sinks=[cw.delta(f"{base}/out/records")], commit_group="faults")
     def records(spark: Any) -> Any:
         reader = spark.readStream.format("kafka").option("startingOffsets", "earliest").options(**options)
         return reader.load().selectExpr("topic", "cast(value as string) value")

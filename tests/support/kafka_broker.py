@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 TOOLS = Path(__file__).resolve().parents[2] / ".tools"
@@ -99,6 +99,12 @@ class Broker:
             )  # fmt: skip
         assert producer.flush(CALL_S) == 0
         assert not failed, failed
+
+    def committed(self, group: str) -> dict[tuple[str, int], int]:
+        """The positions of a consumer group, by topic and partition."""
+        asked = self.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
+        found = asked[group].result(CALL_S).topic_partitions
+        return {(p.topic, p.partition): p.offset for p in found}
 
     def _await_partitions(self, topic: str, count: int) -> None:
         deadline = time.monotonic() + CALL_S

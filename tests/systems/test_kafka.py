@@ -6,8 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
+from cutwater.store.opening import open_store
+from cutwater.store.status import read_status
 from tests.support.kafka_bench import KafkaBench
 from tests.support.kafka_broker import MISSING, Broker
+from tests.support.spark_helpers import await_that
 
 pytestmark = [
     pytest.mark.kafka,
@@ -40,6 +43,9 @@ def test_two_topics_are_read_exactly_once_through_kills_a_new_partition_and_a_re
             broker.add_partitions("orders", partitions)
     bench.run()
     bench.check()
+    offsets = broker.committed("faults")
+    assert sum(at for (topic, _), at in offsets.items() if topic == "orders") == 600
+    assert offsets["payments", 0] == 300
 
     bench.run("savepoint=good")
     bench.produce("orders", 100, partitions)
@@ -57,12 +63,19 @@ def test_topics_that_match_a_pattern_are_read_while_topics_and_partitions_are_ad
     bench = make(subscribePattern="clicks-.*")
     bench.produce("clicks-a", 50, 1)
     bench.produce("other", 50, 1, are_read=False)
-    child = bench.start("checkpoint", "await=more", "checkpoint", "drain")
-    child.await_line("checkpoint ->")
+    child = bench.start("logged=records:0", "await=more", "checkpoint", "drain")
+    child.await_line("logged=records:0 ->")
     broker.add_partitions("clicks-a", 2)
     broker.create("clicks-b", 2)
     bench.produce("clicks-a", 50, 2)
     bench.produce("clicks-b", 50, 2)
+    await_that(lambda: {"clicks-a-1", "clicks-b-0", "clicks-b-1"} <= lag_of(bench).keys())
     (bench.bench.base / "more").touch()
     assert child.end() == 0, child.said()
     bench.check()
+
+
+def lag_of(bench: KafkaBench) -> dict[str, int]:
+    """The lag that the running member reports, by partition."""
+    stages = {s.name: s for m in read_status(open_store(bench.bench.store)) for s in m.stages}
+    return {p: n for source in stages["records"].sources for p, n in source.partitions.items()}

@@ -139,7 +139,7 @@ class KafkaSources:
     def __init__(self, spark: SparkSession, stage: str, plan: Plan) -> None:
         self._spark = spark
         self._stage = stage
-        self._sources = {n: dict(s.options) for n, s in enumerate(plan.sources) if _is_kafka(s)}
+        self._sources = {n: dict(s.options) for n, s in enumerate(plan.sources) if is_kafka(s)}
         self._leaves = plan.leaves
 
     def __bool__(self) -> bool:
@@ -202,6 +202,15 @@ class KafkaSources:
                 leaves[number] = msgspec.structs.replace(leaves[number], topics=now[number].topics)
         return tuple(leaves) if leaves is not None else None, tuple(texts)
 
+    def commit(self, group: str, offsets: Mapping[str, int | str]) -> None:
+        """Commits positions (Spark's offsets, by the number of the leaf) to a consumer group. Raises one of
+        `CALL_ERRORS` if Kafka does not answer, or does not let us."""
+        for number, options in self._sources.items():
+            positions = topics_in(str(offsets.get(str(number))))
+            if positions:
+                with kafka_client(self._spark, options) as client:
+                    client.commit(group, positions)
+
     def _lost(
         self,
         sources: Mapping[int, Mapping[str, str]],
@@ -219,7 +228,8 @@ class KafkaSources:
         return found
 
 
-def _is_kafka(source: Source) -> bool:
+def is_kafka(source: Source) -> bool:
+    """Whether a leaf of a plan reads Kafka."""
     return source.input is None and source.format == FORMAT
 
 
