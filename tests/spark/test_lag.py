@@ -50,7 +50,7 @@ def test_a_file_source_tells_how_many_files_wait(spark: SparkSession, tmp_path: 
         frame.writeStream.foreachBatch(batch).option("checkpointLocation", str(tmp_path / "c")).start()
     )
     try:
-        await_that(lambda: len(seen) == 1 and bool(seen[0]))
+        await_that("the lag of the second batch", lambda: len(seen) == 1 and bool(seen[0]))
     finally:
         query.stop()
     ((lag,),) = seen

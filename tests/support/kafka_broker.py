@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 TOOLS = Path(__file__).resolve().parents[2] / ".tools"
 BROKER_JARS = TOOLS / "kafka"

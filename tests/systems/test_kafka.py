@@ -69,7 +69,10 @@ def test_topics_that_match_a_pattern_are_read_while_topics_and_partitions_are_ad
     broker.create("clicks-b", 2)
     bench.produce("clicks-a", 50, 2)
     bench.produce("clicks-b", 50, 2)
-    await_that(lambda: {"clicks-a-1", "clicks-b-0", "clicks-b-1"} <= lag_of(bench).keys())
+    await_that(
+        "the lag of new partitions",
+        lambda: {"clicks-a-1", "clicks-b-0", "clicks-b-1"} <= lag_of(bench).keys(),
+    )
     (bench.bench.base / "more").touch()
     assert child.end() == 0, child.said()
     bench.check()

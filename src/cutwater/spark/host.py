@@ -20,6 +20,8 @@ from cutwater.protocol.base.paths import batch_file_name
 from cutwater.protocol.member.activity import Pace
 from cutwater.protocol.member.stage import Stage, StagePhase
 from cutwater.spark.checkpoint import incarnations as folders
+from cutwater.spark.checkpoint.folder import MovedPositions, Positions
+from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.spark.commit_watcher import CommitWatcher
 from cutwater.spark.errors import describe, kind_of, spark_is_gone
 from cutwater.spark.feed import Feed
@@ -54,6 +56,11 @@ class StageHost:
         self._lock = Lock()
         self._closed = False
         self.kafka = KafkaSources(around.spark, self.name, built.plan)
+
+    def move(self, recorded: tuple[Leaf, ...] | None, positions: Positions) -> MovedPositions:
+        """The record of the sources and the positions with which the stage starts when it is reset. Raises
+        `StoreUnavailable` if Kafka does not answer."""
+        return self.kafka.moved(recorded, positions)
 
     @property
     def query(self) -> Any:

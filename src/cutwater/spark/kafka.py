@@ -14,6 +14,7 @@ from typing import TypeVar
 import msgspec
 from pyspark.sql import SparkSession
 
+from cutwater.spark.checkpoint.folder import MovedPositions
 from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.spark.checkpoint.offsets import Topics, topics_in
 from cutwater.spark.internals.gateway import CALL_ERRORS, is_spark_gone
@@ -179,9 +180,7 @@ class KafkaSources:
             raise KafkaLoss(f"{'; '.join(every)}. {advice(self._stage)}")
         return None
 
-    def moved(
-        self, recorded: Sequence[Leaf] | None, positions: Sequence[str | None]
-    ) -> tuple[tuple[Leaf, ...] | None, tuple[str | None, ...]]:
+    def moved(self, recorded: Sequence[Leaf] | None, positions: Sequence[str | None]) -> MovedPositions:
         """The record of the sources and the positions with which a stage that is reset starts. Raises
         `StoreUnavailable` if Kafka does not answer."""
         try:

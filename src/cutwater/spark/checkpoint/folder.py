@@ -65,7 +65,8 @@ _SCHEMA = re.compile(r"state/\d+/_stateSchema/.+/(\d+)_[^/]+")
 
 T = TypeVar("T")
 Positions = tuple[str | None, ...]
-Move = Callable[[tuple[Leaf, ...] | None, Positions], tuple[tuple[Leaf, ...] | None, Positions]]
+MovedPositions = tuple[tuple[Leaf, ...] | None, Positions]
+Move = Callable[[tuple[Leaf, ...] | None, Positions], MovedPositions]
 """Changes the record of a stage's sources and its positions in them, for a stage that is reset."""
 
 
