@@ -86,6 +86,7 @@ class Members:
                 plan=Plan((), has_watermark=True),
                 trigger_s=0.0,
                 has_native_source=not spec.inputs,
+                commit_group=None,
             )
             for s, spec in self.topology.stages.items()
         }
