@@ -10,6 +10,7 @@ from cutwater.spark.checkpoint.leaves import SourcesChanged
 from cutwater.spark.errors import STOPPED, describe, kind_of, reason_of, spark_is_gone
 from cutwater.spark.feed import FeedClosed
 from cutwater.spark.internals.gateway import is_spark_gone
+from cutwater.spark.kafka import KafkaLoss
 from cutwater.spark.micro_batch import StopAsked
 
 OTHER_STATE = RuntimeError("[STATE_STORE_INVALID_SCHEMA.KEY] no")
@@ -31,6 +32,7 @@ OTHER_SOURCES = (
             QueryEnd.ASKED,
         ),
         (OTHER_STATE, QueryEnd.HOPELESS),
+        (KafkaLoss("the topic 't' is gone"), QueryEnd.HOPELESS),
         *((error, QueryEnd.HOPELESS) for error in OTHER_SOURCES),
         (RuntimeError("Python worker failed to connect back."), QueryEnd.OVERLOADED),
         (RuntimeError("no disk"), QueryEnd.FAILED),
@@ -94,3 +96,7 @@ def test_a_reset_is_advised_only_where_it_helps() -> None:
         assert said.startswith(reason_of(error))
         assert "--reset" not in said, "it would read its sources again, into tables that have their rows"
         assert "--drop a" in said
+
+
+def test_lost_records_are_described_in_their_own_words() -> None:
+    assert describe("s", KafkaLoss("the topic 't' is gone. Do this")) == "the topic 't' is gone. Do this"
