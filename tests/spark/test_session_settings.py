@@ -385,8 +385,9 @@ class Builder:
         """What was done before it was made, and with it then."""
         self.submitted: dict[str, str] = {}
 
-    def launch(self, *how: Any) -> dict[str, str]:
+    def launch(self, *how: Any, hold_output: bool) -> dict[str, str]:
         self.before.append(how)
+        self.holds_output = hold_output
         return self.submitted
 
     def appName(self, name: str) -> Builder:

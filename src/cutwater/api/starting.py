@@ -57,8 +57,8 @@ class Starting:
     def new_runtime(
         self, session: SparkSession, stages: Mapping[str, StageDef], own: Sequence[StageDef]
     ) -> Runtime:
-        """The runtime, not started, of a member that has `own` of the `stages` in its code, in order. Waits until the graph
-        is complete, and carries out a requested restore. Raises `UserError` if the pipeline cannot run."""
+        """The runtime, not started, of a member that has `own` of the `stages` in its code, in order. Waits until the
+        graph is complete, and carries out a requested restore. Raises `UserError` if the pipeline cannot run."""
         config, store = self.config, self.store
         boot = uuid.uuid4().hex[:8]
         builder = Builder(self.pipeline, own, session)
