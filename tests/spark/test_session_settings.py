@@ -447,6 +447,12 @@ def test_a_file_manager_that_is_given_is_kept(builder: Builder) -> None:
     assert builder.made.settings[session.FILE_MANAGER_KEY] == "mine"
 
 
+def test_what_spark_prints_is_held_back_while_it_resolves_packages(builder: Builder) -> None:
+    for conf, is_held in (({}, False), ({"spark.jars.packages": "a:b:1"}, True)):
+        session.make_session("shop", conf=conf)
+        assert builder.holds_output is is_held
+
+
 def test_the_master_is_the_given_one_or_the_submitted_one_or_the_environments(
     builder: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
