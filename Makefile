@@ -2,7 +2,7 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: demo demo-cluster test test-fast test-faults test-s3 test-damage test-planted test-matrix test-cluster test-wheel tools-matrix dist mutants lint docs bench sim tools tools-s3 tools-s3a tools-azure java clean
+.PHONY: demo demo-cluster test test-fast test-faults test-s3 test-kafka test-damage test-planted test-matrix test-cluster test-wheel tools-matrix dist mutants lint docs bench sim tools tools-s3 tools-s3a tools-azure tools-kafka java clean
 
 demo: .venv/ready java
 	@$(BIN)/cutwater demo
@@ -11,7 +11,7 @@ demo-cluster: .venv/ready java
 	@$(BIN)/cutwater demo-cluster
 
 test: .venv/ready java
-	$(BIN)/pytest -n 2 --dist loadgroup -m "not faults and not s3 and not damage and not matrix and not rare and not cluster and not wheel"
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not faults and not s3 and not kafka and not damage and not matrix and not rare and not cluster and not wheel"
 
 test-fast: .venv/ready
 	$(BIN)/pytest -n 3 -m "not slow"
@@ -19,6 +19,11 @@ test-fast: .venv/ready
 # Real pipelines with store and tables on a real S3 server, killed and restored while requests fail. Needs `make tools`.
 test-s3: .venv/ready java
 	$(BIN)/pytest -m s3
+
+# Pipelines that read a real Kafka broker, killed, restored, and confronted with topics that have lost records. Needs
+# `make tools`.
+test-kafka: .venv/ready java
+	$(BIN)/pytest -m kafka tests/systems
 
 # Every place at which a process can be killed, times every kind of pipeline: about an hour.
 test-faults: .venv/ready java
@@ -97,12 +102,16 @@ bench: .venv/ready
 sim: .venv/ready
 	$(BIN)/python -m cutwater.sim --seeds 1000
 
-# What the tests with buckets need: servers, and Spark's way to S3. Without one of them its tests are skipped, and say so.
-# Needs Go, Maven and npm.
+# What the tests with buckets and Kafka need: servers, and Spark's way to them. Without one of them its tests are skipped,
+# and say so. Needs Go, Maven and npm. The Kafka connector is that of Spark 4.2: there is none for 4.3 (docs/kafka.md).
 S3A_JARS := org.apache.hadoop:hadoop-aws:3.5.0 software.amazon.awssdk:bundle:2.35.4 \
 	software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3:1.3.1
 
-tools: tools-s3 tools-s3a tools-azure
+KAFKA_JARS := org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0 \
+	org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0 \
+	org.apache.kafka:kafka-clients:3.9.2 org.apache.commons:commons-pool2:2.13.1
+
+tools: tools-s3 tools-s3a tools-azure tools-kafka
 
 tools-s3:
 	GOBIN=$(CURDIR)/.tools/bin go install github.com/versity/versitygw/cmd/versitygw@v1.8.0 \
@@ -115,6 +124,11 @@ tools-s3a:
 tools-azure:
 	npm install --silent --no-audit --no-fund --prefix $(CURDIR)/.tools/azurite azurite@3.35.0 \
 		|| echo "Azurite could not be installed; the tests that need it are skipped"
+
+tools-kafka:
+	( for jar in $(KAFKA_JARS); do mvn -q -B dependency:copy -Dartifact=$$jar -DoutputDirectory=$(CURDIR)/.tools/jars-kafka || exit 1; done \
+		&& mvn -q -B -f tests/support/kafka_jars/pom.xml dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(CURDIR)/.tools/kafka ) \
+		|| echo "Kafka and Spark's way to it could not be fetched; the tests that need them are skipped"
 
 java:
 	@command -v java >/dev/null || [ -n "$$JAVA_HOME" ] || { echo "Spark needs Java 17 or later: install it (Debian: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17) or set JAVA_HOME"; exit 1; }

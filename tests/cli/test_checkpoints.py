@@ -56,7 +56,7 @@ def test_show_lists_a_checkpoint_stage_by_stage(tmp_path: Path) -> None:
     assert found["flags"] == ["unaligned"]
     assert found["stages"]["a"]["batch"] == 1
     assert found["stages"]["b"] == {
-        "batch": 0, "unaligned": True, "consumed": {"a": 0}, "offsets": {},
+        "batch": 0, "unaligned": True, "consumed": {"a": 0}, "offsets": {}, "topics": {},
         "watermark": {"kind": "none", "at": None}, "state_files": 1,
         "state_bytes": len("stages/b/1/files/1/state/0"),
     }  # fmt: skip
@@ -188,6 +188,27 @@ def test_show_lists_rows_in_flight_and_held_back_files(
     assert gone.exit_code == 1
     assert "the manifest of epoch 1 is missing" in " ".join(gone.stdout.split())
     assert "the manifest of epoch 1 is missing" in call("explain", "1", "--store", tmp_path).stdout
+
+
+def test_show_lists_positions_in_kafka_by_topic_and_partition(
+    tmp_path: Path, history: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut = history.manifests[1]
+    position = '{"orders":{"0":120,"10":7,"2":3},"payments":{"0":9}}'
+    stages = {**cut.stages, "a": msgspec.structs.replace(cut.stages["a"], offsets={"0": position, "1": 7})}
+    changed = msgspec.structs.replace(cut, stages=stages)
+    history.write(tmp_path)
+    monkeypatch.setattr(
+        checkpoints,
+        "kept",
+        lambda *of: msgspec.structs.replace(kept_checkpoints.kept(*of), manifest=changed),
+    )
+    shown = call("show", "1", "--store", tmp_path).stdout
+    assert "source     a: orders at 0:120, 2:3, 10:7" in shown
+    assert "source     a: payments at 0:9" in shown
+    assert "orders (3 partitions), payments (1 partition), source at 7" in " ".join(shown.split())
+    topics = document("show", "1", "--store", tmp_path)["stages"]["a"]["topics"]
+    assert topics == {"0": {"orders": {"0": 120, "2": 3, "10": 7}, "payments": {"0": 9}}}
 
 
 def test_tables_is_refused_before_an_epoch_is_published_everywhere(tmp_path: Path, history: Written) -> None:

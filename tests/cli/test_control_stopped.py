@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.runtime.restore import whole_checkpoint
+from cutwater.runtime.timings import read_times
 from cutwater.store.at_rest import read_journal
 from cutwater.store.opening import open_store
 from tests.support.command_helpers import call, document
@@ -114,3 +117,62 @@ def test_a_savepoint_is_not_named_as_an_epoch_is(folder: Path, name: str, epoch:
     assert f"'{name}'" in shown.stderr
     assert "no pipeline runs" not in shown.stderr
     assert name not in read_journal(open_store(str(folder))).state.savepoints
+
+
+@pytest.fixture
+def timed(folder: Path) -> Path:
+    """A store whose three epochs were committed ten seconds apart, the first at 2026-01-01 00:00:12.3 UTC."""
+    store = open_store(str(folder))
+    for epoch in (1, 2, 3):
+        times = read_times(store, epoch)
+        assert times is not None
+        times.begun_at += 10 * (epoch - 1)
+        store.put(paths.notes_name(epoch), msgspec.json.encode(times))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("at", "epoch"),
+    [
+        ("2026-01-01 00:00:13Z", 1),
+        ("2026-01-01T01:00:22.300+01:00", 2),
+        ("2026-01-01 00:00:22Z", 1),
+        ("2027-01-01 00:00", 3),
+    ],
+)
+def test_a_restore_can_name_a_time(timed: Path, at: str, epoch: int) -> None:
+    found = document("restore", "--at", at, "--store", timed)
+    assert found["epoch"] == epoch
+    assert read_journal(open_store(str(timed))).state.head == epoch
+
+
+def test_a_time_without_an_offset_is_local(timed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        shown = call("restore", "--at", "2026-01-01 09:00:13", "--store", timed)
+        assert "epoch 1 is the newest checkpoint at 2026-01-01 09:00:13 JST" in shown.stdout
+        shown = call("restore", "--at", "2026-01-01 09:00", "--store", timed)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert shown.exit_code == 1
+    assert (
+        "no kept checkpoint was committed at or before 2026-01-01 09:00:00 JST; the oldest, epoch 1, was committed at "
+        "2026-01-01 09:00:12 JST"
+    ) in shown.stderr
+
+
+def test_a_checkpoint_whose_time_is_unknown_is_named(folder: Path) -> None:
+    store = open_store(str(folder))
+    store.delete(store.list("explain/"))
+    shown = call("restore", "--at", "2026-01-01 09:00", "--store", folder)
+    assert "of epoch 1, 2, 3 the time is not known: restore by number" in shown.stderr
+
+
+@pytest.mark.parametrize("words", [(), ("latest", "--at", "2026-01-01"), ("--at", "noon")])
+def test_a_restore_needs_one_checkpoint_or_one_time(folder: Path, words: tuple[str, ...]) -> None:
+    shown = call("restore", *words, "--store", folder)
+    assert shown.exit_code == 1
+    assert ("say what to restore" in shown.stderr) != ("'noon' is not a time" in shown.stderr)
+    assert read_journal(open_store(str(folder))).state.generation == 1

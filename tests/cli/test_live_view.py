@@ -16,7 +16,7 @@ from rich.console import Console
 from cutwater.cli.live_view import NEWS, LiveView, count, view
 from cutwater.cli.stderr_capture import capture_stderr
 from cutwater.store.contract import Store
-from cutwater.store.status import StageStatus, Status
+from cutwater.store.status import SourceLag, StageStatus, Status
 from tests.support.spark_helpers import await_that
 from tests.support.written import Written, put_status
 
@@ -227,3 +227,16 @@ def test_a_stage_in_its_first_batch_says_so() -> None:
     assert row(batch=-1, first_batch_s=40.0)[1] == "in its first batch for 40 s"
     narrow = "\n".join(shown(replace(STATUS, stages=(replace(STAGE, batch=-1, first_batch_s=40.0),)), 80))
     assert "1st batch 40 s" in narrow
+
+
+def test_a_stage_shows_how_far_it_is_behind_its_own_sources() -> None:
+    partitions = {f"orders-{n}": n for n in range(8)}
+    kafka = SourceLag("KafkaV2[Subscribe[orders]]", 28, partitions=partitions)
+    assert "28" in row(sources=(kafka,))
+    lines = shown(replace(STATUS, stages=(replace(STAGE, sources=(kafka,)),)))
+    assert "a is behind orders-7 7, orders-6 6, orders-5 5, orders-4 4, orders-3 3, 2 more" in lines
+    assert "1,200 files" in row(sources=(SourceLag("FileStreamSource[/in]", files=1200),))
+    idle = SourceLag("KafkaV2[Subscribe[orders]]", 0, partitions={"orders-0": 0})
+    assert not any(
+        "is behind" in line for line in shown(replace(STATUS, stages=(replace(STAGE, sources=(idle,)),)))
+    )

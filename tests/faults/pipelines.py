@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -140,6 +141,24 @@ def slow(base: Path) -> cw.Pipeline:
     return pipeline
 
 
+def kafka(base: Path) -> cw.Pipeline:
+    """A root that reads Kafka, with the options in `kafka.json`, and a reader with state. Its positions go to a consumer
+    group."""
+    pipeline = cw.Pipeline("faults")
+    options = json.loads((base / "kafka.json").read_text())
+
+    @pipeline.stage(sinks=[cw.delta(f"{base}/out/records")], commit_group="faults")
+    def records(spark: Any) -> Any:
+        reader = spark.readStream.format("kafka").option("startingOffsets", "earliest").options(**options)
+        return reader.load().selectExpr("topic", "cast(value as string) value")
+
+    @pipeline.stage(sinks=[cw.delta(f"{base}/out/values")])
+    def values(records: Any) -> Any:
+        return records.select("value").dropDuplicates(["value"])
+
+    return pipeline
+
+
 def _after_a_while(batches: Iterator[Any]) -> Iterator[Any]:
     for batch in batches:
         time.sleep(SLOW_S)
@@ -153,5 +172,6 @@ PIPELINES: dict[str, Callable[[Path], cw.Pipeline]] = {
     "shop": shop,
     "chance": chance,
     "slow": slow,
+    "kafka": kafka,
     "random": random_pipeline,
 }

@@ -26,6 +26,9 @@ class Host:
     def start(self, operation: fx.StartQuery) -> None:
         self.started.append(operation)
 
+    def move(self, recorded: Any, positions: Any) -> Any:
+        return recorded, positions
+
 
 class Setting:
     """A performer on a local store, with stub sinks."""
@@ -120,7 +123,8 @@ def test_a_folder_is_made_as_the_operation_specifies(
         setting.settings[SETTING] = interval
     operation = fx.MakeFolder("s", 1, 5, 4, None, 12, "checksum", True)
     assert setting.performer.make_folder(operation) is fx.DONE
-    assert made == [(setting.store, "s", 1, 5, 4, None, 12, used, "checksum", True, setting.cache)]
+    wanted = (setting.store, "s", 1, 5, 4, None, 12, used, "checksum", True, setting.cache, setting.host.move)
+    assert made == [wanted]
 
 
 def test_stored_files_are_found_for_the_incarnation_of_the_operation(

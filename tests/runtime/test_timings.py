@@ -101,6 +101,14 @@ def test_timings_of_the_latest_epochs_are_kept(store: LocalStore) -> None:
     assert read_times(store, 130) is not None
 
 
+def test_timings_of_kept_checkpoints_stay(store: LocalStore) -> None:
+    timings = Timings(store, "a", lambda: {2, 3})
+    for epoch in range(1, 131):
+        commit(timings, epoch)
+    assert {2, 3} <= kept(store)
+    assert not {1, 4} & kept(store)
+
+
 def test_a_restarted_member_deletes_nothing_that_others_still_keep(store: LocalStore) -> None:
     for epoch in range(400, 451):
         for member in (None, "b", "c"):

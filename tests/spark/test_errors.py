@@ -10,6 +10,7 @@ from cutwater.spark.checkpoint.leaves import SourcesChanged
 from cutwater.spark.errors import STOPPED, describe, kind_of, mistake, reason_of, spark_is_gone
 from cutwater.spark.feed import FeedClosed
 from cutwater.spark.internals.gateway import is_spark_gone
+from cutwater.spark.kafka import KafkaLoss
 from cutwater.spark.micro_batch import StopAsked
 
 OTHER_STATE = RuntimeError("[STATE_STORE_INVALID_SCHEMA.KEY] no")
@@ -31,6 +32,7 @@ OTHER_SOURCES = (
             QueryEnd.ASKED,
         ),
         (OTHER_STATE, QueryEnd.HOPELESS),
+        (KafkaLoss("the topic 't' is gone"), QueryEnd.HOPELESS),
         *((error, QueryEnd.HOPELESS) for error in OTHER_SOURCES),
         (RuntimeError("Python worker failed to connect back."), QueryEnd.OVERLOADED),
         (RuntimeError("no disk"), QueryEnd.FAILED),
@@ -154,3 +156,7 @@ def test_an_error_of_the_configuration_ends_the_run_and_one_that_may_pass_does_n
         assert (said is not None) is is_wrong
         if said is not None:
             assert said.startswith(f"stage 's' cannot run, now or later: {reason_of(error)}. ")
+
+
+def test_lost_records_are_described_in_their_own_words() -> None:
+    assert describe("s", KafkaLoss("the topic 't' is gone. Do this")) == "the topic 't' is gone. Do this"

@@ -20,6 +20,7 @@ from cutwater.spark import errors
 from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.spark.host import StageHost
 from cutwater.spark.micro_batch import StopAsked
+from cutwater.spark.plan import Plan
 from tests.support.hosted_pipeline import HostedPipeline, has_rows, last_batch, newest
 from tests.support.modelled_query import SPARK, Frame, Rows
 from tests.support.spark_helpers import await_that
@@ -258,8 +259,10 @@ def test_the_end_of_a_query_is_reported_to_its_stage_unless_that_is_over(
 ) -> None:
     ended: list[tuple[QueryEnd, str]] = []
     stage: Any = SimpleNamespace(query_ended=lambda *how: ended.append(how))
-    around: Any = SimpleNamespace(store=None, find={"s": stage}.get)
-    built: Any = SimpleNamespace(name="s", channels={}, max_rows=None, has_native_source=False)
+    around: Any = SimpleNamespace(store=None, spark=None, find={"s": stage}.get)
+    built: Any = SimpleNamespace(
+        name="s", channels={}, max_rows=None, has_native_source=False, plan=Plan((), False)
+    )
     hosting = StageHost(around, built)
     hosting._on_end(stage, error)
     predecessor: Any = SimpleNamespace()
@@ -272,8 +275,8 @@ def test_the_end_of_a_query_is_reported_to_its_stage_unless_that_is_over(
 @pytest.mark.parametrize("phase", list(StagePhase))
 def test_the_query_of_a_stage_that_is_over_is_stopped(phase: StagePhase) -> None:
     stopped: list[str] = []
-    around: Any = SimpleNamespace(store=None, work=lambda task: task())
-    built: Any = SimpleNamespace(name="s", channels={}, max_rows=None)
+    around: Any = SimpleNamespace(store=None, spark=None, work=lambda task: task())
+    built: Any = SimpleNamespace(name="s", channels={}, max_rows=None, plan=Plan((), False))
     hosting = StageHost(around, built)
     query: Any = SimpleNamespace(stop=lambda: stopped.append("stopped"))
     hosting._current, hosting._incarnation = query, 1

@@ -385,8 +385,9 @@ class Builder:
         """What was done before it was made, and with it then."""
         self.submitted: dict[str, str] = {}
 
-    def launch(self, *how: Any) -> dict[str, str]:
+    def launch(self, *how: Any, hold_output: bool) -> dict[str, str]:
         self.before.append(how)
+        self.holds_output = hold_output
         return self.submitted
 
     def appName(self, name: str) -> Builder:
@@ -444,6 +445,12 @@ def test_a_session_of_our_own_has_good_defaults_and_what_is_given_wins(
 def test_a_file_manager_that_is_given_is_kept(builder: Builder) -> None:
     session.make_session("shop", conf={session.FILE_MANAGER_KEY: "mine"})
     assert builder.made.settings[session.FILE_MANAGER_KEY] == "mine"
+
+
+def test_what_spark_prints_is_held_back_while_it_resolves_packages(builder: Builder) -> None:
+    for conf, is_held in (({}, False), ({"spark.jars.packages": "a:b:1"}, True)):
+        session.make_session("shop", conf=conf)
+        assert builder.holds_output is is_held
 
 
 def test_the_master_is_the_given_one_or_the_submitted_one_or_the_environments(

@@ -114,7 +114,7 @@ class HostedPipeline:
         return SimpleNamespace(
             name=name, inputs=inputs, frame=frame, schema=SCHEMA, channels=channels, sinks=sinks,
             plan=Plan((), name in self.with_watermark, leaves=leaves), has_readers=not sinks,
-            output_mode="append", trigger_s=0.0, max_rows=0, has_native_source=not inputs,
+            output_mode="append", trigger_s=0.0, max_rows=0, has_native_source=not inputs, commit_group=None,
         )  # fmt: skip
 
     def stop(self) -> None:

@@ -48,6 +48,9 @@ class RestingHost:
 
     def start(self, operation: StartQuery) -> None: ...
 
+    def move(self, recorded: Any, positions: Any) -> Any:
+        return recorded, positions
+
     def end(self) -> None: ...
 
     def close(self) -> None: ...
@@ -86,6 +89,7 @@ class Members:
                 plan=Plan((), has_watermark=True),
                 trigger_s=0.0,
                 has_native_source=not spec.inputs,
+                commit_group=None,
             )
             for s, spec in self.topology.stages.items()
         }

@@ -131,7 +131,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_Named):
         Sequence[str],
         _in(
             RESTORING,
-            "With restore: a stage to start without its state. Its positions in its sources are kept. May name several.",
+            "With restore: a stage to start without its state. Its positions in its sources are kept, except where Kafka "
+            "has lost the records. May name several.",
         ),
     ] = ()
     force: Annotated[

@@ -77,6 +77,7 @@ class Pipeline:
         allow_watermark_above_fan_in: bool = False,
         allow_shared_source: bool = False,
         member: str | None = None,
+        commit_group: str | None = None,
     ) -> Callable[[Function], Function]: ...
 
     @named_options
@@ -92,6 +93,7 @@ class Pipeline:
         allow_watermark_above_fan_in: bool = False,
         allow_shared_source: bool = False,
         member: str | None = None,
+        commit_group: str | None = None,
     ) -> Any:
         """Make a function a stage. It returns a streaming DataFrame; its parameter `spark` is the session, the others
         name the stages that it reads.
@@ -100,14 +102,15 @@ class Pipeline:
         `cutwater.foreach_epoch`. `trigger`: how often it looks for new rows. `max_rows`: roughly how many rows of a
         channel a batch reads (`None`: all that exist; native sources have their own options for this). `member`: which
         of several members runs it. `allow_watermark_above_fan_in` and `allow_shared_source` allow what is otherwise
-        refused; the error messages explain the consequences.
+        refused; the error messages explain the consequences. `commit_group`: for a stage that reads Kafka, a consumer
+        group to which the positions of each committed epoch are committed, for tools that show lag.
         """
 
         def add(wrapped: Function) -> Function:
             stage = define(
                 wrapped, name=name, sinks=sinks, output_mode=output_mode, trigger=trigger, max_rows=max_rows,
                 allow_watermark_above_fan_in=allow_watermark_above_fan_in, allow_shared_source=allow_shared_source,
-                member=member,
+                member=member, commit_group=commit_group,
             )  # fmt: skip
             if stage.name in self.stages:
                 raise UserError(

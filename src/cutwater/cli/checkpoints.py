@@ -26,6 +26,7 @@ from cutwater.cli.output import (
 from cutwater.protocol.base.durations import readable
 from cutwater.protocol.base.records import InFlight, StageReport
 from cutwater.protocol.base.watermark import Watermark, WatermarkKind
+from cutwater.spark.checkpoint.offsets import topics_in
 from cutwater.store.at_rest import read_journal, resolve
 from cutwater.store.opening import open_store
 
@@ -108,6 +109,12 @@ def show_checkpoint(ref: Ref, store: StoreUrl = "./state", as_json: AsJson = Fal
         if flight.names()
     ]
     lines += [
+        f"source     {name}: {topic} at {_partitions(offsets)}"
+        for name, stage in document["stages"].items()
+        for topics in stage["topics"].values()
+        for topic, offsets in sorted(topics.items())
+    ]
+    lines += [
         f"held       {sink}: {plural(len(files), 'file')} of windows that were still open"
         for sink, files in sorted(manifest.held.items())
         if files
@@ -122,6 +129,9 @@ def _stage_document(report: StageReport, state_bytes: int | None) -> dict[str, A
         "unaligned": report.unaligned,
         "consumed": report.consumed,
         "offsets": report.offsets,
+        "topics": {
+            leaf: t for leaf, text in report.offsets.items() if (t := topics_in(str(text))) is not None
+        },
         "watermark": {"kind": report.watermark.kind.value, "at": iso_ms(report.watermark.ms)},
         "state_files": len(report.state),
         "state_bytes": state_bytes,
@@ -144,8 +154,14 @@ def _positions(report: StageReport) -> str:
     return ", ".join(inputs + sources) or "-"
 
 
+def _partitions(offsets: dict[int, int]) -> str:
+    return ", ".join(f"{partition}:{offset}" for partition, offset in sorted(offsets.items()))
+
+
 def _offset(offset: int | str) -> str:
     text = str(offset)
+    if (topics := topics_in(text)) is not None:
+        return ", ".join(f"{topic} ({plural(len(p), 'partition')})" for topic, p in sorted(topics.items()))
     return f"source at {text if len(text) <= 40 else text[:37] + '...'}"
 
 

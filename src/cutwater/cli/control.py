@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from cutwater.cli.client import Client, client_command
-from cutwater.cli.output import REF, Ref, show, waiting
+from cutwater.cli.kept_checkpoints import checkpoint_at, parse_time
+from cutwater.cli.output import REF, show, waiting
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.wire import Request, RequestKind
 from cutwater.runtime.asking import answered, check_savepoint_name, new_id
@@ -86,7 +87,16 @@ def cancel(client: Client) -> None:
 @client_command()
 def restore(
     client: Client,
-    ref: Ref,
+    ref: Annotated[str | None, typer.Argument(metavar="REF", help=f"{REF}.")] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            "--at",
+            metavar="TIME",
+            help="Instead of REF: the newest checkpoint committed at or before this time, such as '2026-11-16 12:00'; "
+            "in local time, unless it names an offset ('2026-11-16 12:00+01:00', '2026-11-16 12:00Z').",
+        ),
+    ] = None,
     drop: Annotated[
         list[str] | None,
         typer.Option("--drop", metavar="STAGE", help="A stage or a sink that the code no longer has."),
@@ -108,8 +118,17 @@ def restore(
 ) -> None:
     """Roll everything back to a checkpoint: at once if the pipeline is running, otherwise with the next run."""
     store = client.store
-    member = None if takeover else client.running_member()
     lines: list[str] = []
+    if (ref is None) == (at is None):
+        raise UserError(
+            "say what to restore: an epoch, a savepoint's name or latest; or a time, with --at TIME"
+        )
+    if at is not None:
+        found_at = checkpoint_at(store, read_journal(store).state, at)
+        ref = str(found_at.epoch)
+        lines.append(f"epoch {ref} is the newest checkpoint at {parse_time(at):%Y-%m-%d %H:%M:%S %Z}")
+    assert ref is not None
+    member = None if takeover else client.running_member()
     if member is not None and drop:
         raise UserError(
             f"--drop needs a restart, and the pipeline is running (process {member.pid} on {member.host}): drain it with "

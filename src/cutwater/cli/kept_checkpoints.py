@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ import msgspec
 from cutwater.api.tables import sinks_of, versions_of
 from cutwater.cli.output import iso, iso_ms
 from cutwater.protocol.base.barrier import Flags
-from cutwater.protocol.base.errors import StoreError
+from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.protocol.base.records import Checkpoint, JournalState, Manifest
 from cutwater.protocol.member.journal import timeline
 from cutwater.runtime.timings import EpochTimes, read_times
@@ -77,6 +78,47 @@ class KeptCheckpoint(msgspec.Struct, frozen=True):
 def kept_checkpoints(store: Store, state: JournalState) -> list[KeptCheckpoint]:
     """All kept checkpoints, oldest first."""
     return [kept(store, state, c) for c in sorted(state.committed.values(), key=lambda c: c.index)]
+
+
+def checkpoint_at(store: Store, state: JournalState, at: str) -> Checkpoint:
+    """The newest kept checkpoint that was committed at or before a time, by the clock of the leader that took it. Raises
+    `UserError` if there is none."""
+    moment = parse_time(at)
+    known: list[tuple[float, Checkpoint]] = []
+    unknown: list[str] = []
+    for checkpoint in sorted(state.committed.values(), key=lambda c: c.index):
+        times = read_times(store, checkpoint.epoch)
+        if times is None or times.committed_s is None:
+            unknown.append(str(checkpoint.epoch))
+        else:
+            known.append((times.begun_at + times.committed_s, checkpoint))
+    before = [(committed_at, c) for committed_at, c in known if committed_at <= moment.timestamp()]
+    if before:
+        return max(before, key=lambda of: (of[0], of[1].index))[1]
+    said = f"no kept checkpoint was committed at or before {_told(moment)}"
+    if known:
+        committed_at, oldest = min(known, key=lambda of: of[0])
+        first = datetime.fromtimestamp(committed_at).astimezone(moment.tzinfo)
+        said += f"; the oldest, epoch {oldest.epoch}, was committed at {_told(first)}"
+    if unknown:
+        said += f"; of epoch {', '.join(unknown)} the time is not known: restore by number"
+    raise UserError(said)
+
+
+def parse_time(text: str) -> datetime:
+    """A date and time of day as people write it, in local time unless it names an offset. Raises `UserError`."""
+    try:
+        found = datetime.fromisoformat(text.strip())
+    except ValueError as error:
+        raise UserError(
+            f"'{text}' is not a time; write 2026-11-16 12:00 or 2026-11-16 12:00:30 (local time), or add the offset: "
+            "2026-11-16 12:00+01:00, 2026-11-16 12:00Z"
+        ) from error
+    return found if found.tzinfo is not None else found.astimezone()
+
+
+def _told(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
 def kept(store: Store, state: JournalState, checkpoint: Checkpoint) -> KeptCheckpoint:

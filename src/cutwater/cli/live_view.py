@@ -17,6 +17,8 @@ from cutwater.protocol.base.durations import readable
 from cutwater.store.status import ALONE, StageStatus, Status
 
 NEWS = 6
+PARTITIONS = 5
+"""How many partitions of a source the view names."""
 STYLES = {
     "running": "green", "idle": "dim", "waiting": "dim", "opening": "dim", "starting": "yellow",
     "resting": "yellow", "draining": "yellow", "restarting": "red", "failed": "red",
@@ -43,6 +45,7 @@ def view(status: Status, where: str, now: float, news: list[str], width: int = 8
         parts.append(_line(f"trouble: {status.trouble}", "red"))
     parts += ["", _stages(status, width), ""]
     parts += [_line(f"{s.name}: {s.error}", "red") for s in status.stages if s.error]
+    parts += [line for stage in status.stages for line in _source_lines(stage)]
     parts += [_line(line, "dim") for line in news]
     return Group(*parts)
 
@@ -106,9 +109,25 @@ def _state(stage: StageStatus, narrow: bool) -> Text:
 
 
 def _behind(stage: StageStatus) -> str:
-    if stage.lag_rows:
-        return count(stage.lag_rows)
+    rows = stage.lag_rows + sum(source.rows or 0 for source in stage.sources)
+    files = sum(source.files or 0 for source in stage.sources)
+    if rows:
+        return count(rows)
+    if files:
+        return f"{files:,} files"
     return f"{stage.lag_batches} batches" if stage.lag_batches else "-"
+
+
+def _source_lines(stage: StageStatus) -> list[Text]:
+    """What each partition of a source that is behind has to give, the largest first."""
+    lines = []
+    for source in stage.sources:
+        behind = sorted(((n, p) for p, n in source.partitions.items() if n), key=lambda of: (-of[0], of[1]))
+        if behind:
+            parts = ", ".join(f"{partition} {count(rows)}" for rows, partition in behind[:PARTITIONS])
+            more = f", {len(behind) - PARTITIONS} more" if len(behind) > PARTITIONS else ""
+            lines.append(_line(f"{stage.name} is behind {parts}{more}", "dim"))
+    return lines
 
 
 def count(number: int) -> str:

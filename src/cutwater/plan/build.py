@@ -17,6 +17,8 @@ from cutwater.spark.channel_source import ChannelSource
 from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.spark.checkpoint.same_source import share_rows
 from cutwater.spark.internals.plans import is_of_session
+from cutwater.spark.kafka import is_kafka
+from cutwater.spark.packages import is_kafka_missing, kafka_advice
 from cutwater.spark.plan import Plan, channel_schema, read_plan, refuse_clashing_names, row_schema
 from cutwater.spark.refusals import refusal
 from cutwater.spark.session import check_reach, missing_file_system
@@ -115,7 +117,7 @@ class Builder:
             has_readers = bool(topology.readers(stage.name))
             built[stage.name] = BuiltStage(
                 stage.name, stage.inputs, frame, plan, row_schema(frame.schema), channels, stage.sinks,
-                has_readers, stage.output_mode, stage.trigger, stage.max_rows,
+                has_readers, stage.output_mode, stage.trigger, stage.max_rows, stage.commit_group,
             )  # fmt: skip
         sinks = {sink.name: sink for stage in called for sink in stage.sinks}
         return Built(self.name, self._spark, built, topology, sinks)
@@ -200,6 +202,10 @@ def _call(stage: StageDef, spark: SparkSession, channels: Mapping[str, ChannelSo
     except Exception as error:
         if (missing := missing_file_system(spark, str(error))) is not None:
             raise UserError(f"stage '{stage.name}': {missing}") from error
+        if is_kafka_missing(error):
+            raise UserError(
+                f"stage '{stage.name}' reads Kafka, and Spark has no Kafka connector. {kafka_advice()}"
+            ) from error
         raise UserError(
             f"stage '{stage.name}': its function raised {type(error).__name__}: {_first_lines(str(error))}"
         ) from error
@@ -225,6 +231,11 @@ def _plan_mistakes(stage: StageDef, plan: Plan) -> Iterator[str]:
     if unread:
         yield (
             f"stage '{stage.name}' has the parameter {', '.join(sorted(unread))} but does not use it; use it or remove it"
+        )
+    if stage.commit_group is not None and not any(map(is_kafka, plan.sources)):
+        yield (
+            f"stage '{stage.name}' has commit_group={stage.commit_group!r}, which is for stages that read Kafka, and "
+            "this one does not; remove it"
         )
     for source in plan.sources:
         how = dict(source.options).get("cleansource", "off")

@@ -32,6 +32,7 @@ class StageDef(msgspec.Struct, frozen=True):
     allow_watermark_above_fan_in: bool
     allow_shared_source: bool
     member: str | None
+    commit_group: str | None
 
 
 def define(
@@ -45,6 +46,7 @@ def define(
     allow_watermark_above_fan_in: bool,
     allow_shared_source: bool,
     member: str | None,
+    commit_group: str | None,
 ) -> StageDef:
     """Define a stage from a function and its options. Raises `UserError` if they are not valid."""
     name = name or function.__name__
@@ -66,7 +68,7 @@ def define(
         raise UserError(f"stage '{name}': max_rows is {max_rows}; give 1 or more, or None for no limit")
     return StageDef(
         name, function, inputs, wants_spark, tuple(sinks), output_mode, trigger, max_rows,
-        allow_watermark_above_fan_in, allow_shared_source, member,
+        allow_watermark_above_fan_in, allow_shared_source, member, commit_group,
     )  # fmt: skip
 
 

@@ -17,7 +17,8 @@ from cutwater.protocol.base.records import Prepared
 from cutwater.sinks.contract import Sink
 from cutwater.sinks.registry import find_version, read_history
 from cutwater.spark.checkpoint import incarnations, making, prepared, stored
-from cutwater.spark.checkpoint.folder import Cache
+from cutwater.spark.checkpoint.folder import Cache, MovedPositions, Positions
+from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.spark.checkpoint.source_logs import DEFAULT_INTERVAL, SETTING
 from cutwater.store import failpoints
 from cutwater.store.contract import Store
@@ -29,6 +30,10 @@ class QueryHost(Protocol):
 
     def start(self, operation: fx.StartQuery) -> None:
         """Starts the query of an incarnation, after its predecessor has ended."""
+
+    def move(self, recorded: tuple[Leaf, ...] | None, positions: Positions) -> MovedPositions:
+        """The record of the sources and the positions with which the stage starts when it is reset."""
+        ...
 
 
 class MemberPerformer(StorePerformer):
@@ -116,7 +121,7 @@ class MemberPerformer(StorePerformer):
         making.make_folder(
             self._store, operation.stage, operation.generation, operation.incarnation, operation.source,
             operation.report, operation.last, max(1, int(self._spark_setting(SETTING) or DEFAULT_INTERVAL)),
-            operation.commit, operation.reset, self._caches[operation.stage],
+            operation.commit, operation.reset, self._caches[operation.stage], self._hosts[operation.stage].move,
         )  # fmt: skip
         failpoints.reach("after folder", operation.stage)
         return fx.DONE

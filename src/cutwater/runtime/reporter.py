@@ -26,10 +26,11 @@ from cutwater.runtime.shell import Shell
 from cutwater.runtime.status_facts import StatusFacts
 from cutwater.sinks.contract import Sink
 from cutwater.spark.host import StageHost
+from cutwater.spark.lag import source_lags
 from cutwater.store.contract import Store
 from cutwater.store.local import LocalStore
 from cutwater.store.process_identity import this_process
-from cutwater.store.status import REPORT_REMOTE_S, REPORT_S, StageStatus, Status, decode_status
+from cutwater.store.status import REPORT_REMOTE_S, REPORT_S, SourceLag, StageStatus, Status, decode_status
 
 
 class Reported(Protocol):
@@ -58,6 +59,7 @@ class Reporter:
         self._started_at = time.time()
         self._stopped = Event()
         self._rates: dict[str, tuple[float, float]] = {}
+        self._lags: dict[str, tuple[SourceLag, ...]] = {}
         self.every_s = REPORT_S if isinstance(runtime.store, LocalStore) else REPORT_REMOTE_S
         self._process = this_process()
         self._beats = itertools.count(1)
@@ -126,6 +128,8 @@ class Reporter:
                     float(progress.get("processedRowsPerSecond") or 0.0),
                     float(progress.get("batchDuration") or 0.0) / 1000,
                 )
+                if host.built.has_native_source:
+                    self._lags[name] = source_lags(query, progress)
 
     def status(self, state: str | None = None) -> Status:
         """The status of this member at one moment, between two turns of the shell."""
@@ -219,4 +223,5 @@ class Reporter:
             error=runtime.facts.stage_errors.get(host.name, "") if tries else "",
             waits_for=", ".join(waits_for),
             first_batch_s=busy_ms / 1000 if busy_ms is not None and state == "running" else None,
+            sources=self._lags.get(host.name, ()),
         )

@@ -21,7 +21,7 @@ from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.errors import CutwaterError, PublishingFailed, StoreError, UserError
 from cutwater.protocol.base.events import CatchingUp, OperationFailed, SecondProcess
 from cutwater.protocol.base.performer import perform
-from cutwater.protocol.base.records import JournalState
+from cutwater.protocol.base.records import JournalState, StageReport
 from cutwater.protocol.base.replay_wire import AskRange, Compacted, EntriesChunk, FetchEntries, HaveRange
 from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, LogGrown, Reply, Request, SourcesDone
 from cutwater.protocol.leader.leader import Leader
@@ -30,6 +30,7 @@ from cutwater.protocol.member.member import Member
 from cutwater.runtime.dispatcher import Dispatcher, Observer
 from cutwater.runtime.effects import MemberPerformer
 from cutwater.runtime.event_lines import EventLines
+from cutwater.runtime.kafka_groups import KafkaGroups
 from cutwater.runtime.local_word import LocalWord
 from cutwater.runtime.mailbox import Mailbox
 from cutwater.runtime.reporter import Reporter
@@ -84,8 +85,11 @@ class Runtime:
         self.sinks: Mapping[str, Sink] = built.sinks
         self.facts = StatusFacts()
         observers: dict[str, Observer] = {
-            "log lines": EventLines(name, log), "timings": Timings(store, name), "status": self.facts
+            "log lines": EventLines(name, log), "timings": Timings(store, name, self._kept_epochs), "status": self.facts
         }  # fmt: skip
+        groups = {s: group for s in hosted if (group := built.stages[s].commit_group) is not None}
+        if groups:
+            observers["Kafka groups"] = KafkaGroups(groups, self._newest_reports, self._commit_group, log)
         self.dispatcher = Dispatcher(observers, log)
         emit = self.dispatcher.emit
         self.done = Event()
@@ -108,6 +112,18 @@ class Runtime:
         self._has_second_process = False
         self._acked = 0
         self._progress_ms = 0
+
+    def _newest_reports(self, epoch: int) -> Mapping[str, StageReport] | None:
+        """The stages' part of a checkpoint; `None` if there is a newer one."""
+        state = self.member.journal.state
+        checkpoint = state.committed.get(epoch) if state.head == epoch else None
+        return manifest_of(self.store, checkpoint).stages if checkpoint is not None else None
+
+    def _commit_group(self, stage: str, group: str, report: StageReport) -> None:
+        self.hosts[stage].kafka.commit(group, report.offsets)
+
+    def _kept_epochs(self) -> set[int]:
+        return set(self.member.journal.state.committed)
 
     def _surroundings(self) -> Surroundings:
         """What the hosts of the stages need of this process."""

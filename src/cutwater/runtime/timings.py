@@ -8,6 +8,7 @@ and sinks. Losing them loses nothing.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -18,7 +19,8 @@ from cutwater.protocol.base.paths import EXPLAIN_PREFIX, notes_name, notes_of, n
 from cutwater.store.contract import Store
 
 KEPT = 50
-"""Epochs whose timings are kept; the journal remembers for longer why one was aborted."""
+"""The newest epochs whose timings are kept, beside those of kept checkpoints; the journal remembers for longer why one
+was aborted."""
 SURPLUS = 10
 """Older ones that may remain, so that not every epoch deletes one."""
 
@@ -72,9 +74,11 @@ class Timings:
     """Observes the latest epochs, and writes their timings into the store. This may wait for a slow store, as an
     observer may."""
 
-    def __init__(self, store: Store, member: str) -> None:
+    def __init__(self, store: Store, member: str, kept: Callable[[], Collection[int]] = tuple) -> None:
+        """`kept` returns the epochs whose checkpoints are kept."""
         self._store = store
         self._member = member
+        self._kept = kept
         self._epochs: dict[int, _Epoch] = {}
         self._files: list[str] | None = None
 
@@ -141,7 +145,12 @@ class Timings:
             if known.name not in self._files:
                 self._files.append(known.name)
             oldest = known.times.epoch - KEPT
-            old = [n for n in self._files if (of := notes_of(n)) is not None and of.epoch < oldest]
+            kept = self._kept()
+            old = [
+                n
+                for n in self._files
+                if (of := notes_of(n)) is not None and of.epoch < oldest and of.epoch not in kept
+            ]
             if len(old) > SURPLUS:
                 self._store.delete(old)
                 self._files = [name for name in self._files if name not in old]

@@ -8,6 +8,7 @@ from cutwater.protocol.member.next_query import QueryEnd
 from cutwater.spark.checkpoint.leaves import SourcesChanged, sources_advice
 from cutwater.spark.feed import FeedClosed
 from cutwater.spark.internals.queries import java_trace
+from cutwater.spark.kafka import KafkaLoss
 from cutwater.spark.micro_batch import StopAsked
 
 STOPPED = (
@@ -64,7 +65,9 @@ def was_asked(error: BaseException) -> bool:
 
 def is_incompatible(error: BaseException) -> bool:
     """Whether Spark refuses to continue from this state with this code, so that a retry cannot help."""
-    return is_about_sources(error) or INCOMPATIBLE.search(str(error)) is not None
+    return (
+        isinstance(error, KafkaLoss) or is_about_sources(error) or INCOMPATIBLE.search(str(error)) is not None
+    )
 
 
 def is_about_sources(error: BaseException | None) -> bool:
@@ -92,6 +95,8 @@ def describe(stage: str, error: BaseException | None) -> str:
     """Why a query ended, for the user; with advice if a retry cannot help."""
     if error is None:
         return STOPPED
+    if isinstance(error, KafkaLoss):
+        return str(error)
     if not is_incompatible(error):
         return reason_of(error)
     return f"{reason_of(error)}. {way_out(stage, error)}"

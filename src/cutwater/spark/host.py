@@ -21,11 +21,14 @@ from cutwater.protocol.member.activity import Pace
 from cutwater.protocol.member.next_query import QueryEnd
 from cutwater.protocol.member.stage import Stage, StagePhase
 from cutwater.spark.checkpoint import incarnations, making
+from cutwater.spark.checkpoint.folder import MovedPositions, Positions
+from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.spark.commit_watcher import CommitWatcher
 from cutwater.spark.errors import describe, kind_of, mistake, spark_is_gone
 from cutwater.spark.feed import Feed
 from cutwater.spark.feeding import Feeding
 from cutwater.spark.internals.gateway import is_spark_gone
+from cutwater.spark.kafka import KafkaSources, is_suspect
 from cutwater.spark.micro_batch import BatchWriter
 from cutwater.spark.query import QUICK_TRIGGER_S, Query
 from cutwater.spark.stage import BuiltStage
@@ -55,6 +58,12 @@ class StageHost:
         self._closed = False
         self._has_worked = False
         """Whether a query of this stage has begun a batch in this run."""
+        self.kafka = KafkaSources(around.spark, self.name, built.plan)
+
+    def move(self, recorded: tuple[Leaf, ...] | None, positions: Positions) -> MovedPositions:
+        """The record of the sources and the positions with which the stage starts when it is reset. Raises
+        `StoreUnavailable` if Kafka does not answer."""
+        return self.kafka.moved(recorded, positions)
 
     @property
     def query(self) -> Any:
@@ -94,7 +103,10 @@ class StageHost:
                 trigger_s = min(trigger_s, QUICK_TRIGGER_S)
             batch = partial(self._run_batch, stage, query)
             try:
-                making.claim_sources(around.store, self.name, generation, incarnation, built.plan.leaves)
+                making.claim_sources(
+                    around.store, self.name, generation, incarnation, built.plan.leaves, self.kafka.identified
+                )
+                self._refuse_lost(generation, incarnation)
                 with around.starting:
                     name, rests = f"{around.pipeline}.{self.name}", stage.pace is not Pace.OWN
                     query.start(built, name, trigger_s, batch, built.plan.has_timers and rests)
@@ -104,6 +116,12 @@ class StageHost:
                 return
             query.watch(partial(self._on_watched, query, stage))
             around.call(lambda: None)  # the next step fills the feeds
+
+    def _refuse_lost(self, generation: int, incarnation: int) -> None:
+        """Raises `KafkaLoss` if the query cannot continue because Kafka has lost records."""
+        if self.kafka:
+            positions = making.claimed_positions(self._around.store, self.name, generation, incarnation)
+            self.kafka.refuse_lost(*positions)
 
     def _new_writer(self, generation: int, incarnation: int) -> BatchWriter:
         store, built, cache = self._around.store, self.built, self._around.caches[self.name]
@@ -170,6 +188,8 @@ class StageHost:
                 last = query.last_committed()
                 self._report(stage, lambda: stage.query_took_all(last))
                 return
+            if error is not None and is_suspect(error):
+                self._refuse_lost(stage.generation, stage.incarnation)
         except Exception as raised:
             error = raised
         self._around.call(lambda: self._on_end(stage, error))

@@ -20,7 +20,7 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from cutwater.protocol.base.errors import UserError
-from cutwater.spark.internals.gateway import CALL_ERRORS, has_active_context, launch
+from cutwater.spark.internals.gateway import CALL_ERRORS, LaunchFailed, has_active_context, launch
 from cutwater.spark.internals.java import FILE_MANAGER, Java
 from cutwater.spark.internals.sessions import (
     FileSystemFailed,
@@ -35,10 +35,11 @@ from cutwater.spark.internals.sessions import (
     use_file_system,
     write_no_checksum_files,
 )
+from cutwater.spark.packages import PACKAGES, unresolved, unresolved_message
 from cutwater.store import s3_access
 
 NEVER = "1000000000"
-_PACKAGES = {"s3a": "org.apache.hadoop:hadoop-aws", "abfss": "org.apache.hadoop:hadoop-azure"}
+_FILE_SYSTEMS = {"s3a": "org.apache.hadoop:hadoop-aws", "abfss": "org.apache.hadoop:hadoop-azure"}
 """The packages with Hadoop's file systems for buckets, which do not come with Spark."""
 
 _IMPATIENT = {
@@ -114,7 +115,7 @@ def make_session(
     master = master or given.get(MASTER)
     wanted = master or os.environ.get("SPARK_MASTER")
     first = {**given, MASTER: wanted} if wanted else given
-    submitted = launch(first, str(resources.files("cutwater.spark").joinpath("log4j2.properties")))
+    submitted = _launch(first)
     master = master or submitted.get(MASTER) or wanted or f"local[{os.cpu_count() or LOCAL_TASKS}]"
     settings = dict(DEFAULTS)
     if master.startswith("local"):
@@ -139,6 +140,20 @@ def make_session(
     _configure_s3a(hadoop, hadoop)
     _set_needed(session)
     return session
+
+
+def _launch(settings: dict[str, str]) -> dict[str, str]:
+    """Start Spark's JVM, and return the settings that others have given it. Raises `UserError`, in one line, if it cannot
+    find a package that it is told to load."""
+    quiet = str(resources.files("cutwater.spark").joinpath("log4j2.properties"))
+    try:
+        return launch(settings, quiet, hold_output=PACKAGES in settings)
+    except LaunchFailed as error:
+        missing = unresolved(error.lines)
+        if missing:
+            raise UserError(unresolved_message(missing)) from error
+        sys.stderr.write("".join(f"{line}\n" for line in error.lines))
+        raise UserError(f"{error}; what it printed is above") from error
 
 
 def _app_name(name: str, submitted: dict[str, str]) -> str:
@@ -267,9 +282,9 @@ def missing_file_system(session: SparkSession, error: str) -> str | None:
 
 
 def _no_file_system(session: SparkSession, scheme: str) -> str:
-    package = _PACKAGES.get(scheme)
+    package = _FILE_SYSTEMS.get(scheme)
     advice = (
-        f"start with --conf spark.jars.packages={package}:{hadoop_version(session)}, or put that jar and its "
+        f"start with --conf {PACKAGES}={package}:{hadoop_version(session)}, or put that jar and its "
         "dependencies on Spark's class path"
         if package
         else f"put a Hadoop file system for {scheme}:// on Spark's class path"

@@ -14,7 +14,8 @@ from cutwater.spark.plan import Plan
 
 class BuiltStage(msgspec.Struct, frozen=True):
     """`channels`: the source of each input. `trigger`: the duration between two looks for new rows, as the user wrote it.
-    `max_rows`: how many rows of a channel one batch reads at most, if possible; `None` means no limit."""
+    `max_rows`: how many rows of a channel one batch reads at most, if possible; `None` means no limit. `commit_group`:
+    the Kafka consumer group to which the positions of committed epochs go."""
 
     name: str
     inputs: tuple[str, ...]
@@ -27,6 +28,7 @@ class BuiltStage(msgspec.Struct, frozen=True):
     output_mode: str
     trigger: str
     max_rows: int | None
+    commit_group: str | None = None
 
     @property
     def has_native_source(self) -> bool:

@@ -23,9 +23,20 @@ REPORT_REMOTE_S = 5.0
 """How often a member writes its status to a local store, and to a remote one."""
 
 
+class SourceLag(msgspec.Struct, frozen=True):
+    """How far a stage was behind one of its own sources when its last batch was planned: in records, by partition
+    (`topic-0`) in `partitions`; or in files."""
+
+    source: str
+    rows: int | None = None
+    files: int | None = None
+    partitions: dict[str, int] = {}
+
+
 class StageStatus(msgspec.Struct, frozen=True):
-    """One stage: its `state` in one word, its last batch, input rows per second, and its lag. `first_batch_s`: how long
-    it has been in the first batch of its life, which may be slow; `None` if it is not."""
+    """One stage: its `state` in one word, its last batch, input rows per second, and its lag behind the stages that it
+    reads, and behind each of its own sources that can tell. `first_batch_s`: how long it has been in the first batch of
+    its life, which may be slow; `None` if it is not."""
 
     name: str
     state: str
@@ -40,6 +51,7 @@ class StageStatus(msgspec.Struct, frozen=True):
     error: str = ""
     waits_for: str = ""
     first_batch_s: float | None = None
+    sources: tuple[SourceLag, ...] = ()
 
 
 class Status(msgspec.Struct, frozen=True):

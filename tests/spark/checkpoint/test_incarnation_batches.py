@@ -13,9 +13,10 @@ from cutwater.protocol.base.records import (
     encode,
 )
 from cutwater.protocol.base.watermark import NONE
-from cutwater.spark.checkpoint.folder import Cache, SparkFolder
+from cutwater.spark.checkpoint.folder import Cache, MovedPositions, SparkFolder
 from cutwater.spark.checkpoint.incarnations import base_of
-from cutwater.spark.checkpoint.making import check_newest, make_folder
+from cutwater.spark.checkpoint.leaves import Leaf
+from cutwater.spark.checkpoint.making import check_newest, claim_sources, claimed_positions, make_folder
 from cutwater.spark.checkpoint.offsets import (
     Offsets,
     next_plan,
@@ -177,6 +178,28 @@ def test_a_stage_that_is_reset_twice_before_its_first_batch_keeps_its_positions(
     make_folder(store, STAGE, 3, 1, None, cut, reset=True)
     assert names(store, 3, 1) >= SEED
     assert Query(store, 1, generation=3).files() == list(range(4))
+
+
+def test_positions_that_a_reset_moves_are_those_that_the_next_query_starts_with(store: Store) -> None:
+    before, after = (
+        Leaf(format="kafka", place="subscribe=t", log=0, topics={"t": i}) for i in ("old", "new")
+    )
+    query = new_query(store)
+    claim_sources(store, STAGE, 1, 1, (before,))
+    state = query.run(3).state(2)
+    assert state is not None
+    cut = StageReport(STAGE, 0, 2, False, consumed={}, offsets={"0": "x"}, watermark=NONE, state=state)
+    asked: list[object] = []
+
+    def move(recorded: object, positions: object) -> MovedPositions:
+        asked.append((recorded, positions))
+        return (after,), ('{"t":{"0":0}}',)
+
+    make_folder(store, STAGE, 2, 1, None, cut, reset=True, move=move)
+    assert asked == [((before,), ('{"logOffset":2}',))]
+    assert claimed_positions(store, STAGE, 2, 1) == ((after,), ('{"t":{"0":0}}',))
+    make_folder(store, STAGE, 2, 2, 1, None, 2)  # the mark of the folder vouches for what was moved
+    assert claimed_positions(store, STAGE, 2, 2) == ((after,), ('{"t":{"0":0}}',))
 
 
 def test_a_reset_skips_rows_in_flight_in_channels() -> None:

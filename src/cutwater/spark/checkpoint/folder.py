@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import msgspec
+
 from cutwater.protocol.base.chain import digest
 from cutwater.protocol.base.errors import StoreError
 from cutwater.protocol.base.paths import (
@@ -62,6 +64,10 @@ OPERATOR = re.compile(r"state/(\d+)/_metadata/(?:metadata|v2/(\d+))")
 _SCHEMA = re.compile(r"state/\d+/_stateSchema/.+/(\d+)_[^/]+")
 
 T = TypeVar("T")
+Positions = tuple[str | None, ...]
+MovedPositions = tuple[tuple[Leaf, ...] | None, Positions]
+Move = Callable[[tuple[Leaf, ...] | None, Positions], MovedPositions]
+"""Changes the record of a stage's sources and its positions in them, for a stage that is reset."""
 
 
 @dataclass
@@ -284,18 +290,28 @@ class SparkFolder:
         """The first batch after which a query can continue from this folder."""
         return -1 if -1 in self.commits else 0
 
-    def first_plan(self, consumed: Mapping[str, int]) -> dict[str, bytes]:
+    def done_positions(self) -> tuple[str | None, ...] | None:
+        """The positions up to which committed batches have read; `None` if there is none."""
+        plan = self._plan(max(self.commits)) if self.commits else None
+        return plan.sources if plan is not None else None
+
+    def first_plan(self, consumed: Mapping[str, int], move: Move | None = None) -> dict[str, bytes]:
         """Files that make a query start without state: at the positions of this folder's last batch for sources, and at
-        `consumed` for channels."""
+        `consumed` for channels. `move` may change the former."""
         last = max(self.commits, default=-1)
         plan = self._plan(last)
         if plan is None:
             raise StoreError(
                 f"the positions of batch {last} are gone from {self.prefix}; restore another checkpoint"
             )
+        leaves = recorded = self.recorded_leaves()
+        if move is not None:
+            leaves, positions = move(recorded, plan.sources)
+            plan = msgspec.structs.replace(plan, sources=positions)
         lines = starting_plan(plan, consumed)
         plans = {batch_file_name("offsets", number): lines for number in (-2, -1)}
-        return {**plans, batch_file_name("commits", -1): starting_commit(self._commit(last))}
+        sources = {SOURCES: msgspec.json.encode(leaves)} if leaves != recorded else {}
+        return {**plans, **sources, batch_file_name("commits", -1): starting_commit(self._commit(last))}
 
     def rewritten_logs(self, setting: int) -> tuple[set[str], dict[str, bytes]]:
         """The files of source logs with which Spark must not start, and the files to put in their place, by name: logs

@@ -44,13 +44,14 @@ _SECRET = re.compile("password|passwd|secret|token|credential|api.?key|access.?k
 class Leaf(msgspec.Struct, frozen=True, omit_defaults=True):
     """A channel or a native source: its format, its place (empty if no option gives it), digests of its other options by
     name (`None` in old records), and the number of its log in `sources/`. A source that a plan reads twice has one
-    log."""
+    log. `topics`: the ids of Kafka's topics when the record was made."""
 
     channel: str | None = None
     format: str = ""
     place: str = ""
     digests: dict[str, str] | None = None
     log: int | None = None
+    topics: dict[str, str] | None = None
 
     def __str__(self) -> str:
         if self.channel is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -20,7 +20,7 @@ from cutwater.protocol.base.paths import (
     state_copy_of,
 )
 from cutwater.protocol.base.records import Prepared, StageReport, seal
-from cutwater.spark.checkpoint.folder import OPERATOR, Cache, SparkFolder, is_lasting
+from cutwater.spark.checkpoint.folder import OPERATOR, Cache, Move, SparkFolder, is_lasting
 from cutwater.spark.checkpoint.incarnations import Base, Complete, base_at, mark_at, read_record
 from cutwater.spark.checkpoint.leaves import Leaf, refuse_changed
 from cutwater.spark.checkpoint.offsets import parse_commit
@@ -47,10 +47,11 @@ def make_folder(
     commit: str = "",
     reset: bool = False,
     cache: Cache | None = None,
+    move: Move | None = None,
 ) -> None:
     """Make an incarnation's folder: from the folder of incarnation `source`, up to the last batch that Spark has
     committed there; without one, from the files that `report` names; or empty. With `reset`, take over only the
-    positions of the stage's own sources.
+    positions of the stage's own sources, which `move` may change.
 
     `last` is the last batch in the stage's log, if it is known, and `commit` the checksum of Spark's commit of it. Files
     that only earlier batches need are not taken over. `log_interval` is Spark's setting, see `source_logs.py`. Removes
@@ -76,7 +77,7 @@ def make_folder(
         batch = report.batch if report is not None else -1
         known, mark, there = {}, Complete(batch, batch), {BASE}
         if report is not None and report.offsets:
-            there |= _rebuild(store, report, prefix, log_interval, reset=True)
+            there |= _rebuild(store, report, prefix, log_interval, reset=True, move=move)
         store.create(prefix + BASE, seal(Base(batch)))
     vouched = _vouched(store, prefix, there, known)
     failpoints.reach("during folder", stage)
@@ -184,11 +185,16 @@ def _refuse_damaged(store: Store, known: Mapping[str, str]) -> None:
 
 
 def _rebuild(
-    store: Store, report: StageReport, prefix: str, log_interval: int, reset: bool = False
+    store: Store,
+    report: StageReport,
+    prefix: str,
+    log_interval: int,
+    reset: bool = False,
+    move: Move | None = None,
 ) -> set[str]:
     """Make a folder from the files that `report` names. Returns the names of its files."""
     files = _files_of(report)
-    gone, there = _fill(store, prefix, files, log_interval, report.consumed if reset else None)
+    gone, there = _fill(store, prefix, files, log_interval, report.consumed if reset else None, move)
     if gone:
         raise StoreError(
             f"{len(gone)} of {len(report.state)} state files of stage {report.stage} at batch {report.batch} "
@@ -205,10 +211,12 @@ def _fill(
     files: Mapping[str, str],
     log_interval: int,
     consumed: Mapping[str, int] | None = None,
+    move: Move | None = None,
 ) -> tuple[list[str], set[str]]:
     """Copy `files` (sources by name) to the folder at `prefix`, and ensure that Spark can start with their source logs
     and with the batch that is due. With `consumed`, the positions on channels, copy only the files of sources, so that
-    Spark starts without state. Returns the files that are gone, and those that are now in the folder."""
+    Spark starts without state, at positions that `move` may change. Returns the files that are gone, and those that are
+    now in the folder."""
     gone: list[str] = []
 
     def copy(name: str) -> None:
@@ -224,10 +232,11 @@ def _fill(
     if consumed is None:
         written |= folder.due_plan(int(time.time() * 1000))
     else:
-        written |= folder.first_plan(consumed)
+        written |= folder.first_plan(consumed, move)
         replaced |= {
             name for name in files if not (name in IDENTITY or name.startswith(source_logs_prefix()))
         }
+    replaced |= files.keys() & written.keys()
     copied = files.keys() - replaced
     in_parallel(copy, sorted(copied))
     for name, data in written.items():
@@ -268,15 +277,30 @@ def _name_in_folder(name: str) -> str:
 
 
 def claim_sources(
-    store: Store, stage: str, generation: int, incarnation: int, leaves: Sequence[Leaf]
+    store: Store,
+    stage: str,
+    generation: int,
+    incarnation: int,
+    leaves: Sequence[Leaf],
+    identified: Callable[[], Sequence[Leaf]] | None = None,
 ) -> None:
-    """Record the sources of a query that is about to start in its folder. Raises `SourcesChanged` if the positions there
-    are of other sources."""
+    """Record the sources of a query that is about to start in its folder: `leaves`, or what `identified` makes of them.
+    Raises `SourcesChanged` if the positions there are of other sources."""
     prefix = spark_prefix(stage, generation, incarnation)
     folder = SparkFolder(store, prefix, Cache())
     _refuse_other_sources(folder, leaves)
     if folder.recorded_leaves() is None:
-        store.create(prefix + SOURCES, msgspec.json.encode(leaves))
+        store.create(
+            prefix + SOURCES, msgspec.json.encode(identified() if identified is not None else leaves)
+        )
+
+
+def claimed_positions(
+    store: Store, stage: str, generation: int, incarnation: int
+) -> tuple[Sequence[Leaf] | None, Sequence[str | None] | None]:
+    """The recorded sources of a folder, and the positions up to which its committed batches have read them."""
+    folder = SparkFolder(store, spark_prefix(stage, generation, incarnation), Cache())
+    return folder.recorded_leaves(), folder.done_positions()
 
 
 def refuse_other_sources(store: Store, report: StageReport, leaves: Sequence[Leaf], reset: bool) -> None:

@@ -11,6 +11,9 @@ from cutwater.protocol.base.errors import StoreError
 
 _NO_OFFSET = "-"
 
+Topics = dict[str, dict[int, int]]
+"""Positions in Kafka by topic and partition: the offset of the next record."""
+
 
 class Offsets(msgspec.Struct, frozen=True):
     """The plan of a batch: how far it reads each source, one per leaf of the query's plan in order (Spark's JSON, `None`
@@ -64,6 +67,15 @@ def position_in(offset: str) -> tuple[str, int] | None:
     if not isinstance(value, dict) or value.keys() - {"incarnation"} != {"channel", "batch"}:
         return None
     return str(value["channel"]), int(value["batch"])
+
+
+def topics_in(offset: str | None) -> Topics | None:
+    """The positions in one of Spark's offsets by Kafka topic and partition; `None` for another kind of source."""
+    try:
+        value = msgspec.json.decode(offset or "", type=dict[str, dict[str, int]])
+        return {topic: {int(p): at for p, at in offsets.items()} for topic, offsets in value.items()}
+    except ValueError:
+        return None
 
 
 def parse_offsets(name: str, data: bytes) -> Offsets:

@@ -7,16 +7,63 @@ import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from threading import Lock, Thread
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import ensure_callback_server_started, launch_gateway
 from pyspark.sql import SparkSession
 
 CALL_ERRORS: tuple[type[Exception], ...] = (Py4JError, ConnectionError)
 """Raised by a call to the JVM that has failed there, or that found no JVM."""
+
+HELD_S = 5.0
+"""How long to wait for the last lines of a process that has ended."""
+
+
+class LaunchFailed(Exception):
+    """Spark's JVM ended while it started. `lines`: what it printed."""
+
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__("Spark's process ended while it started")
+        self.lines = lines
+
+
+class HeldOutput:
+    """Holds back what a process prints to `writer`, and passes it on to stderr from `release` on."""
+
+    def __init__(self) -> None:
+        reader, self.writer = os.pipe()
+        self._lines: list[bytes] = []
+        self._is_held = True
+        self._lock = Lock()
+        self._thread = Thread(target=self._read, args=(reader,), name="cutwater-spark-output", daemon=True)
+        self._thread.start()
+
+    def _read(self, reader: int) -> None:
+        with os.fdopen(reader, "rb") as output:
+            for line in output:
+                with self._lock:
+                    if self._is_held:
+                        self._lines.append(line)
+                    else:
+                        os.write(2, line)
+
+    def release(self) -> None:
+        with self._lock:
+            self._is_held = False
+            for line in self._lines:
+                os.write(2, line)
+            self._lines.clear()
+
+    def lines(self) -> list[str]:
+        """What the process printed before it ended."""
+        self._thread.join(HELD_S)
+        with self._lock:
+            return [line.decode(errors="replace").rstrip() for line in self._lines]
 
 
 def has_active_context() -> bool:
@@ -31,26 +78,43 @@ _MADE_UP = {"spark.app.name": "pyspark-shell", "spark.ui.showConsoleProgress": "
 """What Spark itself gives to a JVM that Python starts, if nobody else does."""
 
 
-def launch(settings: Mapping[str, str], quiet: str) -> dict[str, str]:
+def launch(settings: Mapping[str, str], quiet: str, hold_output: bool = False) -> dict[str, str]:
     """Starts Spark's JVM with these settings, unless there is one already, as under spark-submit, where it has started
     this process. Returns the settings that others have given it: spark-submit's options, `PYSPARK_SUBMIT_ARGS`, and
     spark-defaults.conf.
 
     A JVM of ours is in a process group of its own: a signal to the group of this process, as supervisors and terminals
     send it, would end the JVM before anything could be drained. (It still ends with this process: it reads a pipe that
-    breaks then.) It logs as the file `quiet` says, unless `spark.driver.extraJavaOptions` names another."""
+    breaks then.) It logs as the file `quiet` says, unless `spark.driver.extraJavaOptions` names another. `hold_output`:
+    hold back what it prints until it has started, and raise `LaunchFailed` with it if it does not."""
     hush_py4j()
     gateway: Any = SparkContext._gateway
     if gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
         conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
-        start: Any = launch_gateway
         with _java_options(f"-Dlog4j2.configurationFile={quiet}"):
-            gateway = start(conf, {"process_group": 0} if os.name == "posix" else {})
+            gateway = _start(conf, hold_output)
         _launched[gateway] = {**_MADE_UP, **settings}
     SparkContext._ensure_initialized(gateway=gateway)
     ours = _launched.get(SparkContext._gateway, {})
     known = SparkConf(_jvm=SparkContext._jvm)
     return {key: value for key, value in known.getAll() if ours.get(key) != value}
+
+
+def _start(conf: SparkConf, hold_output: bool) -> Any:
+    start: Any = launch_gateway
+    how: dict[str, Any] = {"process_group": 0} if os.name == "posix" else {}
+    if not hold_output:
+        return start(conf, how)
+    held = HeldOutput()
+    try:
+        output = {"stdout": held.writer, "stderr": held.writer}  # a few lines of Ivy go to stdout
+        gateway = start(conf, {**how, **output})
+    except PySparkRuntimeError as error:
+        os.close(held.writer)
+        raise LaunchFailed(held.lines()) from error
+    os.close(held.writer)
+    held.release()
+    return gateway
 
 
 @contextmanager

@@ -20,3 +20,19 @@ def is_one_batch(query: Any) -> bool:
     available now."""
     executor = query._jsq.streamingQuery().triggerExecutor()
     return bool(executor.getClass().getSimpleName() == "SingleBatchExecutor")
+
+
+def waiting_files(query: Any) -> dict[str, int]:
+    """By the description of each file source, how many files it has listed but not given to a batch yet. It keeps such a
+    list only if the source limits its batches."""
+    found: dict[str, int] = {}
+    sources = query._jsq.streamingQuery().sources()
+    for number in range(sources.size()):
+        source = sources.apply(number)
+        if source.getClass().getSimpleName() != "FileStreamSource":
+            continue
+        field = source.getClass().getDeclaredField("unreadFiles")
+        field.setAccessible(True)
+        unread = field.get(source)
+        found[str(source.toString())] = int(unread.size()) if unread is not None else 0
+    return found

@@ -1,0 +1,116 @@
+"""Kafka has lost records that a pipeline has not read: one message says what, and its advice works."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.kafka_bench import KafkaBench
+from tests.support.kafka_broker import MISSING, Broker
+
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.slow,
+    pytest.mark.skipif(MISSING is not None, reason=str(MISSING)),
+]
+Make = Callable[..., KafkaBench]
+ADVICE = "Start with --restore latest --reset records"
+
+
+def recreate(broker: Broker, topic: str, partitions: int = 1) -> None:
+    broker.delete(topic)
+    broker.create(topic, partitions)
+
+
+def test_retention_that_has_passed_is_one_message_and_a_reset_continues_behind_the_gap(
+    make: Make, broker: Broker
+) -> None:
+    broker.create("aged", 2)
+    bench = make(subscribe="aged")
+    bench.produce("aged", 100, 2)
+    bench.run()
+    bench.produce("aged", 40, 2, are_read=False)
+    broker.delete_records("aged", {0: 70, 1: 70})
+    bench.produce("aged", 60, 2)
+
+    said = bench.refused()
+    lost = "partition 0: offsets 50 to 69 (20 records), partition 1: offsets 50 to 69 (20 records)"
+    assert f"the topic 'aged' has lost records that were not read yet: {lost}. {ADVICE}" in said
+    assert "is started again" not in said
+    assert "org.apache" not in said, said
+
+    bench.run(restore="latest", reset=["records"])
+    bench.check()
+
+
+def test_failondataloss_false_skips_what_retention_has_deleted(make: Make, broker: Broker) -> None:
+    broker.create("skipped", 1)
+    bench = make(subscribe="skipped")
+    bench.produce("skipped", 50, 1)
+    bench.run()
+    bench.produce("skipped", 20, 1, are_read=False)
+    broker.delete_records("skipped", {0: 70})
+    bench.produce("skipped", 30, 1)
+    bench.set(subscribe="skipped", failOnDataLoss="false")
+    bench.run()
+    bench.check()
+
+
+def test_failondataloss_false_skips_what_a_topic_that_was_created_again_already_has(
+    make: Make, broker: Broker
+) -> None:
+    broker.create("renewed", 1)
+    bench = make(subscribe="renewed")
+    bench.produce("renewed", 50, 1)
+    bench.run()
+    recreate(broker, "renewed")
+    bench.produce("renewed", 20, 1, are_read=False)
+    bench.set(subscribe="renewed", failOnDataLoss="false")
+    bench.run()
+    bench.produce("renewed", 10, 1)
+    bench.run()
+    bench.check()
+
+
+@pytest.mark.parametrize("count", [20, 200], ids=["shorter", "longer"])
+def test_a_topic_that_was_created_again_is_one_message_and_a_reset_reads_it_from_its_start(
+    make: Make, broker: Broker, count: int
+) -> None:
+    topic = f"again-{count}"
+    broker.create(topic, 2)
+    bench = make(subscribe=topic)
+    bench.produce(topic, 100, 2)
+    bench.run()
+    recreate(broker, topic)
+    bench.produce(topic, count, 1)
+
+    said = bench.refused()
+    assert (
+        f"the topic '{topic}' was deleted and created again: the old one was read up to offset 50 in" in said
+    )
+    assert f"the new one has offsets 0 to {count} in partition 0, no partition 1. {ADVICE}" in said
+    assert "org.apache" not in said, said
+
+    bench.run(restore="latest", reset=["records"])
+    bench.check()
+    bench.produce(topic, 10, 1)
+    bench.run()  # the new topic is the one that the positions belong to now
+    bench.check()
+
+
+def test_a_topic_that_is_created_again_during_a_run_ends_it_with_the_same_message(
+    make: Make, broker: Broker
+) -> None:
+    broker.create("during", 1)
+    bench = make(subscribe="during")
+    bench.produce("during", 50, 1)
+    child = bench.start("logged=records:0", "await=never")
+    child.await_line("logged=records:0 ->")
+    recreate(broker, "during")
+    bench.produce("during", 10, 1)
+    child.await_line("stage 'records'")
+    child.kill()
+    said = child.log.read_text(errors="replace")
+    assert "the topic 'during' was deleted and created again" in said
+    assert ADVICE in said
