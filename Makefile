@@ -2,7 +2,7 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: demo demo-cluster test test-fast test-faults test-s3 test-kafka test-damage test-planted test-matrix test-cluster test-wheel tools-matrix dist mutants lint docs bench sim tools tools-s3 tools-s3a tools-azure tools-kafka java clean
+.PHONY: demo demo-cluster test test-fast test-faults test-s3 test-kafka test-damage test-planted test-matrix test-cluster test-wheel test-systems tools-matrix dist mutants lint docs bench sim tools tools-s3 tools-s3a tools-azure tools-kafka java clean
 
 demo: .venv/ready java
 	@$(BIN)/cutwater demo
@@ -64,6 +64,10 @@ test-cluster: .venv/ready java
 # The wheel, installed in an environment of its own, outside of this folder.
 test-wheel: .venv/ready java
 	$(BIN)/pytest -m wheel
+
+# Everything that needs a real neighbour: Kafka, S3, a Spark cluster, a clean environment. Needs `make tools` once.
+test-systems: .venv/ready java
+	$(BIN)/pytest -m "kafka or s3 or cluster or wheel"
 
 # The wheel and the source distribution, in dist/.
 dist: .venv/ready
