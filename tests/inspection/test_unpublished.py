@@ -90,7 +90,8 @@ def test_rows_since_the_newest_checkpoint_are_refused_unless_a_restore_computes_
         1, 0, (), {"t": (r.StagedFile(place.files[0], None),)}, consumed={}, offsets={}, watermark=NONE
     )
     opened = r.Open(1, -1, consumed={}, offsets={}, watermark=NONE)
-    for number, body in enumerate((opened, batch)):
+    bodies: tuple[r.StageBody, ...] = (opened, batch)
+    for number, body in enumerate(bodies):
         drive(place.store, append(view, view.seal(body, f"n{number}")))
     with pytest.raises(
         UserError, match=r"batches since the newest checkpoint.*Start with `--restore latest`"

@@ -143,7 +143,8 @@ def test_the_advice_for_an_overwritten_commit_works() -> None:
     desk.tables["out"][2] = Version(3, ("f1", "foreign"))
     restored = known_journal(LEADER, *epochs(1, 2), r.Restored(1, 2, 1, {"a": 0}))
     assert desk.run(begin("out", restored)) == 5
-    desk.run(perform("out", *duties(restored.state, 5)))
+    (duty,) = duties(restored.state, 5)
+    desk.run(perform("out", duty))
     assert (desk.shown("out"), desk.run(begin("out", restored))) == (("f1",), 6)
 
 

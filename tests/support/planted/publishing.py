@@ -19,10 +19,10 @@ from tests.support.planted.registry import Patch, bug, changed
 
 @bug
 def rule_8_a_table_is_not_read_before_publishing(patch: Patch) -> None:
-    def perform(sink: str, duty: Any) -> Any:
+    def perform(sink: str, duty: Any, patience: Any) -> Any:
         while True:
             head = yield from fx.insist(fx.ReadTable(sink))
-            effect = yield from publish._table_commit(sink, duty, head)
+            effect = yield from publish._table_commit(sink, duty, head, patience)
             if effect is not None and isinstance((yield effect), int):
                 break
         mark = r.Published(duty.epoch, sink, duty.index, head.version + 1)
@@ -36,8 +36,8 @@ def rule_8_a_zombies_older_transaction_is_not_refused(patch: Patch) -> None:
     """Neither by the table's transaction nor by the marks."""
     real = publish.perform
 
-    def perform(sink: str, duty: Any) -> Any:
-        procedure = real(sink, duty)
+    def perform(sink: str, duty: Any, patience: Any) -> Any:
+        procedure = real(sink, duty, patience)
         effect, is_older = next(procedure), False
         while True:
             answer = yield effect
@@ -57,7 +57,7 @@ def rule_8_a_zombies_older_transaction_is_not_refused(patch: Patch) -> None:
 def rule_8_a_table_that_forgot_its_transactions_is_trusted(patch: Patch) -> None:
     """The marks, which say what is published, are not read."""
 
-    def begin(sink: str, journal: Any) -> Any:
+    def begin(sink: str, journal: Any, patience: Any) -> Any:
         head = yield from fx.insist(fx.ReadTable(sink))
         return head.transaction - 1
 
@@ -84,12 +84,12 @@ def rule_8_a_zombie_trusts_a_table_that_forgot_its_transactions(patch: Patch) ->
 def an_epoch_without_rows_is_settled_without_its_mark(patch: Patch) -> None:
     real = publish.perform
 
-    def perform(sink: str, duty: Any) -> Any:
+    def perform(sink: str, duty: Any, patience: Any) -> Any:
         if isinstance(duty, publish.CommitPermit):
             found = yield from publish.read_manifest(duty.checkpoint)
             if found is not None and not found.release.get(sink):
                 return
-        yield from real(sink, duty)
+        yield from real(sink, duty, patience)
 
     patch.setattr(member, "perform", perform)
 
