@@ -142,8 +142,8 @@ def check_new_readers(
                     unknown = f"has no positions of stage '{name}' in sources of its own"
                 raise Refusal(
                     FailureReason.NO_POSITIONS,
-                    f"epoch {target.epoch} {unknown}: it would read them from the beginning, and sink '{sink}' already has "
-                    "rows of it, which would be duplicated",
+                    f"epoch {target.epoch} {unknown}: it would read them from the beginning, and sink '{sink}' already "
+                    "has rows of it, which would be duplicated",
                 )
 
 
