@@ -54,7 +54,7 @@ def place(tmp_path: Path, store: Store) -> Place:
 def test_rows_that_are_held_back_are_refused_at_a_start_and_at_a_restore(place: Place) -> None:
     place.leader.commit(-1)
     place.leader.commit(0, held={"t": (r.StagedFile(place.files[0], 5),)})
-    said = r"sink 't' of stage 's' has 1 files with rows that it holds back.*city.*the code now has id long, town string"
+    said = r"sink 't' of stage 's' cannot publish rows that it holds back.*city.*the code now has id long, town string"
     for epoch in (None, 2):
         with pytest.raises(UserError, match=said):
             place.check(OTHER, epoch)
@@ -66,7 +66,7 @@ def test_rows_that_are_committed_are_refused_until_they_are_published(place: Pla
     place.leader.commit(0, release={"t": place.files})
     place.leader.commit(0)
     for epoch in (None, 1, 2):
-        with pytest.raises(UserError, match="1 files with rows that are committed but not published yet"):
+        with pytest.raises(UserError, match="cannot publish rows that are committed but not published yet"):
             place.check(OTHER, epoch)
     index = place.leader.state.committed[1].index
     mark = r.Published(1, "t", index, 0, index, 1)

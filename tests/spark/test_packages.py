@@ -31,7 +31,7 @@ import cutwater as cw
 pipeline = cw.Pipeline("p")
 
 
-@pipeline.stage
+@pipeline.stage(sinks=[cw.parquet("out")])
 def a(spark):
     return spark.readStream.format("rate").load()
 """

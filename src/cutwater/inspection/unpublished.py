@@ -43,11 +43,9 @@ def refuse_other_columns(
             if checkpoint.index > done and (manifest := _manifest(store, checkpoint)) is not None
             for name in manifest.release.get(sink.name, ())
         ]
-        _refuse(
-            stage, sink, f"{len(waiting)} files with rows that are committed but not published yet", waiting
-        )
+        _refuse(stage, sink, "rows that are committed but not published yet", waiting)
         held = [file.name for file in newest.held.get(sink.name, ())] if newest is not None else []
-        _refuse(stage, sink, f"{len(held)} files with rows that it holds back", held)
+        _refuse(stage, sink, "rows that it holds back", held)
         if target is None:
             _refuse_since(store, stage, sink, state, newest)
 
@@ -66,7 +64,8 @@ def _refuse(stage: str, sink: Sink, what: str, files: Iterable[str]) -> None:
         return  # publishing reports what is gone or damaged
     if found is not None:
         raise UserError(
-            f"sink '{sink.name}' of stage '{stage}' has {what}. Nothing was changed: {other_columns(found, sink)}"
+            f"sink '{sink.name}' of stage '{stage}' cannot publish {what}: {other_columns(found, sink)}. "
+            "Nothing was changed"
         )
 
 

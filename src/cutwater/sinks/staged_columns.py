@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from typing import Any
-from urllib.parse import unquote
 
 import msgspec
 
 from cutwater.sinks.footers import Footer
 from cutwater.sinks.schemas import Type, misfit, plain
+from cutwater.sinks.staged_files import partition_columns
 from cutwater.spark.files import SCHEMA_KEY
 
 RESERVED = "__cutwater_"
@@ -61,8 +61,7 @@ def columns_of(schema: dict[str, Any], outside: frozenset[str] = frozenset()) ->
 
 def staged_columns(name: str, footer: Footer) -> Columns:
     """The columns of a staged file."""
-    keys = (part.partition("=")[0] for part in name.split("/")[:-1] if "=" in part)
-    outside = frozenset(key for key in map(unquote, keys) if not key.startswith(RESERVED))
+    outside = frozenset(key for key in partition_columns(name) if not key.startswith(RESERVED))
     said = (footer.metadata.metadata or {}).get(SCHEMA_KEY.encode())
     if said is None:
         return Columns(dict.fromkeys(footer.metadata.schema.to_arrow_schema().names), outside)

@@ -42,6 +42,11 @@ def partition_values(name: str, columns: Sequence[str]) -> dict[str, str | None]
     return values
 
 
+def partition_columns(name: str) -> list[str]:
+    """The columns that are in the path of a file that Spark has written."""
+    return [unquote(part.partition("=")[0]) for part in name.split("/")[:-1] if "=" in part]
+
+
 def end_of(name: str) -> int | None:
     """The window end in a file's path; rows without one need not wait."""
     end = partition_values(name, [END]).get(END)

@@ -58,6 +58,16 @@ def test_swapped_sides_are_refused() -> None:
         refuse_changed([A, B], [at("a"), at("b")], [B, A])
 
 
+@pytest.mark.parametrize("path", ["/x/../left", "/left/*", "left"])
+def test_another_spelling_of_a_path_is_refused(path: str) -> None:
+    """To Spark's file source, a file under another path is a new file, which it would read again."""
+    spelled = native_leaf("parquet", [("path", path)], [], 0)
+    with pytest.raises(SourcesChanged, match="its position is that of the source parquet"):
+        refuse_changed([LEFT], [FILES], [spelled])
+    for same in ("/left/", "file:/left", "file:///left"):
+        refuse_changed([LEFT], [FILES], [native_leaf("parquet", [("path", same)], [], 0)])
+
+
 def test_channels_can_be_distinguished_without_a_record() -> None:
     with pytest.raises(SourcesChanged, match="the channel 'b', but its position is that of the channel 'a'"):
         refuse_changed(None, [at("a"), at("b")], [B, A])

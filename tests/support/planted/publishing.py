@@ -57,7 +57,7 @@ def rule_8_a_zombies_older_transaction_is_not_refused(patch: Patch) -> None:
 def rule_8_a_table_that_forgot_its_transactions_is_trusted(patch: Patch) -> None:
     """The marks, which say what is published, are not read."""
 
-    def begin(sink: str, journal: Any) -> Any:
+    def begin(sink: str, journal: Any, patience: Any) -> Any:
         head = yield from fx.insist(fx.ReadTable(sink))
         return head.transaction - 1
 

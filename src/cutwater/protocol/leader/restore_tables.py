@@ -137,13 +137,13 @@ def check_new_readers(
                 begun = yield from tables.ask(FindTableVersion(sink, target.index))
                 known = begun != (yield from tables.ask(FindTableVersion(sink, 0)))
             if known:
-                what = (
-                    "have its positions in its sources" if name in manifest.stages else f"have stage '{name}'"
-                )
+                unknown = f"does not have stage '{name}', so its positions in its sources are unknown"
+                if name in manifest.stages:
+                    unknown = f"has no positions of stage '{name}' in sources of its own"
                 raise Refusal(
                     FailureReason.NO_POSITIONS,
-                    f"epoch {target.epoch} does not {what}, so stage '{name}' would read its sources from the beginning, "
-                    f"and sink '{sink}' already has rows of it, which would be duplicated",
+                    f"epoch {target.epoch} {unknown}: it would read them from the beginning, and sink '{sink}' already "
+                    "has rows of it, which would be duplicated",
                 )
 
 
