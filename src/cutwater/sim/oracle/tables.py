@@ -37,13 +37,20 @@ class Tables(Restores):
         born = self.birth(sink, index)
         if born is not None:
             expected = {p: n for p, n in born.items() if n}
-        elif self._stage_of(sink) in self.ledger.history[epoch].entry.cuts:
+        elif self._is_part(sink, index):
             expected = self.expected(sink, epoch)
         else:  # the stage had been dropped, and is back by now: meanwhile its table stayed as it was
             before = [v.shown for v in self.world.tables[sink].versions if v.transaction < index]
             expected = {p: n for p, n in before[-1].items() if n}
         if {p: n for p, n in shown.items() if n} != expected:
             self.violation(f"{sink} at epoch {epoch} shows {shown}, but should show {expected}")
+
+    def _is_part(self, sink: str, index: int) -> bool:
+        """Whether the sink's stage is part of the commit or restore at `index`."""
+        stage, body = self._stage_of(sink), self.ledger.by_index[index]
+        if isinstance(body, r.Restored) and stage not in self.ledger.graphs[body.generation].stages:
+            return False
+        return stage in self.ledger.history[body.epoch].entry.cuts
 
     def expected(self, sink: str, epoch: int) -> dict[Path, int]:
         """The last event of each path that a sink should show at an epoch, according to what its stage had emitted."""
