@@ -1,4 +1,4 @@
-"""The examples of docs/moving-a-pipeline.md are one file, which runs."""
+"""The examples of docs/moving-a-pipeline.md are one file, which runs; and so is the example of the README."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from pyspark.sql import SparkSession
 import cutwater as cw
 from tests.support.spark_helpers import START_US, deliver, rows_of
 
-PAGE = Path(__file__).parents[2] / "docs" / "moving-a-pipeline.md"
+README = Path(__file__).parents[2] / "README.md"
+PAGE = README.parent / "docs" / "moving-a-pipeline.md"
 ORDERS = 400
 
 
@@ -68,3 +69,14 @@ def test_the_examples_run_and_their_tables_have_what_the_page_says(
     minutes = rows_of("out/per_minute", "total")
     assert len(minutes) == ORDERS - 3, "the pipeline's watermark is two minutes behind the last order"
     assert len(rows_of("out/busy_hours")) == 6
+
+
+@pytest.mark.usefixtures("inputs")
+def test_the_example_of_the_readme_runs(here: Path, spark_here: SparkSession) -> None:
+    (example,) = re.findall(r"^```python\n(.*?)^```", README.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    names: dict[str, Any] = {"__name__": "orders"}
+    exec(compile(example, str(README), "exec"), names)
+    names["pipeline"].run(str(here / "state"), once=True, every="1h", spark=spark_here)
+    big = duckdb.execute("SELECT id FROM 'in/orders/*.parquet' WHERE amount > 100 ORDER BY id").fetchall()
+    assert rows_of("out/big", "id") == big
+    assert len(rows_of("out/revenue", "total")) > 300
