@@ -17,6 +17,7 @@ FIRST = {
     "a_restore_does_not_revive_a_given_up_stage": 104,
     "a_stage_counts_as_quiet_while_a_batch_is_running": 110,
     "rule_8_a_zombie_trusts_a_table_that_forgot_its_transactions": 202,
+    "rule_8_a_zombies_older_transaction_is_not_refused": 255,
     "the_target_of_a_restore_is_not_retained": 61,
 }
 """Schedules that find bugs that few others find, tried first to save minutes."""

@@ -194,6 +194,15 @@ class Chaos:
                 self.world.schedule(self.world.rng.randint(150, 1_800), self._wake, process)
             self.world.schedule(self.world.rng.randint(20, 400), self._succeed, process.name)
 
+    def replace(self, process: ProcessView) -> int:
+        """A process sleeps and is replaced. Returns for how many milliseconds it sleeps."""
+        self.world.fault(f"{process} sleeps before it publishes, and is replaced")
+        sleeps_ms = self.world.rng.randint(400, 1_500)
+        process.pause()
+        self.world.schedule(sleeps_ms, self._wake, process)
+        self.world.schedule(self.world.rng.randint(20, 200), self._succeed, process.name)
+        return sleeps_ms
+
     def _succeed(self, name: str) -> None:
         member = name in self.world.graph.members()
         if self.on and member and sum(p.name == name for p in self.world.processes) < 2:

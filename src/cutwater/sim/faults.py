@@ -23,6 +23,8 @@ class Faults:
     read_failed: float = 0.0
     slow_io: float = 0.0
     """One operation on the store or a table takes very long."""
+    publisher_sleeps: float = 0.0
+    """A process sleeps just before it commits to a table, and its successor starts: a zombie that publishes."""
     message_lost: float = 0.0
     message_twice: float = 0.0
     message_slow: float = 0.0
@@ -96,7 +98,7 @@ TIMES_MS = {
 }
 
 
-def draw(rng: Random) -> Faults:
+def draw(rng: Random, seed: int) -> Faults:
     """Draws a mix of faults: some kinds are absent, the others range from rare to frequent."""
     faults = Faults()
     for name, most in PROBABILITIES.items():
@@ -105,4 +107,6 @@ def draw(rng: Random) -> Faults:
     for name, least in TIMES_MS.items():
         if rng.random() < 0.55:
             setattr(faults, name, least * rng.uniform(1, 5))
+    if seed % 4 == 3:
+        faults.publisher_sleeps = 0.06
     return faults

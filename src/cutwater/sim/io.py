@@ -99,6 +99,10 @@ class Io(StorePerformer):
         if world.rng.random() < world.faults.slow_io:
             world.fault("slow operation")
             delay = world.between(20, SLOW_MS)
+        sleeps = world.faults.publisher_sleeps
+        publishes = sleeps and type(effect) is fx.PublishTable and process in world.processes
+        if publishes and world.rng.random() < sleeps:
+            delay = world.chaos.replace(process)
         if type(effect) is fx.MakeFolder:
             world.schedule(delay, self._make_folder, process, actor, actor.token, effect)
             return

@@ -82,7 +82,7 @@ class World:
         self._sequence = 0
         count = members if members is not None else self.rng.randint(3, 5)
         self.model = topology.draw(self.rng, count, max(count, self.rng.randint(4, 8)))
-        self.faults = fault_plan.draw(self.rng)
+        self.faults = fault_plan.draw(self.rng, seed)
         self.member_config, self.leader_config = self._draw_config()
         self.rates = {n: self.rng.uniform(0.01, 0.06) for n in self.model.stages}
         self.begins_ms = {n: self.rng.choice(FIRST_EVENT_MS) for n in self.model.stages}
