@@ -11,7 +11,7 @@ demo-cluster: .venv/ready java
 	@$(BIN)/cutwater demo-cluster
 
 test: .venv/ready java
-	$(BIN)/pytest -n 2 --dist loadgroup -m "not faults and not s3 and not kafka and not damage and not matrix and not rare and not cluster and not wheel"
+	$(BIN)/pytest -n 3 --dist loadgroup -m "not faults and not s3 and not kafka and not damage and not matrix and not rare and not cluster and not wheel"
 
 test-fast: .venv/ready
 	$(BIN)/pytest -n 3 -m "not slow"

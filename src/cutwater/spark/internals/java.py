@@ -112,6 +112,8 @@ class Java:
         self._class_for = JavaClass("py4j.reflection.ReflectionUtil", self._client).classForName
         self._show = JavaClass("scala.runtime.ScalaRunTime", self._client).stringOf
         self._found: dict[str, tuple[str, dict[str, set[int]]]] = {}
+        self._is_older = False
+        """Whether a class was found under its earlier name: then the others are tried under theirs first."""
         for need in needs:
             lack = self._lack(need)
             if lack is not None:
@@ -146,16 +148,17 @@ class Java:
 
     def _lack(self, need: Need) -> str | None:
         """What this JVM lacks of a need; notes where it has found the rest."""
-        for name in need.names:
+        for name in reversed(need.names) if self._is_older else need.names:
             try:
                 found = self._class_for(name)
-            except Py4JJavaError:
+            except Py4JJavaError:  # which costs dozens of calls
                 continue
             members = self._members(found, need.members)
             for member, counts in need.members.items():
                 if not members.get(member, set()).intersection(counts):
                     return f"{member} of {name} with {' or '.join(map(str, sorted(counts)))} arguments"
             self._found[need.name] = name, members
+            self._is_older |= name != need.name
             return None
         return f"the class {' or '.join(need.names)}"
 
