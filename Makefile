@@ -42,6 +42,12 @@ SPARKS := 4.0 4.1 4.2
 SPARK_4.0 := 4.0.5
 SPARK_4.1 := 4.1.4
 SPARK_4.2 := 4.2.1
+# Each with another version of Python, where there is one: as a command, or with pyenv.
+PYTHON_4.0 := 3.11
+PYTHON_4.1 := 3.12
+PYTHON_4.2 := 3.13
+other_python = for python in python$(1) $$(ls $$(pyenv root 2>/dev/null)/versions/$(1).*/bin/python 2>/dev/null) $(PYTHON); do \
+	$$python -c "import venv" 2>/dev/null && break; done; $$python
 
 test-matrix: $(SPARKS:%=test-matrix-%)
 
@@ -52,7 +58,7 @@ tools-matrix: $(SPARKS:%=.tools/spark-%/ready)
 
 # An environment per version: the dependencies of the project as they are pinned, except for Spark.
 .tools/spark-%/ready: pyproject.toml constraints.txt
-	$(PYTHON) -m venv .tools/spark-$*
+	$(call other_python,$(PYTHON_$*)) -m venv .tools/spark-$*
 	sed 's/^pyspark==.*/pyspark==$(SPARK_$*)/' constraints.txt > .tools/spark-$*/constraints.txt
 	.tools/spark-$*/bin/pip install --quiet --disable-pip-version-check --constraint .tools/spark-$*/constraints.txt --editable '.[dev]'
 	@touch $@

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 
 import pytest
@@ -22,4 +23,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_report_header() -> str:
     import pyspark
 
-    return f"pyspark {pyspark.__version__}"
+    return f"pyspark {pyspark.__version__}, Python {platform.python_version()}"
