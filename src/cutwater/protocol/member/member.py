@@ -184,7 +184,7 @@ class Member:
                 self.wake(f"stage {reader}")
 
     def notify_readers(self, stage: str) -> Procedure[None]:
-        """The log of a hosted stage has grown: its readers are told, here and on other members."""
+        """The log of a hosted stage has grown: notifies its readers, here and on other members."""
         return self._logs.notify_readers(stage)
 
     def head_manifest(self) -> Procedure[Manifest | None]:
