@@ -47,7 +47,7 @@ def check_topology(store: Store, topology: Topology) -> None:
 
 
 def differences(before: Topology, after: Topology) -> list[str]:
-    """How one graph differs from another, in words."""
+    """Descriptions of how one graph differs from another."""
     said = [f"stage '{s}' is new" for s in sorted(after.stages.keys() - before.stages.keys())]
     said += [f"stage '{s}' is gone" for s in sorted(before.stages.keys() - after.stages.keys())]
     for name in sorted(before.stages.keys() & after.stages.keys()):

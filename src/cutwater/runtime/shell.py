@@ -67,9 +67,9 @@ class Shell:
 
     `perform` performs one effect and returns the answer; it is called without the turn. `send` sends a message,
     `on_ended` is called for each actor that was ended, and `after_step` after the queued tasks of a turn; these three
-    are called with the turn held. `on_failure` is given the error that ended the shell. `apart` names the thread of an
-    effect that may take any time; effects of one name run one after the other on that thread. `emit` is given the
-    member's events; it must neither wait nor raise.
+    are called with the turn held. `on_failure` is called with the error that ended the shell. `apart` names the thread
+    of an effect that may take any time; effects of one name run one after the other on that thread. `emit` is called
+    with the member's events; it must neither wait nor raise.
     """
 
     def __init__(
