@@ -15,7 +15,7 @@ APPEND = "append"
 CATALOG_NAME = re.compile(r"`?[A-Za-z_]\w*`?(\.`?[A-Za-z_]\w*`?){1,2}")
 """`database.table` or `catalog.database.table`."""
 FOLDER_ENDS = (".delta", ".parquet")
-"""Ends of folder names, which make no catalog name of them."""
+"""Endings of names that are folders, not tables in a catalog."""
 
 
 class TableSink(Sink):
@@ -46,7 +46,7 @@ class TableSink(Sink):
         if CATALOG_NAME.fullmatch(self.path) and not self.path.endswith(FOLDER_ENDS):
             raise UserError(
                 f"sink {sink_name} writes to {self.path!r}, which looks like the name of a table in a catalog. A sink "
-                "takes the table's place: its folder or the URL of a bucket (in Spark, DESCRIBE DETAIL shows it as "
+                "takes the table's location: its folder or the URL of a bucket (in Spark, DESCRIBE DETAIL shows it as "
                 f"location). If it is the name of a folder, write './{self.path}'"
             )
         super().bind(store, sink_name, schema_json, register, create)
@@ -80,4 +80,4 @@ class TableSink(Sink):
 
     @abstractmethod
     def _rows_of_others(self) -> str | None:
-        """What is there, in words, if somebody else has put rows at this path."""
+        """A description of what is at this path, if something else has written rows there."""
