@@ -91,7 +91,7 @@ def look(store: Store, watch: Watch, journal: Journal) -> Progress:
 
 
 def _await_end(store: Store, watch: Watch, epoch: int | None, deadline: float) -> Progress:
-    """Wait until everything is published and nothing is running. Raises `UserError` if that cannot happen any more."""
+    """Wait until everything is published and nothing is running. Raises `UserError` if that can no longer happen."""
     journal = read_journal(store)
     while True:
         progress = look(store, watch, journal)

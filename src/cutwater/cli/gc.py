@@ -1,4 +1,4 @@
-"""`cutwater gc`: removes objects that nothing refers to any more, and shows what retention would remove.
+"""`cutwater gc`: removes objects that nothing refers to, and shows what retention would remove.
 
 A running pipeline cleans up by itself. This command removes what a killed pipeline left behind, and only what the
 journal says is over: folders of expired generations and of epochs that are not kept. It also removes requests of commands

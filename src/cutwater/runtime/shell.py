@@ -113,7 +113,7 @@ class Shell:
         self._timer_thread.start()
 
     def stop(self) -> None:
-        """Ends the shell. No procedure is resumed any more; effects in progress are not waited for."""
+        """Ends the shell. No procedure is resumed after that; effects in progress are not waited for."""
         self._stopped.set()
         self._timer_wakeups.put(None)
         if self._timer_thread.is_alive() and self._holder != get_ident():

@@ -74,7 +74,7 @@ class TableSink(Sink):
             raise UserError(
                 f"sink {self.name} writes to {self.path}, where there is {found}, which no run on the store "
                 f"{self._store.url} has made. To add to it, write existing='append' in the sink. If it is the table of "
-                "this pipeline, start with the store that it was written with; if that was removed to begin anew, "
+                "this pipeline, start with the store that it was written with; if that was removed to start over, "
                 "remove the table too"
             )
 

@@ -120,7 +120,7 @@ class Activity:
             self._step_if("nothing_to_do")
 
     def drain_over(self) -> None:
-        """No drain is open any more."""
+        """The drain is over: none is open now."""
         if not self.took_all:
             self._nothing_after = None
         if self.rest is not RestPhase.GOING:

@@ -424,6 +424,6 @@ class Member:
                     kind = TablePublished if isinstance(duty, CommitPermit) else TableRewound
                     self.observe(kind(sink, mark.epoch, mark.version))
                 done = duty.index
-                break  # the journal may have grown meanwhile, and have abandoned the next duty
+                break  # the journal may have grown in the meantime, and have abandoned the next duty
             else:
                 yield Wait(self.config.poll_ms)
