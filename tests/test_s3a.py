@@ -133,7 +133,7 @@ def test_without_s3a_the_error_says_what_to_add(bench: Bench) -> None:
     assert "Spark cannot read or write s3a:// yet; start with --conf spark.jars.packages=" in child.said()
 
 
-def test_what_spark_cannot_do_is_told_at_once(bench: Bench, proxy: S3Proxy) -> None:
+def test_what_spark_cannot_do_is_reported_at_once(bench: Bench, proxy: S3Proxy) -> None:
     """The store has its own keys, and Spark has wrong ones."""
     bench.input.add(1)
     nobody = "software.amazon.awssdk.auth.credentials.AnonymousCredentialsProvider"

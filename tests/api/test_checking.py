@@ -87,7 +87,7 @@ def test_what_a_start_on_a_store_would_say(source: Path, spark: SparkSession) ->
     before = files(source)
     same = checked(shop(extra=True), state)
     assert (same.mistakes, same.start) == ([], [])
-    assert "a start continues behind epoch" in same.notes[-1]
+    assert "a start continues after epoch" in same.notes[-1]
     less = checked(shop(), state)
     assert (less.mistakes, less.start) == ([], ["--restore", "latest", "--drop", "big"])
     assert "stage 'big' is gone" in less.notes[-1]
@@ -98,7 +98,7 @@ def test_what_a_start_on_a_store_would_say(source: Path, spark: SparkSession) ->
     shop().run(state, once=True, restore="latest", drop=["big"], spark=spark)  # the advice works
 
 
-def test_a_table_of_others_is_only_told_with_a_store(source: Path) -> None:
+def test_a_table_of_others_is_reported_only_with_a_store(source: Path) -> None:
     write_deltalake("out/all", numbers(range(3)))
     assert checked(shop()).mistakes == []
     assert "existing='append'" in checked(shop(), str(source / "state")).mistakes[0]

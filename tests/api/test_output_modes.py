@@ -59,7 +59,7 @@ def test_in_complete_mode_an_epoch_shows_the_result_of_its_last_batch(
     assert calls["few"][-1] == calls["copy"][-1] == []
 
 
-def test_in_update_mode_the_newest_row_of_a_key_can_be_told(
+def test_in_update_mode_the_newest_row_of_a_key_can_be_found(
     tmp_path: Path, spark: SparkSession, source: Path
 ) -> None:
     known: dict[int, int] = {}

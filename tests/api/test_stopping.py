@@ -44,7 +44,7 @@ WAITS: dict[str, Callable[[Any], object]] = {
 
 
 @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
-def test_whoever_waits_returns(monkeypatch: pytest.MonkeyPatch, wait: Callable[[Any], object]) -> None:
+def test_a_waiting_caller_returns(monkeypatch: pytest.MonkeyPatch, wait: Callable[[Any], object]) -> None:
     pipeline: Any = cw.Pipeline("orders")
     run = Run()
     monkeypatch.setattr(pipeline, "start", start(pipeline, run))

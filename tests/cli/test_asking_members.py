@@ -99,7 +99,7 @@ def test_who_leads_is_preferred_and_what_members_say_counts_more_than_the_store(
 
 
 @pytest.mark.parametrize("is_reachable", [False, True])
-def test_if_nobody_answers_the_store_has_to_tell(store: Store, members: Members, is_reachable: bool) -> None:
+def test_if_no_member_answers_the_store_decides(store: Store, members: Members, is_reachable: bool) -> None:
     assert Client(store, "20s", True, CLUSTER).running_member() is None
     assert members.asked_for == [], "nobody has ever run on it"
     members.is_reachable = is_reachable
@@ -108,7 +108,7 @@ def test_if_nobody_answers_the_store_has_to_tell(store: Store, members: Members,
     assert members.asked_for == ["chain"]
 
 
-def test_a_member_that_answers_is_told_to_look_and_waited_for(store: Store, members: Members) -> None:
+def test_a_member_that_answers_is_notified_and_waited_for(store: Store, members: Members) -> None:
     there = put_status(store, state="stopped")
     members.there = ["main"]
 
@@ -146,9 +146,7 @@ def test_status_says_of_each_member_whether_it_answers(store: Store, members: Me
     assert json.loads(status(store, "--json").stdout)["running"] is False
 
 
-def test_status_tells_people_of_members_that_run_and_of_those_that_do_not(
-    store: Store, members: Members
-) -> None:
+def test_status_shows_members_that_run_and_those_that_do_not(store: Store, members: Members) -> None:
     put_status(store, member="a")
     put_status(store, member="c", state="failed", trouble="no disk")
     members.there = ["a"]

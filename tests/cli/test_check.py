@@ -41,7 +41,7 @@ def test_a_pipeline_without_mistakes_is_drawn_with_what_a_start_needs(report: Re
     assert document(*WORDS)["ok"] is True
 
 
-def test_mistakes_are_all_told_and_the_command_fails(report: Report) -> None:
+def test_all_mistakes_are_reported_and_the_command_fails(report: Report) -> None:
     report.mistakes = ["one", "two"]
     done = call(*WORDS)
     assert done.exit_code == 1

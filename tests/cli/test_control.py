@@ -99,7 +99,7 @@ def test_a_takeover_does_not_ask_who_runs(store: Store) -> None:
         assert store.list(REQUEST_PREFIX) == []
 
 
-def test_programs_are_told_what_was_cancelled_and_forgotten(store: Store) -> None:
+def test_json_output_says_what_was_cancelled_and_forgotten(store: Store) -> None:
     where = ("--json", "--store", store.url)
     with answering(store, {"ok": True}, {"ok": True, "epoch": 2}, {"ok": True, "epoch": 3}):
         assert json.loads(call("cancel", *where).stdout) == {"cancelled": True}
@@ -213,6 +213,6 @@ def test_a_checkpoint_in_progress_can_be_cancelled(tmp_path: Path) -> None:
         await_that("it leads", lambda: made.leader.coordinator is not None, 30)
         made.hosts["s"].attend = lambda stage: None  # type: ignore[method-assign]
         made.come_to_rest()
-        await_that("a drain is under way", lambda: made.member.journal.state.open, 30)
+        await_that("a drain is in progress", lambda: made.member.journal.state.open, 30)
         shown = call("cancel", "--store", store.url, "--json")
     assert json.loads(shown.stdout) == {"cancelled": True}

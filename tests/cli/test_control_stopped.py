@@ -167,7 +167,7 @@ def test_a_checkpoint_whose_time_is_unknown_is_named(folder: Path) -> None:
     store = open_store(str(folder))
     store.delete(store.list("explain/"))
     shown = call("restore", "--at", "2026-01-01 09:00", "--store", folder)
-    assert "of epoch 1, 2, 3 the time is not known: restore by number" in shown.stderr
+    assert "the time of epoch 1, 2, 3 is unknown: restore it by number" in shown.stderr
 
 
 @pytest.mark.parametrize("words", [(), ("latest", "--at", "2026-01-01"), ("--at", "noon")])

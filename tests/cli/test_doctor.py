@@ -49,7 +49,9 @@ def test_it_shows_the_version_of_everything_and_starts_no_spark(monkeypatch: pyt
     assert text.stdout.splitlines()[-1] == "nothing is missing"
 
 
-def test_something_missing_is_told_with_what_to_do_and_exits_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_something_missing_is_reported_with_what_to_do_and_exits_with_1(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def version(name: str) -> str:
         if name == "deltalake":
             raise PackageNotFoundError
@@ -124,7 +126,7 @@ def test_the_java_of_java_home_is_asked_for_its_version(javas: Any) -> None:
     assert doctor.java().version is None
 
 
-def test_a_missing_java_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_java_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setattr(shutil, "which", lambda name: None)
@@ -133,7 +135,7 @@ def test_a_missing_java_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "apt-get install openjdk-17-jre-headless" in found.problem
 
 
-def test_an_old_python_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_python_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor.python().problem == ""
     monkeypatch.setattr(sys, "version_info", (3, 10, 1))
     assert "needs Python 3.11 or later" in doctor.python().problem

@@ -24,7 +24,7 @@ def test_a_chain_steps_to_the_right() -> None:
     ]
 
 
-def test_fan_in_and_fan_out_can_be_told_from_rails_that_pass() -> None:
+def test_fan_in_and_fan_out_differ_from_rails_that_pass() -> None:
     graph = [stage("a"), stage("b"), stage("x", "a"), stage("both", "a", "b"), stage("last", "both", "x")]
     assert lines(*graph) == [
         "● a",
@@ -35,7 +35,7 @@ def test_fan_in_and_fan_out_can_be_told_from_rails_that_pass() -> None:
     ]
 
 
-def test_rails_go_on_beside_further_facts() -> None:
+def test_rails_continue_next_to_further_lines_of_a_stage() -> None:
     two = (CheckedSink("p", "parquet", "p", None), CheckedSink("f", "foreach_epoch", None, None))
     assert lines(stage("a", sinks=two), stage("b", "a", is_checked=False, output_mode="update")) == [
         "● a     → parquet p",

@@ -164,7 +164,7 @@ def test_what_is_wrong_and_what_is_waited_for_is_said() -> None:
         (1_234_567_890, "1,235M"),
     ],
 )
-def test_many_rows_are_told_in_few_characters(number: int, said: str) -> None:
+def test_many_rows_are_shown_in_few_characters(number: int, said: str) -> None:
     assert count(number) == said
 
 

@@ -36,7 +36,7 @@ def test_the_only_pipeline_of_a_file_needs_no_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("restored_imports")
-def test_what_lies_beside_a_file_is_imported_before_what_lies_elsewhere(tmp_path: Path) -> None:
+def test_modules_next_to_a_file_are_imported_before_others(tmp_path: Path) -> None:
     for folder in ("own", "other"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "beside.py").write_text(f"NAME = '{folder}'")

@@ -226,7 +226,7 @@ class Runner:
         return chosen
 
     def close(self) -> None:
-        """Ends the processes that are still under way."""
+        """Ends the processes that are still running."""
         for copy in self._all_copies:
             copy.end()
 

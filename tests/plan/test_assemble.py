@@ -229,7 +229,7 @@ def test_a_member_runs_the_stages_that_name_it() -> None:
         own_stages(alone.stages, "a/b")
 
 
-def test_a_member_that_starts_after_the_first_run_is_told_how_to_join(players: Players) -> None:
+def test_the_error_for_a_member_that_starts_after_the_first_run_says_how_to_join(players: Players) -> None:
     alone = players.start("a", {"orders": ()}, {"orders": "orders"}).result(20).topology
     record(players.store, alone)
     later = players.start("b", {"paid": ("orders",)}, {"paid": "paid"}).result(20).topology

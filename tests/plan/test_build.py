@@ -189,7 +189,7 @@ def test_what_cannot_be_a_stages_rows_is_refused(shop: Shop, returned: Callable[
     shop.refuses(says)
 
 
-def test_an_error_in_a_stage_function_is_told_in_a_few_lines(shop: Shop) -> None:
+def test_an_error_in_a_stage_function_is_reported_in_a_few_lines(shop: Shop) -> None:
     def broken(spark: Any) -> Any:
         raise ValueError("no such luck SQLSTATE: 42K03\n\n  at all \nor ever\nand pages of it")
 
@@ -197,7 +197,7 @@ def test_an_error_in_a_stage_function_is_told_in_a_few_lines(shop: Shop) -> None
     shop.refuses("'broken': its function raised ValueError: no such luck at all or ever$")
 
 
-def test_an_error_that_is_told_in_words_already_is_not_told_anew(shop: Shop) -> None:
+def test_an_error_that_already_has_a_message_is_not_wrapped_again(shop: Shop) -> None:
     def broken(spark: Any) -> Any:
         raise UserError("give the other path")
 
@@ -283,7 +283,7 @@ def test_a_column_that_no_channel_can_carry_is_refused_where_it_is_read(shop: Sh
     shop.refuses("column 'v' has type interval, which a channel cannot carry")
 
 
-def test_a_reader_of_a_column_of_another_member_that_no_channel_carries_is_told_who(shop: Shop) -> None:
+def test_the_error_for_a_column_that_no_channel_carries_names_the_member_that_has_it(shop: Shop) -> None:
     shop.paid()
     builder = Builder("shop", in_order(shop.pipeline.stages, elsewhere=True), SPARK)
     with pytest.raises(
@@ -297,7 +297,7 @@ def test_a_plan_that_spark_would_refuse_is_refused_before_its_query_starts(shop:
     shop.refuses("^stage 'orders': Spark would refuse its query. No sorting: leave it out$")
 
 
-def test_all_mistakes_of_all_stages_that_can_be_called_are_told_at_once(shop: Shop) -> None:
+def test_all_mistakes_of_all_stages_that_can_be_called_are_reported_at_once(shop: Shop) -> None:
     shop.stage(lambda spark: Frame(FILES, refused="No sorting"), "orders")
     shop.stage(lambda orders: Frame(FILES), "paid", sinks=[shop.sink("paid")])
     shop.stage(lambda spark: None, "lost")
@@ -309,7 +309,7 @@ def test_all_mistakes_of_all_stages_that_can_be_called_are_told_at_once(shop: Sh
     assert "both read the source" in said[3]
 
 
-def test_all_mistakes_of_a_graph_are_told_at_once(shop: Shop) -> None:
+def test_all_mistakes_of_a_graph_are_reported_at_once(shop: Shop) -> None:
     shop.paid(sinks=[])
     shop.stage(lambda spark: Frame(FILES), "other")
     with pytest.raises(Mistakes, match="no such stage") as refused:
@@ -345,7 +345,7 @@ def test_two_sinks_at_one_place_are_refused_however_it_is_spelled(shop: Shop) ->
         bind_sinks(shop.build(), open_store("memory://"))
 
 
-def test_all_sinks_that_cannot_be_bound_are_told_at_once_and_nothing_is_made(shop: Shop) -> None:
+def test_all_sinks_that_cannot_be_bound_are_reported_at_once_and_nothing_is_created(shop: Shop) -> None:
     shop.orders(sinks=[cw.delta("main.sales.orders"), shop.sink("one", partition_by="no"), shop.sink("fine")])
     with pytest.raises(Mistakes, match="looks like the name of a table in a catalog") as refused:
         bind_sinks(shop.build(), open_store("memory://"), create=False)

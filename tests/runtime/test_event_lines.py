@@ -28,13 +28,13 @@ def lines(*events: ev.Event | tuple[float, ev.Event]) -> list[str]:
         (ev.LeadershipLost(2, "b"), "term 2 is over: b leads"),
         (
             ev.StageFailed("s", "E: x", False, 1, 5, 1_500),
-            "stage 's' failed and is started again in 1.5 s (1 of 5): E: x",
+            "stage 's' failed and restarts in 1.5 s (1 of 5): E: x",
         ),
         (
             ev.StageFailed("s", "gone", True, 2, 5, 2_000),
-            "stage 's' has lost its query and is started again in 2 s (2 of 5): gone",
+            "stage 's' lost its query and restarts in 2 s (2 of 5): gone",
         ),
-        (ev.StageGivenUp("s", "E: x", 6), "stage 's' is given up after 6 tries: E: x"),
+        (ev.StageGivenUp("s", "E: x", 6), "stage 's' is given up after 6 attempts: E: x"),
         (ev.ManifestUnreadable(2, "it is missing"), "the manifest of epoch 2 cannot be read: it is missing"),
         (ev.RequestsRefused(("r",), "no_checkpoint", "none is in flight"), "none is in flight"),
         (ev.CatchingUp(212_000, 517_000, 3), "catching up 41 % · 212,000 of 517,000 · 3 peers"),
@@ -42,7 +42,10 @@ def lines(*events: ev.Event | tuple[float, ev.Event]) -> list[str]:
             ev.ObjectRejected("requests/x.json", "is not a request, so it is removed", b"{"),
             "requests/x.json is not a request, so it is removed: b'{'",
         ),
-        (ev.OperationFailed("Create", "no route"), "something failed, and is tried again: Create: no route"),
+        (
+            ev.OperationFailed("Create", "no route"),
+            "an operation failed and will be retried: Create: no route",
+        ),
     ],
 )
 def test_what_a_user_should_know_is_a_line(event: ev.Event, line: str) -> None:
@@ -55,7 +58,7 @@ def test_a_sink_that_cannot_go_back_and_a_second_process_are_lines() -> None:
     assert process.startswith("member 'till' is running 2 times; ")
 
 
-def test_what_happens_all_the_time_is_no_line() -> None:
+def test_frequent_events_make_no_line() -> None:
     assert not lines(
         ev.CaughtUp(3), ev.LeaderChanged(1, "a"), ev.StageStarted("s", 1, 1), ev.BatchLogged("s", 0, 5),
         ev.EpochCaptured(1), ev.ManifestWritten(1), ev.TablePublished("out", 1, 1), ev.TableRewound("out", 1, 2),
@@ -96,4 +99,4 @@ def test_trouble_is_logged_once_in_a_while_and_the_latest_of_it_later() -> None:
         (TROUBLE_EVERY_S - 0.1, quiet),
         (TROUBLE_EVERY_S, quiet),
         (3 * TROUBLE_EVERY_S, ev.OperationFailed("Read", "3")),
-    ) == [f"something failed, and is tried again: Read: {number}" for number in (1, 3)]
+    ) == [f"an operation failed and will be retried: Read: {number}" for number in (1, 3)]

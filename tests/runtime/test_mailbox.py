@@ -672,7 +672,7 @@ def test_an_answer_that_comes_at_the_last_moment_is_heard(store: FlakyStore) -> 
     assert store.list(REQUEST_PREFIX) + store.list(REPLY_PREFIX) == []
 
 
-def test_an_unreadable_answer_is_no_answer(store: FlakyStore) -> None:
+def test_an_unreadable_answer_is_not_an_answer(store: FlakyStore) -> None:
     store.create(f"{REPLY_PREFIX}aaa.json", b"")
     assert ask_through(store, Request(RequestKind.CHECKPOINT, "aaa"), 30) is Unanswered.UNREADABLE
     assert store.list(REQUEST_PREFIX) + store.list(REPLY_PREFIX) == []

@@ -117,7 +117,7 @@ def test_a_restarted_member_deletes_nothing_that_others_still_keep(store: LocalS
     assert len(store.list("explain/")) == 3 * 51
     commit(Timings(store, "a"), 460)
     assert len(store.list("explain/")) == 3 * 41 + 1, (
-        "timings that are too old are deleted, whoever wrote them"
+        "timings that are too old are deleted, no matter who wrote them"
     )
 
 

@@ -227,7 +227,7 @@ def test_an_overwritten_first_commit_is_detected_too(make: Make, table: str) -> 
         sink.head()
 
 
-def test_what_others_note_of_a_column_is_in_nobodys_way(make: Make, table: str) -> None:
+def test_metadata_that_others_add_to_a_column_does_no_harm(make: Make, table: str) -> None:
     fields = [pa.field("id", pa.int64(), metadata={"comment": "a number"}), pa.field("city", pa.string())]
     write_deltalake(table, pa.table({"id": [1], "city": ["a"]}, schema=pa.schema(fields)))
     publish(make(), 5, [2])

@@ -66,7 +66,7 @@ def test_a_table_of_another_store_is_not_ours(make: Any, store: Store, tmp_path:
     bound(make(), second_store(tmp_path))  # and from now on it is known
 
 
-def test_the_table_of_this_store_is_no_foreigner(make: Any, store: Store, tmp_path: Path) -> None:
+def test_a_table_that_this_store_has_written_is_not_refused(make: Any, store: Store, tmp_path: Path) -> None:
     publish(bound(make(), store), 5, [1])
     bound(make(), store)
     shutil.move(tmp_path / "out", tmp_path / "moved")

@@ -253,7 +253,7 @@ def test_in_update_mode_no_column_of_the_user_is_named_as_the_batch_is(make: Mak
 @pytest.mark.parametrize("mode", ["complete", "update"])
 def test_a_file_that_is_not_of_a_batch_is_not_shown(make: Make, calls: Calls, mode: str) -> None:
     sink = make(mode=mode)
-    with pytest.raises(StoreError, match="not the file of a batch"):
+    with pytest.raises(StoreError, match="not a file of a batch"):
         sink.publish(-1, 5, stage(sink, "a", [1]), epoch=2)
     assert calls == []
 

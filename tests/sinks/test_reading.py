@@ -82,7 +82,7 @@ def test_spark_is_given_the_files_and_columns_of_a_version(sink: Sink) -> None:
 @pytest.mark.parametrize(
     "ask", [lambda s, v: s.dataset(v), lambda s, v: s.frame(SPARK, v)], ids=["arrow", "spark"]
 )
-def test_what_cannot_be_read_is_told(sink: Sink, ask: Callable[[Sink, int], Any], tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_reported(sink: Sink, ask: Callable[[Sink, int], Any], tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"table 'out' \(.*out\) does not exist yet"):
         ask(sink, -1)
     for transaction in (5, 6):
@@ -97,7 +97,7 @@ def test_what_cannot_be_read_is_told(sink: Sink, ask: Callable[[Sink, int], Any]
     ask(sink, 0)
 
 
-def test_a_delta_table_of_which_files_are_not_all_is_not_read(tmp_path: Path) -> None:
+def test_a_delta_table_whose_files_are_not_the_whole_table_is_not_read(tmp_path: Path) -> None:
     def table(**says: Any) -> Any:
         protocol = SimpleNamespace(reader_features=says.get("features"))
         metadata = SimpleNamespace(configuration=says.get("configuration", {}))

@@ -46,7 +46,7 @@ def test_the_end_of_a_query_says_whether_to_try_again(error: BaseException | Non
     assert kind_of(error) is end
 
 
-def test_an_error_that_a_retry_may_help_is_told_as_it_is() -> None:
+def test_an_error_that_a_retry_may_fix_is_reported_unchanged() -> None:
     assert describe("s", RuntimeError("no disk")) == "no disk"
     assert describe("s", None) == STOPPED
 

@@ -105,8 +105,8 @@ def test_trouble_with_the_store_is_reported_but_not_repeatedly(shop: HostedPipel
         made.dispatcher.emit(OperationFailed("Read", f"no disk {number}"))
     await_that("the status shows the latest", lambda: made.reporter.status().trouble == "Read: no disk 1", 30)
     made.stop()
-    assert [t for t in shop.told if "is tried again: " in t] == [
-        "something failed, and is tried again: Read: no disk 0"
+    assert [t for t in shop.told if "will be retried: " in t] == [
+        "an operation failed and will be retried: Read: no disk 0"
     ]
 
 

@@ -32,7 +32,7 @@ def test_a_topic_with_another_id_is_new_even_if_it_has_grown_beyond_the_position
     lost = find_lost({"t": {0: 100, 1: 60}}, {"t": OLD}, found)
     assert [str(one) for one in lost] == [
         "the topic 't' was deleted and created again: the old one was read up to offset 100 in partition 0, offset 60 in "
-        "partition 1, and what it had behind that is lost; the new one has offsets 0 to 500 in partition 0, "
+        "partition 1, and its later records are lost; the new one has offsets 0 to 500 in partition 0, "
         "no partition 1"
     ]
     assert moved({"t": {0: 100, 1: 60}, "u": {0: 3}}, lost) == {"t": {0: 0}, "u": {0: 3}}

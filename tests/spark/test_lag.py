@@ -33,7 +33,7 @@ def test_sources_that_cannot_tell_have_no_lag(offset: str | None) -> None:
     assert source_lags(None, {}) == ()
 
 
-def test_a_file_source_tells_how_many_files_wait(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_file_source_reports_how_many_files_wait(spark: SparkSession, tmp_path: Path) -> None:
     for _ in range(9):
         spark.range(1).coalesce(1).write.mode("append").parquet(str(tmp_path / "in"))
     frame = spark.readStream.schema("id long").option("maxFilesPerTrigger", 2).parquet(str(tmp_path / "in"))

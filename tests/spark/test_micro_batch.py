@@ -204,7 +204,7 @@ def test_a_file_that_cannot_be_linked_is_copied(
     assert not place.samefile(tmp_path / "store" / found.files[0])
 
 
-def test_a_query_that_was_told_to_stop_prepares_nothing(
+def test_a_query_that_was_asked_to_stop_prepares_nothing(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = Batch(store, has_readers=True)

@@ -126,7 +126,7 @@ def test_a_query_rests_when_spark_finds_nothing_to_do_and_no_batch_has_begun_mea
     assert started.asked == ["all"] * 3, "twice a batch has begun meanwhile"
 
 
-def test_a_query_that_has_ended_or_is_not_wanted_does_not_come_to_rest(started: Started) -> None:
+def test_a_query_that_has_ended_or_is_not_wanted_does_not_report_rest(started: Started) -> None:
     made = plain(started)
     started.fails = RuntimeError("ended")
     assert made.await_rest() is None
@@ -172,7 +172,9 @@ def test_nobody_waits_for_a_store_for_a_query_that_is_not_wanted(
 
 
 @pytest.mark.parametrize("error", [None, RuntimeError("no disk")])
-def test_whoever_watches_a_query_is_told_how_it_ended(started: Started, error: BaseException | None) -> None:
+def test_the_watcher_of_a_query_is_notified_how_it_ended(
+    started: Started, error: BaseException | None
+) -> None:
     made = plain(started)
     told: list[BaseException | None] = []
     is_told = Event()

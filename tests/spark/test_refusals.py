@@ -59,7 +59,7 @@ REFUSED: list[tuple[str, Callable[[DataFrame], DataFrame], str, str]] = [
 ]
 
 
-def test_what_spark_would_refuse_is_told_with_what_to_do(spark: SparkSession) -> None:
+def test_what_spark_would_refuse_is_reported_with_what_to_do(spark: SparkSession) -> None:
     session = copy_session(spark)
     rows = session.readStream.format("rate").load()
     for mode, plan, reason, advice in REFUSED:
@@ -117,5 +117,5 @@ def test_a_pipeline_with_refused_plans_ends_before_anything_is_written(
         ("two\n  lines", "two lines"),
     ],
 )
-def test_only_the_reason_is_told(said: str, told: str) -> None:
+def test_only_the_reason_is_reported(said: str, told: str) -> None:
     assert first_sentences(said) == told

@@ -95,7 +95,7 @@ def test_options_of_the_environment_for_the_jvm_are_kept(
     assert os.environ["SPARK_SUBMIT_OPTS"] == "-Dmine"
 
 
-def test_settings_of_a_defaults_file_are_told_apart_from_those_of_spark_itself_and_of_an_earlier_run(
+def test_settings_of_a_defaults_file_are_distinguished_from_those_of_spark_itself_and_of_an_earlier_run(
     no_jvm: dict[str, str],
 ) -> None:
     no_jvm |= {
@@ -274,7 +274,7 @@ def test_the_error_for_an_unreachable_bucket_names_the_missing_package() -> None
         session.check_reach(given, "gs://b/x")
 
 
-def test_what_a_file_system_cannot_do_is_told_and_one_that_hangs_is_given_up(
+def test_an_error_of_a_file_system_is_reported_and_one_that_hangs_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     given = FakeSession()
@@ -325,7 +325,7 @@ def java_error(name: str, message: str, cause: Any = None) -> Any:
         (java_error("NullPointerException", ""), "NullPointerException"),
     ],
 )
-def test_an_error_of_hadoop_is_told_in_the_words_of_its_cause(error: Any, told: str) -> None:
+def test_an_error_of_hadoop_is_reported_with_the_message_of_its_cause(error: Any, told: str) -> None:
     assert sessions._said(error) == told
 
 
@@ -491,15 +491,15 @@ def test_submitted_settings_win_over_defaults_and_given_ones_over_both(builder: 
     assert set_by_us["spark.sql.adaptive.enabled"] == "false"
 
 
-def test_a_setting_that_queries_need_wins_over_all_and_is_told(builder: Builder) -> None:
+def test_a_setting_that_queries_need_overrides_all_others_and_is_logged(builder: Builder) -> None:
     retain, deletion = "spark.sql.streaming.minBatchesToRetain", "spark.sql.streaming.fileSource.log.deletion"
     builder.submitted = {retain: "5", deletion: "false"}
     lines: list[str] = []
     session.make_session("shop", tell=lines.append)
-    assert lines == [f"{retain} is {session.NEVER}, and not 5 as it was set: Cutwater needs it"]
+    assert lines == [f"{retain} is set to {session.NEVER} instead of 5, because Cutwater needs it"]
     assert builder.made.settings[retain] == session.NEVER
     session.make_session("shop", conf={deletion: "true"}, tell=lines.append)
-    assert lines[2:] == [f"{deletion} is false, and not true as it was set: Cutwater needs it"]
+    assert lines[2:] == [f"{deletion} is set to false instead of true, because Cutwater needs it"]
 
 
 @pytest.mark.parametrize(

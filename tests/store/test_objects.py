@@ -165,7 +165,7 @@ def test_a_bucket_in_which_two_can_create_the_same_object_is_refused(monkeypatch
     open_place("memory://", create=False)
 
 
-def test_a_bucket_that_does_not_answer_is_told_with_what_gives_access(
+def test_a_bucket_that_does_not_answer_is_reported_with_what_gives_access(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(*_: object, **__: object) -> None:

@@ -241,7 +241,7 @@ def test_without_proc_nothing_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert exists(here) is None
 
 
-def test_a_kernel_without_time_namespaces_tells_who_a_process_is(
+def test_a_process_is_identified_on_a_kernel_without_time_namespaces(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "sys/kernel/random").mkdir(parents=True)

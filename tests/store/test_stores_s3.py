@@ -249,7 +249,7 @@ def test_a_missing_permission_is_named(method: str, permission: str, monkeypatch
         open_place("s3://bucket/x", create=True)
 
 
-def test_a_server_that_does_not_answer_is_told_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_does_not_answer_is_reported_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     began = time.monotonic()
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))

@@ -42,7 +42,7 @@ class CheckedSink(msgspec.Struct, frozen=True):
 
 
 class CheckedStage(msgspec.Struct, frozen=True):
-    """A stage as the graph shows it. `sources`: its native sources, in words. `is_checked`: whether its plan is known."""
+    """A stage of the graph. `sources`: descriptions of its native sources. `is_checked`: whether its plan is known."""
 
     name: str
     member: str
@@ -54,7 +54,7 @@ class CheckedStage(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct):
-    """What a check has found. `start`: what a start on the store needs, as options of `cutwater run`."""
+    """The result of a check. `start`: what a start on the store needs, as options of `cutwater run`."""
 
     pipeline: str
     stages: list[CheckedStage] = []
@@ -64,7 +64,7 @@ class Report(msgspec.Struct):
 
     @contextmanager
     def collecting(self) -> Any:
-        """Adds the mistakes that the code below is refused for, and goes on."""
+        """Adds the mistakes that the enclosed code raises to the report, and continues."""
         try:
             yield
         except CutwaterError as error:
@@ -156,14 +156,14 @@ def _check_stages(
 
 
 def _take_for_known(store: Store, sink: Sink) -> None:
-    """Without a store nobody can know whose a table is, so one that exists is taken for the pipeline's own."""
+    """Without a store the owner of a table is unknown, so an existing table counts as the pipeline's own."""
     if sink.path is not None:
         url = look_at(sink.path).url
         store.put(sink_description_name(sink.name), seal(Description(sink.kind, url, sink=sink.name)))
 
 
 def _compare(report: Report, store: Store, built: Built, topology: Topology) -> None:
-    """What a start on this store would say."""
+    """Notes what a start on this store would report."""
     for seen in Watch(store).settle(lambda: None):
         if seen.status.pipeline != report.pipeline:
             raise UserError(
@@ -182,7 +182,7 @@ def _compare(report: Report, store: Store, built: Built, topology: Topology) -> 
     elif state.topology_hash == digest(encode(topology)):
         if state.head is not None:
             check_sources(store, state.committed[state.head], "latest", leaves, ())
-            report.notes.append(f"a start continues behind epoch {state.head}")
+            report.notes.append(f"a start continues after epoch {state.head}")
     else:
         _try_restore(report, store, state.topology, topology, state.topology_hash, leaves)
 

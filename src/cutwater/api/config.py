@@ -42,7 +42,7 @@ MEMBERS = "Several members"
 
 
 class _Named(msgspec.StructMeta):
-    """Has a call with an unknown field raise `UserError`."""
+    """Makes a call with an unknown field raise `UserError`."""
 
     def __call__(cls, *args: Any, **options: Any) -> Any:
         refuse_unknown(cls.__name__, options, cls.__struct_fields__)
@@ -159,7 +159,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_Named):
         _in(
             FAILURES,
             "How often in a row to restart a failing query. The first restart comes after 1 s, each further one after "
-            "twice as long. A sink that fails is tried again for ever while the pipeline runs, and this often when it is "
+            "twice as long. A sink that fails is retried forever while the pipeline runs, and this often when it is "
             "drained: then the run ends with the sink's error.",
         ),
     ] = 5

@@ -238,9 +238,9 @@ class Pipeline:
         return runtime
 
     def _has_ended(self, runtime: Runtime, timeout_s: float | None) -> bool:
-        """Wait until a run has ended, by itself or because another thread has called `stop`, or for `timeout_s`. A run
-        that ended because another member has restored the pipeline with changed code is started again, in the new graph;
-        however long that takes."""
+        """Wait until a run has ended, by itself or because another thread has called `stop`, or for `timeout_s`. If it
+        ended because another member has restored the pipeline with changed code, restart it in the new graph, however
+        long that takes."""
         if not runtime.wait(timeout_s):
             return False
         if not isinstance(runtime.failure, GraphChanged) or self._runtime is not runtime:

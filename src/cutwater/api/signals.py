@@ -16,8 +16,7 @@ ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
 class Signals:
-    """How often somebody has asked the run to end. A signal to a process group reaches Python and the JVM, and is one
-    request."""
+    """How often the run was asked to end. A signal to a process group reaches Python and the JVM, and counts once."""
 
     def __init__(self) -> None:
         self.to_python = self.to_jvm = 0

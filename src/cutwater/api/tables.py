@@ -61,7 +61,7 @@ def _refuse_unmarked(checkpoint: Checkpoint, sinks: list[str], marks: list[str])
             continue
         if highest.get(sink, 0) > checkpoint.index:
             raise UserError(
-                f"sink '{sink}' is past epoch {checkpoint.epoch} and has no mark for it: a restore abandoned the epoch "
+                f"sink '{sink}' is past epoch {checkpoint.epoch} and has no mark of it: a restore abandoned the epoch "
                 "before it was published, or the mark is gone; choose another epoch"
             )
         raise UserError(

@@ -1,1 +1,1 @@
-"""The `cutwater` command: one file per command or small group, put together in `main.py`."""
+"""The `cutwater` command: one file per command or small group, assembled in `main.py`."""

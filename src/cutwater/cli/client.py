@@ -55,7 +55,7 @@ class Client:
 
     @property
     def watch(self) -> Watch:
-        """One watch for all questions: it knows more the longer it looks."""
+        """One watch for all queries: it knows more the longer it runs."""
         if self._watch is None:
             self._watch = Watch(self.store)
         return self._watch
@@ -200,7 +200,7 @@ def _interruptible() -> Iterator[None]:
 
 @contextmanager
 def _observer(cluster: ClusterConfig | None, pipeline: str) -> Iterator[Observer | None]:
-    """Links to the members, if the command was told where to find one."""
+    """Links to the members, if the command was given the address of one."""
     if cluster is None:
         yield None
         return

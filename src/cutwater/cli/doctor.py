@@ -167,7 +167,7 @@ def _holds(found: tuple[int, ...], how: str, bound: tuple[int, ...]) -> bool:
 
 
 def spark_jars() -> list[Part]:
-    """Spark itself, its Hadoop, its connectors and its settings, as the files in its folder tell."""
+    """Spark itself, its Hadoop, its connectors and its settings, according to the files in its folder."""
     home = spark_home()
     if home is None:
         return []

@@ -25,7 +25,7 @@ OUTCOMES = {"failed": "has failed", "stopped": "was stopped", "drained": "has dr
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far a drain is. `late`: the sinks that have not published the last epoch, each with its member. `seen`:
+    """The progress of a drain. `late`: the sinks that have not published the last epoch, each with its member. `seen`:
     the members of the current graph that have a status, by name."""
 
     state: JournalState
@@ -39,7 +39,7 @@ class Progress(msgspec.Struct, frozen=True):
 
     @property
     def alive(self) -> list[str]:
-        """The members that are running, or of which that is not known yet."""
+        """The members that are running, or may be."""
         return [n for n, s in self.seen.items() if s.presence in (Presence.RUNNING, Presence.UNKNOWN)]
 
 
@@ -75,7 +75,7 @@ def _report_earlier_drain(client: Client) -> None:
 
 
 def look(store: Store, watch: Watch, journal: Journal) -> Progress:
-    """How far a drain is now. Reads on in the journal."""
+    """The current progress of a drain, after reading new journal entries."""
     drive(store, follow(journal.view))
     state = journal.state
     graph = state.topology
@@ -91,7 +91,7 @@ def look(store: Store, watch: Watch, journal: Journal) -> Progress:
 
 
 def _await_end(store: Store, watch: Watch, epoch: int | None, deadline: float) -> Progress:
-    """Wait until everything is published and nothing is running. Raises `UserError` if that cannot happen any more."""
+    """Wait until everything is published and nothing is running. Raises `UserError` if that can no longer happen."""
     journal = read_journal(store)
     while True:
         progress = look(store, watch, journal)

@@ -1,8 +1,8 @@
-"""`cutwater gc`: removes objects that nothing refers to any more, and shows what retention would remove.
+"""`cutwater gc`: removes objects that nothing refers to, and shows what retention would remove.
 
 A running pipeline cleans up by itself. This command removes what a killed pipeline left behind, and only what the
-journal says is over: folders of expired generations and of epochs that are not kept. Also requests of commands that were
-killed: a command that waits renews its request.
+journal says is over: folders of expired generations and of epochs that are not kept. It also removes requests of commands
+that were killed, which are no longer renewed.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def draw(stages: Sequence[CheckedStage]) -> list[Text]:
 
 
 def _towards(column: int, rails: set[int], inputs: set[int], ending: set[int]) -> str:
-    """What stands left of a stage: other rails, and the way from its inputs to it."""
+    """The text to the left of a stage: other rails, and the connection from its inputs."""
     first = min(inputs, default=column)
     text = ""
     for c in range(column):
@@ -83,7 +83,7 @@ def _sink(sink: CheckedSink) -> str:
 
 
 def _in_order(stages: Sequence[CheckedStage]) -> list[CheckedStage]:
-    """The stages, each after its inputs as far as that is possible, and close behind them."""
+    """The stages, each as soon as possible after its inputs."""
     by_name = {stage.name: stage for stage in stages}
     done: dict[str, CheckedStage] = {}
 

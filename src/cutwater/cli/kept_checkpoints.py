@@ -101,7 +101,7 @@ def checkpoint_at(store: Store, state: JournalState, at: str) -> Checkpoint:
         first = datetime.fromtimestamp(committed_at).astimezone(moment.tzinfo)
         said += f"; the oldest, epoch {oldest.epoch}, was committed at {_told(first)}"
     if unknown:
-        said += f"; of epoch {', '.join(unknown)} the time is not known: restore by number"
+        said += f"; the time of epoch {', '.join(unknown)} is unknown: restore it by number"
     raise UserError(said)
 
 

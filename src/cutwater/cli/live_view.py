@@ -119,7 +119,7 @@ def _behind(stage: StageStatus) -> str:
 
 
 def _source_lines(stage: StageStatus) -> list[Text]:
-    """What each partition of a source that is behind has to give, the largest first."""
+    """How far behind each partition of a source is, the largest lag first."""
     lines = []
     for source in stage.sources:
         behind = sorted(((n, p) for p, n in source.partitions.items() if n), key=lambda of: (-of[0], of[1]))

@@ -184,7 +184,7 @@ def _play(pipeline: Pipeline, store: str, config: RunConfig, as_json: bool) -> N
 
 
 def _in_thread(work: Callable[[], object]) -> None:
-    """Run `work` in a thread and wait for it. A Spark session made in the main thread handles Ctrl-C itself: it calls
+    """Run `work` in a thread and wait for it. A Spark session created in the main thread handles Ctrl-C itself: it calls
     Spark from within the interrupted call, which prints pages of errors."""
     failed: list[BaseException] = []
 

@@ -57,7 +57,7 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
     secret: Annotated[
         str,
         _doc(
-            "The shared secret of all members. Whoever does not know it cannot join, and can neither read nor forge "
+            "The shared secret of all members. Processes that do not know it cannot join, and can neither read nor forge "
             "messages."
         ),
     ] = ""

@@ -54,7 +54,7 @@ def _manifest(store: Store, checkpoint: Checkpoint | None) -> Manifest | None:
     try:
         return manifest_of(store, checkpoint) if checkpoint is not None else None
     except StoreError:
-        return None  # whoever needs it reports that it is gone or damaged
+        return None  # code that needs it reports that it is gone or damaged
 
 
 def _refuse(stage: str, sink: Sink, what: str, files: Iterable[str]) -> None:
@@ -70,8 +70,8 @@ def _refuse(stage: str, sink: Sink, what: str, files: Iterable[str]) -> None:
 
 
 def _refuse_since(store: Store, stage: str, sink: Sink, state: JournalState, newest: Manifest | None) -> None:
-    """The same for the rows of batches since the newest checkpoint: they are in no checkpoint yet, so a restore has them
-    computed again."""
+    """The same for the rows of batches since the newest checkpoint: they are in no checkpoint yet, so after a restore
+    they are computed again."""
     try:
         found = sink.unfit(_since(store, stage, sink.name, state, newest))
     except StoreError:

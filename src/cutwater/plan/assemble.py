@@ -27,7 +27,7 @@ from cutwater.store.status import ALONE
 
 
 class WaitEnded(Exception):
-    """This member was told to end while it waited for others."""
+    """This member was asked to end while it waited for others."""
 
 
 class GraphPart(msgspec.Struct, frozen=True):

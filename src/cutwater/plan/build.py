@@ -41,7 +41,7 @@ class Builder:
     """Calls the stage functions of one member, each as soon as the columns of its inputs are known.
 
     `stages` are in order, each after its inputs. Raises `UserError` for plans that cannot be part of a pipeline, with all
-    that is wrong with the stages that can be called; it names each stage and says what to do.
+    mistakes of the stages that can be called; it names each stage and says what to do.
     """
 
     def __init__(self, name: str, stages: Sequence[StageDef], spark: SparkSession) -> None:
@@ -109,7 +109,7 @@ class Builder:
         return found
 
     def finish(self, topology: Topology) -> Built:
-        """The stages, ready to be started as part of this graph; of a graph with mistakes those that could be called."""
+        """The stages, ready to start as part of this graph; if the graph has mistakes, those that could be called."""
         built = {}
         called = [stage for stage in self._ordered if stage.name in self._called]
         for stage in called:
@@ -140,10 +140,9 @@ def make_topology(specs: Mapping[str, StageSpec]) -> Topology:
 
 
 def bind_sinks(built: Built, store: Store, create: bool = True) -> None:
-    """Bind each sink to the store and to the schema of its rows. Raises `UserError` if they cannot take them, and
-    `StoreError` if the place of one cannot be used. Registers
-    nothing: the start may still be refused (`register_sinks` does that). Without `create`, not even the folder of a
-    table is made."""
+    """Bind each sink to the store and to the schema of its rows. Raises `UserError` if a sink cannot take its rows, and
+    `StoreError` if its location cannot be used. Registers nothing, because the start may still be refused
+    (`register_sinks` does that). Without `create`, not even the folder of a table is created."""
     places: dict[str, str] = {}
     errors: list[UserError | StoreError] = []
     for stage in built.stages.values():

@@ -1,8 +1,8 @@
-"""The sources that the stages of a pipeline have read, by their places.
+"""The sources that the stages of a pipeline have read, by their locations.
 
 A stage that a checkpoint does not have reads its own sources from the beginning. If the pipeline has read a source
-before, in a stage that was renamed or dropped since, the tables below may have its rows already
-(`leader/restore_tables.py` decides). So the store knows every source that a stage has ever read, from the moment its
+before, in a stage that was renamed or dropped since, the tables downstream may already have its rows
+(`leader/restore_tables.py` decides). So the store records every source that a stage has ever read, from the moment its
 start was accepted.
 """
 
@@ -33,7 +33,7 @@ class KnownSource(msgspec.Struct, frozen=True):
 
 
 def register_sources(stages: Mapping[str, Iterable[Leaf]], store: Store) -> None:
-    """Has the store know the sources that these stages read."""
+    """Records in the store the sources that these stages read."""
     known = set(store.list(SOURCE_PREFIX))
     wanted = {
         name: (leaf, stage)
@@ -49,7 +49,7 @@ def register_sources(stages: Mapping[str, Iterable[Leaf]], store: Store) -> None
 
 
 def known_before(store: Store, stages: Mapping[str, Iterable[Leaf]], index: int) -> tuple[str, ...]:
-    """The stages that read a source which the pipeline has read before the journal entry at `index`, or a part of it."""
+    """The stages that read a source, or part of one, that the pipeline has read before the journal entry at `index`."""
     known = [found for name, data in _records(store) if (found := _read(name, data)).since < index]
     return tuple(
         stage
@@ -64,7 +64,7 @@ def known_before(store: Store, stages: Mapping[str, Iterable[Leaf]], index: int)
 
 
 def source_problems(store: Store) -> dict[str, str]:
-    """The records that cannot be read, or are not of the source that their name says."""
+    """The records that cannot be read, or describe another source than their name says."""
     wrong: dict[str, str] = {}
     for name, data in _records(store):
         try:
@@ -88,7 +88,7 @@ def _read(name: str, data: bytes) -> KnownSource:
 
 
 def _name(leaf: Leaf) -> str | None:
-    """The object of a native source; `None` if there is nothing by which it could be recognized."""
+    """The object for a native source; `None` if nothing identifies the source."""
     return _named(leaf.format, normal_place(leaf.place)) if is_recognizable(leaf) else None
 
 

@@ -1,8 +1,8 @@
-"""Whether somebody still waits for the answer to a request in the store, as far as one process can tell.
+"""Whether a requester is still waiting for the answer to a request in the store, as far as one process can tell.
 
 A request that a process did not see arrive, because it was there at the start or had been renewed before it was first
-read, may be that of a command that was killed. Somebody waits for it once the process has seen it renewed, and nobody
-does if that does not happen for a while. No clock of another machine is read for that.
+read, may have been left by a command that was killed. If the process sees it renewed, its requester is waiting; if it is
+not renewed for a while, nobody is. No clock of another machine is needed for that.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Collection
 from enum import Enum
 
 FORSAKEN_S = 60.0
-"""A request that this process did not see arrive is removed if nobody renews it for so long."""
+"""A request that this process did not see arrive is removed if it is not renewed for this long."""
 LOOKED_AWAY_S = 10.0
-"""After a longer pause between two looks, of this process or of the store, that time begins again."""
+"""After a longer pause between two looks at the store, that time starts over."""
 
 
 class Waiting(Enum):
-    """Whether somebody waits for the answer to a request."""
+    """Whether a requester is waiting for the answer to a request."""
 
     SURE = "sure"
     DOUBTFUL = "doubtful"
@@ -55,7 +55,7 @@ class Arrivals:
         }
 
     def judge(self, name: str, renewals: int, now_s: float) -> Waiting:
-        """Whether somebody waits for this request, which was renewed so often."""
+        """Whether a requester is waiting for this request, given how often it was renewed."""
         assert self._at_start is not None
         if name not in self._at_start and renewals == 0:
             return Waiting.SURE

@@ -1,7 +1,7 @@
-"""Asking a running pipeline for something through the store: the side of whoever asks.
+"""Sends requests to a running pipeline through the store: the requester's side.
 
-A requester that waits renews its request: it writes the object again, with a higher count. One that nobody renews is that
-of a command that was killed.
+A requester that waits renews its request: it writes the object again, with a higher count. A request that is not renewed
+was left by a command that was killed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RENEW_S = 2.0
 RENEW_REMOTE_S = 10.0
 """The same in a bucket, where a write costs more."""
 MISSED_RENEWALS = 3
-"""After so many intervals without a renewal, nobody waits for a request."""
+"""After so many intervals without a renewal, nobody is waiting for a request."""
 _SAVEPOINT = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,99}")
 
 
@@ -50,20 +50,20 @@ def new_id() -> str:
 
 
 def renew_every(store: Store) -> float:
-    """In how many seconds whoever waits renews its request."""
+    """The time in seconds until a waiting requester next renews its request."""
     return RENEW_S if isinstance(store, LocalStore) else RENEW_REMOTE_S
 
 
 def renew(store: Store, request: Request, count: int) -> None:
-    """Writes a request again: whoever asked still waits. If it was answered and removed meanwhile, it is there again;
-    whoever waits removes it with the answer, and should it die before, whoever leads does (the answer lies there, or
-    nobody renews it)."""
+    """Writes a request again: the requester is still waiting. If the request was answered and removed in the meantime,
+    this brings it back. The requester then removes it together with the answer. If the requester dies first, the leader
+    removes it, because the request has an answer or is not renewed."""
     renewed = msgspec.structs.replace(request, renewed=count)
     store.put(request_name(request.request_id), with_checksum(encode(renewed)))
 
 
 def forsaken(store: Store, pause: Callable[[float], None] = time.sleep) -> list[str]:
-    """The requests in a store that nobody renews. If there are any requests, this takes the time of a few renewals."""
+    """The requests in a store that are not renewed. If there are any requests, this takes the time of a few renewals."""
     before = _contents(store)
     if not before:
         return []

@@ -2,7 +2,7 @@
 
 Every observer has a bounded queue and a thread of its own. So one that is slow, or that never returns, delays neither
 the member nor the other observers: when its queue is full, it misses events, and the log says how many. One that raises
-gets the next event as if nothing had happened.
+an error still gets the next event.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from threading import Thread
 from cutwater.protocol.base.events import Event
 
 Observer = Callable[[float, Event], None]
-"""Is given each event in order, with the time of its emission in seconds of `time.monotonic`."""
+"""Called with each event in order, and the time of its emission in seconds of `time.monotonic`."""
 
 Log = Callable[[str], None]
 
 MAX_QUEUE = 10_000
 """Events that may wait for one observer: many minutes of a busy member."""
 FLUSH_S = 10.0
-"""How long `close` waits for the observers to take what is queued."""
+"""How long `close` waits for the observers to process their queues."""
 
 
 class Dispatcher:

@@ -38,7 +38,7 @@ class QueryHost(Protocol):
 
 class MemberPerformer(StorePerformer):
     """Performs a member's operations. `hosts` are the hosts of its stages, `spark_setting` reads a setting of the Spark
-    session, `emit` is given events, and `caches` hold what is known of the files of each stage."""
+    session, `emit` is called with events, and `caches` hold what is known about the files of each stage."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class MemberPerformer(StorePerformer):
         self._emit = emit
         self._caches = caches
         self.table_errors: dict[str, str] = {}
-        """Why the last operation that failed on the table of each sink did so."""
+        """Per sink, why the last failed operation on its table failed."""
 
     def apart(self, operation: fx.AnyOperation) -> str | None:
         """The name of the thread for an operation that calls a user function, which may take any time: one per sink."""

@@ -1,4 +1,4 @@
-"""Log lines: what a user reads of what happens in a member."""
+"""Log lines for users, made from the events of a member."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from cutwater.protocol.base.durations import readable
 from cutwater.protocol.replay.messages import Progress
 
 TROUBLE_EVERY_S = 30.0
-"""How often a line says that the store or a table fails, which may happen many times a second."""
+"""How often a line reports that the store or a table fails, which may happen many times a second."""
 REMEMBERED = 100
-"""So many lines that need not be repeated are remembered."""
+"""How many lines are remembered so that they are not repeated."""
 
 
 @dataclass
@@ -27,7 +27,7 @@ class _Open:
 
 
 class EventLines:
-    """Makes log lines of events, for the member of this name."""
+    """Makes log lines from the events of the member with this name."""
 
     def __init__(self, member: str, log: Callable[[str], None]) -> None:
         self._member = member
@@ -56,17 +56,15 @@ class EventLines:
             case ev.LeadershipLost():
                 self._log(f"term {event.term} is over: {event.leader} leads")
             case ev.StageFailed():
-                what = "has lost its query" if event.was_stopped else "failed"
+                what = "lost its query" if event.was_stopped else "failed"
                 self._log(
-                    f"stage '{event.stage}' {what} and is started again in {event.restart_ms / 1000:g} s "
+                    f"stage '{event.stage}' {what} and restarts in {event.restart_ms / 1000:g} s "
                     f"({event.attempt} of {event.attempts}): {event.error}"
                 )
             case ev.StageGivenUp():
-                self._log(f"stage '{event.stage}' is given up after {event.tries} tries: {event.error}")
+                self._log(f"stage '{event.stage}' is given up after {event.tries} attempts: {event.error}")
             case ev.SinkNotRewound():
-                self._log(
-                    f"sink '{event.sink}' cannot go back: what it was given after that epoch stays given"
-                )
+                self._log(f"sink '{event.sink}' cannot go back: its calls for later epochs cannot be undone")
             case ev.ManifestUnreadable():
                 self._log_once(f"the manifest of epoch {event.epoch} cannot be read: {event.error}")
             case ev.RequestsRefused():
@@ -97,7 +95,7 @@ class EventLines:
                 assert_never(event)
         if self._trouble != self._logged_trouble and at_s >= self._trouble_due_s:
             self._logged_trouble, self._trouble_due_s = self._trouble, at_s + TROUBLE_EVERY_S
-            self._log(f"something failed, and is tried again: {self._trouble}")
+            self._log(f"an operation failed and will be retried: {self._trouble}")
 
     def _log_once(self, line: str) -> None:
         if line and line not in self._logged:

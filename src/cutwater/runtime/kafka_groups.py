@@ -1,6 +1,6 @@
-"""Commits the positions of committed epochs to Kafka's consumer groups, so that tools which show lag work.
+"""Commits the positions of committed epochs to Kafka's consumer groups, for tools that show lag.
 
-Nothing is read from there: positions are those of the checkpoint. So failing to commit them is a warning.
+Nothing is read back: positions come from the checkpoint. So a failure to commit them is only a warning.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Commit = Callable[[str, str, StageReport], None]
 
 class KafkaGroups:
     """Observes epochs. `groups`: by stage, its consumer group. `reports` returns the stages' parts of an epoch, or `None`
-    if it is not the newest; `commit` commits what a report says of a stage to a group."""
+    if it is not the newest; `commit` commits the positions in a stage's report to a group."""
 
     def __init__(
         self, groups: Mapping[str, str], reports: Reports, commit: Commit, log: Callable[[str], None]

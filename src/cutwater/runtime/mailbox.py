@@ -146,7 +146,7 @@ class Mailbox:
             self._run("remove", request_id, lambda: self._store.delete([request_name(request_id)]))
 
     def _deliver(self) -> None:
-        """Gives the leader the requests that it has not been given in this term; if another member leads, forwards them
+        """Gives the leader the requests that it has not received in this term; if another member leads, forwards them
         through the store."""
         leader = self._leader
         state = self._leader.member.journal.state
@@ -265,7 +265,7 @@ class Mailbox:
         self._shell.call(partial(self.on_reply, reply))
 
     def _renew_forwarded(self) -> None:
-        """Renews what this process has asked through the store and still waits for."""
+        """Renews the requests that this process has sent through the store and is still waiting for."""
         now = self._clock()
         first = 0, now + renew_every(self._store)
         self._renewals = {i: self._renewals.get(i, first) for i in list(self._forwarded)}

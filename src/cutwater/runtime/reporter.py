@@ -34,7 +34,7 @@ from cutwater.store.status import REPORT_REMOTE_S, REPORT_S, SourceLag, StageSta
 
 
 class Reported(Protocol):
-    """What the status reads of a running member."""
+    """What the status needs from a running member."""
 
     boot: str
     built: Built
@@ -85,7 +85,7 @@ class Reporter:
                 )
 
     def _has_successor(self) -> bool:
-        """Whether another process of this member reports its status: this one must not overwrite that at its end."""
+        """Whether another process of this member reports its status: this one must not overwrite it when it ends."""
         try:
             data = self._runtime.store.read(status_name(self._runtime.member.name))
         except OSError:
@@ -94,7 +94,7 @@ class Reporter:
         return found is not None and found.boot != self._runtime.boot and not found.is_over
 
     def _report(self) -> None:
-        """Reports without waiting for Spark: a member whose status does not change is taken for gone."""
+        """Reports without waiting for Spark: a member whose status does not change counts as gone."""
         self._repeat(lambda: self.put(self.status()))
 
     def _measure_queries(self) -> None:

@@ -47,7 +47,7 @@ def check_topology(store: Store, topology: Topology) -> None:
 
 
 def differences(before: Topology, after: Topology) -> list[str]:
-    """How one graph differs from another, in words."""
+    """Descriptions of how one graph differs from another."""
     said = [f"stage '{s}' is new" for s in sorted(after.stages.keys() - before.stages.keys())]
     said += [f"stage '{s}' is gone" for s in sorted(before.stages.keys() - after.stages.keys())]
     for name in sorted(before.stages.keys() & after.stages.keys()):
@@ -82,8 +82,8 @@ def restore_before_start(
     """Starts a new generation at a checkpoint, whether or not a member is running, and returns its epoch. `topology` is
     the new graph, if it may have changed, and `base` the hash of the graph that it was made from; `leaves` says by
     stage what its plan reads, for the stages whose code is known. Writes nothing unless the checkpoint is complete and
-    undamaged, its positions are of what these stages read, and `check_target` does not raise. Raises `UserError` if the
-    restore is refused."""
+    undamaged, its positions belong to what these stages read, and `check_target` does not raise. Raises `UserError` if
+    the restore is refused."""
     leaves = leaves or {}
     native = tuple(name for name, found in leaves.items() if any(leaf.channel is None for leaf in found))
     journal = read_journal(store)

@@ -57,7 +57,7 @@ JOURNAL_STATE_BYTES = msgspec.json.Encoder().encode
 
 
 class Runtime:
-    """One member of a pipeline, running in this process. `log` is given the log lines."""
+    """One member of a pipeline, running in this process. `log` is called with the log lines."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class Runtime:
         return set(self.member.journal.state.committed)
 
     def _surroundings(self) -> Surroundings:
-        """What the hosts of the stages need of this process."""
+        """What the hosts of the stages need from this process."""
         shell = self.shell
         return Surroundings(
             pipeline=self.built.name,

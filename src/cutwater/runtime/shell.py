@@ -67,9 +67,9 @@ class Shell:
 
     `perform` performs one effect and returns the answer; it is called without the turn. `send` sends a message,
     `on_ended` is called for each actor that was ended, and `after_step` after the queued tasks of a turn; these three
-    are called with the turn held. `on_failure` is given the error that ended the shell. `apart` names the thread of an
-    effect that may take any time; effects of one name run one after the other on that thread. `emit` is given the
-    member's events; it must neither wait nor raise.
+    are called with the turn held. `on_failure` is called with the error that ended the shell. `apart` names the thread
+    of an effect that may take any time; effects of one name run one after the other on that thread. `emit` is called
+    with the member's events; it must neither wait nor raise.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Shell:
         self._timer_thread.start()
 
     def stop(self) -> None:
-        """Ends the shell. No procedure is resumed any more; effects in progress are not waited for."""
+        """Ends the shell. No procedure is resumed after that; effects in progress are not waited for."""
         self._stopped.set()
         self._timer_wakeups.put(None)
         if self._timer_thread.is_alive() and self._holder != get_ident():

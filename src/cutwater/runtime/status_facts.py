@@ -1,4 +1,4 @@
-"""What the status of a member shows of events: the latest checkpoints, errors of stages, trouble with storage."""
+"""The part of a member's status that comes from events: the latest checkpoints, errors of stages, storage problems."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class LastCommit(msgspec.Struct, frozen=True):
 
 
 class StatusFacts:
-    """Observes what the status shows. Other threads only read it."""
+    """Collects what the status shows. Other threads only read it."""
 
     def __init__(self) -> None:
         self.last_commit: LastCommit | None = None
         self.stage_errors: dict[str, str] = {}
-        """Why each stage last lost its query."""
+        """Per stage, why its query last ended."""
         self.trouble = ""
-        """What last failed in storage or a table; it is tried again."""
+        """The last failure of storage or a table; it is retried."""
         self._begun_s: dict[int, float] = {}
 
     def open_since(self, epoch: int) -> float | None:

@@ -1,6 +1,6 @@
 """Per-epoch timings, shown by `explain`.
 
-The protocol knows no clock, so timings are part of no record that counts. They are stored beside the records, as
+The protocol has no clock, so its records contain no timings. Timings are stored next to the records, as
 `explain/<epoch>.json` by the leader and `explain/<epoch>-<member>.json` by every other member for its own stages
 and sinks. Losing them loses nothing.
 """
@@ -19,10 +19,10 @@ from cutwater.protocol.base.paths import EXPLAIN_PREFIX, notes_name, notes_of, n
 from cutwater.store.contract import Store
 
 KEPT = 50
-"""The newest epochs whose timings are kept, beside those of kept checkpoints; the journal remembers for longer why one
-was aborted."""
+"""How many of the newest epochs keep their timings, besides those of kept checkpoints. The journal remembers for longer
+why an epoch was aborted."""
 SURPLUS = 10
-"""Older ones that may remain, so that not every epoch deletes one."""
+"""How many more may remain, so that not every epoch has to delete one."""
 
 
 class StageTime(msgspec.Struct):
@@ -52,7 +52,7 @@ class EpochTimes(msgspec.Struct):
 
 
 def read_times(store: Store, epoch: int) -> EpochTimes | None:
-    """The timings of an epoch, as all members have stored them; `None` if there are none."""
+    """The timings of an epoch from all members; `None` if there are none."""
     found: list[EpochTimes] = []
     names = [n for n in store.list(notes_prefix(epoch)) if (of := notes_of(n)) and of.epoch == epoch]
     for data in store.read_many(sorted(names, key=len)):
@@ -71,8 +71,7 @@ def read_times(store: Store, epoch: int) -> EpochTimes | None:
 
 
 class Timings:
-    """Observes the latest epochs, and writes their timings into the store. This may wait for a slow store, as an
-    observer may."""
+    """Observes the latest epochs, and writes their timings to the store. It may wait for a slow store: observers may."""
 
     def __init__(self, store: Store, member: str, kept: Callable[[], Collection[int]] = tuple) -> None:
         """`kept` returns the epochs whose checkpoints are kept."""

@@ -366,7 +366,7 @@ class Chaos:
             self._break_stage()
 
     def _break_stage(self) -> None:
-        """Every batch of a stage fails for a while: the stage is given up, unless the while is short. Then its member
+        """Every batch of a stage fails for a while: the stage is given up, unless the time is short. Then its member
         refuses checkpoints until the next generation or its own restart."""
         world, rng = self.world, self.world.rng
         stage = rng.choice(sorted(world.graph.stages))

@@ -102,7 +102,7 @@ class World:
         self.healed_ms = 0
         """When faults stopped."""
         self.wants_rest = False
-        """Whether the user who started the processes wants the pipeline to come to rest."""
+        """Whether the user who started the processes wants the pipeline to be drained."""
         self.rested: set[tuple[str, int, int]] = set()
         """The incarnations of stages whose queries have found nothing to do at least once."""
         self.under_way: set[tuple[str, int, int]] = set()

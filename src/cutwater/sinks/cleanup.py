@@ -1,5 +1,5 @@
-"""Cleans up a sink's target: staged output of failed attempts and abandoned timelines, and history that no restore can
-need. `protocol/` decides what may be removed."""
+"""Cleans up a sink's target: staged output of failed attempts and abandoned timelines, and history that no restore
+needs. `protocol/` decides what may be removed."""
 
 from __future__ import annotations
 

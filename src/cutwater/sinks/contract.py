@@ -68,7 +68,7 @@ class Sink(ABC):
         self._forget()
 
     def _forget(self) -> None:
-        """Forget what is known of the store and of the target: a pipeline may be started again, with another store, or
+        """Forget what is known about the store and the target: a pipeline may be started again, with another store, or
         after its tables were removed."""
         self._since = -1
         self._footers = Footers()
@@ -190,7 +190,7 @@ class Sink(ABC):
             )
 
     def _has_own_rows(self) -> bool:
-        """Whether files or transactions of this sink are at its place."""
+        """Whether its target has files or transactions of this sink."""
         return bool(self._files.list(self._prefix)) or self.head().transaction > 0
 
     def _is_new(self) -> bool:
@@ -217,7 +217,7 @@ class Sink(ABC):
         """Where attempts are staged: a store, and a prefix in it that ends in a slash."""
 
     def _look(self) -> tuple[Store, str]:
-        """The same place, to look at it without creating it."""
+        """The same location, without creating it."""
         return self._place(create=False)
 
     def writer(self, rows: DataFrame) -> DataFrameWriter:
@@ -234,7 +234,7 @@ class Sink(ABC):
 
     @property
     def takes_empty(self) -> bool:
-        """Whether a batch without rows says something: in complete mode, that the result is empty."""
+        """Whether a batch without rows has a meaning: in complete mode, that the result is empty."""
         return self.output_mode == "complete"
 
     def staging(self, attempt: str) -> str:
@@ -247,7 +247,7 @@ class Sink(ABC):
         return self._files.spark_url("any").removesuffix("/any")
 
     def staged(self, attempt: str) -> list[StagedFile]:
-        """The files with rows that Spark has written for an attempt, or one without rows if that says something. They are
+        """The files with rows that Spark has written for an attempt, or one without rows if that has a meaning. They are
         durable when this returns."""
         prefix = f"{self._prefix}{attempt}/"
         names = [n for n in self._files.list(prefix) if is_data(n.removeprefix(prefix))]

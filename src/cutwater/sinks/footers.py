@@ -212,7 +212,7 @@ def statistics(footer: Any) -> str:
 
 
 def _bounds(chunks: list[Any]) -> tuple[Any, Any] | None:
-    """The lowest and highest value, or something beyond them, as JSON has it; `None` if that cannot be said."""
+    """The lowest and highest value, or wider bounds, as JSON values; `None` if they are unknown."""
     if not all(chunk.has_min_max for chunk in chunks):
         return None
     try:

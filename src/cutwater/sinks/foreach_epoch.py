@@ -147,7 +147,7 @@ class ForeachEpochSink(Sink):
         """The number of the batch that has written a staged file."""
         found = staged_file_of(self.name, name)
         if found is None:
-            raise StoreError(f"{name} is to be shown by sink {self.name}, and is not the file of a batch")
+            raise StoreError(f"sink {self.name} is to publish {name}, which is not a file of a batch")
         return found.attempt.batch
 
     def rewind(
@@ -166,8 +166,8 @@ class ForeachEpochSink(Sink):
 
 
 def _without_stack(error: Exception) -> str:
-    """An error of the function in a few lines. What Py4J raises has the stack of the JVM in its message: of that, the
-    first line and the root cause."""
+    """An error of the function in a few lines. Errors of Py4J have the JVM's stack trace in their message; only its first
+    line and the root cause are kept."""
     said, _, stack = str(error).partition("\n\tat ")
     said = _CALLING.sub("", said).strip()
     causes = [

@@ -1,7 +1,7 @@
 """The columns that a staged file was written with: those in the file, and those that only its folders have.
 
-Rows may wait for a long time between being staged and being published, and the code may change meanwhile. Readers give
-nulls for a column that a file does not have, so a file is published only if it has the columns that are expected of it.
+Rows may wait for a long time between being staged and being published, and the code may change in between. Readers
+return nulls for a column that a file does not have, so a file is published only if it has the expected columns.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TEXT = re.compile(r"(var)?char\(\d+\)|string collate .*")
 
 
 class Columns(msgspec.Struct, frozen=True):
-    """`inside`: the columns of a file with their types, `None` for a type that the file does not tell. `outside`: those
+    """`inside`: the columns of a file with their types, `None` if the file does not record the type. `outside`: those
     that are in the names of its folders instead."""
 
     inside: dict[str, Type | None]
@@ -53,7 +53,7 @@ class Columns(msgspec.Struct, frozen=True):
 
 
 def columns_of(schema: dict[str, Any], outside: frozenset[str] = frozenset()) -> Columns:
-    """The columns of rows with this schema, of which a file leaves those in `outside` to its folders."""
+    """The columns of rows with this schema; those in `outside` are in the names of a file's folders."""
     fields = {field["name"]: _text(plain(field["type"])) for field in schema["fields"]}
     inside = {name: kind for name, kind in fields.items() if name not in outside}
     return Columns(inside, outside & fields.keys())

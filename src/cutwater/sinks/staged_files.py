@@ -1,4 +1,4 @@
-"""The files that Spark writes for a batch: how their paths say what is in them, and how they become durable."""
+"""The files that Spark writes for a batch: what their paths mean, and how they become durable."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ APPEND = "append"
 CATALOG_NAME = re.compile(r"`?[A-Za-z_]\w*`?(\.`?[A-Za-z_]\w*`?){1,2}")
 """`database.table` or `catalog.database.table`."""
 FOLDER_ENDS = (".delta", ".parquet")
-"""Ends of folder names, which make no catalog name of them."""
+"""Endings of names that are folders, not tables in a catalog."""
 
 
 class TableSink(Sink):
@@ -46,7 +46,7 @@ class TableSink(Sink):
         if CATALOG_NAME.fullmatch(self.path) and not self.path.endswith(FOLDER_ENDS):
             raise UserError(
                 f"sink {sink_name} writes to {self.path!r}, which looks like the name of a table in a catalog. A sink "
-                "takes the table's place: its folder or the URL of a bucket (in Spark, DESCRIBE DETAIL shows it as "
+                "takes the table's location: its folder or the URL of a bucket (in Spark, DESCRIBE DETAIL shows it as "
                 f"location). If it is the name of a folder, write './{self.path}'"
             )
         super().bind(store, sink_name, schema_json, register, create)
@@ -74,10 +74,10 @@ class TableSink(Sink):
             raise UserError(
                 f"sink {self.name} writes to {self.path}, where there is {found}, which no run on the store "
                 f"{self._store.url} has made. To add to it, write existing='append' in the sink. If it is the table of "
-                "this pipeline, start with the store that it was written with; if that was removed to begin anew, "
+                "this pipeline, start with the store that it was written with; if that was removed to start over, "
                 "remove the table too"
             )
 
     @abstractmethod
     def _rows_of_others(self) -> str | None:
-        """What is there, in words, if somebody else has put rows at this path."""
+        """A description of what is at this path, if something else has written rows there."""

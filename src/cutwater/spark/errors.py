@@ -1,4 +1,4 @@
-"""What an error of a query means for the next try, and the message for the user."""
+"""What a query's error means for a retry, and the message for the user."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ UNFIT = frozenset({
 
 
 def mistake(stage: str, error: BaseException, has_worked: bool) -> str | None:
-    """What to tell about an error that lies in the configuration, so that the run ends at once; `None` if it may pass.
+    """The message for an error in the configuration, which ends the run at once; `None` if the error may be temporary.
     `has_worked`: whether a query of this stage has begun a batch in this run."""
     name = _root(error)
     if name in UNFIT:
@@ -81,7 +81,7 @@ def is_overload(error: BaseException) -> bool:
 
 
 def kind_of(error: BaseException | None) -> QueryEnd:
-    """What the end of a query means for the next try; `None` means that it ended without an error."""
+    """What the end of a query means for a retry; `None` means that it ended without an error."""
     if error is None:
         return QueryEnd.STOPPED
     if was_asked(error):

@@ -56,7 +56,7 @@ class Feed:
             self._frozen = self.limit
 
     def close(self) -> None:
-        """End all waiting."""
+        """End all waits."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

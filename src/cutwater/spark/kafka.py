@@ -1,8 +1,8 @@
-"""Positions in Kafka's topics that no longer mean what they meant: found, described, and moved by a reset.
+"""Positions in Kafka's topics that have become invalid: detects and describes them, and moves them at a reset.
 
 Retention deletes records that were not read yet; a topic may be deleted, and created again under the same name. Spark
 notices some of this when it plans a batch. It cannot notice that a new topic has already grown beyond the position in
-the old one, and then reads on in the middle of it. So the record of a stage's sources has the ids of its topics, and
+the old one, and then continues in the middle of it. So the record of a stage's sources has the ids of its topics, and
 positions are compared with what Kafka has before a query starts.
 """
 
@@ -50,7 +50,7 @@ class Lost(msgspec.Struct, frozen=True):
         if self.is_new:
             return (
                 f"the topic '{self.topic}' was deleted and created again: the old one was read up to "
-                f"{_positions(self.partitions)}, and what it had behind that is lost; the new one has "
+                f"{_positions(self.partitions)}, and its later records are lost; the new one has "
                 f"{_spans(self.partitions)}"
             )
         return f"the topic '{self.topic}' has lost records that were not read yet: " + _listed(

@@ -1,4 +1,4 @@
-"""How far a query is behind its own sources, from what Spark already knows: nobody is asked for it."""
+"""How far a query is behind its own sources, from what Spark already knows: no source is queried."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packages that Spark is told to load: what to say when one cannot be resolved, or is missing."""
+"""Packages that Spark is configured to load: error messages for those that cannot be resolved, or are missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stage's plan says before it runs: its schema, its sources, its watermarks."""
+"""What a stage's plan shows before it runs: its schema, its sources, its watermarks."""
 
 from __future__ import annotations
 

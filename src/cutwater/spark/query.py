@@ -47,8 +47,8 @@ class Query:
         self, built: BuiltStage, name: str, trigger_s: float, batch: Batch, for_data_only: bool = False
     ) -> None:
         """Start the query; raises what Spark raises. `for_data_only`: it runs no batch without new data, so that it can
-        come to rest although it has timers. Nobody may start another query of this session meanwhile: Spark copies the
-        setting when a query starts."""
+        become idle although it has timers. No other query of this session may be started at the same time: Spark copies
+        the setting when a query starts."""
         starter = built.frame.writeStream.foreachBatch(batch).outputMode(built.output_mode).queryName(name)
         folder = self.writer.store.spark_url(self.writer.folder.rstrip("/"))
         starter = starter.option("checkpointLocation", folder)

@@ -1,4 +1,4 @@
-"""Plans that Spark refuses when their query starts. They are found before, and the message says what to do here."""
+"""Plans that Spark refuses when their query starts. They are detected earlier, with a message that says what to do."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _ADVICE = (
     ),
     (r"[Ww]atermark must be specified|without watermark", "add withWatermark() before it"),
 )
-"""What to do, by what Spark says; the first that fits counts."""
+"""What to do, by Spark's message; the first match counts."""
 
 
 def refusal(frame: DataFrame, output_mode: str) -> str | None:

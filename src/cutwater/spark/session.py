@@ -51,7 +51,7 @@ _IMPATIENT = {
     "fs.s3a.connection.timeout": "10s",
     "fs.azure.io.retry.max.retries": "1",
 }
-"""Hadoop's file systems repeat for minutes what fails. The trial at the start does not."""
+"""Hadoop's file systems retry for minutes. The check at the start does not."""
 _TRIAL_S = 60.0
 """Loading the classes takes a few seconds, longer on a busy machine."""
 
@@ -100,8 +100,8 @@ def make_session(
     tell: Callable[[str], None] = lambda line: None,
 ) -> SparkSession:
     """Make a session with a new SparkContext. What is given here wins, as what a program sets does in Spark; then what
-    was submitted (spark-submit, `PYSPARK_SUBMIT_ARGS`, spark-defaults.conf); then our defaults. Only what queries need
-    wins over all of them: `tell` is given a line for each setting that is replaced by it.
+    was submitted (spark-submit, `PYSPARK_SUBMIT_ARGS`, spark-defaults.conf); then our defaults. Only the settings that
+    queries need override all of them: `tell` is called with a line for each setting that they replace.
 
     If this process already has a SparkContext, its session is used and its settings are changed: see
     `refuse_active_session`. Raises `UserError` if there is no Java, or if Cutwater cannot work with this build of
@@ -126,7 +126,7 @@ def make_session(
     for key, value in NEEDED.items():
         before = settings.get(key, submitted.get(key, value))
         if before != value:
-            tell(f"{key} is {value}, and not {before} as it was set: Cutwater needs it")
+            tell(f"{key} is set to {value} instead of {before}, because Cutwater needs it")
     builder: Any = SparkSession.builder
     builder = builder.appName(_app_name(name, submitted)).master(master)
     for key, value in {**settings, **NEEDED}.items():
@@ -144,7 +144,7 @@ def make_session(
 
 def _launch(settings: dict[str, str]) -> dict[str, str]:
     """Start Spark's JVM, and return the settings that others have given it. Raises `UserError`, in one line, if it cannot
-    find a package that it is told to load."""
+    find a package that it is configured to load."""
     quiet = str(resources.files("cutwater.spark").joinpath("log4j2.properties"))
     try:
         return launch(settings, quiet, hold_output=PACKAGES in settings)
@@ -271,7 +271,7 @@ def check_reach(session: SparkSession, url: str) -> None:
 
 
 def missing_file_system(session: SparkSession, error: str) -> str | None:
-    """What to do about an error of Spark's, if it says that there is no file system for a URL."""
+    """What to do about an error of Spark if it means that there is no file system for a URL."""
     scheme = re.search(r'No FileSystem for scheme "?([\w+.-]+)', error)
     if scheme is not None:
         return _no_file_system(session, scheme[1])

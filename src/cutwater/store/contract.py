@@ -77,7 +77,7 @@ class Store(Protocol):
 
     def checksum(self, name: str) -> str | None:
         """SHA-256 of the contents in hex, or `None` if there is no such object. First makes the object durable,
-        whoever wrote it, because the caller is about to rely on it."""
+        no matter who wrote it, because the caller is about to rely on it."""
 
     def checksum_many(self, names: Sequence[str]) -> Checksums:
         """The result of `checksum` for each name, computed in parallel."""

@@ -32,7 +32,7 @@ _visits = 0
 
 
 def reach(place: str, thing: str = "") -> None:
-    """Kills this process if it was told to die at this visit of this place."""
+    """Kills this process if it is configured to die at this visit of this place."""
     if ACTIVE:
         _visit(place, thing)
 
@@ -50,7 +50,7 @@ def _visit(place: str, thing: str) -> None:
 
 
 def place_of(name: str, data: bytes) -> tuple[str, str]:
-    """The place and the thing that stand for the creation of this object."""
+    """The place and the thing that name the creation of this object."""
     if journal_entry_of(name) is not None:
         return "journal entry", type(JOURNAL.open(data).entry.body).__name__.upper()
     if (entry := stage_entry_of(name)) is not None:

@@ -52,7 +52,7 @@ _PERMISSIONS = {
     "delete": "s3:DeleteObject",
 }
 _NO_KEYS = re.compile(r"169\.254\.169\.254|metadata\.google\.internal")
-"""Where the cloud tells machines of its own their credentials: asked if there are none in the environment."""
+"""Where the cloud's own machines get their credentials: queried if there are none in the environment."""
 
 _MAX_PARALLEL = 16
 _CHUNK = 8 << 20
@@ -60,9 +60,9 @@ _BROKEN_ANSWERS = 3
 T = TypeVar("T")
 
 _LASTING = {"max_retries": 4, "retry_timeout": timedelta(seconds=20)}
-"""The protocol repeats what fails, so a request is given up rather soon."""
+"""The protocol retries failed operations, so a request fails rather soon."""
 _TRYING = {"max_retries": 1, "retry_timeout": timedelta(seconds=10)}
-"""Opening a store tells within seconds what is wrong."""
+"""Opening a store reports problems within seconds."""
 _TRYING_CLIENT = {"connect_timeout": "5s", "timeout": "10s"}
 
 
@@ -229,7 +229,7 @@ class ObjectStore:
 
 
 def _whole(ask: Callable[[], T]) -> T:
-    """The answer to a request that may be sent twice. obstore repeats a request that gets no answer, but not one whose
+    """The answer to a request that may be sent twice. obstore retries a request that gets no answer, but not one whose
     answer breaks off."""
     for _ in range(_BROKEN_ANSWERS):
         try:

@@ -31,7 +31,7 @@ def is_on_s3(store: object) -> bool:
 
 
 def look_at(url: str, *, is_store: bool = False) -> Store:
-    """Opens a place to look at it: what is written there stays in memory, and a missing folder is an empty place. Raises
+    """Opens a place for reading: what is written there stays in memory, and a missing folder is an empty place. Raises
     `StoreError` as `open_place` does, and for a pipeline's store as `open_store` does."""
     if "://" not in url and not url.startswith("file:") and url.strip() and not Path(url).exists():
         return Overlay(None, Path(url).resolve().as_uri())

@@ -1,4 +1,4 @@
-"""A store that can be tried out: what is written stays in memory."""
+"""A store for dry runs: what is written stays in memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cutwater.store.contract import Checksums, Contents, NameLists, Names, Store
 
 
 class Overlay:
-    """Shows the objects of another store, if there is one, and keeps changes to itself."""
+    """Shows the objects of another store, if there is one, and keeps changes in memory."""
 
     def __init__(self, below: Store | None, url: str) -> None:
         self.url = url

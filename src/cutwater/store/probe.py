@@ -1,4 +1,4 @@
-"""Tries what Cutwater asks of a store, with one small object that it removes again."""
+"""Checks that a store does what Cutwater needs, with one small object that is removed again."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _KEYS = {
     "session.token": "aws_session_token",
 }
 SETTINGS = (ENDPOINT, REGION, PATH_STYLE, TLS, PROVIDER, *_KEYS)
-"""The settings of S3A, behind `fs.s3a.` or `fs.s3a.bucket.NAME.`, that both sides follow."""
+"""The settings of S3A, without `fs.s3a.` or `fs.s3a.bucket.NAME.`, that both sides follow."""
 
 _ANY_REGION = "us-east-1"
 """The region of servers that have none. It is part of every signature, so both sides must name one."""

@@ -35,8 +35,8 @@ class SourceLag(msgspec.Struct, frozen=True):
 
 class StageStatus(msgspec.Struct, frozen=True):
     """One stage: its `state` in one word, its last batch, input rows per second, and its lag behind the stages that it
-    reads, and behind each of its own sources that can tell. `first_batch_s`: how long it has been in the first batch of
-    its life, which may be slow; `None` if it is not."""
+    reads, and behind each of its own sources for which that is known. `first_batch_s`: how long its very first batch has
+    been running, which may be slow; `None` if another one is, or none."""
 
     name: str
     state: str

@@ -195,7 +195,7 @@ def test_an_entry_that_falsely_claims_to_be_a_snapshot_or_not_is_an_error_and_ch
     body = Said("fake") if claims else Everything(("a", "b"))
     store.objects[name(3)] = writer.view.seal(body, "n", snapshot=claims).data
     process = Process()
-    with pytest.raises(StoreError, match=f"{name(3)} calls itself a snapshot and is none, or"):
+    with pytest.raises(StoreError, match=f"{name(3)} is marked as a snapshot and is not one, or"):
         drive(follow(process.view), store)
     assert process.view.last == 0
     assert process.texts == []
@@ -218,7 +218,7 @@ def test_an_entry_under_the_wrong_name_is_an_error_and_changes_nothing() -> None
     process = knowing(store)
     drive(writer.ensure("b", "c"), store)
     store.objects[name(2)] = store.objects[name(3)]
-    with pytest.raises(StoreError, match=f"{name(2)} holds entry 3"):
+    with pytest.raises(StoreError, match=f"{name(2)} contains entry 3"):
         drive(follow(process.view), store)
     assert process.texts == ["a"]
 

@@ -34,7 +34,7 @@ def test_a_call_with_known_options_is_as_before() -> None:
     refuse_unknown("RunConfig", ["every"], ["every", "once"])
 
 
-def test_all_mistakes_are_told_at_once_and_one_as_it_is() -> None:
+def test_all_mistakes_are_reported_at_once_and_a_single_one_unchanged() -> None:
     refuse([])
     with pytest.raises(UserError, match=r"^one$") as one:
         refuse(["one"])

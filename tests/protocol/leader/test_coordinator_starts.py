@@ -363,7 +363,7 @@ def test_requests_during_a_drain_are_refused_but_another_drain_joins_it() -> Non
     c.tick(0)
     c.request_savepoint("first", 1, "r0")
     c.request_drain(2, "r1")
-    beside = "no other checkpoint begins beside a drain"
+    beside = "no other checkpoint begins during a drain"
     assert c.request_savepoint("s", 3, "r2") == [Refuse("r2", Why.DRAINING, beside)]
     assert c.request_drain(4, "r3") == []
     assert run_one(c, 1, 5) == [Begin(Flags.FULL_SNAPSHOT, "first", ("r0",))]

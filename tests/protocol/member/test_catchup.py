@@ -461,7 +461,7 @@ def test_seed_d11_when_another_member_leads_it_is_asked_last_and_no_work_is_lost
     assert sum(away.fetched(peer) for peer in "abm") == 199, "nothing is fetched twice"
 
 
-def test_a_peer_that_the_links_have_lost_is_asked_no_more_until_it_is_there_again() -> None:
+def test_a_peer_that_the_links_have_lost_is_not_asked_until_it_is_back() -> None:
     author = Author(300)
     away = Away(author, {"a": author.journal, "b": author.journal})
     away.catch_up.on_presence("stranger", False)
@@ -602,7 +602,7 @@ def test_an_entry_that_falsely_claims_to_be_a_snapshot_is_never_jumped_to() -> N
             away.store.objects[name(61)] = fake.data
             author.write(1)
 
-    with pytest.raises(StoreError, match=f"{name(61)} calls itself a snapshot and is none"):
+    with pytest.raises(StoreError, match=f"{name(61)} is marked as a snapshot and is not one"):
         away.run(before=compact_falsely)
     assert away.journal.index == 0
 

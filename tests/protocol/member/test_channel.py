@@ -174,7 +174,7 @@ def test_the_log_takes_precedence_over_carried_batches() -> None:
 
 
 def test_a_batch_before_the_known_range_is_an_error_not_an_empty_batch() -> None:
-    with pytest.raises(InvariantBroken, match=r"batch 3 is asked for .*nor the newest checkpoint has it"):
+    with pytest.raises(InvariantBroken, match=r"batch 3 is requested .*nor the newest checkpoint has it"):
         Channel(r.StageState(1, 7), {2: ("x",)}).unread(1, 7)
 
 
@@ -184,7 +184,7 @@ def test_carried_batches_without_rows_are_known_and_empty() -> None:
 
 def test_a_batch_that_is_not_known_yet_is_an_error_not_an_empty_batch() -> None:
     channel = Channel(stage_state(4), {})
-    with pytest.raises(InvariantBroken, match=r"batch 5 is asked for .* known to 4, nor"):
+    with pytest.raises(InvariantBroken, match=r"batch 5 is requested .* known to 4, nor"):
         channel.unread(2, 6)
 
 

@@ -1,4 +1,4 @@
-"""What happens is told once: each happening is one event of each member that it concerns, in order."""
+"""Each thing that happens is one event of each member that it concerns, in order."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def told(process: Process, kind: type[E]) -> list[E]:
 # --- a calm pipeline -----------------------------------------------------------------------------------------
 
 
-def test_every_member_tells_each_decision_of_the_journal_once() -> None:
+def test_every_member_emits_each_decision_of_the_journal_once() -> None:
     world = running_world()
     checkpoint(world)
     checkpoint(world, RequestKind.SAVEPOINT, name="good")
@@ -61,7 +61,7 @@ def test_every_member_tells_each_decision_of_the_journal_once() -> None:
         assert isinstance(process.member.events[0], ev.CaughtUp)
 
 
-def test_a_member_tells_the_steps_of_its_own_stages_and_sinks_in_order() -> None:
+def test_a_member_emits_the_steps_of_its_own_stages_and_sinks_in_order() -> None:
     world = running_world()
     checkpoint(world)
     rest(world)
@@ -82,7 +82,7 @@ def test_a_member_tells_the_steps_of_its_own_stages_and_sinks_in_order() -> None
     assert published == [("out", 1), ("out", 2)]
 
 
-def test_an_epoch_that_is_cancelled_is_told_as_aborted_and_a_refusal_with_its_reason() -> None:
+def test_a_cancelled_epoch_is_reported_as_aborted_and_a_refusal_with_its_reason() -> None:
     world = running_world()
     slow_down(world, "b")
     ask(world, RequestKind.CHECKPOINT)
@@ -98,7 +98,7 @@ def test_an_epoch_that_is_cancelled_is_told_as_aborted_and_a_refusal_with_its_re
     assert refusal(world) == "none is in flight"
 
 
-def test_a_restore_is_told_by_everybody_and_its_table_goes_back_once() -> None:
+def test_all_members_report_a_restore_and_its_table_goes_back_once() -> None:
     world = running_world()
     checkpoint(world)
     ask(world, RequestKind.RESTORE, epoch=1)
@@ -111,7 +111,7 @@ def test_a_restore_is_told_by_everybody_and_its_table_goes_back_once() -> None:
     assert rewound == [("out", 1)]
 
 
-def test_a_new_leader_is_told_by_all_and_what_was_open_is_void() -> None:
+def test_all_members_report_a_new_leader_and_open_epochs_are_void() -> None:
     world = running_world()
     old = leader_of(world)
     slow_down(world, "b", 4_000)
@@ -129,7 +129,7 @@ def test_a_new_leader_is_told_by_all_and_what_was_open_is_void() -> None:
     assert not [e for p in world.processes for e in told(p, ev.LeadershipLost)]
 
 
-def test_what_was_decided_before_a_member_caught_up_is_not_told() -> None:
+def test_decisions_from_before_a_member_caught_up_are_not_reported() -> None:
     world = running_world()
     checkpoint(world)
     restart_all(world)
@@ -140,7 +140,7 @@ def test_what_was_decided_before_a_member_caught_up_is_not_told() -> None:
         assert [e.epoch for e in told(process, ev.EpochCommitted)] == [3]
 
 
-def test_a_query_that_is_lost_is_told_each_time_and_then_that_its_stage_is_given_up() -> None:
+def test_each_lost_query_is_reported_and_then_that_its_stage_is_given_up() -> None:
     world = running_world(pipeline(stage("a", member="m0")))
     (process,) = world.processes
     restarts = process.member.config.restarts
@@ -169,7 +169,7 @@ def test_an_entry_that_is_void_makes_nothing_happen() -> None:
     assert events == [ev.LeaderChanged(2, "b")]
 
 
-def test_a_jump_tells_what_became_of_what_was_open_and_what_is_so_now() -> None:
+def test_a_jump_emits_the_outcome_of_open_epochs_and_the_epochs_that_are_open_now() -> None:
     author, reader = Journal(), Journal()
     bodies: list[r.JournalBody] = [
         r.Leader(1, "a"), begun(1, 2), begun(2, 3), begun(3, 4), committed(1, 2),

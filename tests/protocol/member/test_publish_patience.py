@@ -1,4 +1,4 @@
-"""How long a sink may fail: for ever while the pipeline runs, but not when only publishing is left of a run."""
+"""How long a sink may fail: forever while the pipeline runs, but not when only publishing is left."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def reading(effect: Any) -> bool:
 
 
 @pytest.mark.parametrize("fails", [publishing, reading])
-def test_a_sink_that_fails_while_the_pipeline_runs_is_tried_again_for_ever(fails: Answers) -> None:
+def test_a_sink_that_fails_while_the_pipeline_runs_is_retried_forever(fails: Answers) -> None:
     waits = slept(Desk("out"), Patience(lambda: False, 2, 1_000), fails)
     assert len(waits) == 30
     assert max(waits) == fx.RETRY_MAX_MS
 
 
 @pytest.mark.parametrize("fails", [publishing, reading])
-def test_a_sink_that_keeps_failing_ends_a_run_of_which_only_publishing_is_left(fails: Answers) -> None:
+def test_a_sink_that_keeps_failing_ends_a_run_when_only_publishing_is_left(fails: Answers) -> None:
     desk = Desk("out")
     with pytest.raises(
         PublishingFailed, match="sink 'out' could not publish the last epochs: 3 tries"
@@ -88,5 +88,5 @@ def test_failures_before_the_drain_do_not_count() -> None:
     ]
 
 
-def test_without_a_limit_it_is_tried_for_ever() -> None:
+def test_without_a_limit_it_is_retried_forever() -> None:
     assert len(slept(Desk("out"), Patience(lambda: True, None, 1_000), publishing)) == 30

@@ -48,7 +48,7 @@ def test_it_fails_if_nothing_can_be_proven_and_the_buffer_is_full() -> None:
     w.run()
     [failed] = w.ends
     assert isinstance(failed, Failed)
-    assert "vouch for" in str(failed.error)
+    assert "provide or confirm" in str(failed.error)
     assert w.delivered == []
 
 
@@ -93,14 +93,14 @@ def test_a_provider_compacts_follows_snapshots_and_refuses_entries_that_it_has()
     assert provider.serve(41, 42, 9, 9_999) == data(LOG, 41, 42)
     provider.append(51, data(LOG, 51, 52))
     assert provider.serve(50, 99, 9, 9_999) == data(LOG, 50, 52)
-    with pytest.raises(UserError, match="held already"):
+    with pytest.raises(UserError, match="already held"):
         provider.append(52, data(LOG, 52, 52))
     provider.append(60, data(LOG, 60, 61))
     assert provider.available() == (60, 61)
     assert provider.held_bytes == sum(len(s.data) for s in LOG[59:61])
     provider.compact(99)
     assert provider.available() == (99, 98)
-    with pytest.raises(UserError, match="first place is 1"):
+    with pytest.raises(UserError, match="first index of a log is 1"):
         Provider(0)
 
 

@@ -62,7 +62,7 @@ def test_pace_does_not_tell_sources_apart_but_a_choice_of_files_does() -> None:
     assert not share_rows(files("/in", pathglobfilter="a*"), files("/in", pathglobfilter="b*"))
 
 
-def test_sources_without_files_are_told_apart_by_what_they_subscribe_to() -> None:
+def test_sources_without_files_are_distinguished_by_what_they_subscribe_to() -> None:
     def topic(name: str, **options: str) -> Leaf:
         return native_leaf("kafka", [("subscribe", name), *options.items()], [], 0)
 

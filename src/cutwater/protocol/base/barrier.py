@@ -25,7 +25,7 @@ class Flags(IntFlag, boundary=STRICT):
     FULL_SNAPSHOT = 1
     """A self-contained copy of all state: a savepoint."""
     DRAIN = 2
-    """Each stage cuts only when it has processed all its input, and pauses behind this barrier."""
+    """Each stage cuts only when it has processed all its input, and pauses after this barrier."""
     CANCEL = 4
     """The checkpoint with this id is cancelled."""
     UNALIGNED = 8

@@ -115,7 +115,7 @@ class Copy(Operation[Done | None], frozen=True):
 
 
 class Checksum(Operation[list[str | None]], frozen=True):
-    """Makes objects durable, whoever wrote them. Answers a list of their checksums, `None` for a missing one; or
+    """Makes objects durable, no matter who wrote them. Answers a list of their checksums, `None` for a missing one; or
     `FAILED`."""
 
     names: tuple[str, ...]
@@ -213,11 +213,11 @@ class ListFolders(Operation[list[int]], frozen=True):
 
 
 class MakeFolder(Operation[Done], frozen=True):
-    """Makes an incarnation's own Spark folder: from `source`'s, up to the last batch that Spark committed
-    there and with its prepared records; or, without one, from what `report` names; or empty. With `reset`
-    nothing of what `report` names is taken over but how far the stage's own sources were read. `last` is the last batch
-    in the stage's log and `commit` the checksum of Spark's commit of it: nothing is taken over that only earlier
-    batches need. Answers `DONE` when the folder is complete, or `FAILED`."""
+    """Creates the Spark folder of an incarnation: from the folder of incarnation `source`, up to the last batch that
+    Spark has committed there, with its prepared records; without a `source`, from the files that `report` names; or
+    empty. With `reset`, only the positions in the stage's own sources are taken from `report`. `last` is the last batch
+    in the stage's log, and `commit` the checksum of Spark's commit of it; files that only earlier batches need are not
+    taken over. Answers `DONE` when the folder is complete, or `FAILED`."""
 
     stage: str
     generation: int
@@ -263,8 +263,8 @@ class FindState(Operation[dict[str, str] | None], frozen=True):
 class Stored(msgspec.Struct, frozen=True):
     """An object below a stage's folder: output of an attempt at a batch, or a file of a batch's state. A
     state file that later batches share (a delta, a table that was not rewritten) is needed up to `until`.
-    `unknown`: which batches need it cannot be told, because its folder has no mark: whoever was making or
-    deleting the folder did not come to the end, or the mark was lost."""
+    `unknown`: it is not known which batches need it, because its folder has no mark: creating or deleting the folder
+    was interrupted, or the mark was lost."""
 
     name: str
     incarnation: int

@@ -1,4 +1,4 @@
-"""What happens in a member, as typed events: a closed union, emitted once per happening.
+"""What happens in a member, as typed events: a closed union, each emitted once.
 
 The core emits what it decides or applies, the runtime what only it sees: errors of storage and links. Log lines, the
 timings behind `explain` and parts of the status are observers of these events. Nothing is decided by an event, and
@@ -42,7 +42,7 @@ class LeadershipLost(_Event, frozen=True):
 
 
 class EpochBegun(_Event, frozen=True):
-    """A checkpoint has begun, or was under way when this member caught up."""
+    """A checkpoint has begun, or was in progress when this member caught up."""
 
     epoch: int
     checkpoint_id: int
@@ -59,7 +59,7 @@ class EpochCommitted(_Event, frozen=True):
 
 
 class EpochAborted(_Event, frozen=True):
-    """A checkpoint has failed. `is_void`: nobody decided that; a new leader, graph or restore ended it."""
+    """A checkpoint has failed. `is_void`: no leader aborted it; a new leader, graph or restore ended it."""
 
     epoch: int
     reason: str
@@ -86,8 +86,8 @@ class StageStarted(_Event, frozen=True):
 
 
 class StageFailed(_Event, frozen=True):
-    """A stage has lost its query and gets another one: restart `attempt` of `attempts`, in `restart_ms`. `was_stopped`:
-    without an error, so somebody else has stopped it."""
+    """The query of a stage has ended and is restarted: restart `attempt` of `attempts`, in `restart_ms`. `was_stopped`:
+    it ended without an error, so somebody else has stopped it."""
 
     stage: str
     error: str
@@ -98,7 +98,7 @@ class StageFailed(_Event, frozen=True):
 
 
 class StageGivenUp(_Event, frozen=True):
-    """A stage has lost its query and gets no other one in this generation, after so many tries."""
+    """The query of a stage has ended and is not restarted in this generation, after so many tries."""
 
     stage: str
     error: str
@@ -114,7 +114,7 @@ class BatchLogged(_Event, frozen=True):
 
 
 class StageCut(_Event, frozen=True):
-    """A stage is cut for a checkpoint, behind `batch`."""
+    """A stage is cut for a checkpoint, after `batch`."""
 
     stage: str
     epoch: int
@@ -145,7 +145,7 @@ class TableRewound(_Event, frozen=True):
 
 
 class SinkNotRewound(_Event, frozen=True):
-    """A restore goes back, and this sink cannot: what it was given stays given."""
+    """The pipeline is restored, but this sink cannot undo the calls that it has made."""
 
     sink: str
 
@@ -160,7 +160,7 @@ class ManifestWritten(_Event, frozen=True):
 
 
 class ManifestUnreadable(_Event, frozen=True):
-    """The manifest of a kept checkpoint cannot be read, so what it names is kept."""
+    """The manifest of a kept checkpoint cannot be read, so the objects that it names are kept."""
 
     epoch: int
     error: str
@@ -186,14 +186,14 @@ class CatchingUp(_Event, frozen=True):
 
 
 class OperationFailed(_Event, frozen=True):
-    """Something failed in storage, a table or a link, and is tried again."""
+    """Something failed in storage, a table or a link, and will be retried."""
 
     operation: str
     error: str
 
 
 class ObjectRejected(_Event, frozen=True):
-    """An object in the store is not what its name says. `start` is how it begins."""
+    """An object in the store is not what its name says. `start` has its first bytes."""
 
     name: str
     problem: str

@@ -33,14 +33,14 @@ class FailureReason(Enum):
         "deadline",
         True,
         True,
-        "See whether the named members run and which of their stages is slow; give checkpoints more time"
-        " (timeout_ms), or let slow ones cut unaligned (alignment_timeout_ms).",
+        "Check that the named members are running, and which of their stages is slow (`cutwater explain`). Give"
+        " checkpoints more time (--timeout), or let slow ones turn unaligned (--alignment-timeout).",
     )
     MEMBER_REFUSED = (
         "member_refused",
         True,
         True,
-        "Read the member's error, which is quoted, and put its cause right; the next checkpoint tries again.",
+        "Fix the cause of the member's error, which is quoted; the next checkpoint tries again.",
     )
     INCONSISTENT_CUT = (
         "inconsistent_cut",
@@ -53,32 +53,32 @@ class FailureReason(Enum):
         "store_damaged",
         True,
         True,
-        "See whether the store still holds the named object and whether the leader may read it; `cutwater verify`"
-        " shows what else is missing. A restore of an older checkpoint goes back to before it.",
+        "Check that the named object is still in the store and that the leader may read it; `cutwater verify`"
+        " shows what else is damaged. If it cannot be repaired, restore an older checkpoint.",
     )
     CANCELLED = (
         "cancelled",
         True,
         False,
-        "Somebody asked for it. Nothing to do: its batches belong to the next checkpoint that commits.",
+        "A user cancelled it. Nothing to do: its batches belong to the next checkpoint that commits.",
     )
     LEADER_CHANGED = (
         "leader_changed",
         True,
         False,
-        "Nothing to do: the new leader begins its own checkpoint. Ask again for a savepoint that this was.",
+        "Nothing to do: the new leader begins its own checkpoint. If this was a savepoint, request it again.",
     )
     RESTORED = (
         "restored",
         True,
         False,
-        "Nothing to do: a restore put an end to this timeline. Ask again for a savepoint that this was.",
+        "Nothing to do: a restore ended this timeline. If this was a savepoint, request it again.",
     )
     TOPOLOGY_CHANGED = (
         "topology_changed",
         True,
         False,
-        "Nothing to do: the next checkpoint is taken of the pipeline's new graph.",
+        "Nothing to do: the next checkpoint uses the pipeline's new graph.",
     )
 
     # No checkpoint had begun.
@@ -86,44 +86,44 @@ class FailureReason(Enum):
         "already_in_progress",
         False,
         False,
-        "Wait for the one that is under way (`cutwater status` shows it), or choose another name.",
+        "Wait for the savepoint in progress (`cutwater status` shows it), or choose another name.",
     )
     QUEUE_FULL = (
         "queue_full",
         False,
         False,
-        "Wait until the requests ahead of it are done, then ask again; `cutwater status` shows them.",
+        "Wait until the earlier requests are done, then try again; `cutwater status` shows them.",
     )
     NOTHING_TO_CANCEL = (
         "nothing_to_cancel",
         False,
         False,
-        "Nothing to do: no checkpoint can be cancelled now; `cutwater status` shows what is under way.",
+        "Nothing to do: no checkpoint can be cancelled now; `cutwater status` shows what is in progress.",
     )
     DRAINING = (
         "draining",
         False,
         False,
-        "Wait for the drain to commit, or cancel it and ask again.",
+        "Wait for the drain to commit, or cancel it and try again.",
     )
     DRAINED = (
         "drained",
         False,
         False,
-        "The pipeline has come to rest; start it again to take further checkpoints.",
+        "The pipeline is drained; start it again to take further checkpoints.",
     )
     NAME_TAKEN = (
         "name_taken",
         False,
         False,
-        "Choose another name, or have the old savepoint forgotten first.",
+        "Choose another name, or remove the old one first: `cutwater savepoint NAME --forget`.",
     )
     NO_SUCH_CHECKPOINT = (
         "no_such_checkpoint",
         False,
         False,
-        "Choose one that `cutwater checkpoints` lists: expired ones are gone, and one that was abandoned by"
-        " a restore before every sink had published it cannot be gone back to.",
+        "Choose one that `cutwater checkpoints` lists. Expired checkpoints are gone, and one that a restore abandoned"
+        " before every sink had published it cannot be restored.",
     )
     NO_SUCH_STAGE = (
         "no_such_stage",
@@ -135,27 +135,27 @@ class FailureReason(Enum):
         "stage_gone",
         False,
         False,
-        "Name every stage that is meant to go with --drop, or bring it back into the code.",
+        "Name every stage that you want to remove with --drop, or put it back into the code.",
     )
     STILL_READ = (
         "still_read",
         False,
         False,
-        "Nothing was changed. Keep the stage in the code; or let its reader go too, with `cutwater restore REF --drop"
-        " STAGE --drop READER`, and bring that back with changed code, with `cutwater run FILE --restore latest --reset"
-        " READER`.",
+        "Nothing was changed. Keep the stage in the code; or drop its reader too, with `cutwater restore REF --drop"
+        " STAGE --drop READER`, and add the reader again with changed code, with `cutwater run FILE --restore latest"
+        " --reset READER`.",
     )
     INPUTS_CHANGED = (
         "inputs_changed",
         False,
         False,
-        "Nothing was changed. Reset the stage, or bring its old inputs back.",
+        "Nothing was changed. Reset the stage (--reset STAGE), or change its inputs back.",
     )
     GRAPH_CHANGED = (
         "graph_changed",
         False,
         False,
-        "Start again: the graph is then put together from what the pipeline is now.",
+        "Start again: the graph is then assembled from the pipeline's current one.",
     )
     NO_POSITIONS = (
         "no_positions",
@@ -168,7 +168,7 @@ class FailureReason(Enum):
         "rows_in_flight",
         False,
         False,
-        "Restore an aligned checkpoint (a savepoint, for one) instead, or bring the old columns back.",
+        "Restore an aligned checkpoint instead, such as a savepoint, or change the columns back.",
     )
     SINK_GONE = (
         "sink_gone",
@@ -193,19 +193,19 @@ class FailureReason(Enum):
         "table_changed",
         False,
         False,
-        "Nothing was changed. Restore a checkpoint from after what they did; or save what has to stay, and undo the rest"
-        " with --force (force=True).",
+        "Nothing was changed. Restore a checkpoint from after these changes; or save the changes that you need, and undo"
+        " them all with --force (force=True).",
     )
     TABLE_UNAVAILABLE = (
         "table_unavailable",
         False,
         False,
-        "Nothing was changed. See whether the table can be reached from here, then ask again.",
+        "Nothing was changed. Check that the table can be reached from here, then try again.",
     )
     NOT_LEADER = (
         "not_leader",
         False,
         False,
-        "Ask again: whoever was asked does not lead, or no longer leads. If a command loses the lead each time, have the"
-        " running pipeline do it (without --takeover), or stop that first.",
+        "Try again: the process that got the request is not the leader, or no longer is. If a command loses the lead each"
+        " time, let the running pipeline do it (without --takeover), or stop the pipeline first.",
     )

@@ -145,9 +145,9 @@ class LogView(Generic[B]):
             raise StoreError(f"{name} is damaged ({error}); {MEND}") from error
         entry = sealed.entry
         if entry_name(self.prefix, entry.index) != name:
-            raise StoreError(f"{name} holds entry {entry.index}, which has no business there; {MEND}")
+            raise StoreError(f"{name} contains entry {entry.index}, not the one that its name says; {MEND}")
         if (entry.snapshot == entry.index) != (type(entry.body) is self.snapshot_type):
-            raise StoreError(f"{name} calls itself a snapshot and is none, or the other way round; {MEND}")
+            raise StoreError(f"{name} is marked as a snapshot and is not one, or the reverse; {MEND}")
         return sealed
 
 
@@ -185,7 +185,7 @@ def append(view: LogView[B], sealed: Sealed[B]) -> Procedure[AppendPhase]:
 
 
 def newest_snapshot(view: LogView[B], index: int) -> Procedure[int]:
-    """The index of the newest SNAPSHOT, according to the highest entry beyond `index`; 0 if there is none."""
+    """The index of the newest SNAPSHOT according to the highest entry after `index`; 0 if there is none."""
     while True:
         names = yield from entries_after(view, index)
         if not names:

@@ -1,4 +1,4 @@
-"""Options that are misspelt: the error names the one that was probably meant."""
+"""Misspelled options: the error suggests the one that was probably meant."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def refuse_unknown(what: str, given: Iterable[str], known: Iterable[str]) -> Non
 
 
 def named_options(function: F) -> F:
-    """Has a call with an unknown keyword argument raise `UserError`, as `refuse_unknown` does."""
+    """Makes a call with an unknown keyword argument raise `UserError`, as `refuse_unknown` does."""
     code = function.__code__
     known = [n for n in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if n != "self"]
 

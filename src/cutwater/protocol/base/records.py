@@ -78,7 +78,7 @@ def columns(schema: str | None) -> str:
 
 
 class Leader(msgspec.Struct, frozen=True, tag="LEADER"):
-    """From this entry on `name` leads, in `term`. Every open epoch is void. A command leads only for the duration of its
+    """From this entry on, `name` leads, in `term`. Every open epoch is void. A command leads only for the duration of its
     request, and does not restart a drained pipeline (`resumes`)."""
 
     term: int
@@ -147,10 +147,10 @@ class Savepoint(msgspec.Struct, frozen=True, tag="SAVEPOINT"):
 
 
 class Restored(msgspec.Struct, frozen=True, tag="RESTORED"):
-    """A new generation begins at the cut of `epoch`, as `request` asked. `forks`: each stage's last batch of
-    before. The stages in `reset` begin it without their state. `force`: tables go back even over what others
-    have done to them since. `topology` is the graph from here on, if it changes: one entry, so that no
-    crash can leave the new graph in the old generation."""
+    """A new generation begins at the cut of `epoch`, as requested by `request`. `forks`: each stage's last batch before
+    it. The stages in `reset` start without their state. `force`: tables go back even if that undoes later changes by
+    others. `topology` is the graph from here on, if it changes. All of this is one entry, so that no crash can leave
+    the new graph in the old generation."""
 
     term: int
     generation: int
@@ -164,7 +164,7 @@ class Restored(msgspec.Struct, frozen=True, tag="RESTORED"):
 
 
 class Expired(msgspec.Struct, frozen=True, tag="EXPIRED"):
-    """From now on these may be deleted: the epochs, the whole generations, and in the current generation every stage's
+    """What may be deleted from now on: the epochs, the whole generations, and in the current generation every stage's
     batches up to its floor, except the files in `pinned`."""
 
     term: int
@@ -191,9 +191,8 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
 
 class Generation(msgspec.Struct, frozen=True):
-    """One timeline: by which journal entry it began, and from which epoch and generation it forked.
-    `transaction` is the place of that epoch's COMMITTED entry, by which tables know it. `force` is that of
-    the restore."""
+    """One timeline: the journal entry at which it began, and the epoch and generation that it forked from.
+    `transaction` is the index of that epoch's COMMITTED entry, by which tables know it. `force` is the restore's."""
 
     number: int
     index: int = 0
@@ -254,10 +253,9 @@ class StagedFile(msgspec.Struct, frozen=True):
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a stage has come: the last batch that it has consumed of each input, its offsets in native sources, and
-    its watermark. The records of a stage inherit these fields, so they stand beside their own. They come last, where
-    records of older versions may have them in the middle: every reader knows fields by name, and hashes are those of
-    the bytes as they were written."""
+    """The progress of a stage: the last batch that it has consumed of each input, its offsets in native sources, and
+    its watermark. The records of a stage inherit these fields. They come last, while records of older versions may have
+    them in the middle. That is safe: readers find fields by name, and hashes are computed over the bytes as written."""
 
     consumed: dict[str, int]
     offsets: dict[str, Offset]
@@ -265,7 +263,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Open(Position, frozen=True, tag="OPEN"):
-    """A new incarnation, numbered by the place of this entry. In a generation's first entry `batch`,
+    """A new incarnation, numbered by the index of this entry. In a generation's first entry, `batch`,
     the positions and the watermark are those of the cut that it starts from."""
 
     incarnation: int
@@ -273,9 +271,9 @@ class Open(Position, frozen=True, tag="OPEN"):
 
 
 class Prepared(Position, frozen=True):
-    """What a batch did, written beside Spark's own files before Spark commits it: its output (and how much
-    that is), and how far each input and native source was then consumed. `checksums`: those of what Spark has written
-    before, by name in its folder; `commit`, which only who reads the record back can know, that of Spark's commit."""
+    """What a batch did, written next to Spark's own files before Spark commits it: its output and the size of it, and
+    how far it has consumed each input and native source. `checksums`: of the files that Spark had written by then, by
+    name in its folder. `commit`: the checksum of Spark's commit, filled in when the record is read back."""
 
     batch: int
     files: tuple[str, ...]
@@ -354,7 +352,7 @@ class StageReport(Position, frozen=True):
 
 class InFlight(msgspec.Struct, frozen=True):
     """Batches `after` < b <= `upto` of `producer` that the cut has produced and `reader` not consumed,
-    with their files (none for a batch without rows) and these files' checksums. They are pinned where they lie; a
+    with their files (none for a batch without rows) and these files' checksums. The files are pinned in place; a
     full checkpoint has copies. `columns` is a digest of the columns that they were written with."""
 
     producer: str
@@ -400,10 +398,10 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 class Published(msgspec.Struct, frozen=True):
-    """The mark that an epoch is in a sink (or the sink back at it): the table version that it became.
-    `index` is the place of the COMMITTED (or RESTORED) entry that ordered it. `transaction` is the sink's own in that
-    version: `index`, or an earlier one if the epoch had no rows; `files` is how many it published. Both are 0 in
-    marks from before they were kept."""
+    """The mark that a sink has published an epoch (or has gone back to it), with the resulting table version.
+    `index` is the index of the COMMITTED (or RESTORED) entry that ordered it. `transaction` is the sink's transaction
+    in that version: `index`, or an earlier one if the epoch had no rows; `files` is the number of published files. Both
+    are 0 in marks of versions that did not record them."""
 
     epoch: int
     sink: str
@@ -431,7 +429,7 @@ def seal(record: object) -> bytes:
 
 
 WRITTEN_AGAIN = "remove it: the next run of the pipeline writes it again"
-"""What to do about a damaged record that holds nothing but what every run knows."""
+"""What to do about a damaged record that every run can write again."""
 
 
 def decode(
@@ -467,7 +465,7 @@ def decode_mark(name: str, data: bytes) -> Published:
             raise ValueError(f"it says that it is {mark_name(mark.index, mark.sink)}")
     except (PeerError, ValueError, RecursionError) as error:
         raise StoreError(
-            f"the mark {name} cannot be read ({error}): its table is not touched, and which of its versions belongs to "
-            "the epoch is not known. If it is the newest mark of its sink, the next run writes it anew"
+            f"the mark {name} cannot be read ({error}): its table is not affected, but it is unknown which version of "
+            "the table belongs to the epoch. If it is the newest mark of its sink, the next run writes it again"
         ) from error
     return mark

@@ -3,7 +3,7 @@
 A stage reports one of four kinds for the batch at which it was cut. `known`: Spark's own watermark.
 `idle`: its plan has one, but its inputs are silent and it does not hold back the others, even if it never had
 a row. `unknown`: it has event time but has seen no row yet; until it has, or is idle, the pipeline-wide
-watermark must not move ("not yet" is not infinity). `none`: its plan has no watermark.
+watermark must not move ("not yet" does not mean infinity). `none`: its plan has no watermark.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ class Request(msgspec.Struct, frozen=True, tag_field="type", tag="request"):
     sources of their own (as every stage without inputs does), those in `rereads` begin to read one that the pipeline has
     read before that checkpoint.
 
-    `renewed` counts how often whoever waits for the answer has written the request again."""
+    `renewed` counts how often the requester, while it waits for the answer, has written the request again."""
 
     kind: RequestKind
     request_id: str

@@ -17,7 +17,7 @@ class Campaign:
     def __init__(self, member: Member, timeout_ms: int, heartbeat_ms: int) -> None:
         self.member = member
         self.seen_ms = 0
-        """When there was a sign of a leader, or the wait for one began."""
+        """When the last sign of a leader arrived, or the wait for one began."""
         self._seen_index = 0
         self._overslept = False
         self._heartbeat_ms = heartbeat_ms
@@ -30,7 +30,7 @@ class Campaign:
             self.wait_anew()
 
     def wait_anew(self) -> None:
-        """The whole time has to pass again."""
+        """Restarts the wait: the whole time has to pass again."""
         self.seen_ms = self.member.now_ms
 
     @property
@@ -73,8 +73,8 @@ class Campaign:
         return None
 
     def _is_silent(self) -> bool:
-        """Whether there was no sign of a leader for as long as this member waits. A journal that grows is a sign, too:
-        the leader's messages may be lost or unread."""
+        """Whether this member has waited its whole time without a sign of a leader. A growing journal is a sign too: the
+        leader's messages may be lost or unread."""
         if self.member.journal.index != self._seen_index:
             self._seen_index = self.member.journal.index
             self.wait_anew()

@@ -1,19 +1,19 @@
-"""When a checkpoint begins, whom it waits for, and when it is given up.
+"""When a checkpoint begins, which members it waits for, and when it is aborted.
 
 One `Coordinator` serves one leadership. It decides and does nothing else: every method takes the time and
 returns actions, in order, for the leader to perform.
 
 The leader's duties
-1. `Begin`: append BEGUN, then call `begun` with the epoch and the checkpoint id that the journal gave it, then
-   announce PREPARE, unless `begun` answered with an `Abort` of it.
+1. `Begin`: append BEGUN, then call `begun` with the epoch and the checkpoint id from the journal, then
+   announce PREPARE, unless `begun` returned an `Abort` of it.
 2. `Decide`: check the cut; append COMMITTED and call `committed`, or append ABORTED and call `aborted` with
    the reason. Once this action is out, the coordinator itself no longer aborts that checkpoint.
 3. `Abort`: append ABORTED, call `aborted`, announce ABORT.
-4. `tick` when time has passed. Deadlines are looked at there, so silence is noticed although nobody reports.
-5. Answer requests: by `Refuse`, or by the fate of the checkpoint whose `Begin` names them.
+4. `tick` when time has passed. It checks deadlines, so silence is noticed although no message arrives.
+5. Answer requests: by `Refuse`, or by the outcome of the checkpoint whose `Begin` names them.
 
-Numbers are never made here: they come from the journal, so they go on over restarts and leaders. A call that
-does not fit raises `IllegalStep` and changes nothing.
+Numbers are never assigned here: they come from the journal, so they continue across restarts and leaders. A call
+that does not fit raises `IllegalStep` and changes nothing.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ from cutwater.protocol.leader.coordinator_actions import (
 from cutwater.protocol.leader.quorum import CHECKPOINT, AckOutcome, CheckpointPhase, Progress, Quorum
 
 _NEVER_TURNED = Flags.UNALIGNED | Flags.DRAIN
-"""A drain is not turned unaligned: it is to leave nothing in the channels."""
+"""A drain is not turned unaligned: it must leave nothing in the channels."""
 
 MAX_DETAIL = 2_000
-"""Characters of a failure's story: it goes into the journal, and a member's error may be a stack trace."""
+"""The longest failure detail, in characters: it is written to the journal, and a member's error may be a stack trace."""
 
 DRAIN_AGAIN_MS = 1_000
-"""How soon a drain that was aborted is tried again; with shorter intervals, after one of them."""
+"""How soon an aborted drain is retried; if the checkpoint interval is shorter, after one interval."""
 
 MAX_DOUBLINGS = 4
-"""How often a drain's deadline is doubled, so that it does not wait for a member that never comes back for days."""
+"""How often a drain's deadline is doubled: a bound, so that it does not wait for days for a member that is gone."""
 
 MAX_QUEUED = 64
-"""Requests that may wait. Each takes a checkpoint's time; more are a caller that repeats itself."""
+"""How many requests may be queued. Each takes the time of a checkpoint; more of them come from a caller in a loop."""
 
 
 class Coordinator:
     """Decides about the checkpoints of one leadership.
 
     The first checkpoint is due at once. `since_full` is how many have committed since the last full one. `drained`
-    says that the pipeline has come to rest, so none is to begin. Raises `UserError` if there are no members.
+    says that the pipeline is drained, so no checkpoint begins. Raises `UserError` if there are no members.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Coordinator:
         self.last_completed: Progress | None = None
         self.last_failed: Progress | None = None
         if not self.members:
-            raise UserError("a pipeline without members has nobody to take a checkpoint; name at least one")
+            raise UserError("a pipeline without members cannot take a checkpoint; name at least one")
         self._flights: list[Progress] = []
         self._queue: list[Begin] = []
         self._due_ms = self._pause_until_ms = now_ms
@@ -88,7 +88,7 @@ class Coordinator:
         self._last_epoch = self._last_checkpoint_id = 0
 
     def tick(self, now_ms: int) -> list[Action]:
-        """Aborts what is over its deadline, turns unaligned what aligns too slowly, begins what is due."""
+        """Aborts checkpoints past their deadline, turns slow ones unaligned, and begins the one that is due."""
         actions: list[Action] = []
         alignment_ms = self.config.alignment_timeout_ms
         for flight in self._flights:
@@ -121,7 +121,7 @@ class Coordinator:
     def request_checkpoint(
         self, now_ms: int, request_id: str, full: bool = False, unaligned: bool = False
     ) -> list[Action]:
-        """Takes a checkpoint as soon as there is room, without regard to interval and pause."""
+        """Takes a checkpoint as soon as there is room, regardless of interval and pause."""
         flags = (Flags.FULL_SNAPSHOT if full else Flags.NONE) | (Flags.UNALIGNED if unaligned else Flags.NONE)
         return self._request(now_ms, Begin(flags, None, (request_id,)))
 
@@ -130,12 +130,12 @@ class Coordinator:
         return self._request(now_ms, Begin(Flags.FULL_SNAPSHOT, name, (request_id,)))
 
     def request_drain(self, now_ms: int, request_id: str) -> list[Action]:
-        """Takes the last checkpoint, alone, when all before it are decided. Should it abort, it is tried again,
-        until it commits or is cancelled."""
+        """Takes the last checkpoint, alone, when all earlier ones are decided. If it aborts, it is retried until it
+        commits or is cancelled."""
         return self._request(now_ms, Begin(Flags.DRAIN, None, (request_id,)))
 
     def want_drain(self, now_ms: int) -> list[Action]:
-        """The leader's own process wants the pipeline to come to rest. May be called as often as it does."""
+        """Drains the pipeline because the leader's own process wants that. May be called repeatedly."""
         known: list[Begin | Progress] = [*self._queue, *self._flights]
         if self._closed or any(one.flags.has(Flags.DRAIN) for one in known):
             return []
@@ -143,14 +143,13 @@ class Coordinator:
         return self._start(now_ms)
 
     def stays_asked(self, epoch: int, reason: FailureReason) -> bool:
-        """Whether what an epoch was begun for is still wanted when it is aborted for this reason: nobody who
-        asked for it is refused then."""
+        """Whether an epoch that is aborted for this reason is retried: then its requests are not refused."""
         is_drain = self._find(epoch, "aborted").flags.has(Flags.DRAIN)
         return is_drain and reason is not FailureReason.CANCELLED and not self._closed
 
     def cancel(self, now_ms: int, request_id: str) -> list[Action]:
-        """Aborts whatever is in flight and can still be aborted, a drain that is to be tried again too; what else
-        is queued then has its turn."""
+        """Aborts everything in flight that can still be aborted, including a drain that would be retried. Other queued
+        requests come next."""
         beginning = [f for f in self._flights if f.phase is CheckpointPhase.BEGINNING]
         for flight in beginning:
             flight.reason = FailureReason.CANCELLED  # It has no number yet; `begun` aborts it.
@@ -166,7 +165,7 @@ class Coordinator:
         return [Refuse(request_id, FailureReason.NOTHING_TO_CANCEL, story)]
 
     def begun(self, epoch: int, checkpoint_id: int, now_ms: int) -> list[Action]:
-        """BEGUN is in the journal, with these numbers; from now on the members' time runs."""
+        """BEGUN is in the journal, with these numbers; the members' deadline starts now."""
         flight = self._beginning("begun")
         if epoch <= self._last_epoch or checkpoint_id <= self._last_checkpoint_id:
             raise IllegalStep(
@@ -182,7 +181,7 @@ class Coordinator:
         return actions + self._start(now_ms)
 
     def on_ack(self, ack: Ack, now_ms: int) -> tuple[AckOutcome, list[Action]]:
-        """Takes one member's answer; the last one, or the first refusal, acts at once."""
+        """Handles one member's answer; the last one, or the first refusal, takes effect at once."""
         flight = self._numbered(ack.checkpoint_id)
         if flight is None:
             return AckOutcome.OTHER_CHECKPOINT, []
@@ -209,8 +208,8 @@ class Coordinator:
     def aborted(
         self, epoch: int, now_ms: int, reason: FailureReason | None = None, detail: str = ""
     ) -> list[Action]:
-        """ABORTED is in the journal, or another entry made the epoch void. `reason` may be left out only
-        after an `Abort` of it, which had the reason."""
+        """ABORTED is in the journal, or another entry made the epoch void. `reason` may be omitted only
+        after an `Abort` of it, which has the reason."""
         flight = self._find(epoch, "aborted")
         if reason is None:
             if flight.reason is None:
@@ -220,18 +219,18 @@ class Coordinator:
         return self._failed(flight, reason, detail, now_ms)
 
     def in_flight(self) -> tuple[Progress, ...]:
-        """The checkpoints that have no fate yet, oldest first; to look at, not to change."""
+        """The undecided checkpoints, oldest first; read-only for callers."""
         return tuple(self._flights)
 
     def pending(self, checkpoint_id: int) -> tuple[str, ...]:
-        """Who has not answered for it, by name. Raises `IllegalStep` if it is not in flight."""
+        """The members that have not answered for it, by name. Raises `IllegalStep` if it is not in flight."""
         flight = self._numbered(checkpoint_id)
         if flight is None:
             raise IllegalStep(f"checkpoint: {checkpoint_id} is not in flight, so nobody is missing")
         return flight.missing
 
     def status(self) -> Status:
-        """All of it, for display."""
+        """The status of the coordinator, for display."""
         due_ms = max(self._due_ms, self._pause_until_ms)
         ended = self.last_completed, self.last_failed
         return Status(
@@ -239,7 +238,7 @@ class Coordinator:
         )
 
     def _request(self, now_ms: int, wanted: Begin) -> list[Action]:
-        """Queues what is wanted, or joins it to a like request that waits already, or refuses it."""
+        """Queues a request, merges it with a queued one of the same kind, or refuses it."""
         request_id, name = wanted.requests[0], wanted.savepoint
         known: list[Begin | Progress] = [*self._queue, *self._flights]
         if any(request_id in one.requests for one in known):
@@ -251,7 +250,7 @@ class Coordinator:
         if self._closed:
             refusal = self._closed, "no further checkpoint begins"
         elif any(one.flags.has(Flags.DRAIN) for one in known) and not drain_waits:
-            refusal = FailureReason.DRAINING, "no other checkpoint begins beside a drain"
+            refusal = FailureReason.DRAINING, "no other checkpoint begins during a drain"
         elif name is not None and any(one.savepoint == name for one in known):
             refusal = FailureReason.ALREADY_IN_PROGRESS, f"savepoint '{name}' is being taken"
         elif sum(len(w.requests) for w in self._queue) >= MAX_QUEUED:
@@ -273,8 +272,8 @@ class Coordinator:
         )
 
     def _timeout_ms(self, flight: Progress) -> int:
-        """A drain waits for one stage after the other to come to rest, which may take longer than a checkpoint may. So
-        each time that it misses its deadline, it gets twice the time: else it might never commit."""
+        """A drain waits for the stages to finish one after the other, which may take longer than a checkpoint is allowed
+        to. So it gets twice the time whenever it has missed its deadline; otherwise it might never commit."""
         doublings = self._late_drains if flight.flags.has(Flags.DRAIN) else 0
         return self.config.timeout_ms << min(doublings, MAX_DOUBLINGS)
 
@@ -282,7 +281,7 @@ class Coordinator:
         return bool(self._queue) and self._queue[0].flags.has(Flags.DRAIN)
 
     def _start(self, now_ms: int) -> list[Action]:
-        """Begins the next checkpoint if there is cause and room."""
+        """Begins the next checkpoint if one is due and there is room."""
         if not self._has_room() or (self._drain_waits() and now_ms < self._drain_again_ms):
             return []
         if self._queue:
@@ -299,14 +298,14 @@ class Coordinator:
         return [begin]
 
     def _full_is_due(self) -> bool:
-        """Counts what has committed, so a full one that aborts is still owed."""
+        """Counts committed checkpoints, so a full one that aborts is still due."""
         every = self.config.full_every
         if every is None or any(f.flags.has(Flags.FULL_SNAPSHOT) for f in self._flights):
             return False
         return self._since_full + len(self._flights) + 1 >= every
 
     def _decide(self, now_ms: int) -> list[Action]:
-        """Only the oldest may be decided, so decisions come in the order of epochs."""
+        """Only the oldest may be decided, so decisions are made in the order of epochs."""
         if not self._flights or self._flights[0].phase is not CheckpointPhase.CAPTURED:
             return []
         flight = self._flights[0]
@@ -338,7 +337,9 @@ class Coordinator:
         for flight in self._flights:
             if flight.phase is CheckpointPhase.BEGINNING:
                 return flight
-        raise IllegalStep(f"checkpoint: no step '{event}': none was asked to begin, or it has begun already")
+        raise IllegalStep(
+            f"checkpoint: no step '{event}': no checkpoint was asked to begin, or it has already begun"
+        )
 
     def _numbered(self, checkpoint_id: int) -> Progress | None:
         for flight in self._flights:

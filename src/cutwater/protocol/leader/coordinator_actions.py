@@ -17,9 +17,9 @@ from cutwater.protocol.leader.quorum import Progress
 class CoordinatorConfig(msgspec.Struct, frozen=True):
     """How checkpoints are taken. Raises `UserError` for values that cannot work.
 
-    `interval_ms` lies between the starts of two periodic checkpoints, `min_pause_ms` at least between the
-    end of one and the start of the next. Members have `timeout_ms` to answer. After `alignment_timeout_ms` a
-    checkpoint is turned unaligned (`None`: never). Up to `max_concurrent` are in flight at a time; they are decided
+    `interval_ms` is the time between the starts of two periodic checkpoints, `min_pause_ms` the shortest time between
+    the end of one and the start of the next. Members have `timeout_ms` to answer. After `alignment_timeout_ms` a
+    checkpoint turns unaligned (`None`: never). Up to `max_concurrent` are in flight at a time; they are decided
     in the order in which they began. `retained` committed ones are kept. Every `full_every`-th is
     full (`None`: on request).
     """
@@ -41,8 +41,8 @@ class CoordinatorConfig(msgspec.Struct, frozen=True):
                 raise UserError(f"{name} is {value}; give {floor} or more")
         if self.alignment_timeout_ms is not None and self.alignment_timeout_ms >= self.timeout_ms:
             raise UserError(
-                f"alignment_timeout_ms is {self.alignment_timeout_ms}, timeout_ms {self.timeout_ms}: a"
-                " checkpoint would be aborted before it is turned unaligned; give less than timeout_ms"
+                f"alignment_timeout_ms is {self.alignment_timeout_ms}, timeout_ms is {self.timeout_ms}: a"
+                " checkpoint would be aborted before it turns unaligned; give less than timeout_ms"
             )
 
 

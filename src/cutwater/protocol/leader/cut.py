@@ -35,7 +35,7 @@ def check_cut(
     logs: Logs,
     previous: Manifest | None,
 ) -> list[str]:
-    """Everything that is wrong with a cut, in words; empty if it is consistent.
+    """Descriptions of everything that is wrong with a cut; empty if it is consistent.
 
     `logs` are the stages' logs in this generation, `previous` the manifest of the newest checkpoint.
     """
@@ -79,8 +79,8 @@ def _check_channel(reader: StageReport, producer: StageReport, channel: Channel)
 def merge_reports(
     topology: Topology, parts: Mapping[str, Mapping[str, StageReport]]
 ) -> tuple[dict[str, StageReport], list[str]]:
-    """The reports of all stages from all members; and in words, which of them come from a member that does not host the
-    stage."""
+    """The reports of all stages from all members; and descriptions of those that come from a member that does not host
+    the stage."""
     reports: dict[str, StageReport] = {}
     problems: list[str] = []
     for member, part in sorted(parts.items()):

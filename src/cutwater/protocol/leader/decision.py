@@ -61,7 +61,7 @@ def _checked(member: Member, begun: Begun, acks: Mapping[str, Ack], previous: Ma
 
 
 def _behind(member: Member, begun: Begun) -> list[StageLog]:
-    """The logs that are not known up to their barriers; nothing behind a barrier belongs to its epoch."""
+    """The logs that are not known up to their barriers; nothing after a barrier belongs to its epoch."""
     logs = [member.log(name) for name in sorted(member.topology.stages)]
     barriers = [(log, log.state.barriers.get(begun.epoch)) for log in logs]
     return [log for log, at in barriers if at is None or at.checkpoint_id != begun.checkpoint_id]

@@ -67,8 +67,8 @@ class Housekeeper:
                 yield from self._load(checkpoint)
 
     def _load(self, checkpoint: Checkpoint) -> Procedure[None]:
-        """Reads a manifest. One that is damaged or missing cannot be restored, so it keeps nothing alive; that is an
-        event, and does not end retention."""
+        """Reads a manifest. One that is damaged or missing cannot be restored, so it keeps nothing alive. This emits an
+        event, and retention continues."""
         try:
             found = yield from read_manifest(checkpoint)
         except StoreError as error:

@@ -63,7 +63,7 @@ MAX_INBOX = 10_000
 """How many messages may be queued for a leader; further acks are sent again, further requests must be repeated."""
 
 SOURCES_RESENDS = 10
-"""For how many resend intervals a member's message that its sources are exhausted stays valid."""
+"""For how many resend intervals a member's message that its sources are exhausted is valid."""
 
 STUCK_TIMEOUTS = 10
 """After so many leader timeouts in one step, a leader stops sending heartbeats."""

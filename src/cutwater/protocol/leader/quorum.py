@@ -71,7 +71,7 @@ class TimedOut(msgspec.Struct, frozen=True):
 
     @property
     def blame(self) -> str:
-        """The same in words, with the first few names of the missing members."""
+        """A description, with the names of the first few missing members."""
         names = ", ".join(self.missing[:MAX_NAMED])
         more = f" and {len(self.missing) - MAX_NAMED} more" if len(self.missing) > MAX_NAMED else ""
         total = len(self.got) + len(self.missing)
@@ -85,7 +85,9 @@ class Quorum:
         # A dictionary and not a list: a name that is given twice is one member and answers once.
         self._missing = dict.fromkeys(sorted(expected))
         if not self._missing:
-            raise UserError("no members are expected, so nobody can cut; name at least one member")
+            raise UserError(
+                "no members are expected, so no checkpoint can be taken; name at least one member"
+            )
         self._identity = (epoch, checkpoint_id, term)
         self._acks: dict[str, Ack] = {}
         self.refused: Refused | None = None
@@ -196,7 +198,7 @@ class Progress:
     detail: str = ""
 
     def step(self, event: str, now_ms: int) -> None:
-        """Goes to the next phase; raises `IllegalStep`, and stays, if the table has no such step."""
+        """Goes to the next phase. Raises `IllegalStep`, and changes nothing, if the table has no such step."""
         self.phase = CHECKPOINT.next(self.phase, event)
         self.times_ms[self.phase] = now_ms
 

@@ -37,7 +37,7 @@ class Requests:
 
     @property
     def tables(self) -> Tables:
-        """No answers of tables from before: a leader has time to ask again."""
+        """No earlier answers of tables: a leader has time to ask again."""
         return Tables()
 
     def record(self, make: Callable[[int], JournalBody]) -> Procedure[bool]:

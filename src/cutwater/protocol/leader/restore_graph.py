@@ -56,7 +56,7 @@ def check_stages(state: JournalState, request: Request, graph: Topology, manifes
     if gone:
         raise Refusal(
             FailureReason.STAGE_GONE,
-            f"the pipeline or the checkpoint has stages that this code does not have: {', '.join(gone)}. To remove them "
+            f"the pipeline or the checkpoint has stages that are not in this code: {', '.join(gone)}. To remove them "
             f"with their state, add {' '.join(f'--drop {s}' for s in gone)}",
         )
     for name in request.drop:

@@ -1,4 +1,4 @@
-"""Whether the tables can go back to the checkpoint of a restore, without a loss and without duplicates."""
+"""Whether the tables can go back to the checkpoint of a restore without losing or duplicating rows."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from cutwater.protocol.member.publish import read_manifest, stranded
 A = TypeVar("A")
 
 TABLE_TRIES = 8
-"""How often a table that does not answer is asked; then the restore is refused."""
+"""How often to ask a table that does not answer before the restore is refused."""
 
 
 class Tables:
@@ -123,8 +123,8 @@ def check_new_readers(
 ) -> Procedure[None]:
     """A stage that the checkpoint does not have reads its own sources from the beginning. So if its tables have rows at
     that checkpoint, the stage was dropped before and is added again: raises `Refusal`. If it reads a source that the
-    pipeline has read before, in a stage of another name perhaps, that goes for all tables below it. It goes for a reset
-    stage too that begins to read such a source, which it got through a channel before."""
+    pipeline has read before, perhaps in a stage with another name, this applies to all tables downstream of it. It also
+    applies to a reset stage that begins to read such a source, whose rows it got through a channel before."""
     marks = yield from insist(List(MARK_PREFIX))
     for name, spec in graph.stages.items():
         begins = name not in manifest.stages or (name in request.reset and name in request.rereads)

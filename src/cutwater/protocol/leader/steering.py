@@ -108,9 +108,9 @@ def command(journal: Journal, name: str, nonce: Callable[[], str], request: Requ
     """Carries out one request without a member: leads, under `name`, for the length of the request. The previous leader
     finds its term over, reads why, and leads again.
 
-    It does so quickly, and tables may be slow, so they are asked before this takes the lead. Their answers are as good
-    as answers from within the term, because tables know nothing of terms. Everything else is read and decided again
-    after taking the lead.
+    It must be quick, and tables may be slow, so they are asked before it takes the lead. Their answers are as good as
+    answers from within the term, because tables do not know about terms. Everything else is read and decided again after
+    taking the lead.
     """
     for attempt in range(LEAD_TRIES):
         yield from follow(journal.view)

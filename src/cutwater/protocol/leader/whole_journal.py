@@ -25,8 +25,8 @@ def expect_empty_store(journal: Journal) -> Procedure[None]:
 
 
 def expect_whole_journal(journal: Journal) -> Procedure[bool]:
-    """A log does not show that its newest entry was lost, but the marks do. Raises `StoreError` then: what was committed
-    must not be committed again. `False` if the journal has grown meanwhile."""
+    """A log does not show that its newest entry was lost, but the marks do. Raises `StoreError` in that case: a committed
+    epoch must not be committed again. `False` if the journal has grown in the meantime."""
     view = journal.view
     known = view.last
     marks = settled((yield from insist(List(MARK_PREFIX))))

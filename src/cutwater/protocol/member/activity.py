@@ -13,8 +13,8 @@ from cutwater.protocol.base.transitions import Table
 
 
 class Pace(Enum):
-    """How a query is triggered. `OWN`: with the stage's own trigger. `QUICK`: without long pauses. `TAKE_ALL`: it takes
-    what is available now, and ends. Only at its own pace does a query run batches because time passes."""
+    """How a query is triggered. `OWN`: with the stage's own trigger. `QUICK`: without long pauses. `TAKE_ALL`: it reads
+    what is available now, and ends. A query runs batches just because time passes only with `OWN`."""
 
     OWN = "own"
     QUICK = "quick"
@@ -52,7 +52,7 @@ class Activity:
         self.rest = REST.start
         self.idle = False
         self.took_all = False
-        """Whether the query has taken everything that was available, and ended by itself."""
+        """Whether the query has read everything that was available, and ended by itself."""
         self.settling_ms = 0
         """When the inputs were complete, and the query began to settle."""
         self._begun = -1
@@ -80,7 +80,7 @@ class Activity:
             self._nothing_after = after
 
     def has_taken_all(self, last: int) -> None:
-        """The query has taken everything that was available, and ended; `last` is its last batch."""
+        """The query has read everything that was available, and ended; `last` is its last batch."""
         self.took_all = self.idle = True
         self._nothing_after = last
 
@@ -120,7 +120,7 @@ class Activity:
             self._step_if("nothing_to_do")
 
     def drain_over(self) -> None:
-        """No drain is open any more."""
+        """The drain is over: none is open now."""
         if not self.took_all:
             self._nothing_after = None
         if self.rest is not RestPhase.GOING:

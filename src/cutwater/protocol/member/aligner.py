@@ -1,17 +1,17 @@
 """The aligner: when one stage may cut for one checkpoint.
 
 Theory of operation. A channel's batches are numbered by the stage that produces them. A reader's position
-is the last batch that it has consumed, -1 before the first; a barrier stands *behind* a batch. So a stage
-is aligned when its position on every input has reached that input's barrier: nothing that belongs before
-the barrier is missing from its state, and nothing from behind a barrier is in it. A batch without rows is
-never read by Spark and holds nobody up.
+is the last batch that it has consumed, -1 before the first; a barrier comes *after* a batch. So a stage
+is aligned when its position on every input has reached that input's barrier: no row from before a barrier
+is missing from its state, and no row from after a barrier is in it. A batch without rows is never read by
+Spark and holds up nothing.
 
-Nothing is buffered here. A reader stops at the barrier, and what lies behind stays in the durable channel.
+Nothing is buffered here. A reader stops at the barrier, and later batches stay in the durable channel.
 
 An aligner serves the one checkpoint that it was made for: the barrier that it was given is the canonical
 one, and a barrier of any other checkpoint has no effect on it. It waits for alignment as long as it is
-allowed to, and then cuts unaligned: what lies between each position and its barrier is in flight, and
-belongs to the checkpoint.
+allowed to, and then cuts unaligned: the batches between each position and its barrier are in flight, and
+belong to the checkpoint.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ ALIGNER = Table(
 
 
 class Outcome(Enum):
-    """What a barrier meant to the aligner that it came to."""
+    """How an aligner handled a barrier."""
 
     ACCEPTED = "accepted"
     DUPLICATE = "duplicate"
@@ -60,9 +60,9 @@ class Outcome(Enum):
 
 
 class Cut(msgspec.Struct, frozen=True):
-    """Where the stage was cut. `positions`: what it had consumed of each input. `in_flight`: the inputs
-    with batches (`after`, `upto`] that belong to the checkpoint without having been consumed; `upto` is
-    `None` if that input's barrier had not come yet, and is then where it will stand."""
+    """Where the stage was cut. `positions`: the last batch consumed of each input. `in_flight`: the inputs
+    with batches (`after`, `upto`] that belong to the checkpoint but were not consumed; `upto` is `None` if that
+    input's barrier had not arrived yet; the place where it will be is then the upper end."""
 
     aligned: bool
     positions: dict[str, int]
@@ -74,14 +74,14 @@ RowsBetween = Callable[[str, int, int], bool]
 
 
 def every_batch_has_rows(_: str, after: int, upto: int) -> bool:
-    """For channels that never carry an empty batch."""
+    """For channels without empty batches."""
     return after < upto
 
 
 class Aligner:
     """The alignment of one stage's `inputs` for the checkpoint of `barrier`, begun at `now_ms`.
 
-    `positions` says where the stage stands on each input. It turns unaligned `alignment_timeout_ms` later
+    `positions` has the stage's position on each input. It turns unaligned `alignment_timeout_ms` later
     (`None`: never by itself), or at once if the barrier says UNALIGNED. Raises `UserError` if an input is
     named twice, or if `positions` does not name exactly the inputs.
     """
@@ -110,10 +110,10 @@ class Aligner:
             self.turn_unaligned()
 
     def on_barrier(self, name: str, barrier: Barrier, batch: int) -> Outcome:
-        """A barrier stands behind `batch` of the input `name`; says what it means here.
+        """Handles a barrier after `batch` of the input `name`; returns how.
 
         Raises, and changes nothing: `UserError` if there is no such input; `InvariantBroken` if this
-        checkpoint's barrier already stands elsewhere on it, or if the stage has consumed past it.
+        checkpoint's barrier is already at another place of it, or if the stage has consumed past it.
         """
         position = self._position(name)
         if not barrier.same_checkpoint(self.barrier):
@@ -121,7 +121,7 @@ class Aligner:
         before = self._barriers.get(name)
         if before is not None and before != batch:
             raise InvariantBroken(
-                f"{self._story()}: its barrier on input '{name}' stands behind batch {before} and behind "
+                f"{self._story()}: its barrier on input '{name}' is both after batch {before} and after "
                 f"batch {batch}; a log has one barrier per epoch, so report this with that stage's log"
             )
         if self._final:
@@ -156,16 +156,16 @@ class Aligner:
             self.turn_unaligned()
 
     def turn_unaligned(self) -> None:
-        """Stop waiting for alignment. The order goes to all stages alike, so it changes nothing for one
-        that is unaligned, cut or dropped already."""
+        """Stops waiting for alignment. All stages get this order, so it changes nothing for one
+        that is already unaligned, cut or dropped."""
         if ALIGNER.allows(self.phase, "turn_unaligned"):
             self.phase = ALIGNER.next(self.phase, "turn_unaligned")
 
     def cut(self) -> Cut | None:
         """Cuts, if the stage may: `None` while it has to wait, else the cut, and the machine is final.
 
-        An unaligned stage that has nothing in flight after all was cut aligned. Raises `IllegalStep` if
-        it was cut or dropped before.
+        A stage that turned unaligned but has nothing in flight counts as cut aligned. Raises `IllegalStep` if
+        it was already cut or dropped.
         """
         after = ALIGNER.next(self.phase, "cut")
         behind = self._behind()
@@ -176,12 +176,12 @@ class Aligner:
         return Cut(not in_flight, dict(self._positions), in_flight)
 
     def abort(self) -> None:
-        """The checkpoint is given up, and its barriers hold nobody any more. Raises `IllegalStep` if it
-        was cut or dropped before."""
+        """The checkpoint was aborted, and its barriers no longer hold anyone back. Raises `IllegalStep` if the
+        stage was already cut or dropped."""
         self.phase = ALIGNER.next(self.phase, "abort")
 
     def waiting_for(self) -> tuple[str, ...]:
-        """The inputs that keep the stage from cutting, in the order of the stage's inputs."""
+        """The inputs that the stage is waiting for, in the order of its inputs."""
         return self._behind() if self.phase is AlignerPhase.ALIGNING else ()
 
     @property
@@ -189,7 +189,7 @@ class Aligner:
         return self.phase in (AlignerPhase.CUT, AlignerPhase.DROPPED)
 
     def _behind(self) -> tuple[str, ...]:
-        """The inputs whose barrier has not come, or has and is not reached."""
+        """The inputs whose barrier has not arrived, or is not reached yet."""
         return tuple(
             name
             for name, position in self._positions.items()
@@ -209,7 +209,7 @@ class Aligner:
         if position > barrier_at:
             raise InvariantBroken(
                 f"{self._story()}: batch {position} of input '{name}' was consumed before the cut, and the "
-                f"barrier stands behind batch {barrier_at}; report this with both stages' logs"
+                f"barrier is after batch {barrier_at}; report this with both stages' logs"
             )
 
     def _story(self) -> str:

@@ -1,5 +1,5 @@
-"""A member's part of each checkpoint: when all its stages are cut, it acks with their reports; if one cannot be, it
-refuses."""
+"""A member's part of each checkpoint: when all its stages are cut, it acks with their reports; if one of them cannot be
+cut, it refuses."""
 
 from __future__ import annotations
 

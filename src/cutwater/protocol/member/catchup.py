@@ -43,9 +43,9 @@ Reply = HaveRange | EntriesChunk | Compacted
 
 
 class CatchUp:
-    """Brings one member's journal up to the store's head; `session` is there while it lasts.
+    """Brings one member's journal up to the store's head; `session` exists while that takes.
 
-    Messages and the presence of peers go into the session at once; the procedure performs what follows from them.
+    Messages and the presence of peers go into the session at once; the procedure performs the resulting actions.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class CatchUp:
             self._actions += change(peer, self._now_ms())
 
     def _hear(self, sender: str, term: int, index: int) -> None:
-        """Whoever leads is asked last, and knows how far the journal goes. Neither decides what is believed."""
+        """The leader is the last peer to be asked, and knows how far the journal goes. Neither makes it trusted."""
         self._heard = max(self._heard, index)
         if self.session is not None and sender in self._peers and term > self._term:
             self._term = term
@@ -160,7 +160,7 @@ class CatchUp:
         self.session, self._requests = None, session.next_request_id
 
     def _move_target(self, session: ReplaySession[JournalBody]) -> Procedure[list[Action]]:
-        """The journal is said to go on beyond the target: what the store now has at its end is the new one."""
+        """Another member says that the journal goes beyond the target: its end in the store becomes the new target."""
         view, target = self.journal.view, session.target.index
         names = yield from ask(List(view.prefix, entry_name(view.prefix, target)))
         if names is FAILED:
@@ -213,7 +213,7 @@ class CatchUp:
     def _from_store(
         self, session: ReplaySession[JournalBody], action: FetchFromStore | AnchorAt
     ) -> Procedure[list[Action]]:
-        """Reads what the session asks of the store, and believes it only after a look for a snapshot."""
+        """Reads what the session asks of the store, and trusts it only after checking for a newer snapshot."""
         view = self.journal.view
         first = action.index if isinstance(action, AnchorAt) else action.first
         last, room = (first, 1) if isinstance(action, AnchorAt) else (action.last, action.max_bytes)
@@ -234,7 +234,7 @@ class CatchUp:
             name = entry_name(view.prefix, newest)
             data = yield from insist(Read(name))
             if data is not None:
-                view.open(name, data)  # raises if it is none
+                view.open(name, data)  # raises if it is not an entry
                 return session.on_snapshot(action.request_id, data, self._now_ms())
         if not found or newest > first:
             return session.on_store_failed(action.request_id, "it is not in the store", self._now_ms())

@@ -20,8 +20,8 @@ Files = tuple[str, ...]
 
 
 class BatchUnknown(InvariantBroken):
-    """This process does not know a batch that was asked for: not yet, or not any more. The latter only happens to a
-    zombie, which the others have left behind."""
+    """This process does not know a requested batch: not yet, or no longer. The latter only happens to a zombie, which
+    the others have left behind."""
 
 
 def holds(journal: JournalState, reader: StageState, barrier: BarrierAt) -> bool:
@@ -64,7 +64,7 @@ class Channel:
             entry = self.producer.batches.get(batch)
             if entry is None and batch not in self.carried:
                 raise BatchUnknown(
-                    f"batch {batch} is asked for (up to {upto}), and neither the log, known to "
+                    f"batch {batch} is requested (up to {upto}), and neither the log, known to "
                     f"{self.producer.last}, nor the newest checkpoint has it"
                 )
             found[batch] = self.carried[batch] if entry is None else entry.files

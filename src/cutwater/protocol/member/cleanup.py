@@ -27,7 +27,7 @@ class Keeper(Protocol):
 
 
 class Cleanup:
-    """Cleans up after a stage, as its open incarnation, until that one `is_fenced`."""
+    """Cleans up after a stage, as its open incarnation, until it `is_fenced`."""
 
     def __init__(self, member: Keeper, log: StageLog, is_fenced: Callable[[], bool]) -> None:
         self._member = member
@@ -35,7 +35,7 @@ class Cleanup:
         self._is_fenced = is_fenced
         self._collected: object = None
         self._collected_at = 0
-        """The index of the journal at which nothing else was due."""
+        """The journal index at which nothing more was due."""
 
     def run(self, incarnation: int) -> Procedure[None]:
         """Deletes what retention no longer keeps of the stage, and compacts its log."""

@@ -1,4 +1,4 @@
-"""The inputs of one stage: what their logs have, what the stage may read of it, and what it has not read."""
+"""The inputs of one stage: the contents of their logs, what the stage may read of them, and what it has not read."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class Fate(Enum):
     OPEN = "open"
     COMMITTED = "committed"
     OVER = "over"
-    """Aborted, void, or committed and expired since: it holds nobody back, and will not change any more."""
+    """Aborted, void, or committed and expired since: it holds nobody back, and is final."""
 
 
 def fate(state: JournalState, epoch: int) -> Fate:

@@ -184,7 +184,7 @@ class Member:
                 self.wake(f"stage {reader}")
 
     def notify_readers(self, stage: str) -> Procedure[None]:
-        """The log of a hosted stage has grown: its readers are told, here and on other members."""
+        """The log of a hosted stage has grown: notifies its readers, here and on other members."""
         return self._logs.notify_readers(stage)
 
     def head_manifest(self) -> Procedure[Manifest | None]:
@@ -424,6 +424,6 @@ class Member:
                     kind = TablePublished if isinstance(duty, CommitPermit) else TableRewound
                     self.observe(kind(sink, mark.epoch, mark.version))
                 done = duty.index
-                break  # the journal may have grown meanwhile, and have abandoned the next duty
+                break  # the journal may have grown in the meantime, and have abandoned the next duty
             else:
                 yield Wait(self.config.poll_ms)

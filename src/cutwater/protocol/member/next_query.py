@@ -18,7 +18,7 @@ from cutwater.protocol.member.stage_log import StageLog
 
 
 class QueryEnd(Enum):
-    """How a query ended before it took everything. `ASKED`: it was asked to stop (`stops_batches`). `STOPPED`: without an
+    """How a query ended before it read everything. `ASKED`: it was asked to stop (`stops_batches`). `STOPPED`: without an
     error, so somebody else has stopped it. `OVERLOADED`: the machine was too busy, which is temporary. `HOPELESS`: the
     next query would fail in the same way."""
 
@@ -30,7 +30,7 @@ class QueryEnd(Enum):
 
 
 class Circumstances(Protocol):
-    """What decides about queries besides what they do: the time, the options, and the stages' plans."""
+    """What decisions about queries depend on, besides the queries: the time, the options, and the stages' plans."""
 
     config: MemberConfig
     now_ms: int
@@ -43,7 +43,7 @@ class Circumstances(Protocol):
 
 
 class NextQuery:
-    """Decides, from what the present query does (`activity`), about the next one. `pace` is that of the present query,
+    """Decides about the next query from what the current one does (`activity`). `pace` is that of the current query,
     `None` for the usual one."""
 
     def __init__(
@@ -66,7 +66,7 @@ class NextQuery:
         self.due_ms: int | None = None
         """When the next query starts; `None` while none is needed."""
         self.stops_batches = False
-        """Whether the present query must not begin another batch."""
+        """Whether the current query must not begin another batch."""
         self._has_query = True
         self._is_given_up = False
 
@@ -80,15 +80,15 @@ class NextQuery:
     def _is_native(self) -> bool:
         return not self._spec.inputs or self._spec.name in self._around.native
 
-    # --- what happens to the present query --------------------------------------------------------------
+    # --- what happens to the current query --------------------------------------------------------------
 
     def on_rest(self) -> None:
-        """The stage rests, and a native source may have new rows for the query."""
+        """The stage is at rest, and a native source may have new rows for the query."""
         self.stops_batches = self._is_native and not self._activity.took_all
 
     def on_end(self, end: QueryEnd, error: str, is_needed: bool) -> int | None:
-        """The query has ended before it took everything. Returns in how many ms the next one starts, or `None` if none
-        does for now: the stage is given up, or rests, and so needs none unless its drain is aborted."""
+        """The query has ended before it read everything. Returns in how many ms the next one starts, or `None` if none
+        does for now: the stage is given up, or is at rest and needs none unless its drain is aborted."""
         self._has_query = False
         if not is_needed:
             return None
@@ -146,7 +146,7 @@ class NextQuery:
         return is_slow and waits and self.present_pace is Pace.OWN
 
     def _must_stop_ticking(self) -> bool:
-        """Whether nothing but the clock gives the query something to do, which it does at its own pace only."""
+        """Whether only the clock gives the query something to do, which happens only with its own trigger."""
         ticks = self._spec.name in self._around.ticking and self.present_pace is Pace.OWN
         return ticks and bool(self._spec.inputs) and self._inputs.are_done()
 

@@ -1,4 +1,4 @@
-"""How an incarnation of a stage begins (rule 7): what it starts from, its OPEN entry, its Spark folder."""
+"""How an incarnation of a stage begins (rule 7): its starting point, its OPEN entry, its Spark folder."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def stranded(
     settled: Mapping[str, int],
     dropped: Collection[str],
 ) -> list[str]:
-    """What would be lost with sinks that the graph after a restore no longer has, in words; empty if nothing.
+    """Descriptions of what would be lost with sinks that the graph after a restore no longer has; empty if nothing.
 
     Rows that wait for a watermark are held under the name of their sink, like rows that are committed but not published
     yet: no other sink shows them. `dropped` names the stages and sinks that the user removes on purpose; `settled` is
@@ -161,9 +161,9 @@ A = TypeVar("A")
 
 
 class Patience:
-    """How often operations on a table may fail in a row. While the pipeline runs, as often as they like: an outage ends,
-    and nothing is lost meanwhile. When it `is_over`, so that only publishing is left, `most` more tries are made, after
-    `backoff_ms` and then after twice as long each time (`None`: any number)."""
+    """How often operations on a table may fail in a row. While the pipeline runs there is no limit: outages end, and
+    nothing is lost in the meantime. When it `is_over`, so that only publishing is left, an operation is retried `most`
+    times, after `backoff_ms` and then after twice as long each time (`None`: any number)."""
 
     def __init__(
         self, is_over: Callable[[], bool] = lambda: False, most: int | None = None, backoff_ms: int = 0
@@ -222,7 +222,7 @@ def begin(sink: str, journal: Journal, patience: Patience | None = None) -> Proc
     unclear = [d for d in duties(journal.state, newest) if d.index <= known] if head.forgetful else []
     if unclear:
         raise StoreError(
-            f"nobody can say whether epoch {unclear[0].epoch} is in the table of sink {sink}: it has no mark, and the "
+            f"it is unknown whether epoch {unclear[0].epoch} is in the table of sink {sink}: it has no mark, and the "
             "table has forgotten Cutwater's transactions (delta.setTransactionRetentionDuration) and the commits "
             f"that held them. Check the table; then give the sink another name and path and start with "
             f"`--restore latest --drop {sink}`: the new table begins at that checkpoint"
@@ -254,7 +254,7 @@ def _check_own(
         return
     raise StoreError(
         f"version {mark.version} of the table of sink {sink} no longer has what the sink put there up to epoch "
-        f"{mark.epoch}: another writer has put its own commit in that place (one that looks first and then writes, "
+        f"{mark.epoch}: another writer has put its own commit in that place (one that checks first and then writes, "
         "instead of creating commits with a conditional put), or the table was replaced. Bring it back. Or stop that "
         "writer and restore a checkpoint from before that, with `--force` if what it wrote may go: the rows come again. "
         f"Or give the sink another name and path and start with `--restore latest --drop {sink}`"

@@ -4,8 +4,8 @@ Theory of operation. Every start of a stage's query is a new incarnation (rule 7
 the place that a predecessor, if it is still alive, would need for its next entry. Then it makes its own Spark folder
 from the predecessor's, including prepared records. Only then does its query start. From then on the appender does two
 things. When Spark has committed a batch, it appends BATCH (rule 4; first a batch that the predecessor committed and did
-not log). When a checkpoint asks for it, it appends BARRIER behind the last batch in the log. A cut is just that entry:
-no query is stopped or asked.
+not log). When a checkpoint asks for it, it appends BARRIER after the last batch in the log. A cut is just that entry:
+no query is stopped or involved.
 
 The host of the query reports facts (`batch_began`, `query_rested`, `query_ended` ...) in a turn. The stage decides what
 follows: whether it is idle or quiet, and whether it needs another query.
@@ -142,7 +142,7 @@ class Stage:
 
     @property
     def took_all(self) -> bool:
-        """Whether the query has taken everything that was available when it started, and ended."""
+        """Whether the query has read everything that was available when it started, and ended."""
         return self.activity.took_all
 
     # --- the appender's life ------------------------------------------------------------------------
@@ -193,15 +193,15 @@ class Stage:
         self._wake()
 
     def query_took_all(self, last: int) -> None:
-        """The query has taken everything that was available, and ended; `last` is the last batch that Spark committed."""
+        """The query has read everything that was available, and ended; `last` is the last batch that Spark committed."""
         self.activity.has_taken_all(last)
         self.member.wake("capture")  # the leader may wait for the sources of this member
         self.member.wake("lead")
         self._wake()
 
     def query_ended(self, end: QueryEnd, error: str) -> int | None:
-        """The query of this incarnation has ended before it took everything. Returns in how many ms the next
-        incarnation starts, or `None` if none does for now: the stage is given up, or rests."""
+        """The query of this incarnation has ended before it read everything. Returns in how many ms the next
+        incarnation starts, or `None` if none does for now: the stage is given up, or at rest."""
         return self._next.on_end(end, error, is_needed=self.phase is StagePhase.RUNNING)
 
     # --- what the query may read ----------------------------------------------------------------------
@@ -320,7 +320,7 @@ class Stage:
     # --- cuts ---------------------------------------------------------------------------------------
 
     def _cut(self) -> Procedure[None]:
-        """Cuts the stage for every open epoch for which that is possible, oldest first and none before an older one."""
+        """Cuts the stage for every open epoch for which that is possible: oldest first, and never before an older one."""
         self._listen()
         for epoch in sorted(self.member.journal.state.open):
             begun = self.member.journal.state.open.get(epoch)

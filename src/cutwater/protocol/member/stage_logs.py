@@ -26,7 +26,7 @@ class LogReader(Protocol):
 
 
 class StageLogs:
-    """The logs of the member's generation, by stage. Growth is told to the readers, here and on other members."""
+    """The logs of the member's generation, by stage. Notifies readers of new entries, here and on other members."""
 
     def __init__(self, member: LogReader) -> None:
         self._member = member

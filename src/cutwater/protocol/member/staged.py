@@ -1,4 +1,4 @@
-"""Which staged output of a sink nobody will publish any more.
+"""Which staged output of a sink will never be published.
 
 An attempt is over if it belongs to a batch up to the newest cut, or to an earlier generation, and no kept checkpoint
 names a file of it, neither to publish nor to hold back. With outdated knowledge of the journal, fewer attempts are over.

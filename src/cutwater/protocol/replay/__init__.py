@@ -10,7 +10,7 @@ Trust (`pieces.py`)
 Scheduling (`schedule.py`, `sources.py`)
 - Each peer has at most one request in flight, and all pieces, requested or buffered, are disjoint. If the
   buffer is full, higher pieces are dropped for the lowest missing one. The leader is asked last.
-- When `anchor_bytes` are buffered in a row behind the last delivered entry, or the buffer is full, the store
+- When `anchor_bytes` are buffered in a row after the last delivered entry, or the buffer is full, the store
   is asked for the hash of the last of them. So memory is bounded by the configuration, not by the log.
 - The store serves the lowest missing piece when no healthy peer does.
 - A source that fails (no answer, an empty or a wrong one) is retried after a delay that doubles; a forger is

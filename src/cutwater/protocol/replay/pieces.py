@@ -76,7 +76,7 @@ class Pieces(Generic[B]):
             proven = at.entries[index - at.first].hash if at is not None and at.proven else hash
             if self.known.setdefault(index, proven) != hash:
                 raise StoreError(
-                    f"the store vouches for two different entries at {index} ({self.known[index][:12]} and "
+                    f"the store has two different entries at {index} ({self.known[index][:12]} and "
                     f"{hash[:12]}): the log is damaged there; restore it from a copy"
                 )
             if at is None or at.proven:

@@ -31,7 +31,7 @@ class Provider:
         keep_bytes: int = 256 << 20,
     ) -> None:
         if first < 1:
-            raise UserError(f"provider: a log's first place is 1, not {first}")
+            raise UserError(f"provider: the first index of a log is 1, not {first}")
         self._first = first
         self._entries: list[bytes] = []
         self._gone = 0  # number of dropped entries at the front of `_entries`
@@ -55,7 +55,7 @@ class Provider:
         between), the older entries are dropped. Raises `UserError` if `first` is already held."""
         following = self.available()[1] + 1
         if first < following:
-            raise UserError(f"provider: {first} is held already; the next place is {following}")
+            raise UserError(f"provider: entry {first} is already held; the next one is {following}")
         if first > following:
             self._first, self._entries, self._gone, self._size = first, [], 0, 0
         new = list(entries)

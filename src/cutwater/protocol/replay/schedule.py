@@ -113,7 +113,7 @@ class Schedule(Generic[B]):
     def _nobody_serves(self, first: int, last: int) -> StoreError:
         stories = [f"{s.name}: {s.reason}" for s in [self.sources.store, *self.sources.ranked()]]
         return StoreError(
-            f"cannot catch up: nobody can serve or vouch for entries {first}-{last}; {'; '.join(stories)}; "
+            f"cannot catch up: no source can provide or confirm entries {first}-{last}; {'; '.join(stories)}; "
             "make the store reachable and start again"
         )
 

@@ -58,7 +58,7 @@ def _came_too_late(trace: Trace, index: int, variant: Variant) -> bool:
 
 def _saw_a_snapshot(trace: Trace, index: int, at: At) -> bool:
     if not isinstance(at.line, rec.Creation | rec.Reading):
-        return False  # whoever announces an entry knows that it is in the log
+        return False  # a process that announces an entry knows that it is in the log
     log = paths.log_prefix_of(at.line.name)
     for later in trace.processes[at.line.process][at.line.n :]:
         look = later.line

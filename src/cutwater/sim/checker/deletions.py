@@ -45,7 +45,7 @@ def _check_over(
     if over is not None and over <= knew:
         return
     if not history.log.whole(max(since, 1), max(since, knew)):
-        findings.not_recorded["end of an epoch of which something was deleted"] += 1
+        findings.not_recorded["end of an epoch whose objects were deleted"] += 1
         return
     fate = "is kept" if epoch in history.epochs else "is open"
     what = f"{at.line.process}, which knew the journal up to {knew}, deletes {name}, but epoch {epoch} {fate}"
@@ -61,8 +61,8 @@ def _check_entry(trace: Trace, history: History, name: str, at: At, findings: Fi
     if log.newest_snapshot > index:
         return
     if not journal and not history.log.whole(min(history.log.chain, default=1), at.line.knows):
-        findings.not_recorded["end of a generation of which something was deleted"] += 1
+        findings.not_recorded["end of a generation whose objects were deleted"] += 1
     elif log.whole(index, max(log.chain, default=0)) and log.chain:
         findings.wrong("deleted", f"{name} is deleted, but no snapshot covers it", at)
     else:
-        findings.not_recorded["snapshot of a log of which entries were deleted"] += 1
+        findings.not_recorded["snapshot of a log whose entries were deleted"] += 1

@@ -38,7 +38,7 @@ class Cuts(Facts):
         ledger.aborted = [(ms, a) for ms, a in ledger.aborted if a.checkpoint_id > body.checkpoint_id]
         if begun.savepoint is not None:
             if begun.savepoint in ledger.savepoints:
-                self.violation(f"savepoint {begun.savepoint} is taken away from its epoch")
+                self.violation(f"the name of savepoint {begun.savepoint} is moved from its epoch")
             ledger.savepoints[begun.savepoint] = body.epoch
         self.epochs += 1
         for named in manifest.objects():

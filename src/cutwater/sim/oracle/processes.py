@@ -52,7 +52,7 @@ class Processes(Facts):
                 assert_never(message)
 
     def replied(self, reply: Reply) -> None:
-        """A user who is told that a request is done can rely on it. (A cancellation before the checkpoint has begun
+        """If a request is answered as done, the user can rely on it. (A cancellation before the checkpoint has begun
         leaves nothing in the journal.)"""
         request = self.world.requests.get(reply.request_id)
         if request is not None and request.kind is RequestKind.CANCEL:

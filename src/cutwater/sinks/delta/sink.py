@@ -332,7 +332,7 @@ class DeltaSink(TableSink):
             return reading.frame(spark, table, self._files, is_empty=version < 0)
 
     def _readable_table(self, version: int) -> DeltaTable:
-        """The table at a version; for -1, the newest table, of which only the columns are used."""
+        """The table at a version; for -1, the newest version, whose columns are all that is used."""
         if version >= 0 and not log.goes_back_to(self._files, version):
             raise history_gone(self.name, self.path, version)
         if self.head().version < 0:

@@ -1,4 +1,4 @@
-"""The leaves of a query's plan, what it reads, in the order in which Spark records positions.
+"""The leaves of a query's plan, which are its sources and channels, in the order in which Spark records positions.
 
 Spark identifies a position only by its place in that order. So a record of the leaves is kept with the checkpoint
 (`cutwater/sources.json`), and a query continues only if each position is used for the leaf that it belongs to.
@@ -90,7 +90,7 @@ def sources_advice(stage: str, reset_helps: bool, ref: str = "REF") -> str:
     if reset_helps:
         return f"Bring the old code back, or start with --restore {ref} --reset {stage}, which drops the stage's state"
     return (
-        "A reset is not the way out: it keeps the positions in sources, and reads a new source from its start, into "
+        "A reset does not help: it keeps the positions in sources, and reads a new source from its start, into "
         "tables that may already have its rows. Bring the old code back; or give the stage, all stages downstream of it, "
         f"and their sinks new names and paths, and start with --restore {ref} --drop {stage} (and --drop for each of the "
         "others): the new stages read their sources from the start, into new tables"

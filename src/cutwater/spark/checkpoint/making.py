@@ -1,4 +1,4 @@
-"""Making the Spark folder of an incarnation, from its predecessor's or from a checkpoint; and what that needs."""
+"""Creates the Spark folder of an incarnation, from its predecessor's or from a checkpoint; and checks what that needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether two native sources have rows in common, however their places are spelled.
+"""Whether two native sources have rows in common, however their locations are spelled.
 
 Positions are matched more strictly (`leaves.py`): to Spark's file source, a file under another spelling is a new file.
 """
@@ -22,7 +22,7 @@ _CHOOSE_FILES = frozenset({"pathglobfilter", "recursivefilelookup", "modifiedbef
 
 
 def is_recognizable(leaf: Leaf) -> bool:
-    """Whether a leaf is a native source with rows that another one could have too, and something to tell it by."""
+    """Whether a leaf is a native source that can be identified, and whose rows another one could have too."""
     return leaf.channel is None and bool(leaf.place) and leaf.format not in GENERATED
 
 
@@ -33,7 +33,7 @@ def normal_place(place: str) -> str:
 
 
 def share_rows(one: Leaf, other: Leaf) -> bool:
-    """Whether two sources read some of the same rows, at whatever pace. Options that choose rows tell them apart."""
+    """Whether two sources read some of the same rows, at whatever pace. Options that select rows distinguish them."""
     return share_place(one.format, one.place, other.format, other.place) and _choice(one) == _choice(other)
 
 

@@ -1,4 +1,4 @@
-"""Spark's JVM and the way to it: starting it, recognising that it is gone, calling back from it."""
+"""Spark's JVM and the connection to it: starting it, detecting that it is gone, callbacks from it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pyspark.java_gateway import ensure_callback_server_started, launch_gateway
 from pyspark.sql import SparkSession
 
 CALL_ERRORS: tuple[type[Exception], ...] = (Py4JError, ConnectionError)
-"""Raised by a call to the JVM that has failed there, or that found no JVM."""
+"""Raised by a call that failed in the JVM, or that found no JVM."""
 
 HELD_S = 5.0
 """How long to wait for the last lines of a process that has ended."""
@@ -75,7 +75,7 @@ _launched: WeakKeyDictionary[Any, dict[str, str]] = WeakKeyDictionary()
 """The gateways to JVMs that `launch` has started, with the settings that it gave them."""
 
 _MADE_UP = {"spark.app.name": "pyspark-shell", "spark.ui.showConsoleProgress": "true"}
-"""What Spark itself gives to a JVM that Python starts, if nobody else does."""
+"""What Spark itself passes to a JVM that Python starts, by default."""
 
 
 def launch(settings: Mapping[str, str], quiet: str, hold_output: bool = False) -> dict[str, str]:
@@ -132,8 +132,8 @@ def _java_options(option: str) -> Iterator[None]:
 
 
 def hush_py4j() -> None:
-    """Silences Py4J, which logs pages for every call under way when the JVM dies, through its own logger or the root's.
-    What has happened is reported in one line elsewhere. Other log records are not affected."""
+    """Silences Py4J, which logs pages for every call in progress when the JVM dies, through its own logger or the root's.
+    The cause is reported in one line elsewhere. Other log records are not affected."""
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(_is_not_of_py4j)
 
@@ -177,7 +177,7 @@ def jvm_signals(spark: SparkSession, names: tuple[str, ...], react: Callable[[],
     accept_calls(spark)
     context: Any = spark.sparkContext
     kind, handler, before = context._jvm.sun.misc.Signal, _JavaSignal(react), {}
-    with suppress(*CALL_ERRORS):  # it was started with -Xrs, and leaves signals to the system
+    with suppress(*CALL_ERRORS):  # it was started with -Xrs, and does not handle signals
         for name in names:
             before[name] = kind.handle(kind(name), handler)
     try:

@@ -147,7 +147,7 @@ class Java:
         return count in self._found[need.name][1][NEW]
 
     def _lack(self, need: Need) -> str | None:
-        """What this JVM lacks of a need; notes where it has found the rest."""
+        """What this JVM lacks of a need; remembers where it found the rest."""
         for name in reversed(need.names) if self._is_older else need.names:
             try:
                 found = self._class_for(name)
@@ -163,8 +163,8 @@ class Java:
         return f"the class {' or '.join(need.names)}"
 
     def _members(self, found: Any, wanted: Collection[str]) -> dict[str, set[int]]:
-        """By name the public members of a class, with their numbers of arguments: its constructors, its methods or both,
-        as they are wanted. Each list of them is one text, which spares a call of the JVM per member."""
+        """The public members of a class by name, with their numbers of arguments: its constructors, its methods or both,
+        as needed. Each list of them is fetched as one text, which saves a call to the JVM per member."""
         members: dict[str, set[int]] = {}
         if NEW in wanted:
             members[NEW] = {count for _, count in _parse(self._show(found.getConstructors()))}

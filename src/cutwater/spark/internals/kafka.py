@@ -1,4 +1,4 @@
-"""Kafka, asked by the client that Spark's connector has brought into Spark's JVM."""
+"""Queries Kafka with the client that Spark's connector brings into Spark's JVM."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Client:
         return sorted(str(name) for name in names if expression.matcher(name).matches())
 
     def topics(self, names: Iterable[str]) -> dict[str, Topic]:
-        """The topics of these names that there are."""
+        """Those of these topics that exist."""
         wanted = self._jvm.java.util.ArrayList()
         for name in names:
             wanted.add(name)

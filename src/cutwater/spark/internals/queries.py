@@ -1,4 +1,4 @@
-"""What Spark knows of a running query, and does not show."""
+"""What Spark knows about a running query but does not expose."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def java_trace(error: BaseException) -> str:
-    """The stack trace of an error of Java's, which pyspark leaves out of its text."""
+    """The stack trace of a Java error, which pyspark leaves out of its text."""
     return str(getattr(error, "_stackTrace", None) or error)
 
 
@@ -16,7 +16,7 @@ def found_nothing_new(query: Any) -> bool:
 
 
 def is_one_batch(query: Any) -> bool:
-    """Whether a query with `availableNow` reads everything in one batch, because a source of it cannot say what is
+    """Whether a query with `availableNow` reads everything in one batch, because one of its sources cannot say what is
     available now."""
     executor = query._jsq.streamingQuery().triggerExecutor()
     return bool(executor.getClass().getSimpleName() == "SingleBatchExecutor")

@@ -27,7 +27,7 @@ OPTIONS = {
 
 
 class Relations:
-    """Makes relations in one session. Classes and members are looked up once, because each look is a call to another
+    """Makes relations in one session. Classes and members are looked up once, because each lookup is a call to another
     process."""
 
     def __init__(self, spark: SparkSession) -> None:
@@ -59,8 +59,8 @@ class Relations:
         return self._session.parseDataType(json)
 
     def rows(self, paths: Sequence[str], schema: JavaSchema, is_streaming: bool) -> JavaRows:
-        """The rows of exactly these files; as a batch of a stream, if it is to be one. Raises `FileNotFoundError` if one
-        is gone."""
+        """The rows of exactly these files, optionally as a batch of a stream. Raises `FileNotFoundError` if one is
+        gone."""
         if not paths:
             plan = self._local(self._attributes(schema), self._seq([]), is_streaming, self._none)
             return self._rows_of(self._session, plan)

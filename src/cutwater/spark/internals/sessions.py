@@ -43,15 +43,15 @@ def session_hadoop_conf(session: SparkSession) -> Settings:
 
 
 def given_settings(conf: Settings, pattern: str) -> dict[str, str]:
-    """Those of Hadoop's settings whose names match that somebody has given: neither Hadoop's defaults, nor what Spark or
-    Cutwater have taken from the environment."""
+    """Hadoop's settings with matching names that the user has set: neither Hadoop's defaults, nor what Spark or Cutwater
+    have taken from the environment."""
     hadoop: Any = conf
     found = dict(hadoop.getValByRegex(pattern))
     return {key: value for key, value in found.items() if not _is_unasked(hadoop.getPropertySources(key))}
 
 
 def set_from_environment(conf: Settings, key: str, value: str) -> None:
-    """Change one of Hadoop's settings so that `given_settings` does not take it for the user's."""
+    """Change one of Hadoop's settings so that `given_settings` does not mistake it for the user's."""
     hadoop: Any = conf
     hadoop.set(key, value, "Set by Cutwater from AWS_*")
 
@@ -62,7 +62,7 @@ def _is_unasked(sources: Any) -> bool:
 
 
 class FileSystemFailed(Exception):
-    """A file system of Hadoop's could not do something; the message says why."""
+    """An operation of a Hadoop file system failed; the message says why."""
 
 
 def use_file_system(session: SparkSession, url: str, settings: dict[str, str]) -> None:
@@ -93,7 +93,7 @@ def use_file_system(session: SparkSession, url: str, settings: dict[str, str]) -
 
 
 def _said(error: Any) -> str:
-    """What a server or a class has to say, without Hadoop's and the SDK's details around it."""
+    """The message of a server or a class, without Hadoop's and the SDK's details around it."""
     cause = error
     while cause.getCause() is not None:
         cause = cause.getCause()

@@ -12,7 +12,7 @@ from cutwater.spark.internals import java as j
 
 class SparkSource(ABC):
     """Spark calls the methods with Java's names, in its own threads. Each becomes a call of one of the abstract methods,
-    with offsets as JSON. One call of Java's costs one trip between the processes, so each offset is asked for once."""
+    with offsets as JSON. A call from Java costs one round trip between the processes, so each offset is fetched once."""
 
     def __init__(self, spark: SparkSession, schema: Any) -> None:
         """`schema` is one of the Java side."""
@@ -28,7 +28,7 @@ class SparkSource(ABC):
 
     @abstractmethod
     def next_offset(self, start: str | None) -> str:
-        """How far the next batch reads that begins behind `start`; `start` itself if there is nothing new."""
+        """The end of the next batch, which begins after `start`; `start` itself if there is nothing new."""
 
     @abstractmethod
     def read(self, after: str | None, upto: str) -> Any:
@@ -36,7 +36,7 @@ class SparkSource(ABC):
 
     @abstractmethod
     def freeze(self) -> None:
-        """What is available now is all that is to be read."""
+        """Only what is available now will be read."""
 
     @abstractmethod
     def stop(self) -> None:
