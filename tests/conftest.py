@@ -1,5 +1,5 @@
-"""Fixtures for tests with Spark. All of them run in one process, in sequence: a machine with two cores can run one
-Spark at a time, while the other process runs the tests without Spark."""
+"""Fixtures for tests with Spark. Those that share the session run in one process, one after the other; those that start
+processes with a Spark of their own in a second one. A machine with two cores can run no more at a time."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
             item.add_marker(pytest.mark.xdist_group("spark"))
         elif item.get_closest_marker("slow") is not None and not item.nodeid.startswith(WITHOUT_SPARK):
-            item.add_marker(pytest.mark.xdist_group("spark"))
+            item.add_marker(pytest.mark.xdist_group("processes"))
 
 
 @pytest.hookimpl(wrapper=True)
