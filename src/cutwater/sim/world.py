@@ -58,7 +58,6 @@ class Result:
     violation: str | None
     epochs: int
     faults: int
-    virtual_ms: int
 
 
 class World:
@@ -198,7 +197,7 @@ class World:
             violation = f"at {self.now_ms} ms: {error!r} in {where.name}, {where.filename}:{where.lineno}"
         if violation is not None:
             self.trace(None, f"VIOLATION {violation}")
-        return Result(self.seed, violation, self.oracle.epochs, self.fault_count, self.now_ms)
+        return Result(self.seed, violation, self.oracle.epochs, self.fault_count)
 
     def _play(self) -> None:
         for name in self.graph.members():

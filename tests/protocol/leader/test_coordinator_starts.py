@@ -40,7 +40,6 @@ def test_the_pause_counts_from_the_end_of_the_last_checkpoint_however_it_ended()
     all_ack(c, 1, 900)
     c.committed(1, 950)
     assert c.tick(1_000) == []
-    assert c.status().next_due_ms == 1_250
     assert c.tick(1_249) == []
     assert c.tick(1_250) == [PLAIN]
     begin(c, 2, 1_250)
@@ -217,7 +216,7 @@ def test_equal_waiting_requests_become_one_checkpoint() -> None:
     c.request_savepoint("s", 3, "r3")
     c.request_checkpoint(4, "r4")
     c.request_checkpoint(5, "r5", full=True)
-    assert c.status().queued == (
+    assert c.queued() == (
         Begin(Flags.NONE, None, ("r1", "r4")),
         Begin(Flags.FULL_SNAPSHOT, None, ("r2", "r5")),
         Begin(Flags.FULL_SNAPSHOT, "s", ("r3",)),
@@ -233,7 +232,7 @@ def test_a_request_received_twice_is_one_request() -> None:
     all_ack(c, 1, 3)
     assert c.committed(1, 3) == [Begin(Flags.FULL_SNAPSHOT, "s", ("r",))]
     assert c.request_savepoint("s", 4, "r") == []
-    assert c.status().queued == ()
+    assert c.queued() == ()
 
 
 def test_a_savepoint_name_that_is_being_taken_is_refused() -> None:
@@ -272,7 +271,7 @@ def test_a_drain_waits_until_nothing_is_in_flight_and_is_then_the_only_and_last_
     all_ack(c, 3, 5_001)
     assert c.committed(3, 5_002) == []
     assert c.tick(100_000) == []
-    assert c.status().closed is Why.DRAINED
+    assert c.closed is Why.DRAINED
     assert c.request_checkpoint(100_001, "late") == [
         Refuse("late", Why.DRAINED, "no further checkpoint begins")
     ]
@@ -301,7 +300,7 @@ def test_an_aborted_drain_is_retried_until_it_commits() -> None:
     assert c.aborted(2, 1_600) == []
     assert c.tick(2_600) == [Begin(Flags.DRAIN, None, ("r",))]
     run_one(c, 3, 2_600)
-    assert c.status().closed is Why.DRAINED
+    assert c.closed is Why.DRAINED
 
 
 def test_a_drain_that_misses_its_deadline_gets_twice_the_time_when_it_is_retried() -> None:

@@ -1,4 +1,4 @@
-"""The configuration of a coordinator, the actions that it asks of the leader, and its status.
+"""The configuration of a coordinator and the actions that it asks of the leader.
 
 The leader's duties towards these actions are in `coordinator.py`.
 """
@@ -11,7 +11,6 @@ from cutwater.protocol.base.barrier import Flags
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.wire import Ack
-from cutwater.protocol.leader.quorum import Progress
 
 
 class CoordinatorConfig(msgspec.Struct, frozen=True):
@@ -91,16 +90,3 @@ class Refuse(msgspec.Struct, frozen=True):
 
 
 Action = Begin | TurnUnaligned | Decide | Abort | Refuse
-
-
-class Status(msgspec.Struct, frozen=True):
-    """The status of the coordinator. `closed` says why no further checkpoint begins, if none does."""
-
-    term: int
-    in_flight: tuple[Progress, ...]
-    queued: tuple[Begin, ...]
-    next_due_ms: int
-    failures_in_a_row: int
-    closed: FailureReason | None
-    last_completed: Progress | None
-    last_failed: Progress | None
