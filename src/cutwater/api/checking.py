@@ -13,12 +13,13 @@ from cutwater.api.config import RunConfig
 from cutwater.api.pipeline import Pipeline
 from cutwater.plan.assemble import check_graph, known_elsewhere, own_stages
 from cutwater.plan.build import Builder, Built, bind_sinks, make_topology
+from cutwater.plan.compare import differences
 from cutwater.plan.graph import StageDef, graph_mistakes, in_order
 from cutwater.protocol.base.chain import digest
 from cutwater.protocol.base.errors import CutwaterError, Mistakes, UserError, mistakes_in
 from cutwater.protocol.base.paths import sink_description_name
 from cutwater.protocol.base.records import StageSpec, Topology, encode, seal
-from cutwater.runtime.restore import check_sources, differences, restore_before_start
+from cutwater.runtime.restore import check_sources, restore_before_start
 from cutwater.sinks.contract import Sink
 from cutwater.sinks.records import Description
 from cutwater.spark.checkpoint.leaves import Leaf

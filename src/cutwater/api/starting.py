@@ -16,11 +16,12 @@ from cutwater.cluster.opening import open_links
 from cutwater.inspection.unpublished import refuse_other_columns
 from cutwater.plan.assemble import Assembled, assemble
 from cutwater.plan.build import Builder, Built, bind_sinks, register_sinks
+from cutwater.plan.compare import check_topology
 from cutwater.plan.graph import StageDef
 from cutwater.plan.known_sources import register_sources
 from cutwater.protocol.base.durations import seconds
 from cutwater.protocol.base.errors import UserError
-from cutwater.runtime.restore import GraphMoved, check_topology, restore_before_start
+from cutwater.runtime.restore import GraphMoved, restore_before_start
 from cutwater.runtime.runtime import Runtime, member_config
 from cutwater.runtime.settings import Settings
 from cutwater.spark.session import (
