@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cutwater.api.log_lines import lines_to
-from cutwater.spark.session import make_session
+from cutwater.spark.session import set_up_session
 
 WAITING = (
     "tests/cli/test_control.py",
@@ -50,7 +50,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def spark() -> SparkSession:
     """The shared session, which takes many seconds to start; its settings are reset for each test."""
-    return make_session("tests", "local[2]")
+    return set_up_session("tests", "local[2]")
 
 
 @pytest.fixture

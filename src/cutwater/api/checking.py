@@ -24,7 +24,7 @@ from cutwater.sinks.contract import Sink
 from cutwater.sinks.records import Description
 from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.spark.internals.gateway import end_session
-from cutwater.spark.session import check_reach, make_session, refuse_active_session
+from cutwater.spark.session import check_reach, make_session
 from cutwater.store.at_rest import read_journal
 from cutwater.store.contract import Store
 from cutwater.store.opening import look_at
@@ -94,7 +94,6 @@ def check(pipeline: Pipeline, store: str | None, config: RunConfig, log: Callabl
     others: dict[str, StageSpec] = {}
     with report.collecting():
         others = known_elsewhere(where, member, reads)
-    refuse_active_session()
     log("starting Spark to look at the plans; no query is started")
     spark = make_session(pipeline.name, config.master, config.conf)
     try:

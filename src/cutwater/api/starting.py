@@ -28,7 +28,6 @@ from cutwater.spark.session import (
     check_reach,
     copy_session,
     make_session,
-    refuse_active_session,
     try_file_system,
 )
 from cutwater.store.at_rest import read_journal
@@ -40,7 +39,6 @@ def new_session(
 ) -> SparkSession:
     """The session for a pipeline's queries: a copy of the user's, or a new one."""
     if spark is None:
-        refuse_active_session()
         return make_session(pipeline, config.master, config.conf, log)
     if config.master or config.conf:
         raise UserError("give either your own session (spark=) or settings for a new one (master=, conf=)")
