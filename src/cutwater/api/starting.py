@@ -19,10 +19,9 @@ from cutwater.plan.build import Builder, Built, bind_sinks, register_sinks
 from cutwater.plan.compare import check_topology
 from cutwater.plan.graph import StageDef
 from cutwater.plan.known_sources import register_sources
-from cutwater.protocol.base.durations import seconds
 from cutwater.protocol.base.errors import UserError
 from cutwater.runtime.restore import GraphMoved, restore_before_start
-from cutwater.runtime.runtime import Runtime, member_config
+from cutwater.runtime.runtime import Runtime
 from cutwater.runtime.settings import Settings
 from cutwater.spark.session import (
     check_reach,
@@ -79,11 +78,7 @@ class Starting:
                 cluster, peers=tuple(sorted({*cluster.peers, *assembled.endpoints}))
             )
         links = open_links(cluster, self.pipeline, self.member, boot, self.log)
-        settings = Settings(
-            config.leader(is_alone),
-            member_config(store, cluster is None, config.restarts, config.tolerated_failures),
-            idle_after_s=seconds(config.idle_after), once=config.once, unaligned=config.unaligned,
-        )  # fmt: skip
+        settings = Settings(config.leader(is_alone), config.for_member(store, cluster is None))
         return Runtime(built, store, self.member, boot, settings, self.log, links)
 
     def _assemble(

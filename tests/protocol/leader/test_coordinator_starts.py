@@ -9,11 +9,11 @@ from cutwater.protocol.leader.coordinator import MAX_QUEUED, Coordinator
 from cutwater.protocol.leader.coordinator_actions import (
     Abort,
     Begin,
-    CoordinatorConfig,
     Refuse,
     TurnUnaligned,
 )
 from cutwater.protocol.leader.quorum import AckOutcome
+from tests.support.configs import coordinator_config
 from tests.support.coordinator_helpers import PLAIN, ack, all_ack, begin, decided, make, run_one, started
 
 # Interval, pause, concurrency, full snapshots.
@@ -156,7 +156,7 @@ def test_a_due_full_checkpoint_is_begun_only_once() -> None:
 
 
 def test_a_new_leader_knows_when_the_last_full_checkpoint_was() -> None:
-    c = Coordinator(CoordinatorConfig(full_every=5), ["a"], 3, 0, since_full=4)
+    c = Coordinator(coordinator_config(full_every=5), ["a"], 3, 0, since_full=4)
     assert c.tick(0) == [Begin(Flags.FULL_SNAPSHOT)]
 
 
@@ -174,12 +174,12 @@ def test_a_new_leader_knows_when_the_last_full_checkpoint_was() -> None:
 )
 def test_an_invalid_setting_is_refused_by_name(name: str, value: int) -> None:
     with pytest.raises(UserError, match=f"{name} is {value}; give {value + 1} or more"):
-        CoordinatorConfig(**{name: value})
+        coordinator_config(**{name: value})
 
 
 def test_an_alignment_timeout_beyond_the_deadline_is_refused() -> None:
     with pytest.raises(UserError, match="give less than timeout_ms"):
-        CoordinatorConfig(timeout_ms=100, alignment_timeout_ms=100)
+        coordinator_config(timeout_ms=100, alignment_timeout_ms=100)
 
 
 def test_a_pipeline_without_members_is_refused() -> None:
@@ -373,7 +373,7 @@ def test_requests_during_a_drain_are_refused_but_another_drain_joins_it() -> Non
 
 
 def test_a_leader_of_a_drained_pipeline_begins_nothing() -> None:
-    c = Coordinator(CoordinatorConfig(), ["a"], 3, 0, drained=True)
+    c = Coordinator(coordinator_config(), ["a"], 3, 0, drained=True)
     assert c.tick(10**9) == []
     assert [type(a) for a in c.request_drain(10**9, "r")] == [Refuse]
 

@@ -13,8 +13,9 @@ from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.wire import Ack
 
 
-class CoordinatorConfig(msgspec.Struct, frozen=True):
-    """How checkpoints are taken. Raises `UserError` for values that cannot work.
+class CoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How checkpoints are taken. All fields are options of a run: `RunConfig` has their defaults. Raises `UserError` for
+    values that cannot work.
 
     `interval_ms` lies between the starts of two periodic checkpoints, `min_pause_ms` at least between the
     end of one and the start of the next. Members have `timeout_ms` to answer. After `alignment_timeout_ms` a
@@ -23,13 +24,13 @@ class CoordinatorConfig(msgspec.Struct, frozen=True):
     full (`None`: on request).
     """
 
-    interval_ms: int = 10_000
-    min_pause_ms: int = 0
-    timeout_ms: int = 300_000
-    alignment_timeout_ms: int | None = None
-    max_concurrent: int = 1
-    retained: int = 3
-    full_every: int | None = None
+    interval_ms: int
+    min_pause_ms: int
+    timeout_ms: int
+    alignment_timeout_ms: int | None
+    max_concurrent: int
+    retained: int
+    full_every: int | None
 
     def __post_init__(self) -> None:
         floors = dict.fromkeys(("interval_ms", "timeout_ms", "max_concurrent", "retained", "full_every"), 1)
