@@ -20,8 +20,10 @@ from pathlib import Path
 from typing import assert_never
 
 import msgspec
+from msgspec.structs import replace
 
 from bench.ports import free_endpoints
+from cutwater.api.config import RunConfig
 from cutwater.cluster.config import ClusterConfig
 from cutwater.cluster.links import Heard, Hint, Links, Presence
 from cutwater.cluster.zenoh_kv import ZenohKv
@@ -39,9 +41,7 @@ from cutwater.protocol.base.wire import (
     Request,
     SourcesDone,
 )
-from cutwater.protocol.leader.coordinator_actions import CoordinatorConfig
 from cutwater.protocol.leader.leader import Leader, LeaderConfig
-from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.member import Member
 from cutwater.runtime.local_word import LocalWord
 from cutwater.runtime.shell import Shell
@@ -92,9 +92,12 @@ class Process:
     def __init__(self, config: Config) -> None:
         topology = Topology({f"stage_{m}": StageSpec(f"stage_{m}", (), m) for m in config.members})
         boot = f"b{os.getpid()}"
-        performer = BatchlessPerformer(LocalStore(Path(config.store)))
-        self._member = Member(config.name, boot, topology, MemberConfig(POLL_MS), LocalWord)
-        coordinator = CoordinatorConfig(interval_ms=config.interval_ms, timeout_ms=60_000)
+        store = LocalStore(Path(config.store))
+        performer = BatchlessPerformer(store)
+        options = RunConfig(every=config.interval_ms / 1000, timeout="1m")
+        member_config = replace(options.for_member(store, is_alone=False), poll_ms=POLL_MS)
+        self._member = Member(config.name, boot, topology, member_config, LocalWord)
+        coordinator = options.leader(is_alone=False).coordinator
         self._leader = Leader(self._member, LeaderConfig(TIMEOUT_MS, TIMEOUT_MS // 3, coordinator))
         peers = (config.peer,) if config.peer is not None else ()
         cluster = ClusterConfig(listen=(config.listen,), peers=peers, secret="the members of a benchmark")

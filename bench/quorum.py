@@ -19,11 +19,12 @@ from itertools import islice
 from pathlib import Path
 
 from bench.members import running
+from cutwater.api.config import RunConfig
 from cutwater.protocol.base.records import Offset, StageReport
 from cutwater.protocol.base.watermark import known
 from cutwater.protocol.base.wire import Ack, decode, encode
 from cutwater.protocol.leader.coordinator import Coordinator
-from cutwater.protocol.leader.coordinator_actions import CoordinatorConfig, Decide
+from cutwater.protocol.leader.coordinator_actions import Decide
 from cutwater.protocol.leader.quorum import Quorum, Reached
 from cutwater.store.local import LocalStore
 
@@ -76,7 +77,7 @@ def cpu_ms(work: Callable[[], None]) -> float:
 def measure_cpu() -> dict[str, float]:
     """The leader's share of a checkpoint, for many members."""
     members = [f"member-{i:04}" for i in range(MEMBERS)]
-    coordinator = Coordinator(CoordinatorConfig(interval_ms=1), members, TERM, 0)
+    coordinator = Coordinator(RunConfig(every="1ms").leader(False).coordinator, members, TERM, 0)
     whole, quorum_only = [], []
     for epoch in range(1, ROUNDS + 1):
         slots = acks(epoch)

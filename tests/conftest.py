@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cutwater.api.log_lines import lines_to
-from cutwater.spark.session import make_session
+from cutwater.spark.session import set_up_session
 
 WAITING = (
     "tests/cli/test_control.py",
@@ -60,7 +60,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 @pytest.fixture
 def spark() -> SparkSession:
     """The shared session, which takes many seconds to start; its settings are reset for each test."""
-    return make_session("tests", "local[2]")
+    return set_up_session("tests", "local[2]")
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ from tests.support.spark_helpers import NUMBERS, deliver, numbers
 def shared_session(spark_here: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """It starts a session of its own, which a test has no time for."""
     monkeypatch.setattr(checking, "make_session", lambda *_: spark_here)
-    monkeypatch.setattr(checking, "refuse_active_session", lambda: None)
     monkeypatch.setattr(checking, "end_session", lambda _: None)
 
 

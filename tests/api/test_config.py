@@ -18,6 +18,10 @@ from cutwater.cli.main import app
 from cutwater.cli.run import run
 from cutwater.cluster.config import ClusterConfig
 from cutwater.protocol.base.errors import UserError
+from cutwater.protocol.leader.coordinator_actions import CoordinatorConfig
+from cutwater.protocol.leader.leader import LeaderConfig
+from cutwater.protocol.member.config import MemberConfig
+from cutwater.store.opening import open_store
 from tests.support import configuration
 
 PAGE = Path(__file__).parents[2] / "docs/configuration.md"
@@ -157,5 +161,31 @@ def test_options_are_passed_to_the_protocol() -> None:
         2_000, 60_000, 500, 7,
     )  # fmt: skip
     assert (found.min_pause_ms, found.max_concurrent, found.full_every) == (250, 2, 5)
+    options = RunConfig(restarts=3, tolerated_failures=5, idle_after="4s", once=True)
+    member = options.for_member(open_store("memory://", create=True), is_alone=True)
+    assert (member.restarts, member.publish_tries, member.tolerated_failures) == (3, 3, 5)
+    assert (member.idle_after_ms, member.once) == (4_000, True)
     assert RunConfig(unaligned=True).leader(True).coordinator.alignment_timeout_ms == 0
     assert RunConfig().leader(True).coordinator.alignment_timeout_ms is None
+
+
+def test_a_member_polls_a_folder_often_and_a_bucket_rarely(tmp_path: Path) -> None:
+    bucket, folder = open_store("memory://", create=True), open_store(str(tmp_path), create=True)
+    found = [
+        RunConfig().for_member(s, is_alone).poll_ms for s in (folder, bucket) for is_alone in (True, False)
+    ]
+    assert found == [200, 1_000, 2_000, 2_000]
+
+
+@pytest.mark.parametrize("kind", [CoordinatorConfig, LeaderConfig])
+def test_an_option_has_one_default(kind: type[msgspec.Struct]) -> None:
+    assert all(field.required for field in msgspec.structs.fields(kind))
+
+
+def test_an_option_of_a_member_has_one_default() -> None:
+    with_default = {field.name for field in msgspec.structs.fields(MemberConfig) if not field.required}
+    options = {name.removesuffix("_ms") for name in MemberConfig.__struct_fields__} & options_of(
+        RunConfig
+    ).keys()
+    assert options == {"restarts", "tolerated_failures", "idle_after", "once"}
+    assert not {name.removesuffix("_ms") for name in with_default} & options_of(RunConfig).keys()

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import cutwater as cw
-from cutwater.plan.build import bind_sinks, build
+from cutwater.plan.build import Builder, bind_sinks, make_topology
 from cutwater.plan.graph import in_order
 from cutwater.protocol.base.durations import readable, seconds
 from cutwater.protocol.base.errors import UserError
@@ -196,8 +196,14 @@ def test_spark_connect_is_refused() -> None:
 
 
 def refused(spark: SparkSession, tmp_path: Path, pipeline: cw.Pipeline) -> str:
+    def bind() -> None:
+        builder = Builder("p", in_order(pipeline.stages), spark)
+        builder.advance({})
+        built = builder.finish(make_topology(builder.specs))
+        bind_sinks(built, open_store(str(tmp_path / "s"), create=True))
+
     with pytest.raises(UserError) as caught:
-        bind_sinks(build("p", pipeline.stages, spark), open_store(str(tmp_path / "s"), create=True))
+        bind()
     return str(caught.value)
 
 

@@ -76,6 +76,7 @@ def test_show_refuses_a_checkpoint_that_is_not_kept(folder: Path) -> None:
 def test_tables_shows_the_newest_epoch_that_is_published_everywhere(tmp_path: Path, history: Written) -> None:
     history.write(tmp_path, unmarked=(3,))
     assert cutwater.tables(str(tmp_path)) == {"out": 102}
+    assert cutwater.tables(open_store(str(tmp_path))) == {"out": 102}
     assert document("tables", "--store", tmp_path) == {
         "store": open_store(str(tmp_path)).url, "epoch": 2, "tables": {"out": 102},
     }  # fmt: skip

@@ -216,7 +216,6 @@ def test_a_session_is_tried_only_if_asked_for(monkeypatch: pytest.MonkeyPatch, t
         done.append((name, master, conf))
         return Session()
 
-    monkeypatch.setattr(session, "refuse_active_session", lambda: None)
     monkeypatch.setattr(session, "make_session", make)
     monkeypatch.setattr(session, "check_reach", lambda session, url: done.append(url))
     monkeypatch.setattr(gateway, "end_session", lambda session: done.append("ended"))

@@ -240,3 +240,8 @@ def test_a_stage_shows_how_far_it_is_behind_its_own_sources() -> None:
     assert not any(
         "is behind" in line for line in shown(replace(STATUS, stages=(replace(STAGE, sources=(idle,)),)))
     )
+
+
+def test_ignored_messages_are_shown() -> None:
+    assert "3 messages ignored; the log says whose" in shown(replace(STATUS, ignored=3))
+    assert not any("ignored" in line for line in shown(STATUS))

@@ -23,9 +23,9 @@ RUNS = int(os.environ.get("CUTWATER_DAMAGED_RUNS", "1"))
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> StoppedPipeline:
-    from cutwater.spark.session import make_session
+    from cutwater.spark.session import set_up_session
 
-    return StoppedPipeline(tmp_path_factory.mktemp("damage"), make_session("tests", "local[2]"))
+    return StoppedPipeline(tmp_path_factory.mktemp("damage"), set_up_session("tests", "local[2]"))
 
 
 def draw(stopped: StoppedPipeline, seed: int, per_kind: int, again: bool = False) -> list[Damage]:

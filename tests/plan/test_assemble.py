@@ -14,10 +14,10 @@ import pytest
 
 import cutwater as cw
 from cutwater.plan.assemble import Assembled, GraphPart, WaitEnded, assemble, own_stages
+from cutwater.plan.compare import check_topology, differences
 from cutwater.protocol.base.chain import digest
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.records import SinkSpec, StageSpec, Topology, TopologySet, encode, seal
-from cutwater.runtime.restore import check_topology, differences
 from cutwater.store.local import LocalStore
 from cutwater.store.opening import open_store
 from tests.support.live_leader import LiveLeader

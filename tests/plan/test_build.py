@@ -13,7 +13,7 @@ from pyspark.sql import types as t
 
 import cutwater as cw
 from cutwater.plan import build as building
-from cutwater.plan.build import Builder, Built, bind_sinks, build, make_topology, register_sinks
+from cutwater.plan.build import Builder, Built, bind_sinks, make_topology, register_sinks
 from cutwater.plan.graph import in_order
 from cutwater.protocol.base.errors import Mistakes, UserError
 from cutwater.protocol.base.records import SinkSpec, StageSpec
@@ -102,7 +102,9 @@ class Shop:
         self.stage(lambda orders: orders, "paid", **({"sinks": [self.sink()]} | options))
 
     def build(self) -> Built:
-        return build("shop", self.pipeline.stages, SPARK)
+        builder = Builder("shop", in_order(self.pipeline.stages), SPARK)
+        builder.advance({})
+        return builder.finish(make_topology(builder.specs))
 
     def refuses(self, says: str) -> None:
         with pytest.raises(UserError, match=says):

@@ -14,11 +14,11 @@ from cutwater.protocol.base.errors import StoreError
 from cutwater.protocol.base.events import CaughtUp, Observe, OperationFailed, ignore
 from cutwater.protocol.base.events import Event as AnyEvent
 from cutwater.protocol.base.records import StageSpec, Topology
-from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.member import Member
 from cutwater.runtime.local_word import LocalWord
 from cutwater.runtime.shell import THREADS, Shell
 from cutwater.runtime.workers import Workers
+from tests.support.configs import member_config
 
 Said = SimpleQueue[Any]
 
@@ -30,7 +30,7 @@ def shell(
     emit: Observe = ignore,
 ) -> Shell:
     topology = Topology({"a": StageSpec("a", (), "main")})
-    member = Member("main", "b", topology, MemberConfig(), LocalWord)
+    member = Member("main", "b", topology, member_config(), LocalWord)
     on_failure = failures.put if failures is not None else _unexpected
     return Shell(member, perform, lambda send: None, lambda name: None, lambda: None, on_failure, apart, emit)
 

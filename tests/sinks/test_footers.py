@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from io import BytesIO
@@ -11,14 +12,20 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
+from pyspark.sql.types import StructType
 
 from cutwater.protocol.base.errors import StoreError
+from cutwater.protocol.base.paths import Attempt
 from cutwater.sinks import Sink, footers
 from cutwater.sinks.delta.sink import delta
 from cutwater.sinks.footers import Footers
 from cutwater.sinks.parquet import parquet
+from cutwater.spark.channel_source import ChannelSource
+from cutwater.spark.files import SCHEMA_KEY, Files
+from cutwater.spark.micro_batch import BatchWriter
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_place
+from tests.support.modelled_query import Rows
 from tests.support.sink_helpers import ROWS, stage, store
 
 __all__ = ["store"]
@@ -60,6 +67,32 @@ def test_a_process_reads_the_footer_of_a_file_once_from_staging_to_publishing(
         assert sink.measure(staged)[0] == len(ids)
         sink.publish(sink.head().version, transaction, tuple(file.name for file in staged), epoch=transaction)
     assert reads == {"attempt-1": 1, "attempt-2": 1}
+
+
+def test_the_footers_of_channel_files_are_read_once_although_a_sink_has_links_and_a_stage_reads_them(
+    make: Make, store: Store, tmp_path: Path, reads: Counter[str]
+) -> None:
+    """A reader looks at one file of each incarnation: the columns can only change with it."""
+    sink, types = make(), StructType.fromJson(json.loads(ROWS))
+    writer = BatchWriter(store, "s", 1, 1, -1, types, (), [sink], True, False, lambda _: None)
+    folders, urls = [], []
+    for transaction in (1, 2):
+        table = pa.table({"id": [transaction, 7], "city": ["a", "b"]})
+        rows: Any = Rows(table.replace_schema_metadata({SCHEMA_KEY: ROWS}))
+        files, staged, count, size = writer._write(rows, Attempt(1, transaction, "x"))
+        (file,), (linked,) = files, staged["out"]
+        assert (tmp_path / "out" / linked.name).samefile(tmp_path / "store" / file)
+        assert (count, size) == (2, store.size(file))
+        sink.publish(sink.head().version, transaction, (linked.name,), epoch=transaction)
+        folders.append(file.split("/")[-2])
+        urls.append(store.spark_url(file))
+    assert reads == {folders[0]: 1, folders[1]: 1}
+    source = ChannelSource.__new__(ChannelSource)
+    source.input, source._stage, source._columns, source._writers = "s", "reader", ROWS, set()
+    source._files = Files.__new__(Files)
+    for url in urls:
+        source._refuse_other_columns(url)
+    assert reads == {folders[0]: 2, folders[1]: 1}
 
 
 def test_another_process_reads_the_footer_itself(make: Make, reads: Counter[str]) -> None:

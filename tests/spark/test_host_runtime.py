@@ -26,12 +26,10 @@ from cutwater.protocol.base.wire import (
     RequestKind,
     SourcesDone,
 )
-from cutwater.protocol.member.config import MemberConfig
 from cutwater.runtime import runtime
 from cutwater.runtime.timings import read_times
 from cutwater.sinks import parquet_files
 from cutwater.store.at_rest import manifest_of
-from cutwater.store.opening import open_store
 from tests.support.hosted_pipeline import HostedPipeline, has_read, has_rows
 from tests.support.spark_helpers import await_that
 
@@ -108,16 +106,6 @@ def test_trouble_with_the_store_is_reported_but_not_repeatedly(shop: HostedPipel
     assert [t for t in shop.told if "will be retried: " in t] == [
         "an operation failed and will be retried: Read: no disk 0"
     ]
-
-
-def test_a_member_polls_a_folder_often_and_a_bucket_rarely(tmp_path: Path) -> None:
-    bucket, folder = open_store("memory://", create=True), open_store(str(tmp_path), create=True)
-    assert runtime.member_config(folder, True, 3, 5) == MemberConfig(
-        poll_ms=200, restarts=3, tolerated_failures=5, publish_tries=3
-    )
-    assert runtime.member_config(folder, False, 3, 5).poll_ms == 1_000
-    assert runtime.member_config(bucket, True, 3, 5).poll_ms == 2_000
-    assert runtime.member_config(bucket, False, 3, 5).poll_ms == 2_000
 
 
 def test_every_version_of_a_table_names_its_epoch(shop: HostedPipeline) -> None:

@@ -411,6 +411,7 @@ def builder(monkeypatch: pytest.MonkeyPatch, no_s3_environment: None) -> Builder
     made = Builder()
     monkeypatch.setattr(SparkSession, "builder", made)
     monkeypatch.setattr(session, "launch", made.launch)
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
     monkeypatch.setattr(session, "write_no_checksum_files", made.before.append)
     monkeypatch.setattr(Java, "of", lambda spark: SimpleNamespace(name=lambda need: f"this {need.name}"))
     monkeypatch.setenv("JAVA_HOME", "/java")
@@ -534,6 +535,15 @@ def test_a_spark_context_that_is_there_is_not_changed_unasked(monkeypatch: pytes
     monkeypatch.setattr(SparkContext, "_active_spark_context", object())
     with pytest.raises(UserError, match=r"start\(..., spark=session\)"):
         session.refuse_active_session()
+
+
+def test_a_session_is_not_made_from_one_that_is_there(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SparkContext, "_active_spark_context", object())
+    with pytest.raises(UserError, match="only one SparkContext"):
+        session.make_session("shop")
+    assert builder.before == []
 
 
 def test_what_others_log_is_left_alone(

@@ -18,10 +18,8 @@ from cutwater.protocol.base.performer import Incarnations, StoredFiles, perform
 from cutwater.protocol.base.records import Prepared, SinkSpec, StagedFile, StageSpec, Topology
 from cutwater.protocol.base.watermark import NONE
 from cutwater.protocol.base.wire import Ack, LogGrown
-from cutwater.protocol.leader.coordinator_actions import CoordinatorConfig
-from cutwater.protocol.leader.leader import Leader, LeaderConfig
+from cutwater.protocol.leader.leader import Leader
 from cutwater.protocol.member import channel
-from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.member import Member
 from cutwater.protocol.member.stage import StagePhase
 from cutwater.runtime import runtime
@@ -33,6 +31,7 @@ from cutwater.sim.store import SimTable, TableVersion
 from cutwater.store import recording as rec
 from cutwater.store.local import LocalStore
 from cutwater.store.perform import MemberlessPerformer
+from tests.support.configs import leader_config, member_config
 
 TOPOLOGY = Topology(
     {
@@ -40,7 +39,7 @@ TOPOLOGY = Topology(
         "paid": StageSpec("paid", ("orders",), "main", (SinkSpec("table"),)),
     }
 )
-CONFIG = LeaderConfig(100, 50, CoordinatorConfig(interval_ms=40, retained=1))
+CONFIG = leader_config(100, 50, interval_ms=40, retained=1)
 
 
 class Outside(MemberlessPerformer):
@@ -87,7 +86,7 @@ class Running:
         self.outside = outside
         self.failures: list[BaseException] = []
         self._next_ms: dict[str, int] = {}
-        config = MemberConfig(poll_ms=20, resend_ms=50, compact_after=12)
+        config = member_config(poll_ms=20, resend_ms=50, compact_after=12)
         self.member = Member("main", boot, TOPOLOGY, config, LocalWord)
         self.leader = Leader(self.member, CONFIG)
         self.recorder = rec.from_environment(self.member)
@@ -179,7 +178,7 @@ def accepted(folder: Path) -> Report:
 
 
 def a_member() -> Member:
-    return Member("main", "boot", TOPOLOGY, MemberConfig(), LocalWord)
+    return Member("main", "boot", TOPOLOGY, member_config(), LocalWord)
 
 
 def lines(folder: Path) -> list[rec.AnyLine]:
@@ -258,7 +257,7 @@ def test_the_runtime_records_what_its_shell_performs_and_sends(
     stages = {"orders": MagicMock(trigger_s=0.0), "paid": MagicMock(trigger_s=0.0)}
     built: Any = SimpleNamespace(name="p", spark=MagicMock(), topology=TOPOLOGY, sinks={}, stages=stages)
     (tmp_path / "store").mkdir()
-    settings = Settings(CONFIG, MemberConfig())
+    settings = Settings(CONFIG, member_config())
     links = open_links(None, "p", "main", "1", print)
     running = runtime.Runtime(built, LocalStore(tmp_path / "store"), "main", "1", settings, print, links)
     running.shell._perform(fx.Create("a", b"{}"))

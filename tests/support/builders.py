@@ -21,13 +21,10 @@ from cutwater.protocol.base.events import RequestsRefused
 from cutwater.protocol.base.performer import perform
 from cutwater.protocol.base.watermark import NONE, UNKNOWN, Watermark
 from cutwater.protocol.base.wire import Request, RequestKind
-from cutwater.protocol.leader.coordinator_actions import CoordinatorConfig
 from cutwater.protocol.leader.cut import make_manifest
-from cutwater.protocol.leader.leader import LeaderConfig
 from cutwater.protocol.member import journal
 from cutwater.protocol.member import stage_log as stagelog
 from cutwater.protocol.member.channel import Channel, readable
-from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.next_query import QueryEnd
 from cutwater.protocol.member.retention import expire
 from cutwater.sim.faults import Faults
@@ -36,6 +33,7 @@ from cutwater.sim.store import SimTable
 from cutwater.sim.topology import Model, StageModel
 from cutwater.sim.world import World
 from cutwater.store.perform import MemberlessPerformer
+from tests.support.configs import leader_config, member_config
 from tests.support.driver import Objects
 
 # --- topologies -------------------------------------------------------------------------------------------
@@ -419,11 +417,11 @@ def calm_world(topology: r.Topology = CHAIN, tolerated: int | None = None, **coo
     world.io_ms, world.table_ms, world.batch_most_ms = 2, 40, 9
     world.trigger_ms = {name: 15 if s.inputs else 80 for name, s in topology.stages.items()}
     world.tables = {sink: SimTable() for sink in topology.sinks()}
-    world.member_config = MemberConfig(
+    world.member_config = member_config(
         poll_ms=100, resend_ms=100, compact_after=1_000, tolerated_failures=tolerated, rest_within_ms=50
     )
     settings = {"interval_ms": NEVER_MS, "timeout_ms": 5_000, **coordinator}
-    world.leader_config = LeaderConfig(250, 80, CoordinatorConfig(**settings))
+    world.leader_config = leader_config(250, 80, **settings)
     return world
 
 

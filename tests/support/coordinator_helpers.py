@@ -10,17 +10,17 @@ from cutwater.protocol.leader.coordinator import Coordinator
 from cutwater.protocol.leader.coordinator_actions import (
     Action,
     Begin,
-    CoordinatorConfig,
     Decide,
 )
 from cutwater.protocol.leader.quorum import AckOutcome
+from tests.support.configs import coordinator_config
 
 PLAIN = Begin(Flags.NONE)
 
 
 def make(members: str = "ab", now_ms: int = 0, **config: Any) -> Coordinator:
     config = {"interval_ms": 1_000, "timeout_ms": 500} | config
-    return Coordinator(CoordinatorConfig(**config), members, 3, now_ms)
+    return Coordinator(coordinator_config(**config), members, 3, now_ms)
 
 
 def ack(member: str, epoch: int, error: str | None = None, term: int = 3) -> Ack:

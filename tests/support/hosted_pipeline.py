@@ -13,9 +13,6 @@ from cutwater.cluster.kv import MemoryCluster
 from cutwater.cluster.links import Links
 from cutwater.protocol.base.records import SinkSpec, StageSpec, Topology
 from cutwater.protocol.base.wire import Reply, Request, RequestKind
-from cutwater.protocol.leader.coordinator_actions import CoordinatorConfig
-from cutwater.protocol.leader.leader import LeaderConfig
-from cutwater.protocol.member.config import MemberConfig
 from cutwater.runtime.asking import new_id
 from cutwater.runtime.runtime import Runtime
 from cutwater.runtime.settings import Settings
@@ -25,6 +22,7 @@ from cutwater.spark.feed import Feed
 from cutwater.spark.plan import Plan
 from cutwater.store.local import LocalStore
 from cutwater.store.opening import open_store
+from tests.support.configs import leader_config, member_config
 from tests.support.modelled_query import SPARK, Frame, Numbers, Query
 from tests.support.spark_helpers import await_that
 
@@ -89,12 +87,15 @@ class HostedPipeline:
         built: Any = SimpleNamespace(
             name="shop", topology=Topology(specs), sinks={"out": sink}, stages=stages, spark=SPARK
         )
-        coordinator = CoordinatorConfig(interval_ms=every_ms)
         settings = Settings(
-            LeaderConfig(300, 100, coordinator),
-            MemberConfig(poll_ms=50, restarts=restarts, rest_within_ms=rest_within_ms),
-            idle_after_s,
-            once,
+            leader_config(300, 100, interval_ms=every_ms),
+            member_config(
+                poll_ms=50,
+                restarts=restarts,
+                rest_within_ms=rest_within_ms,
+                idle_after_ms=int(idle_after_s * 1000),
+                once=once,
+            ),
         )
         boot = f"boot{self._boots}"
         links = Links(MemoryCluster().member("main", boot), self.told.append)

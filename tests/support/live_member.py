@@ -17,9 +17,6 @@ from cutwater.cluster.links import Links
 from cutwater.cluster.opening import open_links
 from cutwater.protocol.base.effects import StartQuery
 from cutwater.protocol.base.records import Topology
-from cutwater.protocol.leader.coordinator_actions import CoordinatorConfig
-from cutwater.protocol.leader.leader import LeaderConfig
-from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.stage import Stage
 from cutwater.runtime import runtime
 from cutwater.runtime.settings import Settings
@@ -27,6 +24,7 @@ from cutwater.spark.plan import Plan
 from cutwater.spark.surroundings import Surroundings
 from cutwater.store.contract import Store
 from tests.support.builders import pipeline, stage
+from tests.support.configs import leader_config, member_config
 
 ONE = pipeline(stage("s", member="main"))
 TWO = pipeline(stage("a", member="one"), stage("b", "a", member="two"))
@@ -97,8 +95,8 @@ class Members:
         built: Any = SimpleNamespace(
             name="shop", topology=self.topology, sinks={}, stages=stages, spark=spark
         )
-        leader = LeaderConfig(timeout_ms, timeout_ms // 3, CoordinatorConfig(interval_ms=3_600_000))
-        settings = Settings(leader, MemberConfig(poll_ms=50))
+        leader = leader_config(timeout_ms, timeout_ms // 3, interval_ms=3_600_000)
+        settings = Settings(leader, member_config(poll_ms=50))
         links = Links(self._cluster.member(name, boot), self.told.append)
         if config is not None:
             links = open_links(config, "shop", name, boot, self.told.append)

@@ -13,17 +13,18 @@ from cutwater.api.config import RunConfig
 from cutwater.api.pipeline import Pipeline
 from cutwater.plan.assemble import check_graph, known_elsewhere, own_stages
 from cutwater.plan.build import Builder, Built, bind_sinks, make_topology
+from cutwater.plan.compare import differences
 from cutwater.plan.graph import StageDef, graph_mistakes, in_order
 from cutwater.protocol.base.chain import digest
 from cutwater.protocol.base.errors import CutwaterError, Mistakes, UserError, mistakes_in
 from cutwater.protocol.base.paths import sink_description_name
 from cutwater.protocol.base.records import StageSpec, Topology, encode, seal
-from cutwater.runtime.restore import check_sources, differences, restore_before_start
+from cutwater.runtime.restore import check_sources, restore_before_start
 from cutwater.sinks.contract import Sink
 from cutwater.sinks.records import Description
 from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.spark.internals.gateway import end_session
-from cutwater.spark.session import check_reach, make_session, refuse_active_session
+from cutwater.spark.session import check_reach, make_session
 from cutwater.store.at_rest import read_journal
 from cutwater.store.contract import Store
 from cutwater.store.opening import look_at
@@ -93,7 +94,6 @@ def check(pipeline: Pipeline, store: str | None, config: RunConfig, log: Callabl
     others: dict[str, StageSpec] = {}
     with report.collecting():
         others = known_elsewhere(where, member, reads)
-    refuse_active_session()
     log("starting Spark to look at the plans; no query is started")
     spark = make_session(pipeline.name, config.master, config.conf)
     try:

@@ -18,10 +18,14 @@ from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.options import refuse_unknown
 from cutwater.protocol.leader.coordinator_actions import CoordinatorConfig
 from cutwater.protocol.leader.leader import LeaderConfig
+from cutwater.protocol.member.config import MemberConfig
+from cutwater.store.contract import Store
+from cutwater.store.local import LocalStore
 
 LEADER_ALONE_MS = 200
 """How long a member without peers waits before it leads."""
 HEARTBEAT_MS = 1_000
+POLL_ALONE_MS, POLL_FOLDER_MS, POLL_BUCKET_MS = 200, 1_000, 2_000
 _DURATIONS = ("every", "min_pause", "timeout", "alignment_timeout", "idle_after", "leader_timeout")
 _FLOORS = {"retained": 1, "max_concurrent": 1, "full_every": 1, "restarts": 0, "tolerated_failures": 0}
 _NAMES = ("drop", "reset", "wait_for")
@@ -245,6 +249,17 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_Named):
             return LeaderConfig(LEADER_ALONE_MS, HEARTBEAT_MS, coordinator)
         timeout_ms = max(100, _ms(self.leader_timeout))
         return LeaderConfig(timeout_ms, min(HEARTBEAT_MS, timeout_ms // 3), coordinator)
+
+    def for_member(self, store: Store, is_alone: bool) -> MemberConfig:
+        """The options of a member. Members notify each other, so polling the store is a fallback; polling a local folder
+        is nearly free for one member, but not for many."""
+        poll_ms = POLL_BUCKET_MS
+        if isinstance(store, LocalStore):
+            poll_ms = POLL_ALONE_MS if is_alone else POLL_FOLDER_MS
+        return MemberConfig(
+            poll_ms=poll_ms, restarts=self.restarts, publish_tries=self.restarts,
+            tolerated_failures=self.tolerated_failures, idle_after_ms=_ms(self.idle_after), once=self.once,
+        )  # fmt: skip
 
 
 class RunOptions(TypedDict, total=False):

@@ -16,18 +16,17 @@ from cutwater.cluster.opening import open_links
 from cutwater.inspection.unpublished import refuse_other_columns
 from cutwater.plan.assemble import Assembled, assemble
 from cutwater.plan.build import Builder, Built, bind_sinks, register_sinks
+from cutwater.plan.compare import check_topology
 from cutwater.plan.graph import StageDef
 from cutwater.plan.known_sources import register_sources
-from cutwater.protocol.base.durations import seconds
 from cutwater.protocol.base.errors import UserError
-from cutwater.runtime.restore import GraphMoved, check_topology, restore_before_start
-from cutwater.runtime.runtime import Runtime, member_config
+from cutwater.runtime.restore import GraphMoved, restore_before_start
+from cutwater.runtime.runtime import Runtime
 from cutwater.runtime.settings import Settings
 from cutwater.spark.session import (
     check_reach,
     copy_session,
     make_session,
-    refuse_active_session,
     try_file_system,
 )
 from cutwater.store.at_rest import read_journal
@@ -39,7 +38,6 @@ def new_session(
 ) -> SparkSession:
     """The session for a pipeline's queries: a copy of the user's, or a new one."""
     if spark is None:
-        refuse_active_session()
         return make_session(pipeline, config.master, config.conf, log)
     if config.master or config.conf:
         raise UserError("give either your own session (spark=) or settings for a new one (master=, conf=)")
@@ -80,11 +78,7 @@ class Starting:
                 cluster, peers=tuple(sorted({*cluster.peers, *assembled.endpoints}))
             )
         links = open_links(cluster, self.pipeline, self.member, boot, self.log)
-        settings = Settings(
-            config.leader(is_alone),
-            member_config(store, cluster is None, config.restarts, config.tolerated_failures),
-            idle_after_s=seconds(config.idle_after), once=config.once, unaligned=config.unaligned,
-        )  # fmt: skip
+        settings = Settings(config.leader(is_alone), config.for_member(store, cluster is None))
         return Runtime(built, store, self.member, boot, settings, self.log, links)
 
     def _assemble(

@@ -15,11 +15,11 @@ from cutwater.store.contract import Store
 from cutwater.store.opening import open_store
 
 
-def tables(store: str, epoch: int | str | None = None) -> dict[str, int]:
+def tables(store: str | Store, epoch: int | str | None = None) -> dict[str, int]:
     """The version of each table (by its sink's name) at an epoch, by default the newest that is published everywhere. A
     table without rows has version -1. Raises `UserError` if there is no such epoch, or if a sink has no version for
     it."""
-    where = open_store(store)
+    where = open_store(store) if isinstance(store, str) else store
     return versions_at(where, read_journal(where).state, epoch)[1]
 
 

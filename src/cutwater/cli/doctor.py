@@ -241,10 +241,9 @@ def _try_store(url: str) -> Part:
 
 def _try_spark(master: str | None, settings: dict[str, str], store: str | None) -> Part:
     from cutwater.spark.internals.gateway import end_session
-    from cutwater.spark.session import check_reach, make_session, refuse_active_session
+    from cutwater.spark.session import check_reach, make_session
     from cutwater.store.opening import open_place
 
-    refuse_active_session()
     session = make_session("doctor", master, settings)
     try:
         if store is not None:

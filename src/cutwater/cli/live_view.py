@@ -43,6 +43,8 @@ def view(status: Status, where: str, now: float, news: list[str], width: int = 8
         parts.append(Text(f"not yet published in {waiting}", style="yellow"))
     if status.trouble:
         parts.append(_line(f"trouble: {status.trouble}", "red"))
+    if status.ignored:
+        parts.append(_line(f"{status.ignored} messages ignored; the log says whose", "yellow"))
     parts += ["", _stages(status, width), ""]
     parts += [_line(f"{s.name}: {s.error}", "red") for s in status.stages if s.error]
     parts += [line for stage in status.stages for line in _source_lines(stage)]

@@ -33,6 +33,10 @@ class ClusterKv(Protocol):
     @property
     def boot(self) -> str: ...
 
+    @property
+    def rejected(self) -> int:
+        """How many messages had no valid seal."""
+
     def write(self, key: str, value: bytes, to: str | None = None) -> None:
         """Sets this member's own slot, replacing its value. With `to` it is a separate slot that only that member
         sees."""
@@ -115,6 +119,9 @@ class MemoryCluster:
 
 class MemoryKv:
     """One member's view of a `MemoryCluster`."""
+
+    rejected = 0
+    """Nothing is sealed in one process."""
 
     def __init__(self, cluster: MemoryCluster, name: str, boot: str) -> None:
         self.name = name

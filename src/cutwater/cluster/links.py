@@ -81,9 +81,9 @@ class Links:
         self._hints = 0
 
     @property
-    def undecodable(self) -> int:
-        """How many messages could not be decoded."""
-        return self._rejections.count
+    def ignored(self) -> int:
+        """How many messages it has ignored: those without a valid seal, and those that cannot be decoded."""
+        return self._kv.rejected + self._rejections.count
 
     def start(self, on_message: OnMessage) -> None:
         """Starts to receive: the values that are already in slots, and everything from now on."""

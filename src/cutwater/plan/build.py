@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
-from cutwater.plan.graph import StageDef, in_order
+from cutwater.plan.graph import StageDef
 from cutwater.protocol.base.errors import StoreError, UserError, mistakes_in, refuse
 from cutwater.protocol.base.records import SinkSpec, StageSpec, Topology
 from cutwater.sinks.contract import Sink
@@ -121,13 +121,6 @@ class Builder:
             )  # fmt: skip
         sinks = {sink.name: sink for stage in called for sink in stage.sinks}
         return Built(self.name, self._spark, built, topology, sinks)
-
-
-def build(name: str, stages: dict[str, StageDef], spark: SparkSession) -> Built:
-    """Build a pipeline that has only one member."""
-    builder = Builder(name, in_order(stages), spark)
-    builder.advance({})
-    return builder.finish(make_topology(builder.specs))
 
 
 def make_topology(specs: Mapping[str, StageSpec]) -> Topology:

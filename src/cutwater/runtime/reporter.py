@@ -176,10 +176,10 @@ class Reporter:
             unpublished=unpublished,
             trouble=runtime.facts.trouble if runtime.failure is None else str(runtime.failure),
             leads=runtime.leader.phase is LeaderPhase.LEADING,
-            finished=runtime.member.sources_done,
             process=self._process,
             beat=next(self._beats),
             report_s=self.every_s,
+            ignored=runtime.links.ignored,
         )
 
     def _stage(self, host: StageHost) -> StageStatus:

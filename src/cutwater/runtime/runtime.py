@@ -13,7 +13,6 @@ from threading import Event, Lock
 from typing import assert_never
 
 import msgspec
-from msgspec.structs import replace
 
 from cutwater.cluster.links import Heard, Hint, Links, Presence
 from cutwater.plan.build import Built
@@ -25,7 +24,6 @@ from cutwater.protocol.base.records import JournalState, StageReport
 from cutwater.protocol.base.replay_wire import AskRange, Compacted, EntriesChunk, FetchEntries, HaveRange
 from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, LogGrown, Reply, Request, SourcesDone
 from cutwater.protocol.leader.leader import Leader
-from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.member import Member
 from cutwater.runtime.dispatcher import Dispatcher, Observer
 from cutwater.runtime.effects import MemberPerformer
@@ -48,7 +46,6 @@ from cutwater.spark.surroundings import Surroundings
 from cutwater.store import failpoints, recording
 from cutwater.store.at_rest import manifest_of
 from cutwater.store.contract import Store
-from cutwater.store.local import LocalStore
 
 DISCARD_FIRST_S = 60.0
 DISCARD_EVERY_S = 600.0
@@ -74,8 +71,7 @@ class Runtime:
         self.settings = settings
         self.links = links
         self.boot = boot
-        config = replace(settings.member, idle_after_ms=int(settings.idle_after_s * 1000), once=settings.once)
-        self.member = Member(name, boot, built.topology, config, LocalWord)
+        self.member = Member(name, boot, built.topology, settings.member, LocalWord)
         hosted = built.topology.hosted(name)
         self.member.timeless = frozenset(s for s in hosted if not built.stages[s].plan.has_watermark)
         self.member.native = frozenset(s for s in hosted if built.stages[s].has_native_source)
@@ -333,16 +329,3 @@ class Runtime:
         if len(boots) > 1 and not self._has_second_process:
             self._has_second_process = True
             self.dispatcher.emit(SecondProcess(len(boots)))
-
-
-def member_config(
-    store: Store, is_alone: bool, restarts: int, tolerated_failures: int | None
-) -> MemberConfig:
-    """How often to poll the store. Members notify each other, so polling is a fallback; polling a local folder is nearly
-    free for one member, but not for many."""
-    poll_ms = 2_000
-    if isinstance(store, LocalStore):
-        poll_ms = 200 if is_alone else 1_000
-    return MemberConfig(
-        poll_ms=poll_ms, restarts=restarts, tolerated_failures=tolerated_failures, publish_tries=restarts
-    )

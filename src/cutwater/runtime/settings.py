@@ -9,11 +9,7 @@ from cutwater.protocol.member.config import MemberConfig
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """The settings of a running member. `idle_after_s`: silence after which a stage no longer holds back the
-    pipeline-wide watermark. `once`: process the data that is available now, then drain."""
+    """The settings of a running member."""
 
     leader: LeaderConfig
     member: MemberConfig
-    idle_after_s: float = 10.0
-    once: bool = False
-    unaligned: bool = False

@@ -58,7 +58,6 @@ class Result:
     violation: str | None
     epochs: int
     faults: int
-    virtual_ms: int
 
 
 class World:
@@ -154,8 +153,10 @@ class World:
         tolerated = rng.choice((None, None, 0, 2))
         idle_after_ms, rest_within_ms = rng.choice((0, 40, 200)), rng.choice((20, 60, 150))
         member = MemberConfig(
-            250, 250, compact_after, 2, replay, restarts, backoff_ms, tolerated, idle_after_ms, rest_within_ms
-        )
+            poll_ms=250, resend_ms=250, compact_after=compact_after, small_gap=2, replay=replay, restarts=restarts,
+            backoff_ms=backoff_ms, tolerated_failures=tolerated, idle_after_ms=idle_after_ms,
+            rest_within_ms=rest_within_ms, once=False, publish_tries=None,
+        )  # fmt: skip
         return member, LeaderConfig(timeout_ms=250, heartbeat_ms=80, coordinator=coordinator)
 
     # --- time -----------------------------------------------------------------------------------------
@@ -198,7 +199,7 @@ class World:
             violation = f"at {self.now_ms} ms: {error!r} in {where.name}, {where.filename}:{where.lineno}"
         if violation is not None:
             self.trace(None, f"VIOLATION {violation}")
-        return Result(self.seed, violation, self.oracle.epochs, self.fault_count, self.now_ms)
+        return Result(self.seed, violation, self.oracle.epochs, self.fault_count)
 
     def _play(self) -> None:
         for name in self.graph.members():

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -246,10 +246,11 @@ class Sink(ABC):
         """The URL below which Spark writes all of that."""
         return self._files.spark_url("any").removesuffix("/any")
 
-    def staged(self, attempt: str) -> list[StagedFile]:
+    def staged(self, attempt: str, known: Mapping[str, Footer] | None = None) -> list[StagedFile]:
         """The files with rows that Spark has written for an attempt, or one without rows if that has a meaning. They are
-        durable when this returns."""
+        durable when this returns. `known`: footers that the caller has read, by the file's name in the attempt."""
         prefix = f"{self._prefix}{attempt}/"
+        self._footers.add({f"{prefix}{name}": footer for name, footer in (known or {}).items()})
         names = [n for n in self._files.list(prefix) if is_data(n.removeprefix(prefix))]
         footers = self._footers.get(self._files, names)
         full = [n for n, footer in zip(names, footers, strict=True) if footer.rows > 0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date, datetime
 from decimal import Decimal
@@ -63,10 +63,14 @@ class Footers:
         unknown = [name for name in names if name not in self._known]
         found = {name: self._known[name] for name in names if name in self._known}
         found |= dict(zip(unknown, read_footers(store, unknown), strict=True))
+        self.add(found)
+        return [found[name] for name in names]
+
+    def add(self, found: Mapping[str, Footer]) -> None:
+        """Keep footers that were read already, by the file's name."""
         self._known |= found
         for name in list(self._known)[: max(0, len(self._known) - MOST_KEPT)]:
             self._known.pop(name, None)
-        return [found[name] for name in names]
 
     def check(self, store: Store, names: Sequence[str]) -> list[Footer]:
         """The same as `get`, after checking that the files still exist."""

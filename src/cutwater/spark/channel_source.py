@@ -3,7 +3,7 @@
 This process plans the batches and Spark's own Parquet reader reads them, so rows never pass through Python. The feed
 (see `feed.py`) says what may be read.
 
-Spark returns nulls for columns that a file does not have. Here that is an error.
+Spark skips files that are missing, and returns nulls for columns that a file does not have. Here both are errors.
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ class ChannelSource(SparkSource):
         return position[1]
 
     def _refuse_other_columns(self, url: str) -> None:
-        """Columns can only change with the code, hence with an incarnation. Where reading a footer costs a request, only
-        one file of each incarnation is checked."""
+        """The first file of each incarnation is checked: all others were written by the same process with the same
+        schema. That each of them exists is known from listing them (`Files.rows`), and Spark raises if one is damaged."""
         writer = incarnation_url(url)
-        if writer in self._writers and not url.startswith("file:"):
+        if writer in self._writers:
             return
         wanted, has = _columns(self._columns), self._columns_of(url)
         if has != wanted:

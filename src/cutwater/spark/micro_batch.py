@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from pyspark.sql import DataFrame
@@ -27,7 +27,7 @@ from cutwater.protocol.base.paths import (
 from cutwater.protocol.base.records import Offset, Prepared, StagedFile
 from cutwater.protocol.base.watermark import NONE, UNKNOWN, Watermark, known
 from cutwater.sinks.contract import Sink
-from cutwater.sinks.footers import read_footers
+from cutwater.sinks.footers import Footer, read_footers
 from cutwater.sinks.staged_files import is_data
 from cutwater.spark.checkpoint.folder import Cache, Voucher
 from cutwater.spark.checkpoint.leaves import Leaf
@@ -126,14 +126,15 @@ class BatchWriter:
         folder = attempt_prefix(self.stage, self.generation, attempt)
         writer = frame.write.options(**self._passing(frame)) if not self.sinks else frame.write
         writer.mode("append").parquet(self.store.spark_url(folder.rstrip("/")))
-        files, rows, size = self._written(folder)
+        footers = self._written(folder)
         staged: dict[str, tuple[StagedFile, ...]] = {}
         for sink in self.sinks:
-            if files or sink.takes_empty:
+            if footers or sink.takes_empty:
                 staging = staged_attempt_name(self.generation, attempt)
-                self._derive(frame, sink, staging, files)
-                staged[sink.name] = tuple(sink.staged(staging))
-        kept = files if self.has_readers else ()
+                known = self._derive(frame, sink, staging, footers)
+                staged[sink.name] = tuple(sink.staged(staging, known))
+        rows, size = sum(f.rows for f in footers.values()), sum(f.size for f in footers.values())
+        kept = tuple(footers) if self.has_readers else ()
         return kept, {k: v for k, v in staged.items() if v}, rows, size
 
     def _passing(self, frame: DataFrame) -> dict[str, str]:
@@ -145,31 +146,36 @@ class BatchWriter:
         plain = [f.name for f in self.schema if isinstance(f.dataType, PLAIN_TYPES)]
         return {"compression": "none", **{f"parquet.enable.dictionary#{name}": "false" for name in plain}}
 
-    def _derive(self, frame: DataFrame, sink: Sink, attempt: str, files: Sequence[str]) -> None:
-        """Make a sink's files from those already written: by links, where rows stay unchanged."""
+    def _derive(
+        self, frame: DataFrame, sink: Sink, attempt: str, written: Mapping[str, Footer]
+    ) -> dict[str, Footer]:
+        """Make a sink's files from those already written: by links, where rows stay unchanged. Returns the footers of
+        the linked files, by their name in the attempt's folder: nobody has to read them again."""
         target = sink.staging(attempt)
-        paths = [self.store.path(name) for name in files]
+        paths = {name: self.store.path(name) for name in written}
         local = target.removeprefix("file://") if target.startswith("file://") else target
-        if files and local.startswith("/") and not sink.partition_by and sink.final_by is None and all(paths):
+        is_unchanged = not sink.partition_by and sink.final_by is None
+        if written and local.startswith("/") and is_unchanged and all(paths.values()):
             folder = Path(local)
             folder.mkdir(parents=True, exist_ok=True)
-            for path in paths:
+            linked = {}
+            for name, path in paths.items():
                 assert path is not None
                 _link(path, folder / path.name)
-            return
-        urls = [self.store.spark_url(name) for name in files]
+                linked[path.name] = written[name]
+            return linked
+        urls = [self.store.spark_url(name) for name in written]
         if self._reader is None:
             self._reader = Files(frame.sparkSession)
-        written = self._reader.frame(urls, self.schema.json())
-        sink.writer(written).mode("append").parquet(target)
+        rows = self._reader.frame(urls, self.schema.json())
+        sink.writer(rows).mode("append").parquet(target)
+        return {}
 
-    def _written(self, folder: str) -> tuple[tuple[str, ...], int, int]:
-        """The files with rows that Spark has written to a folder, their rows and their bytes."""
+    def _written(self, folder: str) -> dict[str, Footer]:
+        """The files with rows that Spark has written to a folder, with their footers."""
         names = [name for name in self.store.list(folder) if is_data(name.removeprefix(folder))]
-        footers = dict(zip(names, read_footers(self.store, names), strict=True))
-        full = {name: footer for name, footer in footers.items() if footer.rows}
-        rows = sum(footer.rows for footer in full.values())
-        return tuple(full), rows, sum(footer.size for footer in full.values())
+        footers = zip(names, read_footers(self.store, names), strict=True)
+        return {name: footer for name, footer in footers if footer.rows}
 
     # --- the record -------------------------------------------------------------------------------------
 

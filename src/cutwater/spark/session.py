@@ -103,9 +103,20 @@ def make_session(
     was submitted (spark-submit, `PYSPARK_SUBMIT_ARGS`, spark-defaults.conf); then our defaults. Only the settings that
     queries need override all of them: `tell` is called with a line for each setting that they replace.
 
-    If this process already has a SparkContext, its session is used and its settings are changed: see
-    `refuse_active_session`. Raises `UserError` if there is no Java, or if Cutwater cannot work with this build of
-    Spark."""
+    Raises `UserError` if this process already has a SparkContext, if there is no Java, or if Cutwater cannot work with
+    this build of Spark."""
+    refuse_active_session()
+    return set_up_session(name, master, conf, tell)
+
+
+def set_up_session(
+    name: str,
+    master: str | None = None,
+    conf: dict[str, str] | None = None,
+    tell: Callable[[str], None] = lambda line: None,
+) -> SparkSession:
+    """The same as `make_session`, but a SparkContext that this process already has is used, and its session's settings
+    are changed. Only for who knows that it is our own."""
     if not (os.environ.get("JAVA_HOME") or shutil.which("java")):
         raise UserError(
             "Spark needs Java 17 or later, and there is none on the PATH; install it (Debian: "

@@ -79,13 +79,13 @@ class Status(msgspec.Struct, frozen=True):
     unpublished: dict[str, int]
     trouble: str = ""
     leads: bool = False
-    finished: bool = False
-    """With `once`: whether its stages have read everything that their sources had."""
     process: ProcessId | None = None
     beat: int = 0
     """Counts up with each report."""
     report_s: float = REPORT_REMOTE_S
     """How often it reports."""
+    ignored: int = 0
+    """Messages in the name of other members that it ignored: they had no valid seal, or could not be decoded."""
 
     @property
     def is_over(self) -> bool:

@@ -9,11 +9,11 @@ from cutwater.protocol.leader.coordinator import MAX_QUEUED, Coordinator
 from cutwater.protocol.leader.coordinator_actions import (
     Abort,
     Begin,
-    CoordinatorConfig,
     Refuse,
     TurnUnaligned,
 )
 from cutwater.protocol.leader.quorum import AckOutcome
+from tests.support.configs import coordinator_config
 from tests.support.coordinator_helpers import PLAIN, ack, all_ack, begin, decided, make, run_one, started
 
 # Interval, pause, concurrency, full snapshots.
@@ -40,7 +40,6 @@ def test_the_pause_counts_from_the_end_of_the_last_checkpoint_however_it_ended()
     all_ack(c, 1, 900)
     c.committed(1, 950)
     assert c.tick(1_000) == []
-    assert c.status().next_due_ms == 1_250
     assert c.tick(1_249) == []
     assert c.tick(1_250) == [PLAIN]
     begin(c, 2, 1_250)
@@ -157,7 +156,7 @@ def test_a_due_full_checkpoint_is_begun_only_once() -> None:
 
 
 def test_a_new_leader_knows_when_the_last_full_checkpoint_was() -> None:
-    c = Coordinator(CoordinatorConfig(full_every=5), ["a"], 3, 0, since_full=4)
+    c = Coordinator(coordinator_config(full_every=5), ["a"], 3, 0, since_full=4)
     assert c.tick(0) == [Begin(Flags.FULL_SNAPSHOT)]
 
 
@@ -175,12 +174,12 @@ def test_a_new_leader_knows_when_the_last_full_checkpoint_was() -> None:
 )
 def test_an_invalid_setting_is_refused_by_name(name: str, value: int) -> None:
     with pytest.raises(UserError, match=f"{name} is {value}; give {value + 1} or more"):
-        CoordinatorConfig(**{name: value})
+        coordinator_config(**{name: value})
 
 
 def test_an_alignment_timeout_beyond_the_deadline_is_refused() -> None:
     with pytest.raises(UserError, match="give less than timeout_ms"):
-        CoordinatorConfig(timeout_ms=100, alignment_timeout_ms=100)
+        coordinator_config(timeout_ms=100, alignment_timeout_ms=100)
 
 
 def test_a_pipeline_without_members_is_refused() -> None:
@@ -217,7 +216,7 @@ def test_equal_waiting_requests_become_one_checkpoint() -> None:
     c.request_savepoint("s", 3, "r3")
     c.request_checkpoint(4, "r4")
     c.request_checkpoint(5, "r5", full=True)
-    assert c.status().queued == (
+    assert c.queued() == (
         Begin(Flags.NONE, None, ("r1", "r4")),
         Begin(Flags.FULL_SNAPSHOT, None, ("r2", "r5")),
         Begin(Flags.FULL_SNAPSHOT, "s", ("r3",)),
@@ -233,7 +232,7 @@ def test_a_request_received_twice_is_one_request() -> None:
     all_ack(c, 1, 3)
     assert c.committed(1, 3) == [Begin(Flags.FULL_SNAPSHOT, "s", ("r",))]
     assert c.request_savepoint("s", 4, "r") == []
-    assert c.status().queued == ()
+    assert c.queued() == ()
 
 
 def test_a_savepoint_name_that_is_being_taken_is_refused() -> None:
@@ -272,7 +271,7 @@ def test_a_drain_waits_until_nothing_is_in_flight_and_is_then_the_only_and_last_
     all_ack(c, 3, 5_001)
     assert c.committed(3, 5_002) == []
     assert c.tick(100_000) == []
-    assert c.status().closed is Why.DRAINED
+    assert c.closed is Why.DRAINED
     assert c.request_checkpoint(100_001, "late") == [
         Refuse("late", Why.DRAINED, "no further checkpoint begins")
     ]
@@ -301,7 +300,7 @@ def test_an_aborted_drain_is_retried_until_it_commits() -> None:
     assert c.aborted(2, 1_600) == []
     assert c.tick(2_600) == [Begin(Flags.DRAIN, None, ("r",))]
     run_one(c, 3, 2_600)
-    assert c.status().closed is Why.DRAINED
+    assert c.closed is Why.DRAINED
 
 
 def test_a_drain_that_misses_its_deadline_gets_twice_the_time_when_it_is_retried() -> None:
@@ -374,7 +373,7 @@ def test_requests_during_a_drain_are_refused_but_another_drain_joins_it() -> Non
 
 
 def test_a_leader_of_a_drained_pipeline_begins_nothing() -> None:
-    c = Coordinator(CoordinatorConfig(), ["a"], 3, 0, drained=True)
+    c = Coordinator(coordinator_config(), ["a"], 3, 0, drained=True)
     assert c.tick(10**9) == []
     assert [type(a) for a in c.request_drain(10**9, "r")] == [Refuse]
 

@@ -13,8 +13,7 @@ from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.watermark import NONE
 from cutwater.protocol.base.wire import Ack, Heartbeat, Request, RequestKind, encode
 from cutwater.protocol.leader.coordinator_actions import Action, Begin, Refuse
-from cutwater.protocol.leader.leader import Leader, LeaderConfig, LeaderPhase
-from cutwater.protocol.member.config import MemberConfig
+from cutwater.protocol.leader.leader import Leader, LeaderPhase
 from cutwater.protocol.member.member import Member
 from cutwater.sim.process import Process, SimWord
 from cutwater.sim.world import World
@@ -30,6 +29,7 @@ from tests.support.builders import (
     slow_down,
     until,
 )
+from tests.support.configs import leader_config, member_config
 
 # One leader at a time.
 
@@ -106,7 +106,7 @@ def stray_ack(member: str, epoch: int, checkpoint_id: int, term: int) -> Ack:
 
 
 def test_the_inbox_of_a_former_leader_is_dropped() -> None:
-    leader = Leader(Member("m0", "boot", CHAIN, MemberConfig(), SimWord), LeaderConfig())
+    leader = Leader(Member("m0", "boot", CHAIN, member_config(), SimWord), leader_config())
     leader.on_message(stray_ack("m1", 1, 3, 1))
     assert not leader._inbox
     assert leader.member.woken == []
@@ -120,7 +120,7 @@ def test_the_inbox_of_a_former_leader_is_dropped() -> None:
 
 def test_a_repeated_message_to_a_busy_leader_is_queued_once() -> None:
     """An ack has the reports of all stages of its member, and is repeated every half second until the decision."""
-    leader = Leader(Member("m0", "boot", CHAIN, MemberConfig(), SimWord), LeaderConfig())
+    leader = Leader(Member("m0", "boot", CHAIN, member_config(), SimWord), leader_config())
     leader.phase = LeaderPhase.LEADING
     for _ in range(1_000):
         for name in ("m1", "m2"):
@@ -153,7 +153,7 @@ def test_seed_a03_an_ack_of_another_checkpoint_commits_nothing(
 
 @pytest.mark.parametrize(("who", "term"), [("m1", 2), ("m1", 4), ("m2", 3), ("stranger", 3)])
 def test_only_a_heartbeat_of_the_leader_in_its_term_counts(who: str, term: int) -> None:
-    leader = Leader(Member("m0", "boot", CHAIN, MemberConfig(), SimWord), LeaderConfig())
+    leader = Leader(Member("m0", "boot", CHAIN, member_config(), SimWord), leader_config())
     leader.member.journal.state.term, leader.member.journal.state.leader = 3, "m1"
     leader.member.now_ms = 100
     leader.on_heartbeat(Heartbeat(who, "boot", term, 9))
@@ -192,9 +192,9 @@ def test_a_woken_follower_without_a_leader_leads_after_its_whole_timeout() -> No
 
 def late_follower(late_ms: int) -> int:
     """How long a follower without heartbeats whose checks are always late has waited when it campaigns."""
-    member = Member("m0", "boot", CHAIN, MemberConfig(), SimWord)
+    member = Member("m0", "boot", CHAIN, member_config(), SimWord)
     member.live = True
-    leader = Leader(member, LeaderConfig(timeout_ms=3_000, heartbeat_ms=1_000))
+    leader = Leader(member, leader_config())
     actor = leader.run()
     effect = next(actor)
     while isinstance(effect, fx.Wait):

@@ -12,9 +12,8 @@ from cutwater.protocol.base.events import ManifestUnreadable
 from cutwater.protocol.base.log import follow
 from cutwater.protocol.base.paths import entry_name
 from cutwater.protocol.base.wire import RequestKind
-from cutwater.protocol.leader.leader import Leader, LeaderConfig, LeaderPhase
+from cutwater.protocol.leader.leader import Leader, LeaderPhase
 from cutwater.protocol.leader.whole_journal import expect_whole_journal
-from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.journal import Journal
 from cutwater.protocol.member.member import Member
 from cutwater.sim.process import SimWord
@@ -38,6 +37,7 @@ from tests.support.builders import (
     running_world,
     until,
 )
+from tests.support.configs import leader_config, member_config
 
 # Restore.
 
@@ -231,10 +231,10 @@ def campaigner(entries_known: int, mark: int | None) -> tuple[Leader, Desk]:
         desk.objects[entry_name(paths.JOURNAL_PREFIX, term)] = sealed.data
     if mark is not None:
         desk.objects[paths.mark_name(mark, "out")] = r.seal(r.Published(1, "out", mark, 0))
-    member = Member("m0", "boot", CHAIN, MemberConfig(), SimWord)
+    member = Member("m0", "boot", CHAIN, member_config(), SimWord)
     desk.run(follow(member.journal.view))
     member.live = True
-    return Leader(member, LeaderConfig()), desk
+    return Leader(member, leader_config()), desk
 
 
 def test_nobody_leads_with_a_journal_whose_newest_entries_were_lost() -> None:

@@ -10,13 +10,12 @@ import pytest
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
-from cutwater.protocol.base.errors import StoreError, UserError
+from cutwater.protocol.base.errors import StoreError
 from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.log import append
 from cutwater.protocol.base.wire import Reply, Request, RequestKind
 from cutwater.protocol.leader import restore_tables, steering
 from cutwater.protocol.member.journal import KEPT_ANSWERS, Journal
-from cutwater.runtime.restore import check_topology, differences
 from cutwater.store.at_rest import MAX_RETRIES, carry_out, drive, read_journal
 from cutwater.store.local import LocalStore
 from cutwater.store.opening import open_store
@@ -501,38 +500,6 @@ def test_a_dropped_stage_need_not_be_named_again_for_the_same_checkpoint(store: 
     assert ask(store, RequestKind.RESTORE, epoch=2, request_id="d").ok
     assert ask(store, RequestKind.RESTORE, epoch=2, topology=ONE, request_id="e").ok
     assert ask(store, RequestKind.RESTORE, epoch=1, request_id="f").reason == "stage_gone"
-
-
-# --- a changed graph without a restore --------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("now", "said"),
-    [
-        (pipeline(stage("s"), stage("t", "s"), stage("u", "s")), ["stage 'u' is new"]),
-        (pipeline(stage("s")), ["stage 't' is gone"]),
-        (pipeline(stage("s"), stage("t")), ["stage 't' reads [], and used to read ['s']"]),
-        (
-            pipeline(stage("s"), stage("t", "s", sinks=[r.SinkSpec("x")])),
-            ["the sinks of stage 't' are ['x'], not []"],
-        ),
-        (pipeline(stage("s"), stage("t", "s", "m9")), ["stage 't' moved from member 'm0' to 'm9'"]),
-        (
-            pipeline(r.StageSpec("s", (), "m0", (), "{}"), stage("t", "s")),
-            [],  # it gained its first reader, or lost its last
-        ),
-        (pipeline(stage("s"), stage("t", "s")), []),
-    ],
-)
-def test_differences_between_two_graphs_are_listed(now: r.Topology, said: list[str]) -> None:
-    assert differences(pipeline(stage("s"), stage("t", "s")), now) == said
-
-
-def test_a_store_with_another_graph_is_refused_with_the_differences(store: LocalStore) -> None:
-    LiveLeader(store, ONE).commit(0)
-    check_topology(store, ONE)
-    with pytest.raises(UserError, match="is not the one in this code: stage 'new' is new; stage 's' is gone"):
-        check_topology(store, pipeline(stage("new", member="main")))
 
 
 def test_a_command_gives_up_on_a_store_that_never_answers_but_not_on_a_slow_one(

@@ -12,10 +12,24 @@ from cutwater.protocol.member.aligner import ALIGNER, Aligner, AlignerPhase, Cut
 BARRIER = Barrier(checkpoint_id=70, epoch=7)
 
 
-def align(
-    positions: dict[str, int], barrier: Barrier = BARRIER, timeout_ms: int | None = None, now_ms: int = 0
-) -> Aligner:
-    return Aligner(list(positions), barrier, positions, now_ms, timeout_ms)
+def every_batch_has_rows(_: str, after: int, upto: int) -> bool:
+    return after < upto
+
+
+def align(positions: dict[str, int], barrier: Barrier = BARRIER) -> Aligner:
+    return Aligner(list(positions), barrier, positions, every_batch_has_rows)
+
+
+def consumed(aligner: Aligner, name: str, batch: int) -> Aligner:
+    """The aligner of the stage's next attempt, after it has consumed an input up to `batch`: made again from positions
+    and barriers, as `Inputs.aligner` does."""
+    positions = aligner._positions | {name: batch}
+    found = Aligner(list(positions), aligner.barrier, positions, aligner._rows_between)
+    if aligner.phase is AlignerPhase.UNALIGNED:
+        found.turn_unaligned()
+    for input, at in aligner._barriers.items():
+        found.on_barrier(input, BARRIER, at)
+    return found
 
 
 def state(aligner: Aligner) -> object:
@@ -44,7 +58,7 @@ def test_a_single_input_is_aligned_when_its_position_reaches_the_barrier() -> No
     assert aligner.cut() is None
     assert aligner.on_barrier("a", BARRIER, 4) is Outcome.ACCEPTED
     assert aligner.cut() is None
-    aligner.on_consumed("a", 4)
+    aligner = consumed(aligner, "a", 4)
     assert aligner.cut() == Cut(True, {"a": 4}, {})
     assert aligner.phase is AlignerPhase.CUT
 
@@ -63,11 +77,11 @@ def test_a_fan_in_waits_for_every_barrier_and_position_and_names_what_it_waits_f
     aligner.on_barrier("a", BARRIER, 3)
     aligner.on_barrier("c", BARRIER, 2)
     assert aligner.waiting_for() == ("a", "c")
-    aligner.on_consumed("c", 2)
-    aligner.on_consumed("a", 2)
+    aligner = consumed(aligner, "c", 2)
+    aligner = consumed(aligner, "a", 2)
     assert aligner.waiting_for() == ("a",)
     assert aligner.cut() is None
-    aligner.on_consumed("a", 3)
+    aligner = consumed(aligner, "a", 3)
     assert aligner.waiting_for() == ()
     assert aligner.cut() == Cut(True, {"a": 3, "b": 1, "c": 2}, {})
 
@@ -75,36 +89,32 @@ def test_a_fan_in_waits_for_every_barrier_and_position_and_names_what_it_waits_f
 def test_batches_without_rows_delay_nothing() -> None:
     rows = {4}
     aligner = Aligner(
-        ["a"], BARRIER, {"a": 3}, 0, None, lambda name, after, upto: any(after < b <= upto for b in rows)
+        ["a"], BARRIER, {"a": 3}, lambda name, after, upto: any(after < b <= upto for b in rows)
     )
     aligner.on_barrier("a", BARRIER, 6)
     assert aligner.cut() is None
-    aligner.on_consumed("a", 4)
+    aligner = consumed(aligner, "a", 4)
     # Spark never reads 5 and 6; the real position is also in the stage's own log.
     assert aligner.cut() == Cut(True, {"a": 4}, {})
 
 
-def test_a_stage_waits_for_a_missing_barrier_until_the_timeout_and_then_its_input_is_in_flight_without_an_end() -> (
-    None
-):
-    aligner = align({"a": 1, "b": 1}, timeout_ms=100, now_ms=1000)
-    aligner.on_barrier("a", BARRIER, 1)
-    aligner.on_tick(1099)
-    assert aligner.cut() is None
-    assert aligner.waiting_for() == ("b",)
-    aligner.on_tick(1100)
-    assert aligner.phase is AlignerPhase.UNALIGNED
-    assert aligner.waiting_for() == ()
-    assert aligner.cut() == Cut(False, {"a": 1, "b": 1}, {"b": (1, None)})
-
-
-def test_without_a_timeout_a_stage_waits_until_the_leader_orders_otherwise() -> None:
+def test_a_stage_waits_until_the_leader_orders_otherwise() -> None:
     aligner = align({"a": 1})
     aligner.on_barrier("a", BARRIER, 5)
-    aligner.on_tick(10**15)
     assert aligner.cut() is None
     aligner.turn_unaligned()
     assert aligner.cut() == Cut(False, {"a": 1}, {"a": (1, 5)})
+
+
+def test_an_input_whose_barrier_has_not_come_is_in_flight_without_an_end() -> None:
+    aligner = align({"a": 1, "b": 1})
+    aligner.on_barrier("a", BARRIER, 1)
+    assert aligner.cut() is None
+    assert aligner.waiting_for() == ("b",)
+    aligner.turn_unaligned()
+    assert aligner.phase is AlignerPhase.UNALIGNED
+    assert aligner.waiting_for() == ()
+    assert aligner.cut() == Cut(False, {"a": 1, "b": 1}, {"b": (1, None)})
 
 
 def test_seed_b03_a_barrier_with_the_unaligned_flag_is_cut_at_once() -> None:
@@ -129,7 +139,7 @@ def test_an_unaligned_stage_with_nothing_in_flight_counts_as_aligned() -> None:
 
 
 def test_a_redundant_order_to_turn_unaligned_is_harmless() -> None:
-    for end in (Aligner.turn_unaligned, Aligner.cut, Aligner.abort):
+    for end in (Aligner.turn_unaligned, Aligner.cut):
         aligner = align({})
         end(aligner)
         before = state(aligner)
@@ -169,15 +179,14 @@ def test_a_barrier_of_an_older_epoch_or_of_another_checkpoint_changes_nothing(
     assert aligner.cut() is None
 
 
-def test_a_barrier_after_the_cut_or_the_abort_is_late() -> None:
-    for end in (Aligner.cut, Aligner.abort):
-        aligner = align({"a": 1, "b": 1}, Barrier(70, 7, Flags.UNALIGNED))
-        aligner.on_barrier("a", BARRIER, 2)
-        end(aligner)
-        before = state(aligner)
-        assert aligner.on_barrier("a", BARRIER, 2) is Outcome.LATE
-        assert aligner.on_barrier("b", BARRIER, 2) is Outcome.LATE
-        assert state(aligner) == before
+def test_a_barrier_after_the_cut_is_late() -> None:
+    aligner = align({"a": 1, "b": 1}, Barrier(70, 7, Flags.UNALIGNED))
+    aligner.on_barrier("a", BARRIER, 2)
+    aligner.cut()
+    before = state(aligner)
+    assert aligner.on_barrier("a", BARRIER, 2) is Outcome.LATE
+    assert aligner.on_barrier("b", BARRIER, 2) is Outcome.LATE
+    assert state(aligner) == before
 
 
 def test_a_second_barrier_of_the_checkpoint_at_another_position_violates_an_invariant_and_changes_nothing() -> (
@@ -192,12 +201,8 @@ def test_a_second_barrier_of_the_checkpoint_at_another_position_violates_an_inva
 
 def test_an_unknown_input_is_an_error_that_names_the_known_ones_and_changes_nothing() -> None:
     aligner = align({"a": 1, "b": 1})
-    steps: list[Callable[[], object]] = [
-        lambda: aligner.on_barrier("z", BARRIER, 1),
-        lambda: aligner.on_consumed("z", 1),
-    ]
-    for step in steps:
-        assert "no input 'z'; its inputs: a, b" in unchanged_by(aligner, UserError, step)
+    message = unchanged_by(aligner, UserError, lambda: aligner.on_barrier("z", BARRIER, 1))
+    assert "no input 'z'; its inputs: a, b" in message
 
 
 @pytest.mark.parametrize(
@@ -205,18 +210,7 @@ def test_an_unknown_input_is_an_error_that_names_the_known_ones_and_changes_noth
 )
 def test_inputs_and_positions_must_match(inputs: list[str], positions: dict[str, int]) -> None:
     with pytest.raises(UserError, match="do not match"):
-        Aligner(inputs, BARRIER, positions, 0, None)
-
-
-# --- what may be consumed -----------------------------------------------------------------------------
-
-
-def test_a_position_never_moves_back() -> None:
-    aligner = align({"a": 3})
-    aligner.on_consumed("a", 3)
-    assert "back from batch 3 to 2" in unchanged_by(
-        aligner, InvariantBroken, lambda: aligner.on_consumed("a", 2)
-    )
+        Aligner(inputs, BARRIER, positions, every_batch_has_rows)
 
 
 def test_a_barrier_that_was_passed_before_it_was_seen_violates_an_invariant() -> None:
@@ -224,38 +218,11 @@ def test_a_barrier_that_was_passed_before_it_was_seen_violates_an_invariant() ->
     unchanged_by(aligner, InvariantBroken, lambda: aligner.on_barrier("a", BARRIER, 2))
 
 
-def test_consuming_after_the_cut_does_not_change_the_cut() -> None:
-    aligner = align({"a": 3})
-    aligner.on_barrier("a", BARRIER, 3)
-    cut = aligner.cut()
-    aligner.on_consumed("a", 9)
-    assert cut == Cut(True, {"a": 3}, {})
-
-
-def test_an_aborted_checkpoint_holds_nothing_back() -> None:
-    aligner = align({"a": 3})
-    aligner.on_barrier("a", BARRIER, 3)
-    aligner.abort()
-    aligner.on_consumed("a", 4)
-    assert aligner.waiting_for() == ()
-
-
-def test_every_illegal_step_is_refused_and_changes_nothing() -> None:
-    for end in (Aligner.cut, Aligner.abort):
-        aligner = align({})
-        end(aligner)
-        assert not ALIGNER.allows(aligner.phase, "cut")
-        assert not ALIGNER.allows(aligner.phase, "abort")
-        unchanged_by(aligner, IllegalStep, aligner.cut)
-        unchanged_by(aligner, IllegalStep, aligner.abort)
-
-
-def test_a_stage_may_be_aborted_while_it_waits_and_after_it_turned_unaligned() -> None:
-    for prepare in (lambda aligner: None, Aligner.turn_unaligned):
-        aligner = align({"a": 1})
-        prepare(aligner)
-        aligner.abort()
-        assert aligner.phase is AlignerPhase.DROPPED
+def test_a_stage_is_cut_once() -> None:
+    aligner = align({})
+    aligner.cut()
+    assert not ALIGNER.allows(aligner.phase, "cut")
+    unchanged_by(aligner, IllegalStep, aligner.cut)
 
 
 # --- the weaknesses of the seed -----------------------------------------------------------------------
@@ -286,7 +253,7 @@ def test_seed_c05_an_aligner_keeps_two_numbers_per_input_however_much_is_held() 
     aligner = align({"a": -1, "b": 0})
     aligner.on_barrier("b", BARRIER, 0)
     for batch in range(1000):
-        aligner.on_consumed("a", batch)
+        aligner = consumed(aligner, "a", batch)
         aligner.on_barrier("b", BARRIER, 0)
     containers = [v for v in vars(aligner).values() if hasattr(v, "__len__")]
     assert sorted(map(len, containers)) == [1, 2]
@@ -298,7 +265,7 @@ def test_seed_c09_nothing_after_a_barrier_enters_the_state_before_the_cut(unalig
     aligner.on_barrier("fast", BARRIER, 5)
     if unaligned:
         aligner.turn_unaligned()
-    message = unchanged_by(aligner, InvariantBroken, lambda: aligner.on_consumed("fast", 6))
+    message = unchanged_by(aligner, InvariantBroken, lambda: consumed(aligner, "fast", 6))
     assert "batch 6 of input 'fast' was consumed before the cut" in message
 
 
@@ -333,16 +300,17 @@ def interleave(lanes: list[list[Step]], rng: random.Random) -> list[Step]:
     return [next(left[i]) for i in order]
 
 
-def apply(aligner: Aligner, step: Step) -> None:
+def apply(aligner: Aligner, step: Step) -> Aligner:
     kind, name, batch = step
     if kind == "consumed":
-        aligner.on_consumed(name, batch)
-    elif kind == "barrier":
+        return consumed(aligner, name, batch)
+    if kind == "barrier":
         assert aligner.on_barrier(name, BARRIER, batch) is not Outcome.OTHER
     elif kind == "late":
         assert aligner.on_barrier(name, Barrier(60, 6), batch) is Outcome.LATE
     else:
         assert aligner.on_barrier(name, Barrier(71, 7), batch) is Outcome.OTHER
+    return aligner
 
 
 @given(schedules(), st.booleans())
@@ -354,10 +322,10 @@ def test_the_aligned_cut_does_not_depend_on_the_order_of_events_and_leaves_nothi
     def rows_between(name: str, after: int, upto: int) -> bool:
         return any(after < batch <= upto for batch in rows[name])
 
-    aligner = Aligner(list(positions), BARRIER, positions, 0, None, rows_between)
+    aligner = Aligner(list(positions), BARRIER, positions, rows_between)
     cut = None
     for step in steps:
-        apply(aligner, step)
+        aligner = apply(aligner, step)
         if eager and cut is None:
             waiting = aligner.waiting_for()
             cut = aligner.cut()
@@ -381,12 +349,10 @@ def test_an_unaligned_cut_at_any_moment_names_exactly_what_is_in_flight(
         list(positions),
         BARRIER,
         positions,
-        0,
-        None,
         lambda name, after, upto: any(after < batch <= upto for batch in rows[name]),
     )
     for step in happened:
-        apply(aligner, step)
+        aligner = apply(aligner, step)
     aligner.turn_unaligned()
     cut = aligner.cut()
     assert cut is not None

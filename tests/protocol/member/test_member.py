@@ -12,7 +12,6 @@ from cutwater.protocol.base.barrier import Barrier
 from cutwater.protocol.base.chain import Sealed
 from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.protocol.base.wire import Ack, Announcement, Phase, RequestKind, decode, encode
-from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.member import Member
 from cutwater.protocol.member.next_query import QueryEnd
 from cutwater.sim.process import SimWord
@@ -40,13 +39,14 @@ from tests.support.builders import (
     table_commits,
     until,
 )
+from tests.support.configs import member_config
 
 LATER_MS = 10**9
 
 
 def member(play: Play) -> Member:
     """A member that knows this history."""
-    found = Member("m2", "boot", CHAIN, MemberConfig(), SimWord)
+    found = Member("m2", "boot", CHAIN, member_config(), SimWord)
     found.journal.state = play.state
     return found
 
@@ -62,11 +62,11 @@ def committed_play() -> Play:
 
 def test_an_unknown_member_is_refused_with_the_names_of_the_members() -> None:
     with pytest.raises(UserError, match="no stage names member 'm9'; the members are m0, m1, m2"):
-        Member("m9", "boot", CHAIN, MemberConfig(), SimWord)
+        Member("m9", "boot", CHAIN, member_config(), SimWord)
 
 
 def test_no_two_writes_have_the_same_nonce() -> None:
-    first, second = member(Play(CHAIN)), Member("m2", "later", CHAIN, MemberConfig(), SimWord)
+    first, second = member(Play(CHAIN)), Member("m2", "later", CHAIN, member_config(), SimWord)
     nonces = [first.nonce(), first.nonce(), second.nonce(), second.nonce()]
     assert len(set(nonces)) == 4
 
@@ -155,7 +155,7 @@ def begun_behind(someone: Member) -> Sealed[r.JournalBody]:
 
 def informed(entries: int = 2) -> Member:
     """A live member that knows `entries` entries."""
-    someone = Member("m2", "boot", CHAIN, MemberConfig(), SimWord)
+    someone = Member("m2", "boot", CHAIN, member_config(), SimWord)
     someone.live = True
     for term in range(1, entries + 1):
         someone.journal.view.push(someone.journal.view.seal(r.Leader(term, "m0"), f"n{term}"))
@@ -191,7 +191,7 @@ def test_an_announced_entry_that_does_not_follow_is_looked_up_in_the_store(wrong
     elif wrong == "none":
         data = b"null"
     elif wrong == "another chain":
-        other = Member("m1", "boot", CHAIN, MemberConfig(), SimWord)
+        other = Member("m1", "boot", CHAIN, member_config(), SimWord)
         for term in (1, 2):
             other.journal.view.push(other.journal.view.seal(r.Leader(term, "m1"), f"other {term}"))
         data = begun_behind(other).data
@@ -386,9 +386,9 @@ def test_failures_of_its_predecessor_do_not_count_against_a_process() -> None:
 
 def test_invalid_numbers_are_refused() -> None:
     with pytest.raises(UserError, match="restarts is -1; give 0 or more"):
-        MemberConfig(restarts=-1)
+        member_config(restarts=-1)
     with pytest.raises(UserError, match="tolerated_failures is -2; give 0 or more"):
-        MemberConfig(tolerated_failures=-2)
+        member_config(tolerated_failures=-2)
 
 
 def test_missing_state_refuses_the_checkpoint() -> None:

@@ -12,7 +12,6 @@ from cutwater.protocol.base.errors import IllegalStep, StoreError
 from cutwater.protocol.base.watermark import NONE, UNKNOWN, Watermark, WatermarkKind, idle, known
 from cutwater.protocol.base.wire import RequestKind
 from cutwater.protocol.member.activity import RestPhase
-from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.member import Member
 from cutwater.protocol.member.next_query import QueryEnd
 from cutwater.protocol.member.stage import STAGE_PHASES, StagePhase
@@ -41,6 +40,7 @@ from tests.support.builders import (
     stage,
     until,
 )
+from tests.support.configs import member_config
 
 
 def log_of(world: World, stage: str, generation: int = 1) -> list[r.StageBody]:
@@ -371,7 +371,7 @@ def test_a_stage_of_an_expired_generation_does_not_open() -> None:
     play.record(r.Restored(1, 2, 1, cuts))
     desk = Desk()
     desk.objects[paths.manifest_name(1, 3)] = r.encode(play.manifests[1])
-    someone = Member("m2", "boot", CHAIN, MemberConfig(), SimWord)
+    someone = Member("m2", "boot", CHAIN, member_config(), SimWord)
     someone.journal.state = play.state
     someone.generation = 2
     someone.start_stage("c")

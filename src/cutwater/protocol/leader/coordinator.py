@@ -33,7 +33,6 @@ from cutwater.protocol.leader.coordinator_actions import (
     CoordinatorConfig,
     Decide,
     Refuse,
-    Status,
     TurnUnaligned,
 )
 from cutwater.protocol.leader.quorum import CHECKPOINT, AckOutcome, CheckpointPhase, Progress, Quorum
@@ -81,8 +80,8 @@ class Coordinator:
         self._queue: list[Begin] = []
         self._due_ms = self._pause_until_ms = now_ms
         self._since_full = since_full
-        self._failures = 0
-        self._closed = FailureReason.DRAINED if drained else None
+        self.closed = FailureReason.DRAINED if drained else None
+        """Why no further checkpoint begins, if none does."""
         self._drain_again_ms = now_ms
         self._late_drains = 0
         self._last_epoch = self._last_checkpoint_id = 0
@@ -137,7 +136,7 @@ class Coordinator:
     def want_drain(self, now_ms: int) -> list[Action]:
         """Drains the pipeline because the leader's own process wants that. May be called repeatedly."""
         known: list[Begin | Progress] = [*self._queue, *self._flights]
-        if self._closed or any(one.flags.has(Flags.DRAIN) for one in known):
+        if self.closed or any(one.flags.has(Flags.DRAIN) for one in known):
             return []
         self._queue.append(Begin(Flags.DRAIN))
         return self._start(now_ms)
@@ -145,7 +144,7 @@ class Coordinator:
     def stays_asked(self, epoch: int, reason: FailureReason) -> bool:
         """Whether an epoch that is aborted for this reason is retried: then its requests are not refused."""
         is_drain = self._find(epoch, "aborted").flags.has(Flags.DRAIN)
-        return is_drain and reason is not FailureReason.CANCELLED and not self._closed
+        return is_drain and reason is not FailureReason.CANCELLED and not self.closed
 
     def cancel(self, now_ms: int, request_id: str) -> list[Action]:
         """Aborts everything in flight that can still be aborted, including a drain that would be retried. Other queued
@@ -198,11 +197,10 @@ class Coordinator:
         """COMMITTED is in the journal."""
         flight = self._find(epoch, "committed")
         flight.step("committed", now_ms)
-        self._failures = 0
         self._since_full = 0 if flight.flags.has(Flags.FULL_SNAPSHOT) else self._since_full + 1
         self.last_completed = flight
         if flight.flags.has(Flags.DRAIN):
-            self._closed = FailureReason.DRAINED
+            self.closed = FailureReason.DRAINED
         return self._ended(flight, now_ms)
 
     def aborted(
@@ -229,13 +227,9 @@ class Coordinator:
             raise IllegalStep(f"checkpoint: {checkpoint_id} is not in flight, so nobody is missing")
         return flight.missing
 
-    def status(self) -> Status:
-        """The status of the coordinator, for display."""
-        due_ms = max(self._due_ms, self._pause_until_ms)
-        ended = self.last_completed, self.last_failed
-        return Status(
-            self.term, self.in_flight(), tuple(self._queue), due_ms, self._failures, self._closed, *ended
-        )
+    def queued(self) -> tuple[Begin, ...]:
+        """The requested checkpoints that have not begun, in order."""
+        return tuple(self._queue)
 
     def _request(self, now_ms: int, wanted: Begin) -> list[Action]:
         """Queues a request, merges it with a queued one of the same kind, or refuses it."""
@@ -247,8 +241,8 @@ class Coordinator:
         like = plain.index(wanted.flags) if name is None and wanted.flags in plain else None
         drain_waits = like is not None and wanted.flags.has(Flags.DRAIN)
         refusal: tuple[FailureReason, str] | None = None
-        if self._closed:
-            refusal = self._closed, "no further checkpoint begins"
+        if self.closed:
+            refusal = self.closed, "no further checkpoint begins"
         elif any(one.flags.has(Flags.DRAIN) for one in known) and not drain_waits:
             refusal = FailureReason.DRAINING, "no other checkpoint begins during a drain"
         elif name is not None and any(one.savepoint == name for one in known):
@@ -266,7 +260,7 @@ class Coordinator:
         """Whether another checkpoint may begin. Only one at a time may lack its number."""
         drain_next = any(w.flags.has(Flags.DRAIN) for w in self._queue[:1])
         return not (
-            self._closed
+            self.closed
             or len(self._flights) >= (1 if drain_next else self.config.max_concurrent)
             or any(f.phase is CheckpointPhase.BEGINNING or f.flags.has(Flags.DRAIN) for f in self._flights)
         )
@@ -321,11 +315,10 @@ class Coordinator:
     def _failed(self, flight: Progress, reason: FailureReason, detail: str, now_ms: int) -> list[Action]:
         flight.reason, flight.detail = reason, detail
         self.last_failed = flight
-        if flight.flags.has(Flags.DRAIN) and reason is not FailureReason.CANCELLED and not self._closed:
+        if flight.flags.has(Flags.DRAIN) and reason is not FailureReason.CANCELLED and not self.closed:
             self._queue.insert(0, Begin(Flags.DRAIN, None, flight.requests))
             self._drain_again_ms = now_ms + min(self.config.interval_ms, DRAIN_AGAIN_MS)
             self._late_drains += reason is FailureReason.DEADLINE
-        self._failures += reason.counts
         return self._ended(flight, now_ms)
 
     def _ended(self, flight: Progress, now_ms: int) -> list[Action]:

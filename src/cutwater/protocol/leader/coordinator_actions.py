@@ -1,4 +1,4 @@
-"""The configuration of a coordinator, the actions that it asks of the leader, and its status.
+"""The configuration of a coordinator and the actions that it asks of the leader.
 
 The leader's duties towards these actions are in `coordinator.py`.
 """
@@ -11,11 +11,11 @@ from cutwater.protocol.base.barrier import Flags
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.wire import Ack
-from cutwater.protocol.leader.quorum import Progress
 
 
-class CoordinatorConfig(msgspec.Struct, frozen=True):
-    """How checkpoints are taken. Raises `UserError` for values that cannot work.
+class CoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How checkpoints are taken. All fields are options of a run: `RunConfig` has their defaults. Raises `UserError` for
+    values that cannot work.
 
     `interval_ms` is the time between the starts of two periodic checkpoints, `min_pause_ms` the shortest time between
     the end of one and the start of the next. Members have `timeout_ms` to answer. After `alignment_timeout_ms` a
@@ -24,13 +24,13 @@ class CoordinatorConfig(msgspec.Struct, frozen=True):
     full (`None`: on request).
     """
 
-    interval_ms: int = 10_000
-    min_pause_ms: int = 0
-    timeout_ms: int = 300_000
-    alignment_timeout_ms: int | None = None
-    max_concurrent: int = 1
-    retained: int = 3
-    full_every: int | None = None
+    interval_ms: int
+    min_pause_ms: int
+    timeout_ms: int
+    alignment_timeout_ms: int | None
+    max_concurrent: int
+    retained: int
+    full_every: int | None
 
     def __post_init__(self) -> None:
         floors = dict.fromkeys(("interval_ms", "timeout_ms", "max_concurrent", "retained", "full_every"), 1)
@@ -91,16 +91,3 @@ class Refuse(msgspec.Struct, frozen=True):
 
 
 Action = Begin | TurnUnaligned | Decide | Abort | Refuse
-
-
-class Status(msgspec.Struct, frozen=True):
-    """The status of the coordinator. `closed` says why no further checkpoint begins, if none does."""
-
-    term: int
-    in_flight: tuple[Progress, ...]
-    queued: tuple[Begin, ...]
-    next_due_ms: int
-    failures_in_a_row: int
-    closed: FailureReason | None
-    last_completed: Progress | None
-    last_failed: Progress | None

@@ -92,9 +92,9 @@ class LeaderConfig(msgspec.Struct, frozen=True):
     """`timeout_ms`: silence after which a member tries to lead; members later in the order of names wait a little
     longer, so that not all try at once. `heartbeat_ms`: how often a leader sends heartbeats."""
 
-    timeout_ms: int = 3_000
-    heartbeat_ms: int = 1_000
-    coordinator: CoordinatorConfig = CoordinatorConfig()
+    timeout_ms: int
+    heartbeat_ms: int
+    coordinator: CoordinatorConfig
 
 
 class Leader:

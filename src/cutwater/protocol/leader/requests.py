@@ -86,7 +86,7 @@ class Requests:
 
     def drop_all(self, coordinator: Coordinator) -> Procedure[None]:
         """Refuses all earlier requests, because a restore has ended what they asked for."""
-        waiting = [r for begin in coordinator.status().queued for r in begin.requests]
+        waiting = [r for begin in coordinator.queued() for r in begin.requests]
         begun = [r for requests in self.of_epoch.values() for r in requests]
         self.of_epoch.clear()
         detail = "the pipeline was restored meanwhile"
@@ -120,5 +120,5 @@ class Requests:
         """The names of savepoints that are being taken."""
         state = self.journal.state
         coming = [begun.savepoint for begun in state.open.values()]
-        coming += [begin.savepoint for begin in coordinator.status().queued]
+        coming += [begin.savepoint for begin in coordinator.queued()]
         return {name for name in coming if name is not None}

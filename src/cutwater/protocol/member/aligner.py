@@ -9,9 +9,10 @@ Spark and holds up nothing.
 Nothing is buffered here. A reader stops at the barrier, and later batches stay in the durable channel.
 
 An aligner serves the one checkpoint that it was made for: the barrier that it was given is the canonical
-one, and a barrier of any other checkpoint has no effect on it. It waits for alignment as long as it is
-allowed to, and then cuts unaligned: the batches between each position and its barrier are in flight, and
-belong to the checkpoint.
+one, and a barrier of any other checkpoint has no effect on it. It serves one attempt, too: the stage makes a new
+one from the logs each time (`Inputs.aligner`), so a later attempt knows later positions, and an abort leaves no
+state. It waits for alignment until the leader orders otherwise (the coordinator has the alignment timeout), and then
+cuts unaligned: the batches between each position and its barrier are in flight, and belong to the checkpoint.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ class AlignerPhase(Enum):
     ALIGNING = "aligning"
     UNALIGNED = "unaligned"
     CUT = "cut"
-    DROPPED = "dropped"
 
 
 ALIGNER = Table(
@@ -40,9 +40,7 @@ ALIGNER = Table(
     {
         (AlignerPhase.ALIGNING, "turn_unaligned"): AlignerPhase.UNALIGNED,
         (AlignerPhase.ALIGNING, "cut"): AlignerPhase.CUT,
-        (AlignerPhase.ALIGNING, "abort"): AlignerPhase.DROPPED,
         (AlignerPhase.UNALIGNED, "cut"): AlignerPhase.CUT,
-        (AlignerPhase.UNALIGNED, "abort"): AlignerPhase.DROPPED,
     },
 )
 
@@ -54,7 +52,7 @@ class Outcome(Enum):
     DUPLICATE = "duplicate"
     """The same barrier at the same place again. Harmless."""
     LATE = "late"
-    """Of an older epoch, or of this checkpoint after it was cut or dropped here."""
+    """Of an older epoch, or of this checkpoint after it was cut here."""
     OTHER = "other"
     """Of another checkpoint: a newer epoch, or another attempt at the same one."""
 
@@ -73,17 +71,11 @@ RowsBetween = Callable[[str, int, int], bool]
 """Whether any batch of this input in (`after`, `upto`] has rows."""
 
 
-def every_batch_has_rows(_: str, after: int, upto: int) -> bool:
-    """For channels without empty batches."""
-    return after < upto
-
-
 class Aligner:
-    """The alignment of one stage's `inputs` for the checkpoint of `barrier`, begun at `now_ms`.
+    """The alignment of one stage's `inputs` for the checkpoint of `barrier`.
 
-    `positions` has the stage's position on each input. It turns unaligned `alignment_timeout_ms` later
-    (`None`: never by itself), or at once if the barrier says UNALIGNED. Raises `UserError` if an input is
-    named twice, or if `positions` does not name exactly the inputs.
+    `positions` has the stage's position on each input. It is unaligned from the start if the barrier says UNALIGNED.
+    Raises `UserError` if an input is named twice, or if `positions` does not name exactly the inputs.
     """
 
     def __init__(
@@ -91,9 +83,7 @@ class Aligner:
         inputs: Sequence[str],
         barrier: Barrier,
         positions: Mapping[str, int],
-        now_ms: int,
-        alignment_timeout_ms: int | None,
-        rows_between: RowsBetween = every_batch_has_rows,
+        rows_between: RowsBetween,
     ) -> None:
         if len(set(inputs)) != len(inputs) or set(inputs) != set(positions):
             raise UserError(
@@ -105,7 +95,6 @@ class Aligner:
         self._positions = {name: positions[name] for name in inputs}
         self._barriers: dict[str, int] = {}
         self._rows_between = rows_between
-        self._deadline_ms = None if alignment_timeout_ms is None else now_ms + alignment_timeout_ms
         if barrier.flags.has(Flags.UNALIGNED):
             self.turn_unaligned()
 
@@ -124,40 +113,21 @@ class Aligner:
                 f"{self._story()}: its barrier on input '{name}' is both after batch {before} and after "
                 f"batch {batch}; a log has one barrier per epoch, so report this with that stage's log"
             )
-        if self._final:
+        if self.phase is AlignerPhase.CUT:
             return Outcome.LATE
         if before is not None:
             return Outcome.DUPLICATE
-        self._refuse_passing(name, position, batch)
+        if position > batch:
+            raise InvariantBroken(
+                f"{self._story()}: batch {position} of input '{name}' was consumed before the cut, and the "
+                f"barrier is after batch {batch}; report this with both stages' logs"
+            )
         self._barriers[name] = batch
         return Outcome.ACCEPTED
 
-    def on_consumed(self, name: str, batch: int) -> None:
-        """The stage has consumed the input `name` up to `batch`. After the cut this changes nothing.
-
-        Raises, and changes nothing: `UserError` if there is no such input; `InvariantBroken` if that is
-        behind the position, or past a barrier that the stage has not cut.
-        """
-        position = self._position(name)
-        if self._final:
-            return
-        if batch < position:
-            raise InvariantBroken(
-                f"{self._story()}: input '{name}' went back from batch {position} to {batch}; a running "
-                "query only goes forward, so report this with the stage's log"
-            )
-        if name in self._barriers:
-            self._refuse_passing(name, batch, self._barriers[name])
-        self._positions[name] = batch
-
-    def on_tick(self, now_ms: int) -> None:
-        """Time has passed. Turns unaligned once the alignment timeout is over."""
-        if self._deadline_ms is not None and now_ms >= self._deadline_ms:
-            self.turn_unaligned()
-
     def turn_unaligned(self) -> None:
-        """Stops waiting for alignment. All stages get this order, so it changes nothing for one
-        that is already unaligned, cut or dropped."""
+        """Stops waiting for alignment. All stages get this order, so it changes nothing for one that is already
+        unaligned or cut."""
         if ALIGNER.allows(self.phase, "turn_unaligned"):
             self.phase = ALIGNER.next(self.phase, "turn_unaligned")
 
@@ -165,7 +135,7 @@ class Aligner:
         """Cuts, if the stage may: `None` while it has to wait, else the cut, and the machine is final.
 
         A stage that turned unaligned but has nothing in flight counts as cut aligned. Raises `IllegalStep` if
-        it was already cut or dropped.
+        it was already cut.
         """
         after = ALIGNER.next(self.phase, "cut")
         behind = self._behind()
@@ -175,18 +145,9 @@ class Aligner:
         in_flight = {name: (self._positions[name], self._barriers.get(name)) for name in behind}
         return Cut(not in_flight, dict(self._positions), in_flight)
 
-    def abort(self) -> None:
-        """The checkpoint was aborted, and its barriers no longer hold anyone back. Raises `IllegalStep` if the
-        stage was already cut or dropped."""
-        self.phase = ALIGNER.next(self.phase, "abort")
-
     def waiting_for(self) -> tuple[str, ...]:
         """The inputs that the stage is waiting for, in the order of its inputs."""
         return self._behind() if self.phase is AlignerPhase.ALIGNING else ()
-
-    @property
-    def _final(self) -> bool:
-        return self.phase in (AlignerPhase.CUT, AlignerPhase.DROPPED)
 
     def _behind(self) -> tuple[str, ...]:
         """The inputs whose barrier has not arrived, or is not reached yet."""
@@ -204,13 +165,6 @@ class Aligner:
             raise UserError(
                 f"{self._story()}: the stage has no input '{name}'; its inputs: {known}"
             ) from None
-
-    def _refuse_passing(self, name: str, position: int, barrier_at: int) -> None:
-        if position > barrier_at:
-            raise InvariantBroken(
-                f"{self._story()}: batch {position} of input '{name}' was consumed before the cut, and the "
-                f"barrier is after batch {barrier_at}; report this with both stages' logs"
-            )
 
     def _story(self) -> str:
         return f"epoch {self.barrier.epoch}, checkpoint {self.barrier.checkpoint_id} ({self.phase.value})"

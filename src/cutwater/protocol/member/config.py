@@ -8,30 +8,35 @@ from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.replay.messages import ReplayConfig
 
 
-class MemberConfig(msgspec.Struct, frozen=True):
-    """`poll_ms`: how often to read the store without a notification. `resend_ms`: how often an unanswered ack is sent
-    again. `compact_after`: entries after which a log is compacted. `small_gap`: up to so many missing entries are read
-    from the store instead of from other members. `replay`: the bounds of a catch-up. `restarts`: how often in a row a
-    query that has ended is restarted, first after `backoff_ms`, then after twice as long each time.
-    `tolerated_failures`: how many checkpoints in a row may fail because of this member before it ends (`None`: any
-    number; 0, if a stage can never start). `publish_tries`: how often in a row a sink that fails is tried again when the
-    pipeline is drained, at the same intervals (`None`: any number; a running pipeline always tries again).
-    `idle_after_ms`: silence after which a stage no longer holds back the
-    pipeline-wide watermark. `rest_within_ms`: how long a drain waits for a source to become silent by itself. `once`:
-    take the data that is available now, then drain. Raises `UserError` for values that cannot work."""
+class MemberConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of a run have no default here: `RunConfig` has it. The others are no options, because nobody needs to
+    choose them; they are fields, because the simulator's time is shorter. Raises `UserError` for values that cannot
+    work.
 
-    poll_ms: int = 200
+    Options. `restarts`: how often in a row a query that has ended is restarted, first after `backoff_ms`, then after
+    twice as long each time. `publish_tries`: how often in a row a sink that fails is tried again when the pipeline is
+    drained, at the same intervals (`None`: any number; a running pipeline always tries again). `tolerated_failures`: how
+    many checkpoints in a row may fail because of this member before it ends (`None`: any number; 0, if a stage can never
+    start). `idle_after_ms`: silence after which a stage no longer holds back the pipeline-wide watermark. `once`: take
+    the data that is available now, then drain. `poll_ms`, which depends on the store: how often to read it without a
+    notification.
+
+    `resend_ms`: how often an unanswered ack is sent again. `compact_after`: entries after which a log is compacted.
+    `small_gap`: up to so many missing entries are read from the store instead of from other members. `replay`: the
+    bounds of a catch-up. `rest_within_ms`: how long a drain waits for a source to become silent by itself."""
+
+    poll_ms: int
+    restarts: int
+    publish_tries: int | None
+    tolerated_failures: int | None
+    idle_after_ms: int
+    once: bool
     resend_ms: int = 500
     compact_after: int = 50
     small_gap: int = 8
     replay: ReplayConfig = ReplayConfig()
-    restarts: int = 5
     backoff_ms: int = 1_000
-    tolerated_failures: int | None = None
-    idle_after_ms: int = 10_000
     rest_within_ms: int = 3_000
-    once: bool = False
-    publish_tries: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("restarts", "tolerated_failures"):

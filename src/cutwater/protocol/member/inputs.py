@@ -63,7 +63,7 @@ class Inputs:
         `unaligned`: the stage need not wait for the others."""
         positions = {name: self._log.state.consumed[name] for name in self._spec.inputs}
         barrier = Barrier(begun.checkpoint_id, begun.epoch, Flags(begun.flags))
-        aligner = Aligner(self._spec.inputs, barrier, positions, self._known.now_ms, None, self._rows_between)
+        aligner = Aligner(self._spec.inputs, barrier, positions, self._rows_between)
         if unaligned:
             aligner.turn_unaligned()
         for name in self._spec.inputs:

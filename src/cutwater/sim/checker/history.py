@@ -92,7 +92,6 @@ class Reader:
         self._sure = True
         self._term = 0
         self._leader: str | None = None
-        self._leader_name = ""
         self._generation = 1
         self._next_epoch = 1
         self._topology: r.Topology | None = None
@@ -156,7 +155,7 @@ class Reader:
             return
         if body.name not in (writer, writer.rpartition("-")[0]):
             self._wrong("leader", f"{writer} makes {body.name} the leader")
-        self._term, self._leader, self._leader_name = body.term, writer, body.name
+        self._term, self._leader = body.term, writer
         self._void_open()
 
     def _may_write(self, body: r.JournalBody, writer: str) -> bool:

@@ -26,7 +26,6 @@ class Facts:
         self.ledger = Ledger()
         self.stages: dict[tuple[str, int], StageLedger] = {}
         self.epochs = 0
-        self.replays = 0
         self.manifests: dict[int, r.Manifest] = {}
         self.acks: set[tuple[str, int, int, int]] = set()
         self.refusals: set[tuple[str, int, int, int]] = set()

@@ -90,7 +90,6 @@ class Processes(Facts):
         real = catch_up.take
 
         def take(session: Any, peer: str, reply: Any) -> Any:
-            self.replays += 1
             source = session.sources.peers.get(peer)
             request = source and source.request
             in_flight = request is not None and request.id == reply.request_id
