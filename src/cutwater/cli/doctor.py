@@ -19,9 +19,10 @@ import typer
 from rich.text import Text
 
 from cutwater import __version__
-from cutwater.cli.output import AsJson, command, plural, show, size, table, waiting
+from cutwater.cli.output import AsJson, command, show, table, waiting
 from cutwater.cli.run import settings_of
 from cutwater.protocol.base.errors import CutwaterError
+from cutwater.store.figures import plural, size
 
 JAVA_FROM = 17
 PYTHON_FROM = (3, 11)
