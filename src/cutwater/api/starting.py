@@ -6,7 +6,6 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from urllib.parse import urlsplit
 
 import msgspec
 from pyspark.sql import SparkSession
@@ -28,7 +27,7 @@ from cutwater.spark.session import (
     copy_session,
     make_session,
     refuse_active_session,
-    try_file_system,
+    try_file_systems,
 )
 from cutwater.store.at_rest import read_journal
 from cutwater.store.contract import Store
@@ -102,7 +101,9 @@ class Starting:
             built = builder.finish(assembled.topology)
             check_reach(built.spark, store.spark_url("any"))
             bind_sinks(built, store)
-            _try_file_systems(built, store)
+            # Permissions may differ by prefix, so every place that is written to is tried.
+            tables = [sink.spark_root for sink in built.sinks.values()]
+            try_file_systems(built.spark, [store.spark_url("any").removesuffix("/any"), *tables])
             sinks = [(name, sink) for name, stage in built.stages.items() for sink in stage.sinks]
             if config.restore is None:
                 break
@@ -119,10 +120,3 @@ class Starting:
         check_topology(store, built.topology)
         refuse_other_columns(store, sinks, read_journal(store, must_exist=False).state)
         return assembled, built
-
-
-def _try_file_systems(built: Built, store: Store) -> None:
-    """Try Spark's way to every bucket that the pipeline writes to, once each. Raises `UserError`."""
-    roots = [store.spark_url("any").removesuffix("/any"), *(sink.spark_root for sink in built.sinks.values())]
-    for root in {urlsplit(root)[:2]: root for root in reversed(roots)}.values():
-        try_file_system(built.spark, root)
