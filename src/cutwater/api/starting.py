@@ -22,6 +22,8 @@ from cutwater.protocol.base.errors import UserError
 from cutwater.runtime.restore import GraphMoved, check_topology, restore_before_start
 from cutwater.runtime.runtime import Runtime, member_config
 from cutwater.runtime.settings import Settings
+from cutwater.spark.kafka import is_kafka
+from cutwater.spark.kafka_trial import try_kafka
 from cutwater.spark.session import (
     check_reach,
     copy_session,
@@ -104,6 +106,7 @@ class Starting:
             # Permissions may differ by prefix, so every place that is written to is tried.
             tables = [sink.spark_root for sink in built.sinks.values()]
             try_file_systems(built.spark, [store.spark_url("any").removesuffix("/any"), *tables])
+            self._try_kafka(built)
             sinks = [(name, sink) for name, stage in built.stages.items() for sink in stage.sinks]
             if config.restore is None:
                 break
@@ -120,3 +123,11 @@ class Starting:
         check_topology(store, built.topology)
         refuse_other_columns(store, sinks, read_journal(store, must_exist=False).state)
         return assembled, built
+
+    def _try_kafka(self, built: Built) -> None:
+        """Ask Kafka for what stages will read from it for the first time. Raises `UserError`."""
+        plans = {n: stage.plan for n, stage in built.stages.items() if any(map(is_kafka, stage.plan.sources))}
+        if plans:
+            cuts = read_journal(self.store, must_exist=False).state.head_cuts
+            new = {name: plan for name, plan in plans.items() if cuts.get(name, -1) < 0}
+            try_kafka(built.spark, new, self.log)
