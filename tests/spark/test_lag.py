@@ -57,6 +57,28 @@ def test_a_rate_source_is_behind_by_the_time_since_its_last_batch_was_planned(
     assert source_lags(None, {"sources": [source]}, NOW) == ()
 
 
+def test_sparks_own_rate_source_falls_behind_during_a_slow_batch(spark: SparkSession, tmp_path: Path) -> None:
+    seen: list[SourceLag] = []
+
+    def batch(_: Any, number: int) -> None:
+        deadline = time.monotonic() + 30
+        while number > 0 and not seen and time.monotonic() < deadline:
+            time.sleep(0.2)
+            lags = source_lags(query, query.lastProgress or {}, time.time())
+            seen.extend(lag for lag in lags if lag.seconds is not None and lag.seconds >= 2)
+
+    frame = spark.readStream.format("rate").option("rowsPerSecond", 7).load()
+    query: Any = (
+        frame.writeStream.foreachBatch(batch).option("checkpointLocation", str(tmp_path / "c")).start()
+    )
+    try:
+        await_that("a slow batch", lambda: bool(seen))
+    finally:
+        query.stop()
+    assert seen[0].seconds is not None
+    assert seen[0].rows == 7 * seen[0].seconds
+
+
 def test_a_source_that_reports_its_backlog_as_metrics_is_believed() -> None:
     delta = {
         "description": "DeltaSource[s3://b/t]",
