@@ -330,6 +330,18 @@ def java_error(name: str, message: str, cause: Any = None) -> Any:
             java_error("IOException", "x", java_error("ConnectException", "Connection refused")),
             "Connection refused",
         ),
+        (
+            java_error(
+                "SdkClientException",
+                "Unable to execute HTTP request: ... (SDK Attempt Count: 1)",
+                java_error(
+                    "HttpHostConnectException",
+                    "Connect to 127.0.0.1:9 [/127.0.0.1] failed: Connection refused",
+                    java_error("ConnectException", "Connection refused"),
+                ),
+            ),
+            "Connect to 127.0.0.1:9 [/127.0.0.1] failed: Connection refused",
+        ),
         (java_error("NullPointerException", ""), "NullPointerException"),
     ],
 )

@@ -4,6 +4,7 @@ that makes requests fail. `make test-s3`."""
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -172,7 +173,7 @@ SOON_S = 60.0
 """Most of it is for a busy machine: each takes a few seconds."""
 SAID = {
     "region": r"region",
-    "endpoint": r"[Cc]onnect",
+    "endpoint": r"[Cc]onnect.*127\.0\.0\.1:9",
     "secret": r"signature|Signature",
     "permission": r"Access ?Denied",
 }
@@ -209,6 +210,20 @@ def test_a_wrong_setting_is_one_line_within_seconds_from_the_store(
     assert server.url in said
     assert "\n" not in said
     assert time.monotonic() - began < SOON_S
+
+
+def test_doctor_writes_a_probe_through_spark(server: S3Server, proxy: S3Proxy) -> None:
+    words = ["doctor", "--spark", "--master", "local[1]", "--store", server.url, "--json"]
+    words += ["--conf", f"spark.jars={CONF['spark.jars']}"]
+    environment = {**os.environ, "AWS_ENDPOINT_URL": proxy.endpoint}
+    done = subprocess.run(
+        [sys.executable, "-m", "cutwater", *words],
+        capture_output=True, text=True, timeout=600, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    written = {request.client for request in proxy.requests if request.method == "PUT"}
+    assert written == {"spark", "cutwater"}
+    assert open_store(server.url).list("") == []
 
 
 def test_what_spark_cannot_do_is_told_at_once(bench: Bench, proxy: S3Proxy) -> None:

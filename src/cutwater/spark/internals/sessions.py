@@ -101,8 +101,8 @@ def use_file_system(
 def _said(error: Any) -> str:
     """What a server or a class has to say, without Hadoop's and the SDK's details around it."""
     cause = error
-    while cause.getCause() is not None:
-        cause = cause.getCause()
+    while cause.getCause() is not None and not str(cause.getMessage()).startswith("Connect to "):
+        cause = cause.getCause()  # except that of an error which names the server
     text = str(cause.getMessage() or "").strip().partition("\n")[0]
     plain = re.sub(r" ?\((Service|SDK Attempt).*", "", text).strip()
     kind = str(cause.getClass().getSimpleName())
