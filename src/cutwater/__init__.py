@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from cutwater.sinks.delta.sink import delta
     from cutwater.sinks.foreach_epoch import foreach_epoch
     from cutwater.sinks.parquet import parquet, parquet_files
-    from cutwater.store.status import StageStatus, Status
+    from cutwater.store.stage_status import StageStatus
+    from cutwater.store.status import Status
 
 __version__ = "0.1.0"
 """The version of the package. Nothing else states it."""
@@ -57,7 +58,7 @@ _MODULES = {
     "RunConfig": "cutwater.api.config",
     "Sink": "cutwater.sinks.contract",
     "Snapshot": "cutwater.api.snapshot",
-    "StageStatus": "cutwater.store.status",
+    "StageStatus": "cutwater.store.stage_status",
     "Status": "cutwater.store.status",
     "delta": "cutwater.sinks.delta.sink",
     "foreach_epoch": "cutwater.sinks.foreach_epoch",

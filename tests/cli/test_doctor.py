@@ -217,12 +217,12 @@ def test_a_session_is_tried_only_if_asked_for(monkeypatch: pytest.MonkeyPatch, t
         return Session()
 
     monkeypatch.setattr(session, "make_session", make)
-    monkeypatch.setattr(session, "check_reach", lambda session, url: done.append(url))
+    monkeypatch.setattr(session, "try_file_systems", lambda session, roots: done.append(roots))
     monkeypatch.setattr(gateway, "end_session", lambda session: done.append("ended"))
     words = ["doctor", "--spark", "--master", "local[1]", "--conf", "spark.x=y", "--store", str(tmp_path)]
     found = parts(document(*words))
     assert (found["Spark session"]["version"], found["Spark session"]["where"]) == ("4.3.0", "local[1]")
-    assert done == [("doctor", "local[1]", {"spark.x": "y"}), f"{tmp_path.as_uri()}/any", "job", "ended"]
+    assert done == [("doctor", "local[1]", {"spark.x": "y"}), [tmp_path.as_uri()], "job", "ended"]
 
 
 def test_it_is_quick_and_needs_no_pyspark() -> None:

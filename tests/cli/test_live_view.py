@@ -13,10 +13,12 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from cutwater.cli.live_view import NEWS, LiveView, count, view
+from cutwater.cli.live_view import NEWS, LiveView, view
 from cutwater.cli.stderr_capture import capture_stderr
 from cutwater.store.contract import Store
-from cutwater.store.status import SourceLag, StageStatus, Status
+from cutwater.store.figures import count
+from cutwater.store.stage_status import SourceLag, StageStatus
+from cutwater.store.status import Status
 from tests.support.spark_helpers import await_that
 from tests.support.written import Written, put_status
 
@@ -132,7 +134,7 @@ def test_a_watermark_is_a_moment_with_its_date_unless_that_is_today() -> None:
         ({"batch": 0}, ["a", "running", "0", "-", "-", "-", "-"]),
         ({"batch": -1}, ["a", "running", "-", "-", "-", "-", "-"]),
         ({"rows_per_s": 1233.6, "batch_s": 0.5}, ["a", "running", "7", "1,234", "0.50 s", "-", "-"]),
-        ({"lag_rows": 12_000, "lag_batches": 2}, ["a", "running", "7", "-", "-", "12k", "-"]),
+        ({"lag_rows": 12_000, "lag_batches": 2}, ["a", "running", "7", "-", "-", "12k rows", "-"]),
         ({"lag_batches": 2}, ["a", "running", "7", "-", "-", "2 batches", "-"]),
         ({"watermark_kind": "unknown"}, ["a", "running", "7", "-", "-", "-", "no event yet"]),
         ({"watermark_kind": "final"}, ["a", "running", "7", "-", "-", "-", "final"]),
@@ -232,10 +234,16 @@ def test_a_stage_in_its_first_batch_says_so() -> None:
 def test_a_stage_shows_how_far_it_is_behind_its_own_sources() -> None:
     partitions = {f"orders-{n}": n for n in range(8)}
     kafka = SourceLag("KafkaV2[Subscribe[orders]]", 28, partitions=partitions)
-    assert "28" in row(sources=(kafka,))
+    assert "28 rows" in row(sources=(kafka,))
     lines = shown(replace(STATUS, stages=(replace(STAGE, sources=(kafka,)),)))
     assert "a is behind orders-7 7, orders-6 6, orders-5 5, orders-4 4, orders-3 3, 2 more" in lines
-    assert "1,200 files" in row(sources=(SourceLag("FileStreamSource[/in]", files=1200),))
+    files = SourceLag("FileStreamSource[/in]", files=1200, bytes=3_400_000)
+    assert "1,200 files" in row(sources=(files,))
+    assert "a is behind FileStreamSource[/in] by 1,200 files, 3.4 MB" in shown(
+        replace(STATUS, stages=(replace(STAGE, sources=(files,)),))
+    )
+    assert "3.4 MB" in row(sources=(replace(files, files=None),))
+    assert "41 s" in row(sources=(SourceLag("RateStreamV2[", seconds=41.0),))
     idle = SourceLag("KafkaV2[Subscribe[orders]]", 0, partitions={"orders-0": 0})
     assert not any(
         "is behind" in line for line in shown(replace(STATUS, stages=(replace(STAGE, sources=(idle,)),)))

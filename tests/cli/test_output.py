@@ -7,8 +7,9 @@ import time
 import pytest
 
 from cutwater.cli.checkpoints import describe_watermark
-from cutwater.cli.output import local, plural, size
+from cutwater.cli.output import local
 from cutwater.protocol.base.watermark import Watermark, WatermarkKind
+from cutwater.store.figures import plural, size
 
 
 @pytest.mark.parametrize(

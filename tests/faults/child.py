@@ -1,9 +1,10 @@
 """The process to be killed: `python -m tests.faults.child PIPELINE FOLDER OPTIONS STEP...`.
 
 OPTIONS is JSON: the arguments of `Pipeline.start`, including the store. The only step is `once` (run to the end of the
-input), or the steps are, in order, `checkpoint`, `unaligned`, `savepoint=NAME`, `restore=REF`, `drain`, `await=FILE`,
-which waits until the parent has created that file, and `logged=STAGE:BATCH`, which waits until a stage has logged that
-batch. After the last step the pipeline is stopped. The result of a step is printed as a line `STEP -> RESULT`.
+input), or the steps are, in order, `checkpoint`, `unaligned`, `savepoint=NAME`, `restore=REF`, `drain`, `end`, which
+waits until the run has ended by itself, `await=FILE`, which waits until the parent has created that file, and
+`logged=STAGE:BATCH`, which waits until a stage has logged that batch. After the last step the pipeline is stopped. The
+result of a step is printed as a line `STEP -> RESULT`.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ def perform(pipeline: cw.Pipeline, base: Path, step: str) -> object:
             return pipeline.restore(given, timeout=DEADLINE_S)
         case "drain":
             return pipeline.drain(timeout=DEADLINE_S)
+        case "end":
+            return pipeline.awaitTermination(DEADLINE_S)
         case "await":
             return until(lambda: (base / given).exists(), step)
         case "logged":

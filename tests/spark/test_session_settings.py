@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from threading import Event
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -281,27 +281,35 @@ def test_an_error_of_a_file_system_is_reported_and_one_that_hangs_is_given_up(
     given.schemes.add("s3a")
     tried: list[str] = []
 
-    def fail(_: object, url: str, settings: dict[str, str]) -> None:
-        tried.append(url)
+    def fail(_: object, urls: list[str], settings: dict[str, str], trying: Callable[[str], None]) -> None:
         assert settings["fs.s3a.retry.limit"] == "1"
-        raise sessions.FileSystemFailed("cannot write: Access Denied")
+        for url in urls:
+            trying(url)
+            tried.append(url)
+            if "/readable/" not in url:
+                raise sessions.FileSystemFailed("cannot write: Access Denied")
 
     monkeypatch.setattr(session, "use_file_system", fail)
-    session.try_file_system(given, "file:///x")
+    session.try_file_systems(given, ["file:///x"])
     assert tried == []
     with pytest.raises(
         UserError, match=r"^Spark cannot use s3a://b/x: cannot write: Access Denied\. .*fs\.s3a\."
     ):
-        session.try_file_system(given, "s3a://b/x")
+        session.try_file_systems(given, ["s3a://b/x"])
     assert tried[0].startswith("s3a://b/x/.")
+    tried.clear()
+    roots = ["s3a://b/readable/store", "s3a://other/readable", "s3a://b/readable/store", "s3a://b/tables/t"]
+    with pytest.raises(UserError, match=r"^Spark cannot use s3a://b/tables/t: cannot write: Access Denied"):
+        session.try_file_systems(given, roots)
+    assert [url.rpartition("/")[0] for url in tried] == ["s3a://b/readable/store", "s3a://b/tables/t"]
     forever = Event()
     monkeypatch.setattr(session, "use_file_system", lambda *_: forever.wait(30))
     monkeypatch.setattr(session, "_TRIAL_S", 0.1)
     with pytest.raises(UserError, match=r"s3a://b/x: no answer within 0\.1 s"):
-        session.try_file_system(given, "s3a://b/x")
+        session.try_file_systems(given, ["s3a://b/x"])
     forever.set()
     with pytest.raises(UserError, match="Spark cannot read or write gs:// yet"):
-        session.try_file_system(given, "gs://b/x")
+        session.try_file_systems(given, ["gs://b/x"])
 
 
 def java_error(name: str, message: str, cause: Any = None) -> Any:
@@ -321,6 +329,18 @@ def java_error(name: str, message: str, cause: Any = None) -> Any:
         (
             java_error("IOException", "x", java_error("ConnectException", "Connection refused")),
             "Connection refused",
+        ),
+        (
+            java_error(
+                "SdkClientException",
+                "Unable to execute HTTP request: ... (SDK Attempt Count: 1)",
+                java_error(
+                    "HttpHostConnectException",
+                    "Connect to 127.0.0.1:9 [/127.0.0.1] failed: Connection refused",
+                    java_error("ConnectException", "Connection refused"),
+                ),
+            ),
+            "Connect to 127.0.0.1:9 [/127.0.0.1] failed: Connection refused",
         ),
         (java_error("NullPointerException", ""), "NullPointerException"),
     ],

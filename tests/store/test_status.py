@@ -6,6 +6,7 @@ import re
 
 from msgspec.structs import replace
 
+from cutwater.store.stage_status import SourceLag
 from tests.cli.test_live_view import STAGE, STATUS
 
 
@@ -29,10 +30,19 @@ def test_a_notebook_shows_a_status_as_a_table() -> None:
     assert cells(html, "th") == ["stage", "state", "batch", "rows/s", "took", "behind", "watermark (UTC)"]
     assert cells(html) == [
         "a", "running", "7", "-", "-", "-", "-",
-        "b", "running", "-", "1,234", "0.25 s", "12,000 rows", "2026-01-01 00:00:00",
+        "b", "running", "-", "1,234", "0.25 s", "12k rows", "2026-01-01 00:00:00",
         "c", "running", "7", "-", "-", "2 batches", "-",
     ]  # fmt: skip
     assert "no checkpoint yet" in STATUS._repr_html_()
+
+
+def test_a_notebook_shows_the_first_batch_and_the_lag_of_sources_as_the_live_view_does() -> None:
+    lag = SourceLag("FileStreamSource[/in]", files=1200, bytes=3_400_000)
+    first = replace(STAGE, batch=-1, first_batch_s=40.0, sources=(lag,))
+    html = replace(STATUS, stages=(first, replace(STAGE, name="b", restarts=2)))._repr_html_()
+    assert cells(html)[:7] == ["a", "in its first batch for 40 s", "-", "-", "-", "1,200 files", "-"]
+    assert "<br>a is behind FileStreamSource[/in] by 1,200 files, 3.4 MB" in html
+    assert cells(html)[7:9] == ["b", "running (2)"]
 
 
 def test_text_of_errors_and_names_is_escaped() -> None:

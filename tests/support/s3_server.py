@@ -34,6 +34,15 @@ class S3Server:
     def url(self) -> str:
         return f"s3://{BUCKET}/pipelines/orders"
 
+    def add_user(self, name: str, secret: str) -> None:
+        """Adds a user who may do nothing yet."""
+        keys = self.environment
+        admin = ["admin", "--access", keys["AWS_ACCESS_KEY_ID"], "--secret", keys["AWS_SECRET_ACCESS_KEY"]]
+        user = ["--endpoint-url", self.endpoint, "create-user", "--access", name, "--secret", secret]
+        binary = find_server()
+        assert binary is not None
+        subprocess.run([binary, *admin, *user, "--role", "user"], check=True, capture_output=True, env={})
+
     def end(self) -> None:
         self.process.kill()
         self.process.wait()
@@ -54,7 +63,19 @@ def s3_server(folder: Path, port: int = 0) -> Iterator[S3Server]:
     port = port or free_port()
     address = f"127.0.0.1:{port}"
     keys = {"ROOT_ACCESS_KEY": "cutwater", "ROOT_SECRET_KEY": "cutwater-secret"}
-    command = [binary, "--quiet", "--port", address, "--keep-alive", "posix", f"{folder}"]
+    users = folder.with_name(f"{folder.name}-users")
+    users.mkdir(exist_ok=True)
+    command = [
+        binary,
+        "--quiet",
+        "--port",
+        address,
+        "--keep-alive",
+        "--iam-dir",
+        f"{users}",
+        "posix",
+        f"{folder}",
+    ]
     with folder.with_name(f"{folder.name}.log").open("wb") as log:
         process = subprocess.Popen(command, env=keys, stdout=log, stderr=log)
     environment = {

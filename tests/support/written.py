@@ -25,7 +25,8 @@ from cutwater.store.at_rest import drive
 from cutwater.store.contract import Store
 from cutwater.store.local import LocalStore
 from cutwater.store.opening import open_store
-from cutwater.store.status import StageStatus, Status
+from cutwater.store.stage_status import StageStatus
+from cutwater.store.status import Status
 from tests.support.builders import CHAIN, Play
 
 BEGUN_AT = 1_767_225_600.0

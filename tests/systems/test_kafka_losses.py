@@ -105,12 +105,11 @@ def test_a_topic_that_is_created_again_during_a_run_ends_it_with_the_same_messag
     broker.create("during", 1)
     bench = make(subscribe="during")
     bench.produce("during", 50, 1)
-    child = bench.start("logged=records:0", "await=never")
+    child = bench.start("logged=records:0", "end")
     child.await_line("logged=records:0 ->")
     recreate(broker, "during")
     bench.produce("during", 10, 1)
-    child.await_line("stage 'records'")
-    child.kill()
+    assert child.end() == 1, child.said()
     said = child.log.read_text(errors="replace")
     assert "the topic 'during' was deleted and created again" in said
     assert ADVICE in said

@@ -6,7 +6,6 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from urllib.parse import urlsplit
 
 import msgspec
 from pyspark.sql import SparkSession
@@ -23,11 +22,13 @@ from cutwater.protocol.base.errors import UserError
 from cutwater.runtime.restore import GraphMoved, restore_before_start
 from cutwater.runtime.runtime import Runtime
 from cutwater.runtime.settings import Settings
+from cutwater.spark.kafka import is_kafka
+from cutwater.spark.kafka_trial import try_kafka
 from cutwater.spark.session import (
     check_reach,
     copy_session,
     make_session,
-    try_file_system,
+    try_file_systems,
 )
 from cutwater.store.at_rest import read_journal
 from cutwater.store.contract import Store
@@ -96,7 +97,10 @@ class Starting:
             built = builder.finish(assembled.topology)
             check_reach(built.spark, store.spark_url("any"))
             bind_sinks(built, store)
-            _try_file_systems(built, store)
+            # Permissions may differ by prefix, so every place that is written to is tried.
+            tables = [sink.spark_root for sink in built.sinks.values()]
+            try_file_systems(built.spark, [store.spark_url("any").removesuffix("/any"), *tables])
+            self._try_kafka(built)
             sinks = [(name, sink) for name, stage in built.stages.items() for sink in stage.sinks]
             if config.restore is None:
                 break
@@ -114,9 +118,10 @@ class Starting:
         refuse_other_columns(store, sinks, read_journal(store, must_exist=False).state)
         return assembled, built
 
-
-def _try_file_systems(built: Built, store: Store) -> None:
-    """Try Spark's way to every bucket that the pipeline writes to, once each. Raises `UserError`."""
-    roots = [store.spark_url("any").removesuffix("/any"), *(sink.spark_root for sink in built.sinks.values())]
-    for root in {urlsplit(root)[:2]: root for root in reversed(roots)}.values():
-        try_file_system(built.spark, root)
+    def _try_kafka(self, built: Built) -> None:
+        """Ask Kafka for what stages will read from it for the first time. Raises `UserError`."""
+        plans = {n: stage.plan for n, stage in built.stages.items() if any(map(is_kafka, stage.plan.sources))}
+        if plans:
+            cuts = read_journal(self.store, must_exist=False).state.head_cuts
+            new = {name: plan for name, plan in plans.items() if cuts.get(name, -1) < 0}
+            try_kafka(built.spark, new, self.log)

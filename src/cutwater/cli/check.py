@@ -10,9 +10,10 @@ import typer
 from rich.text import Text
 
 from cutwater.api.config import RunConfig
-from cutwater.cli.output import AsJson, command, plural, show, waiting
+from cutwater.cli.output import AsJson, command, show, waiting
 from cutwater.cli.run import flag, settings_of
 from cutwater.cli.stderr_capture import capture_stderr
+from cutwater.store.figures import plural
 
 
 @command

@@ -18,9 +18,7 @@ from cutwater.cli.output import (
     iso_ms,
     local,
     local_ms,
-    plural,
     show,
-    size,
     table,
 )
 from cutwater.protocol.base.durations import readable
@@ -28,6 +26,7 @@ from cutwater.protocol.base.records import InFlight, StageReport
 from cutwater.protocol.base.watermark import Watermark, WatermarkKind
 from cutwater.spark.checkpoint.offsets import topics_in
 from cutwater.store.at_rest import read_journal, resolve
+from cutwater.store.figures import plural, size
 from cutwater.store.opening import open_store
 
 

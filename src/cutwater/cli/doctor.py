@@ -19,9 +19,10 @@ import typer
 from rich.text import Text
 
 from cutwater import __version__
-from cutwater.cli.output import AsJson, command, plural, show, size, table, waiting
+from cutwater.cli.output import AsJson, command, show, table, waiting
 from cutwater.cli.run import settings_of
 from cutwater.protocol.base.errors import CutwaterError
+from cutwater.store.figures import plural, size
 
 JAVA_FROM = 17
 PYTHON_FROM = (3, 11)
@@ -30,6 +31,7 @@ CONNECTORS = {
     "S3": "hadoop-aws",
     "Azure": "hadoop-azure",
     "Google Cloud Storage": "gcs-connector",
+    "Google Cloud Storage, of Hadoop": "hadoop-gcp",
     "Delta in Spark": "delta-spark",
 }
 """The jars with which Spark reaches other systems. Only pipelines that use one need it."""
@@ -48,7 +50,11 @@ class Part(msgspec.Struct, frozen=True):
 def doctor(
     store: Annotated[
         str | None,
-        typer.Option("--store", "-s", help="Also try this store: write, read, list and delete an object."),
+        typer.Option(
+            "--store",
+            "-s",
+            help="Also try this store: write, read, list and delete an object. With --spark, also through it.",
+        ),
     ] = None,
     spark: Annotated[
         bool, typer.Option("--spark", help="Also start Spark, check this build of it, and run a small job.")
@@ -241,13 +247,13 @@ def _try_store(url: str) -> Part:
 
 def _try_spark(master: str | None, settings: dict[str, str], store: str | None) -> Part:
     from cutwater.spark.internals.gateway import end_session
-    from cutwater.spark.session import check_reach, make_session
+    from cutwater.spark.session import make_session, try_file_systems
     from cutwater.store.opening import open_place
 
     session = make_session("doctor", master, settings)
     try:
         if store is not None:
-            check_reach(session, open_place(store).spark_url("any"))
+            try_file_systems(session, [open_place(store).spark_url("any").removesuffix("/any")])
         session.range(10).count()
         return Part("Spark session", session.version, str(session.sparkContext.master))
     finally:

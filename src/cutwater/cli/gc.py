@@ -13,7 +13,7 @@ import typer
 
 from cutwater.cli.client import Client
 from cutwater.cli.kept_checkpoints import sizes_of
-from cutwater.cli.output import AsJson, StoreUrl, command, plural, show, size, table, waiting
+from cutwater.cli.output import AsJson, StoreUrl, command, show, table, waiting
 from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.protocol.base.paths import CHECKPOINT_PREFIX, MARK_PREFIX, STAGE_PREFIX, generation_of
 from cutwater.protocol.base.records import JournalState, Manifest, settled
@@ -21,6 +21,7 @@ from cutwater.protocol.member.retention import expire, is_leftover, named_object
 from cutwater.runtime.asking import forsaken
 from cutwater.store.at_rest import manifest_of, read_journal
 from cutwater.store.contract import Store
+from cutwater.store.figures import plural, size
 from cutwater.store.opening import open_store
 
 

@@ -14,11 +14,12 @@ from rich.table import Table
 from rich.text import Text
 
 from cutwater.protocol.base.durations import readable
-from cutwater.store.status import ALONE, StageStatus, Status
+from cutwater.store.figures import count
+from cutwater.store.stage_status import StageStatus
+from cutwater.store.stage_texts import behind, source_lines, state_of
+from cutwater.store.status import ALONE, Status
 
 NEWS = 6
-PARTITIONS = 5
-"""How many partitions of a source the view names."""
 STYLES = {
     "running": "green", "idle": "dim", "waiting": "dim", "opening": "dim", "starting": "yellow",
     "resting": "yellow", "draining": "yellow", "restarting": "red", "failed": "red",
@@ -47,7 +48,7 @@ def view(status: Status, where: str, now: float, news: list[str], width: int = 8
         parts.append(_line(f"{status.ignored} messages ignored; the log says whose", "yellow"))
     parts += ["", _stages(status, width), ""]
     parts += [_line(f"{s.name}: {s.error}", "red") for s in status.stages if s.error]
-    parts += [line for stage in status.stages for line in _source_lines(stage)]
+    parts += [_line(line, "dim") for stage in status.stages for line in source_lines(stage)]
     parts += [_line(line, "dim") for line in news]
     return Group(*parts)
 
@@ -92,51 +93,20 @@ def _stages(status: Status, width: int) -> Table:
             str(stage.batch) if stage.batch >= 0 else "-",
             count(round(stage.rows_per_s)) if stage.rows_per_s else "-",
             readable(stage.batch_s) if stage.batch_s else "-",
-            _behind(stage),
+            behind(stage),
             _watermark(stage),
         )
     return shown
 
 
 def _state(stage: StageStatus, narrow: bool) -> Text:
-    text = Text(stage.state, style=STYLES.get(stage.state, ""))
-    if stage.restarts:
-        text.append(f" ({stage.restarts})", style="red")
-    if stage.first_batch_s is not None:
-        lasts = readable(stage.first_batch_s)
-        text = Text(f"1st batch {lasts}" if narrow else f"in its first batch for {lasts}", style="green")
+    text = state_of(stage, short=narrow)
     if stage.waits_for:
-        text = Text("holds ", style="cyan").append(stage.waits_for)
-    return text
-
-
-def _behind(stage: StageStatus) -> str:
-    rows = stage.lag_rows + sum(source.rows or 0 for source in stage.sources)
-    files = sum(source.files or 0 for source in stage.sources)
-    if rows:
-        return count(rows)
-    if files:
-        return f"{files:,} files"
-    return f"{stage.lag_batches} batches" if stage.lag_batches else "-"
-
-
-def _source_lines(stage: StageStatus) -> list[Text]:
-    """How far behind each partition of a source is, the largest lag first."""
-    lines = []
-    for source in stage.sources:
-        behind = sorted(((n, p) for p, n in source.partitions.items() if n), key=lambda of: (-of[0], of[1]))
-        if behind:
-            parts = ", ".join(f"{partition} {count(rows)}" for rows, partition in behind[:PARTITIONS])
-            more = f", {len(behind) - PARTITIONS} more" if len(behind) > PARTITIONS else ""
-            lines.append(_line(f"{stage.name} is behind {parts}{more}", "dim"))
-    return lines
-
-
-def count(number: int) -> str:
-    """A number of rows, abbreviated."""
-    if number < 10_000:
-        return f"{number:,}"
-    return f"{number / 1e3:,.0f}k" if number < 10_000_000 else f"{number / 1e6:,.0f}M"
+        return Text.assemble(("holds ", "cyan"), text.removeprefix("holds "))
+    shown = Text(text, style=STYLES.get(stage.state, ""))
+    if stage.restarts and stage.first_batch_s is None:
+        shown.stylize("red", len(stage.state))
+    return shown
 
 
 def _watermark(stage: StageStatus) -> str:

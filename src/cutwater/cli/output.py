@@ -151,20 +151,3 @@ def local(at_s: float | None) -> str:
 
 def local_ms(at_ms: int | None) -> str:
     return local(None if at_ms is None else at_ms / 1000)
-
-
-def size(count: int | None) -> str:
-    """A number of bytes with a unit."""
-    if count is None:
-        return "-"
-    value = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000:
-            return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
-        value /= 1000
-    return f"{value:.1f} TB"
-
-
-def plural(count: int, thing: str) -> str:
-    """`1 file`, `2 files`."""
-    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}{'es' if thing.endswith('ch') else 's'}"

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from cutwater.cli.output import AsJson, StoreUrl, command, plural, show, waiting
+from cutwater.cli.output import AsJson, StoreUrl, command, show, waiting
 from cutwater.protocol.base.errors import VERIFY_FIRST, CutwaterError, StoreError
 from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.paths import GRAPH_PREFIX, MARK_PREFIX, SINK_PREFIX
@@ -23,6 +23,7 @@ from cutwater.runtime.restore import finder, historian
 from cutwater.store.at_rest import drive, manifest_of, read_journal, resolve
 from cutwater.store.checkpoint_objects import damaged_objects, needed
 from cutwater.store.contract import Store
+from cutwater.store.figures import plural
 from cutwater.store.format import FormatDamaged
 from cutwater.store.opening import open_store
 

@@ -22,6 +22,7 @@ from cutwater.spark.packages import is_kafka_missing, kafka_advice
 from cutwater.spark.plan import Plan, channel_schema, read_plan, refuse_clashing_names, row_schema
 from cutwater.spark.refusals import refusal
 from cutwater.spark.session import check_reach, missing_file_system
+from cutwater.spark.source_options import misspelt
 from cutwater.spark.stage import BuiltStage
 from cutwater.store.contract import Store
 from cutwater.store.status import ALONE
@@ -230,6 +231,11 @@ def _plan_mistakes(stage: StageDef, plan: Plan) -> Iterator[str]:
             "this one does not; remove it"
         )
     for source in plan.sources:
+        for given, meant in misspelt(source):
+            yield (
+                f"stage '{stage.name}' reads {source.format} with the option {given}, which Spark does not know and "
+                f"would ignore; did you mean {meant}?"
+            )
         how = dict(source.options).get("cleansource", "off")
         if how.lower() != "off":
             yield (

@@ -30,7 +30,8 @@ from cutwater.spark.lag import source_lags
 from cutwater.store.contract import Store
 from cutwater.store.local import LocalStore
 from cutwater.store.process_identity import this_process
-from cutwater.store.status import REPORT_REMOTE_S, REPORT_S, SourceLag, StageStatus, Status, decode_status
+from cutwater.store.stage_status import SourceLag, StageStatus
+from cutwater.store.status import REPORT_REMOTE_S, REPORT_S, Status, decode_status
 
 
 class Reported(Protocol):
@@ -120,16 +121,17 @@ class Reporter:
         for name, host in self._runtime.hosts.items():
             query = host.query
             try:
-                progress: Any = query.lastProgress if query is not None and query.isActive else None
+                is_active = query is not None and query.isActive
+                progress: Any = query.lastProgress if is_active else None
             except Exception:
-                progress = None
+                is_active, progress = False, None
             if progress is not None:
                 self._rates[name] = (
                     float(progress.get("processedRowsPerSecond") or 0.0),
                     float(progress.get("batchDuration") or 0.0) / 1000,
                 )
-                if host.built.has_native_source:
-                    self._lags[name] = source_lags(query, progress)
+            if is_active and host.built.has_native_source:
+                self._lags[name] = source_lags(query, progress or {}, time.time())
 
     def status(self, state: str | None = None) -> Status:
         """The status of this member at one moment, between two turns of the shell."""

@@ -161,7 +161,7 @@ class KafkaSources:
 
     def _ids(self, options: Mapping[str, str]) -> dict[str, str]:
         with kafka_client(self._spark, options) as client:
-            return {name: topic.id for name, topic in client.topics(_names(client, options)).items()}
+            return {name: topic.id for name, topic in client.topics(topics_of(client, options)).items()}
 
     def refuse_lost(self, recorded: Sequence[Leaf] | None, positions: Sequence[str | None] | None) -> None:
         """Raises `KafkaLoss` if Kafka no longer has what follows these positions, unless the source has
@@ -232,7 +232,7 @@ def is_kafka(source: Source) -> bool:
     return source.input is None and source.format == FORMAT
 
 
-def _names(client: Client, options: Mapping[str, str]) -> list[str]:
+def topics_of(client: Client, options: Mapping[str, str]) -> list[str]:
     """The topics that a source with these options reads now."""
     if "subscribepattern" in options:
         return client.matching(options["subscribepattern"])

@@ -9,11 +9,12 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from importlib import resources
 from threading import Thread
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pyspark
@@ -303,18 +304,29 @@ def _no_file_system(session: SparkSession, scheme: str) -> str:
     return f"Spark cannot read or write {scheme}:// yet; {advice}"
 
 
-def try_file_system(session: SparkSession, url: str) -> None:
-    """Write, read, list and delete an object below a URL, through Spark's file system for it. Raises `UserError`, within
-    seconds, if this session cannot: `check_reach`, or whatever the server says."""
-    check_reach(session, url)
-    scheme = url.partition(":")[0]
-    if scheme == "file":
-        return
+def try_file_systems(session: SparkSession, roots: Iterable[str]) -> None:
+    """Write, read, list and delete an object below each of these URLs, through Spark's file systems for them. Raises
+    `UserError`, within seconds, for the first with which this session cannot: `check_reach`, or whatever the server
+    says."""
+    buckets: dict[tuple[str, str], list[str]] = {}
+    for root in dict.fromkeys(roots):
+        check_reach(session, root)
+        scheme, bucket, *_ = urlsplit(root)
+        if scheme != "file":
+            buckets.setdefault((scheme, bucket), []).append(root)
+    for below in buckets.values():
+        _try_bucket(session, below)
+
+
+def _try_bucket(session: SparkSession, roots: list[str]) -> None:
     failed: list[FileSystemFailed] = []
+    probe = f"/.cutwater-{uuid4().hex}"
+    tried = [roots[0]]
 
     def attempt() -> None:
         try:
-            use_file_system(session, f"{url}/.cutwater-{uuid4().hex}", _IMPATIENT)
+            urls = [f"{root}{probe}" for root in roots]
+            use_file_system(session, urls, _IMPATIENT, lambda url: tried.append(url.removesuffix(probe)))
         except FileSystemFailed as error:
             failed.append(error)
 
@@ -323,9 +335,10 @@ def try_file_system(session: SparkSession, url: str) -> None:
     thread.join(_TRIAL_S)
     reason = str(failed[0]) if failed else f"no answer within {_TRIAL_S:g} s"
     if failed or thread.is_alive():
+        scheme = tried[-1].partition(":")[0]
         raise UserError(
-            f"Spark cannot use {url}: {reason}. Cutwater itself can, so compare Spark's settings with the environment: "
-            f"--conf spark.hadoop.fs.{scheme}.* wins over it"
+            f"Spark cannot use {tried[-1]}: {reason}. Cutwater itself can, so compare Spark's settings with the "
+            f"environment: --conf spark.hadoop.fs.{scheme}.* wins over it"
         )
 
 

@@ -55,6 +55,9 @@ _NO_KEYS = re.compile(r"169\.254\.169\.254|metadata\.google\.internal")
 """Where the cloud's own machines get their credentials: queried if there are none in the environment."""
 
 _MAX_PARALLEL = 16
+_NO_ANSWER = re.compile(
+    r"Error performing \w+ (https?://[^/?\s]+).*HTTP error: error sending request", re.DOTALL
+)
 _CHUNK = 8 << 20
 _BROKEN_ANSWERS = 3
 T = TypeVar("T")
@@ -251,6 +254,9 @@ def _reason(error: Exception) -> str:
     text = str(error).partition("\n\nDebug source")[0]
     if _NO_KEYS.search(text):
         return f"no credentials were found{_profile_advice()}"
+    silent = _NO_ANSWER.search(text)
+    if silent is not None:
+        return f"no connection to {silent[1]}"
     said = re.search("<Message>(.*?)</Message>", text, re.DOTALL)
     return (said[1] if said else text.partition("\n")[0]).rstrip(". ")
 

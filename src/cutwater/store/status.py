@@ -15,43 +15,14 @@ from cutwater.protocol.base.paths import STATUS_PREFIX
 from cutwater.store.contract import Store
 from cutwater.store.html_table import html_table
 from cutwater.store.process_identity import ProcessId
+from cutwater.store.stage_status import StageStatus
+from cutwater.store.stage_texts import behind, source_lines, state_of
 
 ALONE = "main"
 """The name of the only member of a pipeline."""
 REPORT_S = 1.0
 REPORT_REMOTE_S = 5.0
 """How often a member writes its status to a local store, and to a remote one."""
-
-
-class SourceLag(msgspec.Struct, frozen=True):
-    """How far a stage was behind one of its own sources when its last batch was planned: in records, by partition
-    (`topic-0`) in `partitions`; or in files."""
-
-    source: str
-    rows: int | None = None
-    files: int | None = None
-    partitions: dict[str, int] = {}
-
-
-class StageStatus(msgspec.Struct, frozen=True):
-    """One stage: its `state` in one word, its last batch, input rows per second, and its lag behind the stages that it
-    reads, and behind each of its own sources for which that is known. `first_batch_s`: how long its very first batch has
-    been running, which may be slow; `None` if another one is, or none."""
-
-    name: str
-    state: str
-    batch: int
-    rows_per_s: float
-    batch_s: float
-    lag_batches: int
-    lag_rows: int
-    watermark: int | None
-    watermark_kind: str
-    restarts: int = 0
-    error: str = ""
-    waits_for: str = ""
-    first_batch_s: float | None = None
-    sources: tuple[SourceLag, ...] = ()
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -98,6 +69,7 @@ class Status(msgspec.Struct, frozen=True):
         head += "no checkpoint yet" if self.epoch is None else f"epoch {self.epoch}"
         lines = [head, *([f"trouble: {self.trouble}"] if self.trouble else [])]
         lines += [f"{stage.name}: {stage.error}" for stage in self.stages if stage.error]
+        lines += [line for stage in self.stages for line in source_lines(stage)]
         columns = ("stage", "state", "batch", "rows/s", "took", "behind", "watermark (UTC)")
         return html_table(lines, columns, [_cells(stage) for stage in self.stages])
 
@@ -108,15 +80,11 @@ def _cells(stage: StageStatus) -> tuple[str, ...]:
         watermark = f"{datetime.fromtimestamp(stage.watermark / 1000, UTC):%Y-%m-%d %H:%M:%S}"
     return (
         stage.name,
-        stage.state,
+        state_of(stage),
         str(stage.batch) if stage.batch >= 0 else "-",
         f"{stage.rows_per_s:,.0f}" if stage.rows_per_s else "-",
         readable(stage.batch_s) if stage.batch_s else "-",
-        f"{stage.lag_rows:,} rows"
-        if stage.lag_rows
-        else f"{stage.lag_batches} batches"
-        if stage.lag_batches
-        else "-",
+        behind(stage),
         watermark,
     )
 

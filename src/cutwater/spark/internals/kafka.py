@@ -41,11 +41,14 @@ class Client:
         self._jvm = context._jvm
         self._admin = admin
 
+    def names(self) -> list[str]:
+        """The names of all topics."""
+        return sorted(map(str, self._jvm.java.util.ArrayList(self._get(self._admin.listTopics().names()))))
+
     def matching(self, pattern: str) -> list[str]:
         """The topics whose name matches one of Java's regular expressions."""
-        names = self._jvm.java.util.ArrayList(self._get(self._admin.listTopics().names()))
         expression = self._jvm.java.util.regex.Pattern.compile(pattern)
-        return sorted(str(name) for name in names if expression.matcher(name).matches())
+        return [name for name in self.names() if expression.matcher(name).matches()]
 
     def topics(self, names: Iterable[str]) -> dict[str, Topic]:
         """Those of these topics that exist."""
@@ -96,6 +99,22 @@ class Client:
 
     def _get(self, future: Any) -> Any:
         return future.get(CALL_MS, self._jvm.java.util.concurrent.TimeUnit.MILLISECONDS)
+
+
+def what_kafka_says(error: Exception) -> str:
+    """The message of the error that caused the others, in one line."""
+    cause = getattr(error, "java_exception", None)
+    if cause is None:
+        return str(error).strip().partition("\n")[0]
+    while cause.getCause() is not None:
+        cause = cause.getCause()
+    text = str(cause.getMessage() or "").strip().partition("\n")[0]
+    return text or str(cause.getClass().getSimpleName())
+
+
+def has_tokens(spark: SparkSession) -> bool:
+    """Whether Spark fetches delegation tokens for Kafka: then it can do what a client without them cannot."""
+    return any(key.startswith("spark.kafka.clusters.") for key, _ in spark.sparkContext.getConf().getAll())
 
 
 @contextmanager

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
+
+import msgspec
 
 
 def java_trace(error: BaseException) -> str:
@@ -22,17 +25,47 @@ def is_one_batch(query: Any) -> bool:
     return bool(executor.getClass().getSimpleName() == "SingleBatchExecutor")
 
 
-def waiting_files(query: Any) -> dict[str, int]:
-    """By the description of each file source, how many files it has listed but not given to a batch yet. It keeps such a
-    list only if the source limits its batches."""
-    found: dict[str, int] = {}
+class UnreadFiles(msgspec.Struct, frozen=True):
+    """Files that a source has listed, and that no batch has taken yet."""
+
+    files: int
+    bytes: int | None
+
+
+def unread_files(query: Any) -> dict[str, UnreadFiles]:
+    """By the description of each file source, what waits behind the batch that was planned last. Sources that keep no
+    list of it are left out: those without a limit for a batch, which take everything that they list at once, those with
+    `latestFirst`, and those of a query with `availableNow`."""
+    found: dict[str, UnreadFiles] = {}
     sources = query._jsq.streamingQuery().sources()
     for number in range(sources.size()):
         source = sources.apply(number)
-        if source.getClass().getSimpleName() != "FileStreamSource":
-            continue
-        field = source.getClass().getDeclaredField("unreadFiles")
-        field.setAccessible(True)
-        unread = field.get(source)
-        found[str(source.toString())] = int(unread.size()) if unread is not None else 0
+        if source.getClass().getSimpleName() == "FileStreamSource" and _keeps_a_list(source):
+            found[str(source.toString())] = _measured(_private(source, "unreadFiles"))
     return found
+
+
+def _keeps_a_list(source: Any) -> bool:
+    options = _private(source, "sourceOptions")
+    is_limited = source.getDefaultReadLimit().getClass().getSimpleName() != "ReadAllAvailable"
+    return bool(
+        is_limited
+        and not options.latestFirst()
+        and options.maxCachedFiles() > 0
+        and _private(source, "allFilesForTriggerAvailableNow") is None
+    )
+
+
+def _private(source: Any, name: str) -> Any:
+    field = source.getClass().getDeclaredField(name)
+    field.setAccessible(True)
+    return field.get(source)
+
+
+def _measured(files: Any) -> UnreadFiles:
+    """Of a Scala list of `NewFileEntry(path, size, timestamp)`, as text: one call, and not two for each file."""
+    if files is None:
+        return UnreadFiles(0, 0)
+    sizes = re.findall(r",(\d+),\d+\)$", str(files.mkString("\n")), re.MULTILINE)
+    count = int(files.size())
+    return UnreadFiles(count, sum(map(int, sizes)) if len(sizes) == count else None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
@@ -65,9 +66,11 @@ class FileSystemFailed(Exception):
     """An operation of a Hadoop file system failed; the message says why."""
 
 
-def use_file_system(session: SparkSession, url: str, settings: dict[str, str]) -> None:
-    """Create an object at `url`, read, list and delete it, through Hadoop's file system for it, with these settings in
-    addition. Raises `FileSystemFailed`."""
+def use_file_system(
+    session: SparkSession, urls: Iterable[str], settings: dict[str, str], trying: Callable[[str], None]
+) -> None:
+    """Create an object at each of these URLs, which are of one bucket, read, list and delete it, through Hadoop's file
+    system for them, with these settings in addition; calls `trying` before each. Raises `FileSystemFailed`."""
     context: Any = session.sparkContext
     jvm = context._jvm
     conf = jvm.org.apache.hadoop.conf.Configuration(session_hadoop_conf(session))
@@ -75,16 +78,19 @@ def use_file_system(session: SparkSession, url: str, settings: dict[str, str]) -
         conf.set(key, value)
     doing, system = "open its file system", None
     try:
-        path = jvm.org.apache.hadoop.fs.Path(url)
-        system = jvm.org.apache.hadoop.fs.FileSystem.newInstance(path.toUri(), conf)
-        doing = "write"
-        system.create(path, True).close()
-        doing = "read"
-        system.open(path).close()
-        doing = "list"
-        system.listStatus(path)
-        doing = "delete"
-        system.delete(path, False)
+        for url in urls:
+            trying(url)
+            path = jvm.org.apache.hadoop.fs.Path(url)
+            if system is None:
+                system = jvm.org.apache.hadoop.fs.FileSystem.newInstance(path.toUri(), conf)
+            doing = "write"
+            system.create(path, True).close()
+            doing = "read"
+            system.open(path).close()
+            doing = "list"
+            system.listStatus(path)
+            doing = "delete"
+            system.delete(path, False)
     except Py4JJavaError as error:
         raise FileSystemFailed(f"cannot {doing}: {_said(error.java_exception)}") from error
     finally:
@@ -95,8 +101,8 @@ def use_file_system(session: SparkSession, url: str, settings: dict[str, str]) -
 def _said(error: Any) -> str:
     """The message of a server or a class, without Hadoop's and the SDK's details around it."""
     cause = error
-    while cause.getCause() is not None:
-        cause = cause.getCause()
+    while cause.getCause() is not None and not str(cause.getMessage()).startswith("Connect to "):
+        cause = cause.getCause()  # except that of an error which names the server
     text = str(cause.getMessage() or "").strip().partition("\n")[0]
     plain = re.sub(r" ?\((Service|SDK Attempt).*", "", text).strip()
     kind = str(cause.getClass().getSimpleName())

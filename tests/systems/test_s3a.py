@@ -4,6 +4,11 @@ that makes requests fail. `make test-s3`."""
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cutwater.cli.main import app
+from cutwater.protocol.base.errors import StoreError
 from cutwater.store.at_rest import read_journal
 from cutwater.store.opening import open_store
 from tests.faults.inputs import MATCHED, ORDERS, PAID_REVENUE, PAYMENTS
@@ -131,6 +137,93 @@ def test_without_s3a_the_error_says_what_to_add(bench: Bench) -> None:
     child = bench.start()
     assert child.end() == 1
     assert "Spark cannot read or write s3a:// yet; start with --conf spark.jars.packages=" in child.said()
+
+
+WRONG = {
+    "region": {"AWS_REGION": "eu-north-1"},
+    "endpoint": {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"},
+    "secret": {"AWS_SECRET_ACCESS_KEY": "wrong"},
+    "permission": {"AWS_ACCESS_KEY_ID": "somebody", "AWS_SECRET_ACCESS_KEY": "somebody-secret"},
+}
+TRIALS = """
+import json, os, sys, time
+from cutwater.protocol.base.errors import UserError
+from cutwater.spark.session import make_session, try_file_systems
+
+given = json.loads(sys.argv[1])
+spark = make_session("trials", "local[1]", given["conf"])
+names = {
+    "AWS_REGION": "endpoint.region", "AWS_ENDPOINT_URL": "endpoint",
+    "AWS_ACCESS_KEY_ID": "access.key", "AWS_SECRET_ACCESS_KEY": "secret.key",
+}
+try_file_systems(spark, [given["root"]])
+for case, settings in given["cases"].items():
+    session = spark.newSession()
+    for key, value in settings.items():
+        session.conf.set(f"fs.s3a.{names[key]}", value)
+    began = time.monotonic()
+    try:
+        try_file_systems(session, [given["root"]])
+        said = ""
+    except UserError as error:
+        said = str(error)
+    print("TRIAL", json.dumps([case, said, time.monotonic() - began]), flush=True)
+"""
+SOON_S = 60.0
+"""Most of it is for a busy machine: each takes a few seconds."""
+SAID = {
+    "region": r"region",
+    "endpoint": r"[Cc]onnect.*127\.0\.0\.1:9",
+    "secret": r"signature|Signature",
+    "permission": r"Access ?Denied",
+}
+
+
+def test_a_wrong_setting_is_one_line_within_seconds_from_spark(server: S3Server) -> None:
+    server.add_user("somebody", "somebody-secret")
+    given = {"conf": CONF, "root": f"s3a://{BUCKET}/pipelines/orders", "cases": WRONG}
+    done = subprocess.run(
+        [sys.executable, "-c", TRIALS, json.dumps(given)], capture_output=True, text=True, timeout=600
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("TRIAL ")]
+    trials = [json.loads(line.removeprefix("TRIAL ")) for line in lines]
+    assert [case for case, _, _ in trials] == list(WRONG), done.stdout + done.stderr
+    for case, said, took_s in trials:
+        assert said.startswith(f"Spark cannot use s3a://{BUCKET}/pipelines/orders: cannot "), (case, said)
+        assert re.search(SAID[case], said), (case, said)
+        assert "\n" not in said
+        assert took_s < SOON_S, (case, took_s)
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_setting_is_one_line_within_seconds_from_the_store(
+    server: S3Server, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    server.add_user("somebody", "somebody-secret")
+    for key, value in WRONG[case].items():
+        monkeypatch.setenv(key, value)
+    began = time.monotonic()
+    with pytest.raises((StoreError, OSError)) as raised:
+        open_store(server.url, create=True)
+    said = str(raised.value)
+    assert re.search(SAID[case], said), said
+    assert server.url in said
+    assert "\n" not in said
+    assert time.monotonic() - began < SOON_S
+
+
+def test_doctor_writes_a_probe_through_spark(server: S3Server, proxy: S3Proxy) -> None:
+    words = ["doctor", "--spark", "--master", "local[1]", "--store", server.url, "--json"]
+    words += ["--conf", f"spark.jars={CONF['spark.jars']}"]
+    environment = {**os.environ, "AWS_ENDPOINT_URL": proxy.endpoint}
+    done = subprocess.run(
+        [sys.executable, "-m", "cutwater", *words],
+        capture_output=True, text=True, timeout=600, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    written = {request.client for request in proxy.requests if request.method == "PUT"}
+    assert written == {"spark", "cutwater"}
+    assert open_store(server.url).list("") == []
 
 
 def test_what_spark_cannot_do_is_reported_at_once(bench: Bench, proxy: S3Proxy) -> None:

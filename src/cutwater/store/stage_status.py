@@ -1,0 +1,38 @@
+"""The status of one stage."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class SourceLag(msgspec.Struct, frozen=True):
+    """How far a stage was behind one of its own sources when its last batch was planned, in whatever the source can
+    tell: records, in all and by partition (`topic-0`), files, bytes, seconds. `None` means that it cannot tell."""
+
+    source: str
+    rows: int | None = None
+    files: int | None = None
+    partitions: dict[str, int] = {}
+    bytes: int | None = None
+    seconds: float | None = None
+
+
+class StageStatus(msgspec.Struct, frozen=True):
+    """One stage: its `state` in one word, its last batch, input rows per second, and its lag behind the stages that it
+    reads, and behind each of its own sources that can tell. `first_batch_s`: how long it has been in the first batch of
+    its life, which may be slow; `None` if it is not."""
+
+    name: str
+    state: str
+    batch: int
+    rows_per_s: float
+    batch_s: float
+    lag_batches: int
+    lag_rows: int
+    watermark: int | None
+    watermark_kind: str
+    restarts: int = 0
+    error: str = ""
+    waits_for: str = ""
+    first_batch_s: float | None = None
+    sources: tuple[SourceLag, ...] = ()
