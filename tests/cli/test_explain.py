@@ -36,7 +36,7 @@ def test_explain_says_why_an_epoch_failed_and_what_to_do(folder: Path) -> None:
     text = call("explain", "4", "--store", folder).stdout
     assert "epoch 4  aborted" in text
     assert "why:    deadline" in text
-    assert "give checkpoints more time" in text
+    assert "Give checkpoints more time" in text
     assert document("explain", "4", "--store", folder)["reason"] == "deadline"
 
 

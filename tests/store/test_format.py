@@ -187,7 +187,7 @@ def test_a_run_refuses_an_unknown_version_and_changes_nothing(newer: Path, tmp_p
     assert contents(newer) == before
 
 
-@pytest.mark.parametrize("archive", sorted(path.name for path in STORES.glob("*.tar.gz")))
+@pytest.mark.parametrize("archive", ["before-checksums.tar.gz", "stopped.tar.gz"])
 def test_a_store_without_a_version_has_version_1_and_continues(archive: str, tmp_path: Path) -> None:
     with tarfile.open(STORES / archive) as packed:
         packed.extractall(tmp_path, filter="data")
