@@ -24,6 +24,7 @@ from cutwater.protocol.base.performer import perform
 from cutwater.protocol.base.records import JournalState, StageReport
 from cutwater.protocol.base.replay_wire import AskRange, Compacted, EntriesChunk, FetchEntries, HaveRange
 from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, LogGrown, Reply, Request, SourcesDone
+from cutwater.protocol.leader.inbox import Inbox
 from cutwater.protocol.leader.leader import Leader
 from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.member import Member
@@ -106,7 +107,7 @@ class Runtime:
         )
         around = self._surroundings()
         self.hosts |= {s: StageHost(around, built.stages[s]) for s in hosted}
-        self.mailbox = Mailbox(store, self.leader, links, self.shell, emit, lambda: self.failure)
+        self.mailbox = Mailbox(store, Inbox(self.leader), links, self.shell, emit, lambda: self.failure)
         self.reporter = Reporter(self)
         self._stopping = False
         self._has_second_process = False

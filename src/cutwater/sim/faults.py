@@ -46,6 +46,8 @@ class Faults:
     sink_fails_every_ms: float = 0.0
     reply_lost: float = 0.0
     """An answer to a user is lost, so the request is delivered again."""
+    asker_dies: float = 0.0
+    """Whoever asks is killed before the answer: a command, or a process of the pipeline. Its request stays."""
     command_every_ms: float = 0.0
     """Somebody runs a command on the store: restores, with or without a changed graph, names or forgets."""
     table_forgets_every_ms: float = 0.0
@@ -109,4 +111,6 @@ def draw(rng: Random, seed: int) -> Faults:
             setattr(faults, name, least * rng.uniform(1, 5))
     if seed % 4 == 3:
         faults.publisher_sleeps = 0.06
+    if seed % 4 == 1:
+        faults.asker_dies = 0.5
     return faults

@@ -18,6 +18,7 @@ from cutwater.protocol.base.replay_wire import decode as decode_replay
 from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, LogGrown, Reply, SourcesDone, decode
 from cutwater.protocol.base.wire import Message as WireMessage
 from cutwater.protocol.base.wire import Request as WireRequest
+from cutwater.protocol.leader.inbox import Arrivals, Inbox
 from cutwater.protocol.leader.leader import Leader, LeaderConfig, LeaderPhase
 from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.injector import Counters, Request
@@ -137,6 +138,9 @@ class Process:
         self.member.ticking = frozenset(n for n, m in world.model.stages.items() if m.ticks)
         self.member.wants_rest = world.wants_rest
         self.leader = Leader(self.member, world.leader_config)
+        self._watch_requests()
+        self.inbox, self.arrivals = Inbox(self.leader), Arrivals()
+        self.arrivals.look_first(world.chaos.askers.stored)
         self.recorder: Recorder | None = None
         if world.record is not None:
             self.recorder = Recorder.of_member(world.record, self.member, lambda: world.now_ms + self.skew_ms)
@@ -297,11 +301,26 @@ class Process:
         if self.paused:
             self.world.schedule(20, self.report, stage, fact, *args)
             return
-        self.member.now_ms = self.world.now_ms + self.skew_ms
-        fact(*args)
-        self._wake()
+        self.turn(lambda: fact(*args))
 
     # --- messages -------------------------------------------------------------------------------------
+
+    def _watch_requests(self) -> None:
+        """Lets the oracle see every request that the leader is given."""
+        real = self.leader.on_message
+
+        def on_message(message: Ack | WireRequest) -> None:
+            if type(message) is WireRequest:
+                self.world.chaos.askers.on_delivery(self, message.request_id)
+            real(message)
+
+        self.leader.on_message = on_message  # type: ignore[method-assign]
+
+    def turn(self, task: Callable[[], object]) -> None:
+        """Runs a task in a turn of its own."""
+        self.member.now_ms = self.world.now_ms + self.skew_ms
+        task()
+        self._wake()
 
     def deliver(self, sender: str, data: bytes) -> None:
         if not self.alive:
@@ -340,9 +359,7 @@ class Process:
         """The links say that another member has appeared, or is gone."""
         if not self.alive:
             return
-        self.member.now_ms = self.world.now_ms + self.skew_ms
-        self.member.on_presence(name, is_present)
-        self._wake()
+        self.turn(lambda: self.member.on_presence(name, is_present))
 
     def _wake(self) -> None:
         """Resumes the actors that the member has woken."""
