@@ -42,7 +42,7 @@ from cutwater.runtime.timings import Timings
 from cutwater.sinks.cleanup import tidy
 from cutwater.sinks.contract import Sink
 from cutwater.spark.checkpoint.folder import Cache
-from cutwater.spark.errors import spark_is_gone
+from cutwater.spark.errors import misconfigured, spark_is_gone
 from cutwater.spark.host import StageHost
 from cutwater.spark.internals.gateway import is_spark_gone
 from cutwater.spark.surroundings import Surroundings
@@ -231,6 +231,8 @@ class Runtime:
                 "another process has taken over this pipeline's stages, so this one ends; nothing is lost. If this was "
                 "not intended, check which other process runs this pipeline on this store"
             )
+        if member.misconfigured is not None:
+            raise UserError(misconfigured(*member.misconfigured))
         if member.given_up is not None:
             raise UserError(self._why_given_up(member.given_up))
         if self.drained:

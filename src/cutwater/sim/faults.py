@@ -32,6 +32,8 @@ class Faults:
     stray_ack: float = 0.0
     """An ack of an earlier checkpoint arrives with the current epoch's number."""
     query_failure: float = 0.0
+    query_refused: float = 0.0
+    """A query is refused when it starts: the configuration is wrong, or a catalog fails."""
     query_ends_at_rest: float = 0.0
     """A query ends while its stage is at rest for a drain."""
     stale_feed: float = 0.0
@@ -113,4 +115,6 @@ def draw(rng: Random, seed: int) -> Faults:
         faults.publisher_sleeps = 0.06
     if seed % 4 == 1:
         faults.asker_dies = 0.5
+    if seed % 8 == 3:
+        faults.query_refused, faults.query_failure = 0.15, 0.05
     return faults

@@ -233,6 +233,11 @@ class Process:
         journal = member.journal
         if journal.view.last != self.checked_index:
             self.world.oracle.check_journal(self)
+        if actor.name.startswith("query "):
+            self.world.oracle.check_configuration(self)
+        if member.misconfigured is not None and not self.leaving:
+            self.leaving = True
+            self.world.chaos.ends(self, f"cannot run: {member.misconfigured}")
         if member.given_up is not None and not self.leaving:
             self.leaving = True
             self.world.oracle.check_give_up(self)

@@ -35,6 +35,10 @@ class StageFacts(Protocol):
 
     def check_busy(self, stage: Stage) -> None: ...
 
+    def batch_began(self, process: ProcessView, stage: str) -> None: ...
+
+    def query_refused(self, process: ProcessView, stage: str, always: bool) -> None: ...
+
 
 class SparkScene(Scene, Protocol):
     """A world with Spark: folders, states, and what each attempt read and wrote."""
@@ -145,6 +149,13 @@ class Query:
     def run(self) -> Procedure[None]:
         """Runs batch after batch. Looks for new input when the member pokes it, and periodically."""
         rng = self.world.rng
+        refused = self.world.faults.query_refused
+        if refused and self.stage.phase is StagePhase.RUNNING and rng.random() < refused:
+            end = rng.choice((QueryEnd.REFUSED, QueryEnd.REFUSED, QueryEnd.UNFIT))
+            self.world.fault(f"query of {self.stage.name}: {end.value}")
+            self.world.oracle.query_refused(self.process, self.stage.name, end is QueryEnd.UNFIT)
+            self.stage.query_ended(end, end.value)
+            return
         while True:
             if self.stage.phase is not StagePhase.RUNNING:
                 ends = self.stage.phase is StagePhase.RESTING and not self.stage.took_all
@@ -169,6 +180,7 @@ class Query:
                     return
                 yield Wait(100)
                 continue
+            self.world.oracle.batch_began(self.process, self.stage.name)
             self.stage.batch_began(self.folder.last + 1)
             self.world.under_way.add(self._key)
             yield Sleep(self.world.batch_ms(self.stage.name))

@@ -18,13 +18,12 @@ from cutwater.protocol.base.effects import StartQuery
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.paths import batch_file_name
 from cutwater.protocol.member.activity import Pace
-from cutwater.protocol.member.next_query import QueryEnd
 from cutwater.protocol.member.stage import Stage, StagePhase
 from cutwater.spark.checkpoint import incarnations, making
 from cutwater.spark.checkpoint.folder import MovedPositions, Positions
 from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.spark.commit_watcher import CommitWatcher
-from cutwater.spark.errors import describe, kind_of, mistake, spark_is_gone
+from cutwater.spark.errors import describe, kind_of, spark_is_gone
 from cutwater.spark.feed import Feed
 from cutwater.spark.feeding import Feeding
 from cutwater.spark.internals.gateway import is_spark_gone
@@ -56,8 +55,6 @@ class StageHost:
         self._seen: tuple[Any, ...] = ()
         self._lock = Lock()
         self._closed = False
-        self._has_worked = False
-        """Whether a query of this stage has begun a batch in this run."""
         self.kafka = KafkaSources(around.spark, self.name, built.plan)
 
     def move(self, recorded: tuple[Leaf, ...] | None, positions: Positions) -> MovedPositions:
@@ -166,7 +163,6 @@ class StageHost:
     def _run_batch(self, stage: Stage, query: Query, frame: DataFrame, spark_batch: int) -> None:
         """A micro-batch."""
         batch = query.began = spark_batch + query.writer.base + 1
-        self._has_worked = True
         self._report(stage, lambda: stage.batch_began(batch))
         query.writer(frame, spark_batch)
 
@@ -219,12 +215,7 @@ class StageHost:
             return  # it was stopped for its successor
         if error is not None and is_spark_gone(error):
             raise UserError(spark_is_gone(error))
-        kind = kind_of(error)
-        if error is not None and kind is QueryEnd.FAILED:
-            wrong = mistake(self.name, error, self._has_worked)
-            if wrong is not None:
-                raise UserError(wrong)
-        stage.query_ended(kind, describe(self.name, error))
+        stage.query_ended(kind_of(error), describe(self.name, error))
 
     def attend(self, stage: Stage) -> None:
         """After every step: brings the feeds up to date, and does what the stage asks for."""

@@ -499,6 +499,30 @@ def test_a_query_that_cannot_continue_is_given_up_at_once() -> None:
     assert len(incarnations(world, "b")) == 1
 
 
+@pytest.mark.parametrize(
+    ("end", "has_worked", "is_wrong"),
+    [
+        (QueryEnd.REFUSED, False, True),
+        (QueryEnd.REFUSED, True, False),
+        (QueryEnd.UNFIT, False, True),
+        (QueryEnd.UNFIT, True, True),
+    ],
+)
+def test_a_query_that_can_never_run_shows_that_the_configuration_is_wrong(
+    end: QueryEnd, has_worked: bool, is_wrong: bool
+) -> None:
+    member = of(running_world(), "m1").member
+    assert member.worked == {"b"}
+    if not has_worked:
+        member.worked.clear()
+    after_ms = member.query_ended("b", end, "no such option")
+    if is_wrong:
+        assert (after_ms, member.misconfigured) == (None, ("b", end, "no such option"))
+    else:
+        assert (after_ms, member.misconfigured) == (1_000, None)
+    assert member.failures == {}
+
+
 def test_a_query_that_ends_at_rest_is_restarted_only_if_the_drain_fails() -> None:
     world = running_world()
     slow_down(world, "c", ms=3_000)

@@ -48,7 +48,7 @@ from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.ending import Ending
 from cutwater.protocol.member.injector import BarrierInjector, Word
 from cutwater.protocol.member.journal import Journal, begun_event
-from cutwater.protocol.member.next_query import QueryEnd
+from cutwater.protocol.member.next_query import Misconfigured, QueryEnd
 from cutwater.protocol.member.own_failures import OwnFailures
 from cutwater.protocol.member.publish import CommitPermit, Patience, begin, duties, perform, read_manifest
 from cutwater.protocol.member.stage import Stage, StagePhase
@@ -120,6 +120,10 @@ class Member:
         """Whether one of them would always fail again: this member ends with the next checkpoint that fails."""
         self.tries: dict[str, int] = {}
         """Per stage, how often in a row its query has ended without a batch in between."""
+        self.worked: set[str] = set()
+        """The stages whose queries have begun a batch in this run."""
+        self.misconfigured: Misconfigured | None = None
+        """Why the run must end at once, and be started with another configuration."""
         self.damage: str | None = None
         """Why the stages of the current generation cannot be started from the newest checkpoint."""
         self.given_up: str | None = None
@@ -311,7 +315,11 @@ class Member:
 
     def query_ended(self, name: str, end: QueryEnd, error: str) -> int | None:
         """Handles the end of a running stage's query. Returns in how many ms the next query starts, or `None` if the
-        stage is given up: then this member refuses every checkpoint with this error, until the next generation."""
+        stage is given up: then this member refuses every checkpoint with this error, until the next generation. An error
+        of the configuration ends the run."""
+        if end is QueryEnd.UNFIT or (end is QueryEnd.REFUSED and name not in self.worked):
+            self.misconfigured = Misconfigured(name, end, error)
+            return None
         tries = self.tries[name] = self.tries.get(name, 0) + 1
         most = self.config.restarts * (PATIENCE if end is QueryEnd.OVERLOADED else 1)
         if end is QueryEnd.HOPELESS or tries > most:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from cutwater.protocol.base.records import StageSpec
 from cutwater.protocol.member.activity import Activity, Pace, RestPhase
@@ -20,13 +20,24 @@ from cutwater.protocol.member.stage_log import StageLog
 class QueryEnd(Enum):
     """How a query ended before it took everything. `ASKED`: it was asked to stop (`stops_batches`). `STOPPED`: without an
     error, so somebody else has stopped it. `OVERLOADED`: the machine was too busy, which is temporary. `HOPELESS`: the
-    next query would fail in the same way."""
+    next query would fail in the same way. `REFUSED`: Spark refuses the plan or an option; or a catalog has failed, if
+    the same has worked before. `UNFIT`: Spark lacks code, or has that of another version."""
 
     ASKED = "asked"
     STOPPED = "stopped"
     FAILED = "failed"
     OVERLOADED = "overloaded"
     HOPELESS = "hopeless"
+    REFUSED = "refused"
+    UNFIT = "unfit"
+
+
+class Misconfigured(NamedTuple):
+    """Why a run cannot go on: the queries of a stage will never work with this configuration."""
+
+    stage: str
+    end: QueryEnd
+    error: str
 
 
 class Circumstances(Protocol):

@@ -88,6 +88,7 @@ class Host(KnownLogs, Opener, Circumstances, Keeper, Protocol):
     timeless: frozenset[str]
     incarnations: dict[str, tuple[int, int]]
     tries: dict[str, int]
+    worked: set[str]
     unaligned: set[int]
 
     def observe(self, event: Event) -> None: ...
@@ -177,6 +178,7 @@ class Stage:
 
     def batch_began(self, batch: int) -> None:
         """The query has begun a batch, numbered as in the log."""
+        self.member.worked.add(self.name)
         self.activity.batch_began(batch, self.member.now_ms)
 
     def batch_committed(self) -> None:

@@ -153,6 +153,22 @@ class Processes(Facts):
         if enough is None or tolerated is None or len(own) <= enough:
             self.violation(f"{process} gives up after {len(own)} own failures: {process.member.given_up}")
 
+    def batch_began(self, process: ProcessView, stage: str) -> None:
+        self._worked.add((process, stage))
+
+    def query_refused(self, process: ProcessView, stage: str, always: bool) -> None:
+        """Spark refuses a query: `always`, or until something outside works again."""
+        if always or (process, stage) not in self._worked:
+            self._cannot_run.add(process)
+
+    def check_configuration(self, process: ProcessView) -> None:
+        """A run ends because of its configuration if, and as soon as, that is why a query failed."""
+        wrong = process.member.misconfigured
+        if wrong is not None and process not in self._cannot_run:
+            self.violation(f"{process} ends because of {wrong.stage}, which has worked")
+        if wrong is None and process in self._cannot_run:
+            self.violation(f"{process} goes on with a configuration that will never work")
+
     def check_over(self, process: ProcessView) -> None:
         """A run is over when its last epoch is published everywhere, according to the graph that the process knows: a
         restore that it has not read yet may have brought another one."""
