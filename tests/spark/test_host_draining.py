@@ -52,7 +52,7 @@ def test_no_stage_is_quiet_before_its_last_batch_is_logged(
     is_seen, real = Event(), prepared.committed
     monkeypatch.setattr(prepared, "committed", lambda *batch: real(*batch) if is_seen.is_set() else None)
     made = shop.start(once=True, every_ms=3_600_000)
-    await_that("the source is finished", lambda: made.sources_done, 30)
+    await_that("the source is finished", lambda: made.member.sources_done, 30)
     await_that("a drain is in progress", lambda: made.member.journal.state.open, 30)
     stage = made.member.stages["source"]
     assert not stage.quiet

@@ -21,7 +21,7 @@ from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.errors import CutwaterError, PublishingFailed, StoreError, UserError
 from cutwater.protocol.base.events import CatchingUp, OperationFailed, SecondProcess
 from cutwater.protocol.base.performer import perform
-from cutwater.protocol.base.records import JournalState, StageReport
+from cutwater.protocol.base.records import Checkpoint, JournalState, StageReport
 from cutwater.protocol.base.replay_wire import AskRange, Compacted, EntriesChunk, FetchEntries, HaveRange
 from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, LogGrown, Reply, Request, SourcesDone
 from cutwater.protocol.leader.inbox import Inbox
@@ -94,6 +94,8 @@ class Runtime:
         self.dispatcher = Dispatcher(observers, log)
         emit = self.dispatcher.emit
         self.done = Event()
+        self.drained = False
+        """Whether the last epoch is committed and published everywhere, as of the last turn."""
         self.failure: BaseException | None = None
         self.caches = {s: Cache() for s in built.topology.stages}
         self.recorder = recording.from_environment(self.member)
@@ -116,15 +118,18 @@ class Runtime:
 
     def _newest_reports(self, epoch: int) -> Mapping[str, StageReport] | None:
         """The stages' part of a checkpoint; `None` if there is a newer one."""
-        state = self.member.journal.state
-        checkpoint = state.committed.get(epoch) if state.head == epoch else None
+        checkpoint = self.shell.look(lambda: self._newest(epoch))
         return manifest_of(self.store, checkpoint).stages if checkpoint is not None else None
+
+    def _newest(self, epoch: int) -> Checkpoint | None:
+        state = self.member.journal.state
+        return state.committed.get(epoch) if state.head == epoch else None
 
     def _commit_group(self, stage: str, group: str, report: StageReport) -> None:
         self.hosts[stage].kafka.commit(group, report.offsets)
 
     def _kept_epochs(self) -> set[int]:
-        return set(self.member.journal.state.committed)
+        return self.shell.look(lambda: set(self.member.journal.state.committed))
 
     def _surroundings(self) -> Surroundings:
         """What the hosts of the stages need of this process."""
@@ -135,6 +140,7 @@ class Runtime:
             store=self.store,
             caches=self.caches,
             find=lambda name: self.member.stages.get(name),
+            look=shell.look,
             call=shell.call,
             work=shell.work,
             starting=Lock() if self.member.ticking else nullcontext(),
@@ -199,11 +205,6 @@ class Runtime:
         """Waits until the pipeline has been drained or has failed; `False` if it is still running after the timeout."""
         return self.done.wait(timeout_s)
 
-    @property
-    def drained(self) -> bool:
-        """Whether the last epoch is committed, and published everywhere."""
-        return self.member.drained
-
     def _on_failure(self, error: BaseException) -> None:
         if self.failure is None:
             gone = not isinstance(error, CutwaterError) and is_spark_gone(error)
@@ -235,6 +236,7 @@ class Runtime:
             raise UserError(misconfigured(*member.misconfigured))
         if member.given_up is not None:
             raise UserError(self._why_given_up(member.given_up))
+        self.drained = member.drained
         if self.drained:
             self.done.set()
 
@@ -245,11 +247,6 @@ class Runtime:
     def _want_rest(self, wanted: bool) -> None:
         self.member.wants_rest = wanted
         self.shell.poke("lead")
-
-    @property
-    def sources_done(self) -> bool:
-        """With `once`: whether the sources of this member's stages are exhausted."""
-        return self.member.sources_done
 
     def _why_given_up(self, why: str) -> str:
         failed = "; ".join(f"stage '{s}' failed: {e}" for s, e in sorted(self.member.failures.items()))

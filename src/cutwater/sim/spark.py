@@ -14,11 +14,10 @@ from typing import Any, Protocol
 import msgspec
 
 from cutwater.protocol.base import paths
-from cutwater.protocol.base.effects import Procedure, ReadPrepared, Sleep, Wait
+from cutwater.protocol.base.effects import Pace, Procedure, ReadPrepared, Sleep, Wait
 from cutwater.protocol.base.records import Offset, Prepared, StagedFile
 from cutwater.protocol.base.watermark import NONE, UNKNOWN, Watermark, known
 from cutwater.protocol.member import channel
-from cutwater.protocol.member.activity import Pace
 from cutwater.protocol.member.next_query import QueryEnd
 from cutwater.protocol.member.stage import Stage, StagePhase
 from cutwater.sim.scene import ProcessView, Scene

@@ -12,15 +12,6 @@ from enum import Enum
 from cutwater.protocol.base.transitions import Table
 
 
-class Pace(Enum):
-    """How a query is triggered. `OWN`: with the stage's own trigger. `QUICK`: without long pauses. `TAKE_ALL`: it takes
-    what is available now, and ends. Only at its own pace does a query run batches because time passes."""
-
-    OWN = "own"
-    QUICK = "quick"
-    TAKE_ALL = "take_all"
-
-
 class RestPhase(Enum):
     GOING = "going"
     SETTLING = "settling"

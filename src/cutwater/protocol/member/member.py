@@ -17,6 +17,7 @@ from typing import TypeVar
 from cutwater.protocol.base.barrier import Flags
 from cutwater.protocol.base.chain import digest, follows
 from cutwater.protocol.base.effects import (
+    Pace,
     Procedure,
     Send,
     Wait,
@@ -41,7 +42,6 @@ from cutwater.protocol.base.records import (
 from cutwater.protocol.base.replay_wire import AskRange, FetchEntries
 from cutwater.protocol.base.replay_wire import Message as ReplayMessage
 from cutwater.protocol.base.wire import Announcement, Heartbeat, LogGrown, Phase
-from cutwater.protocol.member.activity import Pace
 from cutwater.protocol.member.capture import Capture
 from cutwater.protocol.member.catchup import CatchUp
 from cutwater.protocol.member.config import MemberConfig

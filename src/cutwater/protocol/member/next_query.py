@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+from cutwater.protocol.base.effects import Pace
 from cutwater.protocol.base.records import StageSpec
-from cutwater.protocol.member.activity import Activity, Pace, RestPhase
+from cutwater.protocol.member.activity import Activity, RestPhase
 from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.inputs import Inputs
 from cutwater.protocol.member.stage_log import StageLog

@@ -19,6 +19,7 @@ from typing import Protocol
 from cutwater.protocol.base.barrier import Flags
 from cutwater.protocol.base.effects import (
     FAILED,
+    Pace,
     Procedure,
     ReadPrepared,
     StartQuery,
@@ -41,7 +42,7 @@ from cutwater.protocol.base.records import (
 from cutwater.protocol.base.transitions import Table
 from cutwater.protocol.base.watermark import NONE, UNKNOWN, Watermark, idle, known
 from cutwater.protocol.member import opening
-from cutwater.protocol.member.activity import Activity, Pace, RestPhase
+from cutwater.protocol.member.activity import Activity, RestPhase
 from cutwater.protocol.member.channel import Channel
 from cutwater.protocol.member.cleanup import Cleanup, Keeper
 from cutwater.protocol.member.injector import PollHandle
@@ -264,7 +265,8 @@ class Stage:
         self._step("opened")
         self.member.observe(StageStarted(self.name, self.generation, self.incarnation))
         self.activity.started(self.member.now_ms)
-        yield from insist(StartQuery(self.name, self.generation, self.incarnation, self.log.state.consumed))
+        consumed = dict(self.log.state.consumed)
+        yield from insist(StartQuery(self.name, self.generation, self.incarnation, consumed, self.pace))
         return True
 
     def _append(self, body: StageBody) -> Procedure[bool]:
