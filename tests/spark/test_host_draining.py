@@ -79,7 +79,6 @@ def test_the_pipeline_continues_after_a_cancelled_drain(shop: HostedPipeline) ->
     made.come_to_rest()
     await_that("the source runs with AvailableNow", lambda: len(shop.source.queries) > 1, 30)
     shop.numbers.grows = False
-    made.shell.call(lambda: made._want_rest(False))
     assert shop.ask(RequestKind.CANCEL).ok
     let_go.set()
     await_that(

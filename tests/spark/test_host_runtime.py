@@ -26,7 +26,7 @@ from cutwater.protocol.base.wire import (
     RequestKind,
     SourcesDone,
 )
-from cutwater.protocol.member.config import MemberConfig
+from cutwater.protocol.member.config import MemberConfig, StagePlan
 from cutwater.runtime import runtime
 from cutwater.runtime.timings import read_times
 from cutwater.sinks import parquet_files
@@ -211,9 +211,10 @@ def test_a_member_hears_who_comes_and_goes(
 def test_a_member_knows_of_its_stages_what_their_plans_say(shop: HostedPipeline) -> None:
     shop.with_watermark = {"copied"}
     made = shop.make(once=True, idle_after_s=1.5)
-    assert made.member.timeless == {"source"}
-    assert made.member.native == {"source"}
-    assert made.member.triggers_ms == {"source": 0, "copied": 0}
+    assert made.member.plans == {
+        "source": StagePlan(has_event_time=False, has_native_source=True),
+        "copied": StagePlan(),
+    }
     assert (made.member.config.once, made.member.config.idle_after_ms) == (True, 1_500)
     assert made.hosts.keys() == {"source", "copied"}
     assert not made.wait(0)

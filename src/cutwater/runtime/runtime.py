@@ -26,7 +26,7 @@ from cutwater.protocol.base.replay_wire import AskRange, Compacted, EntriesChunk
 from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, LogGrown, Reply, Request, SourcesDone
 from cutwater.protocol.leader.inbox import Inbox
 from cutwater.protocol.leader.leader import Leader
-from cutwater.protocol.member.config import MemberConfig
+from cutwater.protocol.member.config import MemberConfig, StagePlan
 from cutwater.protocol.member.member import Member
 from cutwater.runtime.dispatcher import Dispatcher, Observer
 from cutwater.runtime.effects import MemberPerformer
@@ -45,6 +45,7 @@ from cutwater.spark.checkpoint.folder import Cache
 from cutwater.spark.errors import misconfigured, spark_is_gone
 from cutwater.spark.host import StageHost
 from cutwater.spark.internals.gateway import is_spark_gone
+from cutwater.spark.stage import BuiltStage
 from cutwater.spark.surroundings import Surroundings
 from cutwater.store import failpoints, recording
 from cutwater.store.at_rest import manifest_of
@@ -76,12 +77,9 @@ class Runtime:
         self.links = links
         self.boot = boot
         config = replace(settings.member, idle_after_ms=int(settings.idle_after_s * 1000), once=settings.once)
-        self.member = Member(name, boot, built.topology, config, LocalWord)
         hosted = built.topology.hosted(name)
-        self.member.timeless = frozenset(s for s in hosted if not built.stages[s].plan.has_watermark)
-        self.member.native = frozenset(s for s in hosted if built.stages[s].has_native_source)
-        self.member.triggers_ms = {s: int(built.stages[s].trigger_s * 1000) for s in hosted}
-        self.member.ticking = frozenset(s for s in hosted if built.stages[s].plan.has_timers)
+        plans = {s: _plan_of(built.stages[s]) for s in hosted}
+        self.member = Member(name, boot, built.topology, config, LocalWord, plans)
         self.leader = Leader(self.member, settings.leader)
         self.sinks: Mapping[str, Sink] = built.sinks
         self.facts = StatusFacts()
@@ -143,7 +141,7 @@ class Runtime:
             look=shell.look,
             call=shell.call,
             work=shell.work,
-            starting=Lock() if self.member.ticking else nullcontext(),
+            starting=Lock() if any(p.ticks for p in self.member.plans.values()) else nullcontext(),
         )
 
     # --- life -----------------------------------------------------------------------------------------
@@ -242,11 +240,7 @@ class Runtime:
 
     def come_to_rest(self) -> None:
         """Drains the pipeline, with as many attempts as it takes, and then sets `done`."""
-        self.shell.call(lambda: self._want_rest(True))
-
-    def _want_rest(self, wanted: bool) -> None:
-        self.member.wants_rest = wanted
-        self.shell.poke("lead")
+        self.shell.call(self.member.want_rest)
 
     def _why_given_up(self, why: str) -> str:
         failed = "; ".join(f"stage '{s}' failed: {e}" for s, e in sorted(self.member.failures.items()))
@@ -345,4 +339,12 @@ def member_config(
         poll_ms = 200 if is_alone else 1_000
     return MemberConfig(
         poll_ms=poll_ms, restarts=restarts, tolerated_failures=tolerated_failures, publish_tries=restarts
+    )
+
+
+def _plan_of(stage: BuiltStage) -> StagePlan:
+    """What the core needs to know of a stage's query."""
+    plan = stage.plan
+    return StagePlan(
+        plan.has_watermark, stage.has_native_source, int(stage.trigger_s * 1000), plan.has_timers
     )

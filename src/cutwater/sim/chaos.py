@@ -429,8 +429,7 @@ class Chaos:
         elif draw < 0.7:
             world.wants_rest = True
             for process in world.processes:
-                process.member.wants_rest = True
-                process.poke("lead")
+                process.turn(process.member.want_rest)
         else:
             self.ask(Request(RequestKind.DRAIN, self.new_id()), withdraws=False)
 

@@ -20,7 +20,7 @@ from cutwater.protocol.base.wire import Message as WireMessage
 from cutwater.protocol.base.wire import Request as WireRequest
 from cutwater.protocol.leader.inbox import Arrivals, Inbox
 from cutwater.protocol.leader.leader import Leader, LeaderConfig, LeaderPhase
-from cutwater.protocol.member.config import MemberConfig
+from cutwater.protocol.member.config import MemberConfig, StagePlan
 from cutwater.protocol.member.injector import Counters, Request
 from cutwater.protocol.member.member import Member
 from cutwater.protocol.member.next_query import QueryEnd
@@ -131,12 +131,14 @@ class Process:
         """How far this process's clock is ahead; no two clocks agree."""
         self.backlog: list[tuple[Actor, int, Any]] = []
         self.mail: list[tuple[str, bytes]] = []
-        self.member = HostingMember(name, f"{name}{boot}", world.graph, world.member_config, SimWord)
-        self.member.timeless = frozenset(n for n, m in world.model.stages.items() if not m.event_time)
-        self.member.native = frozenset(n for n, m in world.model.stages.items() if m.native)
-        self.member.triggers_ms = world.trigger_ms
-        self.member.ticking = frozenset(n for n, m in world.model.stages.items() if m.ticks)
-        self.member.wants_rest = world.wants_rest
+        plans = {
+            n: StagePlan(m.event_time, m.native, world.trigger_ms[n], m.ticks)
+            for n, m in world.model.stages.items()
+        }
+        config, graph = world.member_config, world.graph
+        self.member = HostingMember(name, f"{name}{boot}", graph, config, SimWord, plans)
+        if world.wants_rest:
+            self.member.want_rest()
         self.leader = Leader(self.member, world.leader_config)
         self._watch_requests()
         self.inbox, self.arrivals = Inbox(self.leader), Arrivals()

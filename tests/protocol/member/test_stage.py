@@ -12,7 +12,7 @@ from cutwater.protocol.base.errors import IllegalStep, StoreError
 from cutwater.protocol.base.watermark import NONE, UNKNOWN, Watermark, WatermarkKind, idle, known
 from cutwater.protocol.base.wire import RequestKind
 from cutwater.protocol.member.activity import RestPhase
-from cutwater.protocol.member.config import MemberConfig
+from cutwater.protocol.member.config import MemberConfig, StagePlan
 from cutwater.protocol.member.member import Member
 from cutwater.protocol.member.next_query import QueryEnd
 from cutwater.protocol.member.stage import STAGE_PHASES, StagePhase
@@ -194,7 +194,7 @@ def test_an_idle_or_drained_stage_does_not_hold_back_the_watermark(
 ) -> None:
     """A stage that is quiet between two batches is not idle: its next rows may have any event time."""
     hosted = of(running_world(), "m0").member.stages["a"]
-    hosted.member.timeless = frozenset()
+    hosted.member.plans["a"] = StagePlan()
     hosted.log.state.watermark = watermark
     hosted.activity.idle, hosted.draining = is_idle, draining
     hosted.activity.rest = RestPhase.QUIET if quiet else RestPhase.GOING

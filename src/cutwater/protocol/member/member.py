@@ -44,7 +44,7 @@ from cutwater.protocol.base.replay_wire import Message as ReplayMessage
 from cutwater.protocol.base.wire import Announcement, Heartbeat, LogGrown, Phase
 from cutwater.protocol.member.capture import Capture
 from cutwater.protocol.member.catchup import CatchUp
-from cutwater.protocol.member.config import MemberConfig
+from cutwater.protocol.member.config import MemberConfig, StagePlan
 from cutwater.protocol.member.ending import Ending
 from cutwater.protocol.member.injector import BarrierInjector, Word
 from cutwater.protocol.member.journal import Journal, begun_event
@@ -72,11 +72,17 @@ class Member:
 
     The shell sets `now_ms` before each resumption. After it, the shell ends the actors in `ended`, spawns those in
     `spawned` and resumes those in `woken`. It may hand `events` to observers, which decide nothing. `word` makes the
-    word of an injector.
+    word of an injector. `plans`: of the hosted stages, as far as they differ from the usual.
     """
 
     def __init__(
-        self, name: str, boot: str, topology: Topology, config: MemberConfig, word: Callable[[], Word]
+        self,
+        name: str,
+        boot: str,
+        topology: Topology,
+        config: MemberConfig,
+        word: Callable[[], Word],
+        plans: Mapping[str, StagePlan] | None = None,
     ) -> None:
         if name not in topology.members():
             raise UserError(
@@ -102,17 +108,10 @@ class Member:
         self._capture = Capture(self)
         self._own_failures = OwnFailures(self)
         self.stages: dict[str, Stage] = {}
-        self.timeless: frozenset[str] = frozenset()
-        """The hosted stages whose plans have no event time; the shell says which, before anything starts."""
-        self.native: frozenset[str] = frozenset()
-        """The hosted stages with inputs that also read sources of their own; as above."""
-        self.triggers_ms: Mapping[str, int] = {}
-        """The trigger intervals of the hosted stages' queries; as above."""
-        self.ticking: frozenset[str] = frozenset()
-        """The hosted stages whose queries run batches as time passes, also without new data; as above."""
+        known = plans if plans is not None else {}
+        self.plans = {stage: known.get(stage, StagePlan()) for stage in topology.hosted(name)}
         self.wants_rest = False
-        """Whether this process wants the pipeline drained. While it does, and leads, it keeps asking for a drain. The
-        shell sets this for a signal; a cancellation clears it."""
+        """Whether this process wants the pipeline drained. While it does, and leads, it keeps asking for a drain."""
         self.incarnations: dict[str, tuple[int, int]] = {}
         self.failures: dict[str, str] = {}
         """The stages that were given up, with the reason; the next generation starts them again."""
@@ -168,6 +167,11 @@ class Member:
     def drained(self) -> bool:
         """Whether the run is over: the last epoch is committed and published everywhere, and nobody resumes."""
         return not self.resumes and self.ending.is_over
+
+    def want_rest(self) -> None:
+        """This process wants the pipeline drained, until somebody cancels that."""
+        self.wants_rest = True
+        self.wake("lead")
 
     def observe(self, event: Event) -> None:
         """Something has happened that observers may want to know."""

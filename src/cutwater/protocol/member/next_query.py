@@ -6,14 +6,13 @@ drain. Each query is another incarnation of its stage, so the member starts the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple, Protocol
 
 from cutwater.protocol.base.effects import Pace
 from cutwater.protocol.base.records import StageSpec
 from cutwater.protocol.member.activity import Activity, RestPhase
-from cutwater.protocol.member.config import MemberConfig
+from cutwater.protocol.member.config import MemberConfig, StagePlan
 from cutwater.protocol.member.inputs import Inputs
 from cutwater.protocol.member.stage_log import StageLog
 
@@ -46,9 +45,7 @@ class Circumstances(Protocol):
 
     config: MemberConfig
     now_ms: int
-    native: frozenset[str]
-    triggers_ms: Mapping[str, int]
-    ticking: frozenset[str]
+    plans: dict[str, StagePlan]
 
     def wake(self, actor: str) -> None: ...
     def query_ended(self, name: str, end: QueryEnd, error: str) -> int | None: ...
@@ -69,6 +66,7 @@ class NextQuery:
     ) -> None:
         self._around = around
         self._spec = spec
+        self._plan = around.plans[spec.name]
         self._log = log
         self._inputs = inputs
         self._activity = activity
@@ -90,7 +88,7 @@ class NextQuery:
 
     @property
     def _is_native(self) -> bool:
-        return not self._spec.inputs or self._spec.name in self._around.native
+        return not self._spec.inputs or self._plan.has_native_source
 
     # --- what happens to the present query --------------------------------------------------------------
 
@@ -152,14 +150,14 @@ class NextQuery:
 
     def _is_too_slow(self) -> bool:
         """Whether the query's trigger interval is longer than a drain waits."""
-        is_slow = self._around.triggers_ms.get(self._spec.name, 0) > self._around.config.rest_within_ms
+        is_slow = self._plan.trigger_ms > self._around.config.rest_within_ms
         quiet = self._activity.rest is RestPhase.QUIET
         waits = bool(self._spec.inputs) and not quiet and not self._activity.is_busy(self._log.state.last)
         return is_slow and waits and self.present_pace is Pace.OWN
 
     def _must_stop_ticking(self) -> bool:
         """Whether nothing but the clock gives the query something to do, which it does at its own pace only."""
-        ticks = self._spec.name in self._around.ticking and self.present_pace is Pace.OWN
+        ticks = self._plan.ticks and self.present_pace is Pace.OWN
         return ticks and bool(self._spec.inputs) and self._inputs.are_done()
 
     def _start(self, after_ms: int, pace: Pace) -> None:

@@ -86,7 +86,6 @@ LOGGED_AT_ONCE = 8
 class Host(KnownLogs, Opener, Circumstances, Keeper, Protocol):
     """What a stage uses of the member that hosts it."""
 
-    timeless: frozenset[str]
     incarnations: dict[str, tuple[int, int]]
     tries: dict[str, int]
     worked: set[str]
@@ -377,7 +376,7 @@ class Stage:
     def _watermark(self, drains: bool) -> Watermark:
         """Spark's watermark at the last batch; a stage that has nothing to do holds nobody back. Only the time comes
         from the log: whether the stage is idle may have changed since."""
-        if self.name in self.member.timeless:
+        if not self.member.plans[self.name].has_event_time:
             return NONE
         reached_ms = self.log.state.watermark.ms
         if self.idle or (self.quiet and (self.draining or drains)):
