@@ -42,6 +42,7 @@ def test_a_run_logs_its_epochs_and_stores_the_time_of_every_step(shop: HostedPip
     epoch = shop.ask(RequestKind.CHECKPOINT).epoch
     assert epoch is not None
     shop.await_shown(3)
+    await_that("its mark is written", lambda: not made.reporter.status().unpublished, 30)
     made.stop()
     status = made.reporter.status()
     times = read_times(shop.store, epoch)
