@@ -26,7 +26,6 @@ FAST: dict[str, tuple[str, ...]] = {
     "inspection/": ("tests/inspection/", "tests/cli/test_verify.py"),
     "plan/": ("tests/plan/", "tests/api/test_pipeline_errors.py", "tests/cli/test_load.py"),
     "plan/compare.py": ("tests/plan/test_compare.py", "tests/plan/test_assemble.py"),
-    "runtime/arrivals.py": ("tests/runtime/test_mailbox.py",),
     "runtime/asking.py": ("tests/runtime/test_mailbox.py", "tests/cli/test_drain.py", "tests/cli/test_gc.py"),
     "runtime/dispatcher.py": ("tests/runtime/test_dispatcher.py",),
     "runtime/event_lines.py": ("tests/runtime/test_event_lines.py",),

@@ -107,7 +107,7 @@ def test_only_user_functions_are_called_on_their_own_thread(tmp_path: Path) -> N
 
 def test_a_query_is_started_by_the_host_of_its_stage(tmp_path: Path) -> None:
     setting = Setting(tmp_path)
-    start = fx.StartQuery("s", 1, 2, {"a": 3})
+    start = fx.StartQuery("s", 1, 2, {"a": 3}, fx.Pace.OWN)
     setting.performer.start_query(start)
     assert setting.host.started == [start]
 

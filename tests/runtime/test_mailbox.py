@@ -17,8 +17,9 @@ from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.log import append
 from cutwater.protocol.base.paths import REPLY_PREFIX, REQUEST_PREFIX, request_name
 from cutwater.protocol.base.wire import Reply, Request, RequestKind, encode
+from cutwater.protocol.leader import inbox
 from cutwater.protocol.leader.leader import LeaderPhase
-from cutwater.runtime import arrivals, asking, mailbox
+from cutwater.runtime import asking, mailbox
 from cutwater.runtime.asking import Unanswered, ask_through, renew, understood
 from cutwater.runtime.runtime import Runtime
 from cutwater.store.at_rest import drive, read_journal
@@ -228,8 +229,8 @@ def test_a_new_leader_handles_requests_that_somebody_waits_for(store: FlakyStore
 
 def forsaken(made: Runtime, now: list[float]) -> None:
     """Lets so much time pass for the mailbox that it removes a request which nobody renews."""
-    for _ in range(int(arrivals.FORSAKEN_S / arrivals.LOOKED_AWAY_S) + 1):
-        now[0] += arrivals.LOOKED_AWAY_S
+    for _ in range(int(inbox.FORSAKEN_S / inbox.LOOKED_AWAY_S) + 1):
+        now[0] += inbox.LOOKED_AWAY_S
         await_that("it looks", lambda: made.mailbox._arrivals.looked_s == now[0], 30)
 
 
@@ -250,7 +251,7 @@ def test_a_request_of_a_killed_command_is_not_carried_out_by_the_next_run(
         await_that("it is removed", lambda: not store.list(REQUEST_PREFIX), 30)
         assert heard == ["bbb"]
         assert not made.drained
-        assert made.mailbox._arrivals.doubtful.keys() <= {f"{REQUEST_PREFIX}aaa.json"}
+        assert made.mailbox._arrivals.doubtful.keys() <= {"aaa"}
         assert [
             line for line in up.told if f"request aaa ({kind.value}) is removed and not carried out" in line
         ]
@@ -263,7 +264,7 @@ def test_time_in_which_nobody_looked_does_not_count_against_a_request(store: Fla
     with members(store) as up:
         made = up.start("main", clock=lambda: now[0])
         await_that("it is seen", lambda: made.mailbox._arrivals.doubtful, 30)
-        now[0] += 10 * arrivals.FORSAKEN_S  # the process was asleep, and so may be whoever asked
+        now[0] += 10 * inbox.FORSAKEN_S  # the process was asleep, and so may be whoever asked
         await_that("it looks", lambda: made.mailbox._arrivals.looked_s == now[0], 30)
         made.mailbox.look()
         await_that("it looks again", lambda: not made.mailbox._look.is_set(), 30)
@@ -580,10 +581,9 @@ def test_a_former_leader_leaves_its_requests_to_the_new_one(led_by_one: FlakySto
     with members(led_by_one, TWO) as up:
         made = up.start("two", timeout_ms=600_000)
         box = made.mailbox
-        await_that("it follows", box._others_lead, 30)
-        box._from_store.add("aaa")
-        box.post(Request(RequestKind.CHECKPOINT, "aaa"))
-        await_that("it is left", lambda: "aaa" not in box._from_store | box._pending.keys(), 30)
+        await_that("it follows", box._inbox._others_lead, 30)
+        made.shell.call(lambda: box._take(Request(RequestKind.CHECKPOINT, "aaa")))
+        await_that("it is left", lambda: not box._inbox.known and box._inbox.is_empty, 30)
         assert led_by_one.list(REQUEST_PREFIX) == []
 
 

@@ -7,7 +7,7 @@ from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 
 from cutwater.protocol.member.next_query import QueryEnd
 from cutwater.spark.checkpoint.leaves import SourcesChanged
-from cutwater.spark.errors import STOPPED, describe, kind_of, mistake, reason_of, spark_is_gone
+from cutwater.spark.errors import STOPPED, describe, kind_of, misconfigured, reason_of, spark_is_gone
 from cutwater.spark.feed import FeedClosed
 from cutwater.spark.internals.gateway import is_spark_gone
 from cutwater.spark.kafka import KafkaLoss
@@ -121,41 +121,42 @@ WRONG_OPTION = OfJava(
 
 
 @pytest.mark.parametrize(
-    ("error", "before_a_batch", "later"),
+    ("error", "end"),
     [
-        (WRONG_OPTION, True, False),
-        (AnalysisException("Sorting is not supported"), True, False),
-        (OfJava("no", "java.lang.NoSuchMethodError: 'x y'\n\tat z"), True, True),
+        (WRONG_OPTION, QueryEnd.REFUSED),
+        (AnalysisException("Sorting is not supported"), QueryEnd.REFUSED),
+        (OfJava("no", "java.lang.NoSuchMethodError: 'x y'\n\tat z"), QueryEnd.UNFIT),
         (
             RuntimeError(
                 "An error occurred while calling o1.start.\n: a.B: x\nCaused by: ClassNotFoundException: k"
             ),
-            True,
-            True,
+            QueryEnd.UNFIT,
         ),
         # what may pass
         (
             OfJava("no", "a.AnalysisException: no\nCaused by: java.net.ConnectException: refused"),
-            False,
-            False,
+            QueryEnd.FAILED,
         ),
         (
             OfJava("no", "java.lang.IllegalArgumentException: java.net.UnknownHostException: nn1"),
-            False,
-            False,
+            QueryEnd.FAILED,
         ),
-        (RuntimeError("no disk"), False, False),
-        (RuntimeError(""), False, False),
+        (RuntimeError("no disk"), QueryEnd.FAILED),
+        (RuntimeError(""), QueryEnd.FAILED),
     ],
 )
-def test_an_error_of_the_configuration_ends_the_run_and_one_that_may_pass_does_not(
-    error: BaseException, before_a_batch: bool, later: bool
+def test_an_error_of_the_configuration_is_told_from_one_that_may_pass(
+    error: BaseException, end: QueryEnd
 ) -> None:
-    for has_worked, is_wrong in ((False, before_a_batch), (True, later)):
-        said = mistake("s", error, has_worked)
-        assert (said is not None) is is_wrong
-        if said is not None:
-            assert said.startswith(f"stage 's' cannot run, now or later: {reason_of(error)}. ")
+    assert kind_of(error) is end
+
+
+def test_an_error_of_the_configuration_says_what_to_do() -> None:
+    said = misconfigured("s", QueryEnd.REFUSED, "no sorting")
+    assert said.startswith(
+        "stage 's' cannot run, now or later: no sorting. Correct the stage's code, or the option"
+    )
+    assert "A jar is missing" in misconfigured("s", QueryEnd.UNFIT, "no class")
 
 
 def test_lost_records_are_described_in_their_own_words() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from threading import Event
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.wire import RequestKind
 from cutwater.protocol.member.next_query import QueryEnd
-from cutwater.protocol.member.stage import StagePhase
+from cutwater.protocol.member.stage import Stage, StagePhase
 from cutwater.spark import errors
 from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.spark.host import StageHost
@@ -136,6 +137,25 @@ def test_a_query_that_has_worked_is_restarted_after_the_same_error(shop: HostedP
     shop.await_shown(6)
 
 
+def test_a_host_looks_at_its_stage_only_in_a_turn(shop: HostedPipeline) -> None:
+    made = shop.start()
+    shop.await_shown(3)
+    outside: list[str] = []
+    turn: Any = made.shell._turn
+
+    def find(name: str) -> Stage | None:
+        if not turn._is_owned():
+            outside.append(name)
+        return made.member.stages.get(name)
+
+    for host in made.hosts.values():
+        host._around = replace(host._around, find=find)
+    newest(shop.copied).stop()
+    shop.numbers.available = 6
+    shop.await_shown(6)
+    assert outside == []
+
+
 def test_a_run_ends_with_an_error_when_spark_is_gone(shop: HostedPipeline) -> None:
     made = shop.start()
     shop.await_shown(3)
@@ -231,7 +251,7 @@ def test_a_closed_host_starts_no_query(shop: HostedPipeline) -> None:
     shop.await_shown(3)
     hosting, stage = made.hosts["source"], made.member.stages["source"]
     shop.stop()
-    hosting.start(fx.StartQuery("source", 1, stage.incarnation, {}))
+    hosting.start(fx.StartQuery("source", 1, stage.incarnation, {}, stage.pace))
     assert len(shop.source.queries) == 1
 
 

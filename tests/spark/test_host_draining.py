@@ -52,7 +52,7 @@ def test_no_stage_is_quiet_before_its_last_batch_is_logged(
     is_seen, real = Event(), prepared.committed
     monkeypatch.setattr(prepared, "committed", lambda *batch: real(*batch) if is_seen.is_set() else None)
     made = shop.start(once=True, every_ms=3_600_000)
-    await_that("the source is finished", lambda: made.sources_done, 30)
+    await_that("the source is finished", lambda: made.member.sources_done, 30)
     await_that("a drain is in progress", lambda: made.member.journal.state.open, 30)
     stage = made.member.stages["source"]
     assert not stage.quiet
@@ -79,7 +79,6 @@ def test_the_pipeline_continues_after_a_cancelled_drain(shop: HostedPipeline) ->
     made.come_to_rest()
     await_that("the source runs with AvailableNow", lambda: len(shop.source.queries) > 1, 30)
     shop.numbers.grows = False
-    made.shell.call(lambda: made._want_rest(False))
     assert shop.ask(RequestKind.CANCEL).ok
     let_go.set()
     await_that(

@@ -26,6 +26,7 @@ from cutwater.protocol.base.wire import (
     RequestKind,
     SourcesDone,
 )
+from cutwater.protocol.member.config import StagePlan
 from cutwater.runtime import runtime
 from cutwater.runtime.timings import read_times
 from cutwater.sinks import parquet_files
@@ -40,6 +41,7 @@ def test_a_run_logs_its_epochs_and_stores_the_time_of_every_step(shop: HostedPip
     epoch = shop.ask(RequestKind.CHECKPOINT).epoch
     assert epoch is not None
     shop.await_shown(3)
+    await_that("its mark is written", lambda: not made.reporter.status().unpublished, 30)
     made.stop()
     status = made.reporter.status()
     times = read_times(shop.store, epoch)
@@ -199,9 +201,10 @@ def test_a_member_hears_who_comes_and_goes(
 def test_a_member_knows_of_its_stages_what_their_plans_say(shop: HostedPipeline) -> None:
     shop.with_watermark = {"copied"}
     made = shop.make(once=True, idle_after_s=1.5)
-    assert made.member.timeless == {"source"}
-    assert made.member.native == {"source"}
-    assert made.member.triggers_ms == {"source": 0, "copied": 0}
+    assert made.member.plans == {
+        "source": StagePlan(has_event_time=False, has_native_source=True),
+        "copied": StagePlan(),
+    }
     assert (made.member.config.once, made.member.config.idle_after_ms) == (True, 1_500)
     assert made.hosts.keys() == {"source", "copied"}
     assert not made.wait(0)

@@ -10,7 +10,7 @@ the store as well, where the leader finds them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from threading import Event, Thread
@@ -22,8 +22,7 @@ from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.events import ObjectRejected, Observe, OperationFailed, RequestForsaken
 from cutwater.protocol.base.paths import REPLY_PREFIX, REQUEST_PREFIX, reply_name, request_name, request_of
 from cutwater.protocol.base.wire import Reply, Request, encode
-from cutwater.protocol.leader.leader import Leader, LeaderPhase
-from cutwater.runtime.arrivals import FORSAKEN_S, Arrivals, Waiting
+from cutwater.protocol.leader.inbox import FORSAKEN_S, Arrivals, Inbox, Verdict
 from cutwater.runtime.asking import renew, renew_every, understood
 from cutwater.runtime.shell import Shell
 from cutwater.store.contract import Store
@@ -47,7 +46,7 @@ class Mailbox:
     def __init__(
         self,
         store: Store,
-        leader: Leader,
+        inbox: Inbox,
         links: Links,
         shell: Shell,
         emit: Observe,
@@ -55,20 +54,14 @@ class Mailbox:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
-        self._leader = leader
+        self._inbox = inbox
         self._links = links
         self._shell = shell
         self._emit = emit
         self._failure = failure
         self._clock = clock
         self._waiting: dict[str, tuple[Event, list[Reply]]] = {}
-        self._pending: dict[str, Request] = {}
-        """Requests without an answer. Only accessed with the turn held, like the terms in which each was delivered."""
-        self._delivered: dict[str, int] = {}
         self._is_due = False
-        self._from_store: set[str] = set()
-        """The requests that this member handles as leader and whose answers are not durable yet."""
-        self._forwarded: set[str] = set()
         self._renewals: dict[str, tuple[int, float]] = {}
         """Per request that this process has forwarded: how often it was renewed, and when to renew it again."""
         self._arrivals = Arrivals()
@@ -101,7 +94,7 @@ class Mailbox:
         """Queues a request of this process."""
 
         def queue() -> None:
-            self._pending[request.request_id] = request
+            self._inbox.post(request)
             self._deliver()
 
         self._shell.call(queue)
@@ -134,42 +127,26 @@ class Mailbox:
         if waiting is not None:
             waiting[1].append(reply)
             waiting[0].set()
-        if request_id in self._from_store:
+        if self._inbox.is_from_store(request_id):
             self._run("answer", request_id, partial(self._answer, reply))
 
     def _withdraw(self, request_id: str) -> None:
-        self._pending.pop(request_id, None)
-        self._delivered.pop(request_id, None)
         self._jobs.pop(("forward", request_id), None)
-        if request_id in self._forwarded:
-            self._forwarded.discard(request_id)
+        if self._inbox.withdraw(request_id):
             self._run("remove", request_id, lambda: self._store.delete([request_name(request_id)]))
+
+    def _take(self, request: Request) -> None:
+        self._inbox.take(request)
+        self._deliver()
 
     def _deliver(self) -> None:
         """Gives the leader the requests that it has not received in this term; if another member leads, forwards them
         through the store."""
-        leader = self._leader
-        state = self._leader.member.journal.state
-        if leader.phase is LeaderPhase.LEADING and leader.coordinator is not None:
-            for request_id, request in list(self._pending.items()):
-                if self._delivered.get(request_id) != state.term:
-                    self._delivered[request_id] = state.term
-                    leader.on_message(request)
-        elif leader.phase is LeaderPhase.FOLLOWING and self._others_lead():
-            for request_id, request in list(self._pending.items()):
-                if request_id in self._from_store:  # the new leader finds it there
-                    del self._pending[request_id]
-                    self._from_store.discard(request_id)
-                elif request_id not in self._forwarded:
-                    self._forwarded.add(request_id)
-                    self._run("forward", request_id, partial(self._forward, request))
-        if self._pending and not self._is_due:
+        for request in self._inbox.deliver():
+            self._run("forward", request.request_id, partial(self._forward, request))
+        if not self._inbox.is_empty and not self._is_due:
             self._is_due = True
             self._shell.later(AGAIN_S, self._deliver_again)
-
-    def _others_lead(self) -> bool:
-        member = self._leader.member
-        return member.journal.state.leader in set(member.topology.members()) - {member.name}
 
     def _deliver_again(self) -> None:
         self._is_due = False
@@ -193,7 +170,7 @@ class Mailbox:
             self._store.delete([name])
             self._store.create(name, data)
         self._store.delete([request_name(reply.request_id)])
-        self._from_store.discard(reply.request_id)
+        self._shell.call(partial(self._inbox.answer_written, reply.request_id))
 
     # --- the thread -------------------------------------------------------------------------------------
 
@@ -213,16 +190,22 @@ class Mailbox:
     def attend(self) -> None:
         """Does all pending work on the store once. Work that fails is retried the next time, and blocks no other."""
         if not self._arrivals.is_ready:
-            self._guarded(lambda: self._arrivals.look_first(self._store.list(REQUEST_PREFIX)))
+            self._guarded(lambda: self._arrivals.look_first(self._requests()))
         self._guarded(self._run_jobs)
-        self._guarded(self._fetch_answers)
-        self._guarded(self._renew_forwarded)
-        if self._leader.phase is LeaderPhase.LEADING:
+        self._guarded(self._attend_forwarded)
+        leads = False
+        with self._guard():
+            leads = self._shell.look(lambda: self._inbox.leads)
+        if leads:
             if self._arrivals.is_ready:
                 self._guarded(self._take_all)
             self._guarded(self._sweep)
         else:
             self._replies.clear()
+
+    def _requests(self) -> list[str]:
+        """The ids of the requests in the store."""
+        return [i for name in self._store.list(REQUEST_PREFIX) if (i := request_of(name)) is not None]
 
     def _guarded(self, task: Callable[[], None]) -> None:
         with self._guard():
@@ -246,9 +229,12 @@ class Mailbox:
         if self._jobs.get(what) is job:
             del self._jobs[what]
 
-    def _fetch_answers(self) -> None:
-        for request_id in list(self._forwarded):
+    def _attend_forwarded(self) -> None:
+        """Fetches the answers to what this process has asked through the store, and renews what has none."""
+        forwarded = self._shell.look(lambda: self._inbox.forwarded)
+        for request_id in forwarded:
             self._guarded(partial(self._fetch_answer, request_id))
+        self._renew(forwarded)
 
     def _fetch_answer(self, request_id: str) -> None:
         name = reply_name(request_id)
@@ -260,33 +246,35 @@ class Mailbox:
             self._emit(ObjectRejected(name, "cannot be read, so this answer is removed", data[:60]))
             why = "its answer cannot be read; it may have been carried out: see `cutwater checkpoints`"
             reply = Reply(request_id, False, None, None, why)
-        self._forwarded.discard(request_id)
         self._jobs["remove", request_id] = partial(self._store.delete, [request_name(request_id), name])
-        self._shell.call(partial(self.on_reply, reply))
+        self._shell.call(partial(self._on_fetched, reply))
 
-    def _renew_forwarded(self) -> None:
-        """Renews the requests that this process has sent through the store and is still waiting for."""
+    def _on_fetched(self, reply: Reply) -> None:
+        """Delivers an answer from the store, which is being removed with its request."""
+        self._inbox.withdraw(reply.request_id)
+        self.on_reply(reply)
+
+    def _renew(self, forwarded: Mapping[str, Request]) -> None:
         now = self._clock()
         first = 0, now + renew_every(self._store)
-        self._renewals = {i: self._renewals.get(i, first) for i in list(self._forwarded)}
+        self._renewals = {i: self._renewals.get(i, first) for i in forwarded}
         for request_id, (count, due) in list(self._renewals.items()):
-            request = self._pending.get(request_id)
-            if now >= due and request is not None and ("forward", request_id) not in self._jobs:
+            if now >= due and ("forward", request_id) not in self._jobs:
                 self._renewals[request_id] = count + 1, now + renew_every(self._store)
-                self._guarded(partial(renew, self._store, request, count + 1))
+                self._guarded(partial(renew, self._store, forwarded[request_id], count + 1))
 
     def _take_all(self) -> None:
         """Handles the requests in the store that are new."""
-        known = self._from_store | self._forwarded
+        known = self._shell.look(lambda: self._inbox.known) | {i for _, i in list(self._jobs)}
         names = self._store.list(REQUEST_PREFIX)
-        self._arrivals.look(names, self._clock())
+        self._arrivals.look([i for name in names if (i := request_of(name)) is not None], self._clock())
         fresh = [n for n in names if request_of(n) not in known]
         if not fresh:
             return
         answered = set(self._store.list(REPLY_PREFIX))
         for name, data in zip(fresh, self._read_each(fresh), strict=True):
             if data is not None:
-                self._guarded(partial(self._take, name, data, answered))
+                self._guarded(partial(self._take_one, name, data, answered))
 
     def _read_each(self, names: list[str]) -> list[bytes | None]:
         """Reads these objects; one that cannot be read is `None`, and does not affect the others."""
@@ -299,36 +287,34 @@ class Mailbox:
                 found[-1] = self._store.read(name)
         return found
 
-    def _take(self, name: str, data: bytes, answered: set[str]) -> None:
+    def _take_one(self, name: str, data: bytes, answered: set[str]) -> None:
         request_id = request_of(name)
-        request = understood(data, Request)
         if request_id is None:
             self._emit(ObjectRejected(name, "is not a request, so it is removed", data[:60]))
             self._store.delete([name])
-        elif reply_name(request_id) in answered and self._is_answered(request_id):
-            self._store.delete([name])  # its leader ended after the answer, before it removed the request
-        elif request is None or request.request_id != request_id:
-            self._emit(ObjectRejected(name, "cannot be read, so this request is refused", data[:60]))
-            why = (
-                "the request cannot be read: it is damaged, or of another version of Cutwater; send it again"
-            )
-            self._from_store.add(request_id)
-            self._jobs["answer", request_id] = partial(
-                self._answer, Reply(request_id, False, None, None, why)
-            )
-            self._look.set()
-        else:
-            match self._arrivals.judge(name, request.renewed, self._clock()):
-                case Waiting.SURE:
-                    self._from_store.add(request_id)
-                    self.post(request)
-                case Waiting.FORSAKEN:
-                    self._store.delete([name])
-                    self._emit(RequestForsaken(request.request_id, request.kind.value, FORSAKEN_S))
-                case Waiting.DOUBTFUL:
-                    pass
-                case other:
-                    assert_never(other)
+            return
+        request = understood(data, Request)
+        is_answered = reply_name(request_id) in answered and self._is_answered(request_id)
+        match self._arrivals.judge(request_id, request, is_answered, self._clock()):
+            case Verdict.CARRY_OUT:
+                assert request is not None
+                self._shell.call(partial(self._take, request))
+            case Verdict.ANSWERED:
+                self._store.delete([name])
+            case Verdict.UNREADABLE:
+                self._emit(ObjectRejected(name, "cannot be read, so this request is refused", data[:60]))
+                why = "the request cannot be read: it is damaged, or of another version of Cutwater; send it again"
+                self._run(
+                    "answer", request_id, partial(self._answer, Reply(request_id, False, None, None, why))
+                )
+            case Verdict.FORSAKEN:
+                assert request is not None
+                self._store.delete([name])
+                self._emit(RequestForsaken(request_id, request.kind.value, FORSAKEN_S))
+            case Verdict.DOUBTFUL:
+                pass
+            case other:
+                assert_never(other)
 
     def _is_answered(self, request_id: str) -> bool:
         return understood(self._store.read(reply_name(request_id)), Reply) is not None

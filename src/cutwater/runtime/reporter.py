@@ -50,6 +50,7 @@ class Reported(Protocol):
     sinks: Mapping[str, Sink]
     hosts: dict[str, StageHost]
     failure: BaseException | None
+    drained: bool
 
 
 class Reporter:
@@ -81,9 +82,7 @@ class Reporter:
                 thread.join(timeout=10)
         if not self._has_successor():
             with suppress(TimeoutError):  # a turn that never ends must not keep the process from ending
-                self.put(
-                    self.status("drained" if state == "stopped" and self._runtime.member.drained else state)
-                )
+                self.put(self.status("drained" if state == "stopped" and self._runtime.drained else state))
 
     def _has_successor(self) -> bool:
         """Whether another process of this member reports its status: this one must not overwrite it when it ends."""

@@ -20,10 +20,12 @@ from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.errors import CutwaterError, PublishingFailed, StoreError, UserError
 from cutwater.protocol.base.events import CatchingUp, OperationFailed, SecondProcess
 from cutwater.protocol.base.performer import perform
-from cutwater.protocol.base.records import JournalState, StageReport
+from cutwater.protocol.base.records import Checkpoint, JournalState, StageReport
 from cutwater.protocol.base.replay_wire import AskRange, Compacted, EntriesChunk, FetchEntries, HaveRange
 from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, LogGrown, Reply, Request, SourcesDone
+from cutwater.protocol.leader.inbox import Inbox
 from cutwater.protocol.leader.leader import Leader
+from cutwater.protocol.member.config import StagePlan
 from cutwater.protocol.member.member import Member
 from cutwater.runtime.dispatcher import Dispatcher, Observer
 from cutwater.runtime.effects import MemberPerformer
@@ -39,9 +41,10 @@ from cutwater.runtime.timings import Timings
 from cutwater.sinks.cleanup import tidy
 from cutwater.sinks.contract import Sink
 from cutwater.spark.checkpoint.folder import Cache
-from cutwater.spark.errors import spark_is_gone
+from cutwater.spark.errors import misconfigured, spark_is_gone
 from cutwater.spark.host import StageHost
 from cutwater.spark.internals.gateway import is_spark_gone
+from cutwater.spark.stage import BuiltStage
 from cutwater.spark.surroundings import Surroundings
 from cutwater.store import failpoints, recording
 from cutwater.store.at_rest import manifest_of
@@ -71,12 +74,9 @@ class Runtime:
         self.settings = settings
         self.links = links
         self.boot = boot
-        self.member = Member(name, boot, built.topology, settings.member, LocalWord)
         hosted = built.topology.hosted(name)
-        self.member.timeless = frozenset(s for s in hosted if not built.stages[s].plan.has_watermark)
-        self.member.native = frozenset(s for s in hosted if built.stages[s].has_native_source)
-        self.member.triggers_ms = {s: int(built.stages[s].trigger_s * 1000) for s in hosted}
-        self.member.ticking = frozenset(s for s in hosted if built.stages[s].plan.has_timers)
+        plans = {s: _plan_of(built.stages[s]) for s in hosted}
+        self.member = Member(name, boot, built.topology, settings.member, LocalWord, plans)
         self.leader = Leader(self.member, settings.leader)
         self.sinks: Mapping[str, Sink] = built.sinks
         self.facts = StatusFacts()
@@ -89,6 +89,8 @@ class Runtime:
         self.dispatcher = Dispatcher(observers, log)
         emit = self.dispatcher.emit
         self.done = Event()
+        self.drained = False
+        """Whether the last epoch is committed and published everywhere, as of the last turn."""
         self.failure: BaseException | None = None
         self.caches = {s: Cache() for s in built.topology.stages}
         self.recorder = recording.from_environment(self.member)
@@ -102,7 +104,7 @@ class Runtime:
         )
         around = self._surroundings()
         self.hosts |= {s: StageHost(around, built.stages[s]) for s in hosted}
-        self.mailbox = Mailbox(store, self.leader, links, self.shell, emit, lambda: self.failure)
+        self.mailbox = Mailbox(store, Inbox(self.leader), links, self.shell, emit, lambda: self.failure)
         self.reporter = Reporter(self)
         self._stopping = False
         self._has_second_process = False
@@ -111,15 +113,18 @@ class Runtime:
 
     def _newest_reports(self, epoch: int) -> Mapping[str, StageReport] | None:
         """The stages' part of a checkpoint; `None` if there is a newer one."""
-        state = self.member.journal.state
-        checkpoint = state.committed.get(epoch) if state.head == epoch else None
+        checkpoint = self.shell.look(lambda: self._newest(epoch))
         return manifest_of(self.store, checkpoint).stages if checkpoint is not None else None
+
+    def _newest(self, epoch: int) -> Checkpoint | None:
+        state = self.member.journal.state
+        return state.committed.get(epoch) if state.head == epoch else None
 
     def _commit_group(self, stage: str, group: str, report: StageReport) -> None:
         self.hosts[stage].kafka.commit(group, report.offsets)
 
     def _kept_epochs(self) -> set[int]:
-        return set(self.member.journal.state.committed)
+        return self.shell.look(lambda: set(self.member.journal.state.committed))
 
     def _surroundings(self) -> Surroundings:
         """What the hosts of the stages need from this process."""
@@ -130,9 +135,10 @@ class Runtime:
             store=self.store,
             caches=self.caches,
             find=lambda name: self.member.stages.get(name),
+            look=shell.look,
             call=shell.call,
             work=shell.work,
-            starting=Lock() if self.member.ticking else nullcontext(),
+            starting=Lock() if any(p.ticks for p in self.member.plans.values()) else nullcontext(),
         )
 
     # --- life -----------------------------------------------------------------------------------------
@@ -194,11 +200,6 @@ class Runtime:
         """Waits until the pipeline has been drained or has failed; `False` if it is still running after the timeout."""
         return self.done.wait(timeout_s)
 
-    @property
-    def drained(self) -> bool:
-        """Whether the last epoch is committed, and published everywhere."""
-        return self.member.drained
-
     def _on_failure(self, error: BaseException) -> None:
         if self.failure is None:
             gone = not isinstance(error, CutwaterError) and is_spark_gone(error)
@@ -226,23 +227,17 @@ class Runtime:
                 "another process has taken over this pipeline's stages, so this one ends; nothing is lost. If this was "
                 "not intended, check which other process runs this pipeline on this store"
             )
+        if member.misconfigured is not None:
+            raise UserError(misconfigured(*member.misconfigured))
         if member.given_up is not None:
             raise UserError(self._why_given_up(member.given_up))
+        self.drained = member.drained
         if self.drained:
             self.done.set()
 
     def come_to_rest(self) -> None:
         """Drains the pipeline, with as many attempts as it takes, and then sets `done`."""
-        self.shell.call(lambda: self._want_rest(True))
-
-    def _want_rest(self, wanted: bool) -> None:
-        self.member.wants_rest = wanted
-        self.shell.poke("lead")
-
-    @property
-    def sources_done(self) -> bool:
-        """With `once`: whether the sources of this member's stages are exhausted."""
-        return self.member.sources_done
+        self.shell.call(self.member.want_rest)
 
     def _why_given_up(self, why: str) -> str:
         failed = "; ".join(f"stage '{s}' failed: {e}" for s, e in sorted(self.member.failures.items()))
@@ -329,3 +324,11 @@ class Runtime:
         if len(boots) > 1 and not self._has_second_process:
             self._has_second_process = True
             self.dispatcher.emit(SecondProcess(len(boots)))
+
+
+def _plan_of(stage: BuiltStage) -> StagePlan:
+    """What the core needs to know of a stage's query."""
+    plan = stage.plan
+    return StagePlan(
+        plan.has_watermark, stage.has_native_source, int(stage.trigger_s * 1000), plan.has_timers
+    )

@@ -9,9 +9,10 @@ import msgspec
 from cutwater.protocol.base.effects import Procedure
 from cutwater.protocol.base.log import follow
 from cutwater.protocol.base.paths import manifest_name, mark_name
-from cutwater.protocol.base.wire import Reply, Request, RequestKind, encode
+from cutwater.protocol.base.wire import Request, RequestKind
 from cutwater.protocol.member.journal import Journal
 from cutwater.protocol.member.staged import Needed
+from cutwater.sim.askers import Askers
 from cutwater.sim.commands import Command, CommandScene, Operator
 from cutwater.sim.faults import TIMES_MS, Faults
 from cutwater.sim.network import Network
@@ -40,9 +41,7 @@ class Chaos:
     def __init__(self, world: ChaosScene) -> None:
         self.world = world
         self.on = False
-        self.unanswered: dict[str, Request] = {}
-        self._delivered: dict[str, set[tuple[ProcessView, int]]] = {}
-        """By request: the processes that received it, and in which term."""
+        self.askers = Askers(world)
         self.operator = Operator(world)
         self._requests = 0
 
@@ -71,9 +70,7 @@ class Chaos:
                 world.stop(process)
             elif process.paused:
                 process.wake_up()
-        self.unanswered = {
-            name: request for name, request in self.unanswered.items() if request.kind in ANSWERED_AT_LAST
-        }
+        self.askers.keep(i for i, r in self.askers.unanswered.items() if r.kind in ANSWERED_AT_LAST)
         self._heal_stages()
         self.start_members()
 
@@ -432,8 +429,7 @@ class Chaos:
         elif draw < 0.7:
             world.wants_rest = True
             for process in world.processes:
-                process.member.wants_rest = True
-                process.poke("lead")
+                process.turn(process.member.want_rest)
         else:
             self.ask(Request(RequestKind.DRAIN, self.new_id()), withdraws=False)
 
@@ -455,36 +451,16 @@ class Chaos:
         return f"r{self._requests}"
 
     def ask(self, request: Request, withdraws: bool = True) -> None:
-        """Puts a request into the store. Every process that leads, or believes so, receives it once in each of its
-        terms, until the request is answered or withdrawn."""
+        """Somebody asks through the store, and stops waiting after a while if it `withdraws`."""
         self.world.trace(None, f"asks for {request.kind.value} {request.name or request.epoch or ''}")
-        self.unanswered[request.request_id] = self.world.requests[request.request_id] = request
         if withdraws:
             self.world.schedule(self.world.rng.randint(300, 2_000), self._withdraw, request.request_id)
-        self._deliver(request)
-
-    def _deliver(self, request: Request) -> None:
-        if self.unanswered.get(request.request_id) is request:
-            given = self._delivered.setdefault(request.request_id, set())
-            for process in self.world.leaders():
-                what = process, process.member.journal.state.term
-                if what not in given and not process.paused:
-                    given.add(what)
-                    self.world.schedule(1, process.deliver, "user", encode(request))
-            self.world.schedule(self.world.rng.randint(50, 400), self._deliver, request)
+        self.askers.ask(request, may_die=withdraws and self.on)
 
     def _withdraw(self, request_id: str) -> None:
         """The user stops waiting. After faults have stopped, every user waits for the answer."""
         if self.on:
-            self.unanswered.pop(request_id, None)
-
-    def on_reply(self, reply: Reply) -> None:
-        """A leader has answered. The answer may be lost, and then the request remains."""
-        if self.world.rng.random() < self.world.faults.reply_lost:
-            self.world.fault("reply lost")
-            self._delivered.pop(reply.request_id, None)
-        else:
-            self.unanswered.pop(reply.request_id, None)
+            self.askers.withdraw(request_id)
 
     def _stranger(self) -> None:
         process = self._some_process()

@@ -32,6 +32,8 @@ class Faults:
     stray_ack: float = 0.0
     """An ack of an earlier checkpoint arrives with the current epoch's number."""
     query_failure: float = 0.0
+    query_refused: float = 0.0
+    """A query is refused when it starts: the configuration is wrong, or a catalog fails."""
     query_ends_at_rest: float = 0.0
     """A query ends while its stage is at rest for a drain."""
     stale_feed: float = 0.0
@@ -46,6 +48,8 @@ class Faults:
     sink_fails_every_ms: float = 0.0
     reply_lost: float = 0.0
     """An answer to a user is lost, so the request is delivered again."""
+    asker_dies: float = 0.0
+    """Whoever asks is killed before the answer: a command, or a process of the pipeline. Its request stays."""
     command_every_ms: float = 0.0
     """Somebody runs a command on the store: restores, with or without a changed graph, names or forgets."""
     table_forgets_every_ms: float = 0.0
@@ -109,4 +113,8 @@ def draw(rng: Random, seed: int) -> Faults:
             setattr(faults, name, least * rng.uniform(1, 5))
     if seed % 4 == 3:
         faults.publisher_sleeps = 0.06
+    if seed % 4 == 1:
+        faults.asker_dies = 0.5
+    if seed % 8 == 3:
+        faults.query_refused, faults.query_failure = 0.15, 0.05
     return faults

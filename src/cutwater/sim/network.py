@@ -48,7 +48,7 @@ class Network:
         world = self.world
         world.oracle.sending(sender, message)
         if type(message) is Reply:
-            world.chaos.on_reply(message)
+            world.chaos.askers.on_reply(sender, message)
             return
         if type(message) is Ack:
             message = self._maybe_stray(sender, message)

@@ -18,8 +18,9 @@ from cutwater.protocol.base.replay_wire import decode as decode_replay
 from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, LogGrown, Reply, SourcesDone, decode
 from cutwater.protocol.base.wire import Message as WireMessage
 from cutwater.protocol.base.wire import Request as WireRequest
+from cutwater.protocol.leader.inbox import Arrivals, Inbox
 from cutwater.protocol.leader.leader import Leader, LeaderConfig, LeaderPhase
-from cutwater.protocol.member.config import MemberConfig
+from cutwater.protocol.member.config import MemberConfig, StagePlan
 from cutwater.protocol.member.injector import Counters, Request
 from cutwater.protocol.member.member import Member
 from cutwater.protocol.member.next_query import QueryEnd
@@ -130,13 +131,18 @@ class Process:
         """How far this process's clock is ahead; no two clocks agree."""
         self.backlog: list[tuple[Actor, int, Any]] = []
         self.mail: list[tuple[str, bytes]] = []
-        self.member = HostingMember(name, f"{name}{boot}", world.graph, world.member_config, SimWord)
-        self.member.timeless = frozenset(n for n, m in world.model.stages.items() if not m.event_time)
-        self.member.native = frozenset(n for n, m in world.model.stages.items() if m.native)
-        self.member.triggers_ms = world.trigger_ms
-        self.member.ticking = frozenset(n for n, m in world.model.stages.items() if m.ticks)
-        self.member.wants_rest = world.wants_rest
+        plans = {
+            n: StagePlan(m.event_time, m.native, world.trigger_ms[n], m.ticks)
+            for n, m in world.model.stages.items()
+        }
+        config, graph = world.member_config, world.graph
+        self.member = HostingMember(name, f"{name}{boot}", graph, config, SimWord, plans)
+        if world.wants_rest:
+            self.member.want_rest()
         self.leader = Leader(self.member, world.leader_config)
+        self._watch_requests()
+        self.inbox, self.arrivals = Inbox(self.leader), Arrivals()
+        self.arrivals.look_first(world.chaos.askers.stored)
         self.recorder: Recorder | None = None
         if world.record is not None:
             self.recorder = Recorder.of_member(world.record, self.member, lambda: world.now_ms + self.skew_ms)
@@ -229,6 +235,11 @@ class Process:
         journal = member.journal
         if journal.view.last != self.checked_index:
             self.world.oracle.check_journal(self)
+        if actor.name.startswith("query "):
+            self.world.oracle.check_configuration(self)
+        if member.misconfigured is not None and not self.leaving:
+            self.leaving = True
+            self.world.chaos.ends(self, f"cannot run: {member.misconfigured}")
         if member.given_up is not None and not self.leaving:
             self.leaving = True
             self.world.oracle.check_give_up(self)
@@ -297,11 +308,26 @@ class Process:
         if self.paused:
             self.world.schedule(20, self.report, stage, fact, *args)
             return
-        self.member.now_ms = self.world.now_ms + self.skew_ms
-        fact(*args)
-        self._wake()
+        self.turn(lambda: fact(*args))
 
     # --- messages -------------------------------------------------------------------------------------
+
+    def _watch_requests(self) -> None:
+        """Lets the oracle see every request that the leader is given."""
+        real = self.leader.on_message
+
+        def on_message(message: Ack | WireRequest) -> None:
+            if type(message) is WireRequest:
+                self.world.chaos.askers.on_delivery(self, message.request_id)
+            real(message)
+
+        self.leader.on_message = on_message  # type: ignore[method-assign]
+
+    def turn(self, task: Callable[[], object]) -> None:
+        """Runs a task in a turn of its own."""
+        self.member.now_ms = self.world.now_ms + self.skew_ms
+        task()
+        self._wake()
 
     def deliver(self, sender: str, data: bytes) -> None:
         if not self.alive:
@@ -340,9 +366,7 @@ class Process:
         """The links say that another member has appeared, or is gone."""
         if not self.alive:
             return
-        self.member.now_ms = self.world.now_ms + self.skew_ms
-        self.member.on_presence(name, is_present)
-        self._wake()
+        self.turn(lambda: self.member.on_presence(name, is_present))
 
     def _wake(self) -> None:
         """Resumes the actors that the member has woken."""

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from cutwater.protocol.base.records import Topology
 from cutwater.protocol.base.wire import Reply, Request
+from cutwater.protocol.leader.inbox import Arrivals, Inbox
 from cutwater.protocol.leader.leader import Leader
 from cutwater.protocol.member.config import MemberConfig
 from cutwater.protocol.member.member import Member
@@ -42,6 +43,8 @@ class ProcessView(Protocol):
     checked_index: int
     must_know: int
     leader: Leader
+    inbox: Inbox
+    arrivals: Arrivals
     recorder: Recorder | None
 
     @property
@@ -52,6 +55,8 @@ class ProcessView(Protocol):
     def resume_later(self, delay_ms: int, actor: Any, answer: Any) -> None: ...
 
     def deliver(self, sender: str, data: bytes) -> None: ...
+
+    def turn(self, task: Callable[[], object]) -> None: ...
 
     def notice(self, name: str, is_present: bool) -> None: ...
 
@@ -64,8 +69,22 @@ class ProcessView(Protocol):
     def wake_up(self) -> None: ...
 
 
+class Post(Protocol):
+    """The part of `Askers` that processes call."""
+
+    @property
+    def stored(self) -> list[str]: ...
+
+    def on_delivery(self, process: ProcessView, request_id: str) -> None: ...
+
+    def on_reply(self, process: ProcessView, reply: Reply) -> None: ...
+
+
 class Troubles(Protocol):
     """The part of `Chaos` that other parts call; it decides what happens next."""
+
+    @property
+    def askers(self) -> Post: ...
 
     def interrupt(self, process: ProcessView) -> None: ...
 
@@ -76,8 +95,6 @@ class Troubles(Protocol):
     def is_over(self, process: ProcessView) -> None: ...
 
     def graph_changed(self, process: ProcessView) -> None: ...
-
-    def on_reply(self, reply: Reply) -> None: ...
 
     def start_members(self) -> None: ...
 

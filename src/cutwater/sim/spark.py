@@ -14,11 +14,10 @@ from typing import Any, Protocol
 import msgspec
 
 from cutwater.protocol.base import paths
-from cutwater.protocol.base.effects import Procedure, ReadPrepared, Sleep, Wait
+from cutwater.protocol.base.effects import Pace, Procedure, ReadPrepared, Sleep, Wait
 from cutwater.protocol.base.records import Offset, Prepared, StagedFile
 from cutwater.protocol.base.watermark import NONE, UNKNOWN, Watermark, known
 from cutwater.protocol.member import channel
-from cutwater.protocol.member.activity import Pace
 from cutwater.protocol.member.next_query import QueryEnd
 from cutwater.protocol.member.stage import Stage, StagePhase
 from cutwater.sim.scene import ProcessView, Scene
@@ -34,6 +33,10 @@ class StageFacts(Protocol):
     def emitted_by(self, stage: str, generation: int, batch: int) -> dict[Path, int]: ...
 
     def check_busy(self, stage: Stage) -> None: ...
+
+    def batch_began(self, process: ProcessView, stage: str) -> None: ...
+
+    def query_refused(self, process: ProcessView, stage: str, always: bool) -> None: ...
 
 
 class SparkScene(Scene, Protocol):
@@ -145,6 +148,13 @@ class Query:
     def run(self) -> Procedure[None]:
         """Runs batch after batch. Looks for new input when the member pokes it, and periodically."""
         rng = self.world.rng
+        refused = self.world.faults.query_refused
+        if refused and self.stage.phase is StagePhase.RUNNING and rng.random() < refused:
+            end = rng.choice((QueryEnd.REFUSED, QueryEnd.REFUSED, QueryEnd.UNFIT))
+            self.world.fault(f"query of {self.stage.name}: {end.value}")
+            self.world.oracle.query_refused(self.process, self.stage.name, end is QueryEnd.UNFIT)
+            self.stage.query_ended(end, end.value)
+            return
         while True:
             if self.stage.phase is not StagePhase.RUNNING:
                 ends = self.stage.phase is StagePhase.RESTING and not self.stage.took_all
@@ -169,6 +179,7 @@ class Query:
                     return
                 yield Wait(100)
                 continue
+            self.world.oracle.batch_began(self.process, self.stage.name)
             self.stage.batch_began(self.folder.last + 1)
             self.world.under_way.add(self._key)
             yield Sleep(self.world.batch_ms(self.stage.name))

@@ -215,8 +215,8 @@ class World:
                 self.chaos.start_again()
             if not self.run_until(self.now_ms + PROGRESS_MS, self._progress_since(self.oracle.epochs)):
                 self.oracle.violation(f"no epoch committed within {PROGRESS_MS} ms after faults stopped")
-        if not self.run_until(self.now_ms + PROGRESS_MS, lambda: not self.chaos.unanswered):
-            self.oracle.violation(f"requests without an answer: {sorted(self.chaos.unanswered)}")
+        if not self.run_until(self.now_ms + PROGRESS_MS, lambda: not self.chaos.askers.unanswered):
+            self.oracle.violation(f"requests without an answer: {sorted(self.chaos.askers.unanswered)}")
         for _ in range(self.rng.choice(DEPLOYMENTS)):
             self._deploy()
         self._drain()
@@ -230,7 +230,7 @@ class World:
         if self.oracle.ledger.drained:
             return
         self.chaos.ask(Request(RequestKind.CHECKPOINT, self.chaos.new_id(), unaligned=True), withdraws=False)
-        if not self.run_until(self.now_ms + PROGRESS_MS, lambda: not self.chaos.unanswered):
+        if not self.run_until(self.now_ms + PROGRESS_MS, lambda: not self.chaos.askers.unanswered):
             self.oracle.violation(f"no answer to a checkpoint within {PROGRESS_MS} ms without faults")
         request = self.chaos.operator.draw_deployment(self.chaos.new_id())
         command = Command(self, request)

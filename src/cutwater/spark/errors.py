@@ -35,17 +35,13 @@ UNFIT = frozenset({
 """A jar is missing, or was made for another version of Spark."""
 
 
-def mistake(stage: str, error: BaseException, has_worked: bool) -> str | None:
-    """The message for an error in the configuration, which ends the run at once; `None` if the error may be temporary.
-    `has_worked`: whether a query of this stage has begun a batch in this run."""
-    name = _root(error)
-    if name in UNFIT:
+def misconfigured(stage: str, end: QueryEnd, error: str) -> str:
+    """What to tell about an error that lies in the configuration, so that the run ends at once."""
+    if end is QueryEnd.UNFIT:
         advice = "A jar is missing from Spark's class path, or was made for another version of Spark"
-    elif name in REFUSED and not has_worked and "UnknownHostException" not in java_trace(error):
-        advice = "Correct the stage's code, or the option that it names, and start again"
     else:
-        return None
-    return f"stage '{stage}' cannot run, now or later: {reason_of(error)}. {advice}"
+        advice = "Correct the stage's code, or the option that it names, and start again"
+    return f"stage '{stage}' cannot run, now or later: {error}. {advice}"
 
 
 def _root(error: BaseException) -> str:
@@ -88,7 +84,13 @@ def kind_of(error: BaseException | None) -> QueryEnd:
         return QueryEnd.ASKED
     if is_incompatible(error):
         return QueryEnd.HOPELESS
-    return QueryEnd.OVERLOADED if is_overload(error) else QueryEnd.FAILED
+    if is_overload(error):
+        return QueryEnd.OVERLOADED
+    name = _root(error)
+    if name in UNFIT:
+        return QueryEnd.UNFIT
+    is_refused = name in REFUSED and "UnknownHostException" not in java_trace(error)
+    return QueryEnd.REFUSED if is_refused else QueryEnd.FAILED
 
 
 def describe(stage: str, error: BaseException | None) -> str:

@@ -14,17 +14,15 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from cutwater.protocol.base.effects import StartQuery
+from cutwater.protocol.base.effects import Pace, StartQuery
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.paths import batch_file_name
-from cutwater.protocol.member.activity import Pace
-from cutwater.protocol.member.next_query import QueryEnd
 from cutwater.protocol.member.stage import Stage, StagePhase
 from cutwater.spark.checkpoint import incarnations, making
 from cutwater.spark.checkpoint.folder import MovedPositions, Positions
 from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.spark.commit_watcher import CommitWatcher
-from cutwater.spark.errors import describe, kind_of, mistake, spark_is_gone
+from cutwater.spark.errors import describe, kind_of, spark_is_gone
 from cutwater.spark.feed import Feed
 from cutwater.spark.feeding import Feeding
 from cutwater.spark.internals.gateway import is_spark_gone
@@ -56,8 +54,6 @@ class StageHost:
         self._seen: tuple[Any, ...] = ()
         self._lock = Lock()
         self._closed = False
-        self._has_worked = False
-        """Whether a query of this stage has begun a batch in this run."""
         self.kafka = KafkaSources(around.spark, self.name, built.plan)
 
     def move(self, recorded: tuple[Leaf, ...] | None, positions: Positions) -> MovedPositions:
@@ -90,16 +86,16 @@ class StageHost:
         around, built = self._around, self.built
         with self._lock:
             self._stop_query()
-            stage = around.find(self.name)
-            if stage is None or stage.incarnation != incarnation or self._closed:
+            stage = around.look(lambda: self._find(incarnation))
+            if stage is None or self._closed:
                 return
             self._feeding.open(operation.consumed, incarnation)
             self._seen = ()
-            query = Query(self._new_writer(generation, incarnation), stage.pace is Pace.TAKE_ALL)
+            query = Query(self._new_writer(generation, incarnation), operation.pace is Pace.TAKE_ALL)
             self._current, self._incarnation = query, incarnation
             around.spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
             trigger_s = built.trigger_s
-            if stage.pace is Pace.QUICK:
+            if operation.pace is Pace.QUICK:
                 trigger_s = min(trigger_s, QUICK_TRIGGER_S)
             batch = partial(self._run_batch, stage, query)
             try:
@@ -108,13 +104,13 @@ class StageHost:
                 )
                 self._refuse_lost(generation, incarnation)
                 with around.starting:
-                    name, rests = f"{around.pipeline}.{self.name}", stage.pace is not Pace.OWN
+                    name, rests = f"{around.pipeline}.{self.name}", operation.pace is not Pace.OWN
                     query.start(built, name, trigger_s, batch, built.plan.has_timers and rests)
             except Exception as error:
                 failure = error
                 around.call(lambda: self._on_end(stage, failure))
                 return
-            query.watch(partial(self._on_watched, query, stage))
+            query.watch(partial(self._on_watched, query, stage, operation))
             around.call(lambda: None)  # the next step fills the feeds
 
     def _refuse_lost(self, generation: int, incarnation: int) -> None:
@@ -166,7 +162,6 @@ class StageHost:
     def _run_batch(self, stage: Stage, query: Query, frame: DataFrame, spark_batch: int) -> None:
         """A micro-batch."""
         batch = query.began = spark_batch + query.writer.base + 1
-        self._has_worked = True
         self._report(stage, lambda: stage.batch_began(batch))
         query.writer(frame, spark_batch)
 
@@ -178,18 +173,18 @@ class StageHost:
             self._commits.watch(query.writer.folder + batch_file_name("commits", number))
 
     def _on_commit(self) -> None:
-        stage = self._around.find(self.name)
-        if stage is not None:
-            self._report(stage, stage.batch_committed)
+        self._around.call(self._log_commit)
 
-    def _on_watched(self, query: Query, stage: Stage, error: BaseException | None) -> None:
+    def _on_watched(
+        self, query: Query, stage: Stage, operation: StartQuery, error: BaseException | None
+    ) -> None:
         try:
             if error is None and query.takes_all and query.has_taken_all():
                 last = query.last_committed()
                 self._report(stage, lambda: stage.query_took_all(last))
                 return
             if error is not None and is_suspect(error):
-                self._refuse_lost(stage.generation, stage.incarnation)
+                self._refuse_lost(operation.generation, operation.incarnation)
         except Exception as raised:
             error = raised
         self._around.call(lambda: self._on_end(stage, error))
@@ -210,6 +205,16 @@ class StageHost:
 
     # --- in a turn --------------------------------------------------------------------------------------
 
+    def _find(self, incarnation: int) -> Stage | None:
+        """The stage, if this incarnation is its newest."""
+        stage = self._around.find(self.name)
+        return stage if stage is not None and stage.incarnation == incarnation else None
+
+    def _log_commit(self) -> None:
+        stage = self._around.find(self.name)
+        if stage is not None and not self._closed:
+            stage.batch_committed()
+
     def _is_current(self, stage: Stage) -> bool:
         return not self._closed and self._around.find(self.name) is stage
 
@@ -219,12 +224,7 @@ class StageHost:
             return  # it was stopped for its successor
         if error is not None and is_spark_gone(error):
             raise UserError(spark_is_gone(error))
-        kind = kind_of(error)
-        if error is not None and kind is QueryEnd.FAILED:
-            wrong = mistake(self.name, error, self._has_worked)
-            if wrong is not None:
-                raise UserError(wrong)
-        stage.query_ended(kind, describe(self.name, error))
+        stage.query_ended(kind_of(error), describe(self.name, error))
 
     def attend(self, stage: Stage) -> None:
         """After every step: brings the feeds up to date, and does what the stage asks for."""

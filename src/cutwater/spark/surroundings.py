@@ -18,7 +18,8 @@ Task = Callable[[], None]
 
 @dataclass(frozen=True)
 class Surroundings:
-    """`find` returns a stage's newest incarnation. `call` runs a task in a turn, `work` in a thread of the pool.
+    """`find` returns a stage's newest incarnation, and is called in a turn only. `call` runs a task in a turn, `work` in
+    a thread of the pool. `look` calls a function that only reads, between two turns, and returns its result.
     `caches`: known files per stage. `starting` is held while a query starts."""
 
     pipeline: str
@@ -26,6 +27,7 @@ class Surroundings:
     store: Store
     caches: Mapping[str, Cache]
     find: Callable[[str], Stage | None]
+    look: Callable[[Callable[[], Stage | None]], Stage | None]
     call: Callable[[Task], None]
     work: Callable[[Task], None]
     starting: AbstractContextManager[Any]

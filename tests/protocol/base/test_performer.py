@@ -26,7 +26,7 @@ OPERATIONS: tuple[fx.AnyOperation, ...] = (
     fx.RewindTable("t", 1, 2, 0),
     fx.ListFolders("s", 1),
     fx.MakeFolder("s", 1, 2, None, None, -1, ""),
-    fx.StartQuery("s", 1, 2, {}),
+    fx.StartQuery("s", 1, 2, {}, fx.Pace.OWN),
     fx.ReadPrepared("s", 1, 2, 3),
     fx.FindState("s", 1, 2, 3, None),
     fx.FindStored("s", 1, 2),

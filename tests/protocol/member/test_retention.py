@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
-from cutwater.protocol.base.effects import Stored
+from cutwater.protocol.base.effects import Pace, Stored
 from cutwater.protocol.base.paths import generation_of
 from cutwater.protocol.base.records import settled
 from cutwater.protocol.base.watermark import UNKNOWN
-from cutwater.protocol.member.activity import Pace
 from cutwater.protocol.member.journal import Fate, fate
 from cutwater.protocol.member.retention import (
     deletable_data,

@@ -12,6 +12,7 @@ from cutwater.protocol.base.errors import IllegalStep, StoreError
 from cutwater.protocol.base.watermark import NONE, UNKNOWN, Watermark, WatermarkKind, idle, known
 from cutwater.protocol.base.wire import RequestKind
 from cutwater.protocol.member.activity import RestPhase
+from cutwater.protocol.member.config import StagePlan
 from cutwater.protocol.member.member import Member
 from cutwater.protocol.member.next_query import QueryEnd
 from cutwater.protocol.member.stage import STAGE_PHASES, StagePhase
@@ -194,7 +195,7 @@ def test_an_idle_or_drained_stage_does_not_hold_back_the_watermark(
 ) -> None:
     """A stage that is quiet between two batches is not idle: its next rows may have any event time."""
     hosted = of(running_world(), "m0").member.stages["a"]
-    hosted.member.timeless = frozenset()
+    hosted.member.plans["a"] = StagePlan()
     hosted.log.state.watermark = watermark
     hosted.activity.idle, hosted.draining = is_idle, draining
     hosted.activity.rest = RestPhase.QUIET if quiet else RestPhase.GOING
@@ -497,6 +498,30 @@ def test_a_query_that_cannot_continue_is_given_up_at_once() -> None:
     assert of(world, "m1").member.failures == {"b": "lost"}
     rest(world, 5_000)
     assert len(incarnations(world, "b")) == 1
+
+
+@pytest.mark.parametrize(
+    ("end", "has_worked", "is_wrong"),
+    [
+        (QueryEnd.REFUSED, False, True),
+        (QueryEnd.REFUSED, True, False),
+        (QueryEnd.UNFIT, False, True),
+        (QueryEnd.UNFIT, True, True),
+    ],
+)
+def test_a_query_that_can_never_run_shows_that_the_configuration_is_wrong(
+    end: QueryEnd, has_worked: bool, is_wrong: bool
+) -> None:
+    member = of(running_world(), "m1").member
+    assert member.worked == {"b"}
+    if not has_worked:
+        member.worked.clear()
+    after_ms = member.query_ended("b", end, "no such option")
+    if is_wrong:
+        assert (after_ms, member.misconfigured) == (None, ("b", end, "no such option"))
+    else:
+        assert (after_ms, member.misconfigured) == (1_000, None)
+    assert member.failures == {}
 
 
 def test_a_query_that_ends_at_rest_is_restarted_only_if_the_drain_fails() -> None:

@@ -6,6 +6,7 @@ A bug is a function that breaks the product with pytest's monkeypatch. The produ
 from tests.support.planted import (
     batches,
     cuts,
+    inbox,
     logs,
     publishing,
     queries,
@@ -19,6 +20,7 @@ __all__ = [
     "BUGS",
     "batches",
     "cuts",
+    "inbox",
     "logs",
     "publishing",
     "queries",

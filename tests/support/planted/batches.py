@@ -96,7 +96,7 @@ def rule_7_a_new_incarnation_does_not_take_the_zombies_place(patch: Patch) -> No
             return (yield from real(self))
         self.incarnation = self.log.state.incarnation
         self._step("opened")
-        yield fx.StartQuery(self.name, self.generation, self.incarnation, self.log.state.consumed)
+        yield fx.StartQuery(self.name, self.generation, self.incarnation, self.log.state.consumed, self.pace)
         return None
 
     patch.setattr(stage.Stage, "_open", open_)

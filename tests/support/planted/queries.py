@@ -8,6 +8,7 @@ from cutwater.protocol.leader import sources as leader_sources
 from cutwater.protocol.member import (
     activity,
     ending,
+    member,
     next_query,
     staged,
 )
@@ -98,3 +99,29 @@ def a_run_does_not_end_although_the_sinks_of_others_have_published(patch: Patch)
 @bug
 def a_query_with_timers_keeps_its_pace_while_the_pipeline_drains(patch: Patch) -> None:
     patch.setattr(next_query.NextQuery, "_must_stop_ticking", lambda self: False)
+
+
+# --- the configuration ------------------------------------------------------------------------------------
+
+
+@bug
+def a_query_that_can_never_run_is_started_again(patch: Patch) -> None:
+    real = member.Member.query_ended
+
+    def query_ended(self: Any, name: str, end: Any, error: str) -> Any:
+        wrong = end in (next_query.QueryEnd.REFUSED, next_query.QueryEnd.UNFIT)
+        return real(self, name, next_query.QueryEnd.FAILED if wrong else end, error)
+
+    patch.setattr(member.Member, "query_ended", query_ended)
+
+
+@bug
+def a_catalog_that_fails_counts_as_a_wrong_configuration(patch: Patch) -> None:
+    """The query has worked in this run, so it will work again."""
+    real = member.Member.query_ended
+
+    def query_ended(self: Any, name: str, end: Any, error: str) -> Any:
+        refused = end is next_query.QueryEnd.REFUSED
+        return real(self, name, next_query.QueryEnd.UNFIT if refused else end, error)
+
+    patch.setattr(member.Member, "query_ended", query_ended)

@@ -229,14 +229,24 @@ class MakeFolder(Operation[Done], frozen=True):
     reset: bool = False
 
 
+class Pace(Enum):
+    """How a query is triggered. `OWN`: with the stage's own trigger. `QUICK`: without long pauses. `TAKE_ALL`: it takes
+    what is available now, and ends. Only at its own pace does a query run batches because time passes."""
+
+    OWN = "own"
+    QUICK = "quick"
+    TAKE_ALL = "take_all"
+
+
 class StartQuery(Operation[None], frozen=True):
     """Starts the stage's query in that folder. It continues after `consumed`, the last batch of each input that the
-    stage has read. Answers `None`, or `FAILED`."""
+    stage has read, at this pace. Answers `None`, or `FAILED`."""
 
     stage: str
     generation: int
     incarnation: int
     consumed: dict[str, int]
+    pace: Pace
 
 
 class ReadPrepared(Operation[Prepared | None], frozen=True):

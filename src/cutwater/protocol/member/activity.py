@@ -12,15 +12,6 @@ from enum import Enum
 from cutwater.protocol.base.transitions import Table
 
 
-class Pace(Enum):
-    """How a query is triggered. `OWN`: with the stage's own trigger. `QUICK`: without long pauses. `TAKE_ALL`: it reads
-    what is available now, and ends. A query runs batches just because time passes only with `OWN`."""
-
-    OWN = "own"
-    QUICK = "quick"
-    TAKE_ALL = "take_all"
-
-
 class RestPhase(Enum):
     GOING = "going"
     SETTLING = "settling"

@@ -43,3 +43,13 @@ class MemberConfig(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise UserError(f"{name} is {value}; give 0 or more")
+
+
+class StagePlan(msgspec.Struct, frozen=True):
+    """What a member knows of the query of a stage that it hosts. `has_native_source`: it reads sources of its own, beside
+    its inputs if it has any. `ticks`: it runs batches as time passes, also without new data."""
+
+    has_event_time: bool = True
+    has_native_source: bool = False
+    trigger_ms: int = 0
+    ticks: bool = False

@@ -17,6 +17,7 @@ from typing import TypeVar
 from cutwater.protocol.base.barrier import Flags
 from cutwater.protocol.base.chain import digest, follows
 from cutwater.protocol.base.effects import (
+    Pace,
     Procedure,
     Send,
     Wait,
@@ -41,14 +42,13 @@ from cutwater.protocol.base.records import (
 from cutwater.protocol.base.replay_wire import AskRange, FetchEntries
 from cutwater.protocol.base.replay_wire import Message as ReplayMessage
 from cutwater.protocol.base.wire import Announcement, Heartbeat, LogGrown, Phase
-from cutwater.protocol.member.activity import Pace
 from cutwater.protocol.member.capture import Capture
 from cutwater.protocol.member.catchup import CatchUp
-from cutwater.protocol.member.config import MemberConfig
+from cutwater.protocol.member.config import MemberConfig, StagePlan
 from cutwater.protocol.member.ending import Ending
 from cutwater.protocol.member.injector import BarrierInjector, Word
 from cutwater.protocol.member.journal import Journal, begun_event
-from cutwater.protocol.member.next_query import QueryEnd
+from cutwater.protocol.member.next_query import Misconfigured, QueryEnd
 from cutwater.protocol.member.own_failures import OwnFailures
 from cutwater.protocol.member.publish import CommitPermit, Patience, begin, duties, perform, read_manifest
 from cutwater.protocol.member.stage import Stage, StagePhase
@@ -72,11 +72,17 @@ class Member:
 
     The shell sets `now_ms` before each resumption. After it, the shell ends the actors in `ended`, spawns those in
     `spawned` and resumes those in `woken`. It may hand `events` to observers, which decide nothing. `word` makes the
-    word of an injector.
+    word of an injector. `plans`: of the hosted stages, as far as they differ from the usual.
     """
 
     def __init__(
-        self, name: str, boot: str, topology: Topology, config: MemberConfig, word: Callable[[], Word]
+        self,
+        name: str,
+        boot: str,
+        topology: Topology,
+        config: MemberConfig,
+        word: Callable[[], Word],
+        plans: Mapping[str, StagePlan] | None = None,
     ) -> None:
         if name not in topology.members():
             raise UserError(
@@ -102,17 +108,10 @@ class Member:
         self._capture = Capture(self)
         self._own_failures = OwnFailures(self)
         self.stages: dict[str, Stage] = {}
-        self.timeless: frozenset[str] = frozenset()
-        """The hosted stages whose plans have no event time; the shell says which, before anything starts."""
-        self.native: frozenset[str] = frozenset()
-        """The hosted stages with inputs that also read sources of their own; as above."""
-        self.triggers_ms: Mapping[str, int] = {}
-        """The trigger intervals of the hosted stages' queries; as above."""
-        self.ticking: frozenset[str] = frozenset()
-        """The hosted stages whose queries run batches as time passes, also without new data; as above."""
+        known = plans if plans is not None else {}
+        self.plans = {stage: known.get(stage, StagePlan()) for stage in topology.hosted(name)}
         self.wants_rest = False
-        """Whether this process wants the pipeline drained. While it does, and leads, it keeps asking for a drain. The
-        shell sets this for a signal; a cancellation clears it."""
+        """Whether this process wants the pipeline drained. While it does, and leads, it keeps asking for a drain."""
         self.incarnations: dict[str, tuple[int, int]] = {}
         self.failures: dict[str, str] = {}
         """The stages that were given up, with the reason; the next generation starts them again."""
@@ -120,6 +119,10 @@ class Member:
         """Whether one of them would always fail again: this member ends with the next checkpoint that fails."""
         self.tries: dict[str, int] = {}
         """Per stage, how often in a row its query has ended without a batch in between."""
+        self.worked: set[str] = set()
+        """The stages whose queries have begun a batch in this run."""
+        self.misconfigured: Misconfigured | None = None
+        """Why the run must end at once, and be started with another configuration."""
         self.damage: str | None = None
         """Why the stages of the current generation cannot be started from the newest checkpoint."""
         self.given_up: str | None = None
@@ -164,6 +167,11 @@ class Member:
     def drained(self) -> bool:
         """Whether the run is over: the last epoch is committed and published everywhere, and nobody resumes."""
         return not self.resumes and self.ending.is_over
+
+    def want_rest(self) -> None:
+        """This process wants the pipeline drained, until somebody cancels that."""
+        self.wants_rest = True
+        self.wake("lead")
 
     def observe(self, event: Event) -> None:
         """Something has happened that observers may want to know."""
@@ -311,7 +319,11 @@ class Member:
 
     def query_ended(self, name: str, end: QueryEnd, error: str) -> int | None:
         """Handles the end of a running stage's query. Returns in how many ms the next query starts, or `None` if the
-        stage is given up: then this member refuses every checkpoint with this error, until the next generation."""
+        stage is given up: then this member refuses every checkpoint with this error, until the next generation. An error
+        of the configuration ends the run."""
+        if end is QueryEnd.UNFIT or (end is QueryEnd.REFUSED and name not in self.worked):
+            self.misconfigured = Misconfigured(name, end, error)
+            return None
         tries = self.tries[name] = self.tries.get(name, 0) + 1
         most = self.config.restarts * (PATIENCE if end is QueryEnd.OVERLOADED else 1)
         if end is QueryEnd.HOPELESS or tries > most:

@@ -6,13 +6,13 @@ drain. Each query is another incarnation of its stage, so the member starts the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from cutwater.protocol.base.effects import Pace
 from cutwater.protocol.base.records import StageSpec
-from cutwater.protocol.member.activity import Activity, Pace, RestPhase
-from cutwater.protocol.member.config import MemberConfig
+from cutwater.protocol.member.activity import Activity, RestPhase
+from cutwater.protocol.member.config import MemberConfig, StagePlan
 from cutwater.protocol.member.inputs import Inputs
 from cutwater.protocol.member.stage_log import StageLog
 
@@ -20,13 +20,24 @@ from cutwater.protocol.member.stage_log import StageLog
 class QueryEnd(Enum):
     """How a query ended before it read everything. `ASKED`: it was asked to stop (`stops_batches`). `STOPPED`: without an
     error, so somebody else has stopped it. `OVERLOADED`: the machine was too busy, which is temporary. `HOPELESS`: the
-    next query would fail in the same way."""
+    next query would fail in the same way. `REFUSED`: Spark refuses the plan or an option; or a catalog has failed, if
+    the same has worked before. `UNFIT`: Spark lacks code, or has that of another version."""
 
     ASKED = "asked"
     STOPPED = "stopped"
     FAILED = "failed"
     OVERLOADED = "overloaded"
     HOPELESS = "hopeless"
+    REFUSED = "refused"
+    UNFIT = "unfit"
+
+
+class Misconfigured(NamedTuple):
+    """Why a run cannot go on: the queries of a stage will never work with this configuration."""
+
+    stage: str
+    end: QueryEnd
+    error: str
 
 
 class Circumstances(Protocol):
@@ -34,9 +45,7 @@ class Circumstances(Protocol):
 
     config: MemberConfig
     now_ms: int
-    native: frozenset[str]
-    triggers_ms: Mapping[str, int]
-    ticking: frozenset[str]
+    plans: dict[str, StagePlan]
 
     def wake(self, actor: str) -> None: ...
     def query_ended(self, name: str, end: QueryEnd, error: str) -> int | None: ...
@@ -57,6 +66,7 @@ class NextQuery:
     ) -> None:
         self._around = around
         self._spec = spec
+        self._plan = around.plans[spec.name]
         self._log = log
         self._inputs = inputs
         self._activity = activity
@@ -78,7 +88,7 @@ class NextQuery:
 
     @property
     def _is_native(self) -> bool:
-        return not self._spec.inputs or self._spec.name in self._around.native
+        return not self._spec.inputs or self._plan.has_native_source
 
     # --- what happens to the current query --------------------------------------------------------------
 
@@ -140,14 +150,14 @@ class NextQuery:
 
     def _is_too_slow(self) -> bool:
         """Whether the query's trigger interval is longer than a drain waits."""
-        is_slow = self._around.triggers_ms.get(self._spec.name, 0) > self._around.config.rest_within_ms
+        is_slow = self._plan.trigger_ms > self._around.config.rest_within_ms
         quiet = self._activity.rest is RestPhase.QUIET
         waits = bool(self._spec.inputs) and not quiet and not self._activity.is_busy(self._log.state.last)
         return is_slow and waits and self.present_pace is Pace.OWN
 
     def _must_stop_ticking(self) -> bool:
         """Whether only the clock gives the query something to do, which happens only with its own trigger."""
-        ticks = self._spec.name in self._around.ticking and self.present_pace is Pace.OWN
+        ticks = self._plan.ticks and self.present_pace is Pace.OWN
         return ticks and bool(self._spec.inputs) and self._inputs.are_done()
 
     def _start(self, after_ms: int, pace: Pace) -> None:

@@ -19,6 +19,7 @@ from typing import Protocol
 from cutwater.protocol.base.barrier import Flags
 from cutwater.protocol.base.effects import (
     FAILED,
+    Pace,
     Procedure,
     ReadPrepared,
     StartQuery,
@@ -41,7 +42,7 @@ from cutwater.protocol.base.records import (
 from cutwater.protocol.base.transitions import Table
 from cutwater.protocol.base.watermark import NONE, UNKNOWN, Watermark, idle, known
 from cutwater.protocol.member import opening
-from cutwater.protocol.member.activity import Activity, Pace, RestPhase
+from cutwater.protocol.member.activity import Activity, RestPhase
 from cutwater.protocol.member.channel import Channel
 from cutwater.protocol.member.cleanup import Cleanup, Keeper
 from cutwater.protocol.member.injector import PollHandle
@@ -85,9 +86,9 @@ LOGGED_AT_ONCE = 8
 class Host(KnownLogs, Opener, Circumstances, Keeper, Protocol):
     """What a stage uses of the member that hosts it."""
 
-    timeless: frozenset[str]
     incarnations: dict[str, tuple[int, int]]
     tries: dict[str, int]
+    worked: set[str]
     unaligned: set[int]
 
     def observe(self, event: Event) -> None: ...
@@ -177,6 +178,7 @@ class Stage:
 
     def batch_began(self, batch: int) -> None:
         """The query has begun a batch, numbered as in the log."""
+        self.member.worked.add(self.name)
         self.activity.batch_began(batch, self.member.now_ms)
 
     def batch_committed(self) -> None:
@@ -262,7 +264,8 @@ class Stage:
         self._step("opened")
         self.member.observe(StageStarted(self.name, self.generation, self.incarnation))
         self.activity.started(self.member.now_ms)
-        yield from insist(StartQuery(self.name, self.generation, self.incarnation, self.log.state.consumed))
+        consumed = dict(self.log.state.consumed)
+        yield from insist(StartQuery(self.name, self.generation, self.incarnation, consumed, self.pace))
         return True
 
     def _append(self, body: StageBody) -> Procedure[bool]:
@@ -373,7 +376,7 @@ class Stage:
     def _watermark(self, drains: bool) -> Watermark:
         """Spark's watermark at the last batch; a stage that has nothing to do holds nobody back. Only the time comes
         from the log: whether the stage is idle may have changed since."""
-        if self.name in self.member.timeless:
+        if not self.member.plans[self.name].has_event_time:
             return NONE
         reached_ms = self.log.state.watermark.ms
         if self.idle or (self.quiet and (self.draining or drains)):

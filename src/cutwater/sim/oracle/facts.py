@@ -10,6 +10,7 @@ from cutwater.protocol.base import records as r
 from cutwater.protocol.base.chain import Sealed
 from cutwater.protocol.member.stage import Stage
 from cutwater.sim.ledger import Ledger, StageLedger
+from cutwater.sim.scene import ProcessView
 from cutwater.sim.spark import SparkScene
 from cutwater.sim.topology import Path
 
@@ -36,6 +37,10 @@ class Facts:
         self._named: dict[str, set[int]] = {}
         self._stopped: list[Stage] = []
         self._without_query: set[Stage] = set()
+        self._worked: set[tuple[ProcessView, str]] = set()
+        """The processes, with their stages, whose queries have begun a batch."""
+        self._cannot_run: set[ProcessView] = set()
+        """The processes whose configuration is wrong."""
         self._looked_back_ms: dict[tuple[str, str, int], int] = {}
 
     def violation(self, what: str) -> NoReturn:

@@ -62,6 +62,20 @@ class Processes(Facts):
         if reply.ok and reply.epoch != self.ledger.requests[reply.request_id]:
             self.violation(f"request {reply.request_id} is answered with epoch {reply.epoch}")
 
+    def check_delivery(
+        self, process: ProcessView, request_id: str, was_given: bool, dead_ms: int | None
+    ) -> None:
+        """A leader is given a request once per term, and none of somebody who was killed before its process started."""
+        if was_given:
+            self.violation(f"{process} delivers request {request_id} twice in a term")
+        if dead_ms is not None and dead_ms < process.started_ms:
+            self.violation(f"{process} carries out request {request_id}, for which nobody waits")
+
+    def check_forsaken(self, process: ProcessView, is_dead: bool) -> None:
+        """A request is removed without an answer only if nobody waits for it."""
+        if not is_dead:
+            self.violation(f"{process} removes a request for which somebody waits")
+
     def _announced(self, message: Announcement) -> None:
         if (message.epoch, message.checkpoint_id) not in self.ledger.begun_ids:
             self.violation(f"epoch {message.epoch} was announced before it was begun in the journal")
@@ -137,6 +151,22 @@ class Processes(Facts):
         ]
         if enough is None or tolerated is None or len(own) <= enough:
             self.violation(f"{process} gives up after {len(own)} own failures: {process.member.given_up}")
+
+    def batch_began(self, process: ProcessView, stage: str) -> None:
+        self._worked.add((process, stage))
+
+    def query_refused(self, process: ProcessView, stage: str, always: bool) -> None:
+        """Spark refuses a query: `always`, or until something outside works again."""
+        if always or (process, stage) not in self._worked:
+            self._cannot_run.add(process)
+
+    def check_configuration(self, process: ProcessView) -> None:
+        """A run ends because of its configuration if, and as soon as, that is why a query failed."""
+        wrong = process.member.misconfigured
+        if wrong is not None and process not in self._cannot_run:
+            self.violation(f"{process} ends because of {wrong.stage}, which has worked")
+        if wrong is None and process in self._cannot_run:
+            self.violation(f"{process} goes on with a configuration that will never work")
 
     def check_over(self, process: ProcessView) -> None:
         """A run is over when its last epoch is published everywhere, according to the graph that the process knows: a
