@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import pytest
 
 Lines = dict[str, list[int]]
+ELSEWHERE = "not (cluster or damage or faults or kafka or matrix or rare or s3 or wheel)"
+"""Tests that take much longer, or that need what a mutant's copy of the tree does not have."""
 STARTS_SPARK_S = 240
 """The first test starts Spark, which is slow on a busy machine."""
 
@@ -29,20 +31,29 @@ class Known(NamedTuple):
 
 
 class Selection:
-    """Selects the chosen tests, fastest first, each with a time limit."""
+    """Selects the tests that start Spark or those that do not; of these the chosen ones, fastest first, each with a
+    time limit."""
 
-    def __init__(self, chosen: dict[str, float] | None) -> None:
+    def __init__(self, with_spark: bool, chosen: dict[str, float] | None) -> None:
+        self._with_spark = with_spark
         self._chosen = chosen
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = [i for i in items if starts_spark(i) is self._with_spark]
         if self._chosen is None:
             return
         chosen = self._chosen
         items[:] = sorted((i for i in items if i.nodeid in chosen), key=lambda i: chosen[i.nodeid])
         for item in items:
-            patience_s = STARTS_SPARK_S if item.get_closest_marker("slow") is not None else 30
+            patience_s = STARTS_SPARK_S if self._with_spark else 30
             item.add_marker(pytest.mark.timeout(patience_s + 6 * chosen[item.nodeid], method="thread"))
+
+
+def starts_spark(item: pytest.Item) -> bool:
+    """Whether `tests/conftest.py` has put a test into the group whose tests run in one process, in sequence. A slow
+    test that only waits for processes, servers or time is not in it."""
+    return any("spark" in mark.args for mark in item.iter_markers("xdist_group"))
 
 
 class Tracer:
@@ -82,7 +93,7 @@ class Tracer:
 
 
 def run_tests(
-    root: Path, files: tuple[str, ...], marks: str, chosen: dict[str, float] | None, trace: Path | None
+    root: Path, files: tuple[str, ...], with_spark: bool, chosen: dict[str, float] | None, trace: Path | None
 ) -> int:
     """Runs tests of the tree at `root` and returns pytest's exit code. The process must end after that."""
     os.setsid()
@@ -101,7 +112,7 @@ def run_tests(
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     sys.dont_write_bytecode = trace is None
     tracer = Tracer(root)
-    plugins: list[object] = [Selection(chosen)]
+    plugins: list[object] = [Selection(with_spark, chosen)]
     if trace is not None:
         plugins.append(tracer)
     end = ["-x"] if trace is None else []
@@ -115,7 +126,7 @@ def run_tests(
             "-p",
             "no:randomly",
             "-m",
-            marks,
+            ELSEWHERE,
             f"--basetemp={root}/temp",
             *there,
         ],
