@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.mutants.selecting import mutated
+
 Lines = dict[str, list[int]]
 ELSEWHERE = "not (cluster or damage or faults or kafka or matrix or rare or s3 or wheel)"
 """Tests that take much longer, or that need what a mutant's copy of the tree does not have."""
@@ -57,10 +59,11 @@ def starts_spark(item: pytest.Item) -> bool:
 
 
 class Tracer:
-    """Records which lines of the product each test executes."""
+    """Records which lines of the modules that are mutated each test executes."""
 
     def __init__(self, root: Path) -> None:
         self._root = f"{root}/src/cutwater/"
+        self._files = {f"{self._root}{module}" for module in mutated(root)}
         self._lines: set[tuple[str, int]] = set()
         self.known = Known({}, {}, [])
 
@@ -85,7 +88,7 @@ class Tracer:
         self.known.seconds[report.nodeid] = self.known.seconds.get(report.nodeid, 0.0) + report.duration
 
     def _call(self, frame: FrameType, event: str, arg: Any) -> Callable[..., Any] | None:
-        return self._line if frame.f_code.co_filename.startswith(self._root) else None
+        return self._line if frame.f_code.co_filename in self._files else None
 
     def _line(self, frame: FrameType, event: str, arg: Any) -> Callable[..., Any]:
         self._lines.add((frame.f_code.co_filename, frame.f_lineno))
