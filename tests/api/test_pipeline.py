@@ -15,6 +15,7 @@ import cutwater as cw
 from cutwater.api import pipeline as module
 from cutwater.api.config import RunConfig
 from cutwater.api.signals import Signals
+from cutwater.api.starting import Starting
 from cutwater.plan.assemble import WaitEnded
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.wire import Reply, Request, RequestKind
@@ -102,7 +103,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
         made.starting.append((starting, session, [s.name for s in own]))
         return made.run
 
-    monkeypatch.setattr(module.Starting, "new_runtime", new_runtime)
+    monkeypatch.setattr(Starting, "new_runtime", new_runtime)
     return made
 
 
@@ -149,7 +150,8 @@ def test_a_start_claims_the_store_before_it_has_a_session(world: World) -> None:
     world.did = world.claims = []  # one list, in the order of events
     assert not pipeline.is_running
     assert pipeline.start("state", every="5s", takeover=True) is pipeline
-    (claimed, session) = world.did[:2]
+    claimed: Any
+    claimed, session = world.did[:2]
     assert claimed[:4] == (("state", True), "orders", "main", True)
     assert session == "session"
     ((starting, used, own),) = world.starting

@@ -315,13 +315,14 @@ def test_a_query_that_cannot_be_asked_keeps_nobody_from_reporting(running: Runni
 
 
 def test_lags_are_those_of_native_sources(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "source_lags", lambda query, progress: (progress["lag"],))
+    behind: Any = ("three records behind",)
+    monkeypatch.setattr(module, "source_lags", lambda query, progress: behind)
     running.host.built.has_native_source = True
-    running.host.query = Query({"lag": 3})
+    running.host.query = Query({"batchDuration": 1})
     reporter = running.reporter()
     assert reporter.status().stages[0].sources == ()
     reporter._measure()
-    assert reporter.status().stages[0].sources == (3,)
+    assert reporter.status().stages[0].sources == behind
 
 
 # --- where it goes ----------------------------------------------------------------------------------------
