@@ -192,8 +192,13 @@ def test_a_restore_is_tried_again_in_a_graph_that_has_moved(steps: Steps) -> Non
 @pytest.fixture
 def sessions(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     made: list[Any] = []
+
+    def make(*args: Any) -> str:
+        made.append(args)
+        return "new"
+
     monkeypatch.setattr(module, "refuse_active_session", lambda: made.append("refuse"))
-    monkeypatch.setattr(module, "make_session", lambda *args: (made.append(args), "new")[1])
+    monkeypatch.setattr(module, "make_session", make)
     monkeypatch.setattr(module, "copy_session", lambda spark: f"copy of {spark}")
     return made
 
