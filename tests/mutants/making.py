@@ -16,8 +16,9 @@ from typing import NamedTuple
 MESSAGES = {
     *("print", "log", "debug", "info", "warning", "echo", "reach"),
     *("tell", "_tell", "say", "_say", "notify", "_notify", "report_progress"),
+    "assert_never",
 }
-"""Calls of these only produce text for people, or mark failpoints for tests."""
+"""Calls of these only produce text for people, mark failpoints for tests, or are for the type checker."""
 COMPARISONS = {
     ast.Lt: ("<", ("<=", ">=")),
     ast.LtE: ("<=", ("<", ">")),
@@ -240,9 +241,9 @@ def _is_builtin(node: ast.Call) -> bool:
 
 
 def _is_nothing(node: ast.expr | None) -> bool:
-    """Whether replacing it by None changes nothing, or only text."""
+    """Whether replacing it by None changes nothing, or only text. (`False` becomes `True` elsewhere.)"""
     if isinstance(node, ast.Constant):
-        return node.value is None
+        return node.value is None or node.value is False
     return node is None or isinstance(node, ast.JoinedStr)
 
 

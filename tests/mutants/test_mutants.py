@@ -61,6 +61,11 @@ def test_statements_are_removed(tmp_path: Path) -> None:
     ]
 
 
+def test_a_condition_that_does_not_hold_becomes_one_that_does(tmp_path: Path) -> None:
+    found = changes(tmp_path, "def f():\n    return False\n")
+    assert found == [("return False", "return True")]
+
+
 def test_text_for_people_is_not_mutated(tmp_path: Path) -> None:
     source = '''
         """Returns 1 < 2."""
@@ -73,6 +78,7 @@ def test_text_for_people_is_not_mutated(tmp_path: Path) -> None:
             """Not 1."""
             assert n == 1
             self.tell(f"{n + 1} and 1", 1 < 2)
+            assert_never(n)
         '''
     assert changes(tmp_path, source) == []
 
