@@ -17,6 +17,8 @@ import pytest
 from tests.mutants.selecting import mutated
 
 Lines = dict[str, list[int]]
+LOOPS = 300
+"""A call that executes so many lines that are known already is no longer traced: that would take minutes."""
 ELSEWHERE = "not (cluster or damage or faults or kafka or matrix or rare or s3 or wheel)"
 """Tests that take much longer, or that need what a mutant's copy of the tree does not have."""
 STARTS_SPARK_S = 240
@@ -88,11 +90,20 @@ class Tracer:
         self.known.seconds[report.nodeid] = self.known.seconds.get(report.nodeid, 0.0) + report.duration
 
     def _call(self, frame: FrameType, event: str, arg: Any) -> Callable[..., Any] | None:
-        return self._line if frame.f_code.co_filename in self._files else None
+        if frame.f_code.co_filename not in self._files:
+            return None
+        file, found, old = frame.f_code.co_filename, self._lines, 0
 
-    def _line(self, frame: FrameType, event: str, arg: Any) -> Callable[..., Any]:
-        self._lines.add((frame.f_code.co_filename, frame.f_lineno))
-        return self._line
+        def line(frame: FrameType, event: str, arg: Any) -> Callable[..., Any] | None:
+            nonlocal old
+            place = file, frame.f_lineno
+            if place in found:
+                old += 1
+                return None if old > LOOPS else line
+            found.add(place)
+            return line
+
+        return line
 
 
 def run_tests(
