@@ -55,6 +55,17 @@ WITHOUT_SPARK: dict[str, tuple[str, ...]] = {
     "sinks/": ("tests/sinks/", "tests/inspection/test_verify_tables.py"),
     "spark/": ("tests/spark/",),
     "spark/checkpoint/": CHECKPOINTS,
+    "spark/internals/": (
+        "tests/spark/internals/",
+        "tests/spark/checkpoint/test_leaves.py",
+        "tests/spark/test_channel_source.py",
+        "tests/spark/test_errors.py",
+        "tests/spark/test_kafka.py",
+        "tests/spark/test_micro_batch.py",
+        "tests/spark/test_plan.py",
+        "tests/spark/test_query.py",
+        "tests/spark/test_session_settings.py",
+    ),
     "spark/checkpoint/folder.py": (*CHECKPOINTS, "tests/store/test_stores_s3.py"),
     "store/": ("tests/store/",),
     "store/at_rest.py": (
