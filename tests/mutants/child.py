@@ -21,17 +21,25 @@ LOOPS = 300
 """A call that executes so many lines that are known already is no longer traced: that would take minutes."""
 ELSEWHERE = "not (cluster or damage or faults or kafka or matrix or rare or s3 or wheel)"
 """Tests that take much longer, or that need what a mutant's copy of the tree does not have."""
+TOO_LONG_S = 60
+"""A test that takes longer, while it is traced, is not run against mutants."""
 STARTS_SPARK_S = 240
 """The first test starts Spark, which is slow on a busy machine."""
 
 
 class Known(NamedTuple):
-    """The results of a file's tests without a mutant: their durations, which lines of which module each executed, and
-    the failed tests, which can catch nothing."""
+    """The results of a file's tests without a mutant: their durations, which lines of which module each executed, the
+    failed tests, which can catch nothing, and those that take too long."""
 
     seconds: dict[str, float]
     lines: dict[str, Lines]
     failed: list[str]
+    long: list[str] = []
+
+    @property
+    def useful(self) -> list[str]:
+        """The tests that can be run against a mutant."""
+        return [test for test in self.seconds if test not in self.failed and test not in self.long]
 
 
 class Selection:
@@ -46,6 +54,9 @@ class Selection:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         items[:] = [i for i in items if starts_spark(i) is self._with_spark]
         if self._chosen is None:
+            limit_s = TOO_LONG_S + STARTS_SPARK_S * self._with_spark
+            for item in items:
+                item.add_marker(pytest.mark.timeout(limit_s, method="signal"))
             return
         chosen = self._chosen
         items[:] = sorted((i for i in items if i.nodeid in chosen), key=lambda i: chosen[i.nodeid])
@@ -67,7 +78,7 @@ class Tracer:
         self._root = f"{root}/src/cutwater/"
         self._files = {f"{self._root}{module}" for module in mutated(root)}
         self._lines: set[tuple[str, int]] = set()
-        self.known = Known({}, {}, [])
+        self.known = Known({}, {}, [], [])
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
@@ -86,7 +97,8 @@ class Tracer:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
-            self.known.failed.append(report.nodeid)
+            is_long = "Timeout (>" in report.longreprtext
+            (self.known.long if is_long else self.known.failed).append(report.nodeid)
         self.known.seconds[report.nodeid] = self.known.seconds.get(report.nodeid, 0.0) + report.duration
 
     def _call(self, frame: FrameType, event: str, arg: Any) -> Callable[..., Any] | None:

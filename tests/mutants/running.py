@@ -167,6 +167,8 @@ class Runner:
             tell(f"{file}: {len(known.seconds)} tests {'with' if with_spark else 'without'} Spark")
             for test in known.failed:
                 tell(f"  left out, it fails without any mutant: {test}")
+            for test in known.long:
+                tell(f"  left out, it takes too long: {test}")
             if not known.failed:
                 shutil.copy(job.trace, place)
 
@@ -219,10 +221,9 @@ class Runner:
         chosen: dict[str, float] = {}
         for file in files:
             known = self._known.get((file, with_spark), Known({}, {}, []))
-            for test, seconds in known.seconds.items():
+            for test in known.useful:
+                seconds = known.seconds[test]
                 ran = known.lines.get(test, {}).get(mutant.module, [])
-                if test in known.failed:
-                    continue
                 if not mutant.function or any(line in mutant.lines for line in ran):
                     chosen[test] = seconds
         return chosen
