@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -34,7 +34,7 @@ class Known(NamedTuple):
     seconds: dict[str, float]
     lines: dict[str, Lines]
     failed: list[str]
-    long: list[str] = []
+    long: Sequence[str] = ()
 
     @property
     def useful(self) -> list[str]:
@@ -78,7 +78,8 @@ class Tracer:
         self._root = f"{root}/src/cutwater/"
         self._files = {f"{self._root}{module}" for module in mutated(root)}
         self._lines: set[tuple[str, int]] = set()
-        self.known = Known({}, {}, [], [])
+        self._long: list[str] = []
+        self.known = Known({}, {}, [], self._long)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
@@ -98,7 +99,7 @@ class Tracer:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
             is_long = "Timeout (>" in report.longreprtext
-            (self.known.long if is_long else self.known.failed).append(report.nodeid)
+            (self._long if is_long else self.known.failed).append(report.nodeid)
         self.known.seconds[report.nodeid] = self.known.seconds.get(report.nodeid, 0.0) + report.duration
 
     def _call(self, frame: FrameType, event: str, arg: Any) -> Callable[..., Any] | None:

@@ -131,6 +131,9 @@ def test_a_slow_test_is_run_without_spark_unless_it_starts_one() -> None:
         def iter_markers(self, name: str) -> list[pytest.Mark]:
             return [mark for mark in self.marks if mark.name == name]
 
+        def add_marker(self, mark: pytest.MarkDecorator) -> None:
+            assert mark.name == "timeout"
+
     plain, waits = Item(), Item(pytest.mark.slow)
     starts = Item(pytest.mark.slow, pytest.mark.xdist_group("spark"))
     for with_spark, expected in ((False, [plain, waits]), (True, [starts])):
