@@ -127,6 +127,7 @@ def run_tests(
     signal.signal(
         signal.SIGINT, signal.default_int_handler
     )  # which a shell has jobs in the background ignore
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup ignores
     os.chdir(root)
     output = os.open(root / "output.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(output, 1)

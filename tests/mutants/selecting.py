@@ -41,6 +41,7 @@ WITHOUT_SPARK: dict[str, tuple[str, ...]] = {
     "runtime/asking.py": ("tests/runtime/test_mailbox.py", "tests/cli/test_drain.py", "tests/cli/test_gc.py"),
     "runtime/dispatcher.py": ("tests/runtime/test_dispatcher.py",),
     "runtime/event_lines.py": ("tests/runtime/test_event_lines.py",),
+    "runtime/local_word.py": ("tests/protocol/member/test_injector.py", "tests/runtime/test_shell.py"),
     "runtime/mailbox.py": ("tests/runtime/test_mailbox.py", "tests/cli/test_drain.py"),
     "runtime/restore.py": (
         "tests/protocol/leader/test_steering.py",
