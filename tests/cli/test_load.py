@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from pathlib import Path
@@ -15,7 +16,8 @@ from cutwater.protocol.base.errors import UserError
 
 @pytest.fixture
 def restored_imports(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Undo what loading changes."""
+    """Undo what loading changes. Large libraries are imported before, because some cannot be imported twice."""
+    importlib.import_module("cutwater.api.pipeline")
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "modules", dict(sys.modules))
     monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))

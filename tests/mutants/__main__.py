@@ -8,6 +8,7 @@ that does not matter is listed in `equivalent.toml`, with the reason.
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
 import signal
 import sys
@@ -41,7 +42,9 @@ def main() -> int:
         print(f"{len(candidates)} mutants, and {len(excluded)} that do not matter")
         return 0
     count = min(wanted.count or len(candidates), len(candidates))
-    sample = random.Random(wanted.seed).sample(candidates, count)
+    sources = {m.module: (SOURCES / m.module).read_text() for m in candidates}
+    drawn = random.Random(wanted.seed).sample(candidates, len(candidates))
+    sample = list(itertools.islice((m for m in drawn if m.is_valid(sources[m.module])), count))
     print(f"{count} of {len(candidates)} mutants, and {len(excluded)} that do not matter", flush=True)
     with tempfile.TemporaryDirectory(prefix="mutants-", ignore_cleanup_errors=True) as temp:
         runner = Runner(TREE, Path(temp), wanted.jobs, wanted.spark)

@@ -16,8 +16,9 @@ from typing import NamedTuple
 MESSAGES = {
     *("print", "log", "debug", "info", "warning", "echo", "reach"),
     *("tell", "_tell", "say", "_say", "notify", "_notify", "report_progress"),
+    "assert_never",
 }
-"""Calls of these only produce text for people, or mark failpoints for tests."""
+"""Calls of these only produce text for people, mark failpoints for tests, or are for the type checker."""
 COMPARISONS = {
     ast.Lt: ("<", ("<=", ">=")),
     ast.LtE: ("<=", ("<", ">")),
@@ -54,9 +55,17 @@ class Mutant(NamedTuple):
     def apply(self, source: str) -> str:
         return source[: self.start] + self.new + source[self.end :]
 
+    def is_valid(self, source: str) -> bool:
+        """Whether the changed module is still Python."""
+        try:
+            ast.parse(self.apply(source))
+        except SyntaxError:
+            return False
+        return True
+
 
 def mutants_of(module: str, path: Path) -> list[Mutant]:
-    """All mutants of a module, in the order of their lines."""
+    """All mutants of a module, in the order of their lines. Whether each is valid is not checked: that takes long."""
     source = path.read_text()
     found = {(m.start, m.end, m.new): m for m in _Maker(module, source).make()}
     return sorted(found.values(), key=lambda m: (m.start, m.end, m.new))
@@ -101,13 +110,10 @@ class _Maker:
             yield from self._statement(node, function, len(body) - 1 - at)
 
     def _mutant(self, function: str, lines: range, start: int, end: int, new: str) -> Mutant | None:
-        changed = self.source[:start] + new + self.source[end:]
-        try:
-            ast.parse(changed)
-        except SyntaxError:
-            return None
         line = self.source.count("\n", 0, start) + 1
-        before, after = (text.splitlines()[line - 1].strip() for text in (self.source, changed))
+        begin = self._starts[line - 1]
+        before = self.source[begin : self._starts[line]].strip()
+        after = (self.source[begin:start] + new + self.source[end:]).partition("\n")[0].strip()
         if before == after:
             return None
         return Mutant(self.module, function, line, lines, start, end, new, before, after)
@@ -235,9 +241,9 @@ def _is_builtin(node: ast.Call) -> bool:
 
 
 def _is_nothing(node: ast.expr | None) -> bool:
-    """Whether replacing it by None changes nothing, or only text."""
+    """Whether replacing it by None changes nothing, or only text. (`False` becomes `True` elsewhere.)"""
     if isinstance(node, ast.Constant):
-        return node.value is None
+        return node.value is None or node.value is False
     return node is None or isinstance(node, ast.JoinedStr)
 
 

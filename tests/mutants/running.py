@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from tests.mutants.child import STARTS_SPARK_S, Known, run_tests
 from tests.mutants.making import Mutant
-from tests.mutants.selecting import FAST, WITH_SPARK, guards_of, mutated
+from tests.mutants.selecting import WITH_SPARK, WITHOUT_SPARK, guards_of, mutated
 
 HEAVY = (
     "deltalake", "duckdb", "hypothesis", "msgspec", "obstore", "pandas", "pyarrow.dataset", "pyarrow.parquet",
@@ -29,10 +29,8 @@ COPIED = (
     "src", "tests", "examples", "bench", "docs", "pyproject.toml", "Makefile", "LICENSE",
     "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "README.md", "SECURITY.md",
 )  # fmt: skip
-NOT_SLOW = "not slow and not faults and not s3 and not damage"
 TIMED_OUT = "+ Timeout +"
 """What pytest-timeout prints when a test takes too long."""
-SLOW = "slow and not faults and not s3 and not damage"
 
 
 class Verdict(Enum):
@@ -48,7 +46,7 @@ class Job(NamedTuple):
     """Tests to run in a process of their own, and how long that may take."""
 
     files: tuple[str, ...]
-    marks: str
+    with_spark: bool
     chosen: dict[str, float] | None
     limit_s: float
     mutant: Mutant | None = None
@@ -88,7 +86,7 @@ class Copy:
         if self._pid == 0:
             code = 70
             try:
-                code = run_tests(self.folder, job.files, job.marks, job.chosen, job.trace)
+                code = run_tests(self.folder, job.files, job.with_spark, job.chosen, job.trace)
             finally:
                 os._exit(code)
 
@@ -133,7 +131,7 @@ class Runner:
         self._tree = tree
         self._temp = temp
         self._with_spark = with_spark
-        self._known: dict[tuple[str, str], Known] = {}
+        self._known: dict[tuple[str, bool], Known] = {}
         for name in HEAVY:
             with suppress(ImportError):
                 importlib.import_module(name)
@@ -141,37 +139,43 @@ class Runner:
 
     def learn(self, modules: set[str], tell: Callable[[str], None]) -> None:
         """Runs the tests of some modules as they are."""
-        wanted = {(f, NOT_SLOW) for m in modules for f in guards_of(self._tree, m, FAST)}
+        wanted = {(f, False) for m in modules for f in guards_of(self._tree, m, WITHOUT_SPARK)}
         if self._with_spark:
-            wanted |= {(f, SLOW) for m in modules for f in guards_of(self._tree, m, WITH_SPARK)}
+            wanted |= {(f, True) for m in modules for f in guards_of(self._tree, m, WITH_SPARK)}
         cache = self._tree / ".mutants"
         cache.mkdir(exist_ok=True)
-        jobs: dict[Job, tuple[str, str, Path]] = {}
-        for file, marks in sorted(wanted):
+        jobs: dict[Job, tuple[str, bool, Path]] = {}
+        for file, with_spark in sorted(wanted):
             if not (self._tree / file).exists():
                 continue
-            place = cache / f"{self._hash(file)}-{marks == SLOW:d}.json"
+            place = cache / f"{self._hash(file)}{'-spark' * with_spark}.json"
             if place.exists():
-                self._known[file, marks] = Known(*json.loads(place.read_text()))
+                self._known[file, with_spark] = Known(*json.loads(place.read_text()))
             else:
-                jobs[Job((file,), marks, None, 1800.0, trace=self._temp / place.name)] = file, marks, place
+                jobs[Job((file,), with_spark, None, 1800.0, trace=self._temp / place.name)] = (
+                    file,
+                    with_spark,
+                    place,
+                )
         for job, code in self._run(iter(list(jobs))):
-            file, marks, place = jobs[job]
+            file, with_spark, place = jobs[job]
             if job.trace is None or not job.trace.exists():
                 raise SystemExit(
                     f"{file} cannot be run without any mutant (exit {code}): see `pytest {file}`"
                 )
-            known = self._known[file, marks] = Known(*json.loads(job.trace.read_text()))
-            tell(f"{file} ({marks.partition(' and ')[0]}): {len(known.seconds)} tests")
+            known = self._known[file, with_spark] = Known(*json.loads(job.trace.read_text()))
+            tell(f"{file}: {len(known.seconds)} tests {'with' if with_spark else 'without'} Spark")
             for test in known.failed:
                 tell(f"  left out, it fails without any mutant: {test}")
+            for test in known.long:
+                tell(f"  left out, it takes too long: {test}")
             if not known.failed:
                 shutil.copy(job.trace, place)
 
     def judge(self, mutants: list[Mutant]) -> Iterator[tuple[Mutant, Verdict]]:
-        """A verdict for each mutant, as they become known: by the quick tests, and if need be by those with Spark."""
+        """A verdict for each mutant, when it is known: by the tests without Spark, and if need be by those with it."""
         left: list[Mutant] = []
-        for mutant, verdict in self._judge(mutants, FAST, NOT_SLOW):
+        for mutant, verdict in self._judge(mutants, WITHOUT_SPARK, with_spark=False):
             if (
                 verdict in (Verdict.SURVIVED, Verdict.UNREACHED)
                 and self._with_spark
@@ -181,19 +185,19 @@ class Runner:
             else:
                 yield mutant, verdict
         self._copies = self._copies[:1]  # one Spark at a time
-        yield from self._judge(left, WITH_SPARK, SLOW)
+        yield from self._judge(left, WITH_SPARK, with_spark=True)
 
     def _judge(
-        self, mutants: list[Mutant], table: dict[str, tuple[str, ...]], marks: str
+        self, mutants: list[Mutant], table: dict[str, tuple[str, ...]], with_spark: bool
     ) -> Iterator[tuple[Mutant, Verdict]]:
         ready: list[Job] = []
         for mutant in mutants:
             files = guards_of(self._tree, mutant.module, table)
-            chosen = self._chosen(mutant, files, marks)
+            chosen = self._chosen(mutant, files, with_spark)
             if chosen:
                 named = tuple(sorted({name.partition("::")[0] for name in chosen}))
-                limit_s = 60 + 6 * sum(chosen.values()) + STARTS_SPARK_S * (marks == SLOW)
-                ready.append(Job(named, marks, chosen, limit_s, mutant))
+                limit_s = 60 + 6 * sum(chosen.values()) + STARTS_SPARK_S * with_spark
+                ready.append(Job(named, with_spark, chosen, limit_s, mutant))
             else:
                 yield mutant, Verdict.UNREACHED
         self._check_unchanged(ready[:1])
@@ -212,15 +216,14 @@ class Runner:
                     f"tests that are to judge fail without any mutant (exit {code}): {job.files}"
                 )
 
-    def _chosen(self, mutant: Mutant, files: tuple[str, ...], marks: str) -> dict[str, float]:
+    def _chosen(self, mutant: Mutant, files: tuple[str, ...], with_spark: bool) -> dict[str, float]:
         """The tests that run a mutant's lines, with their seconds; all of the files for what an import does."""
         chosen: dict[str, float] = {}
         for file in files:
-            known = self._known.get((file, marks), Known({}, {}, []))
-            for test, seconds in known.seconds.items():
+            known = self._known.get((file, with_spark), Known({}, {}, []))
+            for test in known.useful:
+                seconds = known.seconds[test]
                 ran = known.lines.get(test, {}).get(mutant.module, [])
-                if test in known.failed:
-                    continue
                 if not mutant.function or any(line in mutant.lines for line in ran):
                     chosen[test] = seconds
         return chosen
@@ -253,7 +256,7 @@ class Runner:
         guarded = [
             module
             for module in mutated(self._tree)
-            if any(file in guards_of(self._tree, module, table) for table in (FAST, WITH_SPARK))
+            if any(file in guards_of(self._tree, module, table) for table in (WITHOUT_SPARK, WITH_SPARK))
         ]
         sources = [self._tree / "src" / "cutwater" / module for module in guarded]
         for place in [self._tree / file, *sources]:

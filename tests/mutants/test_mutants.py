@@ -5,11 +5,13 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
 
+from tests.mutants.child import Selection
 from tests.mutants.making import mutants_of
-from tests.mutants.selecting import FAST, WITH_SPARK, guards_of, mutated
+from tests.mutants.selecting import LEFT_OUT, WITH_SPARK, WITHOUT_SPARK, guards_of, mutated
 
 TREE = Path(__file__).resolve().parents[2]
 
@@ -59,6 +61,11 @@ def test_statements_are_removed(tmp_path: Path) -> None:
     ]
 
 
+def test_a_condition_that_does_not_hold_becomes_one_that_does(tmp_path: Path) -> None:
+    found = changes(tmp_path, "def f():\n    return False\n")
+    assert found == [("return False", "return True")]
+
+
 def test_text_for_people_is_not_mutated(tmp_path: Path) -> None:
     source = '''
         """Returns 1 < 2."""
@@ -71,6 +78,7 @@ def test_text_for_people_is_not_mutated(tmp_path: Path) -> None:
             """Not 1."""
             assert n == 1
             self.tell(f"{n + 1} and 1", 1 < 2)
+            assert_never(n)
         '''
     assert changes(tmp_path, source) == []
 
@@ -98,15 +106,40 @@ def test_every_excluded_mutant_is_of_a_line_that_there_is() -> None:
     assert not gone
 
 
-@pytest.mark.parametrize("table", [FAST, WITH_SPARK], ids=["fast", "with spark"])
+@pytest.mark.parametrize("table", [WITHOUT_SPARK, WITH_SPARK], ids=["without Spark", "with Spark"])
 def test_every_module_is_guarded_by_tests_that_there_are(table: dict[str, tuple[str, ...]]) -> None:
     modules = mutated(TREE)
-    assert all((TREE / "src" / "cutwater" / name).exists() for name in table)
+    assert all((TREE / "src" / "cutwater" / name).exists() for name in (*table, *LEFT_OUT))
     assert len(modules) == len(set(modules))
     for module in modules:
         files = guards_of(TREE, module, table)
         assert files or table is WITH_SPARK
         assert all((TREE / file).is_file() for file in files)
+
+
+def test_all_that_is_neither_core_nor_simulator_nor_demo_is_mutated() -> None:
+    modules = {m.relative_to(TREE / "src/cutwater").as_posix() for m in (TREE / "src/cutwater").rglob("*.py")}
+    others = {m.partition("/")[0] for m in modules - set(mutated(TREE)) - set(LEFT_OUT)}
+    assert others == {"__init__.py", "__main__.py", "protocol", "sim", "demo"}
+
+
+def test_a_slow_test_is_run_without_spark_unless_it_starts_one() -> None:
+    class Item:
+        def __init__(self, *marks: pytest.MarkDecorator) -> None:
+            self.marks = [decorator.mark for decorator in marks]
+
+        def iter_markers(self, name: str) -> list[pytest.Mark]:
+            return [mark for mark in self.marks if mark.name == name]
+
+        def add_marker(self, mark: pytest.MarkDecorator) -> None:
+            assert mark.name == "timeout"
+
+    plain, waits = Item(), Item(pytest.mark.slow)
+    starts = Item(pytest.mark.slow, pytest.mark.xdist_group("spark"))
+    for with_spark, expected in ((False, [plain, waits]), (True, [starts])):
+        items: list[Any] = [plain, waits, starts]
+        Selection(with_spark, None).pytest_collection_modifyitems(items)
+        assert items == expected
 
 
 def test_the_most_specific_row_says_which_tests_guard_a_module() -> None:
@@ -124,5 +157,6 @@ def test_the_most_specific_row_says_which_tests_guard_a_module() -> None:
     assert mutated(TREE, ["runtime/mailbox.py", "inspection"]) == [
         "inspection/__init__.py",
         "inspection/integrity.py",
+        "inspection/unpublished.py",
         "runtime/mailbox.py",
     ]

@@ -39,3 +39,27 @@ def test_a_missing_folder_is_an_empty_place_that_stays_missing(tmp_path: Path) -
     with pytest.raises(FileNotFoundError):
         place.copy("b", "c")
     assert not (tmp_path / "new").exists()
+
+
+def test_the_tail_of_what_was_written_and_of_what_is_below(tmp_path: Path) -> None:
+    below = open_place(str(tmp_path), create=True)
+    below.create("below", b"12345")
+    store = Overlay(below, below.url)
+    store.put("here", b"12345")
+    for name in ("below", "here"):
+        assert store.tail(name, 2) == (b"45", 5)
+        assert store.tail(name, 9) == (b"12345", 5)
+    assert store.tail("none", 2) is None
+    assert store.path("below") == tmp_path / "below"
+    assert Overlay(None, "memory:///x").path("below") is None
+
+
+def test_only_names_with_the_prefix_behind_another_are_listed(tmp_path: Path) -> None:
+    below = open_place(str(tmp_path), create=True)
+    below.create("a/1", b"")
+    store = Overlay(below, below.url)
+    for name in ("a/0", "a/2", "b/1"):
+        store.put(name, b"")
+    assert store.list("a/") == ["a/0", "a/1", "a/2"]
+    assert store.list("a/", "a/0") == ["a/1", "a/2"]
+    assert store.list("a/", "a/2") == []
