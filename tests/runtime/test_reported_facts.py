@@ -74,7 +74,6 @@ class Running:
             failures={},
             tries={},
             now_ms=0,
-            drained=False,
             log=lambda name: SimpleNamespace(state=self.producer),
         )
         self.leader = SimpleNamespace(phase=LeaderPhase.LEADING)
@@ -92,7 +91,8 @@ class Running:
         )
         self.sinks: dict[str, Any] = {}
         self.failure: BaseException | None = None
-        self.links = SimpleNamespace(show=lambda key, data: self.shown.append((key, data)))
+        self.drained = False
+        self.links = SimpleNamespace(ignored=0, show=lambda key, data: self.shown.append((key, data)))
         self.shell = SimpleNamespace(look=lambda task: task())
         self.dispatcher = SimpleNamespace(emit=self.events.append)
 
@@ -317,7 +317,7 @@ def test_a_query_that_cannot_be_asked_keeps_nobody_from_reporting(running: Runni
 
 def test_lags_are_those_of_native_sources(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     behind: Any = ("three records behind",)
-    monkeypatch.setattr(module, "source_lags", lambda query, progress: behind)
+    monkeypatch.setattr(module, "source_lags", lambda query, progress, now_s: behind)
     running.host.built.has_native_source = True
     running.host.query = Query({"batchDuration": 1})
     reporter = running.reporter()
@@ -359,7 +359,7 @@ def test_object_stores_get_fewer_reports() -> None:
     [(False, "stopped", "stopped"), (True, "stopped", "drained"), (True, "failed", "failed")],
 )
 def test_the_last_status_says_how_it_ended(running: Running, drained: bool, state: str, shown: str) -> None:
-    running.member.drained = drained
+    running.drained = drained
     reporter = running.reporter()
     reporter.every_s = 0.01
     reporter.start()
