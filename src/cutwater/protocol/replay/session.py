@@ -24,7 +24,7 @@ from cutwater.protocol.replay.messages import (
 )
 from cutwater.protocol.replay.pieces import Piece, Pieces, received
 from cutwater.protocol.replay.schedule import Schedule
-from cutwater.protocol.replay.sources import Request, Source, Sources
+from cutwater.protocol.replay.sources import Source, SourceRequest, Sources
 
 B = TypeVar("B")
 
@@ -228,7 +228,7 @@ class ReplaySession(Generic[B]):
     # --- receiving --------------------------------------------------------------------------------------
 
     def _receive(
-        self, source: Source, request: Request, first: int, entries: Sequence[bytes], now_ms: int
+        self, source: Source, request: SourceRequest, first: int, entries: Sequence[bytes], now_ms: int
     ) -> Sealed[B] | None:
         """Buffers the entries and returns the last one, or records a failure of the sender."""
         sender = source.name if source is not self.sources.store else LIVE
