@@ -11,7 +11,7 @@ from cutwater.protocol.base.chain import Entry
 from cutwater.protocol.base.wire import Ack, Announcement, Phase
 from cutwater.sim.checker.evidence import At, Findings, Trace
 from cutwater.sim.checker.history import History
-from cutwater.sim.checker.tables import Steps, Tables
+from cutwater.sim.checker.table_versions import Steps, TableVersions
 from cutwater.store import recording as rec
 
 ENTRIES = {Phase.PREPARE: r.Begun, Phase.COMMIT: r.Committed, Phase.ABORT: r.Aborted}
@@ -25,7 +25,7 @@ class Walk:
         self,
         trace: Trace,
         history: History,
-        tables: Tables,
+        tables: TableVersions,
         steps: Steps,
         process: str,
         findings: Findings,
@@ -208,7 +208,9 @@ class Walk:
             self._findings.wrong("mark", what, made[1], at)
 
 
-def check_processes(trace: Trace, history: History, tables: Tables, steps: Steps, findings: Findings) -> None:
+def check_processes(
+    trace: Trace, history: History, tables: TableVersions, steps: Steps, findings: Findings
+) -> None:
     """Checks every process's recording."""
     for process in trace.processes:
         Walk(trace, history, tables, steps, process, findings).run()
