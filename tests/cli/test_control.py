@@ -82,9 +82,9 @@ def test_a_restore_reaches_a_running_pipeline_with_all_that_was_said(store: Stor
     where = ("--store", store.url)
     assert call("savepoint", "good", "--epoch", "1", *where).exit_code == 0
     with answering(store, *({"ok": True, "epoch": 1} for _ in range(2))) as heard:
-        told = json.loads(call("restore", "good", "--force", "--json", *where).stdout)
+        answer = json.loads(call("restore", "good", "--force", "--json", *where).stdout)
         assert call("restore", "1", "--reset", "b", "--reset", "c", *where).exit_code == 0
-    assert told == {
+    assert answer == {
         "epoch": 1, "running": True, "news": ["restored epoch 1; the pipeline continues from there"],
     }  # fmt: skip
     assert [(r.name, r.epoch, r.force, r.reset) for r in heard] == [
@@ -94,8 +94,8 @@ def test_a_restore_reaches_a_running_pipeline_with_all_that_was_said(store: Stor
 
 def test_a_takeover_does_not_ask_who_runs(store: Store) -> None:
     with beating(store):
-        told = json.loads(call("restore", "1", "--takeover", "--json", "--store", store.url).stdout)
-        assert (told["epoch"], told["running"]) == (1, False)
+        answer = json.loads(call("restore", "1", "--takeover", "--json", "--store", store.url).stdout)
+        assert (answer["epoch"], answer["running"]) == (1, False)
         assert store.list(REQUEST_PREFIX) == []
 
 

@@ -37,8 +37,8 @@ class Talker:
     def __init__(self, cluster: Cluster, name: str, boot: str = "1") -> None:
         self.name = name
         self.kv: ClusterKv = cluster.join(name, boot)
-        self.told: list[str] = []
-        self.links = Links(self.kv, self.told.append)
+        self.log_lines: list[str] = []
+        self.links = Links(self.kv, self.log_lines.append)
         self.heard: list[tuple[str, Any]] = []
         self.noticed: list[tuple[str, bool]] = []
         self.links.start(self._hear)
@@ -214,7 +214,7 @@ def test_an_undecodable_message_is_dropped_and_counted_and_reported_once(
     b.hears("a", AskRange(1))
     eventually(lambda: b.links.ignored == 6, "all six are counted")
     assert b.heard == [("a", AskRange(1))]
-    assert len(b.told) == 1
+    assert len(b.log_lines) == 1
 
 
 def test_present_members_are_known_with_their_processes(three: tuple[Talker, Talker, Talker]) -> None:

@@ -114,8 +114,8 @@ def started_again(kept: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_store_has_no_problems(kept: Path, started_again: Path) -> None:
     for store in (kept, started_again):
-        well, told = verify(store)
-        assert well, told
+        well, output = verify(store)
+        assert well, output
 
 
 def test_unknown_objects_are_ignored(kept: Path, tmp_path: Path) -> None:
@@ -129,8 +129,8 @@ def test_unknown_objects_are_ignored(kept: Path, tmp_path: Path) -> None:
     ):  # fmt: skip
         (store / folder).mkdir(parents=True, exist_ok=True)
         (store / folder / "README").write_text("hello")
-    well, told = verify(store)
-    assert well, told
+    well, output = verify(store)
+    assert well, output
     opened = open_store(str(store))
     find_stored(opened, "first", 1, 100, Cache())
     for args in (["tables"], ["status"], ["checkpoints"], ["gc", "--dry-run"], ["explain", "1"]):
@@ -202,9 +202,9 @@ def test_a_missing_mark_of_a_folder_that_checkpoints_need_is_detected(kept: Path
     named = manifest_of(opened, state.committed[epoch]).stages["first"].state
     mark = f"{min(named).split('spark/')[0]}spark/{min(named).split('spark/')[1].split('/')[0]}/cutwater/complete"
     (store / mark).unlink()
-    well, told = verify(store)
+    well, output = verify(store)
     assert not well
-    assert mark in told
+    assert mark in output
 
 
 @pytest.mark.parametrize("kind", ["journal", "stages/first/1/log", "stages/second/1/log"])
@@ -230,9 +230,9 @@ def test_an_edited_mark_is_detected_where_it_would_show_a_wrong_table_version(
     shutil.copytree(kept, tmp_path / "state")
     mark = max((tmp_path / "state/published/first").iterdir())
     mark.write_bytes(mark.read_bytes().replace(b'"version":', b'"version":1'))
-    well, told = verify(tmp_path / "state")
+    well, output = verify(tmp_path / "state")
     assert not well
-    assert str(mark.relative_to(tmp_path / "state")) in told
+    assert str(mark.relative_to(tmp_path / "state")) in output
     shown = CliRunner().invoke(app, ["tables", "--store", str(tmp_path / "state")])
     assert shown.exit_code == 1
     assert "its checksum differs" in shown.stderr

@@ -49,14 +49,14 @@ class Setting:
         )
 
 
-@pytest.mark.parametrize(("rewinds", "version", "told"), [(False, 5, 1), (True, 5, 0), (False, None, 0)])
+@pytest.mark.parametrize(("rewinds", "version", "count"), [(False, 5, 1), (True, 5, 0), (False, None, 0)])
 def test_a_sink_that_cannot_be_rewound_is_an_event(
-    tmp_path: Path, rewinds: bool, version: int | None, told: int
+    tmp_path: Path, rewinds: bool, version: int | None, count: int
 ) -> None:
     out = SimpleNamespace(name="out", rewinds=rewinds, rewind=Mock(return_value=version))
     setting = Setting(tmp_path, out=out)
     assert setting.performer.rewind_table(fx.RewindTable("out", 1, 2, 3, True)) == version
-    assert setting.events == [SinkNotRewound("out")] * told
+    assert setting.events == [SinkNotRewound("out")] * count
     out.rewind.assert_called_once_with(1, 2, 3, True)
 
 

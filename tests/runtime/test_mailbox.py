@@ -253,7 +253,9 @@ def test_a_request_of_a_killed_command_is_not_carried_out_by_the_next_run(
         assert not made.drained
         assert made.mailbox._arrivals.doubtful.keys() <= {"aaa"}
         assert [
-            line for line in up.told if f"request aaa ({kind.value}) is removed and not carried out" in line
+            line
+            for line in up.log_lines
+            if f"request aaa ({kind.value}) is removed and not carried out" in line
         ]
     assert read_journal(store).state.savepoints == {}
 
@@ -377,7 +379,9 @@ def test_an_unreadable_request_is_refused_and_removed(store: FlakyStore, data: b
         put_request(store, RequestKind.CHECKPOINT, "ccc")
         assert reply_of(store, "ccc").ok
         assert not made.drained
-        assert len([line for line in up.told if "cannot be read, so this request is refused" in line]) == 1
+        assert (
+            len([line for line in up.log_lines if "cannot be read, so this request is refused" in line]) == 1
+        )
 
 
 @pytest.mark.parametrize("name", ["requests/notes.txt", "requests/deeper/aaa.json"])
@@ -386,7 +390,7 @@ def test_an_object_whose_name_is_not_that_of_a_request_is_removed(store: FlakySt
     with members(store) as up:
         leading(up)
         await_that("it is removed", lambda: not store.exists(name), 30)
-        assert any(f"{name} is not a request" in line for line in up.told)
+        assert any(f"{name} is not a request" in line for line in up.log_lines)
     assert store.list(REPLY_PREFIX) == []
 
 
@@ -484,7 +488,7 @@ def test_an_unreadable_answer_does_not_stop_a_member_from_receiving_others(
         assert not got[0].ok
         assert "cannot be read" in got[0].detail
         await_that("both are removed", lambda: not store.list(REQUEST_PREFIX) + store.list(REPLY_PREFIX), 30)
-        assert any("replies/aaa.json cannot be read" in line for line in up.told)
+        assert any("replies/aaa.json cannot be read" in line for line in up.log_lines)
         thread, got = answered_by(made, Request(RequestKind.CHECKPOINT, "bbb"))
         await_that("the next is forwarded", lambda: store.exists(f"{REQUEST_PREFIX}bbb.json"), 30)
         store.create(f"{REPLY_PREFIX}bbb.json", encode(Reply("bbb", True, 5)))
@@ -612,7 +616,7 @@ def test_a_fault_in_one_job_is_reported_and_ends_nothing(store: FlakyStore) -> N
         put_request(store, RequestKind.CHECKPOINT, "aaa")
         assert reply_of(store, "aaa").ok
         assert faults == []
-        assert len([line for line in up.told if "ZeroDivisionError" in line]) == 1
+        assert len([line for line in up.log_lines if "ZeroDivisionError" in line]) == 1
 
 
 # --- who asks -------------------------------------------------------------------------------------------

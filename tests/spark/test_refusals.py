@@ -109,7 +109,7 @@ def test_a_pipeline_with_refused_plans_ends_before_anything_is_written(
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("said", "expected"),
     [
         ("[A.B] No. SQLSTATE: 42KDE", "No"),
         ("Sorting is not supported;\n~Sort\n+- ~Relation", "Sorting is not supported"),
@@ -117,5 +117,5 @@ def test_a_pipeline_with_refused_plans_ends_before_anything_is_written(
         ("two\n  lines", "two lines"),
     ],
 )
-def test_only_the_reason_is_reported(said: str, told: str) -> None:
-    assert first_sentences(said) == told
+def test_only_the_reason_is_reported(said: str, expected: str) -> None:
+    assert first_sentences(said) == expected

@@ -255,11 +255,11 @@ def test_the_runtime_records_what_its_shell_performs_and_sends(
     for name in ("StageHost", "Mailbox", "Reporter"):
         monkeypatch.setattr(runtime, name, MagicMock())
     stages = {"orders": MagicMock(trigger_s=0.0), "paid": MagicMock(trigger_s=0.0)}
-    built: Any = SimpleNamespace(name="p", spark=MagicMock(), topology=TOPOLOGY, sinks={}, stages=stages)
+    planned: Any = SimpleNamespace(name="p", spark=MagicMock(), topology=TOPOLOGY, sinks={}, stages=stages)
     (tmp_path / "store").mkdir()
     settings = Settings(CONFIG, member_config())
     links = open_links(None, "p", "main", "1", print)
-    running = runtime.Runtime(built, LocalStore(tmp_path / "store"), "main", "1", settings, print, links)
+    running = runtime.Runtime(planned, LocalStore(tmp_path / "store"), "main", "1", settings, print, links)
     running.shell._perform(fx.Create("a", b"{}"))
     running.shell._send(fx.Send(None, LogGrown("orders", 1, 1)))
     running.stop()

@@ -133,9 +133,9 @@ class Edit:
         """Recomputes every hash, and all references to it."""
         new: dict[str, str] = {}
         records: dict[str, Any] = {}
-        told = [line for line in self.lines if line.get("record")]
+        written = [line for line in self.lines if line.get("record")]
         for line in sorted(
-            told, key=lambda line: (line["name"].startswith(("stages/", "journal/")), line["name"])
+            written, key=lambda line: (line["name"].startswith(("stages/", "journal/")), line["name"])
         ):
             record = line["record"]
             if "prev" in record:

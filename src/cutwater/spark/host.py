@@ -29,7 +29,7 @@ from cutwater.spark.internals.gateway import is_spark_gone
 from cutwater.spark.kafka import KafkaSources, is_suspect
 from cutwater.spark.micro_batch import BatchWriter
 from cutwater.spark.query import QUICK_TRIGGER_S, Query
-from cutwater.spark.stage import BuiltStage
+from cutwater.spark.stage import PlannedStage
 from cutwater.spark.surroundings import Surroundings, Task
 
 IDLE_LOOK_S = 0.5
@@ -39,11 +39,11 @@ IDLE_LOOK_S = 0.5
 class StageHost:
     """One hosted stage's queries, one after the other."""
 
-    def __init__(self, around: Surroundings, built: BuiltStage) -> None:
-        self.built = built
-        self.name = built.name
+    def __init__(self, around: Surroundings, planned: PlannedStage) -> None:
+        self.planned = planned
+        self.name = planned.name
         self._around = around
-        self._feeding = Feeding(around.store, built.channels, built.max_rows)
+        self._feeding = Feeding(around.store, planned.channels, planned.max_rows)
         self._commits = CommitWatcher(around.store, self.name, self._on_commit)
         self._current: Query | None = None
         self._incarnation = 0
@@ -54,7 +54,7 @@ class StageHost:
         self._seen: tuple[Any, ...] = ()
         self._lock = Lock()
         self._closed = False
-        self.kafka = KafkaSources(around.spark, self.name, built.plan)
+        self.kafka = KafkaSources(around.spark, self.name, planned.plan)
 
     def move(self, recorded: tuple[Leaf, ...] | None, positions: Positions) -> MovedPositions:
         """The record of the sources and the positions with which the stage starts when it is reset. Raises
@@ -83,7 +83,7 @@ class StageHost:
 
     def _start(self, operation: StartQuery) -> None:
         generation, incarnation = operation.generation, operation.incarnation
-        around, built = self._around, self.built
+        around, planned = self._around, self.planned
         with self._lock:
             self._stop_query()
             stage = around.look(lambda: self._find(incarnation))
@@ -94,18 +94,23 @@ class StageHost:
             query = Query(self._new_writer(generation, incarnation), operation.pace is Pace.TAKE_ALL)
             self._current, self._incarnation = query, incarnation
             around.spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
-            trigger_s = built.trigger_s
+            trigger_s = planned.trigger_s
             if operation.pace is Pace.QUICK:
                 trigger_s = min(trigger_s, QUICK_TRIGGER_S)
             batch = partial(self._run_batch, stage, query)
             try:
                 making.claim_sources(
-                    around.store, self.name, generation, incarnation, built.plan.leaves, self.kafka.identified
+                    around.store,
+                    self.name,
+                    generation,
+                    incarnation,
+                    planned.plan.leaves,
+                    self.kafka.identified,
                 )
                 self._refuse_lost(generation, incarnation)
                 with around.starting:
                     name, rests = f"{around.pipeline}.{self.name}", operation.pace is not Pace.OWN
-                    query.start(built, name, trigger_s, batch, built.plan.has_timers and rests)
+                    query.start(planned, name, trigger_s, batch, planned.plan.has_timers and rests)
             except Exception as error:
                 failure = error
                 around.call(lambda: self._on_end(stage, failure))
@@ -120,11 +125,11 @@ class StageHost:
             self.kafka.refuse_lost(*positions)
 
     def _new_writer(self, generation: int, incarnation: int) -> BatchWriter:
-        store, built, cache = self._around.store, self.built, self._around.caches[self.name]
+        store, planned, cache = self._around.store, self.planned, self._around.caches[self.name]
         return BatchWriter(
             store, self.name, generation, incarnation,
-            incarnations.base_of(store, self.name, generation, incarnation, cache), built.schema, built.plan.leaves,
-            built.sinks, built.has_readers, built.plan.has_watermark, self._on_prepared, cache,
+            incarnations.base_of(store, self.name, generation, incarnation, cache), planned.schema, planned.plan.leaves,
+            planned.sinks, planned.has_readers, planned.plan.has_watermark, self._on_prepared, cache,
         )  # fmt: skip
 
     def end(self) -> None:

@@ -349,7 +349,7 @@ def test_a_woken_process_does_not_give_up_for_a_checkpoint_that_its_successor_ha
     until(world, lambda: any(a.late == ("m2",) for a in entries(world, r.Aborted)))
     zombie.wake_up()
     who_give_up(world, 1_000)
-    assert zombie.member.journal.state.aborted, "it has read the story"
+    assert zombie.member.journal.state.aborted, "it has read the entries"
     assert zombie.member.given_up is None
 
 

@@ -160,8 +160,10 @@ class Coordinator:
             aborts = [self._abort(f, FailureReason.CANCELLED, "by request", now_ms) for f in open_flights]
             last = [msgspec.structs.replace(abort, request=request_id) for abort in aborts[-1:]]
             return [*aborts[:-1], *last]  # it is answered when all of them are aborted
-        story = ", ".join(f"epoch {f.epoch} is {f.phase.value}" for f in self._flights) or "none is in flight"
-        return [Refuse(request_id, FailureReason.NOTHING_TO_CANCEL, story)]
+        phases = (
+            ", ".join(f"epoch {f.epoch} is {f.phase.value}" for f in self._flights) or "none is in flight"
+        )
+        return [Refuse(request_id, FailureReason.NOTHING_TO_CANCEL, phases)]
 
     def begun(self, epoch: int, checkpoint_id: int, now_ms: int) -> list[Action]:
         """BEGUN is in the journal, with these numbers; the members' deadline starts now."""
