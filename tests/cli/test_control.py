@@ -17,7 +17,7 @@ from typer.testing import Result
 
 from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.paths import REPLY_PREFIX, REQUEST_PREFIX
-from cutwater.protocol.base.wire import Reply, Request, RequestKind, encode
+from cutwater.protocol.base.wire import Reply, Request, RequestKind, encode_message
 from cutwater.runtime.asking import understood
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_store
@@ -39,7 +39,7 @@ def answering(store: Store, *replies: dict[str, Any]) -> Iterator[list[Request]]
                 if request is not None and request not in heard:
                     heard.append(request)
                     reply = Reply(request.request_id, **replies[len(heard) - 1])
-                    store.put(f"{REPLY_PREFIX}{request.request_id}.json", encode(reply))
+                    store.put(f"{REPLY_PREFIX}{request.request_id}.json", encode_message(reply))
 
     with beating(store) as over:
         thread = Thread(target=answer)
@@ -176,7 +176,7 @@ def test_a_command_below_nohup_waits_on_when_its_terminal_is_closed(store: Store
         reply = Reply(name.removeprefix(REQUEST_PREFIX).removesuffix(".json"), True, 5)
         before = store.read(name)
         await_that("it waits on", lambda: store.read(name) not in (before, None), 30)
-        store.create(name.replace(REQUEST_PREFIX, REPLY_PREFIX), encode(reply))
+        store.create(name.replace(REQUEST_PREFIX, REPLY_PREFIX), encode_message(reply))
         process.communicate(timeout=60)
     assert process.returncode == 0
 

@@ -11,7 +11,7 @@ from cutwater.cli.gc import _only_of
 from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.watermark import Watermark, WatermarkKind
-from cutwater.protocol.base.wire import Request, RequestKind, encode
+from cutwater.protocol.base.wire import Request, RequestKind, encode_message
 from cutwater.runtime import asking
 from cutwater.store.opening import open_store
 from tests.support.builders import manifest
@@ -83,7 +83,7 @@ def test_gc_removes_requests_that_nobody_renews(folder: Path, monkeypatch: pytes
     monkeypatch.setattr(asking, "RENEW_S", 0.01)
     store = open_store(str(folder))
     name = paths.request_name("aaa")
-    store.create(name, encode(Request(RequestKind.CHECKPOINT, "aaa")))
+    store.create(name, encode_message(Request(RequestKind.CHECKPOINT, "aaa")))
     found = document("gc", "--dry-run", "--store", folder)["leftovers"]["requests that nobody waits for"]
     assert found["objects"] == 1
     assert store.exists(name)

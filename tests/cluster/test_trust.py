@@ -14,7 +14,7 @@ from cutwater.cluster import keys, zenoh_kv
 from cutwater.cluster.config import MAX_VALUE_BYTES, ClusterConfig
 from cutwater.cluster.keys import derive
 from cutwater.cluster.kv import ClusterKv
-from cutwater.cluster.peers import MAX_SLOT_BYTES, MAX_WAITING, MAX_WAITING_BYTES, Peer, Waiting
+from cutwater.cluster.peers import MAX_SLOT_BYTES, MAX_WAITING, MAX_WAITING_BYTES, BoundedQueue, Peer
 from cutwater.cluster.seal import Sealer
 from cutwater.protocol.base.errors import UserError
 from tests.support.cluster_helpers import SECRET, OverZenoh, eventually, free_endpoint, sees, sees_only
@@ -344,7 +344,7 @@ def test_what_is_kept_from_one_process_is_bounded() -> None:
 
 def test_undelivered_mail_is_bounded_by_count_and_size() -> None:
     for size, room in ((1, MAX_WAITING), (MAX_WAITING_BYTES // 4, 4)):
-        waiting: Waiting[int] = Waiting()
+        waiting: BoundedQueue[int] = BoundedQueue()
         for number in range(2 * MAX_WAITING):
             waiting.add(number, size)
         taken = []

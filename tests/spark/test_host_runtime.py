@@ -30,7 +30,7 @@ from cutwater.protocol.member.config import StagePlan
 from cutwater.runtime import runtime
 from cutwater.runtime.timings import read_times
 from cutwater.sinks import parquet_files
-from cutwater.store.at_rest import manifest_of
+from cutwater.store.at_rest import load_manifest
 from tests.support.hosted_pipeline import HostedPipeline, has_read, has_rows
 from tests.support.spark_helpers import await_that
 
@@ -131,7 +131,7 @@ def test_only_stages_with_a_watermark_report_one(shop: HostedPipeline) -> None:
     await_that("rows to cut behind", lambda: has_rows(shop), 30)
     epoch = shop.ask(RequestKind.CHECKPOINT).epoch
     assert epoch is not None
-    found = manifest_of(shop.store, made.member.journal.state.committed[epoch])
+    found = load_manifest(shop.store, made.member.journal.state.committed[epoch])
     kinds = {name: report.watermark.kind for name, report in found.stages.items()}
     assert kinds == {"source": WatermarkKind.NONE, "copied": WatermarkKind.UNKNOWN}
 

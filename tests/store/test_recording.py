@@ -26,7 +26,7 @@ from cutwater.runtime import runtime
 from cutwater.runtime.local_word import LocalWord
 from cutwater.runtime.settings import Settings
 from cutwater.runtime.shell import Shell
-from cutwater.sim.checker import Report, check
+from cutwater.sim.checker import Report, check_recording
 from cutwater.sim.store import SimTable, TableVersion
 from cutwater.store import recording as rec
 from cutwater.store.local import LocalStore
@@ -169,7 +169,7 @@ def test_recordings_of_running_processes_are_accepted_like_those_of_the_simulato
 
 
 def accepted(folder: Path) -> Report:
-    report = check(folder)
+    report = check_recording(folder)
     assert report.problems == [], [(p.rule, p.what, [str(at) for at in p.lines]) for p in report.problems]
     return report
 
@@ -232,7 +232,7 @@ def test_a_damaged_record_is_recorded_only_by_its_hash(traced: Path) -> None:
     assert isinstance(line, rec.Reading)
     assert line.hash is not None
     assert line.record == rec.NOTHING
-    assert check(traced).problems == []
+    assert check_recording(traced).problems == []
 
 
 def test_a_full_disk_ends_the_recording_but_not_the_work() -> None:

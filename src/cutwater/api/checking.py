@@ -77,7 +77,9 @@ class Report(msgspec.Struct):
         self.mistakes += [text for text in mistakes if text not in self.mistakes]
 
 
-def check(pipeline: Pipeline, store: str | None, config: RunConfig, log: Callable[[str], None]) -> Report:
+def check_pipeline(
+    pipeline: Pipeline, store: str | None, config: RunConfig, log: Callable[[str], None]
+) -> Report:
     """Checks a pipeline, or one member of it. With a store, also compares it with what the store has. Starts a Spark
     session, but no query, and writes nothing."""
     report = Report(pipeline.name)

@@ -20,7 +20,7 @@ from cutwater.spark.internals.plans import is_of_session
 from cutwater.spark.kafka import is_kafka
 from cutwater.spark.packages import is_kafka_missing, kafka_advice
 from cutwater.spark.plan import Plan, channel_schema, read_plan, refuse_clashing_names, row_schema
-from cutwater.spark.refusals import refusal
+from cutwater.spark.refusals import why_refused
 from cutwater.spark.session import check_reach, missing_file_system
 from cutwater.spark.source_options import misspelt
 from cutwater.spark.stage import PlannedStage
@@ -95,7 +95,7 @@ class Builder:
         plan = read_plan(frame)
         found = list(_plan_mistakes(stage, plan))
         refuse_clashing_names(stage.name, frame.schema)
-        if (why := refusal(frame, stage.output_mode)) is not None:
+        if (why := why_refused(frame, stage.output_mode)) is not None:
             found.append(f"stage '{stage.name}': Spark would refuse its query. {why}")
         sinks = tuple(SinkSpec(sink.name, sink.final_by is not None) for sink in stage.sinks)
         schema, refused = None, ""

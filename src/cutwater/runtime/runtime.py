@@ -47,7 +47,7 @@ from cutwater.spark.internals.gateway import is_spark_gone
 from cutwater.spark.stage import PlannedStage
 from cutwater.spark.surroundings import Surroundings
 from cutwater.store import failpoints, recording
-from cutwater.store.at_rest import manifest_of
+from cutwater.store.at_rest import load_manifest
 from cutwater.store.contract import Store
 
 DISCARD_FIRST_S = 60.0
@@ -114,7 +114,7 @@ class Runtime:
     def _newest_reports(self, epoch: int) -> Mapping[str, StageReport] | None:
         """The stages' part of a checkpoint; `None` if there is a newer one."""
         checkpoint = self.shell.look(lambda: self._newest(epoch))
-        return manifest_of(self.store, checkpoint).stages if checkpoint is not None else None
+        return load_manifest(self.store, checkpoint).stages if checkpoint is not None else None
 
     def _newest(self, epoch: int) -> Checkpoint | None:
         state = self.member.journal.state
@@ -167,7 +167,7 @@ class Runtime:
         """Removes staged output that nobody will publish, and table history that no restore will need. Failures are
         retried with the next run of this task."""
         try:
-            manifests = [manifest_of(self.store, checkpoint) for checkpoint in state.committed.values()]
+            manifests = [load_manifest(self.store, checkpoint) for checkpoint in state.committed.values()]
             for stage in self.hosts.values():
                 for sink in stage.planned.sinks:
                     tidy(sink, stage.name, state, manifests)

@@ -12,9 +12,15 @@ from typing import Any, Protocol, assert_never
 
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.errors import GraphChanged, PeerError
-from cutwater.protocol.base.replay_wire import AskRange, Compacted, EntriesChunk, FetchEntries, HaveRange
+from cutwater.protocol.base.replay_wire import (
+    AskRange,
+    Compacted,
+    EntriesChunk,
+    FetchEntries,
+    HaveRange,
+    decode_replay,
+)
 from cutwater.protocol.base.replay_wire import Message as ReplayMessage
-from cutwater.protocol.base.replay_wire import decode as decode_replay
 from cutwater.protocol.base.wire import (
     Ack,
     Announcement,
@@ -23,7 +29,7 @@ from cutwater.protocol.base.wire import (
     Reply,
     Request,
     SourcesDone,
-    decode,
+    decode_message,
 )
 from cutwater.protocol.base.wire import Message as WireMessage
 from cutwater.protocol.leader.inbox import Arrivals, Inbox
@@ -48,7 +54,7 @@ INLINE = frozenset((fx.Send, fx.ReadPrepared, fx.StartQuery))
 @lru_cache(maxsize=32)
 def _decode(data: bytes) -> WireMessage | ReplayMessage:
     """Decodes what may be for several processes, once."""
-    return decode(data) if data[:1] == b"{" else decode_replay(data)
+    return decode_message(data) if data[:1] == b"{" else decode_replay(data)
 
 
 class ProcessScene(WatchedScene, Protocol):

@@ -83,7 +83,7 @@ def steer(writer: Writer, request: Request, coming: Collection[str] = ()) -> Pro
     return answer(writer.journal.state, request)
 
 
-def refusal(journal: Journal, request: Request) -> Procedure[Reply | None]:
+def refusal_of_restore(journal: Journal, request: Request) -> Procedure[Reply | None]:
     """Why a restore would be refused now; `None` if it would not be. Writes nothing."""
     return (yield from _refused(_Command(journal, journal.state.term, str), request))
 

@@ -63,7 +63,7 @@ class Report:
     problems: list[Problem]
 
 
-def check(path: Path) -> Report:
+def check_recording(path: Path) -> Report:
     """Checks a trace: a file, or a folder of files. Raises `OSError` if there is none to read."""
     findings = Findings()
     trace = load(path, findings)
