@@ -18,7 +18,7 @@ from typer.testing import Result
 from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.paths import REPLY_PREFIX, REQUEST_PREFIX
 from cutwater.protocol.base.wire import Reply, Request, RequestKind, encode_message
-from cutwater.runtime.asking import understood
+from cutwater.runtime.store_requests import understood
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_store
 from tests.support.command_helpers import call

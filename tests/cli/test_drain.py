@@ -19,8 +19,8 @@ from cutwater.protocol.base.barrier import Flags
 from cutwater.protocol.base.log import append
 from cutwater.protocol.base.paths import REPLY_PREFIX, REQUEST_PREFIX
 from cutwater.protocol.base.wire import Reply, Request, RequestKind, encode_message
-from cutwater.runtime.asking import understood
 from cutwater.runtime.runtime import Runtime
+from cutwater.runtime.store_requests import understood
 from cutwater.store.at_rest import drive, read_journal
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_store

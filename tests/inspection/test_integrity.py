@@ -35,8 +35,8 @@ from cutwater.sinks import parquet
 from cutwater.sinks.records import Description, Identity, kind_of
 from cutwater.spark.checkpoint.folder import Cache
 from cutwater.spark.checkpoint.incarnations import list_folders
-from cutwater.spark.checkpoint.making import make_folder
-from cutwater.spark.checkpoint.stored import find_stored
+from cutwater.spark.checkpoint.new_folder import make_folder
+from cutwater.spark.checkpoint.stage_files import find_stored
 from cutwater.store.at_rest import drive, load_manifest, read_journal
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_store

@@ -76,7 +76,9 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(building, "ChannelSource", Channel)
     monkeypatch.setattr(building, "read_plan", lambda frame: frame.plan)
     monkeypatch.setattr(building, "is_of_session", lambda frame, spark: frame.session is spark)
-    monkeypatch.setattr(building, "why_refused", lambda frame, mode: frame.refused if mode == "append" else None)
+    monkeypatch.setattr(
+        building, "why_refused", lambda frame, mode: frame.refused if mode == "append" else None
+    )
     monkeypatch.setattr(building, "check_reach", lambda spark, url: reached.append((spark, url)))
     monkeypatch.setattr(building, "missing_file_system", lambda spark, error: None)
     reached.clear()

@@ -19,9 +19,9 @@ from cutwater.protocol.base.paths import REPLY_PREFIX, REQUEST_PREFIX, request_n
 from cutwater.protocol.base.wire import Reply, Request, RequestKind, encode_message
 from cutwater.protocol.leader import inbox
 from cutwater.protocol.leader.leader import LeaderPhase
-from cutwater.runtime import asking, mailbox
-from cutwater.runtime.asking import Unanswered, ask_through, renew, understood
+from cutwater.runtime import mailbox, store_requests
 from cutwater.runtime.runtime import Runtime
+from cutwater.runtime.store_requests import Unanswered, ask_through, renew, understood
 from cutwater.store.at_rest import drive, read_journal
 from cutwater.store.contract import Names
 from cutwater.store.local import LocalStore
@@ -519,7 +519,7 @@ def test_a_forwarded_request_is_renewed_while_its_process_waits(led_by_one: Flak
         store.fails["renew requests"] = 1
         for _ in range(2):  # the first fails
             await_that("it is not due", lambda: made.mailbox._renewals["aaa"][1] > now[0], 30)
-            now[0] += asking.RENEW_S
+            now[0] += store_requests.RENEW_S
         await_that("it is renewed", lambda: renewed(store, name) == 2, 30)
 
         def answer(name: str) -> None:
@@ -527,7 +527,7 @@ def test_a_forwarded_request_is_renewed_while_its_process_waits(led_by_one: Flak
             store.delete([name])
 
         store.before_put = answer
-        now[0] += asking.RENEW_S
+        now[0] += store_requests.RENEW_S
         thread.join(30)
         assert got == [Reply("aaa", True, 5)]
         await_that("nothing is left", lambda: not store.list(REQUEST_PREFIX) + store.list(REPLY_PREFIX), 30)
@@ -641,7 +641,7 @@ def renewed(store: LocalStore, name: str) -> int | None:
 def test_a_requester_that_waits_renews_its_request(
     store: FlakyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "RENEW_S", 0.1)
+    monkeypatch.setattr(store_requests, "RENEW_S", 0.1)
     store.fails["renew requests"] = 1
     with asked_before(store, RequestKind.CHECKPOINT, "aaa") as got:
         await_that("it is renewed", lambda: (renewed(store, f"{REQUEST_PREFIX}aaa.json") or 0) >= 3, 30)
@@ -654,7 +654,7 @@ def test_a_requester_that_waits_renews_its_request(
 def test_a_request_that_is_answered_while_it_is_renewed_does_not_stay(
     store: FlakyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "RENEW_S", 0.1)
+    monkeypatch.setattr(store_requests, "RENEW_S", 0.1)
 
     def answer(name: str) -> None:
         store.create(reply_to(name), encode_message(Reply("aaa", True, 5)))
@@ -696,25 +696,25 @@ def test_an_interrupted_wait_withdraws_the_request(store: FlakyStore) -> None:
 
 
 def test_a_refusal_gives_a_reason_and_advice() -> None:
-    assert asking.answered(Reply("x", True, 7), RequestKind.RESTORE) == 7
+    assert store_requests.answered(Reply("x", True, 7), RequestKind.RESTORE) == 7
     reason = FailureReason.NAME_TAKEN
     with pytest.raises(UserError) as refused:
-        asking.answered(Reply("x", False, None, reason.value, "it is taken."), RequestKind.SAVEPOINT)
+        store_requests.answered(Reply("x", False, None, reason.value, "it is taken."), RequestKind.SAVEPOINT)
     assert str(refused.value) == f"savepoint failed: it is taken. {reason.advice}".strip()
     with pytest.raises(UserError) as refused:
-        asking.answered(Reply("x", False), RequestKind.CANCEL)
+        store_requests.answered(Reply("x", False), RequestKind.CANCEL)
     assert str(refused.value) == "cancel failed: no reason was given."
 
 
 @pytest.mark.parametrize("name", ["latest", "12", "a b", "1a", "", "-x", "²", "ü", ".x"])
 def test_a_savepoint_cannot_have_a_reserved_name(name: str) -> None:
     with pytest.raises(UserError, match="is not a valid savepoint name"):
-        asking.check_savepoint_name(name)
+        store_requests.check_savepoint_name(name)
 
 
 @pytest.mark.parametrize("name", ["a", "before-deploy", "v1.2", "a_1"])
 def test_a_savepoint_can_have_an_ordinary_name(name: str) -> None:
-    asking.check_savepoint_name(name)
+    store_requests.check_savepoint_name(name)
 
 
 def test_only_requests_that_are_not_renewed_are_forsaken() -> None:
@@ -724,13 +724,13 @@ def test_only_requests_that_are_not_renewed_are_forsaken() -> None:
         store.create(request_name(request.request_id), encode_message(request))
 
     def meanwhile(seconds: float) -> None:
-        assert seconds > 2 * asking.renew_every(store)
+        assert seconds > 2 * store_requests.renew_every(store)
         renew(store, requests[1], 1)
         store.delete([request_name("withdrawn")])
         store.create(request_name("new"), encode_message(Request(RequestKind.CHECKPOINT, "new")))
 
-    assert asking.forsaken(store, meanwhile) == [request_name("dead")]
+    assert store_requests.forsaken(store, meanwhile) == [request_name("dead")]
 
 
 def test_nobody_is_waited_for_where_there_are_no_requests() -> None:
-    assert asking.forsaken(open_store("memory://"), lambda _: pytest.fail("it waits")) == []
+    assert store_requests.forsaken(open_store("memory://"), lambda _: pytest.fail("it waits")) == []

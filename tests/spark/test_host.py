@@ -149,7 +149,7 @@ def test_a_host_looks_at_its_stage_only_in_a_turn(shop: HostedPipeline) -> None:
         return made.member.stages.get(name)
 
     for host in made.hosts.values():
-        host._around = replace(host._around, find=find)
+        host._context = replace(host._context, find=find)
     newest(shop.copied).stop()
     shop.numbers.available = 6
     shop.await_shown(6)
@@ -277,11 +277,11 @@ def test_the_end_of_a_query_is_reported_to_its_stage_unless_that_is_over(
 ) -> None:
     ended: list[tuple[QueryEnd, str]] = []
     stage: Any = SimpleNamespace(query_ended=lambda *how: ended.append(how))
-    around: Any = SimpleNamespace(store=None, spark=None, find={"s": stage}.get)
+    context: Any = SimpleNamespace(store=None, spark=None, find={"s": stage}.get)
     planned: Any = SimpleNamespace(
         name="s", channels={}, max_rows=None, has_native_source=False, plan=Plan((), False)
     )
-    hosting = StageHost(around, planned)
+    hosting = StageHost(context, planned)
     hosting._on_end(stage, error)
     predecessor: Any = SimpleNamespace()
     hosting._on_end(predecessor, error)
@@ -293,9 +293,9 @@ def test_the_end_of_a_query_is_reported_to_its_stage_unless_that_is_over(
 @pytest.mark.parametrize("phase", list(StagePhase))
 def test_the_query_of_a_stage_that_is_over_is_stopped(phase: StagePhase) -> None:
     stopped: list[str] = []
-    around: Any = SimpleNamespace(store=None, spark=None, work=lambda task: task())
+    context: Any = SimpleNamespace(store=None, spark=None, work=lambda task: task())
     planned: Any = SimpleNamespace(name="s", channels={}, max_rows=None, plan=Plan((), False))
-    hosting = StageHost(around, planned)
+    hosting = StageHost(context, planned)
     query: Any = SimpleNamespace(stop=lambda: stopped.append("stopped"))
     hosting._current, hosting._incarnation = query, 1
     stage: Any = SimpleNamespace(phase=phase, incarnation=2)

@@ -12,7 +12,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from cutwater.cluster.opening import open_links
+from cutwater.cluster.open_links import open_links
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.performer import Incarnations, StoredFiles, perform
 from cutwater.protocol.base.records import Prepared, SinkSpec, StagedFile, StageSpec, Topology

@@ -13,9 +13,9 @@ from cutwater.cluster.kv import MemoryCluster
 from cutwater.cluster.links import Links
 from cutwater.protocol.base.records import SinkSpec, StageSpec, Topology
 from cutwater.protocol.base.wire import Reply, Request, RequestKind
-from cutwater.runtime.asking import new_id
 from cutwater.runtime.runtime import Runtime
 from cutwater.runtime.settings import Settings
+from cutwater.runtime.store_requests import new_id
 from cutwater.sinks import parquet, parquet_files
 from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.spark.feed import Feed

@@ -14,14 +14,14 @@ import pytest
 from cutwater.cluster.config import ClusterConfig
 from cutwater.cluster.kv import MemoryCluster
 from cutwater.cluster.links import Links
-from cutwater.cluster.opening import open_links
+from cutwater.cluster.open_links import open_links
 from cutwater.protocol.base.effects import StartQuery
 from cutwater.protocol.base.records import Topology
 from cutwater.protocol.member.stage import Stage
 from cutwater.runtime import runtime
 from cutwater.runtime.settings import Settings
+from cutwater.spark.host_context import HostContext
 from cutwater.spark.plan import Plan
-from cutwater.spark.surroundings import Surroundings
 from cutwater.store.contract import Store
 from tests.support.builders import pipeline, stage
 from tests.support.configs import leader_config, member_config
@@ -33,16 +33,16 @@ TWO = pipeline(stage("a", member="one"), stage("b", "a", member="two"))
 class RestingHost:
     """A stage whose query has nothing to do."""
 
-    def __init__(self, around: Surroundings, planned: Any) -> None:
+    def __init__(self, context: HostContext, planned: Any) -> None:
         self.name = planned.name
         self.planned = planned
         self.query = None
         self.feeds: dict[str, Any] = {}
-        self._around = around
+        self._context = context
 
     def attend(self, stage: Stage) -> None:
         if stage.asks_for_rest:
-            self._around.call(lambda: stage.query_rested(-1))
+            self._context.call(lambda: stage.query_rested(-1))
 
     def start(self, operation: StartQuery) -> None: ...
 

@@ -21,10 +21,10 @@ from cutwater.protocol.base.durations import seconds
 from cutwater.protocol.base.errors import GraphChanged, UserError
 from cutwater.protocol.base.options import named_options, refuse_unknown
 from cutwater.protocol.base.wire import Request, RequestKind
-from cutwater.runtime.asking import answered, check_savepoint_name, new_id
 from cutwater.runtime.restore import whole_checkpoint
 from cutwater.runtime.runtime import Runtime
 from cutwater.runtime.second_process import ensure_not_running
+from cutwater.runtime.store_requests import answered, check_savepoint_name, new_id
 from cutwater.sinks.contract import Sink
 from cutwater.spark.internals.gateway import end_session
 from cutwater.spark.session import hush

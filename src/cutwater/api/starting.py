@@ -11,7 +11,7 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from cutwater.api.config import RunConfig
-from cutwater.cluster.opening import open_links
+from cutwater.cluster.open_links import open_links
 from cutwater.inspection.unpublished import refuse_other_columns
 from cutwater.plan.assemble import Assembled, assemble
 from cutwater.plan.build import Builder, PlannedPipeline, bind_sinks, register_sinks

@@ -16,7 +16,7 @@ from cutwater.protocol.base.paths import MARK_PREFIX
 from cutwater.protocol.base.records import JournalState, settled
 from cutwater.protocol.base.wire import Request, RequestKind
 from cutwater.protocol.member.journal import Journal
-from cutwater.runtime.asking import new_id
+from cutwater.runtime.store_requests import new_id
 from cutwater.store.at_rest import drive, read_journal
 from cutwater.store.contract import Store
 from cutwater.store.presence import Presence, Seen, Watch

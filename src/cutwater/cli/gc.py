@@ -18,7 +18,7 @@ from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.protocol.base.paths import CHECKPOINT_PREFIX, MARK_PREFIX, STAGE_PREFIX, generation_of
 from cutwater.protocol.base.records import JournalState, Manifest, settled
 from cutwater.protocol.member.retention import expire, is_leftover, named_objects
-from cutwater.runtime.asking import forsaken
+from cutwater.runtime.store_requests import forsaken
 from cutwater.store.at_rest import load_manifest, read_journal
 from cutwater.store.contract import Store
 from cutwater.store.figures import plural, size

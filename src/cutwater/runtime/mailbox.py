@@ -23,8 +23,8 @@ from cutwater.protocol.base.events import ObjectRejected, Observe, OperationFail
 from cutwater.protocol.base.paths import REPLY_PREFIX, REQUEST_PREFIX, reply_name, request_name, request_of
 from cutwater.protocol.base.wire import Reply, Request, encode_message
 from cutwater.protocol.leader.inbox import FORSAKEN_S, Arrivals, Inbox, Verdict
-from cutwater.runtime.asking import renew, renew_every, understood
 from cutwater.runtime.shell import Shell
+from cutwater.runtime.store_requests import renew, renew_every, understood
 from cutwater.store.contract import Store
 from cutwater.store.local import LocalStore
 

@@ -11,9 +11,9 @@ from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.records import Checkpoint, JournalState, Topology
 from cutwater.protocol.base.wire import Request, RequestKind
 from cutwater.protocol.member.journal import timeline
-from cutwater.runtime.asking import answered, new_id
+from cutwater.runtime.store_requests import answered, new_id
 from cutwater.spark.checkpoint.leaves import Leaf, SourcesChanged, sources_advice
-from cutwater.spark.checkpoint.making import read_anew, refuse_other_sources
+from cutwater.spark.checkpoint.new_folder import read_anew, refuse_other_sources
 from cutwater.store.at_rest import carry_out, load_manifest, read_journal, resolve
 from cutwater.store.checkpoint_objects import checkpoint_problems
 from cutwater.store.contract import Store

@@ -43,9 +43,9 @@ from cutwater.sinks.contract import Sink
 from cutwater.spark.checkpoint.folder import Cache
 from cutwater.spark.errors import misconfigured, spark_is_gone
 from cutwater.spark.host import StageHost
+from cutwater.spark.host_context import HostContext
 from cutwater.spark.internals.gateway import is_spark_gone
 from cutwater.spark.stage import PlannedStage
-from cutwater.spark.surroundings import Surroundings
 from cutwater.store import failpoints, recording
 from cutwater.store.at_rest import load_manifest
 from cutwater.store.contract import Store
@@ -102,8 +102,8 @@ class Runtime:
         self.shell = Shell(
             self.member, act, send, self._on_ended, self._after_step, self._on_failure, performer.apart, emit
         )
-        around = self._surroundings()
-        self.hosts |= {s: StageHost(around, planned.stages[s]) for s in hosted}
+        context = self._host_context()
+        self.hosts |= {s: StageHost(context, planned.stages[s]) for s in hosted}
         self.mailbox = Mailbox(store, Inbox(self.leader), links, self.shell, emit, lambda: self.failure)
         self.reporter = Reporter(self)
         self._stopping = False
@@ -126,10 +126,10 @@ class Runtime:
     def _kept_epochs(self) -> set[int]:
         return self.shell.look(lambda: set(self.member.journal.state.committed))
 
-    def _surroundings(self) -> Surroundings:
+    def _host_context(self) -> HostContext:
         """What the hosts of the stages need from this process."""
         shell = self.shell
-        return Surroundings(
+        return HostContext(
             pipeline=self.planned.name,
             spark=self.planned.spark,
             store=self.store,

@@ -13,7 +13,7 @@ from typing import Any
 
 from cutwater.protocol.base.records import JournalState
 from cutwater.protocol.base.wire import Request, RequestKind
-from cutwater.runtime.asking import Unanswered, answered, ask_through, new_id
+from cutwater.runtime.store_requests import Unanswered, answered, ask_through, new_id
 from cutwater.sim.checker import check_recording
 from cutwater.store.at_rest import read_journal
 from cutwater.store.opening import open_store
