@@ -22,7 +22,7 @@ from bench.members import running
 from cutwater.api.config import RunConfig
 from cutwater.protocol.base.records import Offset, StageReport
 from cutwater.protocol.base.watermark import known
-from cutwater.protocol.base.wire import Ack, decode, encode
+from cutwater.protocol.base.wire import Ack, decode_message, encode_message
 from cutwater.protocol.leader.coordinator import Coordinator
 from cutwater.protocol.leader.coordinator_actions import Decide
 from cutwater.protocol.leader.quorum import Quorum, Reached
@@ -50,7 +50,7 @@ def report(stage: str) -> StageReport:
 def acks(epoch: int) -> list[bytes]:
     """The acks that the members would write into their slots."""
     return [
-        encode(
+        encode_message(
             Ack(
                 member=f"member-{i:04}",
                 boot=f"{i:032x}",
@@ -86,13 +86,13 @@ def measure_cpu() -> dict[str, float]:
             coordinator.tick(epoch * 10)
             coordinator.begun(epoch, epoch, epoch * 10)
             for slot in slots:
-                message = decode(slot)
+                message = decode_message(slot)
                 assert isinstance(message, Ack)
                 _, actions = coordinator.on_ack(message, epoch * 10)
             assert isinstance(actions[0], Decide)
             coordinator.committed(epoch, epoch * 10)
 
-        messages = [message for slot in slots if isinstance(message := decode(slot), Ack)]
+        messages = [message for slot in slots if isinstance(message := decode_message(slot), Ack)]
 
         def collect(epoch: int = epoch, messages: list[Ack] = messages) -> None:
             quorum = Quorum(members, epoch, epoch, TERM)

@@ -32,9 +32,9 @@ from cutwater.protocol.replay.messages import (
     AnchorAt,
     Ask,
     Deliver,
-    Done,
     Fetch,
     ReplayConfig,
+    ReplayDone,
 )
 from cutwater.protocol.replay.provider import Provider
 
@@ -82,7 +82,7 @@ def catch_up(log: list[bytes], config: ReplayConfig) -> tuple[float, int]:
                 todo += session.on_anchor(request_id, CODEC.open(log[index - 1]).hash, 0)
             case Deliver(entries):
                 delivered += len(entries)
-            case Done(index):
+            case ReplayDone(index):
                 assert delivered == index == len(log)
                 return time.perf_counter() - began, session.peak_buffered_bytes
             case _:

@@ -23,9 +23,9 @@ from cutwater.protocol.replay.messages import (
     AnchorAt,
     Ask,
     Deliver,
-    Done,
     Fetch,
     ReplayConfig,
+    ReplayDone,
 )
 
 WAIT_S = 60.0
@@ -75,7 +75,7 @@ def _learn(
                     todo += session.on_anchor(request_id, CODEC.open(log[index - 1]).hash, 0)
                 case Deliver():
                     delivered += len(action.entries)
-                case Done(index):
+                case ReplayDone(index):
                     assert delivered == index == len(log)
                     return time.perf_counter() - began_s
                 case _:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from cutwater.protocol.base.records import Manifest, StageReport
 from cutwater.protocol.base.watermark import UNKNOWN
-from cutwater.spark.checkpoint import making
+from cutwater.spark.checkpoint import new_folder
 from cutwater.store.checkpoint_objects import damaged_objects
 from cutwater.store.opening import open_store
 
@@ -49,7 +49,7 @@ def main() -> None:
         for number in range(arguments.rounds):
             started = time.perf_counter()
             assert damaged_objects(store, [manifest]) == {}
-            making.make_folder(store, "counts", 2, number + 1, None, report)
+            new_folder.make_folder(store, "counts", 2, number + 1, None, report)
             took.append(time.perf_counter() - started)
             started = time.perf_counter()
             target = Path(name) / f"copy-{number}"

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 import cutwater as cw
 from cutwater.spark.session import make_session
-from cutwater.store.at_rest import manifest_of, read_journal
+from cutwater.store.at_rest import load_manifest, read_journal
 from cutwater.store.local import LocalStore
 from cutwater.store.opening import open_store
 
@@ -87,7 +87,7 @@ def main() -> None:
             print(f"round {number}: {written[-1]:,} bytes", flush=True)
         state = read_journal(store).state
         assert state.head is not None
-        manifest = manifest_of(store, state.committed[state.head])
+        manifest = load_manifest(store, state.committed[state.head])
         size = sum(store.size(n) or 0 for n in manifest.stages["counts"].state)
         pipeline.stop()
     spark.stop()

@@ -26,7 +26,7 @@ from pathlib import Path
 from tests.faults.cluster.team import MEMBERS, SHOP, Team
 from tests.faults.runner import ROOT
 
-from cutwater.sim.checker import check
+from cutwater.sim.checker import check_recording
 
 RECOVERS_S = 240.0
 """A checkpoint must be committed this soon after a fault: three Sparks may have to start on this machine."""
@@ -208,7 +208,7 @@ def main() -> None:
         soak.run(arguments.minutes)
     finally:
         team.end_all()
-    report = check(folder / "trace")
+    report = check_recording(folder / "trace")
     state = team.state
     result = {
         "bench": "soak",

@@ -64,7 +64,7 @@ def spark() -> SparkSession:
 
 
 @pytest.fixture
-def told() -> Iterator[list[str]]:
+def log_lines() -> Iterator[list[str]]:
     """The lines that pipelines log during the test."""
     lines: list[str] = []
     with lines_to(lines.append):

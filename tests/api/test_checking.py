@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import cutwater as cw
 from cutwater.api import checking
-from cutwater.api.checking import Report, check
+from cutwater.api.checking import Report, check_pipeline
 from tests.support.spark_helpers import NUMBERS, deliver, numbers
 
 
@@ -42,7 +42,7 @@ def shop(*, extra: bool = False, table: str = "out/all", name: str = "shop") -> 
 
 
 def checked(pipeline: cw.Pipeline, store: str | None = None, **options: str) -> Report:
-    return check(pipeline, store, cw.RunConfig(**options), lambda line: None)  # type: ignore[arg-type]
+    return check_pipeline(pipeline, store, cw.RunConfig(**options), lambda line: None)  # type: ignore[arg-type]
 
 
 def files(folder: Path) -> dict[str, bytes]:

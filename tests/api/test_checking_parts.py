@@ -91,8 +91,8 @@ class Compared:
 
     def compare(self, graph: Topology = GRAPH) -> Report:
         plans = {name: SimpleNamespace(plan=SimpleNamespace(leaves=(name,))) for name in ("a", "b")}
-        built: Any = SimpleNamespace(stages=plans)
-        checking._compare(self.report, self.store, built, graph)
+        planned: Any = SimpleNamespace(stages=plans)
+        checking._compare(self.report, self.store, planned, graph)
         return self.report
 
 

@@ -62,12 +62,12 @@ def test_configured_logging_decides_where_lines_go(capsys: pytest.CaptureFixture
 
 @pytest.mark.parametrize("level", [logging.WARNING, logging.INFO])
 def test_lines_to_gets_every_line_and_other_handlers_get_the_same_as_without_it(level: int) -> None:
-    kept, told = RecordingHandler(), list[str]()
+    kept, log_lines = RecordingHandler(), list[str]()
     before = LOG.level, LOG.propagate, LOG.handlers[:]
-    with configured(kept, level=level), lines_to(told.append):
+    with configured(kept, level=level), lines_to(log_lines.append):
         log_of("shop", "main").info("begun")
         log_of("shop", "main").debug("in detail")
         log_of("shop", "main").info("done")
-    assert told == ["begun", "done"]
-    assert [r.getMessage() for r in kept.records] == (told if level == logging.INFO else [])
+    assert log_lines == ["begun", "done"]
+    assert [r.getMessage() for r in kept.records] == (log_lines if level == logging.INFO else [])
     assert (LOG.level, LOG.propagate, LOG.handlers) == before

@@ -28,7 +28,7 @@ class Run:
 
     def __init__(self, members: tuple[str, ...] = ("main",), looks: int | None = None) -> None:
         stages = [stage(f"s-{member}", member=member) for member in members]
-        self.built = SimpleNamespace(topology=topology(*stages))
+        self.planned = SimpleNamespace(topology=topology(*stages))
         self.member = SimpleNamespace(name=members[0])
         self.facts = SimpleNamespace(trouble="the table is locked")
         self.reporter = SimpleNamespace(status=lambda: "the status")
@@ -77,11 +77,11 @@ class World:
         self.signals = Signals()
         self.session = SimpleNamespace()
         self.starting: list[Any] = []
-        self.claims: list[Any] = []
+        self.checked: list[Any] = []
         patch.setattr(module, "new_session", self._session)
         patch.setattr(module, "end_session", lambda session: self.did.append("session ended"))
         patch.setattr(module, "hush", lambda session: self.did.append("hushed"))
-        patch.setattr(module, "claim", lambda *args: self.claims.append(args))
+        patch.setattr(module, "ensure_not_running", lambda *args: self.checked.append(args))
         patch.setattr(module, "open_store", lambda url, create: (url, create))
         patch.setattr(module, "caught_signals", self._caught)
 
@@ -147,7 +147,7 @@ def test_a_decorated_function_stays_what_it_was() -> None:
 
 def test_a_start_claims_the_store_before_it_has_a_session(world: World) -> None:
     pipeline = orders()
-    world.did = world.claims = []  # one list, in the order of events
+    world.did = world.checked = []  # one list, in the order of events
     assert not pipeline.is_running
     assert pipeline.start("state", every="5s", takeover=True) is pipeline
     claimed: Any

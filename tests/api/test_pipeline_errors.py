@@ -199,8 +199,8 @@ def refused(spark: SparkSession, tmp_path: Path, pipeline: cw.Pipeline) -> str:
     def bind() -> None:
         builder = Builder("p", in_order(pipeline.stages), spark)
         builder.advance({})
-        built = builder.finish(make_topology(builder.specs))
-        bind_sinks(built, open_store(str(tmp_path / "s"), create=True))
+        planned = builder.finish(make_topology(builder.specs))
+        bind_sinks(planned, open_store(str(tmp_path / "s"), create=True))
 
     with pytest.raises(UserError) as caught:
         bind()

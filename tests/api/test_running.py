@@ -77,7 +77,7 @@ def test_drain_and_once_do_not_wait_for_the_trigger_of_a_stage_that_reads_a_chan
 
 
 def test_once_retries_a_drain_that_takes_longer_than_the_checkpoint_timeout(
-    tmp_path: Path, spark: SparkSession, told: list[str]
+    tmp_path: Path, spark: SparkSession, log_lines: list[str]
 ) -> None:
     """The sources are finished long before the stages behind them."""
     deliver(tmp_path / "in", "0", numbers(range(8)))
@@ -99,7 +99,7 @@ def test_once_retries_a_drain_that_takes_longer_than_the_checkpoint_timeout(
         str(tmp_path / "state"), every="1h", timeout="2s", once=True, spark=spark, tolerated_failures=None,
     )  # fmt: skip
     assert rows_of(tmp_path / "out") == [(i,) for i in range(8)]
-    assert any("aborted (deadline)" in line for line in told), told
+    assert any("aborted (deadline)" in line for line in log_lines), log_lines
 
 
 def test_several_checkpoints_may_be_in_progress_and_every_second_one_is_full(
@@ -143,7 +143,7 @@ def test_several_checkpoints_may_be_in_progress_and_every_second_one_is_full(
 
 
 def test_a_query_that_somebody_else_stops_is_reported_and_restarted(
-    tmp_path: Path, spark: SparkSession, told: list[str]
+    tmp_path: Path, spark: SparkSession, log_lines: list[str]
 ) -> None:
     pipeline = cw.Pipeline("stopped")
 
@@ -168,11 +168,11 @@ def test_a_query_that_somebody_else_stops_is_reported_and_restarted(
         await_that("the rows after the stop", lambda: shown() == [(i,) for i in range(6)])
     finally:
         pipeline.stop()
-    assert sum("lost its query and restarts in 1 s (1 of 5)" in line for line in told) == 2, told
+    assert sum("lost its query and restarts in 1 s (1 of 5)" in line for line in log_lines) == 2, log_lines
 
 
 def test_a_query_that_somebody_stops_between_two_batches_is_not_taken_for_finished(
-    tmp_path: Path, spark: SparkSession, told: list[str]
+    tmp_path: Path, spark: SparkSession, log_lines: list[str]
 ) -> None:
     """No batch is in progress then, and there is no error; most of the input is still unread."""
     for part in range(12):
@@ -203,7 +203,7 @@ def test_a_query_that_somebody_stops_between_two_batches_is_not_taken_for_finish
     finally:
         pipeline.stop()
     assert rows_of(tmp_path / "out") == [(i,) for i in range(12)]
-    assert not any("'ticks' lost its query" in line for line in told), told
+    assert not any("'ticks' lost its query" in line for line in log_lines), log_lines
 
 
 def test_a_drain_waits_until_the_last_batch_that_spark_has_committed_is_in_the_log(

@@ -15,7 +15,7 @@ from cutwater.cli.main import app
 from cutwater.cluster.config import ClusterConfig
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.paths import REPLY_PREFIX, REQUEST_PREFIX
-from cutwater.protocol.base.wire import Reply, Request, RequestKind, encode
+from cutwater.protocol.base.wire import Reply, Request, RequestKind, encode_message
 from cutwater.store.at_rest import read_journal
 from cutwater.store.contract import Store
 from cutwater.store.status import Status
@@ -115,7 +115,7 @@ def test_a_member_that_answers_is_notified_and_waited_for(store: Store, members:
     def answer() -> None:
         (name,) = store.list(REQUEST_PREFIX)
         request_id = name.removeprefix(REQUEST_PREFIX).removesuffix(".json")
-        store.put(f"{REPLY_PREFIX}{request_id}.json", encode(Reply(request_id, True, 7)))
+        store.put(f"{REPLY_PREFIX}{request_id}.json", encode_message(Reply(request_id, True, 7)))
 
     members.on_hint = answer
     request = Request(RequestKind.CHECKPOINT, "r1")

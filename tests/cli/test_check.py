@@ -23,7 +23,7 @@ def report(monkeypatch: pytest.MonkeyPatch, here: Path) -> Report:
         assert (pipeline.name, store, config.member, config.conf) == ("shop", "st", "m", {"a": "b"})
         return found
 
-    monkeypatch.setattr(checking, "check", check)
+    monkeypatch.setattr(checking, "check_pipeline", check)
     (here / "shop.py").write_text(FILE)
     return found
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from cutwater.cli.cluster_options import cluster_config, peer_config
 from cutwater.cli.main import app
-from cutwater.cluster.opening import open_links
+from cutwater.cluster.open_links import open_links
 from cutwater.protocol.base.errors import UserError
 from tests.support.cluster_helpers import SECRET
 from tests.support.written import Written

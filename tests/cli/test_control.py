@@ -17,8 +17,8 @@ from typer.testing import Result
 
 from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.paths import REPLY_PREFIX, REQUEST_PREFIX
-from cutwater.protocol.base.wire import Reply, Request, RequestKind, encode
-from cutwater.runtime.asking import understood
+from cutwater.protocol.base.wire import Reply, Request, RequestKind, encode_message
+from cutwater.runtime.store_requests import understood
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_store
 from tests.support.command_helpers import call
@@ -39,7 +39,7 @@ def answering(store: Store, *replies: dict[str, Any]) -> Iterator[list[Request]]
                 if request is not None and request not in heard:
                     heard.append(request)
                     reply = Reply(request.request_id, **replies[len(heard) - 1])
-                    store.put(f"{REPLY_PREFIX}{request.request_id}.json", encode(reply))
+                    store.put(f"{REPLY_PREFIX}{request.request_id}.json", encode_message(reply))
 
     with beating(store) as over:
         thread = Thread(target=answer)
@@ -82,9 +82,9 @@ def test_a_restore_reaches_a_running_pipeline_with_all_that_was_said(store: Stor
     where = ("--store", store.url)
     assert call("savepoint", "good", "--epoch", "1", *where).exit_code == 0
     with answering(store, *({"ok": True, "epoch": 1} for _ in range(2))) as heard:
-        told = json.loads(call("restore", "good", "--force", "--json", *where).stdout)
+        answer = json.loads(call("restore", "good", "--force", "--json", *where).stdout)
         assert call("restore", "1", "--reset", "b", "--reset", "c", *where).exit_code == 0
-    assert told == {
+    assert answer == {
         "epoch": 1, "running": True, "news": ["restored epoch 1; the pipeline continues from there"],
     }  # fmt: skip
     assert [(r.name, r.epoch, r.force, r.reset) for r in heard] == [
@@ -94,8 +94,8 @@ def test_a_restore_reaches_a_running_pipeline_with_all_that_was_said(store: Stor
 
 def test_a_takeover_does_not_ask_who_runs(store: Store) -> None:
     with beating(store):
-        told = json.loads(call("restore", "1", "--takeover", "--json", "--store", store.url).stdout)
-        assert (told["epoch"], told["running"]) == (1, False)
+        answer = json.loads(call("restore", "1", "--takeover", "--json", "--store", store.url).stdout)
+        assert (answer["epoch"], answer["running"]) == (1, False)
         assert store.list(REQUEST_PREFIX) == []
 
 
@@ -176,7 +176,7 @@ def test_a_command_below_nohup_waits_on_when_its_terminal_is_closed(store: Store
         reply = Reply(name.removeprefix(REQUEST_PREFIX).removesuffix(".json"), True, 5)
         before = store.read(name)
         await_that("it waits on", lambda: store.read(name) not in (before, None), 30)
-        store.create(name.replace(REQUEST_PREFIX, REPLY_PREFIX), encode(reply))
+        store.create(name.replace(REQUEST_PREFIX, REPLY_PREFIX), encode_message(reply))
         process.communicate(timeout=60)
     assert process.returncode == 0
 

@@ -65,22 +65,22 @@ def test_a_damaged_checkpoint_is_not_restored(folder: Path) -> None:
 
 
 def test_restoring_latest_skips_damaged_checkpoints_and_says_so(folder: Path, history: Written) -> None:
-    store, told = open_store(str(folder)), list[str]()
+    store, log_lines = open_store(str(folder)), list[str]()
     state = read_journal(store).state
-    assert whole_checkpoint(store, state, "latest", told.append).epoch == 3
-    assert told == []
+    assert whole_checkpoint(store, state, "latest", log_lines.append).epoch == 3
+    assert log_lines == []
     (folder / "stages/c/1/files/1/state/2").unlink()
-    assert whole_checkpoint(store, state, "latest", told.append).epoch == 2
+    assert whole_checkpoint(store, state, "latest", log_lines.append).epoch == 2
     lost = "epoch 3 cannot be restored: stages/c/1/files/1/state/2 is missing"
-    assert told == [f"falling back to epoch 2: {lost}"]
+    assert log_lines == [f"falling back to epoch 2: {lost}"]
     with pytest.raises(StoreError, match=f"^{lost}. Nothing was changed"):
-        whole_checkpoint(store, state, "3", told.append)
+        whole_checkpoint(store, state, "3", log_lines.append)
     store.delete([paths.manifest_name(2, history.state.committed[2].checkpoint_id)])
-    assert whole_checkpoint(store, state, "latest", told.append).epoch == 1
-    assert "the manifest of epoch 2 is missing" in told[-1]
-    assert len(told) == 2
+    assert whole_checkpoint(store, state, "latest", log_lines.append).epoch == 1
+    assert "the manifest of epoch 2 is missing" in log_lines[-1]
+    assert len(log_lines) == 2
     with pytest.raises(UserError, match="there is no checkpoint yet"):
-        whole_checkpoint(store, r.JournalState(), "latest", told.append)
+        whole_checkpoint(store, r.JournalState(), "latest", log_lines.append)
 
 
 def test_a_stage_can_be_dropped_only_if_no_other_stage_reads_it(folder: Path) -> None:

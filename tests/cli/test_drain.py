@@ -18,9 +18,9 @@ from cutwater.protocol.base import records as r
 from cutwater.protocol.base.barrier import Flags
 from cutwater.protocol.base.log import append
 from cutwater.protocol.base.paths import REPLY_PREFIX, REQUEST_PREFIX
-from cutwater.protocol.base.wire import Reply, Request, RequestKind, encode
-from cutwater.runtime.asking import understood
+from cutwater.protocol.base.wire import Reply, Request, RequestKind, encode_message
 from cutwater.runtime.runtime import Runtime
+from cutwater.runtime.store_requests import understood
 from cutwater.store.at_rest import drive, read_journal
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_store
@@ -113,7 +113,7 @@ def two_running(store: Store, then: Callable[[], None], ok: bool = True) -> Iter
                         then()
                         if ok:
                             reply = Reply(request.request_id, True, 2)
-                            store.create(f"{REPLY_PREFIX}{request.request_id}.json", encode(reply))
+                            store.create(f"{REPLY_PREFIX}{request.request_id}.json", encode_message(reply))
                         return
 
         thread = Thread(target=answer)
@@ -170,7 +170,7 @@ def answered_by_billing(store: Store, then: Callable[[], None]) -> Iterator[None
     def answer() -> None:
         name = await_that("it is asked", lambda: store.list(REQUEST_PREFIX))[0]
         request_id = name.removeprefix(REQUEST_PREFIX).removesuffix(".json")
-        store.create(f"{REPLY_PREFIX}{request_id}.json", encode(Reply(request_id, True, 2)))
+        store.create(f"{REPLY_PREFIX}{request_id}.json", encode_message(Reply(request_id, True, 2)))
         await_that("the answer is taken", lambda: not store.list(REQUEST_PREFIX) + store.list(REPLY_PREFIX))
         then()
 

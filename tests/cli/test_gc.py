@@ -11,8 +11,8 @@ from cutwater.cli.gc import _only_of
 from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.watermark import Watermark, WatermarkKind
-from cutwater.protocol.base.wire import Request, RequestKind, encode
-from cutwater.runtime import asking
+from cutwater.protocol.base.wire import Request, RequestKind, encode_message
+from cutwater.runtime import store_requests
 from cutwater.store.opening import open_store
 from tests.support.builders import manifest
 from tests.support.command_helpers import call, document
@@ -80,10 +80,10 @@ def test_gc_removes_nothing_while_a_kept_checkpoint_cannot_be_read(folder: Path,
 
 
 def test_gc_removes_requests_that_nobody_renews(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "RENEW_S", 0.01)
+    monkeypatch.setattr(store_requests, "RENEW_S", 0.01)
     store = open_store(str(folder))
     name = paths.request_name("aaa")
-    store.create(name, encode(Request(RequestKind.CHECKPOINT, "aaa")))
+    store.create(name, encode_message(Request(RequestKind.CHECKPOINT, "aaa")))
     found = document("gc", "--dry-run", "--store", folder)["leftovers"]["requests that nobody waits for"]
     assert found["objects"] == 1
     assert store.exists(name)

@@ -103,15 +103,15 @@ def test_a_drained_run_exits_with_0(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_spark_writes_to_stderr_is_printed_with_the_log(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told: list[str] = []
+    log_lines: list[str] = []
 
     class Noisy(FakePipeline):
         def stay(self, tick: Callable[[], None] | None) -> bool:
             os.write(2, b"no space left\n")
-            await_that("it is told", lambda: "no space left" in told, 10)
+            await_that("it is told", lambda: "no space left" in log_lines, 10)
             return super().stay(tick)
 
-    monkeypatch.setattr(PlainLines, "add_line", lambda self, line: told.append(line))
+    monkeypatch.setattr(PlainLines, "add_line", lambda self, line: log_lines.append(line))
     monkeypatch.setattr("cutwater.cli.load.load", lambda _: Noisy(True))
     assert call("run", "x.py").exit_code == 0
 

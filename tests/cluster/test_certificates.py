@@ -261,7 +261,7 @@ def test_with_certificates_and_a_secret_both_are_needed(
         net.join("c", **ca.sign("c").files(tmp_path, "c", ca), secret="")
         net.join("d", peers=tcp)
         for name in ("c", "d"):
-            eventually(partial(net.told.get, name), f"{name} is told that nobody answers")
+            eventually(partial(net.log_lines.get, name), f"{name} is told that nobody answers")
         assert [len(list(kv._session.info.peers_zid())) for kv in net.members] == [1, 1, 0, 0]
     finally:
         net.close()

@@ -12,8 +12,8 @@ from cutwater.protocol.base.wire import (
     Phase,
     ack_key,
     announcement_key,
-    decode,
-    encode,
+    decode_message,
+    encode_message,
 )
 from cutwater.protocol.leader.quorum import AckOutcome, Quorum, Reached, Refused
 
@@ -23,7 +23,7 @@ PREPARE = Announcement(Phase.PREPARE, Barrier(42, 7, Flags.FULL_SNAPSHOT).pack()
 def ack(
     member: str, checkpoint_id: int = 42, watermark: Watermark = UNKNOWN, error: str | None = None
 ) -> bytes:
-    return encode(Ack(member, f"{member}1", 7, checkpoint_id, 3, error is None, error, watermark, {}))
+    return encode_message(Ack(member, f"{member}1", 7, checkpoint_id, 3, error is None, error, watermark, {}))
 
 
 def count(kv: ClusterKv, quorum: Quorum, checkpoint_id: int = 42) -> dict[str, AckOutcome | str]:
@@ -31,7 +31,7 @@ def count(kv: ClusterKv, quorum: Quorum, checkpoint_id: int = 42) -> dict[str, A
     outcomes: dict[str, AckOutcome | str] = {}
     for owner, value in kv.scan(ack_key(checkpoint_id)).items():
         try:
-            message = decode(value)
+            message = decode_message(value)
         except PeerError:
             outcomes[owner] = "unreadable"
             continue
@@ -61,10 +61,10 @@ def test_followers_see_what_the_leader_announces_and_nothing_before() -> None:
     cluster = MemoryCluster()
     leader, follower = cluster.member("a"), cluster.member("b")
     assert follower.read("a", announcement_key(42)) is None
-    leader.write(announcement_key(42), encode(PREPARE))
+    leader.write(announcement_key(42), encode_message(PREPARE))
     seen = follower.read("a", announcement_key(42))
     assert seen is not None
-    assert decode(seen) == PREPARE
+    assert decode_message(seen) == PREPARE
 
 
 def test_seed_a01_changes_are_pushed_so_nobody_polls() -> None:
@@ -124,6 +124,6 @@ def test_seed_a07_announcing_does_not_depend_on_departed_members() -> None:
     leader = cluster.member("a")
     cluster.member("b").write("key", b"1")
     cluster.depart("b")
-    leader.write(announcement_key(42), encode(PREPARE))
-    assert cluster.member("c").read("a", announcement_key(42)) == encode(PREPARE)
+    leader.write(announcement_key(42), encode_message(PREPARE))
+    assert cluster.member("c").read("a", announcement_key(42)) == encode_message(PREPARE)
     assert leader.read("b", "key") is None

@@ -25,7 +25,7 @@ from cutwater.protocol.base.wire import (
     RequestKind,
     ack_key,
     announcement_key,
-    encode,
+    encode_message,
 )
 from cutwater.protocol.replay.provider import Provider
 from tests.support.cluster_helpers import Cluster, InMemory, OverZenoh, eventually, sees_only
@@ -37,8 +37,8 @@ class Talker:
     def __init__(self, cluster: Cluster, name: str, boot: str = "1") -> None:
         self.name = name
         self.kv: ClusterKv = cluster.join(name, boot)
-        self.told: list[str] = []
-        self.links = Links(self.kv, self.told.append)
+        self.log_lines: list[str] = []
+        self.links = Links(self.kv, self.log_lines.append)
         self.heard: list[tuple[str, Any]] = []
         self.noticed: list[tuple[str, bool]] = []
         self.links.start(self._hear)
@@ -82,7 +82,7 @@ def test_an_ack_of_a_member_with_much_state_arrives_complete(three: tuple[Talker
         "clean", 1, 123, False, consumed={"orders": 9}, offsets={}, watermark=UNKNOWN, state=state
     )
     big = Ack("b", "1", 7, 7, 1, True, None, UNKNOWN, {"clean": report})
-    assert len(encode(big)) > 2_000_000
+    assert len(encode_message(big)) > 2_000_000
     b.links.send("a", big)
     a.hears("b", big)
 
@@ -205,16 +205,16 @@ def test_an_undecodable_message_is_dropped_and_counted_and_reported_once(
 ) -> None:
     a, b, _ = three
     a.kv.write("heartbeat", b"{not json")
-    a.kv.write("unheard", encode(announcement(1)))
-    a.kv.write("heartbeat", encode(announcement(2)))
-    a.kv.write(ack_key(7), encode(ack("c", 7)))
+    a.kv.write("unheard", encode_message(announcement(1)))
+    a.kv.write("heartbeat", encode_message(announcement(2)))
+    a.kv.write(ack_key(7), encode_message(ack("c", 7)))
     a.kv.post("b", b"\xc1")
-    a.kv.post("b", encode(announcement(3)))
+    a.kv.post("b", encode_message(announcement(3)))
     a.links.send("b", AskRange(1))
     b.hears("a", AskRange(1))
     eventually(lambda: b.links.ignored == 6, "all six are counted")
     assert b.heard == [("a", AskRange(1))]
-    assert len(b.told) == 1
+    assert len(b.log_lines) == 1
 
 
 def test_present_members_are_known_with_their_processes(three: tuple[Talker, Talker, Talker]) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from cutwater.cluster import peers
-from cutwater.cluster.peers import Peer, Snapshot, Waiting
+from cutwater.cluster.peers import BoundedQueue, Peer, PeerSlots
 
 
 def introduced(**slots: tuple[int, bytes]) -> Peer:
     peer = Peer("a", "boot1")
     peer.appear()
-    peer.introduce(Snapshot(max((seq for seq, _ in slots.values()), default=0), slots))
+    peer.introduce(PeerSlots(max((seq for seq, _ in slots.values()), default=0), slots))
     return peer
 
 
@@ -24,7 +24,7 @@ def test_a_process_is_alive_while_it_is_present_and_has_answered() -> None:
     peer.appear()
     assert (peer.present, peer.alive) == (True, False)
     peer.asked = b"nonce"
-    peer.introduce(Snapshot(0, {}))
+    peer.introduce(PeerSlots(0, {}))
     assert (peer.alive, peer.shown) == (True, True)
     assert not peer.asked
     peer.asked = b"another"
@@ -53,7 +53,7 @@ def test_slots_are_visible_only_after_an_answer() -> None:
     assert not peer.push("live", 5, "k", b"early"), "nobody is told yet"
     assert peer.read("k") is None
     assert peer.items() == []
-    assert peer.introduce(Snapshot(3, {"x": (3, b"old")})) == [("x", b"old"), ("k", b"early")]
+    assert peer.introduce(PeerSlots(3, {"x": (3, b"old")})) == [("x", b"old"), ("k", b"early")]
     assert peer.read("k") == b"early"
     assert peer.items() == [("x", b"old"), ("k", b"early")], "in the order they were written"
 
@@ -80,7 +80,7 @@ def test_a_slot_that_is_deleted_before_the_answer_stays_deleted() -> None:
     peer = Peer("a", "boot1")
     peer.appear()
     peer.push("live", 5, "k", None)
-    assert peer.introduce(Snapshot(4, {"k": (2, b"two"), "j": (3, b"three")})) == [("j", b"three")]
+    assert peer.introduce(PeerSlots(4, {"k": (2, b"two"), "j": (3, b"three")})) == [("j", b"three")]
     assert peer.read("k") is None
 
 
@@ -88,14 +88,14 @@ def test_an_answer_after_the_deletion_counts() -> None:
     peer = Peer("a", "boot1")
     peer.appear()
     peer.push("live", 3, "k", None)
-    assert peer.introduce(Snapshot(4, {"k": (4, b"four")})) == [("k", b"four")]
+    assert peer.introduce(PeerSlots(4, {"k": (4, b"four")})) == [("k", b"four")]
 
 
 def test_only_what_is_new_in_an_answer_is_told() -> None:
     peer = introduced(a=(1, b"a"), b=(2, b"b"))
     peer.vanish(1.0)
     peer.appear()
-    assert peer.introduce(Snapshot(9, {"a": (1, b"a"), "b": (4, b"new"), "c": (3, b"c")})) == [
+    assert peer.introduce(PeerSlots(9, {"a": (1, b"a"), "b": (4, b"new"), "c": (3, b"c")})) == [
         ("c", b"c"),
         ("b", b"new"),
     ]
@@ -104,7 +104,7 @@ def test_only_what_is_new_in_an_answer_is_told() -> None:
 
 def test_an_older_answer_does_not_bring_old_messages_back() -> None:
     peer = introduced(k=(8, b"eight"))
-    peer.introduce(Snapshot(2, {}))
+    peer.introduce(PeerSlots(2, {}))
     assert not peer.push("live", 7, "k", b"seven")
 
 
@@ -125,7 +125,7 @@ def test_slots_are_limited_by_count_and_by_size(monkeypatch: pytest.MonkeyPatch)
 def test_an_answer_counts_the_bytes_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "MAX_SLOT_BYTES", 10)
     peer = introduced(a=(1, b"1234567890"))
-    peer.introduce(Snapshot(2, {"a": (2, b"12345")}))
+    peer.introduce(PeerSlots(2, {"a": (2, b"12345")}))
     assert peer.push("live", 3, "b", b"12345")
     assert not peer.push("live", 4, "c", b"1")
 
@@ -134,7 +134,7 @@ def test_an_answer_counts_the_bytes_anew(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_mail_waits_in_order() -> None:
-    waiting: Waiting[str] = Waiting()
+    waiting: BoundedQueue[str] = BoundedQueue()
     assert not waiting
     waiting.add("first", 1)
     waiting.add("second", 1)
@@ -146,7 +146,7 @@ def test_mail_waits_in_order() -> None:
 def test_waiting_mail_is_limited_by_count_and_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "MAX_WAITING", 2)
     monkeypatch.setattr(peers, "MAX_WAITING_BYTES", 10)
-    waiting: Waiting[str] = Waiting()
+    waiting: BoundedQueue[str] = BoundedQueue()
     for name, size in (("a", 5), ("too large", 6), ("b", 5), ("too many", 0)):
         waiting.add(name, size)
     assert waiting.take() == "a"

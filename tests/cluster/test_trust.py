@@ -14,7 +14,7 @@ from cutwater.cluster import keys, zenoh_kv
 from cutwater.cluster.config import MAX_VALUE_BYTES, ClusterConfig
 from cutwater.cluster.keys import derive
 from cutwater.cluster.kv import ClusterKv
-from cutwater.cluster.peers import MAX_SLOT_BYTES, MAX_WAITING, MAX_WAITING_BYTES, Peer, Waiting
+from cutwater.cluster.peers import MAX_SLOT_BYTES, MAX_WAITING, MAX_WAITING_BYTES, BoundedQueue, Peer
 from cutwater.cluster.seal import Sealer
 from cutwater.protocol.base.errors import UserError
 from tests.support.cluster_helpers import SECRET, OverZenoh, eventually, free_endpoint, sees, sees_only
@@ -100,14 +100,14 @@ def test_a_process_with_a_wrong_secret_or_none_is_not_connected_and_is_warned(
     for number, secret in enumerate((SECRET + "!", "")):
         stranger = net.join(f"c{number}", secret=secret)
         stranger.write("key", b"1")
-        eventually(partial(net.told.get, stranger.name), "the stranger is told")
-        assert "the same secret" in net.told[stranger.name][0]
+        eventually(partial(net.log_lines.get, stranger.name), "the stranger is told")
+        assert "the same secret" in net.log_lines[stranger.name][0]
         assert stranger.alive() == {stranger.name: ("1",)}
         assert list(stranger._session.info.peers_zid()) == []
     for kv in (a, b):
         assert len(list(kv._session.info.peers_zid())) == 1
         assert kv.alive() == {"a": ("1",), "b": ("1",)}
-        assert (kv.rejected, net.told[kv.name]) == (0, [])
+        assert (kv.rejected, net.log_lines[kv.name]) == (0, [])
 
 
 def test_two_members_that_connect_to_each_other_at_once_succeed(net: OverZenoh) -> None:
@@ -201,7 +201,7 @@ def test_garbage_changes_nothing_and_is_counted(net: OverZenoh, stranger: Strang
     assert a.read("b", "key") is None
     b.write("key", b"true")
     sees(a, "b", "key", b"true")
-    assert ["'b'" in line for line in net.told["a"]] == [
+    assert ["'b'" in line for line in net.log_lines["a"]] == [
         True,
         False,
     ]  # questions do not name their sender
@@ -312,7 +312,7 @@ def test_a_message_that_is_too_large_is_reported_and_not_sent(net: OverZenoh) ->
     a.write("key", b"after")
     sees(b, "a", "key", b"after")
     assert b.read("a", "ack/1") is None
-    assert ["ack/1" in line and "too large" in line for line in net.told["a"]] == [True]
+    assert ["ack/1" in line and "too large" in line for line in net.log_lines["a"]] == [True]
 
 
 def test_two_acks_of_a_hundred_thousand_state_files_reach_present_and_late_members(
@@ -344,7 +344,7 @@ def test_what_is_kept_from_one_process_is_bounded() -> None:
 
 def test_undelivered_mail_is_bounded_by_count_and_size() -> None:
     for size, room in ((1, MAX_WAITING), (MAX_WAITING_BYTES // 4, 4)):
-        waiting: Waiting[int] = Waiting()
+        waiting: BoundedQueue[int] = BoundedQueue()
         for number in range(2 * MAX_WAITING):
             waiting.add(number, size)
         taken = []

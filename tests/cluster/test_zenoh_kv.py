@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cutwater.cluster.peers import Peer, Snapshot
+from cutwater.cluster.peers import Peer, PeerSlots
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.wire import ack_key
 from tests.support.cluster_helpers import (
@@ -194,7 +194,7 @@ def test_a_member_that_returns_with_a_new_boot_ends_up_with_only_its_new_slots(
 def introduced(seq: int = 2, **slots: tuple[int, bytes]) -> Peer:
     peer = Peer("b", "1")
     peer.appear()
-    peer.introduce(Snapshot(seq, slots))
+    peer.introduce(PeerSlots(seq, slots))
     return peer
 
 
@@ -203,7 +203,7 @@ def test_a_process_is_invisible_before_it_has_answered() -> None:
     assert not peer.push("slots", 1, "key", b"1")
     peer.appear()
     assert (peer.alive, peer.read("key"), peer.items()) == (False, None, [])
-    assert peer.introduce(Snapshot(1, {"key": (1, b"1")})) == [("key", b"1")]
+    assert peer.introduce(PeerSlots(1, {"key": (1, b"1")})) == [("key", b"1")]
     assert peer.alive
 
 
@@ -212,7 +212,9 @@ def test_a_push_that_overtakes_the_answer_wins() -> None:
     peer.appear()
     peer.push("slots", 3, "changed", b"new")
     peer.push("slots", 4, "deleted", None)
-    assert peer.introduce(Snapshot(2, {"changed": (1, b"old"), "deleted": (2, b"x"), "same": (2, b"y")})) == [
+    assert peer.introduce(
+        PeerSlots(2, {"changed": (1, b"old"), "deleted": (2, b"x"), "same": (2, b"y")})
+    ) == [
         ("same", b"y"),
         ("changed", b"new"),
     ]
@@ -239,7 +241,7 @@ def test_a_process_that_was_away_is_asked_again_and_only_news_is_reported() -> N
     assert (peer.alive, peer.read("same")) == (False, b"x")
     peer.appear()
     assert not peer.alive
-    assert peer.introduce(Snapshot(4, {"same": (1, b"x"), "new": (4, b"z")})) == [("new", b"z")]
+    assert peer.introduce(PeerSlots(4, {"same": (1, b"x"), "new": (4, b"z")})) == [("new", b"z")]
     assert peer.read("old") is None
 
 

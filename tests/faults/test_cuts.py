@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from cutwater.store.at_rest import manifest_of, read_journal, resolve
+from cutwater.store.at_rest import load_manifest, read_journal, resolve
 from cutwater.store.opening import open_store
 from tests.faults.inputs import ALL_PAID_REVENUE, BIG, MATCHED, ORDERS, PAID_REVENUE, PAYMENTS
 from tests.faults.runner import Bench, agree, pause_and_meet, pause_and_overtake
@@ -84,8 +84,8 @@ def test_an_aligned_checkpoint_waits_for_the_backlog_and_an_unaligned_one_does_n
     store = open_store(str(bench.base / "store"))
     state = read_journal(store).state
     unaligned, aligned = re.findall(r"(?:unaligned|checkpoint) -> (\d+)", child.said())
-    behind = manifest_of(store, resolve(state, unaligned))
-    level = manifest_of(store, resolve(state, aligned))
+    behind = load_manifest(store, resolve(state, unaligned))
+    level = load_manifest(store, resolve(state, aligned))
     assert behind.stages["big"].unaligned
     assert behind.stages["big"].consumed["orders"] < behind.stages["orders"].batch
     flight = next(f for f in behind.in_flight if f.reader == "big")

@@ -9,7 +9,7 @@ import pytest
 
 from cutwater.protocol.base import paths
 from cutwater.protocol.base.effects import Stored
-from cutwater.spark.checkpoint import making, stored
+from cutwater.spark.checkpoint import new_folder, stage_files
 from cutwater.spark.checkpoint.folder import Cache
 from cutwater.store.local import LocalStore
 from tests.faults.inputs import MATCHED, ORDERS, PAID_REVENUE, PAYMENTS
@@ -47,9 +47,9 @@ def test_killed_at_five_places_one_after_the_other(bench: Bench) -> None:
 def test_a_partially_deleted_folder_is_deleted_the_next_time(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     for incarnation in (1, 2):
-        making.make_folder(store, "clean", 1, incarnation, None, None)
+        new_folder.make_folder(store, "clean", 1, incarnation, None, None)
     store.delete([f"{paths.spark_prefix('clean', 1, 1)}cutwater/base.json"])
-    _, states = stored.find_stored(store, "clean", 1, 2, Cache())
+    _, states = stage_files.find_stored(store, "clean", 1, 2, Cache())
     left = f"{paths.spark_prefix('clean', 1, 1)}cutwater/complete"
     assert Stored(left, 1, -1, -1, unknown=True) in states
 

@@ -10,7 +10,7 @@ import pytest
 
 from cutwater.protocol.base.errors import StoreError
 from cutwater.runtime.restore import restore_before_start
-from cutwater.store.at_rest import manifest_of, read_journal, resolve
+from cutwater.store.at_rest import load_manifest, read_journal, resolve
 from cutwater.store.opening import open_store
 from tests.faults.inputs import MATCHED, ORDERS, PAID_REVENUE, PAYMENTS, closed_windows
 from tests.faults.runner import Bench
@@ -78,7 +78,7 @@ def test_a_checkpoint_with_missing_files_is_refused_and_nothing_is_partially_res
     bench.run()
     store = open_store(str(bench.base / "store"))
     journal = read_journal(store).state
-    manifest = manifest_of(store, resolve(journal, "latest"))
+    manifest = load_manifest(store, resolve(journal, "latest"))
     lost = sorted(name for name in manifest.stages["matched"].state if "/state/" in name)[0]
     damaged = sorted(name for name in manifest.stages["payments"].state if "/state/" in name)[0]
     store.delete([lost])

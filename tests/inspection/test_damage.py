@@ -28,7 +28,7 @@ class Shop:
     """A pipeline of two stages in its own folder."""
 
     def __init__(self, base: Path, spark: SparkSession) -> None:
-        self.base, self.spark, self.told = base, spark, list[str]()
+        self.base, self.spark, self.log_lines = base, spark, list[str]()
         self.count = 0
 
     def deliver(self) -> None:
@@ -48,7 +48,7 @@ class Shop:
 
         options = {"every": "1h", "restarts": 0, "tolerated_failures": 0, **options}
         store = str(self.base / "state")
-        with lines_to(self.told.append):
+        with lines_to(self.log_lines.append):
             pipeline.run(store, spark=self.spark, once=True, **options)
 
     def fails(self, change: Change = lambda kept: kept, **options: Any) -> str:
@@ -125,9 +125,9 @@ def test_a_damaged_manifest_is_named_and_the_checkpoint_before_it_is_restored_wi
     said = shop.fails(restore=shop.newest.parent.name.split("-")[0])
     assert shop.newest.name in said
     assert "Nothing was changed" in said
-    shop.told.clear()
+    shop.log_lines.clear()
     shop.run(restore="latest")
-    assert any(line.startswith("falling back to epoch ") for line in shop.told), shop.told
+    assert any(line.startswith("falling back to epoch ") for line in shop.log_lines), shop.log_lines
     shop.is_whole()
 
 

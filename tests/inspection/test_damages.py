@@ -67,15 +67,15 @@ def check_damages(stopped: StoppedPipeline, damages: list[Damage], runs: int) ->
         stopped.reset(damage.again)
         if not stopped.apply(damage):
             continue
-        is_clean, told = stopped.verify()
+        is_clean, output = stopped.verify()
         key = f"{damage.kind}{damage.again}", damage.how, is_clean
         tried[key] = tried.get(key, 0) + 1
         line = f"{'unseen' if is_clean else 'seen'}: {damage}"
-        if tried[key] <= runs or (is_clean and damage.kind != "told"):
+        if tried[key] <= runs or (is_clean and damage.kind != "telemetry"):
             try:
                 line += f" -> {run_damaged(stopped, damage, not is_clean, variants[number % len(variants)])}"
             except Exception as error:
-                wrong.append(f"{line}: {type(error).__name__}: {str(error)[:300]}; verify: {told[:300]}")
+                wrong.append(f"{line}: {type(error).__name__}: {str(error)[:300]}; verify: {output[:300]}")
                 line += f" -> WRONG {type(error).__name__}: {str(error)[:200]}"
         print(line, flush=True)
     assert not wrong, "\n".join(wrong)
@@ -86,8 +86,8 @@ def test_an_undamaged_store_has_no_problems(
     stopped: StoppedPipeline, spark: SparkSession, again: bool
 ) -> None:
     stopped.reset(again)
-    is_clean, told = stopped.verify()
-    assert is_clean, told
+    is_clean, output = stopped.verify()
+    assert is_clean, output
     assert set(KINDS) <= stopped.objects(again).keys(), (
         "some kind of object is missing, so nothing is proved about it"
     )

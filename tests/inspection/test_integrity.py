@@ -35,9 +35,9 @@ from cutwater.sinks import parquet
 from cutwater.sinks.records import Description, Identity, kind_of
 from cutwater.spark.checkpoint.folder import Cache
 from cutwater.spark.checkpoint.incarnations import list_folders
-from cutwater.spark.checkpoint.making import make_folder
-from cutwater.spark.checkpoint.stored import find_stored
-from cutwater.store.at_rest import drive, manifest_of, read_journal
+from cutwater.spark.checkpoint.new_folder import make_folder
+from cutwater.spark.checkpoint.stage_files import find_stored
+from cutwater.store.at_rest import drive, load_manifest, read_journal
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_store
 from tests.support.damages import DAMAGES, KINDS, MIX_UPS, Damage, apply_damage, damaged
@@ -69,7 +69,7 @@ def read_by_a_run(store: Path) -> dict[str, list[str]]:
     state = read_journal(opened).state
     named = set[str]()
     for checkpoint in state.committed.values():
-        named |= manifest_of(opened, checkpoint).objects().keys()
+        named |= load_manifest(opened, checkpoint).objects().keys()
     newest = [
         f"stages/{s}/{state.generation}/spark/{max(list_folders(opened, s, state.generation))}/"
         for s in (state.topology.stages if state.topology is not None else ())
@@ -92,7 +92,7 @@ def started_again(kept: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     store = open_store(str(folder))
     state = read_journal(store).state
     assert state.head is not None
-    reports = manifest_of(store, state.committed[state.head]).stages
+    reports = load_manifest(store, state.committed[state.head]).stages
     for reported in reports:
         log = StageLog(reported, state.generation)
         drive(store, follow(log.view))
@@ -114,8 +114,8 @@ def started_again(kept: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_store_has_no_problems(kept: Path, started_again: Path) -> None:
     for store in (kept, started_again):
-        well, told = verify(store)
-        assert well, told
+        well, output = verify(store)
+        assert well, output
 
 
 def test_unknown_objects_are_ignored(kept: Path, tmp_path: Path) -> None:
@@ -129,8 +129,8 @@ def test_unknown_objects_are_ignored(kept: Path, tmp_path: Path) -> None:
     ):  # fmt: skip
         (store / folder).mkdir(parents=True, exist_ok=True)
         (store / folder / "README").write_text("hello")
-    well, told = verify(store)
-    assert well, told
+    well, output = verify(store)
+    assert well, output
     opened = open_store(str(store))
     find_stored(opened, "first", 1, 100, Cache())
     for args in (["tables"], ["status"], ["checkpoints"], ["gc", "--dry-run"], ["explain", "1"]):
@@ -199,12 +199,12 @@ def test_a_missing_mark_of_a_folder_that_checkpoints_need_is_detected(kept: Path
     opened = open_store(str(store))
     state = read_journal(opened).state
     epoch = min(state.committed)
-    named = manifest_of(opened, state.committed[epoch]).stages["first"].state
+    named = load_manifest(opened, state.committed[epoch]).stages["first"].state
     mark = f"{min(named).split('spark/')[0]}spark/{min(named).split('spark/')[1].split('/')[0]}/cutwater/complete"
     (store / mark).unlink()
-    well, told = verify(store)
+    well, output = verify(store)
     assert not well
-    assert mark in told
+    assert mark in output
 
 
 @pytest.mark.parametrize("kind", ["journal", "stages/first/1/log", "stages/second/1/log"])
@@ -230,9 +230,9 @@ def test_an_edited_mark_is_detected_where_it_would_show_a_wrong_table_version(
     shutil.copytree(kept, tmp_path / "state")
     mark = max((tmp_path / "state/published/first").iterdir())
     mark.write_bytes(mark.read_bytes().replace(b'"version":', b'"version":1'))
-    well, told = verify(tmp_path / "state")
+    well, output = verify(tmp_path / "state")
     assert not well
-    assert str(mark.relative_to(tmp_path / "state")) in told
+    assert str(mark.relative_to(tmp_path / "state")) in output
     shown = CliRunner().invoke(app, ["tables", "--store", str(tmp_path / "state")])
     assert shown.exit_code == 1
     assert "its checksum differs" in shown.stderr
@@ -367,7 +367,7 @@ def test_a_checksum_file_without_its_state_file_is_detected(written: Store) -> N
 def problems_of(store: Path) -> dict[str, str]:
     opened = open_store(str(store))
     state = read_journal(opened).state
-    newest = manifest_of(opened, state.committed[state.head]) if state.head is not None else None
+    newest = load_manifest(opened, state.committed[state.head]) if state.head is not None else None
     return NextRun(opened, state, newest).check(lambda line: None)
 
 

@@ -38,7 +38,11 @@ WITHOUT_SPARK: dict[str, tuple[str, ...]] = {
     "plan/": ("tests/plan/", "tests/api/test_pipeline_errors.py", "tests/cli/test_load.py"),
     "plan/compare.py": ("tests/plan/test_compare.py", "tests/plan/test_assemble.py"),
     "runtime/": ("tests/runtime/", "tests/cli/test_status.py"),
-    "runtime/asking.py": ("tests/runtime/test_mailbox.py", "tests/cli/test_drain.py", "tests/cli/test_gc.py"),
+    "runtime/store_requests.py": (
+        "tests/runtime/test_mailbox.py",
+        "tests/cli/test_drain.py",
+        "tests/cli/test_gc.py",
+    ),
     "runtime/dispatcher.py": ("tests/runtime/test_dispatcher.py",),
     "runtime/event_lines.py": ("tests/runtime/test_event_lines.py",),
     "runtime/local_word.py": ("tests/protocol/member/test_injector.py", "tests/runtime/test_shell.py"),

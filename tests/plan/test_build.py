@@ -13,7 +13,7 @@ from pyspark.sql import types as t
 
 import cutwater as cw
 from cutwater.plan import build as building
-from cutwater.plan.build import Builder, Built, bind_sinks, make_topology, register_sinks
+from cutwater.plan.build import Builder, PlannedPipeline, bind_sinks, make_topology, register_sinks
 from cutwater.plan.graph import in_order
 from cutwater.protocol.base.errors import Mistakes, UserError
 from cutwater.protocol.base.records import SinkSpec, StageSpec
@@ -76,7 +76,9 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(building, "ChannelSource", Channel)
     monkeypatch.setattr(building, "read_plan", lambda frame: frame.plan)
     monkeypatch.setattr(building, "is_of_session", lambda frame, spark: frame.session is spark)
-    monkeypatch.setattr(building, "refusal", lambda frame, mode: frame.refused if mode == "append" else None)
+    monkeypatch.setattr(
+        building, "why_refused", lambda frame, mode: frame.refused if mode == "append" else None
+    )
     monkeypatch.setattr(building, "check_reach", lambda spark, url: reached.append((spark, url)))
     monkeypatch.setattr(building, "missing_file_system", lambda spark, error: None)
     reached.clear()
@@ -101,7 +103,7 @@ class Shop:
     def paid(self, **options: Any) -> None:
         self.stage(lambda orders: orders, "paid", **({"sinks": [self.sink()]} | options))
 
-    def build(self) -> Built:
+    def build(self) -> PlannedPipeline:
         builder = Builder("shop", in_order(self.pipeline.stages), SPARK)
         builder.advance({})
         return builder.finish(make_topology(builder.specs))
@@ -119,18 +121,18 @@ def shop(tmp_path: Path) -> Shop:
 def test_a_stage_is_called_with_what_it_reads_and_is_ready_to_be_hosted(shop: Shop) -> None:
     shop.paid(trigger="3s", max_rows=7)
     shop.orders()
-    built = shop.build()
-    assert built.name == "shop"
-    assert built.spark is SPARK
-    orders, paid = built.stages["orders"], built.stages["paid"]
+    planned = shop.build()
+    assert planned.name == "shop"
+    assert planned.spark is SPARK
+    orders, paid = planned.stages["orders"], planned.stages["paid"]
     assert (orders.has_readers, orders.inputs, dict(orders.channels), orders.sinks) == (True, (), {}, ())
     assert (orders.has_native_source, paid.has_native_source) == (True, False)
     assert (paid.has_readers, paid.inputs, paid.trigger_s, paid.max_rows) == (False, ("orders",), 3, 7)
     read: Any = paid.channels["orders"]
     assert (read.stage, read.input, read.columns) == ("paid", "orders", COLUMNS)
     assert paid.schema == t.StructType().add("id", "long"), "everything may be null in files and tables"
-    assert list(built.sinks) == ["out"]
-    assert built.topology.stages == {
+    assert list(planned.sinks) == ["out"]
+    assert planned.topology.stages == {
         "orders": StageSpec("orders", (), "main", (), COLUMNS),
         "paid": StageSpec("paid", ("orders",), "main", (SinkSpec("out", False),), None),
     }
@@ -335,12 +337,12 @@ def test_sinks_are_known_to_the_store_when_they_are_registered_and_not_before(sh
         sink.attach = given.append
     shop.orders(sinks=sinks)
     store = open_store("memory://")
-    built = shop.build()
-    bind_sinks(built, store)
+    planned = shop.build()
+    bind_sinks(planned, store)
     assert given == [SPARK, SPARK]
     assert reached == [(SPARK, sinks[0].staging("any"))], "a function has no place of its own"
     assert store.list("sinks/") == []
-    register_sinks(built)
+    register_sinks(planned)
     found = description(store, "out")
     assert found is not None
     assert found.url == sinks[0].url

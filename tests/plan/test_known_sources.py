@@ -26,13 +26,13 @@ def store(tmp_path: Path) -> Store:
     return open_store(str(tmp_path), create=True)
 
 
-def built(**leaves: tuple[Leaf, ...]) -> dict[str, tuple[Leaf, ...]]:
+def leaves_of(**leaves: tuple[Leaf, ...]) -> dict[str, tuple[Leaf, ...]]:
     """What the plans of stages read."""
     return leaves
 
 
 def test_a_source_is_known_by_its_place_whatever_its_stage_is_called(store: Store) -> None:
-    register_sources(built(a=(FILES,), b=(Leaf(channel="a"),)), store)
+    register_sources(leaves_of(a=(FILES,), b=(Leaf(channel="a"),)), store)
     stages = {"new": (FILES,), "other": (TOPIC,), "reader": (Leaf(channel="a"),)}
     assert known_before(store, stages, 1) == ("new",)
 
@@ -42,7 +42,7 @@ def test_a_source_is_known_under_every_spelling_and_pace(store: Store, tmp_path:
     folder.mkdir()
     (tmp_path / "link").symlink_to(folder)
     register_sources(
-        built(a=(Leaf(None, "parquet", f"path={tmp_path}/./in", {"maxfilespertrigger": "1"}, 0),)), store
+        leaves_of(a=(Leaf(None, "parquet", f"path={tmp_path}/./in", {"maxfilespertrigger": "1"}, 0),)), store
     )
     spellings = (f"{tmp_path}//in", f"{tmp_path}/link", f"{folder}/*", f"{tmp_path}/other")
     stages = {path: (Leaf(None, "parquet", f"path={path}", {}, 0),) for path in spellings}
@@ -62,27 +62,27 @@ def test_a_source_that_was_first_read_after_a_checkpoint_is_not_known_there(stor
     leader = LiveLeader(store, pipeline(stage("a")))
     leader.commit(0)
     first = leader.state.committed[1].index
-    register_sources(built(late=(FILES,)), store)
+    register_sources(leaves_of(late=(FILES,)), store)
     leader.commit(1)
     assert known_before(store, {"x": (FILES,)}, first) == ()
     assert known_before(store, {"x": (FILES,)}, leader.state.committed[2].index) == ("x",)
 
 
 def test_a_source_keeps_the_moment_when_it_was_first_read(store: Store) -> None:
-    register_sources(built(a=(FILES,)), store)
+    register_sources(leaves_of(a=(FILES,)), store)
     before = {name: store.read(name) for name in store.list(SOURCE_PREFIX)}
-    register_sources(built(z=(FILES,)), store)
+    register_sources(leaves_of(z=(FILES,)), store)
     assert {name: store.read(name) for name in store.list(SOURCE_PREFIX)} == before
     assert len(before) == 1
 
 
 def test_sources_without_a_place_or_with_rows_of_their_own_are_not_kept(store: Store) -> None:
-    register_sources(built(a=(Leaf(None, "rate", "path=x", {}, 0), Leaf(None, "mine", "", {}, 1))), store)
+    register_sources(leaves_of(a=(Leaf(None, "rate", "path=x", {}, 0), Leaf(None, "mine", "", {}, 1))), store)
     assert store.list(SOURCE_PREFIX) == []
 
 
 def test_a_damaged_record_is_an_error(store: Store) -> None:
-    register_sources(built(a=(FILES,)), store)
+    register_sources(leaves_of(a=(FILES,)), store)
     (name,) = store.list(SOURCE_PREFIX)
     store.put(name, (store.read(name) or b"").replace(b"parquet", b"parquex"))
     with pytest.raises(StoreError, match=r"sources/.* remove it"):
@@ -91,7 +91,7 @@ def test_a_damaged_record_is_an_error(store: Store) -> None:
 
 
 def test_a_record_under_the_name_of_another_source_is_an_error(store: Store) -> None:
-    register_sources(built(a=(FILES,), b=(TOPIC,)), store)
+    register_sources(leaves_of(a=(FILES,), b=(TOPIC,)), store)
     assert source_problems(store) == {}
     one, other = store.list(SOURCE_PREFIX)
     store.put(one, store.read(other) or b"")

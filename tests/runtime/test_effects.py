@@ -13,7 +13,7 @@ from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.events import Event, SinkNotRewound
 from cutwater.runtime import effects
 from cutwater.runtime.effects import MemberPerformer
-from cutwater.spark.checkpoint import making, stored
+from cutwater.spark.checkpoint import new_folder, stage_files
 from cutwater.spark.checkpoint.folder import Cache
 from cutwater.spark.checkpoint.source_logs import DEFAULT_INTERVAL, SETTING
 from cutwater.store.local import LocalStore
@@ -49,14 +49,14 @@ class Setting:
         )
 
 
-@pytest.mark.parametrize(("rewinds", "version", "told"), [(False, 5, 1), (True, 5, 0), (False, None, 0)])
+@pytest.mark.parametrize(("rewinds", "version", "count"), [(False, 5, 1), (True, 5, 0), (False, None, 0)])
 def test_a_sink_that_cannot_be_rewound_is_an_event(
-    tmp_path: Path, rewinds: bool, version: int | None, told: int
+    tmp_path: Path, rewinds: bool, version: int | None, count: int
 ) -> None:
     out = SimpleNamespace(name="out", rewinds=rewinds, rewind=Mock(return_value=version))
     setting = Setting(tmp_path, out=out)
     assert setting.performer.rewind_table(fx.RewindTable("out", 1, 2, 3, True)) == version
-    assert setting.events == [SinkNotRewound("out")] * told
+    assert setting.events == [SinkNotRewound("out")] * count
     out.rewind.assert_called_once_with(1, 2, 3, True)
 
 
@@ -117,7 +117,7 @@ def test_a_folder_is_made_as_the_operation_specifies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interval: str | None, used: int
 ) -> None:
     made: list[Any] = []
-    monkeypatch.setattr(making, "make_folder", lambda *args: made.append(args))
+    monkeypatch.setattr(new_folder, "make_folder", lambda *args: made.append(args))
     setting = Setting(tmp_path)
     if interval is not None:
         setting.settings[SETTING] = interval
@@ -131,7 +131,7 @@ def test_stored_files_are_found_for_the_incarnation_of_the_operation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     find = Mock(return_value=([], []))
-    monkeypatch.setattr(stored, "find_stored", find)
+    monkeypatch.setattr(stage_files, "find_stored", find)
     setting = Setting(tmp_path)
     for _ in range(2):
         assert setting.performer.find_stored(fx.FindStored("s", 1, 5)) == ([], [])

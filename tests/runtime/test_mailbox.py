@@ -16,12 +16,12 @@ from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.log import append
 from cutwater.protocol.base.paths import REPLY_PREFIX, REQUEST_PREFIX, request_name
-from cutwater.protocol.base.wire import Reply, Request, RequestKind, encode
+from cutwater.protocol.base.wire import Reply, Request, RequestKind, encode_message
 from cutwater.protocol.leader import inbox
 from cutwater.protocol.leader.leader import LeaderPhase
-from cutwater.runtime import asking, mailbox
-from cutwater.runtime.asking import Unanswered, ask_through, renew, understood
+from cutwater.runtime import mailbox, store_requests
 from cutwater.runtime.runtime import Runtime
+from cutwater.runtime.store_requests import Unanswered, ask_through, renew, understood
 from cutwater.store.at_rest import drive, read_journal
 from cutwater.store.contract import Names
 from cutwater.store.local import LocalStore
@@ -95,7 +95,7 @@ def store(tmp_path: Path) -> FlakyStore:
 
 def put_request(store: LocalStore, kind: RequestKind, request_id: str, **what: Any) -> Request:
     request = Request(kind, request_id, **what)
-    store.create(f"{REQUEST_PREFIX}{request_id}.json", encode(request))
+    store.create(f"{REQUEST_PREFIX}{request_id}.json", encode_message(request))
     return request
 
 
@@ -253,7 +253,9 @@ def test_a_request_of_a_killed_command_is_not_carried_out_by_the_next_run(
         assert not made.drained
         assert made.mailbox._arrivals.doubtful.keys() <= {"aaa"}
         assert [
-            line for line in up.told if f"request aaa ({kind.value}) is removed and not carried out" in line
+            line
+            for line in up.log_lines
+            if f"request aaa ({kind.value}) is removed and not carried out" in line
         ]
     assert read_journal(store).state.savepoints == {}
 
@@ -319,7 +321,7 @@ def test_a_request_that_a_crashed_leader_answered_is_removed_and_not_repeated(
     store: FlakyStore,
 ) -> None:
     put_request(store, RequestKind.SAVEPOINT, "aaa", name="twice")
-    store.create(f"{REPLY_PREFIX}aaa.json", encode(Reply("aaa", True, 7)))
+    store.create(f"{REPLY_PREFIX}aaa.json", encode_message(Reply("aaa", True, 7)))
     with members(store) as up:
         heard = heard_by(leading(up))
         assert reply_of(store, "aaa") == Reply("aaa", True, 7)
@@ -365,7 +367,7 @@ def test_a_request_is_delivered_once_in_each_term(store: FlakyStore) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [*GARBAGE, encode(Reply("aaa", True)), encode(Request(RequestKind.DRAIN, "bbb"))]
+    "data", [*GARBAGE, encode_message(Reply("aaa", True)), encode_message(Request(RequestKind.DRAIN, "bbb"))]
 )
 def test_an_unreadable_request_is_refused_and_removed(store: FlakyStore, data: bytes) -> None:
     store.create(f"{REQUEST_PREFIX}aaa.json", data)
@@ -377,21 +379,23 @@ def test_an_unreadable_request_is_refused_and_removed(store: FlakyStore, data: b
         put_request(store, RequestKind.CHECKPOINT, "ccc")
         assert reply_of(store, "ccc").ok
         assert not made.drained
-        assert len([line for line in up.told if "cannot be read, so this request is refused" in line]) == 1
+        assert (
+            len([line for line in up.log_lines if "cannot be read, so this request is refused" in line]) == 1
+        )
 
 
 @pytest.mark.parametrize("name", ["requests/notes.txt", "requests/deeper/aaa.json"])
 def test_an_object_whose_name_is_not_that_of_a_request_is_removed(store: FlakyStore, name: str) -> None:
-    store.create(name, encode(Request(RequestKind.CHECKPOINT, "aaa")))
+    store.create(name, encode_message(Request(RequestKind.CHECKPOINT, "aaa")))
     with members(store) as up:
         leading(up)
         await_that("it is removed", lambda: not store.exists(name), 30)
-        assert any(f"{name} is not a request" in line for line in up.told)
+        assert any(f"{name} is not a request" in line for line in up.log_lines)
     assert store.list(REPLY_PREFIX) == []
 
 
 def test_unfetched_answers_are_removed_by_the_leaders_clock(store: FlakyStore) -> None:
-    store.create(f"{REPLY_PREFIX}old.json", encode(Reply("old", True)))
+    store.create(f"{REPLY_PREFIX}old.json", encode_message(Reply("old", True)))
     store.create(f"{REPLY_PREFIX}damaged.json", b"")
     with members(store) as up:
         made = leading(up)
@@ -401,7 +405,7 @@ def test_unfetched_answers_are_removed_by_the_leaders_clock(store: FlakyStore) -
         box._next_sweep = 0.0
         await_that("they are seen", lambda: len(box._replies) == 2, 30)
         now[0] += mailbox.KEEP_REPLIES_S - 1
-        store.create(f"{REPLY_PREFIX}new.json", encode(Reply("new", True)))
+        store.create(f"{REPLY_PREFIX}new.json", encode_message(Reply("new", True)))
         await_that("the new one is seen", lambda: len(box._replies) == 3, 30)
         assert len(store.list(REPLY_PREFIX)) == 3
         now[0] += mailbox.SWEEP_EVERY_S
@@ -469,7 +473,7 @@ def answered_by(
     return thread, got
 
 
-@pytest.mark.parametrize("data", [*GARBAGE, encode(Request(RequestKind.DRAIN, "aaa"))])
+@pytest.mark.parametrize("data", [*GARBAGE, encode_message(Request(RequestKind.DRAIN, "aaa"))])
 def test_an_unreadable_answer_does_not_stop_a_member_from_receiving_others(
     led_by_one: FlakyStore, data: bytes
 ) -> None:
@@ -484,10 +488,10 @@ def test_an_unreadable_answer_does_not_stop_a_member_from_receiving_others(
         assert not got[0].ok
         assert "cannot be read" in got[0].detail
         await_that("both are removed", lambda: not store.list(REQUEST_PREFIX) + store.list(REPLY_PREFIX), 30)
-        assert any("replies/aaa.json cannot be read" in line for line in up.told)
+        assert any("replies/aaa.json cannot be read" in line for line in up.log_lines)
         thread, got = answered_by(made, Request(RequestKind.CHECKPOINT, "bbb"))
         await_that("the next is forwarded", lambda: store.exists(f"{REQUEST_PREFIX}bbb.json"), 30)
-        store.create(f"{REPLY_PREFIX}bbb.json", encode(Reply("bbb", True, 5)))
+        store.create(f"{REPLY_PREFIX}bbb.json", encode_message(Reply("bbb", True, 5)))
         thread.join(30)
         assert got == [Reply("bbb", True, 5)]
         await_that("both are removed", lambda: not store.list(REQUEST_PREFIX) + store.list(REPLY_PREFIX), 30)
@@ -500,7 +504,7 @@ def test_forwarding_a_request_is_retried(led_by_one: FlakyStore) -> None:
         made = up.start("two", timeout_ms=600_000)
         thread, got = answered_by(made, Request(RequestKind.CHECKPOINT, "aaa"))
         await_that("it is forwarded", lambda: store.exists(f"{REQUEST_PREFIX}aaa.json"), 30)
-        store.create(f"{REPLY_PREFIX}aaa.json", encode(Reply("aaa", True, 5)))
+        store.create(f"{REPLY_PREFIX}aaa.json", encode_message(Reply("aaa", True, 5)))
         thread.join(30)
         assert got == [Reply("aaa", True, 5)]
 
@@ -515,15 +519,15 @@ def test_a_forwarded_request_is_renewed_while_its_process_waits(led_by_one: Flak
         store.fails["renew requests"] = 1
         for _ in range(2):  # the first fails
             await_that("it is not due", lambda: made.mailbox._renewals["aaa"][1] > now[0], 30)
-            now[0] += asking.RENEW_S
+            now[0] += store_requests.RENEW_S
         await_that("it is renewed", lambda: renewed(store, name) == 2, 30)
 
         def answer(name: str) -> None:
-            store.create(reply_to(name), encode(Reply("aaa", True, 5)))
+            store.create(reply_to(name), encode_message(Reply("aaa", True, 5)))
             store.delete([name])
 
         store.before_put = answer
-        now[0] += asking.RENEW_S
+        now[0] += store_requests.RENEW_S
         thread.join(30)
         assert got == [Reply("aaa", True, 5)]
         await_that("nothing is left", lambda: not store.list(REQUEST_PREFIX) + store.list(REPLY_PREFIX), 30)
@@ -612,7 +616,7 @@ def test_a_fault_in_one_job_is_reported_and_ends_nothing(store: FlakyStore) -> N
         put_request(store, RequestKind.CHECKPOINT, "aaa")
         assert reply_of(store, "aaa").ok
         assert faults == []
-        assert len([line for line in up.told if "ZeroDivisionError" in line]) == 1
+        assert len([line for line in up.log_lines if "ZeroDivisionError" in line]) == 1
 
 
 # --- who asks -------------------------------------------------------------------------------------------
@@ -637,11 +641,11 @@ def renewed(store: LocalStore, name: str) -> int | None:
 def test_a_requester_that_waits_renews_its_request(
     store: FlakyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "RENEW_S", 0.1)
+    monkeypatch.setattr(store_requests, "RENEW_S", 0.1)
     store.fails["renew requests"] = 1
     with asked_before(store, RequestKind.CHECKPOINT, "aaa") as got:
         await_that("it is renewed", lambda: (renewed(store, f"{REQUEST_PREFIX}aaa.json") or 0) >= 3, 30)
-        store.create(f"{REPLY_PREFIX}aaa.json", encode(Reply("aaa", True, 5)))
+        store.create(f"{REPLY_PREFIX}aaa.json", encode_message(Reply("aaa", True, 5)))
         await_that("it is answered", lambda: got, 30)
     assert got == [Reply("aaa", True, 5)]
     assert store.list(REQUEST_PREFIX) + store.list(REPLY_PREFIX) == []
@@ -650,10 +654,10 @@ def test_a_requester_that_waits_renews_its_request(
 def test_a_request_that_is_answered_while_it_is_renewed_does_not_stay(
     store: FlakyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "RENEW_S", 0.1)
+    monkeypatch.setattr(store_requests, "RENEW_S", 0.1)
 
     def answer(name: str) -> None:
-        store.create(reply_to(name), encode(Reply("aaa", True, 5)))
+        store.create(reply_to(name), encode_message(Reply("aaa", True, 5)))
         store.delete([name])
 
     store.before_put = answer
@@ -665,7 +669,7 @@ def test_an_answer_that_comes_at_the_last_moment_is_heard(store: FlakyStore) -> 
     reply = Reply("aaa", True, 4)
 
     def end_with_an_answer() -> bool:
-        store.create(f"{REPLY_PREFIX}aaa.json", encode(reply))
+        store.create(f"{REPLY_PREFIX}aaa.json", encode_message(reply))
         return False
 
     assert ask_through(store, Request(RequestKind.CHECKPOINT, "aaa"), 30, end_with_an_answer) == reply
@@ -692,41 +696,41 @@ def test_an_interrupted_wait_withdraws_the_request(store: FlakyStore) -> None:
 
 
 def test_a_refusal_gives_a_reason_and_advice() -> None:
-    assert asking.answered(Reply("x", True, 7), RequestKind.RESTORE) == 7
+    assert store_requests.answered(Reply("x", True, 7), RequestKind.RESTORE) == 7
     reason = FailureReason.NAME_TAKEN
     with pytest.raises(UserError) as refused:
-        asking.answered(Reply("x", False, None, reason.value, "it is taken."), RequestKind.SAVEPOINT)
+        store_requests.answered(Reply("x", False, None, reason.value, "it is taken."), RequestKind.SAVEPOINT)
     assert str(refused.value) == f"savepoint failed: it is taken. {reason.advice}".strip()
     with pytest.raises(UserError) as refused:
-        asking.answered(Reply("x", False), RequestKind.CANCEL)
+        store_requests.answered(Reply("x", False), RequestKind.CANCEL)
     assert str(refused.value) == "cancel failed: no reason was given."
 
 
 @pytest.mark.parametrize("name", ["latest", "12", "a b", "1a", "", "-x", "²", "ü", ".x"])
 def test_a_savepoint_cannot_have_a_reserved_name(name: str) -> None:
     with pytest.raises(UserError, match="is not a valid savepoint name"):
-        asking.check_savepoint_name(name)
+        store_requests.check_savepoint_name(name)
 
 
 @pytest.mark.parametrize("name", ["a", "before-deploy", "v1.2", "a_1"])
 def test_a_savepoint_can_have_an_ordinary_name(name: str) -> None:
-    asking.check_savepoint_name(name)
+    store_requests.check_savepoint_name(name)
 
 
 def test_only_requests_that_are_not_renewed_are_forsaken() -> None:
     store = open_store("memory://")
     requests = [Request(RequestKind.CHECKPOINT, name) for name in ("dead", "renewed", "withdrawn")]
     for request in requests:
-        store.create(request_name(request.request_id), encode(request))
+        store.create(request_name(request.request_id), encode_message(request))
 
     def meanwhile(seconds: float) -> None:
-        assert seconds > 2 * asking.renew_every(store)
+        assert seconds > 2 * store_requests.renew_every(store)
         renew(store, requests[1], 1)
         store.delete([request_name("withdrawn")])
-        store.create(request_name("new"), encode(Request(RequestKind.CHECKPOINT, "new")))
+        store.create(request_name("new"), encode_message(Request(RequestKind.CHECKPOINT, "new")))
 
-    assert asking.forsaken(store, meanwhile) == [request_name("dead")]
+    assert store_requests.forsaken(store, meanwhile) == [request_name("dead")]
 
 
 def test_nobody_is_waited_for_where_there_are_no_requests() -> None:
-    assert asking.forsaken(open_store("memory://"), lambda _: pytest.fail("it waits")) == []
+    assert store_requests.forsaken(open_store("memory://"), lambda _: pytest.fail("it waits")) == []

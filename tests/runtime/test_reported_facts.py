@@ -55,7 +55,7 @@ class Running:
             name="s",
             query=None,
             feeds={},
-            built=SimpleNamespace(inputs=("in",), has_native_source=False),
+            planned=SimpleNamespace(inputs=("in",), has_native_source=False),
         )
         self.host: Any = host
         self.hosts: dict[str, Any] = {"s": host}
@@ -77,7 +77,7 @@ class Running:
             log=lambda name: SimpleNamespace(state=self.producer),
         )
         self.leader = SimpleNamespace(phase=LeaderPhase.LEADING)
-        self.built = SimpleNamespace(
+        self.planned = SimpleNamespace(
             name="shop", topology=pipeline(stage("s", member="main")), stages={"s": None, "theirs": None}
         )
         self.facts = SimpleNamespace(
@@ -153,7 +153,7 @@ def is_draining(running: Running) -> None:
 
 def has_peers(running: Running) -> None:
     running.leader.phase = LeaderPhase.FOLLOWING
-    running.built.topology = pipeline(stage("s", member="main"), stage("t", member="other"))
+    running.planned.topology = pipeline(stage("s", member="main"), stage("t", member="other"))
 
 
 def has_silent_peers(running: Running) -> None:
@@ -308,7 +308,7 @@ def test_a_query_that_cannot_be_asked_keeps_nobody_from_reporting(running: Runni
 
     running.host.query = Gone()
     running.hosts["t"] = SimpleNamespace(
-        name="t", query=Query({"batchDuration": 500}), built=SimpleNamespace(has_native_source=False)
+        name="t", query=Query({"batchDuration": 500}), planned=SimpleNamespace(has_native_source=False)
     )
     reporter = running.reporter()
     reporter._measure()
@@ -318,7 +318,7 @@ def test_a_query_that_cannot_be_asked_keeps_nobody_from_reporting(running: Runni
 def test_lags_are_those_of_native_sources(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     behind: Any = ("three records behind",)
     monkeypatch.setattr(module, "source_lags", lambda query, progress, now_s: behind)
-    running.host.built.has_native_source = True
+    running.host.planned.has_native_source = True
     running.host.query = Query({"batchDuration": 1})
     reporter = running.reporter()
     assert reporter.status().stages[0].sources == ()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cutwater.sim import __main__ as command
-from cutwater.sim.checker import RULES, check
+from cutwater.sim.checker import RULES, check_recording
 from cutwater.sim.oracle import Oracle, Violation
 from cutwater.sim.world import World
 from tests.support.broken_traces import PLANTS, Plant
@@ -33,7 +33,7 @@ OTHERS = (3137, 4045, 66, 22, 7)
 def test_recordings_of_the_simulator_are_accepted(seed: int, tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_bytes(recorded(seed))
-    report = check(path)
+    report = check_recording(path)
     assert report.problems == []
     assert report.not_recorded == {}
     assert report.counts["epochs committed"] >= 10
@@ -84,7 +84,7 @@ def test_the_last_line_of_a_killed_process_may_be_missing_or_cut_in_half(tmp_pat
         assert edit.check_as_is(tmp_path).problems == [], process
     path = tmp_path / "half.jsonl"
     path.write_bytes(recorded(RICH)[:-10])
-    assert check(path).problems == []
+    assert check_recording(path).problems == []
 
 
 def test_a_folder_of_files_is_one_trace(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_folder_of_files_is_one_trace(tmp_path: Path) -> None:
         (tmp_path / f"{process}.jsonl").write_bytes(part.bytes())
     whole = Edit(RICH).check_as_is(tmp_path / ".." / tmp_path.name)
     (tmp_path / "trace.jsonl").unlink()
-    report = check(tmp_path)
+    report = check_recording(tmp_path)
     assert report.problems == []
     assert report.counts == whole.counts
 
@@ -146,7 +146,7 @@ def test_swapped_lines_are_found(tmp_path: Path) -> None:
 def test_an_unreadable_line_is_found(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_bytes(b"what?\n" + recorded(RICH))
-    assert [p.rule for p in check(path).problems] == ["trace"]
+    assert [p.rule for p in check_recording(path).problems] == ["trace"]
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_a_protocol_bug_is_found_in_its_trace(
     for seed in range(2):
         with path.open("wb") as file:
             World(seed, record=file.write).run()
-        found |= {problem.rule for problem in check(path).problems}
+        found |= {problem.rule for problem in check_recording(path).problems}
     assert rule in found
 
 

@@ -74,15 +74,15 @@ def test_channels_carry_types_that_python_cannot_represent(spark: SparkSession, 
         "id", "parse_json(to_json(struct(id, ts))) v", "make_ym_interval(1, cast(id as int)) ym",
         "case id % 2 when 0 then 'A' else 'b' end collate UNICODE_CI c", "array('x' collate UNICODE_CI) cs",
     ]  # fmt: skip
-    told = [
+    columns = [
         "id", "to_json(v) v", "cast(ym as int) ym", "collation(c) cn", "c = 'a' same", "collation(cs[0]) csn",
     ]  # fmt: skip
     if VOID_TYPES:
         made.append("null n")
-        told.append("typeof(n) n")
+        columns.append("typeof(n) n")
     if spark.conf.get("spark.sql.geospatial.enabled", "false") == "true":  # in Spark 4.1 it is not
         made.append("st_geogfromwkb(X'0101000000000000000000F03F0000000000000040') g")
-        told.append("hex(st_asbinary(g)) g")
+        columns.append("hex(st_asbinary(g)) g")
 
     @pipeline.stage
     def first(spark: SparkSession) -> DataFrame:
@@ -95,12 +95,12 @@ def test_channels_carry_types_that_python_cannot_represent(spark: SparkSession, 
 
     @pipeline.stage(sinks=[cw.parquet(str(tmp_path / "out"))])
     def third(second: DataFrame) -> DataFrame:
-        return second.selectExpr(*told)
+        return second.selectExpr(*columns)
 
     pipeline.run(str(tmp_path / "state"), once=True, spark=spark)
     out = spark.read.parquet(*cw.parquet_files(str(tmp_path / "out")))
     batch = spark.read.schema(NUMBERS).parquet(str(tmp_path / "in")).selectExpr(*made)
-    wanted = batch.selectExpr(*told).collect()
+    wanted = batch.selectExpr(*columns).collect()
     assert sorted(out.collect(), key=lambda r: r.id) == sorted(wanted, key=lambda r: r.id)
     assert any(row.same for row in wanted)
 

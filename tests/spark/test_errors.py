@@ -67,7 +67,7 @@ def test_spark_is_gone_when_its_jvm_does_not_answer(error: BaseException, is_gon
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("said", "expected"),
     [
         ("Py4JJavaError: An error\nCaused by: a.B: first\nCaused by: a.C: last", "a.C: last"),
         ("a.b.MyError: first\nmore of it\nx.YException: last", "x.YException: last"),
@@ -89,8 +89,8 @@ def test_spark_is_gone_when_its_jvm_does_not_answer(error: BaseException, is_gon
         ("x" * 600, "x" * 500),
     ],
 )
-def test_the_last_error_that_is_named_is_the_reason_and_else_all_lines(said: str, told: str) -> None:
-    assert reason_of(RuntimeError(said)) == told
+def test_the_last_error_that_is_named_is_the_reason_and_else_all_lines(said: str, expected: str) -> None:
+    assert reason_of(RuntimeError(said)) == expected
 
 
 def test_a_reset_is_advised_only_where_it_helps() -> None:

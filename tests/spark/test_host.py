@@ -60,7 +60,7 @@ def test_once_processes_the_existing_input_and_ends(shop: HostedPipeline) -> Non
     assert shop.source.queries[0].said["trigger"] == {"availableNow": True}
     assert "availableNow" not in shop.copied.queries[0].said["trigger"]
     assert len(shop.source.queries) == 1
-    assert not [line for line in shop.told if "lost its query" in line]
+    assert not [line for line in shop.log_lines if "lost its query" in line]
 
 
 @pytest.mark.parametrize("which", ["source", "copied"])
@@ -73,7 +73,7 @@ def test_a_failed_query_is_restarted_and_no_row_is_lost(shop: HostedPipeline, wh
     await_that("the next incarnation", lambda: len(frame.queries) == 2, 30)
     shop.numbers.available = 6
     shop.await_shown(6)
-    assert [line for line in shop.told if "failed and restarts in" in line] == [
+    assert [line for line in shop.log_lines if "failed and restarts in" in line] == [
         f"stage '{which}' failed and restarts in 1 s (1 of 2): ValueError: no such luck"
     ]
     assert made.member.tries == {}, "a batch has succeeded since"
@@ -86,7 +86,7 @@ def test_a_query_that_others_stop_is_restarted(shop: HostedPipeline) -> None:
     newest(shop.copied).stop()
     shop.numbers.available = 6
     shop.await_shown(6)
-    assert any(f"lost its query and restarts in 1 s (1 of 2): {errors.STOPPED}" in t for t in shop.told)
+    assert any(f"lost its query and restarts in 1 s (1 of 2): {errors.STOPPED}" in t for t in shop.log_lines)
 
 
 def test_a_query_that_keeps_failing_is_given_up(shop: HostedPipeline) -> None:
@@ -95,7 +95,7 @@ def test_a_query_that_keeps_failing_is_given_up(shop: HostedPipeline) -> None:
 
     shop.copied.before_batch = fail
     shop.start(restarts=1)
-    await_that("it is given up", lambda: any("is given up after" in line for line in shop.told), 30)
+    await_that("it is given up", lambda: any("is given up after" in line for line in shop.log_lines), 30)
     assert len(shop.copied.queries) == 2
 
 
@@ -105,8 +105,8 @@ def test_a_query_whose_state_does_not_fit_the_code_is_not_restarted(shop: Hosted
 
     shop.copied.before_batch = fail
     shop.start()
-    told = await_that("it is given up", lambda: [t for t in shop.told if "is given up" in t], 30)
-    assert "--restore REF --reset copied" in told[0]
+    log_lines = await_that("it is given up", lambda: [t for t in shop.log_lines if "is given up" in t], 30)
+    assert "--restore REF --reset copied" in log_lines[0]
     assert len(shop.copied.queries) == 1
 
 
@@ -119,7 +119,7 @@ def test_a_query_that_cannot_run_ends_the_run_at_once(shop: HostedPipeline) -> N
     assert made.wait(30)
     assert str(made.failure).startswith("stage 'copied' cannot run, now or later: Sorting is not supported")
     assert shop.copied.queries == []
-    assert not [line for line in shop.told if "restarts in" in line]
+    assert not [line for line in shop.log_lines if "restarts in" in line]
 
 
 def test_a_query_that_has_worked_is_restarted_after_the_same_error(shop: HostedPipeline) -> None:
@@ -149,7 +149,7 @@ def test_a_host_looks_at_its_stage_only_in_a_turn(shop: HostedPipeline) -> None:
         return made.member.stages.get(name)
 
     for host in made.hosts.values():
-        host._around = replace(host._around, find=find)
+        host._context = replace(host._context, find=find)
     newest(shop.copied).stop()
     shop.numbers.available = 6
     shop.await_shown(6)
@@ -239,11 +239,11 @@ def test_a_plan_whose_sources_do_not_match_its_positions_is_given_up(shop: Hoste
     shop.stop()
     shop.leaves = (Leaf(format="others", log=0),)
     shop.start()
-    told = await_that(
-        "it is given up", lambda: [t for t in shop.told if "stage 'source' is given up" in t], 30
+    log_lines = await_that(
+        "it is given up", lambda: [t for t in shop.log_lines if "stage 'source' is given up" in t], 30
     )
-    assert "it now reads the source others, but its position is that of the source numbers" in told[0]
-    assert "--restore REF --drop source" in told[0]
+    assert "it now reads the source others, but its position is that of the source numbers" in log_lines[0]
+    assert "--restore REF --drop source" in log_lines[0]
 
 
 def test_a_closed_host_starts_no_query(shop: HostedPipeline) -> None:
@@ -277,11 +277,11 @@ def test_the_end_of_a_query_is_reported_to_its_stage_unless_that_is_over(
 ) -> None:
     ended: list[tuple[QueryEnd, str]] = []
     stage: Any = SimpleNamespace(query_ended=lambda *how: ended.append(how))
-    around: Any = SimpleNamespace(store=None, spark=None, find={"s": stage}.get)
-    built: Any = SimpleNamespace(
+    context: Any = SimpleNamespace(store=None, spark=None, find={"s": stage}.get)
+    planned: Any = SimpleNamespace(
         name="s", channels={}, max_rows=None, has_native_source=False, plan=Plan((), False)
     )
-    hosting = StageHost(around, built)
+    hosting = StageHost(context, planned)
     hosting._on_end(stage, error)
     predecessor: Any = SimpleNamespace()
     hosting._on_end(predecessor, error)
@@ -293,9 +293,9 @@ def test_the_end_of_a_query_is_reported_to_its_stage_unless_that_is_over(
 @pytest.mark.parametrize("phase", list(StagePhase))
 def test_the_query_of_a_stage_that_is_over_is_stopped(phase: StagePhase) -> None:
     stopped: list[str] = []
-    around: Any = SimpleNamespace(store=None, spark=None, work=lambda task: task())
-    built: Any = SimpleNamespace(name="s", channels={}, max_rows=None, plan=Plan((), False))
-    hosting = StageHost(around, built)
+    context: Any = SimpleNamespace(store=None, spark=None, work=lambda task: task())
+    planned: Any = SimpleNamespace(name="s", channels={}, max_rows=None, plan=Plan((), False))
+    hosting = StageHost(context, planned)
     query: Any = SimpleNamespace(stop=lambda: stopped.append("stopped"))
     hosting._current, hosting._incarnation = query, 1
     stage: Any = SimpleNamespace(phase=phase, incarnation=2)

@@ -30,7 +30,7 @@ from cutwater.protocol.member.config import StagePlan
 from cutwater.runtime import runtime
 from cutwater.runtime.timings import read_times
 from cutwater.sinks import parquet_files
-from cutwater.store.at_rest import manifest_of
+from cutwater.store.at_rest import load_manifest
 from tests.support.hosted_pipeline import HostedPipeline, has_read, has_rows
 from tests.support.spark_helpers import await_that
 
@@ -52,7 +52,7 @@ def test_a_run_logs_its_epochs_and_stores_the_time_of_every_step(shop: HostedPip
     assert [*steps, times.published_s["out"]] == sorted(filter(None, [*steps, times.published_s["out"]]))
     assert times.committed_s == status.epoch_s
     assert status.epoch_at == pytest.approx(times.begun_at + (times.committed_s or 0), abs=0.1)
-    commits = [line for line in shop.told if " committed in " in line]
+    commits = [line for line in shop.log_lines if " committed in " in line]
     assert [line.partition(" committed in ")[0] for line in commits] == [
         f"epoch {e}" for e in range(1, epoch + 1)
     ]
@@ -89,12 +89,12 @@ def test_a_second_process_of_a_member_is_reported_once(shop: HostedPipeline) -> 
     made.links.alive = lambda: {"main": ("boot1", "boot9")}  # type: ignore[method-assign]
     for _ in range(2):
         made._on_message("other", Heartbeat("other", "boot1", 0, 0))
-    await_that("a line", lambda: [t for t in shop.told if "is running 2 times" in t], 30)
+    await_that("a line", lambda: [t for t in shop.log_lines if "is running 2 times" in t], 30)
     looked = Event()
     made.shell.call(looked.set)
     assert looked.wait(30), "both messages are taken"
     made.stop()
-    assert len([t for t in shop.told if "member 'main' is running 2 times" in t]) == 1
+    assert len([t for t in shop.log_lines if "member 'main' is running 2 times" in t]) == 1
 
 
 def test_trouble_with_the_store_is_reported_but_not_repeatedly(shop: HostedPipeline) -> None:
@@ -105,7 +105,7 @@ def test_trouble_with_the_store_is_reported_but_not_repeatedly(shop: HostedPipel
         made.dispatcher.emit(OperationFailed("Read", f"no disk {number}"))
     await_that("the status shows the latest", lambda: made.reporter.status().trouble == "Read: no disk 1", 30)
     made.stop()
-    assert [t for t in shop.told if "will be retried: " in t] == [
+    assert [t for t in shop.log_lines if "will be retried: " in t] == [
         "an operation failed and will be retried: Read: no disk 0"
     ]
 
@@ -131,7 +131,7 @@ def test_only_stages_with_a_watermark_report_one(shop: HostedPipeline) -> None:
     await_that("rows to cut behind", lambda: has_rows(shop), 30)
     epoch = shop.ask(RequestKind.CHECKPOINT).epoch
     assert epoch is not None
-    found = manifest_of(shop.store, made.member.journal.state.committed[epoch])
+    found = load_manifest(shop.store, made.member.journal.state.committed[epoch])
     kinds = {name: report.watermark.kind for name, report in found.stages.items()}
     assert kinds == {"source": WatermarkKind.NONE, "copied": WatermarkKind.UNKNOWN}
 
@@ -233,7 +233,7 @@ def test_a_sink_that_could_not_publish_the_last_epochs_is_named_with_its_error(s
 
 
 @pytest.mark.parametrize(
-    ("is_hopeless", "failures", "told"),
+    ("is_hopeless", "failures", "expected"),
     [
         (
             True,
@@ -244,11 +244,11 @@ def test_a_sink_that_could_not_publish_the_last_epochs_is_named_with_its_error(s
     ],
 )
 def test_a_run_that_gives_up_says_why(
-    shop: HostedPipeline, is_hopeless: bool, failures: dict[str, str], told: str
+    shop: HostedPipeline, is_hopeless: bool, failures: dict[str, str], expected: str
 ) -> None:
     made = shop.make()
     made.member.hopeless, made.member.failures = is_hopeless, failures
-    assert made._why_given_up("late") == told
+    assert made._why_given_up("late") == expected
 
 
 def test_a_run_is_ended_once(shop: HostedPipeline, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from cutwater.protocol.base.records import Prepared, StageReport, decode
 from cutwater.protocol.base.watermark import NONE, UNKNOWN, Watermark, known
 from cutwater.sinks import Sink, delta, parquet
 from cutwater.spark.checkpoint.leaves import Leaf
-from cutwater.spark.checkpoint.making import make_folder
+from cutwater.spark.checkpoint.new_folder import make_folder
 from cutwater.spark.micro_batch import BatchFailed, BatchWriter, StopAsked, in_short
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_store

@@ -105,8 +105,8 @@ def test_a_query_is_started_in_its_folder_at_its_pace(takes_all: bool, trigger: 
     frame = SimpleNamespace(queries=[], store=made.writer.store)
     starter = Starter(frame)  # type: ignore[arg-type]
     starter.start = lambda: SimpleNamespace(said=starter.said)  # type: ignore[assignment, method-assign, return-value]
-    built: Any = SimpleNamespace(frame=SimpleNamespace(writeStream=starter), output_mode="update")
-    made.start(built, "shop.s", 0.25, print)
+    planned: Any = SimpleNamespace(frame=SimpleNamespace(writeStream=starter), output_mode="update")
+    made.start(planned, "shop.s", 0.25, print)
     assert made.spark.said == {
         "function": print, "mode": "update", "name": "shop.s", "trigger": trigger,
         "checkpointLocation": made.writer.store.spark_url(FOLDER.rstrip("/")),
@@ -176,19 +176,19 @@ def test_the_watcher_of_a_query_is_notified_how_it_ended(
     started: Started, error: BaseException | None
 ) -> None:
     made = plain(started)
-    told: list[BaseException | None] = []
+    reported: list[BaseException | None] = []
     is_told = Event()
 
-    def tell(how: BaseException | None) -> None:
-        told.append(how)
+    def report(how: BaseException | None) -> None:
+        reported.append(how)
         is_told.set()
 
-    made.watch(tell)
-    assert told == []
+    made.watch(report)
+    assert reported == []
     started.fails = error
     started.ended.set()
     assert is_told.wait(20)
-    assert told == [error]
+    assert reported == [error]
 
 
 @pytest.mark.parametrize("error", [None, Py4JError("gone"), ConnectionError("gone")])

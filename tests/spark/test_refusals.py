@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 import cutwater as cw
 from cutwater.protocol.base.errors import UserError
 from cutwater.spark.internals.plans import CHECKS
-from cutwater.spark.refusals import first_sentences, refusal
+from cutwater.spark.refusals import first_sentences, why_refused
 from cutwater.spark.session import copy_session
 
 
@@ -63,25 +63,25 @@ def test_what_spark_would_refuse_is_reported_with_what_to_do(spark: SparkSession
     session = copy_session(spark)
     rows = session.readStream.format("rate").load()
     for mode, plan, reason, advice in REFUSED:
-        said = refusal(plan(rows), mode)
+        said = why_refused(plan(rows), mode)
         assert said is not None, reason
         assert reason in said
         assert advice in said
         assert "SQLSTATE" not in said
         assert "Relation" not in said, "the plan is pages long"
-    assert refusal(counted(rows), "append") is None
-    assert refusal(rows.groupBy("value").count(), "update") is None
+    assert why_refused(counted(rows), "append") is None
+    assert why_refused(rows.groupBy("value").count(), "update") is None
     session.conf.set(CHECKS, "false")
-    assert refusal(rows.orderBy("value"), "append") is None, "Spark would not refuse it either"
+    assert why_refused(rows.orderBy("value"), "append") is None, "Spark would not refuse it either"
 
 
 def test_the_settings_of_the_stages_session_count(spark: SparkSession) -> None:
     """Its stages may set what Spark's check looks at, while another session is active."""
     session = copy_session(spark)
     twice = counted(session.readStream.format("rate").load()).groupBy("window").count()
-    assert refusal(twice, "update") is not None
+    assert why_refused(twice, "update") is not None
     session.conf.set("spark.sql.streaming.statefulOperator.checkCorrectness.enabled", "false")
-    assert refusal(twice, "update") is None
+    assert why_refused(twice, "update") is None
     assert spark.conf.get("spark.sql.streaming.statefulOperator.checkCorrectness.enabled") == "true"
 
 
@@ -109,7 +109,7 @@ def test_a_pipeline_with_refused_plans_ends_before_anything_is_written(
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("said", "expected"),
     [
         ("[A.B] No. SQLSTATE: 42KDE", "No"),
         ("Sorting is not supported;\n~Sort\n+- ~Relation", "Sorting is not supported"),
@@ -117,5 +117,5 @@ def test_a_pipeline_with_refused_plans_ends_before_anything_is_written(
         ("two\n  lines", "two lines"),
     ],
 )
-def test_only_the_reason_is_reported(said: str, told: str) -> None:
-    assert first_sentences(said) == told
+def test_only_the_reason_is_reported(said: str, expected: str) -> None:
+    assert first_sentences(said) == expected

@@ -239,29 +239,29 @@ def nothing_adopted() -> Iterator[None]:
 def test_spark_and_the_store_use_the_s3_server_of_the_environment_unless_the_user_has_set_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def told(**before: str) -> dict[str, str]:
+    def s3_settings(**before: str) -> dict[str, str]:
         given = FakeSession()
         given.hadoop.update({f"fs.s3a.endpoint{key}": value for key, value in before.items()})
         session._configure_s3a(given.hadoop, given.hadoop)
         return {key.removeprefix("fs.s3a."): value for key, value in given.hadoop.items()}
 
     monkeypatch.setenv("AWS_DEFAULT_REGION", "here")
-    assert told() == {"endpoint.region": "here"}
+    assert s3_settings() == {"endpoint.region": "here"}
     monkeypatch.setenv("AWS_REGION", "there")
-    assert told() == {"endpoint.region": "there"}
-    assert told(**{".region": "own"}) == {"endpoint.region": "own"}
+    assert s3_settings() == {"endpoint.region": "there"}
+    assert s3_settings(**{".region": "own"}) == {"endpoint.region": "own"}
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://a")
     server = {"endpoint": "http://a", "path.style.access": "true", "endpoint.region": "there"}
-    assert told() == told(**{"": "http://a"}) == server
-    assert told(**{"": "http://own"}) == {**server, "endpoint": "http://own"}
+    assert s3_settings() == s3_settings(**{"": "http://a"}) == server
+    assert s3_settings(**{"": "http://own"}) == {**server, "endpoint": "http://own"}
     assert s3_access.access_to("s3://b/x").config["aws_endpoint"] == "http://own"
-    assert told() == server
+    assert s3_settings() == server
     assert s3_access._adopted == {}, "the environment would be remembered as if the user had given it"
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://b")
-    assert told()["endpoint"] == "http://b"
+    assert s3_settings()["endpoint"] == "http://b"
     sources = {"fs.s3a.endpoint": ["core-default.xml", "Set by Spark on host from AWS_ENDPOINT_URL"]}
     monkeypatch.setattr(Values, "sources", sources)
-    assert told(**{"": "http://a"})["endpoint"] == "http://b"
+    assert s3_settings(**{"": "http://a"})["endpoint"] == "http://b"
     assert s3_access.access_to("s3://b/x").config["aws_endpoint"] == "http://b"
 
 
@@ -321,7 +321,7 @@ def java_error(name: str, message: str, cause: Any = None) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "expected"),
     [
         (java_error("S3Exception", "Access Denied (Service: S3, Status Code: 403, ...)"), "Access Denied"),
         (java_error("S3Exception", "(Service: S3, Status Code: 404, Request ID: null)"), "status 404"),
@@ -345,8 +345,8 @@ def java_error(name: str, message: str, cause: Any = None) -> Any:
         (java_error("NullPointerException", ""), "NullPointerException"),
     ],
 )
-def test_an_error_of_hadoop_is_reported_with_the_message_of_its_cause(error: Any, told: str) -> None:
-    assert sessions._said(error) == told
+def test_an_error_of_hadoop_is_reported_with_the_message_of_its_cause(error: Any, expected: str) -> None:
+    assert sessions._said(error) == expected
 
 
 def test_spark_uses_the_python_of_this_process_unless_the_user_has_chosen_one(
@@ -516,10 +516,10 @@ def test_a_setting_that_queries_need_overrides_all_others_and_is_logged(builder:
     retain, deletion = "spark.sql.streaming.minBatchesToRetain", "spark.sql.streaming.fileSource.log.deletion"
     builder.submitted = {retain: "5", deletion: "false"}
     lines: list[str] = []
-    session.make_session("shop", tell=lines.append)
+    session.make_session("shop", log=lines.append)
     assert lines == [f"{retain} is set to {session.NEVER} instead of 5, because Cutwater needs it"]
     assert builder.made.settings[retain] == session.NEVER
-    session.make_session("shop", conf={deletion: "true"}, tell=lines.append)
+    session.make_session("shop", conf={deletion: "true"}, log=lines.append)
     assert lines[2:] == [f"{deletion} is set to false instead of true, because Cutwater needs it"]
 
 

@@ -46,9 +46,9 @@ def test_an_object_that_several_checkpoints_name_is_read_once(tmp_path: Path) ->
     store = Counting(tmp_path)
     named: Any = SimpleNamespace(held={}, objects=lambda: {"summed": digest(b"x")})
     store.put("summed", b"x")
-    told: list[str] = []
-    assert damaged_objects(store, [named, named], told.append) == {}
-    assert (store.reads, told) == (1, ["checking objects: 1 of 1"])
+    log_lines: list[str] = []
+    assert damaged_objects(store, [named, named], log_lines.append) == {}
+    assert (store.reads, log_lines) == (1, ["checking objects: 1 of 1"])
 
 
 def test_a_checkpoint_without_its_manifest_cannot_be_restored(tmp_path: Path) -> None:

@@ -78,9 +78,13 @@ def test_objects_are_deleted_one_by_one_where_a_store_stops_at_a_missing_object(
 def test_an_error_of_a_bucket_is_shortened() -> None:
     store: Any = open_place("memory://", create=True)
     said = "Error\n<Error><Code>X</Code><Message>Access Denied.</Message></Error>\n\nDebug source:\nmore"
-    for text, told in ((said, "Access Denied"), ("one line.\nand another", "one line"), ("plain", "plain")):
+    for text, expected in (
+        (said, "Access Denied"),
+        ("one line.\nand another", "one line"),
+        ("plain", "plain"),
+    ):
         with (
-            pytest.raises(StoreUnavailable, match=rf"^cannot read a/1 in memory:.*: {told}$"),
+            pytest.raises(StoreUnavailable, match=rf"^cannot read a/1 in memory:.*: {expected}$"),
             store._errors("read", "a/1"),
         ):
             raise BaseError(text)
@@ -102,7 +106,7 @@ def test_a_bucket_has_the_url_of_sparks_file_system(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    ("ask", "told"),
+    ("ask", "expected"),
     [
         (lambda s: s.create("a/1", b""), "create a/1"),
         (lambda s: s.put("a/1", b""), "put a/1"),
@@ -120,7 +124,7 @@ def test_a_bucket_has_the_url_of_sparks_file_system(monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_a_bucket_that_fails_is_named_with_what_was_asked_of_it(
-    ask: Callable[[Any], object], told: str, monkeypatch: pytest.MonkeyPatch
+    ask: Callable[[Any], object], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_place("memory://", create=True)
 
@@ -129,7 +133,7 @@ def test_a_bucket_that_fails_is_named_with_what_was_asked_of_it(
 
     for name in ("put", "get", "head", "copy", "delete", "list", "list_with_delimiter"):
         monkeypatch.setattr(obstore, name, fail)
-    with pytest.raises(StoreUnavailable, match=rf"^cannot {told} in memory:.*: no answer$"):
+    with pytest.raises(StoreUnavailable, match=rf"^cannot {expected} in memory:.*: no answer$"):
         ask(store)
 
 

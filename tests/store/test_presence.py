@@ -20,7 +20,7 @@ from cutwater.cli.client import Client
 from cutwater.cli.main import app
 from cutwater.cluster.config import ClusterConfig
 from cutwater.protocol.base.errors import UserError
-from cutwater.runtime.second_process import claim
+from cutwater.runtime.second_process import ensure_not_running
 from cutwater.store import presence
 from cutwater.store import process_identity as identity
 from cutwater.store.contract import Store
@@ -65,7 +65,7 @@ def test_a_reporting_member_is_detected_whatever_its_clock_says(store: Store, sk
     with beating(store, clock_s=skew_s):
         assert Client(store, as_json=True).running_member() is not None
         with pytest.raises(UserError, match="is already running on this store: process 4711 on elsewhere"):
-            claim(store, "chain", "main", False, print)
+            ensure_not_running(store, "chain", "main", False, print)
 
 
 @pytest.mark.slow
@@ -74,10 +74,10 @@ def test_a_member_killed_elsewhere_does_not_count_as_running_however_recent_its_
     store: Store, skew_s: float
 ) -> None:
     put_status(store, clock_s=skew_s)
-    told: list[str] = []
+    log_lines: list[str] = []
     assert Client(store, as_json=True).running_member() is None
-    claim(store, "chain", "main", False, told.append)
-    assert "process 4711 on elsewhere ran pipeline 'chain'. It has not reported its end" in told[0]
+    ensure_not_running(store, "chain", "main", False, log_lines.append)
+    assert "process 4711 on elsewhere ran pipeline 'chain'. It has not reported its end" in log_lines[0]
 
 
 def test_a_member_is_unknown_until_it_was_watched_for_long_enough(store: Store) -> None:
@@ -171,17 +171,17 @@ def test_the_leader_is_preferred_among_running_members(store: Store) -> None:
 def test_the_store_of_another_pipeline_is_refused(store: Store) -> None:
     put_status(store, state="drained")
     with pytest.raises(UserError, match="belongs to pipeline 'chain', and this one is 'shop'"):
-        claim(store, "shop", "main", False, print)
+        ensure_not_running(store, "shop", "main", False, print)
 
 
 def test_a_takeover_waits_for_nobody(store: Store) -> None:
     with beating(store):
-        claim(store, "chain", "main", True, pytest.fail)
+        ensure_not_running(store, "chain", "main", True, pytest.fail)
 
 
 def test_another_member_does_not_prevent_a_start(store: Store) -> None:
     with beating(store, member="other"):
-        claim(store, "chain", "main", False, pytest.fail)
+        ensure_not_running(store, "chain", "main", False, pytest.fail)
 
 
 # --- process identity -----------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ def test_a_process_on_this_machine_is_known_to_exist_or_to_have_ended(store: Sto
     assert exists(who) is False
     put_status(store, process=who)
     assert Client(store, as_json=True).running_member() is None
-    claim(store, "chain", "main", False, pytest.fail)  # at once
+    ensure_not_running(store, "chain", "main", False, pytest.fail)  # at once
 
 
 @needs_proc
@@ -271,7 +271,7 @@ def test_a_container_with_the_same_host_name_proves_nothing(store: Store, option
         inside = ["unshare", "--pid", "--fork", *options, sys.executable, "-c", code]
         assert subprocess.run(inside, check=False).returncode == 0
         with beating(store, process=who, host=who.host, pid=2**22 + 7), pytest.raises(UserError):
-            claim(store, "chain", "main", False, print)
+            ensure_not_running(store, "chain", "main", False, print)
     finally:
         end(process)
     assert exists(who) is None
@@ -293,9 +293,9 @@ def test_a_proc_of_another_namespace_proves_nothing(options: tuple[str, ...], fo
 def test_a_paused_process_is_given_more_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(presence, "STUCK_S", 3.0)
     assert silence_s(put_status(store, process=this_process())) == 3.0
-    told: list[str] = []
-    claim(store, "chain", "main", False, told.append)
-    assert "It exists, but has not reported since this start" in told[0]
+    log_lines: list[str] = []
+    ensure_not_running(store, "chain", "main", False, log_lines.append)
+    assert "It exists, but has not reported since this start" in log_lines[0]
 
 
 # --- asking the members themselves -----------------------------------------------------------------------

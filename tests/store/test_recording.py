@@ -12,7 +12,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from cutwater.cluster.opening import open_links
+from cutwater.cluster.open_links import open_links
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.performer import Incarnations, StoredFiles, perform
 from cutwater.protocol.base.records import Prepared, SinkSpec, StagedFile, StageSpec, Topology
@@ -26,7 +26,7 @@ from cutwater.runtime import runtime
 from cutwater.runtime.local_word import LocalWord
 from cutwater.runtime.settings import Settings
 from cutwater.runtime.shell import Shell
-from cutwater.sim.checker import Report, check
+from cutwater.sim.checker import Report, check_recording
 from cutwater.sim.store import SimTable, TableVersion
 from cutwater.store import recording as rec
 from cutwater.store.local import LocalStore
@@ -169,7 +169,7 @@ def test_recordings_of_running_processes_are_accepted_like_those_of_the_simulato
 
 
 def accepted(folder: Path) -> Report:
-    report = check(folder)
+    report = check_recording(folder)
     assert report.problems == [], [(p.rule, p.what, [str(at) for at in p.lines]) for p in report.problems]
     return report
 
@@ -232,7 +232,7 @@ def test_a_damaged_record_is_recorded_only_by_its_hash(traced: Path) -> None:
     assert isinstance(line, rec.Reading)
     assert line.hash is not None
     assert line.record == rec.NOTHING
-    assert check(traced).problems == []
+    assert check_recording(traced).problems == []
 
 
 def test_a_full_disk_ends_the_recording_but_not_the_work() -> None:
@@ -255,11 +255,11 @@ def test_the_runtime_records_what_its_shell_performs_and_sends(
     for name in ("StageHost", "Mailbox", "Reporter"):
         monkeypatch.setattr(runtime, name, MagicMock())
     stages = {"orders": MagicMock(trigger_s=0.0), "paid": MagicMock(trigger_s=0.0)}
-    built: Any = SimpleNamespace(name="p", spark=MagicMock(), topology=TOPOLOGY, sinks={}, stages=stages)
+    planned: Any = SimpleNamespace(name="p", spark=MagicMock(), topology=TOPOLOGY, sinks={}, stages=stages)
     (tmp_path / "store").mkdir()
     settings = Settings(CONFIG, member_config())
     links = open_links(None, "p", "main", "1", print)
-    running = runtime.Runtime(built, LocalStore(tmp_path / "store"), "main", "1", settings, print, links)
+    running = runtime.Runtime(planned, LocalStore(tmp_path / "store"), "main", "1", settings, print, links)
     running.shell._perform(fx.Create("a", b"{}"))
     running.shell._send(fx.Send(None, LogGrown("orders", 1, 1)))
     running.stop()

@@ -61,7 +61,7 @@ def fill(disk: Path, left: int) -> Path:
 
 
 def test_a_full_disk_is_reported_and_the_run_continues_or_fails_clearly_and_nothing_is_lost(
-    spark: SparkSession, tmp_path: Path, disk: Path, told: list[str]
+    spark: SparkSession, tmp_path: Path, disk: Path, log_lines: list[str]
 ) -> None:
     deliver(tmp_path / "in", "one", numbers(range(20)))
     new_pipeline(tmp_path).run(str(disk / "store"), spark=spark, once=True)
@@ -73,16 +73,16 @@ def test_a_full_disk_is_reported_and_the_run_continues_or_fails_clearly_and_noth
         try:
             pipeline.run(str(disk / "store"), spark=spark, once=True, every="1s", restarts=1)
         except CutwaterError as error:
-            told.append(f"ended: {error}")
+            log_lines.append(f"ended: {error}")
 
     running = Thread(target=run)
     running.start()
-    await_that("somebody says that the disk is full", lambda: any(FULL in line for line in told), 180)
+    await_that("somebody says that the disk is full", lambda: any(FULL in line for line in log_lines), 180)
     ballast.unlink()
     running.join(180)
     assert not running.is_alive(), "it hangs"
-    assert not any("Traceback" in line for line in told)
-    if any(line.startswith("ended: ") for line in told):
+    assert not any("Traceback" in line for line in log_lines)
+    if any(line.startswith("ended: ") for line in log_lines):
         new_pipeline(tmp_path).run(str(disk / "store"), spark=spark, once=True)
     assert [row[0] for row in rows_of(tmp_path / "out")] == list(range(4_000))
 

@@ -21,7 +21,7 @@ from cutwater.protocol.base import paths
 from cutwater.protocol.base.errors import StoreError
 from cutwater.protocol.base.records import Prepared
 from cutwater.protocol.base.watermark import NONE
-from cutwater.spark.checkpoint import incarnations, making, prepared, stored
+from cutwater.spark.checkpoint import incarnations, new_folder, prepared, stage_files
 from cutwater.spark.checkpoint.folder import Cache
 from cutwater.store import objects
 from cutwater.store.contract import Store, StoreUnavailable
@@ -106,19 +106,19 @@ def test_a_stage_is_cut_and_reopened_next_to_folder_markers(server: S3Server) ->
     store = open_place(server.url, create=True)
     folder = paths.spark_prefix("s", 1, 1)
     make_folders(server, f"{folder}offsets", f"{folder}commits", f"{folder}sources/0", "published/t")
-    making.make_folder(store, "s", 1, 1, None, None)
+    new_folder.make_folder(store, "s", 1, 1, None, None)
     store.put(
         f"{folder}offsets/0", b'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}\n{"logOffset":0}'
     )
     store.put(f"{folder}commits/0", b'v1\n{"nextBatchWatermarkMs":0}')
     store.put(f"{folder}sources/0/0", b"v1\n{}")
-    found = stored.find_state(store, "s", 1, 1, 0, None, Cache())
+    found = stage_files.find_state(store, "s", 1, 1, 0, None, Cache())
     assert found is not None
     assert {name.removeprefix(folder) for name in found} == {
         "offsets/0", "commits/0", "sources/0/0", "cutwater/base.json",
     }  # fmt: skip
     prepared.write_prepared(store, "s", 1, 1, Prepared(0, (), {}, consumed={}, offsets={}, watermark=NONE))
-    making.make_folder(store, "s", 1, 2, 1, None)
+    new_folder.make_folder(store, "s", 1, 2, 1, None)
     assert incarnations.list_folders(store, "s", 1) == [1, 2]
     assert store.list("published/") == []
 

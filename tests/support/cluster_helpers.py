@@ -81,7 +81,7 @@ class OverZenoh:
 
     def __init__(self, secret: str = SECRET, pipeline: str = "orders") -> None:
         self.endpoints: list[str] = []
-        self.told: dict[str, list[str]] = {}
+        self.log_lines: dict[str, list[str]] = {}
         self._secret = secret
         self._pipeline = pipeline
         self.members: list[ZenohKv] = []
@@ -96,7 +96,7 @@ class OverZenoh:
             "lease_s": LEASE_S,
         }
         config = ClusterConfig(**{**fields, **settings})
-        member = ZenohKv(config, self._pipeline, name, boot, self.told.setdefault(name, []).append)
+        member = ZenohKv(config, self._pipeline, name, boot, self.log_lines.setdefault(name, []).append)
         self.endpoints.append(endpoint)
         self.members.append(member)
         return member

@@ -61,7 +61,7 @@ KINDS = {
     "source log": r"stages/.*/sources/.*",
     "state": r"stages/.*/state/.*",
     "folder": r"stages/[^/]+/\d+/spark/\d+/(cutwater/.*|metadata)",
-    "told": r"(status|explain)/.*",
+    "telemetry": r"(status|explain)/.*",
 }
 """The kinds of objects in a store, by name."""
 

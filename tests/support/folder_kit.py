@@ -16,9 +16,9 @@ from cutwater.protocol.base.records import Checkpoint, JournalState, StageReport
 from cutwater.protocol.base.watermark import NONE
 from cutwater.protocol.member.retention import deletable_states
 from cutwater.spark.checkpoint.folder import Cache
-from cutwater.spark.checkpoint.making import make_folder
+from cutwater.spark.checkpoint.new_folder import make_folder
 from cutwater.spark.checkpoint.source_logs import SETTING
-from cutwater.spark.checkpoint.stored import find_state, find_stored
+from cutwater.spark.checkpoint.stage_files import find_state, find_stored
 from cutwater.store.contract import Store
 from tests.support.folder_queries import Outputs, run, write_input
 from tests.support.modelled_folder import Query

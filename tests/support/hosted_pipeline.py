@@ -13,9 +13,9 @@ from cutwater.cluster.kv import MemoryCluster
 from cutwater.cluster.links import Links
 from cutwater.protocol.base.records import SinkSpec, StageSpec, Topology
 from cutwater.protocol.base.wire import Reply, Request, RequestKind
-from cutwater.runtime.asking import new_id
 from cutwater.runtime.runtime import Runtime
 from cutwater.runtime.settings import Settings
+from cutwater.runtime.store_requests import new_id
 from cutwater.sinks import parquet, parquet_files
 from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.spark.feed import Feed
@@ -36,7 +36,7 @@ class HostedPipeline:
         self.store = open_store(str(folder / "state"), create=True)
         assert isinstance(self.store, LocalStore)
         self.numbers = Numbers(3)
-        self.told: list[str] = []
+        self.log_lines: list[str] = []
         self.table = folder / "out"
         self.source = Frame(self.store, self.numbers, None)
         self.channel = SimpleNamespace(name="source", feed=Feed("source", -1))
@@ -84,7 +84,7 @@ class HostedPipeline:
             "source": StageSpec("source", (), "main", ()),
             "copied": StageSpec("copied", ("source",), "main", (SinkSpec("out"),)),
         }
-        built: Any = SimpleNamespace(
+        planned: Any = SimpleNamespace(
             name="shop", topology=Topology(specs), sinks={"out": sink}, stages=stages, spark=SPARK
         )
         settings = Settings(
@@ -98,8 +98,8 @@ class HostedPipeline:
             ),
         )
         boot = f"boot{self._boots}"
-        links = Links(MemoryCluster().member("main", boot), self.told.append)
-        self.up = Runtime(built, self.store, "main", boot, settings, self.told.append, links)
+        links = Links(MemoryCluster().member("main", boot), self.log_lines.append)
+        self.up = Runtime(planned, self.store, "main", boot, settings, self.log_lines.append, links)
         self.up.reporter.every_s = 0.1
         return self.up
 

@@ -14,9 +14,9 @@ from cutwater.protocol.base.records import (
 )
 from cutwater.protocol.base.watermark import NONE
 from cutwater.spark.checkpoint.folder import Cache
-from cutwater.spark.checkpoint.making import make_folder
+from cutwater.spark.checkpoint.new_folder import make_folder
 from cutwater.spark.checkpoint.prepared import committed
-from cutwater.spark.checkpoint.stored import find_stored
+from cutwater.spark.checkpoint.stage_files import find_stored
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_store
 from tests.support.modelled_folder import STAGE, Query

@@ -14,14 +14,14 @@ import pytest
 from cutwater.cluster.config import ClusterConfig
 from cutwater.cluster.kv import MemoryCluster
 from cutwater.cluster.links import Links
-from cutwater.cluster.opening import open_links
+from cutwater.cluster.open_links import open_links
 from cutwater.protocol.base.effects import StartQuery
 from cutwater.protocol.base.records import Topology
 from cutwater.protocol.member.stage import Stage
 from cutwater.runtime import runtime
 from cutwater.runtime.settings import Settings
+from cutwater.spark.host_context import HostContext
 from cutwater.spark.plan import Plan
-from cutwater.spark.surroundings import Surroundings
 from cutwater.store.contract import Store
 from tests.support.builders import pipeline, stage
 from tests.support.configs import leader_config, member_config
@@ -33,16 +33,16 @@ TWO = pipeline(stage("a", member="one"), stage("b", "a", member="two"))
 class RestingHost:
     """A stage whose query has nothing to do."""
 
-    def __init__(self, around: Surroundings, built: Any) -> None:
-        self.name = built.name
-        self.built = built
+    def __init__(self, context: HostContext, planned: Any) -> None:
+        self.name = planned.name
+        self.planned = planned
         self.query = None
         self.feeds: dict[str, Any] = {}
-        self._around = around
+        self._context = context
 
     def attend(self, stage: Stage) -> None:
         if stage.asks_for_rest:
-            self._around.call(lambda: stage.query_rested(-1))
+            self._context.call(lambda: stage.query_rested(-1))
 
     def start(self, operation: StartQuery) -> None: ...
 
@@ -64,7 +64,7 @@ class Members:
         self.store = store
         self.topology = topology
         self.up: dict[str, runtime.Runtime] = {}
-        self.told: list[str] = []
+        self.log_lines: list[str] = []
         self._cluster = MemoryCluster()
         self._boots = 0
 
@@ -92,15 +92,15 @@ class Members:
             for s, spec in self.topology.stages.items()
         }
         spark = SimpleNamespace(conf={})
-        built: Any = SimpleNamespace(
+        planned: Any = SimpleNamespace(
             name="shop", topology=self.topology, sinks={}, stages=stages, spark=spark
         )
         leader = leader_config(timeout_ms, timeout_ms // 3, interval_ms=3_600_000)
         settings = Settings(leader, member_config(poll_ms=50))
-        links = Links(self._cluster.member(name, boot), self.told.append)
+        links = Links(self._cluster.member(name, boot), self.log_lines.append)
         if config is not None:
-            links = open_links(config, "shop", name, boot, self.told.append)
-        made = runtime.Runtime(built, self.store, name, boot, settings, self.told.append, links)
+            links = open_links(config, "shop", name, boot, self.log_lines.append)
+        made = runtime.Runtime(planned, self.store, name, boot, settings, self.log_lines.append, links)
         made.reporter.every_s = 0.1
         made.mailbox._clock = clock
         self.up[name] = made

@@ -15,7 +15,7 @@ from cutwater.spark.checkpoint.folder import Cache, Voucher
 from cutwater.spark.checkpoint.incarnations import base_of
 from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.spark.checkpoint.prepared import write_prepared
-from cutwater.spark.checkpoint.stored import find_state
+from cutwater.spark.checkpoint.stage_files import find_state
 from cutwater.store.contract import Store
 
 STAGE = "clean"

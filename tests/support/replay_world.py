@@ -16,11 +16,11 @@ from cutwater.protocol.replay.messages import (
     AnchorAt,
     Ask,
     Deliver,
-    Done,
-    Failed,
     Fetch,
     FetchFromStore,
     ReplayConfig,
+    ReplayDone,
+    ReplayFailed,
 )
 
 Body = dict[str, str]
@@ -118,7 +118,7 @@ class World:
         self.unanswered = 0
         self.loss = 0.0
         self.delivered: Log = []
-        self.ends: list[Done | Failed] = []
+        self.ends: list[ReplayDone | ReplayFailed] = []
         self.asked: dict[str, int] = {}
         self.trace: list[str] = []
 
@@ -147,7 +147,7 @@ class World:
             self.trace.append(f"{self.now_ms} {type(action).__name__}")
             if isinstance(action, Deliver):
                 self.delivered += action.entries
-            elif isinstance(action, Done | Failed):
+            elif isinstance(action, ReplayDone | ReplayFailed):
                 self.ends.append(action)
             elif isinstance(action, Ask | Fetch):
                 self.trace[-1] += f" {action.peer}"

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from cutwater.protocol.base.chain import digest, with_checksum
-from cutwater.sim.checker import Report, check
+from cutwater.sim.checker import Report, check_recording
 from cutwater.sim.world import World
 
 Object = dict[str, Any]
@@ -133,9 +133,9 @@ class Edit:
         """Recomputes every hash, and all references to it."""
         new: dict[str, str] = {}
         records: dict[str, Any] = {}
-        told = [line for line in self.lines if line.get("record")]
+        written = [line for line in self.lines if line.get("record")]
         for line in sorted(
-            told, key=lambda line: (line["name"].startswith(("stages/", "journal/")), line["name"])
+            written, key=lambda line: (line["name"].startswith(("stages/", "journal/")), line["name"])
         ):
             record = line["record"]
             if "prev" in record:
@@ -169,4 +169,4 @@ class Edit:
     def check_as_is(self, folder: Path) -> Report:
         path = folder / "trace.jsonl"
         path.write_bytes(self.bytes())
-        return check(path)
+        return check_recording(path)

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from cutwater.api.config import RunConfig
 from cutwater.api.pipeline import Pipeline
 from cutwater.plan.assemble import check_graph, known_elsewhere, own_stages
-from cutwater.plan.build import Builder, Built, bind_sinks, make_topology
+from cutwater.plan.build import Builder, PlannedPipeline, bind_sinks, make_topology
 from cutwater.plan.compare import differences
 from cutwater.plan.graph import StageDef, graph_mistakes, in_order
 from cutwater.protocol.base.chain import digest
@@ -77,7 +77,9 @@ class Report(msgspec.Struct):
         self.mistakes += [text for text in mistakes if text not in self.mistakes]
 
 
-def check(pipeline: Pipeline, store: str | None, config: RunConfig, log: Callable[[str], None]) -> Report:
+def check_pipeline(
+    pipeline: Pipeline, store: str | None, config: RunConfig, log: Callable[[str], None]
+) -> Report:
     """Checks a pipeline, or one member of it. With a store, also compares it with what the store has. Starts a Spark
     session, but no query, and writes nothing."""
     report = Report(pipeline.name)
@@ -140,19 +142,19 @@ def _check_stages(
                 + ("the store does not know yet" if has_store else "only the store knows; give --store")
             )
     topology = make_topology({**others, **builder.specs})
-    built = builder.finish(topology)
+    planned = builder.finish(topology)
     if has_store:
         with report.collecting():
             check_reach(spark, store.spark_url("any"))
     else:
-        for sink in built.sinks.values():
+        for sink in planned.sinks.values():
             with suppress(CutwaterError, OSError):  # binding it says the same
                 _take_for_known(store, sink)
     with report.collecting():
-        bind_sinks(built, store, create=False)
+        bind_sinks(planned, store, create=False)
     if has_store and not report.mistakes and not builder.unchecked:
         with report.collecting():
-            _compare(report, store, built, topology)
+            _compare(report, store, planned, topology)
 
 
 def _take_for_known(store: Store, sink: Sink) -> None:
@@ -162,7 +164,7 @@ def _take_for_known(store: Store, sink: Sink) -> None:
         store.put(sink_description_name(sink.name), seal(Description(sink.kind, url, sink=sink.name)))
 
 
-def _compare(report: Report, store: Store, built: Built, topology: Topology) -> None:
+def _compare(report: Report, store: Store, planned: PlannedPipeline, topology: Topology) -> None:
     """Notes what a start on this store would report."""
     for seen in Watch(store).settle(lambda: None):
         if seen.status.pipeline != report.pipeline:
@@ -176,7 +178,7 @@ def _compare(report: Report, store: Store, built: Built, topology: Topology) -> 
             )
     check_graph(topology)
     state = read_journal(store, must_exist=False).state
-    leaves = {name: stage.plan.leaves for name, stage in built.stages.items()}
+    leaves = {name: stage.plan.leaves for name, stage in planned.stages.items()}
     if state.topology is None:
         report.notes.append(f"{store.url} has no pipeline yet; a start begins with an empty one")
     elif state.topology_hash == digest(encode(topology)):

@@ -21,10 +21,10 @@ from cutwater.protocol.base.durations import seconds
 from cutwater.protocol.base.errors import GraphChanged, UserError
 from cutwater.protocol.base.options import named_options, refuse_unknown
 from cutwater.protocol.base.wire import Request, RequestKind
-from cutwater.runtime.asking import answered, check_savepoint_name, new_id
 from cutwater.runtime.restore import whole_checkpoint
 from cutwater.runtime.runtime import Runtime
-from cutwater.runtime.second_process import claim
+from cutwater.runtime.second_process import ensure_not_running
+from cutwater.runtime.store_requests import answered, check_savepoint_name, new_id
 from cutwater.sinks.contract import Sink
 from cutwater.spark.internals.gateway import end_session
 from cutwater.spark.session import hush
@@ -165,7 +165,7 @@ class Pipeline:
         member, own = own_stages(self.stages, config.member)
         self._log = log_of(self.name, member)
         ordered = in_order(own, config.member is not None)
-        claim(store, self.name, member, config.takeover, self._log.info)
+        ensure_not_running(store, self.name, member, config.takeover, self._log.info)
         self._open_session(config, spark)
         assert self._session is not None
         starting = Starting(self.name, store, config, member, self._log.info, self._is_leaving)
@@ -378,4 +378,4 @@ class Pipeline:
 
 
 def _is_alone(runtime: Runtime) -> bool:
-    return len(runtime.built.topology.members()) == 1
+    return len(runtime.planned.topology.members()) == 1

@@ -11,10 +11,10 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from cutwater.api.config import RunConfig
-from cutwater.cluster.opening import open_links
+from cutwater.cluster.open_links import open_links
 from cutwater.inspection.unpublished import refuse_other_columns
 from cutwater.plan.assemble import Assembled, assemble
-from cutwater.plan.build import Builder, Built, bind_sinks, register_sinks
+from cutwater.plan.build import Builder, PlannedPipeline, bind_sinks, register_sinks
 from cutwater.plan.compare import check_topology
 from cutwater.plan.graph import StageDef
 from cutwater.plan.known_sources import register_sources
@@ -65,13 +65,13 @@ class Starting:
         boot = uuid.uuid4().hex[:8]
         builder = Builder(self.pipeline, own, session)
         expected = {*config.wait_for, *(s.member for s in stages.values() if s.member is not None)}
-        assembled, built = self._assemble(builder, own, expected)
-        register_sinks(built)
-        register_sources({name: stage.plan.leaves for name, stage in built.stages.items()}, store)
-        cluster, is_alone = config.cluster, len(built.topology.members()) == 1
+        assembled, planned = self._assemble(builder, own, expected)
+        register_sinks(planned)
+        register_sources({name: stage.plan.leaves for name, stage in planned.stages.items()}, store)
+        cluster, is_alone = config.cluster, len(planned.topology.members()) == 1
         if not is_alone and cluster is None:
             raise UserError(
-                f"the members {', '.join(built.topology.members())} must be able to reach each other: give the address "
+                f"the members {', '.join(planned.topology.members())} must be able to reach each other: give the address "
                 "on which this one listens (--listen tcp/HOST:PORT) and that of another (--peer tcp/HOST:PORT)"
             )
         if not is_alone and cluster is not None and cluster.gossip:
@@ -80,11 +80,11 @@ class Starting:
             )
         links = open_links(cluster, self.pipeline, self.member, boot, self.log)
         settings = Settings(config.leader(is_alone), config.for_member(store, cluster is None))
-        return Runtime(built, store, self.member, boot, settings, self.log, links)
+        return Runtime(planned, store, self.member, boot, settings, self.log, links)
 
     def _assemble(
         self, builder: Builder, own: Sequence[StageDef], expected: set[str]
-    ) -> tuple[Assembled, Built]:
+    ) -> tuple[Assembled, PlannedPipeline]:
         """The complete graph with this member's stages, as it is in the journal or will be after the requested
         restore."""
         config, store = self.config, self.store
@@ -94,34 +94,36 @@ class Starting:
             assembled = assemble(
                 store, self.member, builder, reads, expected, listen, self.log, self.is_leaving
             )
-            built = builder.finish(assembled.topology)
-            check_reach(built.spark, store.spark_url("any"))
-            bind_sinks(built, store)
+            planned = builder.finish(assembled.topology)
+            check_reach(planned.spark, store.spark_url("any"))
+            bind_sinks(planned, store)
             # Permissions may differ by prefix, so every place that is written to is tried.
-            tables = [sink.spark_root for sink in built.sinks.values()]
-            try_file_systems(built.spark, [store.spark_url("any").removesuffix("/any"), *tables])
-            self._try_kafka(built)
-            sinks = [(name, sink) for name, stage in built.stages.items() for sink in stage.sinks]
+            tables = [sink.spark_root for sink in planned.sinks.values()]
+            try_file_systems(planned.spark, [store.spark_url("any").removesuffix("/any"), *tables])
+            self._try_kafka(planned)
+            sinks = [(name, sink) for name, stage in planned.stages.items() for sink in stage.sinks]
             if config.restore is None:
                 break
-            leaves = {name: stage.plan.leaves for name, stage in built.stages.items()}
+            leaves = {name: stage.plan.leaves for name, stage in planned.stages.items()}
             try:
                 restore_before_start(
-                    store, built.topology, str(config.restore), tuple(config.drop), tuple(config.reset), self.log,
+                    store, planned.topology, str(config.restore), tuple(config.drop), tuple(config.reset), self.log,
                     config.force, assembled.base, leaves,
                     partial(refuse_other_columns, store, sinks),
                 )  # fmt: skip
                 break
             except GraphMoved:
                 self.log("another member has changed the graph in the meantime; assembling it again")
-        check_topology(store, built.topology)
+        check_topology(store, planned.topology)
         refuse_other_columns(store, sinks, read_journal(store, must_exist=False).state)
-        return assembled, built
+        return assembled, planned
 
-    def _try_kafka(self, built: Built) -> None:
+    def _try_kafka(self, planned: PlannedPipeline) -> None:
         """Ask Kafka for what stages will read from it for the first time. Raises `UserError`."""
-        plans = {n: stage.plan for n, stage in built.stages.items() if any(map(is_kafka, stage.plan.sources))}
+        plans = {
+            n: stage.plan for n, stage in planned.stages.items() if any(map(is_kafka, stage.plan.sources))
+        }
         if plans:
             cuts = read_journal(self.store, must_exist=False).state.head_cuts
             new = {name: plan for name, plan in plans.items() if cuts.get(name, -1) < 0}
-            try_kafka(built.spark, new, self.log)
+            try_kafka(planned.spark, new, self.log)

@@ -38,7 +38,7 @@ def check(
 ) -> None:
     """Find mistakes without starting a query, and draw the graph. With --store, also say what a start on it would need.
     Writes nothing; exits with 1 if there are mistakes."""
-    from cutwater.api.checking import check as look
+    from cutwater.api.checking import check_pipeline
     from cutwater.cli.graph_view import draw
     from cutwater.cli.load import load
 
@@ -46,7 +46,7 @@ def check(
     config = RunConfig(master=master, conf=settings_of(conf or []), member=member)
     said: list[str] = []
     with waiting(f"checking {pipeline.name}", as_json) as update, capture_stderr(said.append):
-        report = look(pipeline, store, config, update)
+        report = check_pipeline(pipeline, store, config, update)
     document: dict[str, Any] = {"ok": not report.mistakes, "store": store, **msgspec.to_builtins(report)}
     text: list[Any] = [
         Text.assemble((report.pipeline, "bold"), f"  {plural(len(report.stages), 'stage')}"), "", *draw(report.stages), ""

@@ -15,7 +15,7 @@ from cutwater.cli.output import AsJson, StoreUrl, Timeout, command, waiting, wai
 from cutwater.protocol.base.durations import readable, seconds
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.wire import Request
-from cutwater.runtime.asking import Unanswered, answered, ask_through
+from cutwater.runtime.store_requests import Unanswered, answered, ask_through
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_store
 from cutwater.store.presence import Presence, Watch

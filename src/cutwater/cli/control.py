@@ -11,8 +11,8 @@ from cutwater.cli.kept_checkpoints import checkpoint_at, parse_time
 from cutwater.cli.output import REF, show, waiting
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.wire import Request, RequestKind
-from cutwater.runtime.asking import answered, check_savepoint_name, new_id
 from cutwater.runtime.restore import finder, restore_before_start, whole_checkpoint
+from cutwater.runtime.store_requests import answered, check_savepoint_name, new_id
 from cutwater.store.at_rest import carry_out, read_journal, resolve
 
 

@@ -16,7 +16,7 @@ from cutwater.protocol.base.paths import MARK_PREFIX
 from cutwater.protocol.base.records import JournalState, settled
 from cutwater.protocol.base.wire import Request, RequestKind
 from cutwater.protocol.member.journal import Journal
-from cutwater.runtime.asking import new_id
+from cutwater.runtime.store_requests import new_id
 from cutwater.store.at_rest import drive, read_journal
 from cutwater.store.contract import Store
 from cutwater.store.presence import Presence, Seen, Watch
@@ -24,7 +24,7 @@ from cutwater.store.presence import Presence, Seen, Watch
 OUTCOMES = {"failed": "has failed", "stopped": "was stopped", "drained": "has drained"}
 
 
-class Progress(msgspec.Struct, frozen=True):
+class DrainProgress(msgspec.Struct, frozen=True):
     """The progress of a drain. `late`: the sinks that have not published the last epoch, each with its member. `seen`:
     the members of the current graph that have a status, by name."""
 
@@ -74,7 +74,7 @@ def _report_earlier_drain(client: Client) -> None:
     show(client.as_json, {"epoch": last, "state": "drained", "failed": []}, text)
 
 
-def look(store: Store, watch: Watch, journal: Journal) -> Progress:
+def look(store: Store, watch: Watch, journal: Journal) -> DrainProgress:
     """The current progress of a drain, after reading new journal entries."""
     drive(store, follow(journal.view))
     state = journal.state
@@ -87,10 +87,10 @@ def look(store: Store, watch: Watch, journal: Journal) -> Progress:
         late = {sink: member for sink, member in owners.items() if marks.get(sink, 0) < head.index}
     members = graph.members() if graph is not None else ()
     seen = {one.status.member: one for one in watch.look() if one.status.member in members}
-    return Progress(state, late, seen)
+    return DrainProgress(state, late, seen)
 
 
-def _await_end(store: Store, watch: Watch, epoch: int | None, deadline: float) -> Progress:
+def _await_end(store: Store, watch: Watch, epoch: int | None, deadline: float) -> DrainProgress:
     """Wait until everything is published and nothing is running. Raises `UserError` if that can no longer happen."""
     journal = read_journal(store)
     while True:
@@ -103,7 +103,7 @@ def _await_end(store: Store, watch: Watch, epoch: int | None, deadline: float) -
         time.sleep(2 * watch.every_s)
 
 
-def _refuse_hopeless(progress: Progress, epoch: int | None) -> None:
+def _refuse_hopeless(progress: DrainProgress, epoch: int | None) -> None:
     last = progress.state.head
     if not progress.state.drained and epoch is not None:
         raise UserError(
@@ -125,7 +125,7 @@ def _refuse_hopeless(progress: Progress, epoch: int | None) -> None:
         )
 
 
-def _unfinished(store: Store, progress: Progress) -> str:
+def _unfinished(store: Store, progress: DrainProgress) -> str:
     what = f"it is not published yet in {', '.join(sorted(progress.late))}"
     if progress.is_done:
         what = f"it is published everywhere, but some members have not ended: {_describe(progress, progress.alive)}"
@@ -144,7 +144,7 @@ def _is_gone(seen: Seen) -> bool:
     return seen.presence is Presence.SILENT
 
 
-def _describe(progress: Progress, names: Iterable[str]) -> str:
+def _describe(progress: DrainProgress, names: Iterable[str]) -> str:
     outcomes = []
     for name in sorted(names):
         status, presence = progress.seen[name].status, progress.seen[name].presence

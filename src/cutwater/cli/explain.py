@@ -17,7 +17,7 @@ from cutwater.protocol.base.records import Aborted, JournalState, Manifest, Topo
 from cutwater.protocol.base.watermark import WatermarkKind
 from cutwater.protocol.member.journal import Fate, fate
 from cutwater.runtime.timings import EpochTimes, read_times
-from cutwater.store.at_rest import epoch_of, manifest_of, read_journal
+from cutwater.store.at_rest import epoch_of, load_manifest, read_journal
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_store
 
@@ -187,7 +187,7 @@ def _hints(store: Store, state: JournalState, epoch: int, times: EpochTimes | No
             )
     if epoch in state.committed:
         try:
-            hints += watermark_hints(manifest_of(store, state.committed[epoch]))
+            hints += watermark_hints(load_manifest(store, state.committed[epoch]))
         except StoreError as error:
             hints.append(str(error))
     return hints

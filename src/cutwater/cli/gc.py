@@ -18,8 +18,8 @@ from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.protocol.base.paths import CHECKPOINT_PREFIX, MARK_PREFIX, STAGE_PREFIX, generation_of
 from cutwater.protocol.base.records import JournalState, Manifest, settled
 from cutwater.protocol.member.retention import expire, is_leftover, named_objects
-from cutwater.runtime.asking import forsaken
-from cutwater.store.at_rest import manifest_of, read_journal
+from cutwater.runtime.store_requests import forsaken
+from cutwater.store.at_rest import load_manifest, read_journal
 from cutwater.store.contract import Store
 from cutwater.store.figures import plural, size
 from cutwater.store.opening import open_store
@@ -91,7 +91,7 @@ def unreferenced(store: Store, state: JournalState, manifests: dict[int, Manifes
 def _manifests(store: Store, state: JournalState) -> dict[int, Manifest]:
     """The manifests of all kept checkpoints. Raises `StoreError` if one cannot be read: it may name anything."""
     try:
-        return {epoch: manifest_of(store, checkpoint) for epoch, checkpoint in state.committed.items()}
+        return {epoch: load_manifest(store, checkpoint) for epoch, checkpoint in state.committed.items()}
     except StoreError as error:
         raise StoreError(f"a kept checkpoint cannot be read, so nothing is removed: {error}") from error
 

@@ -15,7 +15,7 @@ from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.protocol.base.records import Checkpoint, JournalState, Manifest
 from cutwater.protocol.member.journal import timeline
 from cutwater.runtime.timings import EpochTimes, read_times
-from cutwater.store.at_rest import manifest_of
+from cutwater.store.at_rest import load_manifest
 from cutwater.store.contract import Store
 
 PARALLEL_READS = 16
@@ -125,7 +125,7 @@ def kept(store: Store, state: JournalState, checkpoint: Checkpoint) -> KeptCheck
     """Collect what is known about one checkpoint."""
     manifest, problem = None, ""
     try:
-        manifest = manifest_of(store, checkpoint)
+        manifest = load_manifest(store, checkpoint)
     except StoreError as error:
         problem = str(error)
     names = state_files(manifest) if manifest is not None else []

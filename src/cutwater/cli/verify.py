@@ -16,11 +16,11 @@ from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.paths import GRAPH_PREFIX, MARK_PREFIX, SINK_PREFIX
 from cutwater.protocol.base.records import JournalState, Manifest, settled
 from cutwater.protocol.base.wire import Request, RequestKind
-from cutwater.protocol.leader.steering import refusal
+from cutwater.protocol.leader.steering import refusal_of_restore
 from cutwater.protocol.member.journal import Journal
 from cutwater.protocol.member.publish import begin, newest_mark
 from cutwater.runtime.restore import finder, historian
-from cutwater.store.at_rest import drive, manifest_of, read_journal, resolve
+from cutwater.store.at_rest import drive, load_manifest, read_journal, resolve
 from cutwater.store.checkpoint_objects import damaged_objects, needed
 from cutwater.store.contract import Store
 from cutwater.store.figures import plural
@@ -129,7 +129,7 @@ def _check(where: Store, ref: str | None, tables: bool, update: Callable[[str], 
     for checkpoint in wanted:
         problems[checkpoint.epoch] = []
         try:
-            manifests[checkpoint.epoch] = manifest_of(where, checkpoint)
+            manifests[checkpoint.epoch] = load_manifest(where, checkpoint)
         except StoreError as error:
             problems[checkpoint.epoch].append(str(error))
     damage |= folder_problems(where, manifests.values())
@@ -162,7 +162,7 @@ def _newest(store: Store, state: JournalState, known: dict[int, Manifest]) -> Ma
     if state.head is None or state.head in known:
         return known.get(state.head or 0)
     with suppress(StoreError):
-        return manifest_of(store, state.committed[state.head])
+        return load_manifest(store, state.committed[state.head])
     return None
 
 
@@ -175,7 +175,7 @@ def _refusals(store: Store, journal: Journal, manifest: Manifest) -> list[str]:
     request = Request(
         RequestKind.RESTORE, "verify", None, manifest.epoch, drop=tuple(sorted(gone)), force=True
     )
-    reply = drive(store, refusal(journal, request), finder(store), history=historian(store))
+    reply = drive(store, refusal_of_restore(journal, request), finder(store), history=historian(store))
     reasons = (FailureReason.TABLE_HISTORY_GONE.value, FailureReason.TABLE_UNAVAILABLE.value)
     return [reply.detail] if reply is not None and reply.reason in reasons else []
 

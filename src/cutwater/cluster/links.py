@@ -29,8 +29,8 @@ from cutwater.protocol.base.wire import (
     SourcesDone,
     ack_key,
     announcement_key,
-    decode,
-    encode,
+    decode_message,
+    encode_message,
 )
 
 KEEP = {Announcement: 8, Ack: 2}
@@ -111,11 +111,11 @@ class Links:
             case Ack():
                 self._write_and_prune(ack_key(message.checkpoint_id), message, to)
             case Heartbeat():
-                self._kv.write(HEARTBEAT, encode(message), to)
+                self._kv.write(HEARTBEAT, encode_message(message), to)
             case LogGrown():
-                self._kv.write(f"log/{message.stage}", encode(message), to)
+                self._kv.write(f"log/{message.stage}", encode_message(message), to)
             case SourcesDone():
-                self._kv.write(SOURCES, encode(message), to)
+                self._kv.write(SOURCES, encode_message(message), to)
             case replay.AskRange() | replay.FetchEntries() | replay.HaveRange():
                 self._post(to, message)
             case replay.EntriesChunk() | replay.Compacted():
@@ -139,7 +139,7 @@ class Links:
         return self._kv.scan(f"{SHOWN}/{topic}")
 
     def _write_and_prune(self, key: str, message: Announcement | Ack, to: str | None) -> None:
-        self._kv.write(key, encode(message), to)
+        self._kv.write(key, encode_message(message), to)
         kept = self._kept[type(message)]
         kept[key] = None
         while len(kept) > KEEP[type(message)]:
@@ -150,7 +150,7 @@ class Links:
     def _post(self, to: str | None, message: replay.Message) -> None:
         if to is None:
             raise TypeError(f"{type(message).__name__} is for one member")
-        self._kv.post(to, replay.encode(message))
+        self._kv.post(to, replay.encode_replay(message))
 
     # --- receiving --------------------------------------------------------------------------------------
 
@@ -162,7 +162,7 @@ class Links:
         if kind == SHOWN or owner.startswith(COMMAND):  # commands only observe; their messages are ignored
             return
         try:
-            message = decode(value)
+            message = decode_message(value)
         except PeerError:
             self._rejections.add(owner, f"a value in slot {key[:60]}")
             return
@@ -173,7 +173,7 @@ class Links:
 
     def _on_mail(self, sender: str, data: bytes) -> None:
         try:
-            message = replay.decode(data)
+            message = replay.decode_replay(data)
         except PeerError:
             self._rejections.add(sender, "a message")
             return

@@ -21,14 +21,14 @@ MAX_SLOT_BYTES = 256 << 20
 """The limit of slots of one process. It deletes its old ones, so it never comes near."""
 
 
-class Snapshot(msgspec.Struct, frozen=True, array_like=True):
+class PeerSlots(msgspec.Struct, frozen=True, array_like=True):
     """All slots of a process after its message number `seq`: number and value by key."""
 
     seq: int
     slots: dict[str, tuple[int, bytes]]
 
 
-class Waiting(Generic[T]):
+class BoundedQueue(Generic[T]):
     """Undelivered mail, in order."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Peer:
         """The nonce of the outstanding question."""
         self.gone_s: float | None = None
         self.order = 0
-        self.waiting: Waiting[bytes] = Waiting()
+        self.waiting: BoundedQueue[bytes] = BoundedQueue()
         self._slots: dict[str, tuple[int, bytes | None]] = {}
         self._bytes = 0
         self._high: dict[str, int] = {}
@@ -113,7 +113,7 @@ class Peer:
         self._bytes += len(value or b"")
         return True
 
-    def introduce(self, snapshot: Snapshot) -> list[tuple[str, bytes]]:
+    def introduce(self, snapshot: PeerSlots) -> list[tuple[str, bytes]]:
         """Applies its answer. Returns the changes to notify subscribers of, in the order they were written."""
         merged: dict[str, tuple[int, bytes]] = dict(snapshot.slots)
         for key, (seq, value) in self._slots.items():

@@ -28,7 +28,7 @@ from cutwater.cluster.config import MAX_PEERS, MAX_VALUE_BYTES, ClusterConfig, c
 from cutwater.cluster.keys import derive
 from cutwater.cluster.kv import OnChange, OnMail, OnPresence, Process
 from cutwater.cluster.mail import Outbox
-from cutwater.cluster.peers import Peer, Snapshot, Waiting
+from cutwater.cluster.peers import BoundedQueue, Peer, PeerSlots
 from cutwater.cluster.rejections import Rejections
 from cutwater.cluster.seal import MAX_ENVELOPE_BYTES, Highest, Opened, Sealer
 
@@ -47,7 +47,7 @@ SLOT_QOS = {
     "allowed_destination": REMOTE,
 }
 _ENCODE = msgspec.msgpack.Encoder().encode
-_SNAPSHOT = msgspec.msgpack.Decoder(Snapshot).decode
+_SNAPSHOT = msgspec.msgpack.Decoder(PeerSlots).decode
 
 
 class ZenohKv:
@@ -86,7 +86,7 @@ class ZenohKv:
         self._on_change: OnChange | None = None
         self._on_mail: OnMail | None = None
         self._on_presence: OnPresence | None = None
-        self._unread: Waiting[tuple[str, bytes]] = Waiting()
+        self._unread: BoundedQueue[tuple[str, bytes]] = BoundedQueue()
         self._closed = Event()
         self._session = config.session(pipeline)
         self._outbox = Outbox(self._session, self._sealer, f"{self._root}/mail")
@@ -246,7 +246,7 @@ class ZenohKv:
             with self._writing:
                 mine = sorted(self._own.items(), key=lambda item: item[1][0])
                 slots = {k: slot for (k, to), slot in mine if to in (None, opened.member)}
-                snapshot = _ENCODE(Snapshot(self._seq, slots))
+                snapshot = _ENCODE(PeerSlots(self._seq, slots))
             data, seal = self._sealer.seal("answer", where, 0, snapshot, opened.nonce)
             query.reply(where, data, attachment=seal)
 

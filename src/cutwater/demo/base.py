@@ -21,7 +21,7 @@ from cutwater.demo.data import batch_result, read_tables
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.records import JournalState
 from cutwater.protocol.base.wire import Request
-from cutwater.runtime.asking import Unanswered, answered, ask_through
+from cutwater.runtime.store_requests import Unanswered, answered, ask_through
 from cutwater.store.at_rest import read_journal
 from cutwater.store.opening import open_store
 

@@ -18,7 +18,7 @@ from cutwater.demo.data import FILES, deliver
 from cutwater.protocol.base.durations import readable
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.wire import Request, RequestKind
-from cutwater.runtime.asking import new_id
+from cutwater.runtime.store_requests import new_id
 from cutwater.store.at_rest import read_journal
 from cutwater.store.opening import open_store
 

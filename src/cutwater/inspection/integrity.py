@@ -41,7 +41,7 @@ from cutwater.protocol.member.journal import Journal, timeline
 from cutwater.protocol.member.retention import named_objects
 from cutwater.protocol.member.stage_log import StageLog
 from cutwater.sinks.footers import check_pages
-from cutwater.spark.checkpoint import incarnations, making
+from cutwater.spark.checkpoint import incarnations, new_folder
 from cutwater.spark.checkpoint.folder import Cache
 from cutwater.spark.checkpoint.offsets import parse_offsets, position_in
 from cutwater.store.at_rest import drive
@@ -191,7 +191,9 @@ class NextRun:
                 "the log were lost"
             )
         prefix = spark_prefix(stage, generation, max(known))
-        unvouched = making.check_newest(store, stage, generation, max(known), log.last, report, log.commit)
+        unvouched = new_folder.check_newest(
+            store, stage, generation, max(known), log.last, report, log.commit
+        )
         check_state(store, [prefix + name for name in unvouched])
         self._check_offsets(prefix, stage, max(known))
 

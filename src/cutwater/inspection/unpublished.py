@@ -17,7 +17,7 @@ from cutwater.protocol.member.stage_log import StageLog
 from cutwater.sinks.contract import Sink, other_columns
 from cutwater.spark.checkpoint.incarnations import list_folders
 from cutwater.spark.checkpoint.prepared import committed
-from cutwater.store.at_rest import drive, manifest_of
+from cutwater.store.at_rest import drive, load_manifest
 from cutwater.store.contract import Store
 
 
@@ -52,7 +52,7 @@ def refuse_other_columns(
 
 def _manifest(store: Store, checkpoint: Checkpoint | None) -> Manifest | None:
     try:
-        return manifest_of(store, checkpoint) if checkpoint is not None else None
+        return load_manifest(store, checkpoint) if checkpoint is not None else None
     except StoreError:
         return None  # code that needs it reports that it is gone or damaged
 

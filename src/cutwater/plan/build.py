@@ -20,20 +20,20 @@ from cutwater.spark.internals.plans import is_of_session
 from cutwater.spark.kafka import is_kafka
 from cutwater.spark.packages import is_kafka_missing, kafka_advice
 from cutwater.spark.plan import Plan, channel_schema, read_plan, refuse_clashing_names, row_schema
-from cutwater.spark.refusals import refusal
+from cutwater.spark.refusals import why_refused
 from cutwater.spark.session import check_reach, missing_file_system
 from cutwater.spark.source_options import misspelt
-from cutwater.spark.stage import BuiltStage
+from cutwater.spark.stage import PlannedStage
 from cutwater.store.contract import Store
 from cutwater.store.status import ALONE
 
 
-class Built(msgspec.Struct, frozen=True):
+class PlannedPipeline(msgspec.Struct, frozen=True):
     """A member's stages, ready to start, and the complete graph."""
 
     name: str
     spark: SparkSession
-    stages: Mapping[str, BuiltStage]
+    stages: Mapping[str, PlannedStage]
     topology: Topology
     sinks: dict[str, Sink]
 
@@ -95,7 +95,7 @@ class Builder:
         plan = read_plan(frame)
         found = list(_plan_mistakes(stage, plan))
         refuse_clashing_names(stage.name, frame.schema)
-        if (why := refusal(frame, stage.output_mode)) is not None:
+        if (why := why_refused(frame, stage.output_mode)) is not None:
             found.append(f"stage '{stage.name}': Spark would refuse its query. {why}")
         sinks = tuple(SinkSpec(sink.name, sink.final_by is not None) for sink in stage.sinks)
         schema, refused = None, ""
@@ -109,19 +109,19 @@ class Builder:
         self.specs[stage.name] = StageSpec(stage.name, stage.inputs, stage.member or ALONE, sinks, schema)
         return found
 
-    def finish(self, topology: Topology) -> Built:
+    def finish(self, topology: Topology) -> PlannedPipeline:
         """The stages, ready to start as part of this graph; if the graph has mistakes, those that could be called."""
-        built = {}
+        planned = {}
         called = [stage for stage in self._ordered if stage.name in self._called]
         for stage in called:
             frame, plan, channels = self._called[stage.name]
             has_readers = bool(topology.readers(stage.name))
-            built[stage.name] = BuiltStage(
+            planned[stage.name] = PlannedStage(
                 stage.name, stage.inputs, frame, plan, row_schema(frame.schema), channels, stage.sinks,
                 has_readers, stage.output_mode, stage.trigger, stage.max_rows, stage.commit_group,
             )  # fmt: skip
         sinks = {sink.name: sink for stage in called for sink in stage.sinks}
-        return Built(self.name, self._spark, built, topology, sinks)
+        return PlannedPipeline(self.name, self._spark, planned, topology, sinks)
 
 
 def make_topology(specs: Mapping[str, StageSpec]) -> Topology:
@@ -133,16 +133,16 @@ def make_topology(specs: Mapping[str, StageSpec]) -> Topology:
     )
 
 
-def bind_sinks(built: Built, store: Store, create: bool = True) -> None:
+def bind_sinks(planned: PlannedPipeline, store: Store, create: bool = True) -> None:
     """Bind each sink to the store and to the schema of its rows. Raises `UserError` if a sink cannot take its rows, and
     `StoreError` if its location cannot be used. Registers nothing, because the start may still be refused
     (`register_sinks` does that). Without `create`, not even the folder of a table is created."""
     places: dict[str, str] = {}
     errors: list[UserError | StoreError] = []
-    for stage in built.stages.values():
+    for stage in planned.stages.values():
         for sink in stage.sinks:
             try:
-                _bind(stage, sink, store, built.spark, places, create)
+                _bind(stage, sink, store, planned.spark, places, create)
             except (UserError, StoreError) as error:
                 errors.append(error)
     if len(errors) == 1:
@@ -151,7 +151,7 @@ def bind_sinks(built: Built, store: Store, create: bool = True) -> None:
 
 
 def _bind(
-    stage: BuiltStage, sink: Sink, store: Store, spark: SparkSession, places: dict[str, str], create: bool
+    stage: PlannedStage, sink: Sink, store: Store, spark: SparkSession, places: dict[str, str], create: bool
 ) -> None:
     if sink.final_by is not None and not stage.plan.has_watermark:
         raise UserError(
@@ -170,9 +170,9 @@ def _bind(
     sink.attach(spark)
 
 
-def register_sinks(built: Built) -> None:
+def register_sinks(planned: PlannedPipeline) -> None:
     """Record the sinks in the store. From now on they may write."""
-    for sink in built.sinks.values():
+    for sink in planned.sinks.values():
         sink.register()
 
 

@@ -16,7 +16,7 @@ from cutwater.protocol.base.performer import Incarnations, StoredFiles
 from cutwater.protocol.base.records import Prepared
 from cutwater.sinks.contract import Sink
 from cutwater.sinks.registry import find_version, read_history
-from cutwater.spark.checkpoint import incarnations, making, prepared, stored
+from cutwater.spark.checkpoint import incarnations, new_folder, prepared, stage_files
 from cutwater.spark.checkpoint.folder import Cache, MovedPositions, Positions
 from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.spark.checkpoint.source_logs import DEFAULT_INTERVAL, SETTING
@@ -118,7 +118,7 @@ class MemberPerformer(StorePerformer):
 
     def make_folder(self, operation: fx.MakeFolder) -> fx.Done:
         failpoints.reach("before folder", operation.stage)
-        making.make_folder(
+        new_folder.make_folder(
             self._store, operation.stage, operation.generation, operation.incarnation, operation.source,
             operation.report, operation.last, max(1, int(self._spark_setting(SETTING) or DEFAULT_INTERVAL)),
             operation.commit, operation.reset, self._caches[operation.stage], self._hosts[operation.stage].move,
@@ -141,7 +141,7 @@ class MemberPerformer(StorePerformer):
     def find_state(self, operation: fx.FindState) -> dict[str, str] | None:
         if operation.copy_to is not None:
             failpoints.reach("before copy", operation.stage)
-        found = stored.find_state(
+        found = stage_files.find_state(
             self._store, operation.stage, operation.generation, operation.incarnation, operation.batch,
             operation.copy_to, self._caches[operation.stage],
         )  # fmt: skip
@@ -150,7 +150,7 @@ class MemberPerformer(StorePerformer):
         return found
 
     def find_stored(self, operation: fx.FindStored) -> StoredFiles:
-        return stored.find_stored(
+        return stage_files.find_stored(
             self._store, operation.stage, operation.generation, operation.incarnation,
             self._caches[operation.stage],
         )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import assert_never
 from cutwater.protocol.base import events as ev
 from cutwater.protocol.base.barrier import Flags
 from cutwater.protocol.base.durations import readable
-from cutwater.protocol.replay.messages import Progress
+from cutwater.protocol.replay.messages import CatchUpProgress
 
 TROUBLE_EVERY_S = 30.0
 """How often a line reports that the store or a table fails, which may happen many times a second."""
@@ -70,7 +70,7 @@ class EventLines:
             case ev.RequestsRefused():
                 self._log_once(event.detail)
             case ev.CatchingUp():
-                self._log(str(Progress(event.done, event.total, event.peers, 0)))
+                self._log(str(CatchUpProgress(event.done, event.total, event.peers, 0)))
             case ev.OperationFailed():
                 self._trouble = f"{event.operation}: {event.error}"
             case ev.ObjectRejected():

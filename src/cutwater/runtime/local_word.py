@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from threading import Lock
 
-from cutwater.protocol.member.injector import Counters, Request
+from cutwater.protocol.member.injector import BarrierRequest, Counters
 
 
 class LocalWord:
@@ -39,6 +39,6 @@ class LocalWord:
             return Counters(
                 self._triggered,
                 self._superseded,
-                Request.unpack(self.cell[0]),
-                Request.unpack(self._last_superseded),
+                BarrierRequest.unpack(self.cell[0]),
+                BarrierRequest.unpack(self._last_superseded),
             )

@@ -21,10 +21,10 @@ from cutwater.protocol.base.chain import with_checksum
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.events import ObjectRejected, Observe, OperationFailed, RequestForsaken
 from cutwater.protocol.base.paths import REPLY_PREFIX, REQUEST_PREFIX, reply_name, request_name, request_of
-from cutwater.protocol.base.wire import Reply, Request, encode
+from cutwater.protocol.base.wire import Reply, Request, encode_message
 from cutwater.protocol.leader.inbox import FORSAKEN_S, Arrivals, Inbox, Verdict
-from cutwater.runtime.asking import renew, renew_every, understood
 from cutwater.runtime.shell import Shell
+from cutwater.runtime.store_requests import renew, renew_every, understood
 from cutwater.store.contract import Store
 from cutwater.store.local import LocalStore
 
@@ -160,12 +160,12 @@ class Mailbox:
 
     def _forward(self, request: Request) -> None:
         """Writes a request to the store, for the member that leads."""
-        self._store.create(request_name(request.request_id), with_checksum(encode(request)))
+        self._store.create(request_name(request.request_id), with_checksum(encode_message(request)))
         self._links.hint("requests")
 
     def _answer(self, reply: Reply) -> None:
         """Writes the answer, and only then removes the request."""
-        name, data = reply_name(reply.request_id), with_checksum(encode(reply))
+        name, data = reply_name(reply.request_id), with_checksum(encode_message(reply))
         if not self._store.create(name, data) and understood(self._store.read(name), Reply) is None:
             self._store.delete([name])
             self._store.create(name, data)

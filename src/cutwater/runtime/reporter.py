@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from cutwater.cluster.links import Links
-from cutwater.plan.build import Built
+from cutwater.plan.build import PlannedPipeline
 from cutwater.protocol.base.events import OperationFailed
 from cutwater.protocol.base.paths import status_name
 from cutwater.protocol.base.watermark import WatermarkKind
@@ -38,7 +38,7 @@ class Reported(Protocol):
     """What the status needs from a running member."""
 
     boot: str
-    built: Built
+    planned: PlannedPipeline
     store: Store
     links: Links
     settings: Settings
@@ -129,7 +129,7 @@ class Reporter:
                     float(progress.get("processedRowsPerSecond") or 0.0),
                     float(progress.get("batchDuration") or 0.0) / 1000,
                 )
-            if is_active and host.built.has_native_source:
+            if is_active and host.planned.has_native_source:
                 self._lags[name] = source_lags(query, progress or {}, time.time())
 
     def status(self, state: str | None = None) -> Status:
@@ -143,7 +143,7 @@ class Reporter:
         last = runtime.facts.last_commit
         if state is None:
             draining = any(s.draining for s in runtime.member.stages.values())
-            alone = len(runtime.built.topology.members()) == 1
+            alone = len(runtime.planned.topology.members()) == 1
             leads = runtime.leader.phase is LeaderPhase.LEADING
             ready = (leads if alone else journal.leader) and runtime.member.stages
             state = "draining" if draining else "running" if ready else "starting"
@@ -156,7 +156,7 @@ class Reporter:
                 if waiting and published.get(sink, 0) < head.index:
                     unpublished[sink] = waiting
         return Status(
-            pipeline=runtime.built.name,
+            pipeline=runtime.planned.name,
             member=runtime.member.name,
             boot=runtime.boot,
             host=socket.gethostname(),
@@ -173,7 +173,7 @@ class Reporter:
             open_since=runtime.facts.open_since(open_epoch) if open_epoch is not None else None,
             watermark=journal.watermark,
             every_s=runtime.settings.leader.coordinator.interval_ms / 1000,
-            stages=tuple(self._stage(runtime.hosts[s]) for s in runtime.built.stages if s in runtime.hosts),
+            stages=tuple(self._stage(runtime.hosts[s]) for s in runtime.planned.stages if s in runtime.hosts),
             unpublished=unpublished,
             trouble=runtime.facts.trouble if runtime.failure is None else str(runtime.failure),
             leads=runtime.leader.phase is LeaderPhase.LEADING,
@@ -192,7 +192,7 @@ class Reporter:
         log = stage.log.state
         lag_batches = lag_rows = 0
         waits_for = []
-        for name in host.built.inputs:
+        for name in host.planned.inputs:
             producer = runtime.member.log(name).state
             position = log.consumed.get(name, -1)
             unread = [b for n, b in producer.batches.items() if n > position and b.files]

@@ -11,10 +11,10 @@ from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.records import Checkpoint, JournalState, Topology
 from cutwater.protocol.base.wire import Request, RequestKind
 from cutwater.protocol.member.journal import timeline
-from cutwater.runtime.asking import answered, new_id
+from cutwater.runtime.store_requests import answered, new_id
 from cutwater.spark.checkpoint.leaves import Leaf, SourcesChanged, sources_advice
-from cutwater.spark.checkpoint.making import read_anew, refuse_other_sources
-from cutwater.store.at_rest import carry_out, manifest_of, read_journal, resolve
+from cutwater.spark.checkpoint.new_folder import read_anew, refuse_other_sources
+from cutwater.store.at_rest import carry_out, load_manifest, read_journal, resolve
 from cutwater.store.checkpoint_objects import checkpoint_problems
 from cutwater.store.contract import Store
 from cutwater.store.perform import Find, History
@@ -71,7 +71,7 @@ def _read_from_start(
 ) -> dict[str, Sequence[Leaf]]:
     """By stage, the sources in which it has no position at a checkpoint: those of a new stage, and those that a reset
     stage begins to read."""
-    reports = manifest_of(store, target).stages
+    reports = load_manifest(store, target).stages
     found = {stage: read for stage, read in leaves.items() if stage not in reports}
     anew = {s: read_anew(store, reports[s], leaves[s]) for s in reset if s in reports and s in leaves}
     return {**found, **anew}
@@ -81,7 +81,7 @@ def check_sources(
     store: Store, target: Checkpoint, ref: str, leaves: Mapping[str, Sequence[Leaf]], reset: tuple[str, ...]
 ) -> None:
     """Raises `UserError` if a stage could not start from a checkpoint because it reads other sources now."""
-    reports = manifest_of(store, target).stages
+    reports = load_manifest(store, target).stages
     for stage in sorted(leaves.keys() & reports.keys()):
         try:
             refuse_other_sources(store, reports[stage], leaves[stage], stage in reset)

@@ -15,7 +15,7 @@ from typing import assert_never
 import msgspec
 
 from cutwater.cluster.links import Heard, Hint, Links, Presence
-from cutwater.plan.build import Built
+from cutwater.plan.build import PlannedPipeline
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.errors import CutwaterError, PublishingFailed, StoreError, UserError
 from cutwater.protocol.base.events import CatchingUp, OperationFailed, SecondProcess
@@ -43,11 +43,11 @@ from cutwater.sinks.contract import Sink
 from cutwater.spark.checkpoint.folder import Cache
 from cutwater.spark.errors import misconfigured, spark_is_gone
 from cutwater.spark.host import StageHost
+from cutwater.spark.host_context import HostContext
 from cutwater.spark.internals.gateway import is_spark_gone
-from cutwater.spark.stage import BuiltStage
-from cutwater.spark.surroundings import Surroundings
+from cutwater.spark.stage import PlannedStage
 from cutwater.store import failpoints, recording
-from cutwater.store.at_rest import manifest_of
+from cutwater.store.at_rest import load_manifest
 from cutwater.store.contract import Store
 
 DISCARD_FIRST_S = 60.0
@@ -61,7 +61,7 @@ class Runtime:
 
     def __init__(
         self,
-        built: Built,
+        planned: PlannedPipeline,
         store: Store,
         name: str,
         boot: str,
@@ -69,21 +69,21 @@ class Runtime:
         log: Callable[[str], None],
         links: Links,
     ) -> None:
-        self.built = built
+        self.planned = planned
         self.store = store
         self.settings = settings
         self.links = links
         self.boot = boot
-        hosted = built.topology.hosted(name)
-        plans = {s: _plan_of(built.stages[s]) for s in hosted}
-        self.member = Member(name, boot, built.topology, settings.member, LocalWord, plans)
+        hosted = planned.topology.hosted(name)
+        plans = {s: _plan_of(planned.stages[s]) for s in hosted}
+        self.member = Member(name, boot, planned.topology, settings.member, LocalWord, plans)
         self.leader = Leader(self.member, settings.leader)
-        self.sinks: Mapping[str, Sink] = built.sinks
+        self.sinks: Mapping[str, Sink] = planned.sinks
         self.facts = StatusFacts()
         observers: dict[str, Observer] = {
             "log lines": EventLines(name, log), "timings": Timings(store, name, self._kept_epochs), "status": self.facts
         }  # fmt: skip
-        groups = {s: group for s in hosted if (group := built.stages[s].commit_group) is not None}
+        groups = {s: group for s in hosted if (group := planned.stages[s].commit_group) is not None}
         if groups:
             observers["Kafka groups"] = KafkaGroups(groups, self._newest_reports, self._commit_group, log)
         self.dispatcher = Dispatcher(observers, log)
@@ -92,18 +92,18 @@ class Runtime:
         self.drained = False
         """Whether the last epoch is committed and published everywhere, as of the last turn."""
         self.failure: BaseException | None = None
-        self.caches = {s: Cache() for s in built.topology.stages}
+        self.caches = {s: Cache() for s in planned.topology.stages}
         self.recorder = recording.from_environment(self.member)
         self.hosts: dict[str, StageHost] = {}
         self._performer = performer = MemberPerformer(
-            store, built.sinks, self.hosts, built.spark.conf.get, emit, self.caches
+            store, planned.sinks, self.hosts, planned.spark.conf.get, emit, self.caches
         )
         act, send = recording.watched(self.recorder, partial(perform, performer), self._send)
         self.shell = Shell(
             self.member, act, send, self._on_ended, self._after_step, self._on_failure, performer.apart, emit
         )
-        around = self._surroundings()
-        self.hosts |= {s: StageHost(around, built.stages[s]) for s in hosted}
+        context = self._host_context()
+        self.hosts |= {s: StageHost(context, planned.stages[s]) for s in hosted}
         self.mailbox = Mailbox(store, Inbox(self.leader), links, self.shell, emit, lambda: self.failure)
         self.reporter = Reporter(self)
         self._stopping = False
@@ -114,7 +114,7 @@ class Runtime:
     def _newest_reports(self, epoch: int) -> Mapping[str, StageReport] | None:
         """The stages' part of a checkpoint; `None` if there is a newer one."""
         checkpoint = self.shell.look(lambda: self._newest(epoch))
-        return manifest_of(self.store, checkpoint).stages if checkpoint is not None else None
+        return load_manifest(self.store, checkpoint).stages if checkpoint is not None else None
 
     def _newest(self, epoch: int) -> Checkpoint | None:
         state = self.member.journal.state
@@ -126,12 +126,12 @@ class Runtime:
     def _kept_epochs(self) -> set[int]:
         return self.shell.look(lambda: set(self.member.journal.state.committed))
 
-    def _surroundings(self) -> Surroundings:
+    def _host_context(self) -> HostContext:
         """What the hosts of the stages need from this process."""
         shell = self.shell
-        return Surroundings(
-            pipeline=self.built.name,
-            spark=self.built.spark,
+        return HostContext(
+            pipeline=self.planned.name,
+            spark=self.planned.spark,
             store=self.store,
             caches=self.caches,
             find=lambda name: self.member.stages.get(name),
@@ -167,9 +167,9 @@ class Runtime:
         """Removes staged output that nobody will publish, and table history that no restore will need. Failures are
         retried with the next run of this task."""
         try:
-            manifests = [manifest_of(self.store, checkpoint) for checkpoint in state.committed.values()]
+            manifests = [load_manifest(self.store, checkpoint) for checkpoint in state.committed.values()]
             for stage in self.hosts.values():
-                for sink in stage.built.sinks:
+                for sink in stage.planned.sinks:
                     tidy(sink, stage.name, state, manifests)
         except (OSError, StoreError) as error:
             self.dispatcher.emit(OperationFailed("removing staged leftovers", str(error)))
@@ -326,7 +326,7 @@ class Runtime:
             self.dispatcher.emit(SecondProcess(len(boots)))
 
 
-def _plan_of(stage: BuiltStage) -> StagePlan:
+def _plan_of(stage: PlannedStage) -> StagePlan:
     """What the core needs to know of a stage's query."""
     plan = stage.plan
     return StagePlan(

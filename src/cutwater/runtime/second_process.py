@@ -20,7 +20,9 @@ from cutwater.store.status import ALONE, Status
 LOG_AFTER_S = 1.0
 
 
-def claim(store: Store, pipeline: str, member: str, takeover: bool, log: Callable[[str], None]) -> None:
+def ensure_not_running(
+    store: Store, pipeline: str, member: str, takeover: bool, log: Callable[[str], None]
+) -> None:
     """Returns when no other process seems to run this member. Raises `UserError` if one does, or if the store
     belongs to another pipeline."""
     watch = Watch(store)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cutwater.sim.checker import check
+from cutwater.sim.checker import check_recording
 from cutwater.sim.checker.show import show
 from cutwater.sim.world import Result, World
 
@@ -89,7 +89,7 @@ def record(seed: int, members: int | None, path: Path) -> int:
 def check_trace(path: Path) -> int:
     """Checks a recording of the simulator or of a running system, and prints the result."""
     try:
-        report = check(path)
+        report = check_recording(path)
     except OSError as error:
         print(f"cannot check {path}: {error}", file=sys.stderr)
         return 2

@@ -13,7 +13,7 @@ from cutwater.protocol.base.barrier import Barrier
 from cutwater.protocol.base.log import LogView
 from cutwater.protocol.base.paths import entry_name
 from cutwater.protocol.base.replay_wire import Message as ReplayMessage
-from cutwater.protocol.base.replay_wire import encode as encode_replay
+from cutwater.protocol.base.replay_wire import encode_replay
 from cutwater.protocol.base.wire import (
     Ack,
     Announcement,
@@ -23,7 +23,7 @@ from cutwater.protocol.base.wire import (
     Reply,
     Request,
     SourcesDone,
-    encode,
+    encode_message,
 )
 from cutwater.protocol.base.wire import Message as WireMessage
 from cutwater.sim.oracle import WatchedScene
@@ -52,7 +52,7 @@ class Network:
             return
         if type(message) is Ack:
             message = self._maybe_stray(sender, message)
-        data = encode(message) if isinstance(message, WIRE) else encode_replay(message)
+        data = encode_message(message) if isinstance(message, WIRE) else encode_replay(message)
         for process in list(world.processes):
             if process is sender and to is None:
                 continue
@@ -114,7 +114,7 @@ class Network:
             message = Announcement(
                 Phase.PREPARE, Barrier(last + 1, 1).pack(), term, 1, last + 1, entry=msgspec.Raw(forged.data)
             )
-        world.schedule(world.between(1, 5), to.deliver, "stranger", encode(message))
+        world.schedule(world.between(1, 5), to.deliver, "stranger", encode_message(message))
 
     def _carry(self, sender: str, to: ProcessView, data: bytes) -> None:
         world, faults, rng = self.world, self.world.faults, self.world.rng

@@ -12,16 +12,30 @@ from typing import Any, Protocol, assert_never
 
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.errors import GraphChanged, PeerError
-from cutwater.protocol.base.replay_wire import AskRange, Compacted, EntriesChunk, FetchEntries, HaveRange
+from cutwater.protocol.base.replay_wire import (
+    AskRange,
+    Compacted,
+    EntriesChunk,
+    FetchEntries,
+    HaveRange,
+    decode_replay,
+)
 from cutwater.protocol.base.replay_wire import Message as ReplayMessage
-from cutwater.protocol.base.replay_wire import decode as decode_replay
-from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, LogGrown, Reply, SourcesDone, decode
+from cutwater.protocol.base.wire import (
+    Ack,
+    Announcement,
+    Heartbeat,
+    LogGrown,
+    Reply,
+    Request,
+    SourcesDone,
+    decode_message,
+)
 from cutwater.protocol.base.wire import Message as WireMessage
-from cutwater.protocol.base.wire import Request as WireRequest
 from cutwater.protocol.leader.inbox import Arrivals, Inbox
 from cutwater.protocol.leader.leader import Leader, LeaderConfig, LeaderPhase
 from cutwater.protocol.member.config import MemberConfig, StagePlan
-from cutwater.protocol.member.injector import Counters, Request
+from cutwater.protocol.member.injector import BarrierRequest, Counters
 from cutwater.protocol.member.member import Member
 from cutwater.protocol.member.next_query import QueryEnd
 from cutwater.protocol.member.stage import Stage, StagePhase
@@ -40,7 +54,7 @@ INLINE = frozenset((fx.Send, fx.ReadPrepared, fx.StartQuery))
 @lru_cache(maxsize=32)
 def _decode(data: bytes) -> WireMessage | ReplayMessage:
     """Decodes what may be for several processes, once."""
-    return decode(data) if data[:1] == b"{" else decode_replay(data)
+    return decode_message(data) if data[:1] == b"{" else decode_replay(data)
 
 
 class ProcessScene(WatchedScene, Protocol):
@@ -80,7 +94,10 @@ class SimWord:
 
     def counters(self) -> Counters:
         return Counters(
-            self._triggered, self._superseded, Request.unpack(self.cell[0]), Request.unpack(self._last)
+            self._triggered,
+            self._superseded,
+            BarrierRequest.unpack(self.cell[0]),
+            BarrierRequest.unpack(self._last),
         )
 
 
@@ -316,8 +333,8 @@ class Process:
         """Lets the oracle see every request that the leader is given."""
         real = self.leader.on_message
 
-        def on_message(message: Ack | WireRequest) -> None:
-            if type(message) is WireRequest:
+        def on_message(message: Ack | Request) -> None:
+            if type(message) is Request:
                 self.world.chaos.askers.on_delivery(self, message.request_id)
             real(message)
 
@@ -347,7 +364,7 @@ class Process:
                 self.member.on_log_grown(message)
             case Announcement():
                 self.member.on_announcement(sender, message)
-            case Ack() | WireRequest():
+            case Ack() | Request():
                 self.leader.on_message(message)
             case Heartbeat():
                 self.member.on_heartbeat(message)

@@ -45,7 +45,7 @@ BATCH = "_batch"
 Function = Callable[[DataFrame, int], object]
 
 
-class Done(msgspec.Struct, frozen=True):
+class EpochDone(msgspec.Struct, frozen=True):
     """The function was called for this epoch; `None` for a restore, for which it is not called."""
 
     epoch: int | None
@@ -156,7 +156,7 @@ class ForeachEpochSink(Sink):
         return self._mark(transaction, None) if self._is_next(expected_version, transaction) else None
 
     def _mark(self, transaction: int, epoch: int | None) -> int:
-        self._files.create(done_name(self.name, transaction), msgspec.json.encode(Done(epoch)))
+        self._files.create(done_name(self.name, transaction), msgspec.json.encode(EpochDone(epoch)))
         self._files.delete([done_name(self.name, done) for done in self._transactions()[:-REMEMBERED]])
         return transaction
 

@@ -132,8 +132,8 @@ def reason_of(error: BaseException) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     python = [line for line in lines if _is_error_line(line) and not line.startswith("Py4J")]
     java = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-    told = python[-1:] or java[-1:] or lines
-    return (" ".join(told) if told else type(error).__name__)[:500]
+    reasons = python[-1:] or java[-1:] or lines
+    return (" ".join(reasons) if reasons else type(error).__name__)[:500]
 
 
 def _is_error_line(line: str) -> bool:

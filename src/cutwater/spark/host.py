@@ -18,19 +18,19 @@ from cutwater.protocol.base.effects import Pace, StartQuery
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.paths import batch_file_name
 from cutwater.protocol.member.stage import Stage, StagePhase
-from cutwater.spark.checkpoint import incarnations, making
+from cutwater.spark.checkpoint import incarnations, new_folder
 from cutwater.spark.checkpoint.folder import MovedPositions, Positions
 from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.spark.commit_watcher import CommitWatcher
 from cutwater.spark.errors import describe, kind_of, spark_is_gone
 from cutwater.spark.feed import Feed
-from cutwater.spark.feeding import Feeding
+from cutwater.spark.feed_updater import FeedUpdater
+from cutwater.spark.host_context import HostContext, Task
 from cutwater.spark.internals.gateway import is_spark_gone
 from cutwater.spark.kafka import KafkaSources, is_suspect
 from cutwater.spark.micro_batch import BatchWriter
 from cutwater.spark.query import QUICK_TRIGGER_S, Query
-from cutwater.spark.stage import BuiltStage
-from cutwater.spark.surroundings import Surroundings, Task
+from cutwater.spark.stage import PlannedStage
 
 IDLE_LOOK_S = 0.5
 """How often to ask Spark whether a silent query waits for data."""
@@ -39,12 +39,12 @@ IDLE_LOOK_S = 0.5
 class StageHost:
     """One hosted stage's queries, one after the other."""
 
-    def __init__(self, around: Surroundings, built: BuiltStage) -> None:
-        self.built = built
-        self.name = built.name
-        self._around = around
-        self._feeding = Feeding(around.store, built.channels, built.max_rows)
-        self._commits = CommitWatcher(around.store, self.name, self._on_commit)
+    def __init__(self, context: HostContext, planned: PlannedStage) -> None:
+        self.planned = planned
+        self.name = planned.name
+        self._context = context
+        self._feed_updater = FeedUpdater(context.store, planned.channels, planned.max_rows)
+        self._commits = CommitWatcher(context.store, self.name, self._on_commit)
         self._current: Query | None = None
         self._incarnation = 0
         self._rest: Thread | None = None
@@ -54,7 +54,7 @@ class StageHost:
         self._seen: tuple[Any, ...] = ()
         self._lock = Lock()
         self._closed = False
-        self.kafka = KafkaSources(around.spark, self.name, built.plan)
+        self.kafka = KafkaSources(context.spark, self.name, planned.plan)
 
     def move(self, recorded: tuple[Leaf, ...] | None, positions: Positions) -> MovedPositions:
         """The record of the sources and the positions with which the stage starts when it is reset. Raises
@@ -68,7 +68,7 @@ class StageHost:
 
     @property
     def feeds(self) -> dict[str, Feed]:
-        return self._feeding.feeds
+        return self._feed_updater.feeds
 
     # --- starting and stopping, in threads of the pool -------------------------------------------------
 
@@ -83,54 +83,59 @@ class StageHost:
 
     def _start(self, operation: StartQuery) -> None:
         generation, incarnation = operation.generation, operation.incarnation
-        around, built = self._around, self.built
+        context, planned = self._context, self.planned
         with self._lock:
             self._stop_query()
-            stage = around.look(lambda: self._find(incarnation))
+            stage = context.look(lambda: self._find(incarnation))
             if stage is None or self._closed:
                 return
-            self._feeding.open(operation.consumed, incarnation)
+            self._feed_updater.open(operation.consumed, incarnation)
             self._seen = ()
             query = Query(self._new_writer(generation, incarnation), operation.pace is Pace.TAKE_ALL)
             self._current, self._incarnation = query, incarnation
-            around.spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
-            trigger_s = built.trigger_s
+            context.spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
+            trigger_s = planned.trigger_s
             if operation.pace is Pace.QUICK:
                 trigger_s = min(trigger_s, QUICK_TRIGGER_S)
             batch = partial(self._run_batch, stage, query)
             try:
-                making.claim_sources(
-                    around.store, self.name, generation, incarnation, built.plan.leaves, self.kafka.identified
+                new_folder.claim_sources(
+                    context.store,
+                    self.name,
+                    generation,
+                    incarnation,
+                    planned.plan.leaves,
+                    self.kafka.identified,
                 )
                 self._refuse_lost(generation, incarnation)
-                with around.starting:
-                    name, rests = f"{around.pipeline}.{self.name}", operation.pace is not Pace.OWN
-                    query.start(built, name, trigger_s, batch, built.plan.has_timers and rests)
+                with context.starting:
+                    name, rests = f"{context.pipeline}.{self.name}", operation.pace is not Pace.OWN
+                    query.start(planned, name, trigger_s, batch, planned.plan.has_timers and rests)
             except Exception as error:
                 failure = error
-                around.call(lambda: self._on_end(stage, failure))
+                context.call(lambda: self._on_end(stage, failure))
                 return
             query.watch(partial(self._on_watched, query, stage, operation))
-            around.call(lambda: None)  # the next step fills the feeds
+            context.call(lambda: None)  # the next step fills the feeds
 
     def _refuse_lost(self, generation: int, incarnation: int) -> None:
         """Raises `KafkaLoss` if the query cannot continue because Kafka has lost records."""
         if self.kafka:
-            positions = making.claimed_positions(self._around.store, self.name, generation, incarnation)
+            positions = new_folder.claimed_positions(self._context.store, self.name, generation, incarnation)
             self.kafka.refuse_lost(*positions)
 
     def _new_writer(self, generation: int, incarnation: int) -> BatchWriter:
-        store, built, cache = self._around.store, self.built, self._around.caches[self.name]
+        store, planned, cache = self._context.store, self.planned, self._context.caches[self.name]
         return BatchWriter(
             store, self.name, generation, incarnation,
-            incarnations.base_of(store, self.name, generation, incarnation, cache), built.schema, built.plan.leaves,
-            built.sinks, built.has_readers, built.plan.has_watermark, self._on_prepared, cache,
+            incarnations.base_of(store, self.name, generation, incarnation, cache), planned.schema, planned.plan.leaves,
+            planned.sinks, planned.has_readers, planned.plan.has_watermark, self._on_prepared, cache,
         )  # fmt: skip
 
     def end(self) -> None:
         """Stop the query: the generation of its stage has ended."""
         query = self._current
-        self._around.work(lambda: self._end(query))
+        self._context.work(lambda: self._end(query))
 
     def _end(self, query: Query | None) -> None:
         with self._lock:
@@ -153,7 +158,7 @@ class StageHost:
         query, self._current = self._current, None
         self._incarnation = 0
         self._commits.forget()
-        self._feeding.close()
+        self._feed_updater.close()
         if query is not None:
             query.stop()
 
@@ -173,7 +178,7 @@ class StageHost:
             self._commits.watch(query.writer.folder + batch_file_name("commits", number))
 
     def _on_commit(self) -> None:
-        self._around.call(self._log_commit)
+        self._context.call(self._log_commit)
 
     def _on_watched(
         self, query: Query, stage: Stage, operation: StartQuery, error: BaseException | None
@@ -187,7 +192,7 @@ class StageHost:
                 self._refuse_lost(operation.generation, operation.incarnation)
         except Exception as raised:
             error = raised
-        self._around.call(lambda: self._on_end(stage, error))
+        self._context.call(lambda: self._on_end(stage, error))
 
     def _await_rest(self, query: Query, stage: Stage) -> None:
         last = query.await_rest()
@@ -201,22 +206,22 @@ class StageHost:
 
     def _report(self, stage: Stage, fact: Task) -> None:
         """Report a fact to the stage in a turn, unless its next incarnation has begun."""
-        self._around.call(lambda: fact() if self._is_current(stage) else None)
+        self._context.call(lambda: fact() if self._is_current(stage) else None)
 
     # --- in a turn --------------------------------------------------------------------------------------
 
     def _find(self, incarnation: int) -> Stage | None:
         """The stage, if this incarnation is its newest."""
-        stage = self._around.find(self.name)
+        stage = self._context.find(self.name)
         return stage if stage is not None and stage.incarnation == incarnation else None
 
     def _log_commit(self) -> None:
-        stage = self._around.find(self.name)
+        stage = self._context.find(self.name)
         if stage is not None and not self._closed:
             stage.batch_committed()
 
     def _is_current(self, stage: Stage) -> bool:
-        return not self._closed and self._around.find(self.name) is stage
+        return not self._closed and self._context.find(self.name) is stage
 
     def _on_end(self, stage: Stage, error: BaseException | None) -> None:
         """The query has ended, and has not taken everything."""
@@ -247,7 +252,7 @@ class StageHost:
         )  # fmt: skip
         if seen != self._seen:
             self._seen = seen
-            self._feeding.fill(stage)
+            self._feed_updater.fill(stage)
 
     def _ask_whether_it_waits(self, query: Query, stage: Stage) -> None:
         if self._asks_spark or time.monotonic() < self._idle_due:
@@ -255,4 +260,4 @@ class StageHost:
         self._idle_due = time.monotonic() + IDLE_LOOK_S
         if stage.may_be_idle:
             self._asks_spark = True
-            self._around.work(lambda: self._ask_spark(query, stage))
+            self._context.work(lambda: self._ask_spark(query, stage))

@@ -24,12 +24,12 @@ def source_lags(query: Any, progress: Mapping[str, Any], now_s: float) -> tuple[
         files = unread_files(query)
     planned_s = _time(progress.get("timestamp"))
     age_s = max(0.0, now_s - planned_s) if planned_s is not None else None
-    told = [
+    reported = [
         lag
         for source in progress.get("sources") or ()
         if str(source.get("description")) not in files and (lag := _lag(source, age_s)) is not None
     ]
-    return (*told, *(SourceLag(name, files=f.files, bytes=f.bytes) for name, f in files.items()))
+    return (*reported, *(SourceLag(name, files=f.files, bytes=f.bytes) for name, f in files.items()))
 
 
 def _lag(source: Mapping[str, Any], age_s: float | None) -> SourceLag | None:

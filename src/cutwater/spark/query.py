@@ -14,7 +14,7 @@ from cutwater.protocol.base.paths import BatchKind, batch_file_of, batch_files_p
 from cutwater.spark.internals.gateway import CALL_ERRORS
 from cutwater.spark.internals.queries import found_nothing_new, is_one_batch
 from cutwater.spark.micro_batch import BatchWriter
-from cutwater.spark.stage import BuiltStage
+from cutwater.spark.stage import PlannedStage
 
 QUICK_TRIGGER_S = 0.1
 """How often a query that must end soon looks for new rows, whatever its trigger is."""
@@ -44,12 +44,14 @@ class Query:
         self._closed = False
 
     def start(
-        self, built: BuiltStage, name: str, trigger_s: float, batch: Batch, for_data_only: bool = False
+        self, planned: PlannedStage, name: str, trigger_s: float, batch: Batch, for_data_only: bool = False
     ) -> None:
         """Start the query; raises what Spark raises. `for_data_only`: it runs no batch without new data, so that it can
         become idle although it has timers. No other query of this session may be started at the same time: Spark copies
         the setting when a query starts."""
-        starter = built.frame.writeStream.foreachBatch(batch).outputMode(built.output_mode).queryName(name)
+        starter = (
+            planned.frame.writeStream.foreachBatch(batch).outputMode(planned.output_mode).queryName(name)
+        )
         folder = self.writer.store.spark_url(self.writer.folder.rstrip("/"))
         starter = starter.option("checkpointLocation", folder)
         if self.takes_all:
@@ -59,7 +61,7 @@ class Query:
         if not for_data_only:
             self.spark = starter.start()
         else:
-            settings = built.frame.sparkSession.conf
+            settings = planned.frame.sparkSession.conf
             settings.set(NO_DATA_BATCHES, "false")
             try:
                 self.spark = starter.start()

@@ -56,7 +56,7 @@ _ADVICE = (
 """What to do, by Spark's message; the first match counts."""
 
 
-def refusal(frame: DataFrame, output_mode: str) -> str | None:
+def why_refused(frame: DataFrame, output_mode: str) -> str | None:
     """Why Spark would refuse to start a query with this plan, and what to do; `None` if it would not."""
     said = unsupported(frame, output_mode)
     if said is None:

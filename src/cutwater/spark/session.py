@@ -98,23 +98,23 @@ def make_session(
     name: str,
     master: str | None = None,
     conf: dict[str, str] | None = None,
-    tell: Callable[[str], None] = lambda line: None,
+    log: Callable[[str], None] = lambda line: None,
 ) -> SparkSession:
     """Make a session with a new SparkContext. What is given here wins, as what a program sets does in Spark; then what
     was submitted (spark-submit, `PYSPARK_SUBMIT_ARGS`, spark-defaults.conf); then our defaults. Only the settings that
-    queries need override all of them: `tell` is called with a line for each setting that they replace.
+    queries need override all of them: `log` is called with a line for each setting that they replace.
 
     Raises `UserError` if this process already has a SparkContext, if there is no Java, or if Cutwater cannot work with
     this build of Spark."""
     refuse_active_session()
-    return set_up_session(name, master, conf, tell)
+    return set_up_session(name, master, conf, log)
 
 
 def set_up_session(
     name: str,
     master: str | None = None,
     conf: dict[str, str] | None = None,
-    tell: Callable[[str], None] = lambda line: None,
+    log: Callable[[str], None] = lambda line: None,
 ) -> SparkSession:
     """The same as `make_session`, but a SparkContext that this process already has is used, and its session's settings
     are changed. Only for who knows that it is our own."""
@@ -138,7 +138,7 @@ def set_up_session(
     for key, value in NEEDED.items():
         before = settings.get(key, submitted.get(key, value))
         if before != value:
-            tell(f"{key} is set to {value} instead of {before}, because Cutwater needs it")
+            log(f"{key} is set to {value} instead of {before}, because Cutwater needs it")
     builder: Any = SparkSession.builder
     builder = builder.appName(_app_name(name, submitted)).master(master)
     for key, value in {**settings, **NEEDED}.items():

@@ -12,7 +12,7 @@ from cutwater.spark.channel_source import ChannelSource
 from cutwater.spark.plan import Plan
 
 
-class BuiltStage(msgspec.Struct, frozen=True):
+class PlannedStage(msgspec.Struct, frozen=True):
     """`channels`: the source of each input. `trigger`: the duration between two looks for new rows, as the user wrote it.
     `max_rows`: how many rows of a channel one batch reads at most, if possible; `None` means no limit. `commit_group`:
     the Kafka consumer group to which the positions of committed epochs go."""

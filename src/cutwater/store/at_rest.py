@@ -78,7 +78,7 @@ def read_journal(store: Store, *, must_exist: bool = True) -> Journal:
     return journal
 
 
-def manifest_of(store: Store, checkpoint: Checkpoint) -> Manifest:
+def load_manifest(store: Store, checkpoint: Checkpoint) -> Manifest:
     """Reads the manifest of a committed epoch. Raises `StoreError` if it is missing or damaged."""
     manifest = drive(store, read_manifest(checkpoint))
     if manifest is None:

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from cutwater.protocol.base.errors import StoreError
 from cutwater.protocol.base.records import Checkpoint, Manifest
-from cutwater.store.at_rest import manifest_of
+from cutwater.store.at_rest import load_manifest
 from cutwater.store.contract import Store
 
 MAX_PARALLEL = 8
@@ -53,7 +53,7 @@ def damaged_objects(
 def checkpoint_problems(store: Store, checkpoint: Checkpoint) -> list[str]:
     """The problems with a checkpoint, including its manifest; empty if it can be restored."""
     try:
-        manifest = manifest_of(store, checkpoint)
+        manifest = load_manifest(store, checkpoint)
     except StoreError as error:
         return [str(error)]
     return list(damaged_objects(store, [manifest]).values())

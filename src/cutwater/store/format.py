@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from cutwater.protocol.base.chain import check
+from cutwater.protocol.base.chain import check_checksum
 from cutwater.protocol.base.errors import PeerError, StoreError
 from cutwater.protocol.base.paths import FORMAT_NAME
 from cutwater.protocol.base.records import seal
@@ -57,7 +57,7 @@ def check_format(store: Objects, *, create: bool) -> None:
 
 def _decode(url: str, data: bytes) -> Format:
     try:
-        check(data)
+        check_checksum(data)
         return msgspec.json.decode(data, type=Format)
     except (PeerError, ValueError, RecursionError) as error:  # msgspec's own errors are ValueErrors
         raise FormatDamaged(

@@ -54,5 +54,5 @@ def _lag(source: SourceLag) -> str:
         size(source.bytes) if source.bytes else "",
         readable(source.seconds) if source.seconds else "",
     ]
-    told = ", ".join(part for part in parts if part)
-    return f"{source.source} by {told}" if told else ""
+    amount = ", ".join(part for part in parts if part)
+    return f"{source.source} by {amount}" if amount else ""

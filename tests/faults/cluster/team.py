@@ -13,8 +13,8 @@ from typing import Any
 
 from cutwater.protocol.base.records import JournalState
 from cutwater.protocol.base.wire import Request, RequestKind
-from cutwater.runtime.asking import Unanswered, answered, ask_through, new_id
-from cutwater.sim.checker import check
+from cutwater.runtime.store_requests import Unanswered, answered, ask_through, new_id
+from cutwater.sim.checker import check_recording
 from cutwater.store.at_rest import read_journal
 from cutwater.store.opening import open_store
 from tests.faults.cluster.proxy import Proxy, free_port
@@ -181,6 +181,6 @@ class Team(Bench):
         for name, child in self.up.items():
             assert child.end() == 0, f"{name}:\n{child.said()}"
         self.check(**SHOP)
-        report = check(self.base / "trace")
+        report = check_recording(self.base / "trace")
         assert report.problems == [], report.problems
         assert report.counts["epochs committed"] > 0

@@ -92,8 +92,8 @@ class Two:
 
 
 @pytest.fixture
-def two(tmp_path: Path, spark: SparkSession, told: list[str]) -> Iterator[Two]:
-    made = Two(tmp_path, spark, told)
+def two(tmp_path: Path, spark: SparkSession, log_lines: list[str]) -> Iterator[Two]:
+    made = Two(tmp_path, spark, log_lines)
     yield made
     for pipeline in made.up.values():
         pipeline.stop()

@@ -163,8 +163,8 @@ def test_seed_e01_the_deadline_needs_no_report_and_blames_missing_members() -> N
     begin(c, 1, 100)
     c.on_ack(ack("a", 1), 200)
     assert c.tick(599) == []
-    story = "within 500 ms 1 of 2 members did not answer: b"
-    assert c.tick(600) == [Abort(1, 10, Why.DEADLINE, story, Flags.CANCEL, late=("b",))]
+    detail = "within 500 ms 1 of 2 members did not answer: b"
+    assert c.tick(600) == [Abort(1, 10, Why.DEADLINE, detail, Flags.CANCEL, late=("b",))]
 
 
 def test_seed_e01_a_late_report_is_not_blamed_for_the_silence_of_others() -> None:

@@ -414,6 +414,6 @@ def test_cancel_of_a_checkpoint_that_is_deciding_or_aborting_is_refused() -> Non
     begin(c, 2, 0)
     all_ack(c, 1, 1)
     c.on_ack(ack("a", 2, error="no"), 1)
-    story = "epoch 1 is deciding, epoch 2 is aborting"
-    assert c.cancel(2, "r2") == [Refuse("r2", Why.NOTHING_TO_CANCEL, story)]
+    detail = "epoch 1 is deciding, epoch 2 is aborting"
+    assert c.cancel(2, "r2") == [Refuse("r2", Why.NOTHING_TO_CANCEL, detail)]
     assert c.committed(1, 3) == []

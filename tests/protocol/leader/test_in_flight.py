@@ -15,7 +15,7 @@ from cutwater.protocol.base import records as r
 from cutwater.protocol.base.chain import digest
 from cutwater.protocol.base.errors import StoreError
 from cutwater.protocol.leader import in_flight
-from cutwater.store.at_rest import manifest_of, read_journal
+from cutwater.store.at_rest import load_manifest, read_journal
 from cutwater.store.checkpoint_objects import damaged_objects
 from cutwater.store.local import LocalStore
 from cutwater.store.opening import open_store
@@ -124,7 +124,7 @@ def test_an_unaligned_checkpoint_names_only_files_that_were_synced(
             pipeline.checkpoint(unaligned=True, timeout=DEADLINE_S)
             state = read_journal(store).state
             assert state.head is not None
-            newest = manifest_of(store, state.committed[state.head])
+            newest = load_manifest(store, state.committed[state.head])
             flying = {name: newest.objects()[name] for f in newest.in_flight for name in f.names()}
         assert flying, "nothing was ever in flight, so nothing is proved"
     finally:

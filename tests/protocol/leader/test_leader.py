@@ -11,7 +11,7 @@ from cutwater.protocol.base.barrier import Flags
 from cutwater.protocol.base.events import LeadershipLost
 from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.watermark import NONE
-from cutwater.protocol.base.wire import Ack, Heartbeat, Request, RequestKind, encode
+from cutwater.protocol.base.wire import Ack, Heartbeat, Request, RequestKind, encode_message
 from cutwater.protocol.leader.coordinator_actions import Action, Begin, Refuse
 from cutwater.protocol.leader.leader import Leader, LeaderPhase
 from cutwater.protocol.member.member import Member
@@ -145,7 +145,7 @@ def test_seed_a03_an_ack_of_another_checkpoint_commits_nothing(
     (begun,) = world.oracle.ledger.open.values()
     for name in CHAIN.members():
         ack = stray_ack(name, begun.epoch + epoch_off, begun.checkpoint_id + id_off, begun.term + term_off)
-        leader_of(world).deliver(name, encode(ack))
+        leader_of(world).deliver(name, encode_message(ack))
     rest(world, 100)
     assert world.oracle.ledger.open.keys() == {begun.epoch}
     until(world, lambda: world.oracle.epochs == 2)

@@ -17,7 +17,7 @@ from cutwater.protocol.base.replay_wire import AskRange, EntriesChunk, FetchEntr
 from cutwater.protocol.base.wire import Announcement, Heartbeat, Phase
 from cutwater.protocol.member.catchup import CatchUp
 from cutwater.protocol.member.journal import Journal
-from cutwater.protocol.replay.messages import Progress, ReplayConfig
+from cutwater.protocol.replay.messages import CatchUpProgress, ReplayConfig
 from tests.support.driver import Fault, Hook, Interrupt, Store, drive, every_moment
 
 CONFIG = ReplayConfig(
@@ -613,7 +613,7 @@ def test_an_entry_that_falsely_claims_to_be_a_snapshot_is_never_jumped_to() -> N
 def test_progress_grows_from_zero_to_everything() -> None:
     author = Author(200)
     away = Away(author, {"a": author.journal, "b": author.journal}, known=40)
-    seen: list[Progress] = []
+    seen: list[CatchUpProgress] = []
 
     def watch(_: int, effect: Effect) -> None:
         if away.catch_up.session is not None:

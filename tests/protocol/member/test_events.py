@@ -38,7 +38,7 @@ from tests.support.builders import (
 E = TypeVar("E", bound=ev.Event)
 
 
-def told(process: Process, kind: type[E]) -> list[E]:
+def events_of(process: Process, kind: type[E]) -> list[E]:
     return [event for event in process.member.events if isinstance(event, kind)]
 
 
@@ -54,10 +54,10 @@ def test_every_member_emits_each_decision_of_the_journal_once() -> None:
     wanted = [(b.epoch, b.checkpoint_id, b.flags, b.savepoint, name) for b in entries(world, r.Begun)]
     assert len(wanted) == 4
     for process in world.processes:
-        begun_events = told(process, ev.EpochBegun)
+        begun_events = events_of(process, ev.EpochBegun)
         assert [(e.epoch, e.checkpoint_id, e.flags, e.savepoint, e.leader) for e in begun_events] == wanted
-        assert [e.epoch for e in told(process, ev.EpochCommitted)] == [1, 2, 3, 4]
-        assert len(told(process, ev.CaughtUp)) == 1
+        assert [e.epoch for e in events_of(process, ev.EpochCommitted)] == [1, 2, 3, 4]
+        assert len(events_of(process, ev.CaughtUp)) == 1
         assert isinstance(process.member.events[0], ev.CaughtUp)
 
 
@@ -66,19 +66,19 @@ def test_a_member_emits_the_steps_of_its_own_stages_and_sinks_in_order() -> None
     checkpoint(world)
     rest(world)
     for process, name in ((of(world, "m0"), "a"), (of(world, "m1"), "b"), (of(world, "m2"), "c")):
-        assert [(e.stage, e.epoch) for e in told(process, ev.StageCut)] == [(name, 1), (name, 2)]
-        assert [e.epoch for e in told(process, ev.EpochCaptured)] == [1, 2]
-        assert [e.stage for e in told(process, ev.StageStarted)] == [name]
-        logged = told(process, ev.BatchLogged)
+        assert [(e.stage, e.epoch) for e in events_of(process, ev.StageCut)] == [(name, 1), (name, 2)]
+        assert [e.epoch for e in events_of(process, ev.EpochCaptured)] == [1, 2]
+        assert [e.stage for e in events_of(process, ev.StageStarted)] == [name]
+        logged = events_of(process, ev.BatchLogged)
         assert [e.batch for e in logged] == list(range(len(logged)))
         assert logged[-1].batch == process.member.stages[name].log.state.last
         assert {e.stage for e in logged} == {name}
         of_two = [e for e in process.member.events if getattr(e, "epoch", None) == 2]
         kinds = [type(e) for e in of_two if not isinstance(e, ev.ManifestWritten | ev.TablePublished)]
         assert kinds == [ev.EpochBegun, ev.StageCut, ev.EpochCaptured, ev.EpochCommitted]
-        written = [e.epoch for e in told(process, ev.ManifestWritten)]
+        written = [e.epoch for e in events_of(process, ev.ManifestWritten)]
         assert written == ([1, 2] if process is leader_of(world) else [])
-    published = [(e.sink, e.epoch) for p in world.processes for e in told(p, ev.TablePublished)]
+    published = [(e.sink, e.epoch) for p in world.processes for e in events_of(p, ev.TablePublished)]
     assert published == [("out", 1), ("out", 2)]
 
 
@@ -90,8 +90,8 @@ def test_a_cancelled_epoch_is_reported_as_aborted_and_a_refusal_with_its_reason(
     ask(world, RequestKind.CANCEL)
     rest(world, 200)
     for process in world.processes:
-        assert told(process, ev.EpochAborted) == [ev.EpochAborted(2, "cancelled", "by request", False)]
-    (refused,) = told(leader_of(world), ev.RequestsRefused)
+        assert events_of(process, ev.EpochAborted) == [ev.EpochAborted(2, "cancelled", "by request", False)]
+    (refused,) = events_of(leader_of(world), ev.RequestsRefused)
     assert (len(refused.requests), refused.reason) == (1, "cancelled")
     ask(world, RequestKind.CANCEL)
     rest(world, 60)
@@ -105,9 +105,9 @@ def test_all_members_report_a_restore_and_its_table_goes_back_once() -> None:
     until(world, lambda: world.oracle.ledger.generation == 2 and world.oracle.all_settled())
     rest(world, 500)
     for process in world.processes:
-        assert told(process, ev.PipelineRestored) == [ev.PipelineRestored(1, 2)]
-        assert [e.generation for e in told(process, ev.StageStarted)] == [1, 2]
-    rewound = [(e.sink, e.epoch) for p in world.processes for e in told(p, ev.TableRewound)]
+        assert events_of(process, ev.PipelineRestored) == [ev.PipelineRestored(1, 2)]
+        assert [e.generation for e in events_of(process, ev.StageStarted)] == [1, 2]
+    rewound = [(e.sink, e.epoch) for p in world.processes for e in events_of(p, ev.TableRewound)]
     assert rewound == [("out", 1)]
 
 
@@ -122,11 +122,11 @@ def test_all_members_report_a_new_leader_and_open_epochs_are_void() -> None:
     rest(world, 500)
     new = leader_of(world).name
     for process in world.processes:
-        assert told(process, ev.LeaderChanged)[-1] == ev.LeaderChanged(2, new)
-        assert [(e.epoch, e.reason, e.is_void) for e in told(process, ev.EpochAborted)] == [
+        assert events_of(process, ev.LeaderChanged)[-1] == ev.LeaderChanged(2, new)
+        assert [(e.epoch, e.reason, e.is_void) for e in events_of(process, ev.EpochAborted)] == [
             (2, "leader_changed", True)
         ]
-    assert not [e for p in world.processes for e in told(p, ev.LeadershipLost)]
+    assert not [e for p in world.processes for e in events_of(p, ev.LeadershipLost)]
 
 
 def test_decisions_from_before_a_member_caught_up_are_not_reported() -> None:
@@ -136,8 +136,8 @@ def test_decisions_from_before_a_member_caught_up_are_not_reported() -> None:
     until(world, lambda: world.oracle.epochs == 3)
     rest(world)
     for process in world.processes:
-        assert [e.epoch for e in told(process, ev.EpochBegun)] == [3]
-        assert [e.epoch for e in told(process, ev.EpochCommitted)] == [3]
+        assert [e.epoch for e in events_of(process, ev.EpochBegun)] == [3]
+        assert [e.epoch for e in events_of(process, ev.EpochCommitted)] == [3]
 
 
 def test_each_lost_query_is_reported_and_then_that_its_stage_is_given_up() -> None:
@@ -148,13 +148,13 @@ def test_each_lost_query_is_reported_and_then_that_its_stage_is_given_up() -> No
         after_ms = process.member.query_ended(
             "a", QueryEnd.STOPPED if attempt == 1 else QueryEnd.FAILED, "lost"
         )
-        assert told(process, ev.StageFailed)[-1] == ev.StageFailed(
+        assert events_of(process, ev.StageFailed)[-1] == ev.StageFailed(
             "a", "lost", attempt == 1, attempt, restarts, after_ms or 0
         )
-    assert told(process, ev.StageGivenUp) == []
+    assert events_of(process, ev.StageGivenUp) == []
     assert lose_query(process, "a") is None
-    assert told(process, ev.StageGivenUp) == [ev.StageGivenUp("a", "lost", restarts + 1)]
-    assert len(told(process, ev.StageFailed)) == restarts
+    assert events_of(process, ev.StageGivenUp) == [ev.StageGivenUp("a", "lost", restarts + 1)]
+    assert len(events_of(process, ev.StageFailed)) == restarts
 
 
 # --- a journal -----------------------------------------------------------------------------------------------

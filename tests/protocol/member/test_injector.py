@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cutwater.protocol.base.barrier import Barrier, Flags
 from cutwater.protocol.base.errors import UserError
-from cutwater.protocol.member.injector import BarrierInjector, Counters, PollHandle, Request, Word
+from cutwater.protocol.member.injector import BarrierInjector, BarrierRequest, Counters, PollHandle, Word
 from cutwater.runtime.local_word import LocalWord
 
 
@@ -50,7 +50,7 @@ def test_the_word_is_the_id_above_the_flags(checkpoint_id: int, bits: int) -> No
     word = LocalWord()
     BarrierInjector(word).trigger(checkpoint_id, bits)
     assert word.cell[0] == checkpoint_id * 2**32 + bits
-    assert Request.unpack(word.cell[0]) == Request(checkpoint_id, Flags(bits))
+    assert BarrierRequest.unpack(word.cell[0]) == BarrierRequest(checkpoint_id, Flags(bits))
 
 
 @pytest.mark.parametrize("pending", [None, 9])
@@ -99,12 +99,15 @@ def test_seed_b02_an_id_is_never_truncated_to_32_bits(injector: BarrierInjector)
 
 def test_seed_b04_a_superseded_barrier_is_returned_counted_and_named(injector: BarrierInjector) -> None:
     assert injector.trigger(1, Flags.DRAIN) is None
-    assert injector.trigger(2) == Request(1, Flags.DRAIN)
-    assert injector.trigger(3) == Request(2, Flags.NONE)
+    assert injector.trigger(2) == BarrierRequest(1, Flags.DRAIN)
+    assert injector.trigger(3) == BarrierRequest(2, Flags.NONE)
     assert injector.handle().poll(5) == Barrier(3, 5)
     assert injector.trigger(4) is None
     assert injector.counters() == Counters(
-        triggered=4, superseded=2, pending=Request(4, Flags.NONE), last_superseded=Request(2, Flags.NONE)
+        triggered=4,
+        superseded=2,
+        pending=BarrierRequest(4, Flags.NONE),
+        last_superseded=BarrierRequest(2, Flags.NONE),
     )
     assert injector.counters().claimed == 1
 

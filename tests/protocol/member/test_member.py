@@ -11,7 +11,7 @@ from cutwater.protocol.base import records as r
 from cutwater.protocol.base.barrier import Barrier
 from cutwater.protocol.base.chain import Sealed
 from cutwater.protocol.base.errors import StoreError, UserError
-from cutwater.protocol.base.wire import Ack, Announcement, Phase, RequestKind, decode, encode
+from cutwater.protocol.base.wire import Ack, Announcement, Phase, RequestKind, decode_message, encode_message
 from cutwater.protocol.member.member import Member
 from cutwater.protocol.member.next_query import QueryEnd
 from cutwater.sim.process import SimWord
@@ -170,7 +170,7 @@ def announce(index: int, data: bytes) -> Announcement:
 def test_an_announced_entry_that_follows_the_known_ones_counts_as_read() -> None:
     someone = informed()
     sealed = begun_behind(someone)
-    arrived = decode(encode(announce(3, sealed.data)))
+    arrived = decode_message(encode_message(announce(3, sealed.data)))
     assert isinstance(arrived, Announcement)
     someone.on_announcement("m0", arrived)
     assert someone.journal.index == 3
@@ -349,7 +349,7 @@ def test_a_woken_process_does_not_give_up_for_a_checkpoint_that_its_successor_ha
     until(world, lambda: any(a.late == ("m2",) for a in entries(world, r.Aborted)))
     zombie.wake_up()
     who_give_up(world, 1_000)
-    assert zombie.member.journal.state.aborted, "it has read the story"
+    assert zombie.member.journal.state.aborted, "it has read the entries"
     assert zombie.member.given_up is None
 
 

@@ -181,8 +181,8 @@ def test_a_damaged_newest_mark_is_rewritten(files: tuple[str, ...], harm: bytes 
         desk.objects[paths.mark_name(3, "out")] if harm is None else harm
     )
     assert desk.run(begin("out", journal)) == 5
-    told = r.decode("mark", desk.objects[paths.mark_name(5, "out")], r.Published)
-    assert (told.epoch, told.sink, told.index, told.version) == (whole.epoch, "out", 5, whole.version)
+    mark = r.decode("mark", desk.objects[paths.mark_name(5, "out")], r.Published)
+    assert (mark.epoch, mark.sink, mark.index, mark.version) == (whole.epoch, "out", 5, whole.version)
     assert desk.shown("out") == ("f", *files)
 
 

@@ -10,11 +10,11 @@ from cutwater.protocol.replay import ReplayPhase, ReplaySession
 from cutwater.protocol.replay.messages import (
     Action,
     Anchor,
-    Done,
-    Failed,
+    CatchUpProgress,
     Fetch,
     FetchFromStore,
-    Progress,
+    ReplayDone,
+    ReplayFailed,
 )
 from tests.support.replay_world import (
     CODEC,
@@ -53,7 +53,7 @@ def test_chunks_that_arrive_out_of_order_are_delivered_once_in_order() -> None:
     assert indexes(serve(session, a)) == []
     actions = serve(session, b)
     assert indexes(actions) == list(range(1, 31))
-    assert only(Done, actions) == [Done(30)]
+    assert only(ReplayDone, actions) == [ReplayDone(30)]
     assert session.phase is ReplayPhase.DONE
 
 
@@ -62,10 +62,10 @@ def test_live_entries_are_buffered_and_delivered_at_the_end_if_the_store_has_the
     assert session.on_live(data(LOG, 11, 12), 0) == []
     assert session.on_live(data(LOG, 13, 13), 0) == []
     actions = serve(session, only(Fetch, actions)[0])
-    assert only(Done, actions) == [Done(10)]
+    assert only(ReplayDone, actions) == [ReplayDone(10)]
     actions = session.retarget(anchor(LOG, 13), 0)
     assert indexes(actions) == [11, 12, 13]
-    assert only(Done, actions) == [Done(13)]
+    assert only(ReplayDone, actions) == [ReplayDone(13)]
 
 
 def test_live_entries_are_kept_also_while_the_new_target_is_looked_up() -> None:
@@ -80,7 +80,7 @@ def test_live_entries_that_the_store_does_not_have_are_not_delivered() -> None:
     session.on_live(data(FORGED, 11, 12), 0)
     actions = serve(session, only(Fetch, actions)[0])
     assert indexes(actions) == list(range(1, 11))
-    assert only(Done, actions) == [Done(10)]
+    assert only(ReplayDone, actions) == [ReplayDone(10)]
 
 
 def test_forged_live_entries_are_replaced_by_the_journals() -> None:
@@ -121,7 +121,7 @@ def test_the_store_serves_when_there_is_no_peer() -> None:
     w = world()
     w.run()
     assert w.delivered == LOG
-    assert w.ends == [Done(100)]
+    assert w.ends == [ReplayDone(100)]
 
 
 def test_only_the_missing_part_is_fetched_and_delivered() -> None:
@@ -131,17 +131,17 @@ def test_only_the_missing_part_is_fetched_and_delivered() -> None:
 
 
 def test_a_member_that_has_everything_is_done_at_once() -> None:
-    assert ReplaySession(CODEC, LOG[-1], anchor(LOG)).tick(0) == [Done(100)]
-    assert ReplaySession(CODEC, None, Anchor(0, GENESIS)).tick(0) == [Done(0)]
+    assert ReplaySession(CODEC, LOG[-1], anchor(LOG)).tick(0) == [ReplayDone(100)]
+    assert ReplaySession(CODEC, None, Anchor(0, GENESIS)).tick(0) == [ReplayDone(0)]
 
 
 def test_progress_is_reported() -> None:
     session, actions = begin("a", "b", "c", held=LOG[:40])
     for fetch in only(Fetch, actions):
         actions += serve(session, fetch)
-    assert session.progress() == Progress(0, 40, 3, 0)
-    assert str(Progress(212_000, 517_000, 3, 1)) == "catching up 41 % · 212,000 of 517,000 · 3 peers"
-    assert str(Progress(0, 0, 1, 0)) == "catching up 100 % · 0 of 0 · 1 peer"
+    assert session.progress() == CatchUpProgress(0, 40, 3, 0)
+    assert str(CatchUpProgress(212_000, 517_000, 3, 1)) == "catching up 41 % · 212,000 of 517,000 · 3 peers"
+    assert str(CatchUpProgress(0, 0, 1, 0)) == "catching up 100 % · 0 of 0 · 1 peer"
 
 
 def test_a_completed_session_continues_when_the_target_moves() -> None:
@@ -157,7 +157,7 @@ def test_a_completed_session_continues_when_the_target_moves() -> None:
 
 def test_a_failed_session_cannot_be_retargeted_and_does_not_change() -> None:
     session = ReplaySession(CODEC, FORGED[9], anchor(LOG, 10))
-    [failed] = only(Failed, session.tick(0))
+    [failed] = only(ReplayFailed, session.tick(0))
     assert "not the journal's" in str(failed.error)
     with pytest.raises(IllegalStep):
         session.retarget(anchor(LOG), 0)
@@ -184,7 +184,7 @@ def test_a_compacted_prefix_is_replaced_by_the_snapshot() -> None:
     w.store_first = 60
     w.run()
     assert w.delivered == COMPACTED[59:]
-    assert w.ends == [Done(100)]
+    assert w.ends == [ReplayDone(100)]
 
 
 def test_peers_that_still_have_a_compacted_prefix_serve_it() -> None:
@@ -215,4 +215,4 @@ def test_a_snapshot_beyond_the_target_becomes_the_target() -> None:
     [fetch] = only(FetchFromStore, session.tick(0))
     actions = session.on_snapshot(fetch.request_id, COMPACTED[59].data, 0)
     assert indexes(actions) == [60]
-    assert only(Done, actions) == [Done(60)]
+    assert only(ReplayDone, actions) == [ReplayDone(60)]

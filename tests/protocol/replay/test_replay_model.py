@@ -9,7 +9,7 @@ import pytest
 from cutwater.protocol.replay import ReplayPhase, ReplaySession
 from cutwater.protocol.replay.messages import (
     Action,
-    Done,
+    ReplayDone,
 )
 from tests.support.replay_world import CODEC, CONFIG, World, anchor, data, extend
 
@@ -45,7 +45,7 @@ def play(seed: int) -> None:
     w.run()
     [end] = w.ends
     reached = session.target.index
-    if isinstance(end, Done):
+    if isinstance(end, ReplayDone):
         assert end.index == reached >= seen
         assert reached == (w.delivered[-1].entry.index if w.delivered else own), seed
     else:

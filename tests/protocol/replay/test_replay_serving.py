@@ -13,10 +13,10 @@ from cutwater.protocol.base.replay_wire import (
     FetchEntries,
     HaveRange,
     Message,
-    decode,
-    encode,
+    decode_replay,
+    encode_replay,
 )
-from cutwater.protocol.replay.messages import Action, Deliver, Done, Failed, Fetch, ReplayConfig
+from cutwater.protocol.replay.messages import Action, Deliver, Fetch, ReplayConfig, ReplayDone, ReplayFailed
 from cutwater.protocol.replay.provider import Provider
 from tests.support.replay_world import LOG, begin, data, extend, only, serve, world
 
@@ -26,7 +26,7 @@ def test_it_fails_with_the_range_and_every_reason_when_nobody_can_serve() -> Non
     w.store_up = False
     w.run()
     [failed] = w.ends
-    assert isinstance(failed, Failed)
+    assert isinstance(failed, ReplayFailed)
     assert isinstance(failed.error, StoreError)
     text = str(failed.error)
     assert "entries 1-100" in text
@@ -47,7 +47,7 @@ def test_it_fails_if_nothing_can_be_proven_and_the_buffer_is_full() -> None:
     w.store_up = False
     w.run()
     [failed] = w.ends
-    assert isinstance(failed, Failed)
+    assert isinstance(failed, ReplayFailed)
     assert "provide or confirm" in str(failed.error)
     assert w.delivered == []
 
@@ -108,7 +108,7 @@ def test_a_member_that_catches_up_serves_what_it_has() -> None:
     session, actions = begin("a", held=LOG[:20])
     provider = Provider()
     assert provider.answer(AskRange(1)) == HaveRange(1, 1, 0)
-    while not only(Done, actions):
+    while not only(ReplayDone, actions):
         actions = serve(session, only(Fetch, actions)[0])
         for delivery in only(Deliver, actions):
             provider.append(delivery.entries[0].entry.index, [s.data for s in delivery.entries])
@@ -129,8 +129,8 @@ def test_a_member_that_catches_up_serves_what_it_has() -> None:
     ],
 )
 def test_messages_survive_a_round_trip_and_bad_bytes_are_a_peer_error(message: Message) -> None:
-    wire = encode(message)
-    assert decode(wire) == message
+    wire = encode_replay(message)
+    assert decode_replay(wire) == message
     for bad in (
         b"",
         b"\xc1",
@@ -140,4 +140,4 @@ def test_messages_survive_a_round_trip_and_bad_bytes_are_a_peer_error(message: M
         b"\x91" * 9_000,
     ):
         with pytest.raises(PeerError, match="not a catch-up message"):
-            decode(bad)
+            decode_replay(bad)

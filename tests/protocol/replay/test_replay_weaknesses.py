@@ -13,10 +13,10 @@ from cutwater.protocol.replay.messages import (
     AnchorAt,
     Ask,
     Deliver,
-    Done,
-    Failed,
     Fetch,
     FetchFromStore,
+    ReplayDone,
+    ReplayFailed,
 )
 from cutwater.protocol.replay.provider import Provider
 from tests.support.replay_world import (
@@ -141,7 +141,7 @@ def test_seed_d06_a_gap_in_the_live_entries_is_fetched() -> None:
         delivered += indexes(actions)
     assert fetched == [(11, 11), (14, 15)]
     assert delivered[-1] == 20
-    assert only(Done, actions) == [Done(20)]
+    assert only(ReplayDone, actions) == [ReplayDone(20)]
 
 
 @pytest.mark.parametrize("own", [5, 100])
@@ -152,7 +152,7 @@ def test_seed_d07_a_local_prefix_that_is_not_the_journals_fails_with_a_clear_err
     w.join("b")
     w.run()
     [failed] = w.ends
-    assert isinstance(failed, Failed)
+    assert isinstance(failed, ReplayFailed)
     assert isinstance(failed.error, StoreError)
     assert f"at {own} it has {FORGED[own - 1].hash[:12]}" in str(failed.error)
     assert w.delivered == []
@@ -161,7 +161,7 @@ def test_seed_d07_a_local_prefix_that_is_not_the_journals_fails_with_a_clear_err
 
 def test_seed_d07_a_local_log_that_is_longer_than_the_journal_fails() -> None:
     session = ReplaySession(CODEC, LOG[49], anchor(LOG, 40), "a", CONFIG)
-    [failed] = only(Failed, session.tick(0))
+    [failed] = only(ReplayFailed, session.tick(0))
     assert "ends at 50, but the journal in the store at 40" in str(failed.error)
 
 
@@ -197,7 +197,7 @@ def test_seed_d08_a_long_forgery_is_detected_by_an_intermediate_hash() -> None:
 
 def test_seed_d08_a_store_that_contradicts_itself_is_an_error() -> None:
     session, _ = begin("a")
-    [failed] = only(Failed, session.retarget(Anchor(100, FORGED[99].hash), 0))
+    [failed] = only(ReplayFailed, session.retarget(Anchor(100, FORGED[99].hash), 0))
     assert "two different entries at 100" in str(failed.error)
 
 

@@ -8,7 +8,7 @@ from cutwater.protocol.base.paths import spark_prefix
 from cutwater.protocol.base.records import Prepared
 from cutwater.protocol.base.watermark import NONE, UNKNOWN, Watermark, known
 from cutwater.spark.checkpoint.folder import Cache
-from cutwater.spark.checkpoint.making import make_folder
+from cutwater.spark.checkpoint.new_folder import make_folder
 from cutwater.spark.checkpoint.prepared import committed, write_prepared
 from cutwater.store.contract import Store
 from tests.support.incarnation_helpers import store

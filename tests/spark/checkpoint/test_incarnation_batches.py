@@ -16,7 +16,7 @@ from cutwater.protocol.base.watermark import NONE
 from cutwater.spark.checkpoint.folder import Cache, MovedPositions, SparkFolder
 from cutwater.spark.checkpoint.incarnations import base_of
 from cutwater.spark.checkpoint.leaves import Leaf
-from cutwater.spark.checkpoint.making import check_newest, claim_sources, claimed_positions, make_folder
+from cutwater.spark.checkpoint.new_folder import check_newest, claim_sources, claimed_positions, make_folder
 from cutwater.spark.checkpoint.offsets import (
     Offsets,
     next_plan,
@@ -26,7 +26,7 @@ from cutwater.spark.checkpoint.offsets import (
     starting_plan,
 )
 from cutwater.spark.checkpoint.prepared import committed, write_prepared
-from cutwater.spark.checkpoint.stored import find_stored
+from cutwater.spark.checkpoint.stage_files import find_stored
 from cutwater.store.contract import Store
 from tests.support.incarnation_helpers import names, new_query, prepared_again, report, store
 from tests.support.modelled_folder import STAGE, Query, prepared

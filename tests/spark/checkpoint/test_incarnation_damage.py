@@ -17,10 +17,10 @@ from cutwater.protocol.base.watermark import NONE
 from cutwater.spark.checkpoint.folder import Cache, SparkFolder, Voucher
 from cutwater.spark.checkpoint.incarnations import list_folders
 from cutwater.spark.checkpoint.leaves import Leaf
-from cutwater.spark.checkpoint.making import check_newest, make_folder
+from cutwater.spark.checkpoint.new_folder import check_newest, make_folder
 from cutwater.spark.checkpoint.prepared import committed, write_prepared
+from cutwater.spark.checkpoint.stage_files import find_state, find_stored
 from cutwater.spark.checkpoint.state_files import listed_files
-from cutwater.spark.checkpoint.stored import find_state, find_stored
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_store
 from tests.support.incarnation_helpers import names, new_query, report, store

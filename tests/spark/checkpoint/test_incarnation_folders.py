@@ -7,7 +7,7 @@ import pytest
 from cutwater.protocol.base.errors import StoreError
 from cutwater.protocol.base.paths import spark_prefix
 from cutwater.spark.checkpoint.incarnations import list_folders
-from cutwater.spark.checkpoint.making import make_folder
+from cutwater.spark.checkpoint.new_folder import make_folder
 from cutwater.spark.checkpoint.prepared import write_prepared
 from cutwater.spark.checkpoint.state_files import FOREVER
 from cutwater.store.contract import Store
@@ -136,7 +136,7 @@ def test_an_error_of_the_store_while_a_folder_is_made_is_not_taken_for_a_missing
         raise OSError("the store does not answer")
 
     with monkeypatch.context() as patch:
-        patch.setattr("cutwater.spark.checkpoint.making._copy", fail)
+        patch.setattr("cutwater.spark.checkpoint.new_folder._copy", fail)
         with pytest.raises(OSError, match="does not answer"):
             make_folder(store, STAGE, 1, 2, 1, None, 1)
     make_folder(store, STAGE, 1, 2, 1, None, 1)

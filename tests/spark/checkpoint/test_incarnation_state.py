@@ -22,9 +22,9 @@ from cutwater.protocol.base.watermark import NONE
 from cutwater.protocol.member.retention import deletable_states
 from cutwater.spark.checkpoint.folder import Cache
 from cutwater.spark.checkpoint.incarnations import Complete
-from cutwater.spark.checkpoint.making import _to_take_over, make_folder
+from cutwater.spark.checkpoint.new_folder import _to_take_over, make_folder
+from cutwater.spark.checkpoint.stage_files import find_state, find_stored
 from cutwater.spark.checkpoint.state_files import FOREVER, split_name
-from cutwater.spark.checkpoint.stored import find_state, find_stored
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_store
 from tests.support.incarnation_helpers import new_query, report, spans, store

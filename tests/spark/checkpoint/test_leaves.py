@@ -18,8 +18,8 @@ from cutwater.protocol.base.records import StageReport
 from cutwater.protocol.base.watermark import NONE
 from cutwater.spark.checkpoint.folder import Cache
 from cutwater.spark.checkpoint.leaves import Leaf, SourcesChanged, native_leaf, parse_leaves, refuse_changed
-from cutwater.spark.checkpoint.making import claim_sources, make_folder, read_anew, refuse_other_sources
-from cutwater.spark.checkpoint.stored import find_state
+from cutwater.spark.checkpoint.new_folder import claim_sources, make_folder, read_anew, refuse_other_sources
+from cutwater.spark.checkpoint.stage_files import find_state
 from cutwater.spark.plan import read_plan
 from cutwater.store.opening import open_store
 from tests.support.modelled_folder import STAGE, Query

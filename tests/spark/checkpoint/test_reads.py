@@ -13,9 +13,9 @@ from cutwater.protocol.base.errors import StoreError
 from cutwater.protocol.base.paths import BASE, COMPLETE, batch_file_name, spark_prefix
 from cutwater.spark.checkpoint.folder import Cache
 from cutwater.spark.checkpoint.incarnations import base_of
-from cutwater.spark.checkpoint.making import make_folder
+from cutwater.spark.checkpoint.new_folder import make_folder
 from cutwater.spark.checkpoint.prepared import committed, write_prepared
-from cutwater.spark.checkpoint.stored import find_state, find_stored
+from cutwater.spark.checkpoint.stage_files import find_state, find_stored
 from cutwater.store.local import LocalStore
 from cutwater.store.opening import open_store
 from tests.support.modelled_folder import STAGE, Query, prepared

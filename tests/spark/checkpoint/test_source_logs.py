@@ -13,7 +13,7 @@ from cutwater.protocol.base.paths import source_log_name
 from cutwater.protocol.base.records import StageReport
 from cutwater.protocol.base.watermark import NONE
 from cutwater.spark.checkpoint.folder import Cache, SparkFolder
-from cutwater.spark.checkpoint.making import make_folder
+from cutwater.spark.checkpoint.new_folder import make_folder
 from cutwater.spark.checkpoint.source_logs import can_start
 from cutwater.store.opening import open_store
 from tests.support.folder_kit import Life, modelled

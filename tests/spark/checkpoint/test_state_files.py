@@ -17,9 +17,9 @@ from cutwater.protocol.base.records import Checkpoint, JournalState, StageReport
 from cutwater.protocol.base.watermark import NONE
 from cutwater.protocol.member.retention import deletable_states
 from cutwater.spark.checkpoint.folder import Cache
-from cutwater.spark.checkpoint.making import make_folder
+from cutwater.spark.checkpoint.new_folder import make_folder
 from cutwater.spark.checkpoint.prepared import committed
-from cutwater.spark.checkpoint.stored import find_state, find_stored
+from cutwater.spark.checkpoint.stage_files import find_state, find_stored
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_store
 from tests.support.folder_queries import Outputs, Row, check, make_session, run, use_provider, write_input

@@ -18,9 +18,9 @@ from cutwater.protocol.leader import (
 from cutwater.protocol.member import (
     catchup,
     member,
-    opening,
     stage,
     stage_logs,
+    stage_start,
 )
 
 Patch = pytest.MonkeyPatch
@@ -37,7 +37,7 @@ def changed(record: Any, **fields: Any) -> Any:
 
 
 def patch_append(patch: Patch, append: Any) -> None:
-    for module in (log, leader, campaign, opening, stage, steering):
+    for module in (log, leader, campaign, stage_start, stage, steering):
         patch.setattr(module, "append", append)
 
 
@@ -46,7 +46,7 @@ def patch_follow(patch: Patch, follow: Any) -> None:
         log,
         leader,
         campaign,
-        opening,
+        stage_start,
         stage,
         stage_logs,
         member,

@@ -13,8 +13,8 @@ from cutwater.protocol.leader import (
 )
 from cutwater.protocol.member import (
     member,
-    opening,
     stage,
+    stage_start,
 )
 from cutwater.protocol.member.stage import StagePhase
 from cutwater.sim import world
@@ -103,25 +103,25 @@ def a_restore_starts_from_the_live_folder(patch: Patch) -> None:
 @bug
 def a_reset_stage_restarts_its_batch_numbers(patch: Patch) -> None:
     """Its readers have positions in its earlier output, and would wait forever, or continue in the middle."""
-    real = opening.starting_report
+    real = stage_start.starting_report
 
     def starting_report(*args: Any) -> Any:
         report, reset = yield from real(*args)
         return changed(report, batch=-1) if reset else report, reset
 
-    patch.setattr(opening, "starting_report", starting_report)
+    patch.setattr(stage_start, "starting_report", starting_report)
 
 
 @bug
 def a_reset_stage_reads_its_source_from_the_start(patch: Patch) -> None:
     """Its tables, and its readers, have those rows already."""
-    real = opening.starting_report
+    real = stage_start.starting_report
 
     def starting_report(*args: Any) -> Any:
         report, reset = yield from real(*args)
         return changed(report, offsets={}) if reset else report, reset
 
-    patch.setattr(opening, "starting_report", starting_report)
+    patch.setattr(stage_start, "starting_report", starting_report)
 
 
 @bug
@@ -131,7 +131,7 @@ def a_stage_with_readers_is_dropped(patch: Patch) -> None:
 
 @bug
 def a_reset_stage_skips_the_rows_in_flight_to_it(patch: Patch) -> None:
-    real = opening.starting_report
+    real = stage_start.starting_report
 
     def starting_report(member: Any, spec: Any, generation: int) -> Any:
         report, reset = yield from real(member, spec, generation)
@@ -141,7 +141,7 @@ def a_reset_stage_skips_the_rows_in_flight_to_it(patch: Patch) -> None:
             report = changed(report, consumed={**report.consumed, **cuts})
         return report, reset
 
-    patch.setattr(opening, "starting_report", starting_report)
+    patch.setattr(stage_start, "starting_report", starting_report)
 
 
 @bug

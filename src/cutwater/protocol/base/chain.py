@@ -67,7 +67,7 @@ def with_checksum(data: bytes) -> bytes:
     return data[:-1] + _FIELD + digest(data).encode() + _END
 
 
-def check(data: bytes) -> None:
+def check_checksum(data: bytes) -> None:
     """Raises `PeerError` if a JSON object does not match its checksum."""
     data = data.rstrip()  # an editor may have added a newline
     field, checksum, end = data[-74:-66], data[-66:-2], data[-2:]
@@ -105,7 +105,7 @@ class Codec(Generic[B]):
             raise PeerError(f"not a log entry ({error}): {data[:60]!r}") from error
 
     def _open_anew(self, data: bytes) -> Sealed[B]:
-        check(data)
+        check_checksum(data)
         return Sealed(self._decode(data), data, digest(data))
 
 

@@ -45,7 +45,7 @@ from cutwater.protocol.base.transitions import Table
 
 B = TypeVar("B")
 
-MEND = f"{VERIFY_FIRST}restore the store from a copy"
+RESTORE_A_COPY = f"{VERIFY_FIRST}restore the store from a copy"
 """What to do about a damaged log."""
 
 MAX_READ = 500
@@ -116,7 +116,7 @@ class LogView(Generic[B]):
         if not follows(before, sealed):
             raise StoreError(
                 f"{entry_name(self.prefix, sealed.entry.index)} does not follow entry {self.last} (the hash "
-                f"chain is broken); {MEND}"
+                f"chain is broken); {RESTORE_A_COPY}"
             )
         self.entries.append(sealed)
         self.last = sealed.entry.index
@@ -142,12 +142,16 @@ class LogView(Generic[B]):
         try:
             sealed = self.codec.open(data)
         except PeerError as error:
-            raise StoreError(f"{name} is damaged ({error}); {MEND}") from error
+            raise StoreError(f"{name} is damaged ({error}); {RESTORE_A_COPY}") from error
         entry = sealed.entry
         if entry_name(self.prefix, entry.index) != name:
-            raise StoreError(f"{name} contains entry {entry.index}, not the one that its name says; {MEND}")
+            raise StoreError(
+                f"{name} contains entry {entry.index}, not the one that its name says; {RESTORE_A_COPY}"
+            )
         if (entry.snapshot == entry.index) != (type(entry.body) is self.snapshot_type):
-            raise StoreError(f"{name} is marked as a snapshot and is not one, or the reverse; {MEND}")
+            raise StoreError(
+                f"{name} is marked as a snapshot and is not one, or the reverse; {RESTORE_A_COPY}"
+            )
         return sealed
 
 
@@ -226,14 +230,14 @@ def follow(view: LogView[B], heard: int = 0) -> Procedure[int]:
                 if lost == highest.entry.snapshot:
                     raise StoreError(
                         f"{entry_name(view.prefix, lost)} is missing, the snapshot that {names[-1]} builds "
-                        f"on; {MEND}"
+                        f"on; {RESTORE_A_COPY}"
                     )
                 lost = highest.entry.snapshot  # unless a newer one has replaced it: check again
         elif view.last == start:  # else another procedure of this process has read further
             if not fresh and names[0] != entry_name(view.prefix, start + 1):
                 raise StoreError(
                     f"{entry_name(view.prefix, start + 1)} is missing, but {names[0]} is there: an entry of "
-                    f"the log was lost; {MEND}"
+                    f"the log was lost; {RESTORE_A_COPY}"
                 )
             for sealed in fresh:
                 view.push(sealed)

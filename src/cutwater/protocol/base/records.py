@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from cutwater.protocol.base.chain import Codec, check, digest, with_checksum
+from cutwater.protocol.base.chain import Codec, check_checksum, digest, with_checksum
 from cutwater.protocol.base.errors import VERIFY_FIRST, PeerError, StoreError
 from cutwater.protocol.base.paths import mark_name, mark_of
 from cutwater.protocol.base.watermark import UNKNOWN, Watermark
@@ -438,7 +438,7 @@ def decode(
     """Decodes the record in the object `name`; raises a `StoreError` with the name and the advice if that is not
     possible."""
     try:
-        check(data)
+        check_checksum(data)
         return msgspec.json.decode(data, type=kind)
     except (PeerError, ValueError, RecursionError) as error:  # msgspec's own errors are ValueErrors
         raise StoreError(f"{name} is not a readable {kind.__name__.lower()} ({error}); {advice}") from error
@@ -459,7 +459,7 @@ def settled(marks: list[str]) -> dict[str, int]:
 def decode_mark(name: str, data: bytes) -> Published:
     """Decodes the mark in the object `name`; raises `StoreError` if it is not a mark, or of another entry or sink."""
     try:
-        check(data)
+        check_checksum(data)
         mark = msgspec.json.decode(data, type=Published)
         if mark_name(mark.index, mark.sink) != name:
             raise ValueError(f"it says that it is {mark_name(mark.index, mark.sink)}")

@@ -59,12 +59,12 @@ _ENCODE = msgspec.msgpack.Encoder().encode
 _DECODER: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 
 
-def encode(message: Message) -> bytes:
+def encode_replay(message: Message) -> bytes:
     """Encodes a message."""
     return _ENCODE(message)
 
 
-def decode(data: bytes) -> Message:
+def decode_replay(data: bytes) -> Message:
     """Decodes a message. Raises `PeerError` if the bytes are not a message."""
     try:
         return _DECODER.decode(data)

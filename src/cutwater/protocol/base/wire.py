@@ -16,7 +16,7 @@ from typing import Annotated
 import msgspec
 
 from cutwater.protocol.base.barrier import Barrier, Flags
-from cutwater.protocol.base.chain import check
+from cutwater.protocol.base.chain import check_checksum
 from cutwater.protocol.base.errors import PeerError
 from cutwater.protocol.base.records import StageReport, Topology
 from cutwater.protocol.base.watermark import Watermark, WatermarkKind
@@ -175,15 +175,15 @@ _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 
-def encode(message: Message) -> bytes:
+def encode_message(message: Message) -> bytes:
     """Encodes a message."""
     return _encoder.encode(message)
 
 
-def decode(data: bytes) -> Message:
+def decode_message(data: bytes) -> Message:
     """Decodes a message. Raises `PeerError` if the bytes are not a message."""
     try:
-        check(data)
+        check_checksum(data)
         return _decoder.decode(data)
     except (PeerError, ValueError, RecursionError) as error:  # also: no text, nested too deep
         raise PeerError(

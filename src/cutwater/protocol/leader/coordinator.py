@@ -35,7 +35,13 @@ from cutwater.protocol.leader.coordinator_actions import (
     Refuse,
     TurnUnaligned,
 )
-from cutwater.protocol.leader.quorum import CHECKPOINT, AckOutcome, CheckpointPhase, Progress, Quorum
+from cutwater.protocol.leader.quorum import (
+    CHECKPOINT,
+    AckOutcome,
+    CheckpointPhase,
+    CheckpointProgress,
+    Quorum,
+)
 
 _NEVER_TURNED = Flags.UNALIGNED | Flags.DRAIN
 """A drain is not turned unaligned: it must leave nothing in the channels."""
@@ -72,11 +78,11 @@ class Coordinator:
         self.config = config
         self.members = tuple(sorted(set(members)))
         self.term = term
-        self.last_completed: Progress | None = None
-        self.last_failed: Progress | None = None
+        self.last_completed: CheckpointProgress | None = None
+        self.last_failed: CheckpointProgress | None = None
         if not self.members:
             raise UserError("a pipeline without members cannot take a checkpoint; name at least one")
-        self._flights: list[Progress] = []
+        self._flights: list[CheckpointProgress] = []
         self._queue: list[Begin] = []
         self._due_ms = self._pause_until_ms = now_ms
         self._since_full = since_full
@@ -135,7 +141,7 @@ class Coordinator:
 
     def want_drain(self, now_ms: int) -> list[Action]:
         """Drains the pipeline because the leader's own process wants that. May be called repeatedly."""
-        known: list[Begin | Progress] = [*self._queue, *self._flights]
+        known: list[Begin | CheckpointProgress] = [*self._queue, *self._flights]
         if self.closed or any(one.flags.has(Flags.DRAIN) for one in known):
             return []
         self._queue.append(Begin(Flags.DRAIN))
@@ -160,8 +166,10 @@ class Coordinator:
             aborts = [self._abort(f, FailureReason.CANCELLED, "by request", now_ms) for f in open_flights]
             last = [msgspec.structs.replace(abort, request=request_id) for abort in aborts[-1:]]
             return [*aborts[:-1], *last]  # it is answered when all of them are aborted
-        story = ", ".join(f"epoch {f.epoch} is {f.phase.value}" for f in self._flights) or "none is in flight"
-        return [Refuse(request_id, FailureReason.NOTHING_TO_CANCEL, story)]
+        phases = (
+            ", ".join(f"epoch {f.epoch} is {f.phase.value}" for f in self._flights) or "none is in flight"
+        )
+        return [Refuse(request_id, FailureReason.NOTHING_TO_CANCEL, phases)]
 
     def begun(self, epoch: int, checkpoint_id: int, now_ms: int) -> list[Action]:
         """BEGUN is in the journal, with these numbers; the members' deadline starts now."""
@@ -216,7 +224,7 @@ class Coordinator:
         flight.step("aborted", now_ms)
         return self._failed(flight, reason, detail, now_ms)
 
-    def in_flight(self) -> tuple[Progress, ...]:
+    def in_flight(self) -> tuple[CheckpointProgress, ...]:
         """The undecided checkpoints, oldest first; read-only for callers."""
         return tuple(self._flights)
 
@@ -234,7 +242,7 @@ class Coordinator:
     def _request(self, now_ms: int, wanted: Begin) -> list[Action]:
         """Queues a request, merges it with a queued one of the same kind, or refuses it."""
         request_id, name = wanted.requests[0], wanted.savepoint
-        known: list[Begin | Progress] = [*self._queue, *self._flights]
+        known: list[Begin | CheckpointProgress] = [*self._queue, *self._flights]
         if any(request_id in one.requests for one in known):
             return []  # The same request, heard twice.
         plain = [w.flags if w.savepoint is None else None for w in self._queue]
@@ -265,7 +273,7 @@ class Coordinator:
             or any(f.phase is CheckpointPhase.BEGINNING or f.flags.has(Flags.DRAIN) for f in self._flights)
         )
 
-    def _timeout_ms(self, flight: Progress) -> int:
+    def _timeout_ms(self, flight: CheckpointProgress) -> int:
         """A drain waits for the stages to finish one after the other, which may take longer than a checkpoint is allowed
         to. So it gets twice the time whenever it has missed its deadline; otherwise it might never commit."""
         doublings = self._late_drains if flight.flags.has(Flags.DRAIN) else 0
@@ -288,7 +296,7 @@ class Coordinator:
             begin = msgspec.structs.replace(begin, flags=begin.flags | Flags.FULL_SNAPSHOT)
         self._due_ms = now_ms + self.config.interval_ms
         times_ms = {CHECKPOINT.start: now_ms}
-        self._flights.append(Progress(begin.flags, begin.savepoint, begin.requests, times_ms))
+        self._flights.append(CheckpointProgress(begin.flags, begin.savepoint, begin.requests, times_ms))
         return [begin]
 
     def _full_is_due(self) -> bool:
@@ -306,13 +314,15 @@ class Coordinator:
         flight.step("decide", now_ms)
         return [Decide(flight.epoch, flight.checkpoint_id, flight.votes.acks)]
 
-    def _abort(self, flight: Progress, reason: FailureReason, detail: str, now_ms: int) -> Abort:
+    def _abort(self, flight: CheckpointProgress, reason: FailureReason, detail: str, now_ms: int) -> Abort:
         flight.step("abort", now_ms)
         flight.votes.close()
         flight.reason, flight.detail = reason, detail[:MAX_DETAIL]
         return Abort(flight.epoch, flight.checkpoint_id, reason, flight.detail, flight.flags | Flags.CANCEL)
 
-    def _failed(self, flight: Progress, reason: FailureReason, detail: str, now_ms: int) -> list[Action]:
+    def _failed(
+        self, flight: CheckpointProgress, reason: FailureReason, detail: str, now_ms: int
+    ) -> list[Action]:
         flight.reason, flight.detail = reason, detail
         self.last_failed = flight
         if flight.flags.has(Flags.DRAIN) and reason is not FailureReason.CANCELLED and not self.closed:
@@ -321,12 +331,12 @@ class Coordinator:
             self._late_drains += reason is FailureReason.DEADLINE
         return self._ended(flight, now_ms)
 
-    def _ended(self, flight: Progress, now_ms: int) -> list[Action]:
+    def _ended(self, flight: CheckpointProgress, now_ms: int) -> list[Action]:
         self._flights.remove(flight)
         self._pause_until_ms = now_ms + self.config.min_pause_ms
         return self._decide(now_ms) + self._start(now_ms)
 
-    def _beginning(self, event: str) -> Progress:
+    def _beginning(self, event: str) -> CheckpointProgress:
         for flight in self._flights:
             if flight.phase is CheckpointPhase.BEGINNING:
                 return flight
@@ -334,13 +344,13 @@ class Coordinator:
             f"checkpoint: no step '{event}': no checkpoint was asked to begin, or it has already begun"
         )
 
-    def _numbered(self, checkpoint_id: int) -> Progress | None:
+    def _numbered(self, checkpoint_id: int) -> CheckpointProgress | None:
         for flight in self._flights:
             if flight.checkpoint_id == checkpoint_id and flight.quorum is not None:
                 return flight
         return None
 
-    def _find(self, epoch: int, event: str) -> Progress:
+    def _find(self, epoch: int, event: str) -> CheckpointProgress:
         for flight in self._flights:
             if flight.epoch == epoch and flight.quorum is not None:
                 return flight

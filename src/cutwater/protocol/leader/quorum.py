@@ -180,7 +180,7 @@ checkpoint that is being decided is not asked to abort: its commit may be durabl
 
 
 @dataclass(slots=True, eq=False)
-class Progress:
+class CheckpointProgress:
     """The progress of one checkpoint, or its result. `times_ms` says when it entered each of its phases.
 
     Epoch and checkpoint id are 0, and there is no quorum, until BEGUN is in the journal.

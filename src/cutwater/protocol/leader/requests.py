@@ -12,7 +12,7 @@ from cutwater.protocol.base.wire import Reply, Request, RequestKind
 from cutwater.protocol.leader.coordinator import Coordinator
 from cutwater.protocol.leader.coordinator_actions import Abort, Action, Refuse
 from cutwater.protocol.leader.lead import Lead
-from cutwater.protocol.leader.restore_tables import Tables
+from cutwater.protocol.leader.restore_tables import TableAnswers
 from cutwater.protocol.leader.steering import answer, name_taken, steer
 from cutwater.protocol.member.journal import Journal
 
@@ -36,9 +36,9 @@ class Requests:
         return self._leader.member.journal
 
     @property
-    def tables(self) -> Tables:
+    def tables(self) -> TableAnswers:
         """No earlier answers of tables: a leader has time to ask again."""
-        return Tables()
+        return TableAnswers()
 
     def record(self, make: Callable[[int], JournalBody]) -> Procedure[bool]:
         """Appends an entry in this term (`steering.Writer`)."""

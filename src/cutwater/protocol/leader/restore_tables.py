@@ -44,7 +44,7 @@ TABLE_TRIES = 8
 """How often to ask a table that does not answer before the restore is refused."""
 
 
-class Tables:
+class TableAnswers:
     """Asks tables, and remembers their answers."""
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ def check_tables(
     target: Checkpoint,
     graph: Topology,
     manifest: Manifest,
-    tables: Tables,
+    tables: TableAnswers,
 ) -> Procedure[None]:
     """Raises `Refusal` unless each sink can go back to the checkpoint (a sink that was added later: to before its first
     row), and nothing is lost with a sink that is gone. A current sink will have published the epoch by then, if the
@@ -119,7 +119,7 @@ def check_tables(
 
 
 def check_new_readers(
-    request: Request, target: Checkpoint, graph: Topology, manifest: Manifest, tables: Tables
+    request: Request, target: Checkpoint, graph: Topology, manifest: Manifest, tables: TableAnswers
 ) -> Procedure[None]:
     """A stage that the checkpoint does not have reads its own sources from the beginning. So if its tables have rows at
     that checkpoint, the stage was dropped before and is added again: raises `Refusal`. If it reads a source that the
@@ -157,7 +157,7 @@ def _sinks_below(graph: Topology, stage: str) -> list[str]:
 
 
 def _check_history(
-    target: Checkpoint, sink: str, is_marked: bool, tables: Tables
+    target: Checkpoint, sink: str, is_marked: bool, tables: TableAnswers
 ) -> Procedure[TableHistory | None]:
     """The table's history of the version to go back to; raises `Refusal` if it cannot go back."""
     gone = f"the table of sink '{sink}' cannot go back to epoch {target.epoch}: "

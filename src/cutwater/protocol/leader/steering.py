@@ -38,7 +38,7 @@ from cutwater.protocol.leader.restore_graph import (
     graph_after,
     target_of,
 )
-from cutwater.protocol.leader.restore_tables import Tables, check_new_readers, check_tables
+from cutwater.protocol.leader.restore_tables import TableAnswers, check_new_readers, check_tables
 from cutwater.protocol.member.journal import Journal, may_name
 from cutwater.protocol.member.publish import read_manifest
 
@@ -56,7 +56,7 @@ class Writer(Protocol):
     def term(self) -> int: ...
 
     @property
-    def tables(self) -> Tables:
+    def tables(self) -> TableAnswers:
         """The answers of tables so far."""
         ...
 
@@ -83,7 +83,7 @@ def steer(writer: Writer, request: Request, coming: Collection[str] = ()) -> Pro
     return answer(writer.journal.state, request)
 
 
-def refusal(journal: Journal, request: Request) -> Procedure[Reply | None]:
+def refusal_of_restore(journal: Journal, request: Request) -> Procedure[Reply | None]:
     """Why a restore would be refused now; `None` if it would not be. Writes nothing."""
     return (yield from _refused(_Command(journal, journal.state.term, str), request))
 
@@ -136,7 +136,7 @@ class _Command:
     def __init__(self, journal: Journal, term: int, nonce: Callable[[], str]) -> None:
         self.journal = journal
         self.term = term
-        self.tables = Tables()
+        self.tables = TableAnswers()
         self._nonce = nonce
 
     def record(self, make: Callable[[int], JournalBody]) -> Procedure[bool]:

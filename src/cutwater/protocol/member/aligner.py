@@ -110,7 +110,7 @@ class Aligner:
         before = self._barriers.get(name)
         if before is not None and before != batch:
             raise InvariantBroken(
-                f"{self._story()}: its barrier on input '{name}' is both after batch {before} and after "
+                f"{self._describe()}: its barrier on input '{name}' is both after batch {before} and after "
                 f"batch {batch}; a log has one barrier per epoch, so report this with that stage's log"
             )
         if self.phase is AlignerPhase.CUT:
@@ -119,7 +119,7 @@ class Aligner:
             return Outcome.DUPLICATE
         if position > batch:
             raise InvariantBroken(
-                f"{self._story()}: batch {position} of input '{name}' was consumed before the cut, and the "
+                f"{self._describe()}: batch {position} of input '{name}' was consumed before the cut, and the "
                 f"barrier is after batch {batch}; report this with both stages' logs"
             )
         self._barriers[name] = batch
@@ -163,8 +163,8 @@ class Aligner:
         except KeyError:
             known = ", ".join(self._positions) or "none: it is a root"
             raise UserError(
-                f"{self._story()}: the stage has no input '{name}'; its inputs: {known}"
+                f"{self._describe()}: the stage has no input '{name}'; its inputs: {known}"
             ) from None
 
-    def _story(self) -> str:
+    def _describe(self) -> str:
         return f"epoch {self.barrier.epoch}, checkpoint {self.barrier.checkpoint_id} ({self.phase.value})"

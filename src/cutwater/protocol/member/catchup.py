@@ -31,11 +31,11 @@ from cutwater.protocol.replay.messages import (
     AnchorAt,
     Ask,
     Deliver,
-    Done,
-    Failed,
     Fetch,
     FetchFromStore,
     ReplayConfig,
+    ReplayDone,
+    ReplayFailed,
     ReplayPhase,
 )
 
@@ -204,7 +204,7 @@ class CatchUp:
                 return (yield from self._from_store(session, action))
             case AnchorAt():
                 return (yield from self._from_store(session, action))
-            case Done() | Failed():
+            case ReplayDone() | ReplayFailed():
                 pass  # the loop ends
             case _:
                 assert_never(action)

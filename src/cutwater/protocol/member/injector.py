@@ -20,7 +20,7 @@ from cutwater.protocol.base.errors import PeerError, UserError
 _U32_MAX = 2**32 - 1
 
 
-class Request(msgspec.Struct, frozen=True):
+class BarrierRequest(msgspec.Struct, frozen=True):
     """What one word asks for."""
 
     checkpoint_id: int
@@ -30,7 +30,7 @@ class Request(msgspec.Struct, frozen=True):
         return self.checkpoint_id << 32 | int(self.flags)
 
     @classmethod
-    def unpack(cls, word: int) -> Request | None:
+    def unpack(cls, word: int) -> BarrierRequest | None:
         """What `word` asks for, `None` if it is 0. Raises `PeerError` if it has unknown flags."""
         return cls(word >> 32, known_flags(word & _U32_MAX)) if word else None
 
@@ -40,8 +40,8 @@ class Counters(msgspec.Struct, frozen=True):
 
     triggered: int
     superseded: int
-    pending: Request | None
-    last_superseded: Request | None
+    pending: BarrierRequest | None
+    last_superseded: BarrierRequest | None
 
     @property
     def claimed(self) -> int:
@@ -78,7 +78,7 @@ class BarrierInjector:
     def __init__(self, word: Word) -> None:
         self._word = word
 
-    def trigger(self, checkpoint_id: int, flags: int = Flags.NONE) -> Request | None:
+    def trigger(self, checkpoint_id: int, flags: int = Flags.NONE) -> BarrierRequest | None:
         """Asks for a barrier; returns the unclaimed request that this one supersedes, if there was one.
 
         Raises `UserError`, and changes nothing, if the id is 0 or does not fit 32 bits, or if the flags
@@ -89,10 +89,10 @@ class BarrierInjector:
                 f"checkpoint id {checkpoint_id} cannot be triggered: give one from 1 to 2**32 - 1"
             )
         try:
-            request = Request(checkpoint_id, known_flags(flags))
+            request = BarrierRequest(checkpoint_id, known_flags(flags))
         except PeerError as error:
             raise UserError(f"checkpoint {checkpoint_id} cannot be triggered: {error}") from error
-        return Request.unpack(self._word.swap(request.pack()))
+        return BarrierRequest.unpack(self._word.swap(request.pack()))
 
     def counters(self) -> Counters:
         """What happened to everything that was triggered on this word, in any process."""
@@ -123,7 +123,7 @@ class PollHandle:
 
     def _claim(self, epoch: int) -> Barrier | None:
         word = self._cell[0]
-        request = Request.unpack(word)
+        request = BarrierRequest.unpack(word)
         if request is None:
             return None
         # Made before the claim: if that fails, the request stays for the next poll.

@@ -41,15 +41,15 @@ from cutwater.protocol.base.records import (
 )
 from cutwater.protocol.base.transitions import Table
 from cutwater.protocol.base.watermark import NONE, UNKNOWN, Watermark, idle, known
-from cutwater.protocol.member import opening
+from cutwater.protocol.member import stage_start
 from cutwater.protocol.member.activity import Activity, RestPhase
 from cutwater.protocol.member.channel import Channel
 from cutwater.protocol.member.cleanup import Cleanup, Keeper
 from cutwater.protocol.member.injector import PollHandle
 from cutwater.protocol.member.inputs import Inputs, KnownLogs
 from cutwater.protocol.member.next_query import Circumstances, NextQuery, QueryEnd
-from cutwater.protocol.member.opening import Opener
 from cutwater.protocol.member.stage_log import StageLog
+from cutwater.protocol.member.stage_start import Opener
 
 DRAIN = int(Flags.DRAIN)
 
@@ -253,12 +253,12 @@ class Stage:
         if before is not None and before != (self.generation, self.log.state.incarnation):
             self._step("fenced")  # the open incarnation is not our last one: another process has taken over
             return False
-        report, reset = yield from opening.starting_report(self.member, self.spec, self.generation)
+        report, reset = yield from stage_start.starting_report(self.member, self.spec, self.generation)
         if self.member.journal.state.generation != self.generation:
             return False  # what was read belongs to the next generation
-        self.incarnation = yield from opening.append_open(self.member, self.spec, self.log, report)
+        self.incarnation = yield from stage_start.append_open(self.member, self.spec, self.log, report)
         self.member.incarnations[self.name] = self.generation, self.incarnation
-        yield from opening.make_folder(self.log, self.incarnation, report, reset)
+        yield from stage_start.make_folder(self.log, self.incarnation, report, reset)
         if self._is_fenced():
             return False
         self._step("opened")

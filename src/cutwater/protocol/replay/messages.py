@@ -63,19 +63,19 @@ class Deliver(msgspec.Struct, Generic[B], frozen=True):
     entries: list[Sealed[B]]
 
 
-class Done(msgspec.Struct, frozen=True):
+class ReplayDone(msgspec.Struct, frozen=True):
     """Everything up to `index` has been delivered."""
 
     index: int
 
 
-class Failed(msgspec.Struct, frozen=True):
+class ReplayFailed(msgspec.Struct, frozen=True):
     """The catch-up failed; delivered entries stay valid."""
 
     error: CutwaterError
 
 
-Action = Ask | Fetch | FetchFromStore | AnchorAt | Deliver[Any] | Done | Failed
+Action = Ask | Fetch | FetchFromStore | AnchorAt | Deliver[Any] | ReplayDone | ReplayFailed
 
 
 class ReplayPhase(Enum):
@@ -137,7 +137,7 @@ class ReplayConfig:
             )
 
 
-class Progress(msgspec.Struct, frozen=True):
+class CatchUpProgress(msgspec.Struct, frozen=True):
     """Progress of a catch-up: entries delivered, entries missing at first, usable peers, bytes delivered."""
 
     done: int

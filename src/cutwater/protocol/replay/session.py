@@ -13,18 +13,18 @@ from cutwater.protocol.replay.messages import (
     Anchor,
     AnchorAt,
     Ask,
+    CatchUpProgress,
     Deliver,
-    Done,
-    Failed,
     Fetch,
     FetchFromStore,
-    Progress,
     ReplayConfig,
+    ReplayDone,
+    ReplayFailed,
     ReplayPhase,
 )
 from cutwater.protocol.replay.pieces import Piece, Pieces, received
 from cutwater.protocol.replay.schedule import Schedule
-from cutwater.protocol.replay.sources import Request, Source, Sources
+from cutwater.protocol.replay.sources import Source, SourceRequest, Sources
 
 B = TypeVar("B")
 
@@ -215,11 +215,11 @@ class ReplaySession(Generic[B]):
         """The highest value of `buffered_bytes` so far."""
         return self.pieces.peak_size
 
-    def progress(self) -> Progress:
+    def progress(self) -> CatchUpProgress:
         """The progress so far."""
         peers = sum(p.usable() and p.held is not None for p in self.sources.peers.values())
         total = self.target.index - self._start
-        return Progress(self._head.index - self._start, total, peers, self._delivered_bytes)
+        return CatchUpProgress(self._head.index - self._start, total, peers, self._delivered_bytes)
 
     def next_tick_ms(self, now_ms: int) -> int | None:
         """When `tick` must be called at the latest; `None` if another event must come first."""
@@ -228,7 +228,7 @@ class ReplaySession(Generic[B]):
     # --- receiving --------------------------------------------------------------------------------------
 
     def _receive(
-        self, source: Source, request: Request, first: int, entries: Sequence[bytes], now_ms: int
+        self, source: Source, request: SourceRequest, first: int, entries: Sequence[bytes], now_ms: int
     ) -> Sealed[B] | None:
         """Buffers the entries and returns the last one, or records a failure of the sender."""
         sender = source.name if source is not self.sources.store else LIVE
@@ -275,11 +275,11 @@ class ReplaySession(Generic[B]):
         self.pieces.trim()
         actions, self._out = self._out, []
         if self._error is None and self._head.index >= self.target.index:
-            return [*actions, self._end("reached", Done(self._head.index))]
+            return [*actions, self._end("reached", ReplayDone(self._head.index))]
         if self._error is None:
             actions += self._ask_for_more(now_ms)
         if self._error is not None:
-            actions.append(self._end("give_up", Failed(self._error)))
+            actions.append(self._end("give_up", ReplayFailed(self._error)))
         return actions
 
     def _over(self) -> bool:

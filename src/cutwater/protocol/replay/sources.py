@@ -15,7 +15,7 @@ Kind = type[Ask] | type[Fetch] | type[FetchFromStore] | type[AnchorAt]
 
 
 @dataclass(slots=True)
-class Request:
+class SourceRequest:
     """A request in flight. `reserved` is the buffer space kept free for the answer."""
 
     id: int
@@ -36,7 +36,7 @@ class Source:
     held: Span | None = None
     asked_ms: int = 0
     asked_target: int = 0
-    request: Request | None = None
+    request: SourceRequest | None = None
     failures: int = 0
     not_before_ms: int = 0
     reason: str = "was not asked yet"
@@ -50,7 +50,7 @@ class Source:
     def holds(self, index: int) -> bool:
         return self.held is not None and self.held[0] <= index <= self.held[1]
 
-    def answered(self, request_id: int, *kinds: Kind) -> Request | None:
+    def answered(self, request_id: int, *kinds: Kind) -> SourceRequest | None:
         """Completes and returns the request with this id; `None` if it is not the one in flight."""
         request = self.request
         if request is None or request.id != request_id or request.kind not in kinds:
@@ -127,7 +127,7 @@ class Sources:
     def _send(self, source: Source, kind: Kind, span: Span, reserved: int, now_ms: int) -> int:
         request_id, self.next_request_id = self.next_request_id, self.next_request_id + 1
         deadline_ms = now_ms + self._config.timeout_ms
-        source.request = Request(request_id, kind, *span, reserved, deadline_ms)
+        source.request = SourceRequest(request_id, kind, *span, reserved, deadline_ms)
         return request_id
 
     # --- queries ----------------------------------------------------------------------------------------

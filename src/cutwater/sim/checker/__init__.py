@@ -21,7 +21,7 @@ from cutwater.sim.checker.evidence import Findings, Problem, Trace, load
 from cutwater.sim.checker.history import History, Reader
 from cutwater.sim.checker.processes import check_processes
 from cutwater.sim.checker.stages import read_stages
-from cutwater.sim.checker.tables import Steps, Tables, check_tables
+from cutwater.sim.checker.table_versions import Steps, TableVersions, check_tables
 from cutwater.store import recording as rec
 
 RULES = {
@@ -63,7 +63,7 @@ class Report:
     problems: list[Problem]
 
 
-def check(path: Path) -> Report:
+def check_recording(path: Path) -> Report:
     """Checks a trace: a file, or a folder of files. Raises `OSError` if there is none to read."""
     findings = Findings()
     trace = load(path, findings)
@@ -72,7 +72,7 @@ def check(path: Path) -> Report:
     for (_, generation), log in sorted(trace.stages.items()):
         build_chain(trace, log, findings, abandoned=generation in history.gone_generations)
     barriers = read_stages(trace, history, findings)
-    tables, steps = Tables(trace), Steps(trace, history, findings)
+    tables, steps = TableVersions(trace), Steps(trace, history, findings)
     check_commits(trace, history, barriers, findings)
     check_processes(trace, history, tables, steps, findings)
     check_tables(trace, history, tables, steps, findings)
@@ -92,7 +92,7 @@ def _count_gaps(trace: Trace, findings: Findings) -> None:
             findings.not_recorded[what] += count
 
 
-def _counts(trace: Trace, history: History, tables: Tables) -> dict[str, int]:
+def _counts(trace: Trace, history: History, tables: TableVersions) -> dict[str, int]:
     lines = Counter(type(at.line) for found in trace.processes.values() for at in found)
     messages = [
         at.line.message for found in trace.processes.values() for at in found if isinstance(at.line, rec.Sent)

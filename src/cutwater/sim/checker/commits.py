@@ -86,5 +86,5 @@ def _check_barriers(
         for what in ("batch", "unaligned", "incarnation", "consumed", "offsets", "watermark"):
             said, logged = getattr(report, what), getattr(barrier, what)
             if said != logged:
-                told = f"epoch {manifest.epoch}: {name} was cut with {what} {logged}, but the manifest says {said}"
-                findings.wrong("cut", told, *at, *lines)
+                message = f"epoch {manifest.epoch}: {name} was cut with {what} {logged}, but the manifest says {said}"
+                findings.wrong("cut", message, *at, *lines)

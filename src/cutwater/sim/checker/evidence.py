@@ -167,7 +167,7 @@ def _add_record(trace: Trace, at: At, name: str, data: bytes, hashed: str, findi
         if digest(data) != hashed:
             findings.wrong("trace", f"{name} does not match its hash", at)
         try:
-            trace.records[key] = decode(name, data)
+            trace.records[key] = decode_object(name, data)
         except (PeerError, StoreError) as error:
             findings.wrong("trace", f"{name} is not a record: {error}", at)
             return
@@ -193,7 +193,7 @@ def _add_entry(log: Log, index: int, hashed: str, entry: Entry[Any], at: At) -> 
         variant.tried.append(at)
 
 
-def decode(name: str, data: bytes) -> Record:
+def decode_object(name: str, data: bytes) -> Record:
     """Decodes the record in an object of this name. Raises `PeerError` or `StoreError` if it is not a record."""
     if paths.mark_of(name) is not None:
         return r.decode(name, data, r.Published)

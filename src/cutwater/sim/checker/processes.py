@@ -11,7 +11,7 @@ from cutwater.protocol.base.chain import Entry
 from cutwater.protocol.base.wire import Ack, Announcement, Phase
 from cutwater.sim.checker.evidence import At, Findings, Trace
 from cutwater.sim.checker.history import History
-from cutwater.sim.checker.tables import Steps, Tables
+from cutwater.sim.checker.table_versions import Steps, TableVersions
 from cutwater.store import recording as rec
 
 ENTRIES = {Phase.PREPARE: r.Begun, Phase.COMMIT: r.Committed, Phase.ABORT: r.Aborted}
@@ -25,7 +25,7 @@ class Walk:
         self,
         trace: Trace,
         history: History,
-        tables: Tables,
+        tables: TableVersions,
         steps: Steps,
         process: str,
         findings: Findings,
@@ -146,8 +146,8 @@ class Walk:
         if topology is None:
             self._findings.not_recorded["topology of a commit"] += 1
             return
-        told = self._trace.manifests.get(body.manifest)
-        stages = told[0].stages if told is not None else {}
+        found = self._trace.manifests.get(body.manifest)
+        stages = found[0].stages if found is not None else {}
         for member in topology.members():
             acks = self._acks.get((member, body.epoch, body.checkpoint_id, body.term), [])
             if not acks and not self._hears:
@@ -155,11 +155,11 @@ class Walk:
             elif not acks:
                 what = f"epoch {body.epoch} is committed, but {self._process} has no ack of {member} for it"
                 self._findings.wrong("acks", what, *lines)
-            elif told is not None and not any(
+            elif found is not None and not any(
                 ack.reports == {s: stages.get(s) for s in topology.hosted(member)} for ack, _ in acks
             ):
                 what = f"the manifest of epoch {body.epoch} does not agree with the ack of {member}"
-                self._findings.wrong("reports", what, acks[-1][1], told[1], *lines)
+                self._findings.wrong("reports", what, acks[-1][1], found[1], *lines)
 
     # --- messages -------------------------------------------------------------------------------------
 
@@ -208,7 +208,9 @@ class Walk:
             self._findings.wrong("mark", what, made[1], at)
 
 
-def check_processes(trace: Trace, history: History, tables: Tables, steps: Steps, findings: Findings) -> None:
+def check_processes(
+    trace: Trace, history: History, tables: TableVersions, steps: Steps, findings: Findings
+) -> None:
     """Checks every process's recording."""
     for process in trace.processes:
         Walk(trace, history, tables, steps, process, findings).run()

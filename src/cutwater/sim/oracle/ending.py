@@ -5,10 +5,10 @@ from __future__ import annotations
 from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
 from cutwater.sim.oracle.cuts import Cuts
-from cutwater.sim.oracle.tables import Tables
+from cutwater.sim.oracle.published_tables import PublishedTables
 
 
-class Ending(Cuts, Tables):
+class Ending(Cuts, PublishedTables):
     """Checks the end of a schedule."""
 
     def all_settled(self) -> bool:

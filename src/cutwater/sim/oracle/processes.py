@@ -15,11 +15,11 @@ from cutwater.protocol.base.wire import (
     LogGrown,
     Phase,
     Reply,
+    Request,
     RequestKind,
     SourcesDone,
 )
 from cutwater.protocol.base.wire import Message as WireMessage
-from cutwater.protocol.base.wire import Request as WireRequest
 from cutwater.protocol.member.stage import Stage, StagePhase
 from cutwater.sim.ledger import member_view
 from cutwater.sim.oracle.facts import Facts
@@ -44,7 +44,7 @@ class Processes(Facts):
                 process.beat_ms = self.world.now_ms
             case Reply():
                 self.replied(message)
-            case WireRequest() | SourcesDone():
+            case Request() | SourcesDone():
                 pass
             case AskRange() | FetchEntries() | HaveRange() | EntriesChunk() | Compacted():
                 pass

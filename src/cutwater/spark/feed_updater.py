@@ -11,7 +11,7 @@ from cutwater.spark.feed import Feed
 from cutwater.store.contract import Store
 
 
-class Feeding:
+class FeedUpdater:
     """The feeds of one stage, new ones for each incarnation."""
 
     def __init__(self, store: Store, channels: Mapping[str, ChannelSource], max_rows: int | None) -> None:

@@ -12,7 +12,7 @@ from cutwater.store import recording as rec
 TableCommit = rec.Publishing | rec.Rewinding
 
 
-class Tables:
+class TableVersions:
     """What is known about each sink's table."""
 
     def __init__(self, trace: Trace) -> None:
@@ -45,7 +45,9 @@ class Tables:
         return head[0] or max((c[1].transaction for c in self.commits[sink] if c[0] <= version), default=0)
 
 
-def check_tables(trace: Trace, history: History, tables: Tables, steps: Steps, findings: Findings) -> None:
+def check_tables(
+    trace: Trace, history: History, tables: TableVersions, steps: Steps, findings: Findings
+) -> None:
     """Checks that only committed epochs are published, in order and once, and that no restore is skipped."""
     for sink, commits in sorted(tables.commits.items()):
         _check_order(sink, commits, findings)
@@ -141,7 +143,9 @@ def _check_publish(trace: Trace, history: History, line: rec.Publishing, at: At,
         findings.wrong("published", what, found[1], at)
 
 
-def _check_rewind(history: History, tables: Tables, line: rec.Rewinding, at: At, findings: Findings) -> None:
+def _check_rewind(
+    history: History, tables: TableVersions, line: rec.Rewinding, at: At, findings: Findings
+) -> None:
     restore = history.restores.get(line.transaction)
     if restore is None:
         entry = history.log.chain.get(line.transaction)

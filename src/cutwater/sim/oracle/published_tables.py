@@ -7,7 +7,7 @@ from cutwater.sim.oracle.restores import Restores
 from cutwater.sim.topology import WINDOW, Path
 
 
-class Tables(Restores):
+class PublishedTables(Restores):
     """Checks each commit of a table."""
 
     def published(self, sink: str, transaction: int, shown: dict[Path, int]) -> None:

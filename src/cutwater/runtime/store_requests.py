@@ -20,7 +20,7 @@ from cutwater.protocol.base.chain import with_checksum
 from cutwater.protocol.base.errors import PeerError, UserError
 from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.paths import REQUEST_PREFIX, reply_name, request_name
-from cutwater.protocol.base.wire import Reply, Request, RequestKind, decode, encode
+from cutwater.protocol.base.wire import Reply, Request, RequestKind, decode_message, encode_message
 from cutwater.store.contract import Store
 from cutwater.store.local import LocalStore
 
@@ -59,7 +59,7 @@ def renew(store: Store, request: Request, count: int) -> None:
     this brings it back. The requester then removes it together with the answer. If the requester dies first, the leader
     removes it, because the request has an answer or is not renewed."""
     renewed = msgspec.structs.replace(request, renewed=count)
-    store.put(request_name(request.request_id), with_checksum(encode(renewed)))
+    store.put(request_name(request.request_id), with_checksum(encode_message(renewed)))
 
 
 def forsaken(store: Store, pause: Callable[[float], None] = time.sleep) -> list[str]:
@@ -91,7 +91,7 @@ def ask_through(
     question, answer = request_name(request.request_id), reply_name(request.request_id)
     found: Reply | Unanswered = Unanswered.TIMED_OUT
     try:
-        store.create(question, with_checksum(encode(request)))
+        store.create(question, with_checksum(encode_message(request)))
         hint()
         deadline = time.monotonic() + timeout_s
         every = 0.1 if isinstance(store, LocalStore) else 1.0
@@ -124,7 +124,7 @@ def ask_through(
 def understood(data: bytes | None, kind: type[T]) -> T | None:
     """Decodes a message of this kind; `None` if the bytes are not one."""
     try:
-        message = decode(data or b"")
+        message = decode_message(data or b"")
     except PeerError:
         return None
     return message if isinstance(message, kind) else None

@@ -9,7 +9,7 @@ import pytest
 
 from cutwater.protocol.member.channel import BatchUnknown
 from cutwater.spark.feed import FeedClosed
-from cutwater.spark.feeding import Feeding
+from cutwater.spark.feed_updater import FeedUpdater
 from cutwater.store.opening import open_store
 
 
@@ -50,13 +50,13 @@ def known() -> Any:
     return Known()
 
 
-def feeding(max_rows: int | None = None) -> Feeding:
+def feed_updater(max_rows: int | None = None) -> FeedUpdater:
     sources: Any = {"a": SimpleNamespace(feed=None), "b": SimpleNamespace(feed=None)}
-    return Feeding(open_store("memory://"), sources, max_rows)
+    return FeedUpdater(open_store("memory://"), sources, max_rows)
 
 
 def test_an_incarnation_begins_with_new_feeds_at_its_positions() -> None:
-    made = feeding()
+    made = feed_updater()
     assert made.feeds == {}
     made.open({"a": 4}, 2)
     before = made.feeds
@@ -69,7 +69,7 @@ def test_an_incarnation_begins_with_new_feeds_at_its_positions() -> None:
 
 
 def test_feeds_learn_of_each_batch_once_and_how_far_may_be_read(known: Known) -> None:
-    made = feeding(max_rows=5)
+    made = feed_updater(max_rows=5)
     made.open({"a": 0, "b": 0}, 1)
     known.files = {1: ("p",), 2: (), 3: ("q", "r"), 4: ("s",)}
     known.rows = {1: 3, 3: 3}
@@ -87,7 +87,7 @@ def test_feeds_learn_of_each_batch_once_and_how_far_may_be_read(known: Known) ->
 
 
 def test_what_is_not_known_yet_is_left_for_later(known: Known) -> None:
-    made = feeding()
+    made = feed_updater()
     made.open({"a": 0}, 1)
     known.files, known.limit, known.is_unknown = {1: ("p",)}, 1, True
     made.fill(known)  # type: ignore[arg-type]
@@ -99,7 +99,7 @@ def test_what_is_not_known_yet_is_left_for_later(known: Known) -> None:
 
 
 def test_nobody_waits_for_a_feed_that_is_closed() -> None:
-    made = feeding()
+    made = feed_updater()
     made.open({}, 1)
     made.close()
     for feed in made.feeds.values():

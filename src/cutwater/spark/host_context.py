@@ -17,7 +17,7 @@ Task = Callable[[], None]
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class HostContext:
     """`find` returns a stage's newest incarnation, and is called in a turn only. `call` runs a task in a turn, `work` in
     a thread of the pool. `look` calls a function that only reads, between two turns, and returns its result.
     `caches`: known files per stage. `starting` is held while a query starts."""
