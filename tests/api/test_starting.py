@@ -61,7 +61,7 @@ class Steps:
             ),
         ):
             patch.setattr(module, name, self._noted(name))
-        patch.setattr(module, "read_journal", lambda store, must_exist: SimpleNamespace(state="the state"))
+        patch.setattr(module, "read_journal", self._journal)
         patch.setattr(module, "member_config", lambda *args: args)
 
     def _noted(self, name: str) -> Any:
@@ -78,6 +78,10 @@ class Steps:
             return name
 
         return call
+
+    def _journal(self, store: Any, must_exist: bool) -> Any:
+        assert not must_exist, "a first start finds no journal"
+        return SimpleNamespace(state="the state")
 
     def _finish(self, graph: Topology) -> Any:
         assert graph is self.graph
