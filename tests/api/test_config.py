@@ -159,3 +159,15 @@ def test_options_are_passed_to_the_protocol() -> None:
     assert (found.min_pause_ms, found.max_concurrent, found.full_every) == (250, 2, 5)
     assert RunConfig(unaligned=True).leader(True).coordinator.alignment_timeout_ms == 0
     assert RunConfig().leader(True).coordinator.alignment_timeout_ms is None
+
+
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [("retained", 1), ("max_concurrent", 1), ("full_every", 1), ("restarts", 0), ("tolerated_failures", 0)],
+)
+def test_the_least_values_are_accepted(name: str, least: int) -> None:
+    accepted: Any = {name: least}
+    assert getattr(RunConfig(**accepted), name) == least
+    refused: Any = {name: least - 1}
+    with pytest.raises(UserError, match=f"give {least} or more"):
+        RunConfig(**refused)

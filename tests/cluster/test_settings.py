@@ -13,6 +13,7 @@ import zenoh
 
 from cutwater.cluster import config as module
 from cutwater.cluster.config import MAX_FILES, ClusterConfig
+from cutwater.cluster.keys import derive
 from cutwater.protocol.base.errors import UserError
 
 SECRET = "a9f3Kd82ls0QmZx7TzP4"
@@ -154,3 +155,11 @@ def test_impossible_times_are_refused(lease_s: float, grace_s: float) -> None:
 def test_addresses_that_others_can_reach() -> None:
     config = ClusterConfig(listen=("tcp/0.0.0.0:1", "tcp/[::]:1", "tcp/host:1"))
     assert config.reachable == ("tcp/host:1",)
+
+
+def test_members_of_other_versions_derive_the_same_keys() -> None:
+    """Another way to derive them would separate the members that are upgraded from those that are not yet."""
+    keys = derive(SECRET, "orders")
+    assert (keys.password[:16], keys.seal.hex()[:16]) == ("0ebe5eaa504f157e", "42ff8d41e5b461c5")
+    public = derive("", "orders")
+    assert (public.password[:16], public.seal.hex()[:16]) == ("791598b709b2cb9d", "6726712322a0f930")
