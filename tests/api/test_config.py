@@ -189,3 +189,15 @@ def test_an_option_of_a_member_has_one_default() -> None:
     ).keys()
     assert options == {"restarts", "tolerated_failures", "idle_after", "once"}
     assert not {name.removesuffix("_ms") for name in with_default} & options_of(RunConfig).keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [("retained", 1), ("max_concurrent", 1), ("full_every", 1), ("restarts", 0), ("tolerated_failures", 0)],
+)
+def test_the_least_values_are_accepted(name: str, least: int) -> None:
+    accepted: Any = {name: least}
+    assert getattr(RunConfig(**accepted), name) == least
+    refused: Any = {name: least - 1}
+    with pytest.raises(UserError, match=f"give {least} or more"):
+        RunConfig(**refused)

@@ -375,3 +375,28 @@ def test_rows_that_are_shown_when_their_window_is_closed_need_a_watermark(
     else:
         with pytest.raises(UserError, match="'orders' has no watermark, so no window ever closes"):
             bind_sinks(shop.build(), open_store("memory://"))
+
+
+def test_a_builder_says_which_stages_of_others_it_waits_for() -> None:
+    pipeline = cw.Pipeline("p")
+
+    @pipeline.stage
+    def first(spark: Any) -> Any:
+        return Frame(FILES)
+
+    @pipeline.stage
+    def second(first: Any, theirs: Any) -> Any:
+        return Frame(Source("channel", (), "first"), Source("channel", (), "theirs"))
+
+    @pipeline.stage(sinks=[cw.delta("out")])
+    def third(second: Any) -> Any:
+        return second
+
+    builder = Builder("p", in_order(pipeline.stages, elsewhere=True), SPARK)
+    builder.advance({})
+    assert (builder.unchecked, builder.is_done) == (["second", "third"], False)
+    assert builder.waits_for == {"theirs": "second"}, "not for its own"
+    assert builder.plan_of("first") is not None
+    assert builder.plan_of("second") is None
+    builder.advance({"theirs": StageSpec("theirs", (), "other", (), COLUMNS)})
+    assert (builder.unchecked, builder.is_done, builder.waits_for) == ([], True, {})

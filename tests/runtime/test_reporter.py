@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 from threading import Event, Thread
+from types import SimpleNamespace
 
 import pytest
 
+from cutwater.protocol.base.events import CatchingUp
 from cutwater.store.local import LocalStore
 from cutwater.store.status import Status
 from tests.support.live_member import members
@@ -63,3 +65,25 @@ def test_a_turn_that_never_ends_does_not_prevent_a_member_from_stopping(
         assert begun.wait(10)
         made.reporter.stop("stopped")
         go_on.set()
+
+
+def test_a_long_catch_up_is_told_once_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[object] = []
+    done = Event()
+    with members(LocalStore(tmp_path)) as running:
+        made = running.start("main")
+        await_that("it runs", lambda: made.reporter.status().state == "running", 30)
+        progress = SimpleNamespace(done=3, total=9, peers=2)
+
+        def turn() -> None:
+            with monkeypatch.context() as patch:
+                patch.setattr(made.dispatcher, "emit", found.append)
+                patch.setattr(made.member.catch_up, "session", SimpleNamespace(progress=lambda: progress))
+                for later_ms in (0, 999, 1_000, 1_001):
+                    patch.setattr(made.member, "now_ms", 1_000_000 + later_ms)
+                    made._after_step()
+            done.set()
+
+        made.shell.call(turn)
+        assert done.wait(10)
+    assert found == [CatchingUp(3, 9, 2)]

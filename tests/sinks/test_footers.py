@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -138,3 +139,33 @@ def test_a_footer_is_read_from_the_end_of_an_object(monkeypatch: pytest.MonkeyPa
     for name in ("x/cut.parquet", "x/gone.parquet"):
         with pytest.raises(StoreError, match=name):
             footers._read_object(bucket, name)
+
+
+def wrong(rows: dict[str, Any], *, nulls: int | None = 0, low: Any = None, high: Any = None) -> str | None:
+    """The column of a file with these rows whose statistics are wrong, if the footer says this of its last column."""
+    group = pa.table(rows)
+    last = sum(1 for _ in footers._columns(group.schema)) - 1
+    said = SimpleNamespace(
+        has_null_count=nulls is not None, null_count=nulls, has_min_max=low is not None, min=low, max=high
+    )
+    footer = SimpleNamespace(column=lambda at: SimpleNamespace(statistics=said if at == last else None))
+    return footers._wrong_statistics(group, footer)
+
+
+def test_statistics_that_would_skip_rows_are_wrong() -> None:
+    some = {"x": [1], "id": [3]}
+    assert wrong(some, low=3, high=3) is None
+    assert wrong(some, low=1, high=9) is None, "wider bounds skip less"
+    assert wrong(some) is None
+    assert wrong(some, nulls=None, low=4, high=9) == "id"
+    assert wrong(some, low=1, high=2) == "id"
+    assert wrong(some, nulls=1) == "id"
+    assert wrong({"id": pa.array([None], pa.int64())}, nulls=1, low=4, high=9) is None, (
+        "of nulls there are no bounds"
+    )
+
+
+def test_wrong_statistics_inside_a_struct_are_told_by_the_path() -> None:
+    assert wrong({"s": [{"n": 3}]}, low=3, high=3) is None
+    assert wrong({"s": [{"n": 3}]}, nulls=1) == "s.n"
+    assert wrong({"s": [{"n": 3}]}, low=4, high=9) == "s.n"

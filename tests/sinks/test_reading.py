@@ -170,3 +170,28 @@ def test_a_table_in_a_bucket_is_opened_although_a_request_fails(
             )
             assert reading.load(url).version() == 0
             assert waiting == []
+
+
+@pytest.mark.parametrize(
+    ("said", "answers", "asked"),
+    [("error decoding response body", 2, 3), ("error decoding response body", 9, 4), ("Access Denied", 9, 1)],
+)
+def test_an_answer_that_breaks_off_is_asked_for_again_a_few_times(
+    monkeypatch: pytest.MonkeyPatch, said: str, answers: int, asked: int
+) -> None:
+    tries: list[str] = []
+
+    def table(url: str, version: int | None, storage_options: object) -> str:
+        tries.append(url)
+        if len(tries) <= answers:
+            raise OSError(said)
+        return "the table"
+
+    monkeypatch.setattr(reading, "DeltaTable", table)
+    if asked > answers:
+        found: object = reading.load("file:///x")
+        assert found == "the table"
+    else:
+        with pytest.raises(OSError, match=said):
+            reading.load("file:///x")
+    assert len(tries) == asked

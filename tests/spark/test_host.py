@@ -20,6 +20,7 @@ from cutwater.protocol.member.stage import Stage, StagePhase
 from cutwater.spark import errors
 from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.spark.host import StageHost
+from cutwater.spark.kafka import KafkaLoss
 from cutwater.spark.micro_batch import StopAsked
 from cutwater.spark.plan import Plan
 from tests.support.hosted_pipeline import HostedPipeline, has_rows, last_batch, newest
@@ -78,6 +79,31 @@ def test_a_failed_query_is_restarted_and_no_row_is_lost(shop: HostedPipeline, wh
     ]
     assert made.member.tries == {}, "a batch has succeeded since"
     assert made.failure is None
+
+
+class KafkaThatLost:
+    """The Kafka sources of a stage whose topic was deleted while its query ran."""
+
+    is_gone = False
+
+    def identified(self) -> tuple[Leaf, ...]:
+        return ()
+
+    def refuse_lost(self, *_: Any) -> None:
+        if self.is_gone:
+            raise KafkaLoss("the topic 't' is gone")
+
+
+def test_a_query_that_fails_because_kafka_has_lost_records_says_which(
+    shop: HostedPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = shop.start()
+    shop.await_shown(3)
+    kafka = KafkaThatLost()
+    kafka.is_gone = True
+    monkeypatch.setattr(made.hosts["source"], "kafka", kafka)
+    newest(shop.source).fails_with = RuntimeError("some data are not available in Kafka any more")
+    await_that("it says which", lambda: any("the topic 't' is gone" in line for line in shop.log_lines), 30)
 
 
 def test_a_query_that_others_stop_is_restarted(shop: HostedPipeline) -> None:

@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import types as t
 
 from cutwater.protocol.base.errors import UserError
+from cutwater.spark.internals.plans import is_of_session
 from cutwater.spark.plan import Plan, Source, channel_schema, read_plan, row_schema
 from tests.support.scala_model import ScalaSequence
 
@@ -138,3 +139,33 @@ def test_a_source_that_is_a_table_is_identified_by_the_name_of_the_table() -> No
         named, unnamed = (plan_of(node).leaves[0] for node in (with_name, without))
         assert "table=db.t" in named.place
         assert "table" not in unnamed.place
+
+
+def frame_in(session: str, root: Node) -> Any:
+    """A DataFrame of a session; two are equal if they have the same name."""
+    query = SimpleNamespace(analyzed=lambda: root)
+    return SimpleNamespace(
+        _jdf=SimpleNamespace(queryExecution=lambda: query, sparkSession=lambda: JavaSession(session)),
+        sparkSession=SimpleNamespace(conf={}),
+    )
+
+
+class JavaSession:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def equals(self, other: JavaSession) -> bool:
+        return self.name == other.name
+
+
+def test_a_frame_is_of_the_session_that_all_its_native_sources_are_of() -> None:
+    spark: Any = SimpleNamespace(_jsparkSession=JavaSession("mine"))
+
+    def read(session: str) -> Node:
+        source = SimpleNamespace(sparkSession=lambda: JavaSession(session))
+        return Node("StreamingRelation", dataSource=source)
+
+    assert is_of_session(frame_in("mine", Node("Filter", read("mine"))), spark)
+    assert not is_of_session(frame_in("mine", Node("Union", read("mine"), read("other"))), spark)
+    assert not is_of_session(frame_in("other", read("mine")), spark)
+    assert is_of_session(frame_in("mine", channel_node("a")), spark)

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from cutwater.cli.client import Client
 from cutwater.cli.main import app
 from cutwater.cluster.config import ClusterConfig
 from cutwater.protocol.base.errors import UserError
+from cutwater.runtime import second_process
 from cutwater.runtime.second_process import ensure_not_running
 from cutwater.store import presence
 from cutwater.store import process_identity as identity
@@ -120,6 +122,40 @@ def test_silence_is_about_two_of_the_intervals_in_the_status(store: Store) -> No
         silence_s(put_status(store, report_s=1e9)) <= 150
     )  # a nonsensical interval does not cause an endless wait
     assert silence_s(put_status(store, report_s=-5.0)) == 2.0
+
+
+@needs_proc
+def test_a_process_that_is_known_to_exist_may_be_silent_for_longer(store: Store) -> None:
+    here = this_process()
+    assert silence_s(put_status(store, process=here, report_s=0.1)) == presence.STUCK_S
+    assert silence_s(put_status(store, process=here, report_s=50.0)) == 2 * 50 + SLACK_S
+    assert silence_s(put_status(store, process=None, report_s=0.1)) == 2 * 0.1 + SLACK_S
+
+
+def test_a_start_that_waits_says_so_once_and_not_at_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_status(store, report_s=0.1)
+    told: list[float] = []
+    clock = Clock()
+
+    class Patience:
+        """A watch that is not sure for ten looks, one a second."""
+
+        every_s = 0.0
+        looks = 0
+
+        def look(self) -> list[presence.Seen]:
+            self.looks += 1
+            clock.now += 0.9
+            kind = Presence.UNKNOWN if self.looks <= 10 else Presence.SILENT
+            return [presence.Seen(status, kind, False) for status in read_status(store)]
+
+    watch = Patience()
+    monkeypatch.setattr(second_process, "Watch", lambda store: watch)
+    monkeypatch.setattr(second_process, "time", SimpleNamespace(monotonic=clock, sleep=lambda s: None))
+    ensure_not_running(store, "chain", "main", False, lambda line: told.append(watch.looks))
+    assert told == [2]
 
 
 def test_a_changing_status_of_another_version_is_not_ignored(store: Store) -> None:

@@ -11,6 +11,8 @@ import pytest
 
 from cutwater.protocol.base.errors import StoreError
 from cutwater.protocol.base.paths import BASE, COMPLETE, batch_file_name, spark_prefix
+from cutwater.protocol.base.records import StageReport
+from cutwater.protocol.base.watermark import NONE
 from cutwater.spark.checkpoint.folder import Cache
 from cutwater.spark.checkpoint.incarnations import base_of
 from cutwater.spark.checkpoint.new_folder import make_folder
@@ -27,10 +29,15 @@ class CountingStore(LocalStore):
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self.reads: Counter[str] = Counter()
+        self.checked: set[str] = set()
 
     def read(self, name: str) -> bytes | None:
         self.reads[name] += 1
         return super().read(name)
+
+    def checksum(self, name: str) -> str | None:
+        self.checked.add(name)
+        return super().checksum(name)
 
     def read_many(self, names: Sequence[str]) -> list[bytes | None]:
         return [self.read(name) for name in names]
@@ -90,3 +97,20 @@ def test_another_process_reads_the_record(store: CountingStore) -> None:
     store.delete([name])
     with pytest.raises(StoreError, match="is gone"):
         committed(store, STAGE, 1, 1, 0, Cache())
+
+
+def test_a_restore_reads_no_state_files_and_checks_the_rest(store: CountingStore) -> None:
+    """State may have many gigabytes, and Spark has checksums of its own for it."""
+    make_folder(store, STAGE, 1, 1, None, None)
+    Query(store, 1).run(2)
+    state = find_state(store, STAGE, 1, 1, 1, None, Cache())
+    assert state is not None
+    report = StageReport(STAGE, 1, 1, False, consumed={}, offsets={}, watermark=NONE, state=state)
+    store.reads.clear()
+    store.checked.clear()
+    make_folder(store, STAGE, 2, 1, None, report)
+    read = {*store.reads, *store.checked}
+    large = {name for name in state if "/state/" in name and name.endswith(".changelog")}
+    assert large
+    assert not large & read
+    assert {name for name in state if "/offsets/" in name or "/commits/" in name} <= read
