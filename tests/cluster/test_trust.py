@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zenoh
 
 from cutwater.cluster import keys, zenoh_kv
 from cutwater.cluster.config import MAX_VALUE_BYTES, ClusterConfig
@@ -189,12 +190,13 @@ def test_garbage_changes_nothing_and_is_counted(net: OverZenoh, stranger: Strang
         "put", "cutwater/orders/slots/b/key", 9, b"forged"
     )
     garbage = [None, b"", b"\xff" * 40, b"\xff" * 100_000, wrong_key[1]]
+    sure: Any = {"congestion_control": zenoh.CongestionControl.BLOCK}  # a busy machine drops messages otherwise
     for attachment in garbage:
-        stranger.session.put("cutwater/orders/slots/b/key", b"forged", attachment=attachment)
-        stranger.session.put("cutwater/orders/to/a/b/key", b"forged", attachment=attachment)
-        stranger.session.put("cutwater/orders/mail/a/1/b", b"forged", attachment=attachment)
-        stranger.session.put("cutwater/orders/slots/b", b"forged", attachment=attachment)
-        stranger.session.delete("cutwater/orders/slots/b/key", attachment=attachment)
+        stranger.session.put("cutwater/orders/slots/b/key", b"forged", attachment=attachment, **sure)
+        stranger.session.put("cutwater/orders/to/a/b/key", b"forged", attachment=attachment, **sure)
+        stranger.session.put("cutwater/orders/mail/a/1/b", b"forged", attachment=attachment, **sure)
+        stranger.session.put("cutwater/orders/slots/b", b"forged", attachment=attachment, **sure)
+        stranger.session.delete("cutwater/orders/slots/b/key", attachment=attachment, **sure)
         asked = stranger.session.get("cutwater/orders/ask/a/1", payload=b"b", attachment=attachment)
         assert [r for r in asked if r.ok is not None] == []
     eventually(lambda: a.rejected >= 6 * len(garbage), "all of it is counted")
