@@ -190,7 +190,9 @@ def test_garbage_changes_nothing_and_is_counted(net: OverZenoh, stranger: Strang
         "put", "cutwater/orders/slots/b/key", 9, b"forged"
     )
     garbage = [None, b"", b"\xff" * 40, b"\xff" * 100_000, wrong_key[1]]
-    sure: Any = {"congestion_control": zenoh.CongestionControl.BLOCK}  # a busy machine drops messages otherwise
+    sure: Any = {
+        "congestion_control": zenoh.CongestionControl.BLOCK
+    }  # a busy machine drops messages otherwise
     for attachment in garbage:
         stranger.session.put("cutwater/orders/slots/b/key", b"forged", attachment=attachment, **sure)
         stranger.session.put("cutwater/orders/to/a/b/key", b"forged", attachment=attachment, **sure)

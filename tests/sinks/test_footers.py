@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -124,6 +127,33 @@ def test_footers_do_not_pile_up(store: Store, tmp_path: Path, monkeypatch: pytes
     assert list(known._known) == names[-2:]
     known.forget(names)
     assert known._known == {}
+
+
+def test_a_batch_is_written_while_an_epoch_is_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that are published may be forgotten for those of newer batches, and are read again then."""
+    monkeypatch.setattr(footers, "MOST_KEPT", 50)
+    place = open_place(str(tmp_path), create=True)
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "f0")
+    names = [f"f{n}" for n in range(200)]
+    for name in names[1:]:
+        os.link(tmp_path / "f0", tmp_path / name)
+    kept, is_over = Footers(), Event()
+
+    def write() -> None:
+        while not is_over.is_set():
+            for start in range(50, 200, 25):
+                kept.get(place, names[start : start + 25])
+
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(write)
+        try:
+            for _ in range(100):
+                assert len(kept.check(place, names[:45])) == 45
+        finally:
+            is_over.set()
+        writing.result(timeout=60)
 
 
 def test_a_footer_is_read_from_the_end_of_an_object(monkeypatch: pytest.MonkeyPatch) -> None:

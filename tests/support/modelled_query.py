@@ -160,6 +160,7 @@ class Query:
             raise RuntimeError(f"[STREAM_FAILED] Query terminated with exception: {name}: {why}")
 
     def processAllAvailable(self) -> None:
+        self._found_nothing = False  # as Spark does
         with self._triggered:
             until = self._idle + 2  # one may be running that began before
             self._triggered.wait_for(lambda: self._idle >= until or self._ended.is_set())

@@ -140,7 +140,12 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_Named):
         ),
     ] = ()
     force: Annotated[
-        bool, _in(RESTORING, "With restore: also undo changes that others have made to the tables.")
+        bool,
+        _in(
+            RESTORING,
+            "With restore: also undo changes that others have made to the tables. Rows in flight that no stage of the "
+            "code would read are given up.",
+        ),
     ] = False
     takeover: Annotated[
         bool,

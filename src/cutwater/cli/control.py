@@ -107,7 +107,11 @@ def restore(
     ] = None,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Also undo changes that others have made to the tables since then."),
+        typer.Option(
+            "--force",
+            help="Also undo changes that others have made to the tables since then, and give up rows in flight that no "
+            "stage would read.",
+        ),
     ] = False,
     takeover: Annotated[
         bool,

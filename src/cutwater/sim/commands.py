@@ -148,7 +148,8 @@ class Operator:
         return self._with_another_graph(request_id, epoch)
 
     def draw_deployment(self, request_id: str) -> Request:
-        """A restore of the newest checkpoint by a user who has changed the code."""
+        """A restore of the newest checkpoint by a user who has changed the code, and does not care for what others did to
+        the tables, but for rows in flight."""
         rng, epoch = self.world.rng, max(self.world.oracle.ledger.kept)
         reset = tuple(s for s in self.expendable(epoch) if rng.random() < 0.5)
         if rng.random() < 0.4:
@@ -158,7 +159,8 @@ class Operator:
         before = self.world.graph.stages  # the model of a stage knows no other inputs than these
         kept = (s for s in reset if s in request.topology.stages)
         reset = tuple(s for s in kept if request.topology.stages[s].inputs == before[s].inputs)
-        return msgspec.structs.replace(request, reset=reset, force=True)
+        force = not self._awaited(list(request.drop), epoch)
+        return msgspec.structs.replace(request, reset=reset, force=force)
 
     def expendable(self, epoch: int) -> list[str]:
         """The stages without rows in their state at a cut: resetting one of them loses nothing, so the comparison of
@@ -180,7 +182,7 @@ class Operator:
         gone = [n for n in gone if set(self.world.model.stages[n].spec.inputs) <= stages.keys()]
         choice = rng.random()
         if choice < 0.4 and len(leaves) > 1:
-            name = rng.choice(leaves)
+            name = rng.choice(self._awaited(leaves, epoch) or leaves)
             inputs = stages.pop(name).inputs
             read = {i for s in stages.values() for i in s.inputs}
             if all(i in read or stages[i].sinks for i in inputs):
@@ -224,6 +226,12 @@ class Operator:
             base=base,
             native=native,
         )
+
+    def _awaited(self, stages: list[str], epoch: int) -> list[str]:
+        """The stages to which rows are in flight at a checkpoint: those are dropped first, by users who do not know."""
+        flights = self.world.oracle.manifests[epoch].in_flight
+        readers = {flight.reader for flight in flights if any(flight.batches.values())}
+        return [name for name in stages if name in readers]
 
     def _new_stage(self, stages: dict[str, StageSpec]) -> StageSpec:
         """A new stage with a sink that reads one or two of the others; the world knows its model from now on."""

@@ -8,6 +8,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from io import BytesIO
 from math import isfinite
+from threading import Lock
 from typing import Any, NamedTuple
 
 import msgspec
@@ -53,39 +54,49 @@ def read_footers(store: Store, names: Sequence[str]) -> list[Footer]:
 
 class Footers:
     """The footers of files that a process has written and will publish. Each is read once: staged files never change, so
-    before publishing it is enough to check that they still exist and have the same size."""
+    before publishing it is enough to check that they still exist and have the same size. The query that writes and the
+    one who publishes use it at the same time."""
 
     def __init__(self) -> None:
         self._known: dict[str, Footer] = {}
+        self._lock = Lock()
 
     def get(self, store: Store, names: Sequence[str]) -> list[Footer]:
         """The footer of each file. Raises `StoreError` as `read_footers` does."""
-        unknown = [name for name in names if name not in self._known]
-        found = {name: self._known[name] for name in names if name in self._known}
-        found |= dict(zip(unknown, read_footers(store, unknown), strict=True))
-        self.add(found)
-        return [found[name] for name in names]
+        return self._with_unknown(store, names, self._of(names))
 
     def add(self, found: Mapping[str, Footer]) -> None:
         """Keep footers that were read already, by the file's name."""
-        self._known |= found
-        for name in list(self._known)[: max(0, len(self._known) - MOST_KEPT)]:
-            self._known.pop(name, None)
+        with self._lock:
+            self._known |= found
+            for name in list(self._known)[: max(0, len(self._known) - MOST_KEPT)]:
+                del self._known[name]
 
     def check(self, store: Store, names: Sequence[str]) -> list[Footer]:
         """The same as `get`, after checking that the files still exist."""
-        sizes = _sizes(store, [name for name in names if name in self._known])
-        for name, size in sizes.items():
+        known = self._of(names)
+        for name, size in _sizes(store, list(known)).items():
             if size is None:
                 raise _gone(name)
-            if size != self._known[name].size:
-                del self._known[name]
-        return self.get(store, names)
+            if size != known[name].size:
+                del known[name]
+        return self._with_unknown(store, names, known)
 
     def forget(self, names: Iterable[str]) -> None:
         """Drop the footers of published files."""
-        for name in names:
-            self._known.pop(name, None)
+        with self._lock:
+            for name in names:
+                self._known.pop(name, None)
+
+    def _of(self, names: Iterable[str]) -> dict[str, Footer]:
+        with self._lock:
+            return {name: self._known[name] for name in names if name in self._known}
+
+    def _with_unknown(self, store: Store, names: Sequence[str], known: dict[str, Footer]) -> list[Footer]:
+        unknown = [name for name in names if name not in known]
+        found = known | dict(zip(unknown, read_footers(store, unknown), strict=True))
+        self.add(found)
+        return [found[name] for name in names]
 
 
 def _sizes(store: Store, names: Sequence[str]) -> dict[str, int | None]:

@@ -242,7 +242,10 @@ class StageHost:
             return
         if stage.stops_batches:
             query.writer.stopping = True
-        if stage.asks_for_rest and (self._rest is None or not self._rest.is_alive()):
+        is_asking = self._rest is not None and self._rest.is_alive()
+        if (
+            stage.asks_for_rest and not query.takes_all and not is_asking
+        ):  # asking makes Spark forget what it found
             self._rest = Thread(target=self._await_rest, args=(query, stage), daemon=True)
             self._rest.start()
         self._ask_whether_it_waits(query, stage)

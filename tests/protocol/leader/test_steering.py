@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -140,6 +141,14 @@ def test_unknown_stages_are_neither_dropped_nor_reset(option: dict[str, object],
     assert reply.reason == FailureReason.NO_SUCH_STAGE.value
 
 
+def test_a_renamed_stage_whose_table_has_its_old_name_is_dropped_by_that_name(store: LocalStore) -> None:
+    old = r.Topology({"totals": r.StageSpec("totals", (), "main", (r.SinkSpec("totals"),))})
+    new = r.Topology({"sums": r.StageSpec("sums", (), "main", (r.SinkSpec("totals"),))})
+    LiveLeader(store, old).commit(0)
+    assert ask(store, RequestKind.RESTORE, epoch=1, topology=new, request_id="a").reason == "stage_gone"
+    assert ask(store, RequestKind.RESTORE, epoch=1, topology=new, drop=("totals",), request_id="b").ok
+
+
 def test_a_stage_with_a_reader_is_not_dropped_without_the_code(store: LocalStore) -> None:
     LiveLeader(store, MORE).commit(0)
     assert (
@@ -188,6 +197,31 @@ def test_rows_in_flight_are_compared_with_the_columns_that_they_were_written_wit
     leader.commit(1)
     assert ask(store, RequestKind.RESTORE, epoch=2, topology=new, request_id="a").ok
     assert ask(store, RequestKind.RESTORE, epoch=1, request_id="b").reason == "rows_in_flight"
+
+
+@pytest.mark.parametrize("how", ["dropped", "renamed", "reads another stage"])
+def test_rows_in_flight_to_a_stage_that_would_not_read_them_are_not_lost(how: str, store: LocalStore) -> None:
+    LiveLeader(store, MORE).commit(1, in_flight=(r.InFlight("s", "fresh", 0, 1, {1: ("f",)}, {}),))
+    s, fresh = MORE.stages["s"], MORE.stages["fresh"]
+    other = r.StageSpec("other", ("s",), "main", ())
+    new: dict[str, Any] = {
+        "dropped": {"topology": ONE, "drop": ("fresh",)},
+        "renamed": {"topology": r.Topology({"s": s, "other": other}), "drop": ("fresh",)},
+        "reads another stage": {
+            "topology": r.Topology(
+                {"s": s, "other": other, "fresh": r.StageSpec("fresh", ("other",), "main", fresh.sinks)}
+            ),
+            "reset": ("fresh",),
+        },
+    }[how]
+    reply = ask(store, RequestKind.RESTORE, epoch=1, **new, request_id="a")
+    assert reply.reason == "rows_in_flight"
+    assert "rows in flight from 's' to 'fresh'" in reply.detail
+    assert read_journal(store).state.generation == 1
+    assert ask(store, RequestKind.RESTORE, epoch=1, **new, force=True, request_id="b").ok
+    if how == "dropped":
+        again = ask(store, RequestKind.RESTORE, epoch=1, topology=ONE, request_id="c")
+        assert again.ok, "they are given up already"
 
 
 def test_renaming_a_sink_does_not_lose_rows_that_it_holds_back(store: LocalStore) -> None:

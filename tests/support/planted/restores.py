@@ -145,5 +145,10 @@ def a_reset_stage_skips_the_rows_in_flight_to_it(patch: Patch) -> None:
 
 
 @bug
+def rows_in_flight_to_a_dropped_stage_are_lost(patch: Patch) -> None:
+    patch.setattr(steering, "check_in_flight", lambda state, request, graph, manifest: None)
+
+
+@bug
 def a_stage_with_another_input_keeps_its_state(patch: Patch) -> None:
     patch.setattr(steering, "check_inputs", lambda request, graph, manifest: None)

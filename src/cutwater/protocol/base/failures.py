@@ -168,7 +168,7 @@ class FailureReason(Enum):
         "rows_in_flight",
         False,
         False,
-        "Restore an aligned checkpoint instead, such as a savepoint, or change the columns back.",
+        "Nothing was changed. Restore an aligned checkpoint instead, such as a savepoint, or change the code back.",
     )
     SINK_GONE = (
         "sink_gone",

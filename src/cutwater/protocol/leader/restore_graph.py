@@ -60,7 +60,7 @@ def check_stages(state: JournalState, request: Request, graph: Topology, manifes
             f"with their state, add {' '.join(f'--drop {s}' for s in gone)}",
         )
     for name in request.drop:
-        if name in graph.stages or name in graph.sinks():
+        if name in graph.stages or (name in graph.sinks() and name not in stages):
             raise Refusal(
                 FailureReason.NO_SUCH_STAGE,
                 f"--drop {name}: the code still has it; remove it there, or --reset the stage",
@@ -105,14 +105,25 @@ def check_inputs(request: Request, graph: Topology, manifest: Manifest) -> None:
         )
 
 
-def check_in_flight(state: JournalState, graph: Topology, manifest: Manifest) -> None:
-    """Raises `Refusal` if there are rows in flight from a stage whose columns have changed since."""
+def check_in_flight(state: JournalState, request: Request, graph: Topology, manifest: Manifest) -> None:
+    """Raises `Refusal` if there are rows in flight that nobody would read, which `force` allows, or rows of a stage whose
+    columns have changed since."""
     assert state.topology is not None
     for flight in manifest.in_flight:
-        now = graph.stages.get(flight.producer)
-        in_force = state.topology.stages.get(flight.producer)
-        if now is None or flight.reader not in graph.stages or not any(flight.batches.values()):
+        if not any(flight.batches.values()):
             continue
+        now = graph.stages.get(flight.producer)
+        reader = graph.stages.get(flight.reader)
+        if now is None or reader is None or flight.producer not in reader.inputs:
+            if request.force or flight.reader in named_before(state, manifest):
+                continue
+            raise Refusal(
+                FailureReason.ROWS_IN_FLIGHT,
+                f"epoch {manifest.epoch} has rows in flight from '{flight.producer}' to '{flight.reader}', and "
+                f"'{flight.reader}' would no longer read them: they would be lost. Drain the pipeline with the code that "
+                "it had, or restore an aligned checkpoint; --force gives the rows up",
+            )
+        in_force = state.topology.stages.get(flight.producer)
         before = flight.columns
         if before is None and in_force is not None:  # a manifest from before it kept the columns
             before = columns(in_force.schema)

@@ -192,7 +192,7 @@ def _restored(writer: Writer, request: Request) -> Procedure[Restored]:
         raise Refusal(FailureReason.STORE_DAMAGED, f"the manifest of epoch {target.epoch} is missing")
     check_stages(state, request, graph, manifest)
     check_inputs(request, graph, manifest)
-    check_in_flight(state, graph, manifest)
+    check_in_flight(state, request, graph, manifest)
     yield from check_tables(state, request, target, graph, manifest, writer.tables)
     yield from check_new_readers(request, target, graph, manifest, writer.tables)
     changed = digest(encode(graph)) != state.topology_hash

@@ -24,6 +24,7 @@ class Restores(Facts):
         if asked is not None and asked.name is not None and ledger.savepoints.get(asked.name) != body.epoch:
             self.violation(f"restored to epoch {body.epoch}, which is no longer savepoint {asked.name}")
         self._check_others(body, target)
+        self._check_in_flight(body)
         ledger.open, ledger.drained, ledger.aborted = {}, False, []
         ledger.floors, ledger.pinned = {}, ()
         ledger.parents[body.generation] = target.entry.generation
@@ -57,6 +58,19 @@ class Restores(Facts):
                 continue
             if any(ms < known_ms for ms in table.foreign(version)):
                 self.violation(f"the restore of epoch {body.epoch} undoes changes by others to {sink}")
+
+    def _check_in_flight(self, body: r.Restored) -> None:
+        """Rows in flight to a stage that nobody has dropped before are read, unless the restore is forced."""
+        graph = body.topology or self.world.graph
+        for flight in self.manifests[body.epoch].in_flight:
+            reader = graph.stages.get(flight.reader)
+            is_read = reader is not None and flight.producer in reader.inputs
+            if is_read or body.force or flight.reader not in self.world.graph.stages:
+                continue
+            if any(flight.batches.values()):
+                self.violation(
+                    f"the restore of epoch {body.epoch} loses rows in flight from {flight.producer} to {flight.reader}"
+                )
 
     def _check_dropped(self, body: r.Restored, topology: r.Topology) -> None:
         """No stage is dropped unless the request says so."""
