@@ -78,6 +78,19 @@ def test_topics_that_match_a_pattern_are_read_while_topics_and_partitions_are_ad
     bench.check()
 
 
+def test_the_newest_records_are_those_of_the_first_start(make: Make, broker: Broker) -> None:
+    """`latest`, which is Spark's default, is not resolved again by a process that was killed before its first batch."""
+    broker.create("news", 1)
+    bench = make(subscribe="news", startingOffsets="latest")
+    bench.produce("news", 10, 1, are_read=False)
+    bench.run_killed("before prepared@records")
+    bench.produce("news", 10, 1)
+    bench.run_killed("before prepared@records")
+    bench.produce("news", 10, 1)
+    bench.run()
+    bench.check()
+
+
 def lag_of(bench: KafkaBench) -> dict[str, int]:
     """The lag that the running member reports, by partition."""
     stages = {s.name: s for m in read_status(open_store(bench.bench.store)) for s in m.stages}

@@ -20,6 +20,7 @@ from cutwater.protocol.base.paths import (
     state_copy_of,
 )
 from cutwater.protocol.base.records import Prepared, StageReport, seal
+from cutwater.spark.checkpoint.first_positions import keep_first_positions
 from cutwater.spark.checkpoint.folder import OPERATOR, Cache, Move, SparkFolder, is_lasting
 from cutwater.spark.checkpoint.incarnations import Base, Complete, base_at, mark_at, read_record
 from cutwater.spark.checkpoint.leaves import Leaf, refuse_changed
@@ -285,14 +286,16 @@ def claim_sources(
     identified: Callable[[], Sequence[Leaf]] | None = None,
 ) -> None:
     """Record the sources of a query that is about to start in its folder: `leaves`, or what `identified` makes of them.
-    Raises `SourcesChanged` if the positions there are of other sources."""
+    If it has no positions, its Kafka sources begin where those of its predecessors did. Raises `SourcesChanged` if the
+    positions there are of other sources."""
     prefix = spark_prefix(stage, generation, incarnation)
     folder = SparkFolder(store, prefix, Cache())
     _refuse_other_sources(folder, leaves)
     if folder.recorded_leaves() is None:
-        store.create(
-            prefix + SOURCES, msgspec.json.encode(identified() if identified is not None else leaves)
-        )
+        leaves = identified() if identified is not None else leaves
+        if folder.positions() is None:
+            keep_first_positions(store, stage, generation, incarnation, leaves)
+        store.create(prefix + SOURCES, msgspec.json.encode(leaves))
 
 
 def claimed_positions(
