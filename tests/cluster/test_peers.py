@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cutwater.cluster import peers
+from cutwater.cluster import peers, seal
 from cutwater.cluster.peers import BoundedQueue, Peer, PeerSlots
 
 
@@ -153,3 +153,16 @@ def test_waiting_mail_is_limited_by_count_and_by_size(monkeypatch: pytest.Monkey
     waiting.add("c", 5)
     assert (waiting.take(), waiting.take()) == ("b", "c")
     assert not waiting
+
+
+def test_the_numbers_of_senders_that_speak_are_remembered_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a flood of strangers would make the members' old messages new again."""
+    monkeypatch.setattr(seal, "MAX_KNOWN", 2)
+    highest = seal.Highest()
+    assert highest.is_newer(("a", "1"), 5)
+    assert highest.is_newer(("b", "1"), 5)
+    assert not highest.is_newer(("a", "1"), 5)
+    assert highest.is_newer(("a", "1"), 6)
+    assert highest.is_newer(("c", "1"), 1), "which takes the place of b"
+    assert not highest.is_newer(("a", "1"), 6)
+    assert highest.is_newer(("b", "1"), 5)

@@ -400,3 +400,9 @@ def test_a_builder_says_which_stages_of_others_it_waits_for() -> None:
     assert builder.plan_of("second") is None
     builder.advance({"theirs": StageSpec("theirs", (), "other", (), COLUMNS)})
     assert (builder.unchecked, builder.is_done, builder.waits_for) == ([], True, {})
+
+
+def test_a_commit_group_needs_one_source_that_is_kafka(shop: Shop) -> None:
+    topic = Source("kafka", (("subscribe", "t"),))
+    shop.stage(lambda spark: Frame(topic, FILES), "mixed", sinks=[shop.sink()], commit_group="g")
+    assert shop.build().stages["mixed"].commit_group == "g"

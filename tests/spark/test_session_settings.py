@@ -642,3 +642,27 @@ def test_a_copy_has_what_spark_leaves_out_of_it(
     assert session.NEEDED.items() <= copy.settings.items()
     assert copy.settings["fs.s3a.endpoint.region"] == "here"
     assert (users.settings, users.said) == ({}, []), "the user's own is left as it is"
+
+
+@pytest.mark.parametrize(
+    ("error", "scheme", "package"),
+    [
+        ('UnsupportedFileSystemException: No FileSystem for scheme "s3a"', "s3a", "hadoop-aws"),
+        (
+            "java.lang.RuntimeException: Class org.apache.hadoop.fs.s3a.S3AFileSystem not found",
+            "s3a",
+            "hadoop-aws",
+        ),
+        ("Class org.apache.hadoop.fs.azurebfs.SecureAzureBlobFileSystem not found", "abfss", "hadoop-azure"),
+        ("No FileSystem for scheme ftps", "ftps", "put a Hadoop file system for ftps://"),
+    ],
+)
+def test_an_error_about_a_missing_file_system_says_what_to_add(error: str, scheme: str, package: str) -> None:
+    said = session.missing_file_system(FakeSession(), error)
+    assert said is not None
+    assert said.startswith(f"Spark cannot read or write {scheme}:// yet")
+    assert package in said
+
+
+def test_other_errors_are_not_about_a_file_system() -> None:
+    assert session.missing_file_system(FakeSession(), "Class org.example.Udf not found") is None
