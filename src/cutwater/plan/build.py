@@ -16,6 +16,7 @@ from cutwater.sinks.contract import Sink
 from cutwater.spark.channel_source import ChannelSource
 from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.spark.checkpoint.same_source import share_rows
+from cutwater.spark.final_by import check_final_by
 from cutwater.spark.internals.plans import is_of_session
 from cutwater.spark.kafka import is_kafka
 from cutwater.spark.packages import is_kafka_missing, kafka_advice
@@ -158,6 +159,8 @@ def _bind(
             f"sink '{sink.name}' publishes rows when their window is closed (final_by={sink.final_by!r}), but "
             f"stage '{stage.name}' has no watermark, so no window ever closes: add withWatermark()"
         )
+    if sink.final_by is not None:
+        check_final_by(stage.frame, sink.name, sink.final_by)
     sink.output_mode = stage.output_mode
     sink.bind(store, sink.name, stage.schema.json(), register=False, create=create)
     if sink.url is not None and (other := places.setdefault(sink.url, sink.name)) != sink.name:
