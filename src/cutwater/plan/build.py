@@ -19,6 +19,7 @@ from cutwater.spark.checkpoint.same_source import share_rows
 from cutwater.spark.final_by import check_final_by
 from cutwater.spark.internals.plans import is_of_session
 from cutwater.spark.kafka import is_kafka
+from cutwater.spark.option_values import wrong_values
 from cutwater.spark.packages import is_kafka_missing, kafka_advice
 from cutwater.spark.plan import Plan, channel_schema, read_plan, refuse_clashing_names, row_schema
 from cutwater.spark.refusals import why_refused
@@ -239,6 +240,9 @@ def _plan_mistakes(stage: StageDef, plan: Plan) -> Iterator[str]:
                 f"stage '{stage.name}' reads {source.format} with the option {given}, which Spark does not know and "
                 f"would ignore; did you mean {meant}?"
             )
+        yield from (
+            f"stage '{stage.name}' reads {source.format} with {what}" for what in wrong_values(source)
+        )
         how = dict(source.options).get("cleansource", "off")
         if how.lower() != "off":
             yield (

@@ -10,6 +10,8 @@ from cutwater.spark.feed import FeedClosed
 from cutwater.spark.internals.queries import java_trace
 from cutwater.spark.kafka import KafkaLoss
 from cutwater.spark.micro_batch import StopAsked
+from cutwater.spark.option_values import options_meant
+from cutwater.spark.plan import Source
 
 STOPPED = (
     "its query was stopped from outside Cutwater: by spark.streams, a listener, or a notebook's stop button"
@@ -26,8 +28,13 @@ OTHER_SOURCES = ("sources in the checkpoint", SourcesChanged.__name__)
 REFUSED = frozenset({
     "AnalysisException", "ExtendedAnalysisException", "ParseException", "IllegalArgumentException",
     "SparkIllegalArgumentException", "UnsupportedFileSystemException", "UnsupportedOperationException",
+    "NumberFormatException", "PatternSyntaxException",
 })  # fmt: skip
 """Errors about the plan or an option, as long as no batch has begun. (Later, a catalog or a name server has failed.)"""
+WRONG_START = re.compile(
+    r"startingOffsets contains specific offsets|\[[A-Z_.]*OFFSET_DOES_NOT_MATCH_ASSIGNED[A-Z_.]*\]"
+)
+"""What Spark's Kafka source says about `startingOffsets` that do not fit the topics; its class depends on the version."""
 UNFIT = frozenset({
     "ClassNotFoundException", "SparkClassNotFoundException", "NoClassDefFoundError", "NoSuchMethodError",
     "NoSuchFieldError", "AbstractMethodError", "IncompatibleClassChangeError", "UnsupportedClassVersionError",
@@ -35,12 +42,15 @@ UNFIT = frozenset({
 """A jar is missing, or was made for another version of Spark."""
 
 
-def misconfigured(stage: str, end: QueryEnd, error: str) -> str:
-    """What to tell about an error that lies in the configuration, so that the run ends at once."""
+def misconfigured(stage: str, end: QueryEnd, error: str, sources: tuple[Source, ...] = ()) -> str:
+    """What to tell about an error that lies in the configuration, so that the run ends at once. `sources`: what the stage
+    reads, whose options may be meant."""
     if end is QueryEnd.UNFIT:
         advice = "A jar is missing from Spark's class path, or was made for another version of Spark"
     else:
-        advice = "Correct the stage's code, or the option that it names, and start again"
+        options = options_meant(sources, error)
+        meant = f" (the options of its sources are {', '.join(options)})" if options else ""
+        advice = f"Correct the stage's code, or the option that is meant{meant}, and start again"
     return f"stage '{stage}' cannot run, now or later: {error}. {advice}"
 
 
@@ -89,7 +99,8 @@ def kind_of(error: BaseException | None) -> QueryEnd:
     name = _root(error)
     if name in UNFIT:
         return QueryEnd.UNFIT
-    is_refused = name in REFUSED and "UnknownHostException" not in java_trace(error)
+    trace = java_trace(error)
+    is_refused = WRONG_START.search(trace) or (name in REFUSED and "UnknownHostException" not in trace)
     return QueryEnd.REFUSED if is_refused else QueryEnd.FAILED
 
 
