@@ -51,7 +51,7 @@ def misconfigured(stage: str, end: QueryEnd, error: str, sources: tuple[Source, 
         options = options_meant(sources, error)
         meant = f" (the options of its sources are {', '.join(options)})" if options else ""
         advice = f"Correct the stage's code, or the option that is meant{meant}, and start again"
-    return f"stage '{stage}' cannot run, now or later: {error}. {advice}"
+    return f"stage '{stage}' cannot run, now or later: {error.rstrip('.')}. {advice}"
 
 
 def _root(error: BaseException) -> str:
