@@ -97,7 +97,13 @@ def test_spark_is_gone_when_its_jvm_does_not_answer(error: BaseException, is_gon
             "Invalid value '-1'",
         ),
         ("", "RuntimeError"),
-        ("x" * 600, "x" * 500),
+        ("x" * 600, "x" * 500 + " ..."),
+        ("word " * 200, "word " * 100 + "..."),
+        (
+            "[UNRESOLVED_COLUMN] A column `a` cannot be resolved. SQLSTATE: 42703; line 1 pos 0;\n'Project ['a]\n+- x",
+            "[UNRESOLVED_COLUMN] A column `a` cannot be resolved.",
+        ),
+        ("It is closed\n\tat org.apache.A.b(A.scala:1)\n\t... 20 more", "It is closed"),
     ],
 )
 def test_the_last_error_that_is_named_is_the_reason_and_else_all_lines(said: str, expected: str) -> None:

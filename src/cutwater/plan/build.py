@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,7 +21,7 @@ from cutwater.spark.kafka import is_kafka
 from cutwater.spark.option_values import wrong_values
 from cutwater.spark.packages import is_kafka_missing, kafka_advice
 from cutwater.spark.plan import Plan, channel_schema, read_plan, refuse_clashing_names, row_schema
-from cutwater.spark.refusals import why_refused
+from cutwater.spark.refusals import why_refused, without_plan
 from cutwater.spark.session import check_reach, missing_file_system
 from cutwater.spark.source_options import misspelt
 from cutwater.spark.stage import PlannedStage
@@ -279,6 +278,5 @@ def _shared_sources(called: Iterable[tuple[StageDef, Plan]]) -> Iterator[str]:
 
 
 def _first_lines(text: str, count: int = 3) -> str:
-    text = re.sub(r"\s*SQLSTATE: \w{5}\b", "", text)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in without_plan(text).splitlines() if line.strip()]
     return " ".join(lines[:count])

@@ -12,12 +12,14 @@ from cutwater.spark.kafka import KafkaLoss
 from cutwater.spark.micro_batch import StopAsked
 from cutwater.spark.option_values import options_meant
 from cutwater.spark.plan import Source
+from cutwater.spark.refusals import without_plan
 
 STOPPED = (
     "its query was stopped from outside Cutwater: by spark.streams, a listener, or a notebook's stop button"
 )
 """Shown for a query that ended without an error although Cutwater did not stop it."""
 
+MOST_SAID = 500
 INCOMPATIBLE = re.compile(
     r"\[[A-Z0-9_.]*(NOT_COMPATIBLE|INCOMPATIBLE|INVALID_SCHEMA|VALIDATION_FAILURE)[A-Z0-9_.]*\]"
 )
@@ -139,12 +141,21 @@ def reason_of(error: BaseException) -> str:
     # Spark's message about the batch, without the stack trace around it.
     text = text.rpartition("BatchFailed: ")[2]
     text = text.partition("\n=== Streaming Query ===")[0]
-    text = re.sub(r"\s*SQLSTATE: \w{5}\b", "", text)
+    text = without_plan(text)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     python = [line for line in lines if _is_error_line(line) and not line.startswith("Py4J")]
     java = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
     reasons = python[-1:] or java[-1:] or lines
-    return (" ".join(reasons) if reasons else type(error).__name__)[:500]
+    return _shortened(" ".join(reasons)) if reasons else type(error).__name__
+
+
+def _shortened(text: str) -> str:
+    """A long text, up to the end of a word."""
+    return (
+        text
+        if len(text) <= MOST_SAID
+        else f"{text[: MOST_SAID + 1].rpartition(' ')[0] or text[:MOST_SAID]} ..."
+    )
 
 
 def _is_error_line(line: str) -> bool:
