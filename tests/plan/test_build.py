@@ -227,6 +227,27 @@ def test_a_misspelt_option_of_a_source_is_refused_with_the_one_that_was_meant(sh
     shop.refuses("'orders' reads parquet with the option maxfilepertrigger.*did you mean maxFilesPerTrigger?")
 
 
+def test_an_option_with_a_value_that_spark_refuses_is_reported(shop: Shop) -> None:
+    source = Source("parquet", (("maxfilespertrigger", "0"), ("path", "/in")))
+    shop.stage(lambda spark: Frame(source), "orders", sinks=[shop.sink()])
+    shop.refuses("stage 'orders' reads parquet with maxFilesPerTrigger='0', which must be a whole number")
+
+
+def test_the_table_of_a_sink_is_not_read_by_the_same_pipeline(shop: Shop) -> None:
+    own = Source("parquet", (("path", f"{shop.folder}/x/../out/"),))
+    shop.orders(sinks=[shop.sink()])
+    shop.stage(lambda spark: Frame(own), "report", sinks=[shop.sink("more")])
+    shop.refuses(
+        r"'report' reads .*/out, the table that sink 'out' of .* as a parameter, def report\(orders\)$"
+    )
+
+
+def test_a_stage_does_not_read_its_own_table(shop: Shop) -> None:
+    own = Source("delta", (("path", f"{shop.folder}/out"),))
+    shop.stage(lambda spark: Frame(own), "report", sinks=[shop.sink()])
+    shop.refuses("A stage cannot read its own output$")
+
+
 @pytest.mark.parametrize(("how", "is_refused"), [("Delete", True), ("archive", True), ("OFF", False)])
 def test_files_that_spark_would_remove_are_not_read(shop: Shop, how: str, is_refused: bool) -> None:
     source = Source("parquet", (("cleansource", how), ("path", "/in")))

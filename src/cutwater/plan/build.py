@@ -14,7 +14,7 @@ from cutwater.protocol.base.records import SinkSpec, StageSpec, Topology
 from cutwater.sinks.contract import Sink
 from cutwater.spark.channel_source import ChannelSource
 from cutwater.spark.checkpoint.leaves import Leaf
-from cutwater.spark.checkpoint.same_source import share_rows
+from cutwater.spark.checkpoint.same_source import reads_table, share_rows
 from cutwater.spark.final_by import check_final_by
 from cutwater.spark.internals.plans import is_of_session
 from cutwater.spark.kafka import is_kafka
@@ -63,9 +63,8 @@ class Builder:
                     found += self._call(stage, specs)
                 except UserError as error:
                     found += mistakes_in(error)
-        found += _shared_sources(
-            [(s, self._called[s.name][1]) for s in self._ordered if s.name in self.specs]
-        )
+        called = [(s, self._called[s.name][1]) for s in self._ordered if s.name in self.specs]
+        found += [*_shared_sources(called), *_own_tables(called, self._ordered)]
         refuse(list(dict.fromkeys(found)))
 
     @property
@@ -275,6 +274,22 @@ def _shared_sources(called: Iterable[tuple[StageDef, Plan]]) -> Iterator[str]:
                     "tables would not show the same rows of it. Read it in one stage that is a parameter of both; or "
                     "accept this with @pipeline.stage(allow_shared_source=True)"
                 )
+
+
+def _own_tables(called: Iterable[tuple[StageDef, Plan]], stages: Iterable[StageDef]) -> Iterator[str]:
+    sinks = [(stage.name, sink) for stage in stages for sink in stage.sinks]
+    for reader, plan in called:
+        for writer, sink in sinks:
+            path = sink.path
+            if path is None or not any(reads_table(leaf, path) for leaf in plan.leaves):
+                continue
+            advice = f"Read the stage itself: name it as a parameter, def {reader.name}({writer})"
+            if writer == reader.name:
+                advice = "A stage cannot read its own output"
+            yield (
+                f"stage '{reader.name}' reads {path}, the table that sink '{sink.name}' of this pipeline writes: a "
+                f"restore would take the table back, and not what was read from it. {advice}"
+            )
 
 
 def _first_lines(text: str, count: int = 3) -> str:
