@@ -7,11 +7,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cutwater.cli.explain import steps_of, watermark_hints
+from cutwater.cli.explain import _fate, _heading, steps_of, watermark_hints
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.barrier import Flags
 from cutwater.protocol.base.paths import notes_name
 from cutwater.protocol.base.watermark import Watermark, WatermarkKind
+from cutwater.protocol.member.journal import Fate
 from cutwater.runtime.timings import EpochTimes, StageTime
 from cutwater.store.opening import open_store
 from tests.support.builders import manifest, pipeline, stage
@@ -48,6 +49,17 @@ def test_explain_accepts_the_name_of_a_savepoint_and_latest(folder: Path) -> Non
     assert document("explain", "before-deploy", "--store", folder)["epoch"] == 2
     assert document("explain", "latest", "--store", folder)["epoch"] == 3
     assert "there is no checkpoint 'nope'" in call("explain", "nope", "--store", folder).stderr
+
+
+@pytest.mark.usefixtures("utc")
+def test_the_heading_of_an_epoch_that_has_expired_says_both() -> None:
+    times = EpochTimes(1, 1, 0.0, 0, committed_s=1.2)
+    what = _fate(Fate.OVER, times, None)
+    assert what == "committed, expired since"
+    assert (
+        _heading(1, what, times).plain
+        == "epoch 1  committed in 1.2 s, expired since, begun 1970-01-01 00:00:00"
+    )
 
 
 @pytest.mark.usefixtures("utc")

@@ -71,6 +71,11 @@ reached: list[tuple[Any, str]] = []
 """The places whose file system was asked for."""
 
 
+def check_final_by(frame: Frame, sink: str, final_by: str) -> None:
+    if final_by not in frame.schema.names:
+        raise UserError(f"sink '{sink}' has final_by={final_by!r}")
+
+
 @pytest.fixture(autouse=True)
 def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(building, "ChannelSource", Channel)
@@ -79,6 +84,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         building, "why_refused", lambda frame, mode: frame.refused if mode == "append" else None
     )
+    monkeypatch.setattr(building, "check_final_by", check_final_by)
     monkeypatch.setattr(building, "check_reach", lambda spark, url: reached.append((spark, url)))
     monkeypatch.setattr(building, "missing_file_system", lambda spark, error: None)
     reached.clear()
@@ -219,6 +225,27 @@ def test_a_misspelt_option_of_a_source_is_refused_with_the_one_that_was_meant(sh
     source = Source("parquet", (("maxfilepertrigger", "10"), ("path", "/in")))
     shop.stage(lambda spark: Frame(source), "orders", sinks=[shop.sink()])
     shop.refuses("'orders' reads parquet with the option maxfilepertrigger.*did you mean maxFilesPerTrigger?")
+
+
+def test_an_option_with_a_value_that_spark_refuses_is_reported(shop: Shop) -> None:
+    source = Source("parquet", (("maxfilespertrigger", "0"), ("path", "/in")))
+    shop.stage(lambda spark: Frame(source), "orders", sinks=[shop.sink()])
+    shop.refuses("stage 'orders' reads parquet with maxFilesPerTrigger='0', which must be a whole number")
+
+
+def test_the_table_of_a_sink_is_not_read_by_the_same_pipeline(shop: Shop) -> None:
+    own = Source("parquet", (("path", f"{shop.folder}/x/../out/"),))
+    shop.orders(sinks=[shop.sink()])
+    shop.stage(lambda spark: Frame(own), "report", sinks=[shop.sink("more")])
+    shop.refuses(
+        r"'report' reads .*/out, the table that sink 'out' of .* as a parameter, def report\(orders\)$"
+    )
+
+
+def test_a_stage_does_not_read_its_own_table(shop: Shop) -> None:
+    own = Source("delta", (("path", f"{shop.folder}/out"),))
+    shop.stage(lambda spark: Frame(own), "report", sinks=[shop.sink()])
+    shop.refuses("A stage cannot read its own output$")
 
 
 @pytest.mark.parametrize(("how", "is_refused"), [("Delete", True), ("archive", True), ("OFF", False)])
@@ -375,6 +402,13 @@ def test_rows_that_are_shown_when_their_window_is_closed_need_a_watermark(
     else:
         with pytest.raises(UserError, match="'orders' has no watermark, so no window ever closes"):
             bind_sinks(shop.build(), open_store("memory://"))
+
+
+def test_final_by_is_checked_before_anything_is_bound(shop: Shop) -> None:
+    shop.stage(lambda spark: Frame(FILES, has_watermark=True), "orders", sinks=[shop.sink(final_by="idd")])
+    with pytest.raises(UserError, match="sink 'out' has final_by='idd'"):
+        bind_sinks(shop.build(), open_store("memory://"))
+    assert not list(shop.folder.iterdir())
 
 
 def test_a_builder_says_which_stages_of_others_it_waits_for() -> None:

@@ -38,6 +38,12 @@ def test_differences_between_two_graphs_are_listed(now: r.Topology, said: list[s
     assert differences(pipeline(stage("s"), stage("t", "s")), now) == said
 
 
+def test_a_changed_final_by_is_named() -> None:
+    plain, final = (pipeline(stage("s", sinks=[r.SinkSpec("win", is_final)])) for is_final in (False, True))
+    assert differences(plain, final) == ["sink 'win' now has final_by, and had none"]
+    assert differences(final, plain) == ["sink 'win' no longer has final_by"]
+
+
 def test_a_store_with_another_graph_is_refused_with_the_differences(tmp_path: Path) -> None:
     store = open_store(str(tmp_path), create=True)
     LiveLeader(store, ONE).commit(0)

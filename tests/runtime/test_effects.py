@@ -49,20 +49,22 @@ class Setting:
         )
 
 
-@pytest.mark.parametrize(("rewinds", "version", "count"), [(False, 5, 1), (True, 5, 0), (False, None, 0)])
+@pytest.mark.parametrize(("stays", "version", "count"), [(True, 5, 1), (False, 5, 0), (True, None, 0)])
 def test_a_sink_that_cannot_be_rewound_is_an_event(
-    tmp_path: Path, rewinds: bool, version: int | None, count: int
+    tmp_path: Path, stays: bool, version: int | None, count: int
 ) -> None:
-    out = SimpleNamespace(name="out", rewinds=rewinds, rewind=Mock(return_value=version))
+    undo = Mock(return_value=stays)
+    out = SimpleNamespace(name="out", cannot_undo=undo, rewind=Mock(return_value=version))
     setting = Setting(tmp_path, out=out)
     assert setting.performer.rewind_table(fx.RewindTable("out", 1, 2, 3, True)) == version
     assert setting.events == [SinkNotRewound("out")] * count
     out.rewind.assert_called_once_with(1, 2, 3, True)
+    undo.assert_called_once_with(3)
 
 
 def test_the_last_error_of_a_table_is_known(tmp_path: Path) -> None:
     out = SimpleNamespace(
-        name="out", rewinds=True, publish=Mock(side_effect=OSError("no such table")),
+        name="out", cannot_undo=lambda version: False, publish=Mock(side_effect=OSError("no such table")),
         rewind=Mock(side_effect=OSError("nor a history")), head=Mock(side_effect=OSError("it is down")),
     )  # fmt: skip
     performer = Setting(tmp_path, out=out).performer

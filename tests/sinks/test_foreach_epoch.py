@@ -72,7 +72,7 @@ def make(store: Store, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> Make:
 
 def test_the_function_gets_the_rows_of_an_epoch_once_it_is_committed(make: Make, calls: Calls) -> None:
     sink = make()
-    assert (sink.name, sink.rewinds, sink.head()) == ("note", False, TableHead(-1, 0))
+    assert (sink.name, sink.head()) == ("note", TableHead(-1, 0))
     files = stage(sink, "a", [1, 2]) + stage(sink, "b", [3])
     assert calls == []
     assert sink.publish(-1, 5, files, epoch=2) == 5
@@ -151,6 +151,18 @@ def test_a_restore_undoes_no_call_and_stops_zombies(make: Make, calls: Calls) ->
     assert publish(sink, 11, [3]) == 11
     assert calls == [(5, [1]), (11, [3])]
     assert [sink.find(t) for t in (4, 5, 8, 9, 10, 11)] == [-1, 5, 5, 9, 9, 11]
+
+
+def test_only_calls_after_the_target_of_a_restore_cannot_be_undone(make: Make) -> None:
+    sink = make()
+    publish(sink, 5, [1])
+    assert not sink.cannot_undo(5)
+    assert sink.rewind(5, 9, 5) == 9
+    assert not sink.cannot_undo(5), "that was a restore, and not a call"
+    publish(sink, 11, [2])
+    assert sink.cannot_undo(5)
+    assert sink.cannot_undo(-1)
+    assert not sink.cannot_undo(11)
 
 
 def test_files_that_a_faster_process_has_removed_are_not_an_error(

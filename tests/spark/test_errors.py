@@ -12,6 +12,7 @@ from cutwater.spark.feed import FeedClosed
 from cutwater.spark.internals.gateway import is_spark_gone
 from cutwater.spark.kafka import KafkaLoss
 from cutwater.spark.micro_batch import StopAsked
+from cutwater.spark.plan import Source
 
 OTHER_STATE = RuntimeError("[STATE_STORE_INVALID_SCHEMA.KEY] no")
 OTHER_SOURCES = (
@@ -36,6 +37,16 @@ OTHER_SOURCES = (
         *((error, QueryEnd.HOPELESS) for error in OTHER_SOURCES),
         (RuntimeError("Python worker failed to connect back."), QueryEnd.OVERLOADED),
         (RuntimeError("no disk"), QueryEnd.FAILED),
+        (RuntimeError('java.lang.NumberFormatException: For input string: "ten"'), QueryEnd.REFUSED),
+        (RuntimeError("java.util.regex.PatternSyntaxException: Unclosed group"), QueryEnd.REFUSED),
+        (
+            RuntimeError(
+                "java.lang.AssertionError: assertion failed: If startingOffsets contains specific offsets, you must "
+                "specify all TopicPartitions."
+            ),
+            QueryEnd.REFUSED,
+        ),
+        (RuntimeError("java.lang.AssertionError: assertion failed"), QueryEnd.FAILED),
         # only an error condition of Spark's own says that the code has changed
         (RuntimeError("[STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE] Provided key schema"), QueryEnd.HOPELESS),
         (RuntimeError("PythonException: ValueError: payload says INVALID_SCHEMA"), QueryEnd.FAILED),
@@ -86,7 +97,13 @@ def test_spark_is_gone_when_its_jvm_does_not_answer(error: BaseException, is_gon
             "Invalid value '-1'",
         ),
         ("", "RuntimeError"),
-        ("x" * 600, "x" * 500),
+        ("x" * 600, "x" * 500 + " ..."),
+        ("word " * 200, "word " * 100 + "..."),
+        (
+            "[UNRESOLVED_COLUMN] A column `a` cannot be resolved. SQLSTATE: 42703; line 1 pos 0;\n'Project ['a]\n+- x",
+            "[UNRESOLVED_COLUMN] A column `a` cannot be resolved.",
+        ),
+        ("It is closed\n\tat org.apache.A.b(A.scala:1)\n\t... 20 more", "It is closed"),
     ],
 )
 def test_the_last_error_that_is_named_is_the_reason_and_else_all_lines(said: str, expected: str) -> None:
@@ -152,6 +169,13 @@ def test_an_error_of_the_configuration_is_told_from_one_that_may_pass(
 
 
 def test_an_error_of_the_configuration_says_what_to_do() -> None:
+    kafka = Source(
+        "kafka", (("kafka.x", "1"), ("maxoffsetspertrigger", "ten"), ("startingoffsets", "earliest"))
+    )
+    quoted = misconfigured("s", QueryEnd.REFUSED, 'For input string: "ten"', (kafka,))
+    assert "option that is meant (the options of its sources are maxOffsetsPerTrigger)" in quoted
+    every = misconfigured("s", QueryEnd.REFUSED, "no", (kafka, Source("parquet", (("path", "/in"),))))
+    assert "sources are startingOffsets, maxOffsetsPerTrigger)" in every
     said = misconfigured("s", QueryEnd.REFUSED, "no sorting")
     assert said.startswith(
         "stage 's' cannot run, now or later: no sorting. Correct the stage's code, or the option"

@@ -108,6 +108,9 @@ def test_a_pipeline_with_refused_plans_ends_before_anything_is_written(
     assert not (tmp_path / "state/journal").exists()
 
 
+SYNTAX = "Syntax error at 'x'. (line 1, pos 5)"
+
+
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
@@ -115,6 +118,10 @@ def test_a_pipeline_with_refused_plans_ends_before_anything_is_written(
         ("Sorting is not supported;\n~Sort\n+- ~Relation", "Sorting is not supported"),
         ("Detected it. Please refer the guide.", "Detected it"),
         ("two\n  lines", "two lines"),
+        ("[A] No column `x`. SQLSTATE: 42703; line 1 pos 0;\n'Project ['x]\n+- Rate", "No column `x`"),
+        ("[A] Syntax error at 'x'. SQLSTATE: 42601 (line 1, pos 5)\n\n== SQL ==\nx x\n--^^^", SYNTAX),
+        ("It failed; line 1 pos 0", "It failed"),
+        ("one; line by\nline", "one; line by line"),
     ],
 )
 def test_only_the_reason_is_reported(said: str, expected: str) -> None:

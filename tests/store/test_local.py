@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,7 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from cutwater.store.contract import Store, StoreUnavailable
+from cutwater.protocol.base import effects as fx
+from cutwater.protocol.base.errors import StoreError
+from cutwater.store.at_rest import drive
+from cutwater.store.contract import CannotWrite, Store, StoreUnavailable
 from cutwater.store.local import LocalStore
 from cutwater.store.opening import open_place
 from tests.support.store_contract import StoreContract, check_race_of_processes
@@ -280,3 +284,40 @@ def test_a_copy_does_not_replace_an_existing_target(local: LocalStore) -> None:
     local.create("b", b"y")
     local.copy("a", "b")
     assert local.read("b") == b"y"
+
+
+@pytest.mark.parametrize(
+    ("number", "said", "advice"),
+    [
+        (errno.ENOSPC, "No space left on device", "free space on its file system"),
+        (errno.EDQUOT, "Disk quota exceeded", "free space on its file system"),
+        (errno.EROFS, "Read-only file system", "its file system is mounted read-only"),
+    ],
+)
+def test_a_disk_that_cannot_be_written_to_is_named_with_the_object(
+    local: LocalStore, monkeypatch: pytest.MonkeyPatch, number: int, said: str, advice: str
+) -> None:
+    local.create("a", b"x")
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    for name in ("link", "replace"):
+        monkeypatch.setattr(os, name, fail)
+    monkeypatch.setattr(Path, "unlink", fail)
+    expected = f"the store {local.root} cannot be written to: {said} (a); {advice}"
+    writes: list[Callable[[], object]] = [
+        lambda: local.create("a", b""),
+        lambda: local.put("a", b""),
+        lambda: local.delete(["a"]),
+        lambda: local.copy("a", "a"),
+    ]
+    for write in writes:
+        with pytest.raises(CannotWrite, match=re.escape(expected)):
+            write()
+    with pytest.raises(StoreError, match=f"cannot be used as a store: {said}; {advice}"):
+        open_place(str(local.root), create=True)
+    with pytest.raises(
+        StoreError, match=f"^the store {re.escape(str(local.root))} cannot be written to: {said}"
+    ):
+        drive(local, (x for x in (fx.Create("a", b"y"),) * 99))

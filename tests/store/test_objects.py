@@ -38,6 +38,17 @@ def test_a_missing_bucket_is_not_a_missing_object(ask: str, monkeypatch: pytest.
         getattr(store, ask)("a")
 
 
+def test_what_a_server_says_is_shown_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_place("memory://", create=True)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise BaseError("x <Message>the key &#34;a&#34; &amp; its signature do not fit.</Message>")
+
+    monkeypatch.setattr("cutwater.store.objects.obstore.put", refuse)
+    with pytest.raises(StoreUnavailable, match=r'the key "a" & its signature do not fit$'):
+        store.put("a", b"x")
+
+
 def test_a_bucket_that_disappears_during_a_read_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_place("memory://", create=True)
     store.put("a", b"x")

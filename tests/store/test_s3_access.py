@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from cutwater.protocol.base.errors import StoreError
 from cutwater.store import s3_access
 from cutwater.store.s3_access import access_to, adopt, from_environment
 
@@ -93,3 +94,27 @@ def test_virtual_hosts_name_the_bucket_in_the_endpoint() -> None:
 def test_anonymous_access_signs_nothing() -> None:
     adopt({"fs.s3a.aws.credentials.provider": "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider"})
     assert access_to("s3://b/x").config == {"aws_skip_signature": "true"}
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["http://127.0.0.1:9000", "127.0.0.1", "https://[::1]:9", "http://b.10.0.0.1:1"]
+)
+def test_a_bucket_is_not_put_before_an_ip_address(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    adopt({"fs.s3a.endpoint": endpoint})
+    assert access_to("s3://b/x").config["aws_virtual_hosted_style_request"] == "false"
+    adopt({"fs.s3a.endpoint": endpoint, "fs.s3a.path.style.access": "false"})
+    with pytest.raises(
+        StoreError, match=r"is an IP address, .* use path style\. Unset AWS_VIRTUAL_HOSTED_STYLE_REQUEST"
+    ):
+        access_to("s3://b/x")
+    adopt({"fs.s3a.path.style.access": "false", "fs.s3a.endpoint": "http://127.0.0.1.nip.io:9000"})
+    assert access_to("s3://b/x").config["aws_endpoint"] == "http://b.127.0.0.1.nip.io:9000"
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["http://host:port", "http://my host:1", "http://:9000", "http://[::1", "http://"]
+)
+def test_an_endpoint_that_is_not_an_address_is_refused_in_one_line(endpoint: str) -> None:
+    adopt({"fs.s3a.endpoint": endpoint})
+    with pytest.raises(StoreError, match="is not the address of a server: give http://HOST:PORT"):
+        access_to("s3://b/x")

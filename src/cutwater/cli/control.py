@@ -123,7 +123,9 @@ def restore(
     """Roll everything back to a checkpoint: at once if the pipeline is running, otherwise with the next run."""
     store = client.store
     lines: list[str] = []
-    if (ref is None) == (at is None):
+    if ref is not None and at is not None:
+        raise UserError(f"both '{ref}' and --at {at} were given: leave out one of them")
+    if ref is None and at is None:
         raise UserError(
             "say what to restore: an epoch, a savepoint's name or latest; or a time, with --at TIME"
         )

@@ -79,10 +79,12 @@ def _fate(what: Fate, times: EpochTimes | None, abort: Aborted | None) -> str:
 
 
 def _heading(epoch: int, what: str, times: EpochTimes | None) -> Text:
+    what, comma, since = what.partition(", ")
     line = Text.assemble((f"epoch {epoch}", "bold"), "  ", (what, "red" if what == "aborted" else ""))
+    if times is not None and times.committed_s is not None:
+        line.append(f" in {readable(times.committed_s)}")
+    line.append(f"{comma}{since}")
     if times is not None:
-        if times.committed_s is not None:
-            line.append(f" in {readable(times.committed_s)}")
         line.append(f", begun {local(times.begun_at)}")
         flags = [word for flag, word in FLAG_NAMES.items() if times.flags & flag]
         if flags:

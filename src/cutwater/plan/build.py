@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,12 +14,14 @@ from cutwater.protocol.base.records import SinkSpec, StageSpec, Topology
 from cutwater.sinks.contract import Sink
 from cutwater.spark.channel_source import ChannelSource
 from cutwater.spark.checkpoint.leaves import Leaf
-from cutwater.spark.checkpoint.same_source import share_rows
+from cutwater.spark.checkpoint.same_source import reads_table, share_rows
+from cutwater.spark.final_by import check_final_by
 from cutwater.spark.internals.plans import is_of_session
 from cutwater.spark.kafka import is_kafka
+from cutwater.spark.option_values import wrong_values
 from cutwater.spark.packages import is_kafka_missing, kafka_advice
 from cutwater.spark.plan import Plan, channel_schema, read_plan, refuse_clashing_names, row_schema
-from cutwater.spark.refusals import why_refused
+from cutwater.spark.refusals import why_refused, without_plan
 from cutwater.spark.session import check_reach, missing_file_system
 from cutwater.spark.source_options import misspelt
 from cutwater.spark.stage import PlannedStage
@@ -62,9 +63,8 @@ class Builder:
                     found += self._call(stage, specs)
                 except UserError as error:
                     found += mistakes_in(error)
-        found += _shared_sources(
-            [(s, self._called[s.name][1]) for s in self._ordered if s.name in self.specs]
-        )
+        called = [(s, self._called[s.name][1]) for s in self._ordered if s.name in self.specs]
+        found += [*_shared_sources(called), *_own_tables(called, self._ordered)]
         refuse(list(dict.fromkeys(found)))
 
     @property
@@ -158,6 +158,8 @@ def _bind(
             f"sink '{sink.name}' publishes rows when their window is closed (final_by={sink.final_by!r}), but "
             f"stage '{stage.name}' has no watermark, so no window ever closes: add withWatermark()"
         )
+    if sink.final_by is not None:
+        check_final_by(stage.frame, sink.name, sink.final_by)
     sink.output_mode = stage.output_mode
     sink.bind(store, sink.name, stage.schema.json(), register=False, create=create)
     if sink.url is not None and (other := places.setdefault(sink.url, sink.name)) != sink.name:
@@ -236,6 +238,9 @@ def _plan_mistakes(stage: StageDef, plan: Plan) -> Iterator[str]:
                 f"stage '{stage.name}' reads {source.format} with the option {given}, which Spark does not know and "
                 f"would ignore; did you mean {meant}?"
             )
+        yield from (
+            f"stage '{stage.name}' reads {source.format} with {what}" for what in wrong_values(source)
+        )
         how = dict(source.options).get("cleansource", "off")
         if how.lower() != "off":
             yield (
@@ -271,7 +276,22 @@ def _shared_sources(called: Iterable[tuple[StageDef, Plan]]) -> Iterator[str]:
                 )
 
 
+def _own_tables(called: Iterable[tuple[StageDef, Plan]], stages: Iterable[StageDef]) -> Iterator[str]:
+    sinks = [(stage.name, sink) for stage in stages for sink in stage.sinks]
+    for reader, plan in called:
+        for writer, sink in sinks:
+            path = sink.path
+            if path is None or not any(reads_table(leaf, path) for leaf in plan.leaves):
+                continue
+            advice = f"Read the stage itself: name it as a parameter, def {reader.name}({writer})"
+            if writer == reader.name:
+                advice = "A stage cannot read its own output"
+            yield (
+                f"stage '{reader.name}' reads {path}, the table that sink '{sink.name}' of this pipeline writes: a "
+                f"restore would take the table back, and not what was read from it. {advice}"
+            )
+
+
 def _first_lines(text: str, count: int = 3) -> str:
-    text = re.sub(r"\s*SQLSTATE: \w{5}\b", "", text)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in without_plan(text).splitlines() if line.strip()]
     return " ".join(lines[:count])

@@ -38,10 +38,15 @@ def differences(before: Topology, after: Topology) -> list[str]:
         old, new = before.stages[name], after.stages[name]
         if old.inputs != new.inputs:
             said.append(f"stage '{name}' reads {list(new.inputs)}, and used to read {list(old.inputs)}")
-        if old.sinks != new.sinks:
-            said.append(
-                f"the sinks of stage '{name}' are {[s.name for s in new.sinks]}, not {[s.name for s in old.sinks]}"
-            )
+        sinks, used = ([s.name for s in spec.sinks] for spec in (new, old))
+        if sinks != used:
+            said.append(f"the sinks of stage '{name}' are {sinks}, not {used}")
+        finals = {s.name: s.final for s in old.sinks}
+        said += [
+            f"sink '{s.name}' {'now has final_by, and had none' if s.final else 'no longer has final_by'}"
+            for s in new.sinks
+            if s.final != finals.get(s.name, s.final)
+        ]
         if old.member != new.member:
             said.append(f"stage '{name}' moved from member '{old.member}' to '{new.member}'")
         if (

@@ -103,10 +103,11 @@ class MemberPerformer(StorePerformer):
         sink = self._sinks[operation.sink]
         failpoints.reach("before rewind", operation.sink)
         with self._noting_errors(operation.sink):
+            stays = sink.cannot_undo(operation.to_version)
             version = sink.rewind(
                 operation.expected_version, operation.transaction, operation.to_version, operation.force
             )
-        if version is not None and not sink.rewinds:
+        if version is not None and stays:
             self._emit(SinkNotRewound(sink.name))
         failpoints.reach("after rewind", operation.sink)
         return version

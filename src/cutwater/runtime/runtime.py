@@ -228,7 +228,8 @@ class Runtime:
                 "not intended, check which other process runs this pipeline on this store"
             )
         if member.misconfigured is not None:
-            raise UserError(misconfigured(*member.misconfigured))
+            sources = self.planned.stages[member.misconfigured.stage].plan.sources
+            raise UserError(misconfigured(*member.misconfigured, sources))
         if member.given_up is not None:
             raise UserError(self._why_given_up(member.given_up))
         self.drained = member.drained

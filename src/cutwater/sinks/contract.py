@@ -46,7 +46,6 @@ class Sink(ABC):
 
     kind: str
     """Its name in the store."""
-    rewinds = True
     calls_user = False
     """Whether publishing calls a function of the user's, which may take any time."""
     appends_only = True
@@ -369,6 +368,10 @@ class Sink(ABC):
     ) -> int | None:
         """Make the target's rows those of `to_version` again. Returns what `publish` returns. Raises `UserError` if that
         would undo changes by others, unless `force` is set."""
+
+    def cannot_undo(self, version: int) -> bool:
+        """Whether it has done something since `version` that `rewind` leaves as it is."""
+        return False
 
     # --- reading --------------------------------------------------------------------------------------
 

@@ -68,7 +68,6 @@ class ForeachEpochSink(Sink):
     """Its versions are the transactions themselves."""
 
     kind = "foreach_epoch"
-    rewinds = False
     appends_only = False
     calls_user = True
 
@@ -154,6 +153,11 @@ class ForeachEpochSink(Sink):
         self, expected_version: int, transaction: int, to_version: int, force: bool = False
     ) -> int | None:
         return self._mark(transaction, None) if self._is_next(expected_version, transaction) else None
+
+    def cannot_undo(self, version: int) -> bool:
+        later = [done_name(self.name, done) for done in self._transactions() if done > version]
+        marks = [msgspec.json.decode(data, type=EpochDone) for data in self._files.read_many(later) if data]
+        return any(mark.epoch is not None for mark in marks)
 
     def _mark(self, transaction: int, epoch: int | None) -> int:
         self._files.create(done_name(self.name, transaction), msgspec.json.encode(EpochDone(epoch)))

@@ -19,8 +19,8 @@ END = "__cutwater_end"
 NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
-def end_ms(rows: DataFrame, final_by: str) -> Column:
-    """The end of a row's window in ms, rounded up, so that it does not close too early."""
+def window_end(rows: DataFrame, final_by: str) -> Column:
+    """The end of a row's window. Raises `UserError` if it is not a timestamp."""
     end = F.expr(final_by)
     kind = rows.select(end).schema[0].dataType.typeName()
     if kind != "timestamp":
@@ -28,6 +28,12 @@ def end_ms(rows: DataFrame, final_by: str) -> Column:
             f"final_by={final_by!r} is a {kind}, and must be the timestamp at which a row's window ends, "
             'for example "window.end"'
         )
+    return end
+
+
+def end_ms(rows: DataFrame, final_by: str) -> Column:
+    """The end of a row's window in ms, rounded up, so that it does not close too early."""
+    end = window_end(rows, final_by)
     is_between = F.pmod(F.unix_micros(end), F.lit(1000)) > 0
     return F.unix_millis(end) + is_between.cast("int")
 

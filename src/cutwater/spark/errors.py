@@ -10,12 +10,16 @@ from cutwater.spark.feed import FeedClosed
 from cutwater.spark.internals.queries import java_trace
 from cutwater.spark.kafka import KafkaLoss
 from cutwater.spark.micro_batch import StopAsked
+from cutwater.spark.option_values import options_meant
+from cutwater.spark.plan import Source
+from cutwater.spark.refusals import without_plan
 
 STOPPED = (
     "its query was stopped from outside Cutwater: by spark.streams, a listener, or a notebook's stop button"
 )
 """Shown for a query that ended without an error although Cutwater did not stop it."""
 
+MOST_SAID = 500
 INCOMPATIBLE = re.compile(
     r"\[[A-Z0-9_.]*(NOT_COMPATIBLE|INCOMPATIBLE|INVALID_SCHEMA|VALIDATION_FAILURE)[A-Z0-9_.]*\]"
 )
@@ -26,8 +30,13 @@ OTHER_SOURCES = ("sources in the checkpoint", SourcesChanged.__name__)
 REFUSED = frozenset({
     "AnalysisException", "ExtendedAnalysisException", "ParseException", "IllegalArgumentException",
     "SparkIllegalArgumentException", "UnsupportedFileSystemException", "UnsupportedOperationException",
+    "NumberFormatException", "PatternSyntaxException",
 })  # fmt: skip
 """Errors about the plan or an option, as long as no batch has begun. (Later, a catalog or a name server has failed.)"""
+WRONG_START = re.compile(
+    r"startingOffsets contains specific offsets|\[[A-Z_.]*OFFSET_DOES_NOT_MATCH_ASSIGNED[A-Z_.]*\]"
+)
+"""What Spark's Kafka source says about `startingOffsets` that do not fit the topics; its class depends on the version."""
 UNFIT = frozenset({
     "ClassNotFoundException", "SparkClassNotFoundException", "NoClassDefFoundError", "NoSuchMethodError",
     "NoSuchFieldError", "AbstractMethodError", "IncompatibleClassChangeError", "UnsupportedClassVersionError",
@@ -35,13 +44,16 @@ UNFIT = frozenset({
 """A jar is missing, or was made for another version of Spark."""
 
 
-def misconfigured(stage: str, end: QueryEnd, error: str) -> str:
-    """What to tell about an error that lies in the configuration, so that the run ends at once."""
+def misconfigured(stage: str, end: QueryEnd, error: str, sources: tuple[Source, ...] = ()) -> str:
+    """What to tell about an error that lies in the configuration, so that the run ends at once. `sources`: what the stage
+    reads, whose options may be meant."""
     if end is QueryEnd.UNFIT:
         advice = "A jar is missing from Spark's class path, or was made for another version of Spark"
     else:
-        advice = "Correct the stage's code, or the option that it names, and start again"
-    return f"stage '{stage}' cannot run, now or later: {error}. {advice}"
+        options = options_meant(sources, error)
+        meant = f" (the options of its sources are {', '.join(options)})" if options else ""
+        advice = f"Correct the stage's code, or the option that is meant{meant}, and start again"
+    return f"stage '{stage}' cannot run, now or later: {error.rstrip('.')}. {advice}"
 
 
 def _root(error: BaseException) -> str:
@@ -89,7 +101,8 @@ def kind_of(error: BaseException | None) -> QueryEnd:
     name = _root(error)
     if name in UNFIT:
         return QueryEnd.UNFIT
-    is_refused = name in REFUSED and "UnknownHostException" not in java_trace(error)
+    trace = java_trace(error)
+    is_refused = WRONG_START.search(trace) or (name in REFUSED and "UnknownHostException" not in trace)
     return QueryEnd.REFUSED if is_refused else QueryEnd.FAILED
 
 
@@ -128,12 +141,21 @@ def reason_of(error: BaseException) -> str:
     # Spark's message about the batch, without the stack trace around it.
     text = text.rpartition("BatchFailed: ")[2]
     text = text.partition("\n=== Streaming Query ===")[0]
-    text = re.sub(r"\s*SQLSTATE: \w{5}\b", "", text)
+    text = without_plan(text)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     python = [line for line in lines if _is_error_line(line) and not line.startswith("Py4J")]
     java = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
     reasons = python[-1:] or java[-1:] or lines
-    return (" ".join(reasons) if reasons else type(error).__name__)[:500]
+    return _shortened(" ".join(reasons)) if reasons else type(error).__name__
+
+
+def _shortened(text: str) -> str:
+    """A long text, up to the end of a word."""
+    return (
+        text
+        if len(text) <= MOST_SAID
+        else f"{text[: MOST_SAID + 1].rpartition(' ')[0] or text[:MOST_SAID]} ..."
+    )
 
 
 def _is_error_line(line: str) -> bool:

@@ -235,10 +235,17 @@ def is_kafka(source: Source) -> bool:
 def topics_of(client: Client, options: Mapping[str, str]) -> list[str]:
     """The topics that a source with these options reads now."""
     if "subscribepattern" in options:
-        return client.matching(options["subscribepattern"])
+        return client.matching(options["subscribepattern"].strip())
     if "assign" in options:
         return sorted(msgspec.json.decode(options["assign"], type=dict[str, list[int]]))
     return [name.strip() for name in options.get("subscribe", "").split(",") if name.strip()]
+
+
+def starting_offsets(options: Mapping[str, str]) -> Topics | None:
+    """The offsets at which a source with these options starts; `None` if they are not given one by one."""
+    if options.keys() & {"startingtimestamp", "startingoffsetsbytimestamp"}:
+        return None  # Spark then ignores the others
+    return topics_in(options.get("startingoffsets", "").strip())
 
 
 def is_suspect(error: BaseException) -> bool:

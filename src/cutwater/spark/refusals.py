@@ -56,6 +56,13 @@ _ADVICE = (
 """What to do, by Spark's message; the first match counts."""
 
 
+_PLAN = re.compile(
+    r"(?:; line \d+,? pos \d+)?;\n(?=['~!]?[A-Z])|; line \d+,? pos \d+;?\s*$|\s*\n+== SQL.*==\n"
+)
+"""What separates a message from the plan, or from the text of the expression, that Spark adds."""
+_FRAME = re.compile(r"\s*(?:at [\w.$/<>]+\(|\.\.\. \d+ more$)")
+
+
 def why_refused(frame: DataFrame, output_mode: str) -> str | None:
     """Why Spark would refuse to start a query with this plan, and what to do; `None` if it would not."""
     said = unsupported(frame, output_mode)
@@ -66,9 +73,15 @@ def why_refused(frame: DataFrame, output_mode: str) -> str | None:
     return f"{reason}: {advice}" if advice is not None else reason
 
 
+def without_plan(said: str) -> str:
+    """What Spark says, without the plan and the stack frames that follow it, and without the SQL state."""
+    text = _PLAN.split(said, maxsplit=1)[0]
+    text = "\n".join(line for line in text.splitlines() if not _FRAME.match(line))
+    return re.sub(r"\s*SQLSTATE: \w{5}\b", "", text)
+
+
 def first_sentences(said: str) -> str:
     """What Spark says, without the name of the error condition, the SQL state and the plan."""
-    text = re.sub(r"^\[[A-Z0-9_.]+\] ", "", said.partition(";\n")[0].strip())
-    text = re.sub(r"\s*SQLSTATE: \w+\s*", " ", text)
+    text = re.sub(r"^\[[A-Z0-9_.]+\] ", "", without_plan(said).strip())
     text = " ".join(text.split())
     return text.partition(" Please refer ")[0].rstrip(".;: ")

@@ -29,9 +29,14 @@ NEAR = 0.85
 an unknown one alone is no mistake."""
 
 
+def known_options(source: Source) -> tuple[str, ...]:
+    """The options that a source of this format is known to have."""
+    return _OPTIONS.get(source.format, ())
+
+
 def misspelt(source: Source) -> list[tuple[str, str]]:
     """The options of a source that are probably misspelt (in lower case), each with the one that was meant."""
-    known = {option.lower(): option for option in _OPTIONS.get(source.format, ())}
+    known = {option.lower(): option for option in known_options(source)}
     found = []
     for name, _ in source.options:
         if name not in known and not name.startswith("kafka."):

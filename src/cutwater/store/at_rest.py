@@ -17,7 +17,7 @@ from cutwater.protocol.leader.steering import command
 from cutwater.protocol.member.journal import Journal
 from cutwater.protocol.member.publish import read_manifest
 from cutwater.store import recording
-from cutwater.store.contract import Store
+from cutwater.store.contract import CannotWrite, Store
 from cutwater.store.perform import Find, Head, History, MemberlessPerformer
 
 R = TypeVar("R")
@@ -63,7 +63,12 @@ def drive(
             kind, answer = type(effect), fx.FAILED
             failures[kind] = failures.get(kind, 0) + 1
             if failures[kind] > MAX_RETRIES:
-                raise StoreError(f"the store {store.url} does not answer: {error}") from error
+                said = (
+                    str(error)
+                    if isinstance(error, CannotWrite)
+                    else f"the store {store.url} does not answer: {error}"
+                )
+                raise StoreError(said) from error
 
 
 def read_journal(store: Store, *, must_exist: bool = True) -> Journal:

@@ -28,6 +28,10 @@ class StoreUnavailable(OSError):
     """A store operation failed for a reason that may be temporary; it may still have taken effect."""
 
 
+class CannotWrite(StoreUnavailable):
+    """The store can be read but not written to: its disk is full or read-only. The message names both."""
+
+
 class Tail(NamedTuple):
     """The end of an object, and the size of the whole object in bytes."""
 

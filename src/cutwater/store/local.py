@@ -16,6 +16,7 @@ from uuid import uuid4
 from cutwater.protocol.base.errors import StoreError
 from cutwater.store.contract import (
     TEMP,
+    CannotWrite,
     Checksums,
     Contents,
     NameLists,
@@ -31,6 +32,7 @@ T = TypeVar("T")
 _TEMP_SECONDS = 3600
 _TEMP_FOLDERS = 64
 _ATTEMPTS = 100
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _NO_LINK = (errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS)
 
 
@@ -48,7 +50,7 @@ class LocalStore:
     def create(self, name: str, data: bytes) -> bool:
         place = f"{self._folder}/{check_name(name)}"
         folder = os.path.dirname(place)
-        with self._temp_file(data, sync=True) as temp:
+        with self._writing(name), self._temp_file(data, sync=True) as temp:
             try:
                 self._inside(folder, lambda: os.link(temp, place))
                 created = True
@@ -60,7 +62,7 @@ class LocalStore:
 
     def put(self, name: str, data: bytes) -> None:
         place = self.path(name)
-        with self._temp_file(data, sync=False) as temp:
+        with self._writing(name), self._temp_file(data, sync=False) as temp:
             self._inside(str(place.parent), lambda: os.replace(temp, place))
 
     def read(self, name: str) -> bytes | None:
@@ -108,7 +110,7 @@ class LocalStore:
         for name in names:
             place = self.path(name)
             for file in (place, place.with_name(f".{place.name}.crc")):
-                with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                with self._writing(name), suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
                     file.unlink()
             folders.add(place.parent)
         self._check_root()
@@ -141,16 +143,17 @@ class LocalStore:
         origin, place = self.path(source), self.path(target)
         if not origin.is_file():
             raise FileNotFoundError(errno.ENOENT, "cannot copy: no such object", str(origin))
-        try:
-            self._inside(str(place.parent), lambda: os.link(origin, place))
-        except FileExistsError:
-            return
-        except OSError as error:
-            if error.errno not in _NO_LINK:
-                raise
-            with self._temp_file(b"", sync=False) as temp:
-                shutil.copyfile(origin, temp)
-                self._inside(str(place.parent), lambda: os.replace(temp, place))
+        with self._writing(target):
+            try:
+                self._inside(str(place.parent), lambda: os.link(origin, place))
+            except FileExistsError:
+                return
+            except OSError as error:
+                if error.errno not in _NO_LINK:
+                    raise
+                with self._temp_file(b"", sync=False) as temp:
+                    shutil.copyfile(origin, temp)
+                    self._inside(str(place.parent), lambda: os.replace(temp, place))
 
     def checksum(self, name: str) -> str | None:
         place = self.path(name)
@@ -186,6 +189,18 @@ class LocalStore:
                 with suppress(FileNotFoundError):
                     if temp.stat().st_mtime < now - _TEMP_SECONDS:
                         temp.unlink()
+
+    @contextmanager
+    def _writing(self, name: str) -> Iterator[None]:
+        """Names the store and the object in an error about a disk that cannot be written to."""
+        try:
+            yield
+        except OSError as error:
+            if (advice := _disk_advice(error)) is None:
+                raise
+            raise CannotWrite(
+                f"the store {self.root} cannot be written to: {error.strerror} ({name}); {advice}"
+            ) from error
 
     @contextmanager
     def _temp_file(self, data: bytes, *, sync: bool) -> Iterator[str]:
@@ -247,6 +262,15 @@ class LocalStore:
             )
 
 
+def _disk_advice(error: OSError) -> str | None:
+    """What to do about a disk that cannot be written to; `None` for other errors."""
+    if error.errno in _NO_SPACE:
+        return "free space on its file system"
+    if error.errno == errno.EROFS:
+        return "its file system is mounted read-only: mount it for writing"
+    return None
+
+
 def _sync_folder(folder: Path | str) -> None:
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -271,7 +295,10 @@ def open_folder(root: Path, create: bool) -> LocalStore:
         store.check_writable()
         return store
     except OSError as error:
+        cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
+        advice = _disk_advice(cause) or (
+            "it must be on a file system with hard links, and this user must be able to write there"
+        )
         raise StoreError(
-            f"the folder {root} cannot be used as a store: {error.strerror or error}; it must be on a file "
-            "system with hard links, and this user must be able to write there"
+            f"the folder {root} cannot be used as a store: {cause.strerror or cause}; {advice}"
         ) from error

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from html import unescape
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -258,7 +259,7 @@ def _reason(error: Exception) -> str:
     if silent is not None:
         return f"no connection to {silent[1]}"
     said = re.search("<Message>(.*?)</Message>", text, re.DOTALL)
-    return (said[1] if said else text.partition("\n")[0]).rstrip(". ")
+    return unescape(said[1] if said else text.partition("\n")[0]).rstrip(". ")
 
 
 def _profile_advice() -> str:

@@ -7,9 +7,12 @@ what is missing there from the environment (AWS_*). A process without Spark has 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import urlsplit
+
+from cutwater.protocol.base.errors import StoreError
 
 PREFIX = "fs.s3a."
 ENDPOINT = "endpoint"
@@ -27,6 +30,8 @@ SETTINGS = (ENDPOINT, REGION, PATH_STYLE, TLS, PROVIDER, *_KEYS)
 
 _ANY_REGION = "us-east-1"
 """The region of servers that have none. It is part of every signature, so both sides must name one."""
+
+_HOST = re.compile(r"[^\s/?#@\\%<>^`{|}\[\]]+")
 
 _adopted: dict[str, str] = {}
 
@@ -65,7 +70,8 @@ def from_environment(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def access_to(url: str) -> S3Access:
-    """How to reach the bucket of a URL; nothing special if it is not on S3."""
+    """How to reach the bucket of a URL; nothing special if it is not on S3. Raises `StoreError` if its endpoint cannot be
+    one: obstore would crash."""
     parts = urlsplit(url)
     if parts.scheme not in ("s3", "s3a"):
         return S3Access({}, False)
@@ -81,6 +87,7 @@ def access_to(url: str) -> S3Access:
         if "://" not in endpoint:
             endpoint = f"{'http' if given(TLS) == 'false' else 'https'}://{endpoint}"
         by_path = given(PATH_STYLE) or ("false" if _wants_virtual_hosts() else "true")
+        _check_endpoint(endpoint, by_path)
         if by_path == "false":
             scheme, _, host = endpoint.partition("://")
             endpoint = endpoint if host.startswith(f"{bucket}.") else f"{scheme}://{bucket}.{host}"
@@ -93,6 +100,25 @@ def access_to(url: str) -> S3Access:
     elif "AnonymousAWSCredentialsProvider" in given(PROVIDER):
         config["aws_skip_signature"] = "true"
     return S3Access(config, endpoint.startswith("http://"))
+
+
+def _check_endpoint(endpoint: str, by_path: str) -> None:
+    try:
+        parts = urlsplit(endpoint)
+        host, _ = parts.hostname or "", parts.port
+    except ValueError:  # not a port, or half an address of IPv6
+        host = ""
+    if not _HOST.fullmatch(host):
+        raise StoreError(
+            f"the S3 endpoint {endpoint} is not the address of a server: give http://HOST:PORT or https://HOST:PORT, in "
+            "AWS_ENDPOINT_URL or --conf spark.hadoop.fs.s3a.endpoint"
+        )
+    if by_path == "false" and (":" in host or host.rstrip(".").rpartition(".")[2].isdecimal()):
+        raise StoreError(
+            f"the S3 endpoint {endpoint} is an IP address, and the name of a bucket cannot be put before it: use path "
+            "style. Unset AWS_VIRTUAL_HOSTED_STYLE_REQUEST, or set --conf spark.hadoop.fs.s3a.path.style.access=true; "
+            "or give the endpoint by a host name"
+        )
 
 
 def _environment_endpoint() -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cutwater.spark.checkpoint.leaves import Leaf, native_leaf
-from cutwater.spark.checkpoint.same_source import normal_place, share_place, share_rows
+from cutwater.spark.checkpoint.same_source import normal_place, reads_table, share_place, share_rows
 
 
 def files(path: str, **options: str) -> Leaf:
@@ -74,3 +74,23 @@ def test_sources_without_files_are_distinguished_by_what_they_subscribe_to() -> 
 
 def test_a_path_with_a_comma_is_one_path() -> None:
     assert normal_place("path=/a, b/./c, table=t") == "path=/a, b/c, table=t"
+
+
+@pytest.mark.parametrize(
+    ("path", "is_read"),
+    [
+        ("{0}", True), ("link/", True), ("file:{0}/", True), ("{0}/*.parquet", True), ("{0}/day=1/city=*", True),
+        ("{1}", False), ("{1}/*", False), ("{1}/{{in,other}}", False), ("{0}/raw", False), ("{0}2", False),
+    ],
+)  # fmt: skip
+def test_the_folder_of_a_table_is_recognised_among_sources(folder: Path, path: str, is_read: bool) -> None:
+    source = path.format(folder, folder.parent)
+    for table in (str(folder), "in", "x/../in/", f"file://{folder}"):
+        assert reads_table(files(source), table) is is_read
+    assert reads_table(native_leaf("delta", [("path", source)], [], 0), "in") is is_read
+
+
+def test_only_sources_with_a_path_read_the_folder_of_a_table() -> None:
+    assert reads_table(files("s3a://b/t/"), "s3://b/t")
+    assert not reads_table(native_leaf("kafka", [("subscribe", "in")], [], 0), "in")
+    assert not reads_table(Leaf(channel="in"), "in")

@@ -15,7 +15,13 @@ import pytest
 
 SOURCE = Path(__file__).parents[3] / "src" / "cutwater"
 INTERNALS = "spark/internals/"
-PUBLIC = {"pyspark.sql", "pyspark.sql.functions", "pyspark.sql.streaming.query", "pyspark.sql.types"}
+PUBLIC = {
+    "pyspark.errors",
+    "pyspark.sql",
+    "pyspark.sql.functions",
+    "pyspark.sql.streaming.query",
+    "pyspark.sql.types",
+}
 """The modules of pyspark with what its documentation names, as far as they are used."""
 
 JAVA = ("org.apache.spark.sql.execution.", "org.apache.spark.sql.catalyst.", "org.apache.spark.sql.classic.")

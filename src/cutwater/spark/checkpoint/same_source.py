@@ -50,6 +50,16 @@ def share_place(format: str, place: str, other_format: str, other_place: str) ->
     return _may_meet(paths[0][0], paths[1][0])
 
 
+def reads_table(leaf: Leaf, path: str) -> bool:
+    """Whether a source reads the table in a folder: all of it, or files or partitions of it."""
+    found = [part.removeprefix("path=") for part in _PART.split(leaf.place) if part.startswith("path=")]
+    if leaf.format not in _FILES | {"delta"} or not found:
+        return False
+    table, parts = _normal(path).split("/"), _normal(found[0]).split("/")
+    below = parts[len(table) :]
+    return parts[: len(table)] == table and all("=" in part or _GLOB.search(part) for part in below)
+
+
 def _choice(leaf: Leaf) -> frozenset[tuple[str, str]]:
     chosen = (leaf.digests or {}).items()
     if leaf.format in _FILES:

@@ -13,12 +13,12 @@ from weakref import WeakKeyDictionary
 
 from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
-from pyspark.errors import PySparkRuntimeError
+from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.java_gateway import ensure_callback_server_started, launch_gateway
 from pyspark.sql import SparkSession
 
-CALL_ERRORS: tuple[type[Exception], ...] = (Py4JError, ConnectionError)
-"""Raised by a call that failed in the JVM, or that found no JVM."""
+CALL_ERRORS: tuple[type[Exception], ...] = (Py4JError, ConnectionError, PySparkException)
+"""Raised by a call that failed in the JVM (pyspark converts some of Java's exceptions), or that found no JVM."""
 
 HELD_S = 5.0
 """How long to wait for the last lines of a process that has ended."""
