@@ -17,7 +17,7 @@ from cutwater.plan.assemble import Assembled, assemble
 from cutwater.plan.build import Builder, PlannedPipeline, bind_sinks, register_sinks
 from cutwater.plan.compare import check_topology
 from cutwater.plan.graph import StageDef
-from cutwater.plan.known_sources import register_sources
+from cutwater.plan.known_sources import refuse_known_topics, register_sources
 from cutwater.protocol.base.errors import UserError
 from cutwater.runtime.restore import GraphMoved, restore_before_start
 from cutwater.runtime.runtime import Runtime
@@ -30,7 +30,7 @@ from cutwater.spark.session import (
     make_session,
     try_file_systems,
 )
-from cutwater.store.at_rest import read_journal
+from cutwater.store.at_rest import load_manifest, read_journal
 from cutwater.store.contract import Store
 
 
@@ -103,6 +103,7 @@ class Starting:
             self._try_kafka(planned)
             sinks = [(name, sink) for name, stage in planned.stages.items() for sink in stage.sinks]
             if config.restore is None:
+                self._refuse_known_topics(planned)
                 break
             leaves = {name: stage.plan.leaves for name, stage in planned.stages.items()}
             try:
@@ -117,6 +118,18 @@ class Starting:
         check_topology(store, planned.topology)
         refuse_other_columns(store, sinks, read_journal(store, must_exist=False).state)
         return assembled, planned
+
+    def _refuse_known_topics(self, planned: PlannedPipeline) -> None:
+        """Raises `UserError` if a stage begins to read a Kafka topic that was read elsewhere before."""
+        leaves = {
+            name: stage.plan.leaves
+            for name, stage in planned.stages.items()
+            if any(map(is_kafka, stage.plan.sources))
+        }
+        state = read_journal(self.store, must_exist=False).state if leaves else None
+        if state is not None and state.head is not None:
+            head = state.committed[state.head]
+            refuse_known_topics(self.store, load_manifest(self.store, head).stages, leaves, head.index)
 
     def _try_kafka(self, planned: PlannedPipeline) -> None:
         """Ask Kafka for what stages will read from it for the first time. Raises `UserError`."""
