@@ -8,6 +8,7 @@ import pytest
 
 from cutwater.plan.known_sources import (
     KnownSource,
+    adds_topics,
     known_before,
     refuse_known_topics,
     register_sources,
@@ -125,6 +126,14 @@ def test_a_stage_does_not_add_a_topic_that_another_stage_has_read(store: Store) 
     refuse_known_topics(store, AT_T1, {"a": (topics("t1,t3"),)}, 0)
     both = {"a": report('{"t1":{"0":5},"t3":{"0":0}}')}
     refuse_known_topics(store, both, {"a": (topics("t1,t3"),)}, 1)
+
+
+def test_a_stage_adds_the_topics_of_its_list_in_which_it_has_no_position() -> None:
+    assert adds_topics(AT_T1["a"], (topics("t2,t1"),))
+    assert adds_topics(AT_T1["a"], (topics('{"t1":[0,1]}', "assign"),))
+    assert not adds_topics(AT_T1["a"], (topics(" t1"),))
+    assert not adds_topics(AT_T1["a"], (topics("t.*", "subscribepattern"), FILES))
+    assert not adds_topics(None, (topics("t1"),))
 
 
 def test_a_stage_that_added_a_topic_and_has_not_read_it_yet_can_start_again(store: Store) -> None:

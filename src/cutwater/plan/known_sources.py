@@ -90,6 +90,12 @@ def refuse_known_topics(
                 )
 
 
+def adds_topics(report: StageReport | None, leaves: Sequence[Leaf]) -> bool:
+    """Whether a stage has positions in Kafka, and lists topics in which it has none."""
+    found = _positions(report, leaves) if report is not None else ()
+    return any(begun_topics(position, leaf.place) is not None for leaf, position in found)
+
+
 def _positions(report: StageReport, leaves: Sequence[Leaf]) -> Iterator[tuple[Leaf, str]]:
     """The Kafka sources of a stage that have a position."""
     for number, leaf in enumerate(leaves):
