@@ -99,6 +99,10 @@ def test_kafka_sources_are_the_same_at_every_pace_and_with_every_column() -> Non
         (pattern("a|orders"), pattern("orders.*")),
         (pattern("tx*"), pattern("t1")),
         (pattern("t(1|2)"), pattern("t2|x")),
+        (pattern("a[(]|x"), pattern("x")),
+        (pattern("a[](]|x"), pattern("x")),
+        (pattern(r"a\Q(\E|x"), pattern("x")),
+        (pattern(r"a\.?x"), pattern("ax")),
     ],
 )
 def test_kafka_sources_with_a_topic_in_common_share_rows(one: Leaf, other: Leaf) -> None:

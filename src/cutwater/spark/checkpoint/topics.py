@@ -17,6 +17,10 @@ _PATTERN = "subscribepattern"
 _KINDS = ("subscribe", "assign", _PATTERN)
 _JAVA_ONLY = re.compile(r"&&|\[[^\]]*\[")
 """Matches what Python compiles too, but with another meaning."""
+_QUOTED = re.compile(r"\\Q|\(\?[A-Za-z]*x")
+"""Matches the beginning of a quotation, or of a part with comments: what follows may have another meaning."""
+_ESCAPED = re.compile(r"\\.")
+_CLASS = re.compile(r"\[\^?\]?[^\]]*\]")
 _LITERAL = re.compile(r"((?:[A-Za-z0-9_-]|\\[.-])*)")
 _PART = re.compile(r", (?=[a-z]+=)")
 
@@ -133,8 +137,10 @@ def _may_match(pattern: str, topic: str) -> bool:
 
 def _prefix(pattern: str) -> str:
     """Characters with which every match begins."""
+    if _JAVA_ONLY.search(pattern) or _QUOTED.search(pattern):
+        return ""
     depth = 0
-    for character in re.sub(r"\\.", "", pattern):
+    for character in _CLASS.sub("", _ESCAPED.sub("", pattern)):
         depth += (character == "(") - (character == ")")
         if character == "|" and depth == 0:
             return ""
