@@ -25,7 +25,7 @@ _LITERAL = re.compile(r"((?:[A-Za-z0-9_-]|\\[.-])*)")
 _PART = re.compile(r", (?=[a-z]+=)")
 
 
-class Topics(msgspec.Struct, frozen=True):
+class Subscription(msgspec.Struct, frozen=True):
     """The option `kind` says what is read: `parts`, which are topics with a partition (`None` for all of them), or the
     topics that match `pattern`."""
 
@@ -53,7 +53,7 @@ class Topics(msgspec.Struct, frozen=True):
         return any(name == topic and (partition is None or p in (None, partition)) for name, p in self.parts)
 
 
-def topics_at(place: str) -> Topics | None:
+def topics_at(place: str) -> Subscription | None:
     """What a Kafka source at this place reads; `None` if that cannot be told."""
     for part in _PART.split(place):
         kind, _, value = part.partition("=")
@@ -62,17 +62,21 @@ def topics_at(place: str) -> Topics | None:
     return None
 
 
-def parse_topics(kind: str, value: str) -> Topics | None:
+def parse_topics(kind: str, value: str) -> Subscription | None:
     """What an option of a Kafka source says; `None` if that cannot be told."""
     if kind == _PATTERN:
-        return Topics(kind, pattern=value)
+        return Subscription(kind, pattern=value)
     if kind == "subscribe":
-        return Topics(kind, frozenset((name.strip(), None) for name in value.split(",") if name.strip()))
+        return Subscription(
+            kind, frozenset((name.strip(), None) for name in value.split(",") if name.strip())
+        )
     try:
         assigned = msgspec.json.decode(value, type=dict[str, list[int]])
     except ValueError:
         return None
-    return Topics(kind, frozenset((name, p) for name, partitions in assigned.items() for p in partitions))
+    return Subscription(
+        kind, frozenset((name, p) for name, partitions in assigned.items() for p in partitions)
+    )
 
 
 def share_topics(place: str, other_place: str) -> bool:
@@ -106,7 +110,7 @@ def begun_topics(position: str, now: str) -> str | None:
     if after is None or after.kind == _PATTERN:
         return None
     begun = after.parts - _parts_at(after.kind, position)
-    return f"{after.kind}={Topics(after.kind, begun).value}" if begun else None
+    return f"{after.kind}={Subscription(after.kind, begun).value}" if begun else None
 
 
 def reads_all(place: str, position: str) -> bool:
