@@ -200,7 +200,8 @@ def _other(
 
 def _identity(leaf: Leaf) -> tuple[str | None, str, str]:
     topics = topics_at(leaf.place) if leaf.format == KAFKA else None
-    return leaf.channel, leaf.format, topics.value if topics is not None else leaf.place
+    place = f"{topics.kind}={topics.value}" if topics is not None else leaf.place
+    return leaf.channel, leaf.format, place
 
 
 def _are_distinct(leaves: Sequence[Leaf]) -> bool:
