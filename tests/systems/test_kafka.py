@@ -78,9 +78,7 @@ def test_topics_that_match_a_pattern_are_read_while_topics_and_partitions_are_ad
     bench.check()
 
 
-def test_topics_can_be_added_to_a_list_but_not_removed_and_a_renamed_stage_does_not_read_them_again(
-    make: Make, broker: Broker
-) -> None:
+def test_topics_can_be_added_to_a_list_but_not_removed(make: Make, broker: Broker) -> None:
     for topic in ("list-a", "list-b", "list-c"):
         broker.create(topic, 2)
     bench = make(subscribe="list-a,list-b", maxOffsetsPerTrigger="40")
@@ -101,12 +99,18 @@ def test_topics_can_be_added_to_a_list_but_not_removed_and_a_renamed_stage_does_
     assert "it has read 'list-c' in Kafka" in bench.refused()
     bench.set(subscribe="list-b,list-c,list-a,list-d")
     assert "which Kafka at" in bench.refused()
-    for subscribed in ("list-b,list-a", "list-c"):
-        bench.set(subscribe=subscribed, stage="renamed")
-        said = bench.refused(restore="latest", drop=["records"])
-        assert "sink 'values' already has rows of it, which would be duplicated" in said
-    bench.set(subscribe="list-c,list-a,list-b")
+
+
+def test_a_renamed_stage_does_not_read_its_topics_again_in_another_order(make: Make, broker: Broker) -> None:
+    broker.create("kept-a", 1)
+    broker.create("kept-b", 1)
+    bench = make(subscribe="kept-a,kept-b")
+    bench.produce("kept-a", 20, 1)
+    bench.produce("kept-b", 20, 1)
     bench.run()
+    bench.set(subscribe="kept-b,kept-a", stage="renamed")
+    said = bench.refused(restore="latest", drop=["records"], reset=["values"])
+    assert "sink 'values' already has rows of it, which would be duplicated" in said
     bench.check()
 
 
