@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import time
@@ -143,19 +144,23 @@ def slow(base: Path) -> cw.Pipeline:
 
 def kafka(base: Path) -> cw.Pipeline:
     """A root that reads Kafka, with the options in `kafka.json`, and a reader with state. Its positions go to a consumer
-    group."""
+    group. The option `stage` renames the root, which has no table then."""
     pipeline = cw.Pipeline("faults")
     options = json.loads((base / "kafka.json").read_text())
+    root = options.pop("stage", "records")
+    tables = [cw.delta(f"{base}/out/records")] if root == "records" else []
 
-    @pipeline.stage(sinks=[cw.delta(f"{base}/out/records")], commit_group="faults")
+    @pipeline.stage(name=root, sinks=tables, commit_group="faults")
     def records(spark: Any) -> Any:
         reader = spark.readStream.format("kafka").option("startingOffsets", "earliest").options(**options)
         return reader.load().selectExpr("topic", "cast(value as string) value")
 
-    @pipeline.stage(sinks=[cw.delta(f"{base}/out/values")])
-    def values(records: Any) -> Any:
-        return records.select("value").dropDuplicates(["value"])
+    def values(**given: Any) -> Any:
+        return given[root].select("value").dropDuplicates(["value"])
 
+    parameter = inspect.Parameter(root, inspect.Parameter.KEYWORD_ONLY)
+    values.__signature__ = inspect.Signature([parameter])  # type: ignore[attr-defined]
+    pipeline.stage(sinks=[cw.delta(f"{base}/out/values")])(values)
     return pipeline
 
 

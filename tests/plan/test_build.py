@@ -304,6 +304,19 @@ def test_another_spelling_or_pace_does_not_hide_that_two_stages_read_a_source(
     shop.refuses("stages 'orders' and 'again' both read the source parquet")
 
 
+def test_two_stages_with_a_kafka_topic_in_common_read_the_same_source(shop: Shop) -> None:
+    def topics(names: str) -> Source:
+        return Source("kafka", (("kafka.bootstrap.servers", "b:9092"), ("subscribe", names)))
+
+    shop.stage(lambda spark: Frame(topics("t1")), "one", sinks=[shop.sink()])
+    shop.stage(lambda spark: Frame(topics("t3")), "other", sinks=[shop.sink("others")])
+    shop.stage(lambda spark: Frame(topics("t2,t1")), "two", sinks=[shop.sink("more")])
+    shop.refuses(
+        r"stages 'one' and 'two' both read the source kafka \(.*subscribe=t2,t1\), or a part of it \('one' reads "
+        r"subscribe=t1\)"
+    )
+
+
 def test_sources_that_give_every_reader_its_own_rows_may_be_read_by_many(shop: Shop) -> None:
     for name in ("one", "two"):
         shop.stage(

@@ -6,11 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from cutwater.plan.known_sources import KnownSource, known_before, register_sources, source_problems
+from cutwater.plan.known_sources import (
+    KnownSource,
+    adds_topics,
+    known_before,
+    refuse_known_topics,
+    register_sources,
+    source_problems,
+)
 from cutwater.protocol.base.chain import digest
-from cutwater.protocol.base.errors import StoreError
+from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.protocol.base.paths import SOURCE_PREFIX, source_name
-from cutwater.protocol.base.records import seal
+from cutwater.protocol.base.records import StageReport, seal
+from cutwater.protocol.base.watermark import NONE
 from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_store
@@ -56,6 +64,96 @@ def test_a_record_with_the_spelling_of_an_older_version_still_matches(store: Sto
     store.create(name, seal(KnownSource("parquet", place, "a", 0)))
     assert known_before(store, {"new": (FILES,)}, 1) == ("new",)
     assert source_problems(store) == {}
+
+
+def topics(value: str, kind: str = "subscribe") -> Leaf:
+    return Leaf(None, "kafka", f"{kind}={value}", {}, 0)
+
+
+def test_a_topic_is_known_in_every_list_that_has_it(store: Store) -> None:
+    register_sources(leaves_of(a=(topics("t1,t2"),)), store)
+    stages = {
+        "order": (topics("t2, t1"),),
+        "part": (topics("t2"),),
+        "more": (topics("t3,t2"),),
+        "pattern": (topics("t.*", "subscribepattern"),),
+        "assigned": (topics('{"t1":[4]}', "assign"),),
+        "other": (topics("t3"),),
+        "other pattern": (topics("x.*", "subscribepattern"),),
+    }
+    assert known_before(store, stages, 1) == ("order", "part", "more", "pattern", "assigned")
+
+
+def test_the_record_of_a_list_of_topics_is_one_whatever_their_order(store: Store) -> None:
+    register_sources(leaves_of(a=(topics("t1,t2"),)), store)
+    register_sources(leaves_of(a=(topics("t2, t1"),)), store)
+    assert len(store.list(SOURCE_PREFIX)) == 1
+    assert source_problems(store) == {}
+
+
+def test_a_list_of_an_older_version_still_matches(store: Store) -> None:
+    place = "subscribe=t2, t1"
+    name = source_name(digest(f"kafka {place}".encode())[:32])
+    store.create(name, seal(KnownSource("kafka", place, "a", 0)))
+    assert known_before(store, {"new": (topics("t1"),)}, 1) == ("new",)
+    assert source_problems(store) == {}
+
+
+def report(position: str) -> StageReport:
+    return StageReport(
+        stage="a",
+        incarnation=1,
+        batch=3,
+        unaligned=False,
+        state={},
+        consumed={},
+        offsets={"0": position},
+        watermark=NONE,
+    )
+
+
+AT_T1 = {"a": report('{"t1":{"0":5}}')}
+
+
+def test_a_stage_does_not_add_a_topic_that_another_stage_has_read(store: Store) -> None:
+    register_sources(leaves_of(a=(topics("t1"),), gone=(topics("t3,t4"),)), store)
+    refuse_known_topics(store, AT_T1, {"a": (topics("t1"),)}, 1)
+    refuse_known_topics(store, AT_T1, {"a": (topics("t1,t2"),), "new": (topics("t3"),)}, 1)
+    with pytest.raises(
+        UserError, match=r"no position in subscribe=t3, .*'gone' has already read subscribe=t3,t4"
+    ):
+        refuse_known_topics(store, AT_T1, {"a": (topics("t1,t3"),)}, 1)
+    refuse_known_topics(store, AT_T1, {"a": (topics("t1,t3"),)}, 0)
+    both = {"a": report('{"t1":{"0":5},"t3":{"0":0}}')}
+    refuse_known_topics(store, both, {"a": (topics("t1,t3"),)}, 1)
+
+
+def test_a_stage_adds_the_topics_of_its_list_in_which_it_has_no_position() -> None:
+    assert adds_topics(AT_T1["a"], (topics("t2,t1"),))
+    assert adds_topics(AT_T1["a"], (topics('{"t1":[0,1]}', "assign"),))
+    assert not adds_topics(AT_T1["a"], (topics(" t1"),))
+    assert not adds_topics(AT_T1["a"], (topics("t.*", "subscribepattern"), FILES))
+    assert not adds_topics(None, (topics("t1"),))
+
+
+def test_a_stage_that_added_a_topic_and_has_not_read_it_yet_can_start_again(store: Store) -> None:
+    register_sources(leaves_of(a=(topics("t1"),)), store)
+    register_sources(leaves_of(a=(topics("t1,t3"),)), store)
+    refuse_known_topics(store, AT_T1, {"a": (topics("t1,t3"),)}, 1)
+    refuse_known_topics(store, AT_T1, {"a": (topics("t4,t1,t3"),)}, 1)
+
+
+def test_a_stage_under_the_name_of_another_does_not_add_its_topic(store: Store) -> None:
+    register_sources(leaves_of(a=(topics("t3"),)), store)
+    with pytest.raises(UserError, match="stage 'a' has already read subscribe=t3"):
+        refuse_known_topics(store, AT_T1, {"a": (topics("t1,t3"),)}, 1)
+
+
+def test_added_partitions_are_known_one_by_one(store: Store) -> None:
+    register_sources(leaves_of(b=(topics('{"t1":[1]}', "assign"),)), store)
+    refuse_known_topics(store, AT_T1, {"a": (topics('{"t1":[0,2]}', "assign"),)}, 1)
+    with pytest.raises(UserError, match="no position in assign="):
+        refuse_known_topics(store, AT_T1, {"a": (topics('{"t1":[0,1]}', "assign"),)}, 1)
 
 
 def test_a_source_that_was_first_read_after_a_checkpoint_is_not_known_there(store: Store) -> None:

@@ -91,6 +91,42 @@ def test_the_newest_records_are_those_of_the_first_start(make: Make, broker: Bro
     bench.check()
 
 
+def test_topics_can_be_added_to_a_list_but_not_removed(make: Make, broker: Broker) -> None:
+    for topic in ("list-a", "list-b", "list-c"):
+        broker.create(topic, 2)
+    bench = make(subscribe="list-a,list-b", maxOffsetsPerTrigger="40")
+    bench.produce("list-a", 60, 2)
+    bench.produce("list-b", 40, 2)
+    bench.run()
+    bench.produce("list-a", 30, 2)
+    bench.produce("list-c", 50, 2)
+    bench.set(subscribe="list-c, list-b, list-a")
+    bench.run_killed("after prepared@records")
+    bench.run()
+    bench.check()
+    bench.produce("list-c", 20, 2)
+    bench.run()
+    bench.check()
+
+    bench.set(subscribe="list-a,list-b")
+    assert "it has read 'list-c' in Kafka" in bench.refused()
+    bench.set(subscribe="list-b,list-c,list-a,list-d")
+    assert "which Kafka at" in bench.refused()
+
+
+def test_a_renamed_stage_does_not_read_its_topics_again_in_another_order(make: Make, broker: Broker) -> None:
+    broker.create("kept-a", 1)
+    broker.create("kept-b", 1)
+    bench = make(subscribe="kept-a,kept-b")
+    bench.produce("kept-a", 20, 1)
+    bench.produce("kept-b", 20, 1)
+    bench.run()
+    bench.set(subscribe="kept-b,kept-a", stage="renamed")
+    said = bench.refused(restore="latest", drop=["records"], reset=["values"])
+    assert "sink 'values' already has rows of it, which would be duplicated" in said
+    bench.check()
+
+
 def lag_of(bench: KafkaBench) -> dict[str, int]:
     """The lag that the running member reports, by partition."""
     stages = {s.name: s for m in read_status(open_store(bench.bench.store)) for s in m.stages}

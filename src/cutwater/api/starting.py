@@ -17,20 +17,22 @@ from cutwater.plan.assemble import Assembled, assemble
 from cutwater.plan.build import Builder, PlannedPipeline, bind_sinks, register_sinks
 from cutwater.plan.compare import check_topology
 from cutwater.plan.graph import StageDef
-from cutwater.plan.known_sources import register_sources
-from cutwater.protocol.base.errors import UserError
+from cutwater.plan.known_sources import adds_topics, refuse_known_topics, register_sources
+from cutwater.protocol.base.errors import StoreError, UserError
+from cutwater.protocol.base.records import JournalState, StageReport
 from cutwater.runtime.restore import GraphMoved, restore_before_start
 from cutwater.runtime.runtime import Runtime
 from cutwater.runtime.settings import Settings
 from cutwater.spark.kafka import is_kafka
 from cutwater.spark.kafka_trial import try_kafka
+from cutwater.spark.plan import Plan
 from cutwater.spark.session import (
     check_reach,
     copy_session,
     make_session,
     try_file_systems,
 )
-from cutwater.store.at_rest import read_journal
+from cutwater.store.at_rest import load_manifest, read_journal
 from cutwater.store.contract import Store
 
 
@@ -103,6 +105,7 @@ class Starting:
             self._try_kafka(planned)
             sinks = [(name, sink) for name, stage in planned.stages.items() for sink in stage.sinks]
             if config.restore is None:
+                self._refuse_known_topics(planned)
                 break
             leaves = {name: stage.plan.leaves for name, stage in planned.stages.items()}
             try:
@@ -118,12 +121,41 @@ class Starting:
         refuse_other_columns(store, sinks, read_journal(store, must_exist=False).state)
         return assembled, planned
 
+    def _refuse_known_topics(self, planned: PlannedPipeline) -> None:
+        """Raises `UserError` if a stage begins to read a Kafka topic that was read elsewhere before."""
+        leaves = {name: plan.leaves for name, plan in _kafka_plans(planned).items()}
+        state = read_journal(self.store, must_exist=False).state if leaves else None
+        if state is not None and state.head is not None:
+            index = state.committed[state.head].index
+            refuse_known_topics(self.store, self._reports(state), leaves, index)
+
     def _try_kafka(self, planned: PlannedPipeline) -> None:
         """Ask Kafka for what stages will read from it for the first time. Raises `UserError`."""
-        plans = {
-            n: stage.plan for n, stage in planned.stages.items() if any(map(is_kafka, stage.plan.sources))
-        }
+        plans = _kafka_plans(planned)
         if plans:
-            cuts = read_journal(self.store, must_exist=False).state.head_cuts
-            new = {name: plan for name, plan in plans.items() if cuts.get(name, -1) < 0}
+            state = read_journal(self.store, must_exist=False).state
+            reports = self._reports(state)
+            new = {
+                name: plan
+                for name, plan in plans.items()
+                if state.head_cuts.get(name, -1) < 0 or adds_topics(reports.get(name), plan.leaves)
+            }
             try_kafka(planned.spark, new, self.log)
+
+    def _reports(self, state: JournalState) -> Mapping[str, StageReport]:
+        """The parts of the newest checkpoint, by stage."""
+        if state.head is None:
+            return {}
+        try:
+            return load_manifest(self.store, state.committed[state.head]).stages
+        except StoreError:
+            if self.config.restore is None:
+                raise
+            return {}  # the restore says so, or falls back to an older one
+
+
+def _kafka_plans(planned: PlannedPipeline) -> dict[str, Plan]:
+    """The plans of the stages that read Kafka."""
+    return {
+        name: stage.plan for name, stage in planned.stages.items() if any(map(is_kafka, stage.plan.sources))
+    }

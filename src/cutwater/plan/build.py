@@ -265,14 +265,15 @@ def _shared_sources(called: Iterable[tuple[StageDef, Plan]]) -> Iterator[str]:
         for source, leaf in zip(plan.sources, plan.leaves, strict=True):
             if source.is_shareable:
                 continue
-            others = [name for known, name in seen if name != stage.name and share_rows(leaf, known)]
+            others = [(n, known.place) for known, n in seen if n != stage.name and share_rows(leaf, known)]
             seen.append((leaf, stage.name))
             if others and not stage.allow_shared_source:
-                other = others[0]
+                other, place = others[0]
+                part = f", or a part of it ('{other}' reads {place})" if place != leaf.place else ""
                 yield (
-                    f"stages '{other}' and '{stage.name}' both read the source {source}, each at its own pace, so their "
-                    "tables would not show the same rows of it. Read it in one stage that is a parameter of both; or "
-                    "accept this with @pipeline.stage(allow_shared_source=True)"
+                    f"stages '{other}' and '{stage.name}' both read the source {source}{part}, each at its own pace, so "
+                    "their tables would not show the same rows of it. Read it in one stage that is a parameter of both; "
+                    "or accept this with @pipeline.stage(allow_shared_source=True)"
                 )
 
 

@@ -2,22 +2,23 @@
 
 A stage that a checkpoint does not have reads its own sources from the beginning. If the pipeline has read a source
 before, in a stage that was renamed or dropped since, the tables downstream may already have its rows
-(`leader/restore_tables.py` decides). So the store records every source that a stage has ever read, from the moment its
-start was accepted.
+(`leader/restore_tables.py` decides). The same applies to a Kafka topic that is added to the list of a stage. So the store
+records every source that a stage has ever read, from the moment its start was accepted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from cutwater.protocol.base.chain import digest
-from cutwater.protocol.base.errors import StoreError
+from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.protocol.base.paths import SOURCE_PREFIX, source_name, source_of
-from cutwater.protocol.base.records import WRITTEN_AGAIN, decode, seal
+from cutwater.protocol.base.records import WRITTEN_AGAIN, StageReport, decode, seal
 from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.spark.checkpoint.same_source import is_recognizable, normal_place, share_place
+from cutwater.spark.checkpoint.topics import KAFKA, begun_topics, reads_all
 from cutwater.store.at_rest import read_journal
 from cutwater.store.contract import Store
 
@@ -50,7 +51,7 @@ def register_sources(stages: Mapping[str, Iterable[Leaf]], store: Store) -> None
 
 def known_before(store: Store, stages: Mapping[str, Iterable[Leaf]], index: int) -> tuple[str, ...]:
     """The stages that read a source, or part of one, that the pipeline has read before the journal entry at `index`."""
-    known = [found for name, data in _records(store) if (found := _read(name, data)).since < index]
+    known = _known(store, index)
     return tuple(
         stage
         for stage, leaves in stages.items()
@@ -63,6 +64,45 @@ def known_before(store: Store, stages: Mapping[str, Iterable[Leaf]], index: int)
     )
 
 
+def refuse_known_topics(
+    store: Store, reports: Mapping[str, StageReport], stages: Mapping[str, Sequence[Leaf]], index: int
+) -> None:
+    """Raises `UserError` if a stage has positions in Kafka, and begins to read a topic that another source of the
+    pipeline has read before the journal entry at `index`."""
+    begun = [
+        (stage, leaf, position, topics)
+        for stage, leaves in stages.items()
+        if stage in reports
+        for leaf, position in _positions(reports[stage], leaves)
+        if (topics := begun_topics(position, leaf.place)) is not None
+    ]
+    known = _known(store, index) if begun else []
+    for stage, leaf, position, topics in begun:
+        for source in known:
+            # The stage itself may have registered its longer list at a start, and not have read more than before yet.
+            is_own = source.stage == stage and reads_all(source.place, position)
+            if not is_own and share_place(KAFKA, topics, source.format, source.place):
+                raise UserError(
+                    f"stage '{stage}' now reads {leaf}. It has no position in {topics}, and would read that from the "
+                    f"beginning, but stage '{source.stage}' has already read {source.place}: tables could have rows "
+                    "twice. Nothing was changed. Bring the old list back; or read the topics in a new stage, into new "
+                    "tables"
+                )
+
+
+def adds_topics(report: StageReport | None, leaves: Sequence[Leaf]) -> bool:
+    """Whether a stage has positions in Kafka, and lists topics in which it has none."""
+    found = _positions(report, leaves) if report is not None else ()
+    return any(begun_topics(position, leaf.place) is not None for leaf, position in found)
+
+
+def _positions(report: StageReport, leaves: Sequence[Leaf]) -> Iterator[tuple[Leaf, str]]:
+    """The Kafka sources of a stage that have a position."""
+    for number, leaf in enumerate(leaves):
+        if leaf.format == KAFKA and str(number) in report.offsets:
+            yield leaf, str(report.offsets[str(number)])
+
+
 def source_problems(store: Store) -> dict[str, str]:
     """The records that cannot be read, or describe another source than their name says."""
     wrong: dict[str, str] = {}
@@ -72,6 +112,11 @@ def source_problems(store: Store) -> dict[str, str]:
         except StoreError as error:
             wrong[name] = str(error)
     return wrong
+
+
+def _known(store: Store, index: int) -> list[KnownSource]:
+    """The sources that were read before the journal entry at `index`."""
+    return [found for name, data in _records(store) if (found := _read(name, data)).since < index]
 
 
 def _records(store: Store) -> Iterator[tuple[str, bytes]]:

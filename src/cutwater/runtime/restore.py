@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from cutwater.plan.known_sources import known_before
+from cutwater.plan.known_sources import known_before, refuse_known_topics
 from cutwater.protocol.base.effects import TableHistory
 from cutwater.protocol.base.errors import StoreError, UserError, listed
 from cutwater.protocol.base.failures import FailureReason
@@ -80,7 +80,8 @@ def _read_from_start(
 def check_sources(
     store: Store, target: Checkpoint, ref: str, leaves: Mapping[str, Sequence[Leaf]], reset: tuple[str, ...]
 ) -> None:
-    """Raises `UserError` if a stage could not start from a checkpoint because it reads other sources now."""
+    """Raises `UserError` if a stage could not start from a checkpoint because it reads other sources now, or a Kafka
+    topic that was read elsewhere before."""
     reports = load_manifest(store, target).stages
     for stage in sorted(leaves.keys() & reports.keys()):
         try:
@@ -90,6 +91,7 @@ def check_sources(
                 f"stage '{stage}' cannot start from epoch {target.epoch}: {error}. Nothing was changed. "
                 f"{sources_advice(stage, error.reset_helps, ref)}"
             ) from error
+    refuse_known_topics(store, reports, leaves, target.index)
 
 
 def whole_checkpoint(store: Store, state: JournalState, ref: str, log: Callable[[str], None]) -> Checkpoint:

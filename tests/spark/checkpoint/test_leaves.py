@@ -151,6 +151,62 @@ def test_the_options_of_a_single_source_in_its_place_may_change() -> None:
         )
 
 
+def topics(value: str, log: int = 0, kind: str = "subscribe") -> Leaf:
+    return native("kafka", log, kafka__bootstrap__servers="b1:9092", **{kind: value})
+
+
+T1, T12 = '{"t1":{"0":5}}', '{"t1":{"0":5},"t2":{"0":7}}'
+
+
+def test_a_list_of_topics_continues_in_every_spelling_and_with_more_topics() -> None:
+    for now in ("t1,t2", "t2,t1", " t2 , t1", "t2,t3,t1"):
+        refuse_changed([topics("t1,t2")], [T12], [topics(now)])
+    refuse_changed([topics("t1")], [T1], [topics("t1,t3")])
+    refuse_changed([topics('{"t1":[0]}', kind="assign")], [T1], [topics('{"t1": [1, 0]}', kind="assign")])
+
+
+@pytest.mark.parametrize(
+    ("before", "position", "now", "lost"),
+    [
+        (topics("t1,t2"), T12, topics("t1"), "'t2'"),
+        (topics("t1,t2"), T12, topics("t1,t3"), "'t2'"),
+        (topics("t1"), T12, topics("t1"), "'t2'"),  # t2 was added later
+        (topics("t1,t2"), None, topics("t2"), "'t1'"),
+        (
+            topics('{"t1":[0,1]}', kind="assign"),
+            T1,
+            topics('{"t1":[0]}', kind="assign"),
+            r"'t1' \(partition 1\)",
+        ),
+    ],
+)
+def test_a_list_that_loses_a_topic_is_refused(before: Leaf, position: str, now: Leaf, lost: str) -> None:
+    with pytest.raises(SourcesChanged, match=rf"it has read {lost} in Kafka, .*can be added .* not removed"):
+        refuse_changed([before], [position], [now])
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (topics("t1"), topics("t.*", kind="subscribepattern")),
+        (topics("t.*", kind="subscribepattern"), topics("t1")),
+        (topics("t.*", kind="subscribepattern"), topics("t1|t.*", kind="subscribepattern")),
+        (topics("t1"), topics('{"t1":[0]}', kind="assign")),
+        (topics("t1"), native("json", path="/in")),
+    ],
+)
+def test_another_way_to_choose_topics_is_another_source(before: Leaf, now: Leaf) -> None:
+    refuse_changed([before], [T1], [before])
+    with pytest.raises(SourcesChanged, match="its position is that of the source kafka"):
+        refuse_changed([before], [T1], [now])
+
+
+def test_swapped_lists_of_topics_are_refused() -> None:
+    positions = [T1, '{"t2":{"0":7}}']
+    with pytest.raises(SourcesChanged, match="it has read 't1' in Kafka"):
+        refuse_changed([topics("t1"), topics("t2", 1)], positions, [topics("t2"), topics("t1", 1)])
+
+
 def test_an_old_record_is_accepted_if_it_is_unambiguous() -> None:
     placeless, file = (
         '{"format":"mysource","options":"3fa1","log":0}',

@@ -62,14 +62,97 @@ def test_pace_does_not_tell_sources_apart_but_a_choice_of_files_does() -> None:
     assert not share_rows(files("/in", pathglobfilter="a*"), files("/in", pathglobfilter="b*"))
 
 
-def test_sources_without_files_are_distinguished_by_what_they_subscribe_to() -> None:
-    def topic(name: str, **options: str) -> Leaf:
-        return native_leaf("kafka", [("subscribe", name), *options.items()], [], 0)
+def kafka(subscribe: str, kind: str = "subscribe", **options: str) -> Leaf:
+    named = {name.replace("__", "."): value for name, value in options.items()}
+    return native_leaf("kafka", [(kind, subscribe), *named.items()], [], 0)
 
-    assert share_rows(topic("t", startingoffsets="earliest"), topic("t", startingoffsets="latest"))
-    assert not share_rows(topic("t"), topic("u"))
-    assert not share_rows(topic("t", includeheaders="true"), topic("t"))
+
+def pattern(text: str) -> Leaf:
+    return kafka(text, "subscribepattern")
+
+
+def assign(text: str) -> Leaf:
+    return kafka(text, "assign")
+
+
+def test_kafka_sources_are_the_same_at_every_pace_and_with_every_column() -> None:
+    assert share_rows(kafka("t", startingoffsets="earliest"), kafka("t", startingoffsets="latest"))
+    assert share_rows(kafka("t", includeheaders="true"), kafka("t"))
     assert not share_place("kafka", "subscribe=t", "parquet", "path=t")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (kafka("t1,t2"), kafka("t2,t1")),
+        (kafka("t1,t2"), kafka(" t2 , t1 ,")),
+        (kafka("t1"), kafka("t1,t2")),
+        (kafka("t1,t2"), kafka("t2,t3")),
+        (kafka("t1", topic="x"), kafka("t1,t2")),
+        (kafka("t1,t2"), assign('{"t2":[3]}')),
+        (assign('{"t1":[0,1]}'), assign('{ "t1": [1, 2] }')),
+        (pattern("t.*"), kafka("a,t2")),
+        (pattern("t[0-9]+"), assign('{"t2":[0]}')),
+        (pattern("t.*"), pattern("t.*")),
+        (pattern("t.*"), pattern("t1.*")),
+        (pattern(".*-eu"), pattern("orders-.*")),
+        (pattern("a|orders"), pattern("orders.*")),
+        (pattern("tx*"), pattern("t1")),
+        (pattern("t(1|2)"), pattern("t2|x")),
+        (pattern("a[(]|x"), pattern("x")),
+        (pattern("a[](]|x"), pattern("x")),
+        (pattern(r"a\Q(\E|x"), pattern("x")),
+        (pattern(r"a\.?x"), pattern("ax")),
+    ],
+)
+def test_kafka_sources_with_a_topic_in_common_share_rows(one: Leaf, other: Leaf) -> None:
+    assert share_rows(one, other)
+    assert share_rows(other, one)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (kafka("t1"), kafka("t2")),
+        (kafka("t1,t2"), kafka("t3,t4")),
+        (kafka("t1"), kafka("t11")),
+        (kafka("t1"), assign('{"t2":[0]}')),
+        (assign('{"t1":[0]}'), assign('{"t1":[1]}')),
+        (pattern("t[0-9]"), kafka("t10,xt1")),
+        (pattern("orders-.*"), pattern("clicks-.*")),
+        (pattern(r"shop\.eu\..*"), pattern(r"shop\.us\..*")),
+        (pattern("a-(x|y)"), pattern("b-(x|y)")),
+    ],
+)
+def test_kafka_sources_without_a_topic_in_common_are_others(one: Leaf, other: Leaf) -> None:
+    assert not share_rows(one, other)
+    assert not share_rows(other, one)
+
+
+@pytest.mark.parametrize("text", [r"\p{Alpha}+", "[a-z&&[^t]]+", "[a[b]]", "(?<name>x)", r"\Qx\E", "x++(?i)"])
+def test_a_pattern_that_only_java_understands_may_match_every_topic(text: str) -> None:
+    assert share_rows(pattern(text), kafka("t"))
+
+
+def test_the_topics_of_one_cluster_are_not_those_of_another() -> None:
+    def at(servers: str) -> Leaf:
+        return kafka("t", kafka__bootstrap__servers=servers)
+
+    assert share_rows(at("a:9092,b:9092"), at("b:9092 , A:9092"))
+    assert share_rows(at("a:9092,b:9092"), at("c:9092,b:9092"))
+    assert not share_rows(at("a:9092"), at("b:9092"))
+    old = native_leaf("kafka", [("subscribe", "t"), ("kafka.bootstrap.servers", "a:9092")], [], 0)
+    old = Leaf(None, old.format, old.place, old.digests, 0)
+    assert share_rows(old, at("a:9092"))
+    assert not share_rows(old, at("b:9092"))
+    assert share_place("kafka", at("a:9092").place, "kafka", at("b:9092").place), "servers move"
+
+
+def test_every_spelling_of_a_list_of_topics_is_the_same_place() -> None:
+    assert normal_place("subscribe=t2, t1,,t1") == normal_place("subscribe=t1,t2") == "subscribe=t1,t2"
+    assert normal_place('assign={"b":[1, 0], "a":[2]}') == 'assign={"a":[2],"b":[0,1]}'
+    assert normal_place("assign=?") == "assign=?"
+    assert normal_place("subscribepattern=b|a,b") == "subscribepattern=b|a,b"
 
 
 def test_a_path_with_a_comma_is_one_path() -> None:

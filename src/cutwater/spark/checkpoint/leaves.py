@@ -14,6 +14,7 @@ import msgspec
 from cutwater.protocol.base.chain import digest
 from cutwater.protocol.base.errors import StoreError
 from cutwater.spark.checkpoint.offsets import position_in
+from cutwater.spark.checkpoint.topics import KAFKA, SERVERS, lost_topics, topics_at
 
 GENERATED = {"rate", "rate-micro-batch", "socket", "memory"}
 """Sources that give every reader rows of its own, so two stages may read "the same"."""
@@ -44,7 +45,7 @@ _SECRET = re.compile("password|passwd|secret|token|credential|api.?key|access.?k
 class Leaf(msgspec.Struct, frozen=True, omit_defaults=True):
     """A channel or a native source: its format, its place (empty if no option gives it), digests of its other options by
     name (`None` in old records), and the number of its log in `sources/`. A source that a plan reads twice has one
-    log. `topics`: the ids of Kafka's topics when the record was made."""
+    log. `topics`: the ids of Kafka's topics when the record was made. `servers`: a digest of each of Kafka's servers."""
 
     channel: str | None = None
     format: str = ""
@@ -52,6 +53,7 @@ class Leaf(msgspec.Struct, frozen=True, omit_defaults=True):
     digests: dict[str, str] | None = None
     log: int | None = None
     topics: dict[str, str] | None = None
+    servers: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         if self.channel is not None:
@@ -67,7 +69,9 @@ def native_leaf(format: str, options: Sequence[tuple[str, str]], tables: Sequenc
         for name, value in options
         if name not in PLACES and not _SECRET.search(name)
     }
-    return Leaf(None, format, ", ".join([*place, *tables]), others, log)
+    listed = dict(options).get(SERVERS, "").split(",") if format == KAFKA else []
+    servers = tuple(sorted({digest(s.strip().lower().encode())[:16] for s in listed if s.strip()}))
+    return Leaf(None, format, ", ".join([*place, *tables]), others, log, servers=servers)
 
 
 def _plain_path(value: str) -> str:
@@ -128,7 +132,7 @@ def _change(
         )
     for number, (position, leaf) in enumerate(zip(positions, present, strict=True)):
         if recorded is not None:
-            other = _other(recorded, present, number)
+            other = _other(recorded, present, number, position)
             if other is not None:
                 return other
         elif leaf.channel != (channel := _channel_of(position)):
@@ -148,14 +152,27 @@ def _moved(what: str, number: int, present: Sequence[Leaf]) -> str:
     return f"it now reads {what} ({place}): rows would be skipped, or read twice"
 
 
-def _other(recorded: Sequence[Leaf], present: Sequence[Leaf], number: int) -> str | None:
+def _other(
+    recorded: Sequence[Leaf], present: Sequence[Leaf], number: int, position: str | None
+) -> str | None:
     """How a leaf differs from the recorded one, if it is another source."""
     before, now = recorded[number], present[number]
-    if _identity(before) != _identity(now) or before.log != now.log:
+    lost: list[str] | None = [] if _identity(before) == _identity(now) else None
+    if before.format == now.format == KAFKA:
+        lost = lost_topics(before.place, position, now.place)
+    if lost is None or before.log != now.log:
         return _moved(f"{now}, but its position is that of {before}", number, present)
+    if lost:
+        return (
+            f"it has read {', '.join(lost)} in Kafka, and now reads {now} without: topics can be added to a stage that "
+            "has run, but not removed"
+        )
     if now.channel is not None:
         return None
-    alike = [[leaf for leaf in leaves if _identity(leaf) == _identity(now)] for leaves in (recorded, present)]
+    alike = [
+        [leaf for leaf in leaves if _identity(leaf) == _identity(own)]
+        for leaves, own in ((recorded, before), (present, now))
+    ]
     are_many = any(len({leaf.log for leaf in leaves}) > 1 for leaves in alike)
     if before.digests is None or now.digests is None:
         if not are_many:
@@ -182,7 +199,9 @@ def _other(recorded: Sequence[Leaf], present: Sequence[Leaf], number: int) -> st
 
 
 def _identity(leaf: Leaf) -> tuple[str | None, str, str]:
-    return leaf.channel, leaf.format, leaf.place
+    topics = topics_at(leaf.place) if leaf.format == KAFKA else None
+    place = f"{topics.kind}={topics.value}" if topics is not None else leaf.place
+    return leaf.channel, leaf.format, place
 
 
 def _are_distinct(leaves: Sequence[Leaf]) -> bool:

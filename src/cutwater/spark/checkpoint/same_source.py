@@ -11,6 +11,7 @@ import re
 from fnmatch import fnmatchcase
 
 from cutwater.spark.checkpoint.leaves import GENERATED, PACE, PLACES, Leaf
+from cutwater.spark.checkpoint.topics import KAFKA, SERVERS, parse_topics, share_topics
 
 _PART = re.compile(rf", (?=(?:{'|'.join(PLACES)})=)")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)(.*)")
@@ -27,20 +28,35 @@ def is_recognizable(leaf: Leaf) -> bool:
 
 
 def normal_place(place: str) -> str:
-    """A source's place with its path in one spelling: absolute, without links, `.`, `..`, `//` and `file:`."""
+    """A source's place in one spelling: its path absolute, without links, `.`, `..`, `//` and `file:`; Kafka's topics
+    sorted."""
     parts = [part.partition("=") for part in _PART.split(place)]
-    return ", ".join(f"{name}={_normal(value) if name == 'path' else value}" for name, _, value in parts)
+    return ", ".join(f"{name}={_normal_value(name, value)}" for name, _, value in parts)
+
+
+def _normal_value(name: str, value: str) -> str:
+    if name == "path":
+        return _normal(value)
+    topics = parse_topics(name, value) if name in ("subscribe", "assign") else None
+    return topics.value if topics is not None else value
 
 
 def share_rows(one: Leaf, other: Leaf) -> bool:
     """Whether two sources read some of the same rows, at whatever pace. Options that select rows distinguish them."""
-    return share_place(one.format, one.place, other.format, other.place) and _choice(one) == _choice(other)
+    if not share_place(one.format, one.place, other.format, other.place):
+        return False
+    if one.format == KAFKA and one.servers and other.servers:
+        return not set(one.servers).isdisjoint(other.servers)
+    return _choice(one) == _choice(other)
 
 
 def share_place(format: str, place: str, other_format: str, other_place: str) -> bool:
-    """Whether two sources are at the same place, or one of them is at a part of the other's."""
+    """Whether two sources are at the same place, or at places that may have a part in common. (Kafka's servers are not
+    part of a place: they move.)"""
     if format != other_format:
         return False
+    if format == KAFKA:
+        return share_topics(place, other_place)
     one, other = (_PART.split(normal_place(text)) for text in (place, other_place))
     paths = [
         [part.removeprefix("path=") for part in parts if part.startswith("path=")] for parts in (one, other)
@@ -64,6 +80,8 @@ def _choice(leaf: Leaf) -> frozenset[tuple[str, str]]:
     chosen = (leaf.digests or {}).items()
     if leaf.format in _FILES:
         return frozenset((name, value) for name, value in chosen if name in _CHOOSE_FILES)
+    if leaf.format == KAFKA:
+        return frozenset((name, value) for name, value in chosen if name == SERVERS)
     return frozenset((name, value) for name, value in chosen if name not in PACE)
 
 
