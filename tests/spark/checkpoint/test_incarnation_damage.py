@@ -299,7 +299,7 @@ def test_a_damaged_folder_of_a_running_query_is_an_error(store: Store) -> None:
     ]
 
 
-@pytest.mark.parametrize("data", [b"no zip", snapshot_of([])[:-9], b""])
+@pytest.mark.parametrize("data", [b"no zip", snapshot_of([])[:-9], b""], ids=["no zip", "cut off", "empty"])
 def test_an_unreadable_snapshot_is_named(data: bytes) -> None:
     with pytest.raises(StoreError, match=r"the RocksDB snapshot x\.zip cannot be read"):
         listed_files("x.zip", data)
