@@ -14,6 +14,7 @@ FIRST = {
     "a_catalog_that_fails_counts_as_a_wrong_configuration": 131,
     "a_catch_up_moves_its_target_to_what_is_announced": 91,
     "a_command_restarts_a_drained_pipeline": 590,
+    "a_command_validates_only_before_it_leads": 97,
     "a_hole_in_what_a_catch_up_has_received_is_passed_over": 4,
     "a_late_replay_answer_is_accepted": 7,
     "a_live_entry_is_believed_because_it_was_announced": 10,
@@ -38,6 +39,7 @@ FIRST = {
     "an_aborted_drain_is_not_retried": 5,
     "epochs_are_published_out_of_order": 5,
     "no_watermark_yet_counts_as_infinity": 5,
+    "rows_in_flight_to_a_dropped_stage_are_lost": 6,
     "rule_1_an_errored_append_is_taken_as_failed": 6,
     "rule_1_an_existing_entry_is_taken_as_that_of_another": 6,
     "rule_2_a_reader_does_not_look_for_a_snapshot_after_reading": 114,
@@ -50,6 +52,7 @@ FIRST = {
     "rule_8_a_table_that_forgot_its_transactions_is_trusted": 5,
     "rule_8_a_zombies_older_transaction_is_not_refused": 255,
     "staged_output_is_removed_before_a_checkpoint_publishes_it": 54,
+    "the_name_of_a_savepoint_is_taken_away": 641,
     "the_target_of_a_restore_is_not_retained": 61,
     "the_watermark_is_kept_across_a_restore": 25,
 }
