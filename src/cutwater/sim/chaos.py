@@ -133,11 +133,14 @@ class Chaos:
         self.world.stop(process)
         self.world.schedule(self.world.rng.randint(50, 900), self._restart, process.name)
 
-    def _restart(self, name: str) -> None:
+    def _start_alone(self, name: str) -> None:
         runs = any(p.name == name for p in self.world.processes)
         if not runs and name in self.world.graph.members():
             self.world.trace(None, f"{name} starts again")
             self.world.start(name)
+
+    def _restart(self, name: str) -> None:
+        self._start_alone(name)
         if not self.on:
             self.start_members()  # a restore that came in when faults stopped may have brought new ones
 
@@ -444,7 +447,7 @@ class Chaos:
         last = world.rng.choice(members)
         for name in members:
             delay_ms = world.between(400, 3_000) if name == last else world.between(1, 300)
-            world.schedule(delay_ms, self._restart, name)
+            world.schedule(delay_ms, self._restart if name == last else self._start_alone, name)
 
     def new_id(self) -> str:
         self._requests += 1
