@@ -28,6 +28,7 @@ FIRST = {
     "a_restore_does_not_answer_the_requests_that_it_ends": 170,
     "a_restore_does_not_revive_a_given_up_stage": 104,
     "a_sink_that_is_no_longer_final_keeps_what_it_held": 47,
+    "a_sink_that_was_dropped_comes_back": 30_001_370,
     "a_source_that_came_to_rest_is_not_restarted": 24,
     "a_source_that_never_had_a_row_holds_back_the_watermark": 3,
     "a_stage_counts_as_quiet_while_a_batch_is_running": 110,

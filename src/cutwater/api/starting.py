@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from cutwater.api.config import RunConfig
 from cutwater.cluster.open_links import open_links
+from cutwater.inspection.older_store import refuse_older_store
 from cutwater.inspection.unpublished import refuse_other_columns
 from cutwater.plan.assemble import Assembled, assemble
 from cutwater.plan.build import Builder, PlannedPipeline, bind_sinks, register_sinks
@@ -102,6 +103,7 @@ class Starting:
             # Permissions may differ by prefix, so every place that is written to is tried.
             tables = [sink.spark_root for sink in planned.sinks.values()]
             try_file_systems(planned.spark, [store.spark_url("any").removesuffix("/any"), *tables])
+            refuse_older_store(store, planned.sinks.values())
             self._try_kafka(planned)
             sinks = [(name, sink) for name, stage in planned.stages.items() for sink in stage.sinks]
             if config.restore is None:

@@ -276,8 +276,9 @@ class Query:
         old = self.feed.get(name, -1)
         self.feed[name] = fresh
         limit = max(position, old if self.world.rng.random() < self.world.faults.stale_feed else fresh)
-        limit = min(limit, position + self.world.rng.choice((4, 16, 64)))
-        return max(self._unread(name, position, limit), default=position) if limit > position else position
+        most = self.world.rng.choice((4, 16, 64))
+        unread = sorted(self._unread(name, position, limit)) if limit > position else []
+        return unread[:most][-1] if unread else position
 
     def _unread(self, name: str, after: int, upto: int) -> dict[int, channel.Files]:
         try:

@@ -262,7 +262,7 @@ def test_changes_by_others_to_a_table_are_not_undone_unless_forced(store: LocalS
     published(store, leader, 1)
 
     def history(sink: str, transaction: int) -> fx.TableHistory:
-        return fx.TableHistory(transaction, 1, ("version 7 (WRITE)",))
+        return fx.TableHistory(min(transaction, leader.state.committed[1].index), 1, ("version 7 (WRITE)",))
 
     for force in (False, True):
         request = Request(RequestKind.RESTORE, f"r{force}", epoch=1, force=force)
@@ -440,10 +440,38 @@ def test_rows_in_the_table_are_enough_to_refuse_a_stage(store: LocalStore) -> No
     assert back(store, ROOT, {1: 0}).reason == FailureReason.NO_POSITIONS.value
 
 
-def test_a_stage_that_reads_only_channels_can_return(store: LocalStore) -> None:
+def test_a_sink_that_was_dropped_does_not_come_back(store: LocalStore) -> None:
+    """Its table would lack the rows in between, and nobody could see where."""
     LiveLeader(store, ONE).commit(0)
     store.create(paths.mark_name(1, "u"), r.seal(r.Published(1, "u", 1, 0)))
-    assert back(store, MIXED).ok
+    reply = back(store, MIXED)
+    assert (reply.ok, reply.reason) == (False, FailureReason.SINK_RETURNS.value)
+    assert "sink 'u' was dropped before epoch 1" in reply.detail
+    assert read_journal(store).state.generation == 1
+    assert back(store, MIXED, {1: 0}).reason == FailureReason.SINK_RETURNS.value, "without the mark"
+
+
+def test_a_sink_that_was_added_after_the_checkpoint_goes_back_to_before_its_first_row(
+    store: LocalStore,
+) -> None:
+    leader = LiveLeader(store, ONE)
+    leader.commit(0)
+    later = leader.state.committed[1].index + 1
+    store.create(paths.mark_name(later, "u"), r.seal(r.Published(2, "u", later, 0)))
+    assert back(store, MIXED, {later: 0}).ok
+
+
+def test_nothing_is_written_to_an_older_copy_of_the_store(store: LocalStore) -> None:
+    """The journal would grow past the entry that the table has, with other contents, and its rows would come again."""
+    LiveLeader(store, ONE).commit(0)
+    journal = read_journal(store)
+    ahead = fx.TableHistory(journal.index + 6, 1)
+    request = Request(RequestKind.RESTORE, "r", epoch=1)
+    for _ in range(3):
+        reply = carry_out(store, read_journal(store), request, lambda *_: 0, lambda *_: ahead)
+        assert (reply.ok, reply.reason) == (False, FailureReason.JOURNAL_BEHIND.value)
+        assert f"ends at entry {journal.index}" in reply.detail
+        assert read_journal(store).index == journal.index
 
 
 def test_a_stage_newer_than_the_checkpoint_reads_its_source_again_when_its_table_is_rewound(

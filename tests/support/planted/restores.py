@@ -125,6 +125,17 @@ def a_reset_stage_reads_its_source_from_the_start(patch: Patch) -> None:
 
 
 @bug
+def a_sink_that_was_dropped_comes_back(patch: Patch) -> None:
+    """Its table lacks the rows in between."""
+
+    def check(*args: Any) -> Any:
+        return
+        yield
+
+    patch.setattr(steering, "check_returning_sinks", check)
+
+
+@bug
 def a_stage_with_readers_is_dropped(patch: Patch) -> None:
     patch.setattr(r.Topology, "dangling", lambda self: {})
 

@@ -164,6 +164,20 @@ class FailureReason(Enum):
         "Nothing was changed. Keep the stage's old name, restore a checkpoint that has the stage, or give the sinks that"
         " get its rows new names (name=) and paths.",
     )
+    SINK_RETURNS = (
+        "sink_returns",
+        False,
+        False,
+        "Nothing was changed. Give the sink a new name (name=) and path: the new table begins at the checkpoint. Or"
+        " restore a checkpoint that has the sink.",
+    )
+    JOURNAL_BEHIND = (
+        "journal_behind",
+        False,
+        False,
+        "Nothing was changed. Bring the newest store back. If it is lost, give each such sink a new name (name=) and"
+        " path, and start with --restore latest --drop SINK: the new table begins at that checkpoint.",
+    )
     ROWS_IN_FLIGHT = (
         "rows_in_flight",
         False,

@@ -22,6 +22,7 @@ from cutwater.protocol.base.effects import (
 )
 from cutwater.protocol.base.errors import StoreError, listed
 from cutwater.protocol.base.failures import FailureReason
+from cutwater.protocol.base.log import follow
 from cutwater.protocol.base.paths import MARK_PREFIX, mark_name, mark_prefix
 from cutwater.protocol.base.records import (
     Checkpoint,
@@ -35,11 +36,13 @@ from cutwater.protocol.base.records import (
 from cutwater.protocol.base.wire import Request
 from cutwater.protocol.leader.refusal import Refusal
 from cutwater.protocol.leader.restore_graph import named_before
-from cutwater.protocol.member.journal import timeline
+from cutwater.protocol.member.journal import Journal, timeline
 from cutwater.protocol.member.publish import read_manifest, stranded
 
 A = TypeVar("A")
 
+NEWEST = 2**62
+"""A transaction after all others: what a table answers about it is its newest state."""
 TABLE_TRIES = 8
 """How often to ask a table that does not answer before the restore is refused."""
 
@@ -131,12 +134,7 @@ def check_new_readers(
         if not begins or (spec.inputs and name not in request.native):
             continue
         for sink in _sinks_below(graph, name) if name in request.rereads else [s.name for s in spec.sinks]:
-            first = mark_prefix(sink)
-            known = any(first <= mark <= mark_name(target.index, sink) for mark in marks)
-            if not known:
-                begun = yield from tables.ask(FindTableVersion(sink, target.index))
-                known = begun != (yield from tables.ask(FindTableVersion(sink, 0)))
-            if known:
+            if (yield from _has_rows(target, sink, marks, tables)):
                 unknown = f"does not have stage '{name}', so its positions in its sources are unknown"
                 if name in manifest.stages:
                     unknown = f"has no positions of stage '{name}' in sources of its own"
@@ -145,6 +143,51 @@ def check_new_readers(
                     f"epoch {target.epoch} {unknown}: it would read them from the beginning, and sink '{sink}' already "
                     "has rows of it, which would be duplicated",
                 )
+
+
+def check_journal(journal: Journal, graph: Topology, tables: TableAnswers) -> Procedure[None]:
+    """Raises `Refusal` if a table has the result of a later entry than the journal's last: the store is an older copy.
+    This is asked before anything is written: the journal would grow past that entry, with other contents."""
+    for sink in sorted(graph.sinks()):
+        try:
+            history = yield from tables.ask(ReadTableHistory(sink, NEWEST))
+        except StoreError:
+            continue  # the table cannot be read, which is reported by the other checks
+        if history is not None and history.transaction > journal.index:
+            yield from follow(journal.view)
+        if history is not None and history.transaction > journal.index:
+            raise Refusal(FailureReason.JOURNAL_BEHIND, older_store(journal.index, sink, history.transaction))
+
+
+def older_store(index: int, sink: str, transaction: int) -> str:
+    """What is wrong if a table has the result of a later entry than the journal's last."""
+    return (
+        f"the journal ends at entry {index}, but the table of sink '{sink}' has the result of entry {transaction}: the "
+        "newest entries of the journal are missing, as in an older copy of the store"
+    )
+
+
+def check_returning_sinks(
+    target: Checkpoint, graph: Topology, manifest: Manifest, tables: TableAnswers
+) -> Procedure[None]:
+    """Raises `Refusal` if a sink that the checkpoint does not have has rows from before it: the sink was dropped and
+    comes back, and its table lacks the rows in between. Nobody could see where they are missing."""
+    marks = yield from insist(List(MARK_PREFIX))
+    for sink in sorted(graph.sinks().keys() - manifest.release.keys()):
+        if (yield from _has_rows(target, sink, marks, tables)):
+            raise Refusal(
+                FailureReason.SINK_RETURNS,
+                f"sink '{sink}' was dropped before epoch {target.epoch} and comes back: its table has the rows up to "
+                "then, and would lack those in between",
+            )
+
+
+def _has_rows(target: Checkpoint, sink: str, marks: Collection[str], tables: TableAnswers) -> Procedure[bool]:
+    """Whether a sink has published anything up to a checkpoint."""
+    if any(mark_prefix(sink) <= mark <= mark_name(target.index, sink) for mark in marks):
+        return True
+    begun = yield from tables.ask(FindTableVersion(sink, target.index))
+    return begun != (yield from tables.ask(FindTableVersion(sink, 0)))
 
 
 def _sinks_below(graph: Topology, stage: str) -> list[str]:

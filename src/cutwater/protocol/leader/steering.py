@@ -38,7 +38,13 @@ from cutwater.protocol.leader.restore_graph import (
     graph_after,
     target_of,
 )
-from cutwater.protocol.leader.restore_tables import TableAnswers, check_new_readers, check_tables
+from cutwater.protocol.leader.restore_tables import (
+    TableAnswers,
+    check_journal,
+    check_new_readers,
+    check_returning_sinks,
+    check_tables,
+)
 from cutwater.protocol.member.journal import Journal, may_name
 from cutwater.protocol.member.publish import read_manifest
 
@@ -117,9 +123,13 @@ def command(journal: Journal, name: str, nonce: Callable[[], str], request: Requ
         known = answer(journal.state, request)
         if known is not None:
             return known
-        lead = _Command(journal, journal.state.term + 1, nonce)
+        tables = TableAnswers()
         if request.kind is RequestKind.RESTORE:
-            yield from _refused(lead, request)  # only for the tables' answers; the rest may still change
+            # This is for the tables' answers; the rest may still change, unless the journal itself is an old one.
+            refused = yield from _refused(_Command(journal, journal.state.term, nonce, tables), request)
+            if refused is not None and refused.reason == FailureReason.JOURNAL_BEHIND.value:
+                return refused
+        lead = _Command(journal, journal.state.term + 1, nonce, tables)  # the journal may be further by now
         entry = Leader(lead.term, name, resumes=False)
         if (yield from append(journal.view, journal.view.seal(entry, nonce()))) is AppendPhase.MINE:
             reply = yield from steer(lead, request)
@@ -133,10 +143,12 @@ def command(journal: Journal, name: str, nonce: Callable[[], str], request: Requ
 class _Command:
     """The term of a command."""
 
-    def __init__(self, journal: Journal, term: int, nonce: Callable[[], str]) -> None:
+    def __init__(
+        self, journal: Journal, term: int, nonce: Callable[[], str], tables: TableAnswers | None = None
+    ) -> None:
         self.journal = journal
         self.term = term
-        self.tables = TableAnswers()
+        self.tables = tables or TableAnswers()
         self._nonce = nonce
 
     def record(self, make: Callable[[int], JournalBody]) -> Procedure[bool]:
@@ -193,8 +205,10 @@ def _restored(writer: Writer, request: Request) -> Procedure[Restored]:
     check_stages(state, request, graph, manifest)
     check_inputs(request, graph, manifest)
     check_in_flight(state, request, graph, manifest)
+    yield from check_journal(writer.journal, graph, writer.tables)
     yield from check_tables(state, request, target, graph, manifest, writer.tables)
     yield from check_new_readers(request, target, graph, manifest, writer.tables)
+    yield from check_returning_sinks(target, graph, manifest, writer.tables)
     changed = digest(encode(graph)) != state.topology_hash
     return Restored(
         writer.term,

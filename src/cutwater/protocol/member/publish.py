@@ -38,6 +38,7 @@ from cutwater.protocol.base.effects import (
     put,
 )
 from cutwater.protocol.base.errors import VERIFY_FIRST, PublishingFailed, StoreError
+from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.log import follow
 from cutwater.protocol.base.paths import manifest_name, mark_name, mark_of, mark_prefix
 from cutwater.protocol.base.records import (
@@ -215,7 +216,8 @@ def begin(sink: str, journal: Journal, patience: Patience | None = None) -> Proc
     if head.transaction > journal.index:
         raise StoreError(
             f"the journal ends at entry {journal.index}, but the table of sink {sink} has the result of entry "
-            f"{head.transaction}: the newest entries of the journal were lost. Recover them from a copy of the store"
+            f"{head.transaction}: the newest entries of the journal are missing, as in an older copy of the store. "
+            f"{FailureReason.JOURNAL_BEHIND.advice}"
         )
     if mark is not None:
         yield from _check_own(sink, journal.state, head, mark, patience)
