@@ -27,7 +27,7 @@ class Table:
 
 
 def test_a_start_on_an_older_copy_of_the_store_is_refused(tmp_path: Path) -> None:
-    store = LocalStore(str(tmp_path))
+    store = LocalStore(tmp_path)
     LiveLeader(store, Topology({})).commit(0)
     last = read_journal(store).index
     tables: list[Any] = [Table(last), Table(0)]
