@@ -84,7 +84,7 @@ WITHOUT_SPARK: dict[str, tuple[str, ...]] = {
     "store/checkpoint_objects.py": ("tests/store/test_checkpoint_objects.py", "tests/cli/test_verify.py"),
     "store/perform.py": ("tests/store/", "tests/cli/test_control_stopped.py", "tests/cli/test_verify.py"),
     "store/presence.py": ("tests/store/test_presence.py", "tests/cli/test_drain.py"),
-    "store/status.py": ("tests/store/", "tests/cli/test_status.py", "tests/runtime/test_reporter.py"),
+    "store/status.py": ("tests/store/", "tests/cli/test_status.py", "tests/runtime/test_live_status.py"),
 }
 """Per module, or folder of modules, the tests without Spark, or folders of them. The most specific row counts."""
 
