@@ -21,6 +21,8 @@ WAITING = (
     "tests/cluster/test_strangers.py",
     "tests/inspection/test_integrity.py",
     "tests/runtime/test_mailbox.py",
+    "tests/runtime/test_mailbox_following.py",
+    "tests/runtime/test_store_requests.py",
     "tests/sinks/test_delta_history.py",
     "tests/spark/checkpoint/test_source_logs.py",
     "tests/spark/test_host.py",
