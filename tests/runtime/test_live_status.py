@@ -10,7 +10,7 @@ import pytest
 
 from cutwater.protocol.base.events import CatchingUp
 from cutwater.store.local import LocalStore
-from cutwater.store.status import Status
+from cutwater.store.status import Status, read_status
 from tests.support.live_member import members
 from tests.support.spark_helpers import await_that
 
@@ -87,3 +87,15 @@ def test_a_long_catch_up_is_told_once_a_second(tmp_path: Path, monkeypatch: pyte
         made.shell.call(turn)
         assert done.wait(10)
     assert found == [CatchingUp(3, 9, 2)]
+
+
+@pytest.mark.parametrize("is_drained", [True, False])
+def test_the_last_status_says_whether_the_member_has_drained(tmp_path: Path, is_drained: bool) -> None:
+    store = LocalStore(tmp_path)
+    with members(store) as running:
+        made = running.start("main")
+        await_that("it runs", lambda: made.reporter.status().state == "running", 30)
+        if is_drained:
+            made.come_to_rest()
+            await_that("it has drained", lambda: made.drained, 30)
+    assert [status.state for status in read_status(store)] == ["drained" if is_drained else "stopped"]
