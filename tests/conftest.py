@@ -34,7 +34,17 @@ WAITING = (
 )
 """Modules without Spark whose tests wait for processes, servers or time: all of them are slow."""
 
-WITHOUT_SPARK = ("tests/sim/", "tests/protocol/", "tests/cluster/", "tests/runtime/", *WAITING)
+WITHOUT_SPARK = (
+    "tests/sim/",
+    "tests/protocol/",
+    "tests/cluster/",
+    "tests/runtime/",
+    "tests/spark/checkpoint/test_incarnation_damage.py",
+    "tests/spark/internals/test_private.py",
+    "tests/store/test_local.py",
+    "tests/store/test_presence.py",
+    *WAITING,
+)
 """Folders and modules whose slow tests do not start a Spark of their own."""
 
 

@@ -346,6 +346,7 @@ class Unreported(LocalStore):
         super().put(name, data)
 
 
+@pytest.mark.slow
 def test_a_member_that_answers_is_running_whatever_the_store_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
