@@ -21,6 +21,8 @@ WAITING = (
     "tests/cluster/test_strangers.py",
     "tests/inspection/test_integrity.py",
     "tests/runtime/test_mailbox.py",
+    "tests/runtime/test_mailbox_following.py",
+    "tests/runtime/test_store_requests.py",
     "tests/sinks/test_delta_history.py",
     "tests/spark/checkpoint/test_source_logs.py",
     "tests/spark/test_host.py",
@@ -32,7 +34,17 @@ WAITING = (
 )
 """Modules without Spark whose tests wait for processes, servers or time: all of them are slow."""
 
-WITHOUT_SPARK = ("tests/sim/", "tests/protocol/", "tests/cluster/", "tests/runtime/", *WAITING)
+WITHOUT_SPARK = (
+    "tests/sim/",
+    "tests/protocol/",
+    "tests/cluster/",
+    "tests/runtime/",
+    "tests/spark/checkpoint/test_incarnation_damage.py",
+    "tests/spark/internals/test_private.py",
+    "tests/store/test_local.py",
+    "tests/store/test_presence.py",
+    *WAITING,
+)
 """Folders and modules whose slow tests do not start a Spark of their own."""
 
 

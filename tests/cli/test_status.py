@@ -102,7 +102,14 @@ def test_status_says_when_a_process_ended_or_is_gone(folder: Path, monkeypatch: 
 
 
 def test_status_json_has_times_as_timestamps(folder: Path) -> None:
-    put_status(open_store(str(folder)), started_at=0.0, updated_at=1.5, epoch_at=60.0, open_since=None)
+    put_status(
+        open_store(str(folder)),
+        state="stopped",
+        started_at=0.0,
+        updated_at=1.5,
+        epoch_at=60.0,
+        open_since=None,
+    )
     (member,) = document("status", "--store", folder)["members"]
     times = [member[name] for name in ("started_at", "updated_at", "epoch_at", "open_since")]
     assert times == [f"1970-01-01T00:0{at}+00:00" for at in ("0:00.000", "0:01.500", "1:00.000")] + [None]

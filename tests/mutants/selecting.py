@@ -40,13 +40,19 @@ WITHOUT_SPARK: dict[str, tuple[str, ...]] = {
     "runtime/": ("tests/runtime/", "tests/cli/test_status.py"),
     "runtime/store_requests.py": (
         "tests/runtime/test_mailbox.py",
+        "tests/runtime/test_mailbox_following.py",
+        "tests/runtime/test_store_requests.py",
         "tests/cli/test_drain.py",
         "tests/cli/test_gc.py",
     ),
     "runtime/dispatcher.py": ("tests/runtime/test_dispatcher.py",),
     "runtime/event_lines.py": ("tests/runtime/test_event_lines.py",),
     "runtime/local_word.py": ("tests/protocol/member/test_injector.py", "tests/runtime/test_shell.py"),
-    "runtime/mailbox.py": ("tests/runtime/test_mailbox.py", "tests/cli/test_drain.py"),
+    "runtime/mailbox.py": (
+        "tests/runtime/test_mailbox.py",
+        "tests/runtime/test_mailbox_following.py",
+        "tests/cli/test_drain.py",
+    ),
     "runtime/restore.py": (
         "tests/protocol/leader/test_steering.py",
         "tests/cli/test_control_stopped.py",
@@ -69,6 +75,7 @@ WITHOUT_SPARK: dict[str, tuple[str, ...]] = {
         "tests/spark/test_micro_batch.py",
         "tests/spark/test_plan.py",
         "tests/spark/test_query.py",
+        "tests/spark/test_session_file_systems.py",
         "tests/spark/test_session_settings.py",
     ),
     "spark/checkpoint/folder.py": (*CHECKPOINTS, "tests/store/test_stores_s3.py"),
@@ -84,7 +91,7 @@ WITHOUT_SPARK: dict[str, tuple[str, ...]] = {
     "store/checkpoint_objects.py": ("tests/store/test_checkpoint_objects.py", "tests/cli/test_verify.py"),
     "store/perform.py": ("tests/store/", "tests/cli/test_control_stopped.py", "tests/cli/test_verify.py"),
     "store/presence.py": ("tests/store/test_presence.py", "tests/cli/test_drain.py"),
-    "store/status.py": ("tests/store/", "tests/cli/test_status.py", "tests/runtime/test_reporter.py"),
+    "store/status.py": ("tests/store/", "tests/cli/test_status.py", "tests/runtime/test_live_status.py"),
 }
 """Per module, or folder of modules, the tests without Spark, or folders of them. The most specific row counts."""
 

@@ -1,89 +1,161 @@
-"""The status of a running member is a consistent snapshot."""
+"""When and where the status of a running member is reported."""
 
 from __future__ import annotations
 
+import os
+import socket
 from pathlib import Path
-from threading import Event, Thread
 from types import SimpleNamespace
+from typing import Any
 
+import msgspec
 import pytest
 
-from cutwater.protocol.base.events import CatchingUp
+from cutwater.protocol.base.events import Event, OperationFailed
+from cutwater.protocol.base.paths import status_name
+from cutwater.runtime.member_status import Report
+from cutwater.runtime.reporter import Reporter
 from cutwater.store.local import LocalStore
-from cutwater.store.status import Status
-from tests.support.live_member import members
-from tests.support.spark_helpers import await_that
+from cutwater.store.overlay import Overlay
+from cutwater.store.process_identity import this_process
+from cutwater.store.status import REPORT_REMOTE_S, REPORT_S, Status, decode_status
 
 
-def test_the_status_is_taken_between_two_turns(tmp_path: Path) -> None:
-    """Intermediate states of a turn are not reported: here, that the member has no stages."""
-    found: list[Status] = []
-    begun, go_on = Event(), Event()
-    with members(LocalStore(tmp_path)) as running:
-        made = running.start("main")
-        await_that("it runs", lambda: made.reporter.status().state == "running", 30)
+class Reporting:
+    """What a reporter needs; the statuses say little more than the reports."""
 
-        def turn() -> None:
-            stages, made.member.stages = made.member.stages, {}
-            begun.set()
-            go_on.wait(10)
-            made.member.stages = stages
+    def __init__(self, store: Any) -> None:
+        self.store = store
+        self.events: list[Event] = []
+        self.shown: list[tuple[str, bytes]] = []
+        self.links: Any = SimpleNamespace(ignored=4, show=lambda key, data: self.shown.append((key, data)))
 
-        made.shell.call(turn)
-        assert begun.wait(10)
-        looking = Thread(target=lambda: found.append(made.reporter.status()))
-        looking.start()
-        looking.join(0.3)
-        assert found == []
-        go_on.set()
-        looking.join(10)
-        (status,) = found
-        assert status.state == "running"
-        assert status.stages[0].state != "waiting"
+    def reporter(self) -> Reporter:
+        return Reporter(
+            "main",
+            "boot1",
+            self.store,
+            self.links,
+            lambda build: build(),
+            built,
+            lambda: None,
+            self.events.append,
+        )
 
 
-def test_a_stopped_member_can_still_report_how_it_ended(tmp_path: Path) -> None:
-    with members(LocalStore(tmp_path)) as running:
-        made = running.start("main")
-        await_that("it runs", lambda: made.reporter.status().state == "running", 30)
-    assert made.reporter.status("stopped").state == "stopped"
+def built(report: Report) -> Status:
+    return Status(
+        pipeline="shop", member="main", boot="boot1", host=report.host, pid=report.pid,
+        state=report.state or "running", started_at=report.started_at, updated_at=report.updated_at,
+        generation=1, term=1, epoch=None, epoch_at=None, epoch_s=None, open_epoch=None, open_since=None,
+        watermark=None, every_s=5.0, stages=(), unpublished={}, process=report.process, beat=report.beat,
+        report_s=report.report_s, ignored=report.ignored,
+    )  # fmt: skip
 
 
-def test_a_turn_that_never_ends_does_not_prevent_a_member_from_stopping(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def reporting(tmp_path: Path) -> Reporting:
+    return Reporting(LocalStore(tmp_path))
+
+
+def stored(reporting: Reporting) -> Status | None:
+    data = reporting.store.read(status_name("main"))
+    return decode_status(data) if data is not None else None
+
+
+def test_a_status_goes_to_the_store_and_to_the_other_members(reporting: Reporting) -> None:
+    reporting.reporter().put(reporting.reporter().status())
+    found = stored(reporting)
+    assert found is not None
+    assert reporting.shown == [("status", msgspec.json.encode(found))]
+
+
+def test_a_store_that_fails_does_not_matter(reporting: Reporting, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(name: str, data: bytes) -> None:
+        raise OSError("full")
+
+    monkeypatch.setattr(reporting.store, "put", fail)
+    reporting.reporter().put(reporting.reporter().status())
+    assert len(reporting.shown) == 1
+
+
+def test_reports_are_counted(reporting: Reporting) -> None:
+    reporter = reporting.reporter()
+    assert [reporter.status().beat for _ in range(3)] == [1, 2, 3]
+
+
+def test_a_status_names_its_process(reporting: Reporting) -> None:
+    found = reporting.reporter().status()
+    assert (found.host, found.pid, found.process) == (socket.gethostname(), os.getpid(), this_process())
+    assert (found.report_s, found.ignored) == (REPORT_S, 4)
+
+
+def test_object_stores_get_fewer_reports() -> None:
+    assert Reporting(Overlay(None, "s3://b")).reporter().status().report_s == REPORT_REMOTE_S
+
+
+@pytest.mark.parametrize(
+    "state",
+    ["stopped", "drained", "failed"],
+)
+def test_the_last_status_says_how_it_ended(reporting: Reporting, state: str) -> None:
+    reporter = reporting.reporter()
+    reporter.every_s = 0.01
+    reporter.start()
+    first = stored(reporting)
+    assert first is not None
+    reporter.stop(state)
+    found = stored(reporting)
+    assert found is not None
+    assert found.state == state
+    assert not any(thread.is_alive() for thread in reporter._threads)
+
+
+def test_it_begins_with_starting(reporting: Reporting) -> None:
+    reporter = reporting.reporter()
+    reporter.every_s = 60
+    reporter.start()
+    found = stored(reporting)
+    reporter.stop("stopped")
+    assert found is not None
+    assert found.state == "starting"
+
+
+@pytest.mark.parametrize(
+    ("boot", "state", "stays"),
+    [("boot2", "running", True), ("boot2", "stopped", False), ("boot1", "running", False)],
+)
+def test_the_status_of_a_successor_stays(reporting: Reporting, boot: str, state: str, stays: bool) -> None:
+    other = msgspec.structs.replace(reporting.reporter().status(), boot=boot, state=state, pid=1)
+    reporting.store.put(status_name("main"), msgspec.json.encode(other))
+    reporting.reporter().stop("stopped")
+    found = stored(reporting)
+    assert (found == other) is stays
+
+
+@pytest.mark.parametrize("trouble", ["a store that fails", "no status", "a damaged one"])
+def test_without_a_readable_status_there_is_no_successor(
+    reporting: Reporting, monkeypatch: pytest.MonkeyPatch, trouble: str
 ) -> None:
-    with members(LocalStore(tmp_path)) as running:
-        made = running.start("main")
-        monkeypatch.setattr("cutwater.runtime.shell.LOOK_S", 0.05)
-        begun, go_on = Event(), Event()
-
-        def turn() -> None:
-            begun.set()
-            go_on.wait(60)
-
-        made.shell.call(turn)
-        assert begun.wait(10)
-        made.reporter.stop("stopped")
-        go_on.set()
+    if trouble == "a damaged one":
+        reporting.store.put(status_name("main"), b"{")
+    if trouble == "a store that fails":
+        monkeypatch.setattr(reporting.store, "read", lambda name: (_ for _ in ()).throw(OSError("no")))
+    reporting.reporter().stop("stopped")
+    assert len(reporting.shown) == 1
 
 
-def test_a_long_catch_up_is_told_once_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[object] = []
-    done = Event()
-    with members(LocalStore(tmp_path)) as running:
-        made = running.start("main")
-        await_that("it runs", lambda: made.reporter.status().state == "running", 30)
-        progress = SimpleNamespace(done=3, total=9, peers=2)
+def test_a_report_that_fails_is_an_event_and_not_the_last(reporting: Reporting) -> None:
+    reporter = reporting.reporter()
+    reporter.every_s = 0.001
+    tries: list[None] = []
 
-        def turn() -> None:
-            with monkeypatch.context() as patch:
-                patch.setattr(made.dispatcher, "emit", found.append)
-                patch.setattr(made.member.catch_up, "session", SimpleNamespace(progress=lambda: progress))
-                for later_ms in (0, 999, 1_000, 1_001):
-                    patch.setattr(made.member, "now_ms", 1_000_000 + later_ms)
-                    made._after_step()
-            done.set()
+    def task() -> None:
+        tries.append(None)
+        if len(tries) == 1:
+            raise KeyError("x")
+        reporter._stopped.set()
 
-        made.shell.call(turn)
-        assert done.wait(10)
-    assert found == [CatchingUp(3, 9, 2)]
+    reporter._repeat(task)
+    assert len(tries) == 2
+    assert reporting.events == [OperationFailed("reporting the status", "KeyError: 'x'")]

@@ -14,6 +14,7 @@ from cutwater.sim.world import EPOCHS, World
 from tests.support.planted import BUGS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", range(0, 20, 10))
 def test_a_few_schedules_satisfy_every_invariant(start: int) -> None:
     check(range(start, start + 10))
@@ -32,7 +33,7 @@ def check(seeds: range) -> None:
         assert result.epochs >= EPOCHS, f"seed {seed} committed only {result.epochs} epochs"
 
 
-@pytest.mark.parametrize("members", [1, 2, 8])
+@pytest.mark.parametrize("members", [1, 2, pytest.param(8, marks=pytest.mark.slow)])
 def test_any_number_of_members_works(members: int) -> None:
     for seed in range(5):
         result = World(seed, members).run()
@@ -52,6 +53,7 @@ def trace(seed: int, hash_seed: int) -> str:
     return shown.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [7, 11])
 def test_the_same_seed_gives_the_same_run_in_every_process(seed: int) -> None:
     first, second = trace(seed, 1), trace(seed, 2)

@@ -23,6 +23,7 @@ from cutwater.spark.host import StageHost
 from cutwater.spark.kafka import KafkaLoss
 from cutwater.spark.micro_batch import StopAsked
 from cutwater.spark.plan import Plan
+from cutwater.spark.query_meter import QueryFacts
 from tests.support.hosted_pipeline import HostedPipeline, has_rows, last_batch, newest
 from tests.support.modelled_query import SPARK, Frame, Rows
 from tests.support.spark_helpers import await_that
@@ -329,3 +330,20 @@ def test_the_query_of_a_stage_that_is_over_is_stopped(phase: StagePhase) -> None
     hosting.attend(stage)
     is_over = phase in (StagePhase.STOPPED, StagePhase.FENCED)
     assert stopped == (["stopped"] if is_over else [])
+
+
+def test_a_host_says_how_far_its_query_may_read_and_what_spark_said() -> None:
+    context: Any = SimpleNamespace(store=None, spark=None)
+    planned: Any = SimpleNamespace(
+        name="s", channels={}, max_rows=None, has_native_source=False, plan=Plan((), False)
+    )
+    hosting = StageHost(context, planned)
+    hosting.measure()
+    assert hosting.facts() == QueryFacts()
+    feed: Any = SimpleNamespace(limit=3)
+    hosting._feed_updater.feeds = {"in": feed}
+    progress = {"processedRowsPerSecond": 20, "batchDuration": 500}
+    query: Any = SimpleNamespace(spark=SimpleNamespace(isActive=True, lastProgress=progress))
+    hosting._current = query
+    hosting.measure()
+    assert hosting.facts() == QueryFacts(limits={"in": 3}, rows_per_s=20, batch_s=0.5)

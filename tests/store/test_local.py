@@ -65,6 +65,7 @@ getattr(store, method)("a/b/object", b"new" * 100_000)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["create", "put"])
 def test_a_killed_process_leaves_no_partial_object(local: LocalStore, method: str) -> None:
     """The writer is killed in the middle of writing, then at each step in turn."""

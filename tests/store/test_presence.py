@@ -346,6 +346,7 @@ class Unreported(LocalStore):
         super().put(name, data)
 
 
+@pytest.mark.slow
 def test_a_member_that_answers_is_running_whatever_the_store_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -395,7 +396,7 @@ def test_reporting_continues_after_a_failed_report(store: Store, monkeypatch: py
         made = running_members.start("main")
         await_that("it reports", lambda: read_status(store), 10)
         with monkeypatch.context() as broken:
-            broken.setattr(made.reporter, "_status", lambda state: 1 / 0)
+            broken.setattr(made.reporter, "_build", lambda report: 1 / 0)
             await_that("a report fails", lambda: "ZeroDivisionError" in made.facts.trouble, 10)
         assert Watch(store).running() is not None
 
@@ -407,14 +408,11 @@ def test_a_hanging_query_does_not_stop_the_status_from_changing(
         made = running_members.start("main")
         asked = []
 
-        class Hanging:
-            @property
-            def isActive(self) -> bool:
-                asked.append(1)
-                made.done.wait(30)
-                return False
+        def hang() -> None:
+            asked.append(1)
+            made.done.wait(30)
 
-        monkeypatch.setattr(made.hosts["s"], "query", Hanging())
+        monkeypatch.setattr(made.hosts["s"], "measure", hang)
         await_that("Spark is asked, and hangs", lambda: asked, 10)
         assert Watch(store).running() is not None
         made.done.set()

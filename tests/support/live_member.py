@@ -22,6 +22,7 @@ from cutwater.runtime import runtime
 from cutwater.runtime.settings import Settings
 from cutwater.spark.host_context import HostContext
 from cutwater.spark.plan import Plan
+from cutwater.spark.query_meter import QueryFacts
 from cutwater.store.contract import Store
 from tests.support.builders import pipeline, stage
 from tests.support.configs import leader_config, member_config
@@ -36,8 +37,6 @@ class RestingHost:
     def __init__(self, context: HostContext, planned: Any) -> None:
         self.name = planned.name
         self.planned = planned
-        self.query = None
-        self.feeds: dict[str, Any] = {}
         self._context = context
 
     def attend(self, stage: Stage) -> None:
@@ -45,6 +44,11 @@ class RestingHost:
             self._context.call(lambda: stage.query_rested(-1))
 
     def start(self, operation: StartQuery) -> None: ...
+
+    def measure(self) -> None: ...
+
+    def facts(self) -> QueryFacts:
+        return QueryFacts()
 
     def move(self, recorded: Any, positions: Any) -> Any:
         return recorded, positions

@@ -33,6 +33,7 @@ from cutwater.runtime.event_lines import EventLines
 from cutwater.runtime.kafka_groups import KafkaGroups
 from cutwater.runtime.local_word import LocalWord
 from cutwater.runtime.mailbox import Mailbox
+from cutwater.runtime.member_status import Report, status_of
 from cutwater.runtime.reporter import Reporter
 from cutwater.runtime.settings import Settings
 from cutwater.runtime.shell import Shell
@@ -49,6 +50,7 @@ from cutwater.spark.stage import PlannedStage
 from cutwater.store import failpoints, recording
 from cutwater.store.at_rest import load_manifest
 from cutwater.store.contract import Store
+from cutwater.store.status import Status
 
 DISCARD_FIRST_S = 60.0
 DISCARD_EVERY_S = 600.0
@@ -105,7 +107,7 @@ class Runtime:
         context = self._host_context()
         self.hosts |= {s: StageHost(context, planned.stages[s]) for s in hosted}
         self.mailbox = Mailbox(store, Inbox(self.leader), links, self.shell, emit, lambda: self.failure)
-        self.reporter = Reporter(self)
+        self.reporter = Reporter(name, boot, store, links, self.shell.look, self._status, self._measure, emit)
         self._stopping = False
         self._has_second_process = False
         self._acked = 0
@@ -191,7 +193,7 @@ class Runtime:
         self.dispatcher.close()
         if self.recorder is not None:
             self.recorder.ended("stopped" if self.failure is None else f"failed: {self.failure}")
-        self.reporter.stop("stopped" if self.failure is None else "failed")
+        self.reporter.stop("failed" if self.failure is not None else "drained" if self.drained else "stopped")
         self.mailbox.stop()
         self.links.close()
         self.done.set()
@@ -261,6 +263,18 @@ class Runtime:
     def _on_ended(self, actor: str) -> None:
         if actor.startswith("stage "):
             self.hosts[actor.removeprefix("stage ")].end()
+
+    # --- status ---------------------------------------------------------------------------------------
+
+    def _status(self, report: Report) -> Status:
+        queries = {s: self.hosts[s].facts() for s in self.planned.stages if s in self.hosts}
+        return status_of(
+            report, self.planned.name, self.member, self.leader, self.facts, self.failure, self.sinks, queries
+        )
+
+    def _measure(self) -> None:
+        for host in self.hosts.values():
+            host.measure()
 
     # --- messages -------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from functools import partial
 from threading import Lock, Thread
 from typing import Any
 
+import msgspec
 from pyspark.sql import DataFrame
 
 from cutwater.protocol.base.effects import Pace, StartQuery
@@ -23,13 +24,13 @@ from cutwater.spark.checkpoint.folder import MovedPositions, Positions
 from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.spark.commit_watcher import CommitWatcher
 from cutwater.spark.errors import describe, kind_of, spark_is_gone
-from cutwater.spark.feed import Feed
 from cutwater.spark.feed_updater import FeedUpdater
 from cutwater.spark.host_context import HostContext, Task
 from cutwater.spark.internals.gateway import is_spark_gone
 from cutwater.spark.kafka import KafkaSources, is_suspect
 from cutwater.spark.micro_batch import BatchWriter
 from cutwater.spark.query import QUICK_TRIGGER_S, Query
+from cutwater.spark.query_meter import QueryFacts, QueryMeter
 from cutwater.spark.stage import PlannedStage
 
 IDLE_LOOK_S = 0.5
@@ -44,6 +45,7 @@ class StageHost:
         self.name = planned.name
         self._context = context
         self._feed_updater = FeedUpdater(context.store, planned.channels, planned.max_rows)
+        self._meter = QueryMeter()
         self._commits = CommitWatcher(context.store, self.name, self._on_commit)
         self._current: Query | None = None
         self._incarnation = 0
@@ -66,9 +68,14 @@ class StageHost:
         """Spark's query, while there is one."""
         return self._current.spark if self._current is not None else None
 
-    @property
-    def feeds(self) -> dict[str, Feed]:
-        return self._feed_updater.feeds
+    def measure(self) -> None:
+        """Ask Spark about the query, for `facts`. May take long."""
+        self._meter.measure(self.query, self.planned.has_native_source)
+
+    def facts(self) -> QueryFacts:
+        """The status of the query, without asking Spark."""
+        limits = {name: feed.limit for name, feed in self._feed_updater.feeds.items()}
+        return msgspec.structs.replace(self._meter.facts, limits=limits)
 
     # --- starting and stopping, in threads of the pool -------------------------------------------------
 
@@ -251,7 +258,7 @@ class StageHost:
         self._ask_whether_it_waits(query, stage)
         seen = (
             stage.incarnation, stage.phase, stage.log.view.last, stage.member.journal.index,
-            tuple(stage.member.log(i).view.last for i in self.feeds),
+            tuple(stage.member.log(i).view.last for i in self._feed_updater.feeds),
         )  # fmt: skip
         if seen != self._seen:
             self._seen = seen

@@ -204,6 +204,7 @@ def test_every_cut_that_follows_the_rules_is_consistent(play: Play) -> None:
     assert problems(play) == []
 
 
+@pytest.mark.slow
 @given(cuts(), st.data())
 @settings(max_examples=150, deadline=None)
 def test_any_single_inconsistency_is_reported(play: Play, data: st.DataObject) -> None:

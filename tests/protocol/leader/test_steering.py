@@ -242,7 +242,10 @@ def test_a_table_that_cannot_be_rewound_refuses_the_restore(store: LocalStore) -
     assert read_journal(store).state.generation == 1
 
 
-def test_a_table_that_does_not_answer_refuses_the_restore(store: LocalStore) -> None:
+def test_a_table_that_does_not_answer_refuses_the_restore(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
     LiveLeader(store, ONE).commit(0)
     asked = []
 

@@ -94,6 +94,7 @@ def test_a_barrier_after_the_last_batch_delays_nothing() -> None:
     assert readable(OPEN, READER, stage_state(5, barrier(1, 3, at=5))) == 5
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=150, deadline=None)
 def test_a_reader_that_knows_less_never_reads_further(data: st.DataObject) -> None:

@@ -1,18 +1,15 @@
-"""A hosted stage: its incarnations, its cuts, and its drain."""
+"""A hosted stage: its incarnations, its cuts, its drain, and queries that end."""
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.errors import IllegalStep, StoreError
-from cutwater.protocol.base.watermark import NONE, UNKNOWN, Watermark, WatermarkKind, idle, known
+from cutwater.protocol.base.watermark import NONE
 from cutwater.protocol.base.wire import RequestKind
-from cutwater.protocol.member.activity import RestPhase
-from cutwater.protocol.member.config import StagePlan
 from cutwater.protocol.member.member import Member
 from cutwater.protocol.member.next_query import QueryEnd
 from cutwater.protocol.member.stage import STAGE_PHASES, StagePhase
@@ -25,7 +22,6 @@ from tests.support.builders import (
     Play,
     all_phases,
     ask,
-    begun,
     calm_world,
     checkpoint,
     drain,
@@ -34,25 +30,13 @@ from tests.support.builders import (
     lose_query,
     of,
     phases,
-    pipeline,
     rest,
     running_world,
     slow_down,
-    stage,
     until,
 )
 from tests.support.configs import member_config
-
-
-def log_of(world: World, stage: str, generation: int = 1) -> list[r.StageBody]:
-    """The bodies in a stage's log, in order."""
-    names = world.store.list(paths.stage_log_prefix(stage, generation))
-    return [r.STAGE.open(world.store.objects[name]).entry.body for name in names]
-
-
-def incarnations(world: World, stage: str) -> list[int]:
-    return [body.incarnation for body in log_of(world, stage) if isinstance(body, r.Open)]
-
+from tests.support.stage_logs import incarnations, log_of
 
 # Incarnations.
 
@@ -133,6 +117,43 @@ def test_seed_a14_a_stage_whose_folder_is_lost_does_not_silently_start_from_else
         rest(world, 2_000)
 
 
+def test_a_folder_of_an_unknown_incarnation_shows_that_the_log_lost_entries() -> None:
+    world = calm_world()
+    world.io.list_folders = lambda operation: [7] if operation.stage == "b" else []  # type: ignore[method-assign]
+    for name in CHAIN.members():
+        world.start(name)
+    (said,) = errors_of(world)
+    assert said.startswith(
+        "StoreError: stage b has a Spark folder of incarnation 7, which its log does not have"
+    )
+    assert [body for body in log_of(world, "b") if not isinstance(body, r.Open)] == []
+
+
+def test_a_stage_of_an_expired_generation_does_not_open() -> None:
+    """It reads the newest manifest while its process learns of two restores, and of the expiry of the first."""
+    play = Play(CHAIN)
+    play.cut_all()
+    play.commit()
+    cuts = play.state.head_cuts
+    play.record(r.Restored(1, 2, 1, cuts))
+    desk = Desk()
+    desk.objects[paths.manifest_name(1, 3)] = r.encode(play.manifests[1])
+    someone = Member("m2", "boot", CHAIN, member_config(), SimWord)
+    someone.journal.state = play.state
+    someone.generation = 2
+    someone.start_stage("c")
+
+    def more_restores(effect: fx.Effect) -> None:
+        if isinstance(effect, fx.Read):
+            desk.before = None
+            play.record(r.Restored(1, 3, 1, cuts))
+            play.record(r.Expired(1, 3, (), (2,), {}, ()))
+
+    desk.before = more_restores
+    assert desk.run(someone.stages["c"]._open()) is False
+    assert not any(isinstance(effect, fx.Create) for effect in desk.done)
+
+
 # Cuts.
 
 
@@ -172,220 +193,6 @@ def test_a_batch_records_its_size_in_the_log() -> None:
         r.Prepared(7, ("f",), {}, consumed={}, offsets={"source": "3:1"}, watermark=NONE, rows=3, size=90)
     )
     assert (logged.rows, logged.size, logged.offsets) == (3, 90, {"source": "3:1"})
-
-
-@pytest.mark.parametrize(
-    ("watermark", "is_idle", "quiet", "draining", "reported"),
-    [
-        (known(7), False, False, False, known(7)),
-        (known(7), False, True, False, known(7)),
-        (known(7), False, False, True, known(7)),
-        (known(7), False, True, True, idle(7)),
-        (known(7), True, True, False, idle(7)),
-        (UNKNOWN, False, True, False, UNKNOWN),
-        (UNKNOWN, True, True, False, idle()),
-        (UNKNOWN, False, True, True, idle()),
-        (idle(7), False, False, False, known(7)),
-        (idle(), False, False, False, UNKNOWN),
-        (NONE, False, True, False, UNKNOWN),
-    ],
-)
-def test_an_idle_or_drained_stage_does_not_hold_back_the_watermark(
-    watermark: Watermark, is_idle: bool, quiet: bool, draining: bool, reported: Watermark
-) -> None:
-    """A stage that is quiet between two batches is not idle: its next rows may have any event time."""
-    hosted = of(running_world(), "m0").member.stages["a"]
-    hosted.member.plans["a"] = StagePlan()
-    hosted.log.state.watermark = watermark
-    hosted.activity.idle, hosted.draining = is_idle, draining
-    hosted.activity.rest = RestPhase.QUIET if quiet else RestPhase.GOING
-    assert hosted._barrier_entry(begun(2, 9), False).watermark == reported
-
-
-# Reset by a restore.
-
-
-def reset(world: World, epoch: int, *names: str) -> list[fx.MakeFolder]:
-    """Restores an epoch with these stages reset. Returns the folders that are made until all stages run."""
-    made = folders_made(world)
-    before = world.oracle.ledger.generation
-    ask(world, RequestKind.RESTORE, epoch=epoch, reset=names)
-    until(world, lambda: world.oracle.ledger.generation == before + 1)
-    until(world, lambda: len(made) == len(world.model.stages))
-    return made
-
-
-def folders_made(world: World) -> list[fx.MakeFolder]:
-    """Collects every operation that makes a Spark folder from now on."""
-    made: list[fx.MakeFolder] = []
-    make = world.io._make_folder
-
-    def watch(process: object, actor: object, token: int, effect: fx.MakeFolder) -> None:
-        made.append(effect)
-        make(process, actor, token, effect)  # type: ignore[arg-type]
-
-    world.io._make_folder = watch  # type: ignore[method-assign]
-    return made
-
-
-def opened(world: World, name: str, generation: int = 2) -> r.Open:
-    first = log_of(world, name, generation)[0]
-    assert isinstance(first, r.Open)
-    return first
-
-
-def reports(made: list[fx.MakeFolder]) -> dict[str, r.StageReport]:
-    return {effect.stage: effect.report for effect in made if effect.report is not None}
-
-
-def test_a_reset_root_starts_without_state_after_what_it_had_read() -> None:
-    """Its table and its readers already have the rows that it had read: it must not read them again."""
-    world = running_world()
-    target = checkpoint(world)
-    cut = target.stages["a"]
-    assert cut.batch >= 0
-    made = reset(world, target.epoch, "a")
-    assert opened(world, "a") == r.Open(1, cut.batch, consumed={}, offsets=cut.offsets, watermark=UNKNOWN)
-    assert {m.stage: m.reset for m in made} == {"a": True, "b": False, "c": False}
-    found = reports(made)
-    assert found["a"] == r.StageReport(
-        "a", 0, cut.batch, False, consumed={}, offsets=cut.offsets, watermark=UNKNOWN, state=cut.state
-    )
-    assert {name: found[name] for name in "bc"} == {name: target.stages[name] for name in "bc"}
-    checkpoint(world)
-    drain(world)
-
-
-def test_a_reset_stage_in_the_middle_continues_after_what_its_reader_has_read() -> None:
-    world = running_world()
-    target = checkpoint(world)
-    checkpoint(world)
-    cuts = {name: report.batch for name, report in target.stages.items()}
-    assert target.stages["c"].consumed == {"b": cuts["b"]}
-    made = reports(reset(world, target.epoch, "b"))
-    assert opened(world, "b") == r.Open(
-        1, cuts["b"], consumed={"a": cuts["a"]}, offsets=target.stages["b"].offsets, watermark=UNKNOWN
-    )
-    assert made["c"] == target.stages["c"]
-    checkpoint(world)
-    first = next(body for body in log_of(world, "b", 2) if isinstance(body, r.Batch))
-    assert first.batch == cuts["b"] + 1
-    drain(world)
-
-
-def test_unread_batches_of_a_reset_stage_are_still_read() -> None:
-    """They are in flight in the checkpoint, and were produced before the reset."""
-    world = running_world()
-    slow_down(world, "c", 2_000)
-    hosts = {name: p.member for p in world.processes for name in p.member.stages}
-    until(world, lambda: hosts["b"].log("b").state.consumed["a"] == hosts["a"].log("a").state.last)
-    ask(world, RequestKind.CHECKPOINT, unaligned=True)
-    until(world, lambda: world.oracle.epochs == 2 and world.oracle.all_settled())
-    target = world.oracle.manifests[2]
-    assert [(f.producer, f.reader) for f in target.in_flight] == [("b", "c")]
-    reset(world, 2, "b")
-    assert opened(world, "b").batch > opened(world, "c").consumed["b"]
-    drain(world)
-
-
-def test_a_reset_stage_reads_what_it_had_in_flight() -> None:
-    world = running_world()
-    slow_down(world, "b", 2_000)
-    ask(world, RequestKind.CHECKPOINT, unaligned=True)
-    until(world, lambda: world.oracle.epochs == 2 and world.oracle.all_settled())
-    target = world.oracle.manifests[2]
-    assert target.in_flight[0].reader == "b"
-    reset(world, 2, "b")
-    assert opened(world, "b").consumed == target.stages["b"].consumed
-    assert target.stages["b"].consumed["a"] < target.stages["a"].batch
-    drain(world)
-
-
-def test_a_final_sink_of_a_reset_stage_publishes_the_rows_held_back_for_it() -> None:
-    """Output staged before the cut is not part of its state: it is released when its window is closed."""
-    topology = pipeline(stage("a"), stage("b", "a", "m1", [r.SinkSpec("out", final=True)]))
-    world = calm_world(topology)
-    for model in world.model.stages.values():
-        model.event_time = True
-    for name in topology.members():
-        world.start(name)
-    until(world, lambda: world.oracle.epochs == 1)
-    cuts = (checkpoint(world) for _ in range(20))
-    target = next(cut for cut in cuts if cut.held.get("out"))
-    held = {file.name for file in target.held["out"]}
-    reset(world, target.epoch, "b")
-    drain(world)
-    later = [m for e, m in world.oracle.manifests.items() if e > target.epoch]
-    assert held <= {name for manifest in later for name in manifest.release["out"]}
-
-
-def test_each_restore_resets_only_what_it_names() -> None:
-    """The second restore comes before the first has had an effect, the third goes to a checkpoint after the second."""
-    world = running_world()
-    target = checkpoint(world)
-    first = list(reset(world, target.epoch, "b"))
-    second = reset(world, target.epoch, "c")
-    assert [made.stage for made in first if made.reset] == ["b"]
-    assert [made.stage for made in second if made.reset] == ["c"]
-    assert reports(second)["b"] == target.stages["b"]
-    after = checkpoint(world)
-    third = reports(reset(world, after.epoch))
-    assert third == after.stages, "a stage that was reset once has its own state now"
-    assert [body.reset for body in entries(world, r.Restored)] == [("b",), ("c",), ()]
-    drain(world)
-
-
-@pytest.mark.parametrize("committed", [False, True], ids=["before a commit", "after a commit"])
-def test_a_reset_holds_until_the_generations_first_commit(committed: bool) -> None:
-    """Its folder is lost, so it starts again from the newest checkpoint: the restored one, without its state, or one of
-    its own generation, with its state."""
-    world = running_world()
-    target = checkpoint(world)
-    world.rates = dict.fromkeys(world.rates, 0.0)
-    reset(world, target.epoch, "b")
-    until(world, lambda: all_phases(world, "running") and world.oracle.epochs == 3)
-    rest(world)
-    after = world.oracle.manifests[3]
-    assert after.stages["b"].batch == target.stages["b"].batch, "no batch has run since"
-    if not committed:
-        reset(world, target.epoch, "b")
-    made = folders_made(world)
-    world.io.list_folders = lambda operation: []  # type: ignore[method-assign]
-    of(world, "m1").member.start_stage("b")
-    until(world, lambda: bool(made))
-    (effect,) = made
-    assert effect.source is None
-    assert effect.report is not None
-    if committed:
-        assert effect.report == after.stages["b"]
-        assert effect.report.state
-    else:
-        assert (effect.report.batch, effect.reset) == (target.stages["b"].batch, True)
-
-
-def test_a_stage_of_an_expired_generation_does_not_open() -> None:
-    """It reads the newest manifest while its process learns of two restores, and of the expiry of the first."""
-    play = Play(CHAIN)
-    play.cut_all()
-    play.commit()
-    cuts = play.state.head_cuts
-    play.record(r.Restored(1, 2, 1, cuts))
-    desk = Desk()
-    desk.objects[paths.manifest_name(1, 3)] = r.encode(play.manifests[1])
-    someone = Member("m2", "boot", CHAIN, member_config(), SimWord)
-    someone.journal.state = play.state
-    someone.generation = 2
-    someone.start_stage("c")
-
-    def more_restores(effect: fx.Effect) -> None:
-        if isinstance(effect, fx.Read):
-            desk.before = None
-            play.record(r.Restored(1, 3, 1, cuts))
-            play.record(r.Expired(1, 3, (), (2,), {}, ()))
-
-    desk.before = more_restores
-    assert desk.run(someone.stages["c"]._open()) is False
-    assert not any(isinstance(effect, fx.Create) for effect in desk.done)
 
 
 # Drain.
@@ -538,78 +345,3 @@ def test_a_query_that_ends_at_rest_is_restarted_only_if_the_drain_fails() -> Non
     ask(world, RequestKind.CANCEL)
     until(world, lambda: len(incarnations(world, "a")) == before + 1)
     drain(world)
-
-
-# Event time.
-
-
-def reported(world: World, name: str, checkpoint_of: r.Manifest | None = None) -> Watermark:
-    return (checkpoint_of or checkpoint(world)).stages[name].watermark
-
-
-def test_a_stage_without_event_time_says_so_before_its_first_batch() -> None:
-    world = calm_world()
-    world.rates["a"] = 0.0
-    for name in CHAIN.members():
-        world.start(name)
-    until(world, lambda: world.oracle.epochs == 1)
-    assert {s.watermark for s in world.oracle.manifests[1].stages.values()} == {NONE}
-
-
-def event_time_world(idle_after_ms: int = 10_000) -> World:
-    """No stage has a row to read; those of `a` may arrive later."""
-    world = calm_world()
-    world.member_config = msgspec.structs.replace(world.member_config, idle_after_ms=idle_after_ms)
-    for model in world.model.stages.values():
-        model.event_time = True
-    world.rates["a"] = 0.0
-    for name in CHAIN.members():
-        world.start(name)
-    until(world, lambda: world.oracle.epochs == 1)
-    return world
-
-
-def test_a_stage_that_never_had_a_row_holds_back_the_watermark_until_it_is_idle() -> None:
-    world = event_time_world(idle_after_ms=2_000)
-    assert reported(world, "a") == UNKNOWN
-    rest(world, 2_500)
-    assert reported(world, "a") == idle()
-    world.rates["a"] = 0.05
-    rest(world)
-    assert reported(world, "a").kind is WatermarkKind.KNOWN
-
-
-def test_a_stage_that_never_had_a_row_does_not_hold_back_the_watermark_of_a_drain() -> None:
-    world = event_time_world()
-    drain(world)
-    assert world.oracle.ledger.head is not None
-    last = world.oracle.manifests[world.oracle.ledger.head]
-    assert {s.watermark for s in last.stages.values()} == {idle()}
-
-
-def test_a_stage_that_was_idle_at_a_checkpoint_is_not_idle_after_its_restore() -> None:
-    world = event_time_world(idle_after_ms=100)
-    world.rates["a"] = 0.05
-    rest(world)
-    world.rates["a"] = 0.0
-    found = checkpoint(world)
-    stood = reported(world, "a", found).ms
-    assert reported(world, "a", found) == idle(stood)
-    assert stood is not None
-    world.rates["a"] = 0.05
-    slow_down(world, "a", ms=60_000, each_ms=5_000)
-    ask(world, RequestKind.RESTORE, epoch=found.epoch)
-    until(world, lambda: of(world, "m0").member.stages["a"].generation == 2)
-    assert reported(world, "a") == known(stood), "it has rows to read, but no batch yet"
-
-
-def test_a_folder_of_an_unknown_incarnation_shows_that_the_log_lost_entries() -> None:
-    world = calm_world()
-    world.io.list_folders = lambda operation: [7] if operation.stage == "b" else []  # type: ignore[method-assign]
-    for name in CHAIN.members():
-        world.start(name)
-    (said,) = errors_of(world)
-    assert said.startswith(
-        "StoreError: stage b has a Spark folder of incarnation 7, which its log does not have"
-    )
-    assert [body for body in log_of(world, "b") if not isinstance(body, r.Open)] == []

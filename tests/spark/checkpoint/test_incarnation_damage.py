@@ -130,6 +130,7 @@ def damages(store: Store, incarnation: int, last: int, kinds: str) -> list[str]:
 SMALL = r"offsets/.*|commits/.*|sources/.*|metadata|cutwater/.*\.json|state/.*_metadata/.*"
 
 
+@pytest.mark.slow
 def test_damage_to_a_new_incarnation_is_detected_before_its_first_checkpoint(store: Store) -> None:
     new_query(store).run(5)
     make_folder(store, STAGE, 1, 2, 1, None, 4)
@@ -141,6 +142,7 @@ def test_damage_to_a_new_incarnation_is_detected_before_its_first_checkpoint(sto
     assert unseen == ["sources/0/2.compact: None"]  # 5.compact contains it: the log is rewritten
 
 
+@pytest.mark.slow
 def test_damage_to_a_restored_folder_is_detected_before_its_first_checkpoint(store: Store) -> None:
     state = new_query(store).run(5).state(4)
     assert state is not None
@@ -158,6 +160,7 @@ def test_a_checkpoint_that_is_damaged_after_the_restore_is_refused(store: Store)
     assert list_folders(store, STAGE, 2) == []
 
 
+@pytest.mark.slow
 def test_damage_to_rewritten_source_logs_is_detected(store: Store) -> None:
     new_query(store).run(5)
     make_folder(store, STAGE, 1, 2, 1, None, 4, log_interval=2)

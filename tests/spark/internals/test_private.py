@@ -81,6 +81,7 @@ def _is_of_spark(module: str) -> bool:
     return module.split(".")[0] in ("pyspark", "py4j")
 
 
+@pytest.mark.slow
 def test_only_internals_uses_what_is_not_public() -> None:
     found = private_use(read_modules())
     assert found == set(), "give it a function in spark/internals/"

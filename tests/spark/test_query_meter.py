@@ -1,0 +1,55 @@
+"""What Spark says about a query."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cutwater.spark import query_meter
+from cutwater.spark.query_meter import QueryFacts, QueryMeter
+
+
+class Query:
+    def __init__(self, progress: Any, is_active: bool = True) -> None:
+        self.lastProgress = progress
+        self.isActive = is_active
+
+
+def test_rates_come_from_the_last_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query_meter, "source_lags", lambda *_: pytest.fail("it reads no source"))
+    meter = QueryMeter()
+    meter.measure(None, False)
+    assert meter.facts == QueryFacts()
+    meter.measure(Query({"processedRowsPerSecond": 12.34, "batchDuration": 250}), False)
+    assert meter.facts == QueryFacts(rows_per_s=12.34, batch_s=0.25)
+    meter.measure(Query({"processedRowsPerSecond": 99, "batchDuration": 99}, is_active=False), False)
+    assert meter.facts.rows_per_s == 12.34, "of a query that has ended nothing is known"
+    meter.measure(Query({}), False)
+    assert meter.facts == QueryFacts()
+
+
+def test_a_query_that_cannot_be_asked_keeps_nobody_from_reporting() -> None:
+    class Gone:
+        isActive = True
+
+        @property
+        def lastProgress(self) -> Any:
+            raise ConnectionError("the JVM is gone")
+
+    meter = QueryMeter()
+    meter.measure(Query({"batchDuration": 500}), False)
+    meter.measure(Gone(), True)
+    assert meter.facts == QueryFacts(batch_s=0.5)
+
+
+def test_lags_are_those_of_native_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    behind: Any = ("three records behind",)
+    monkeypatch.setattr(query_meter, "source_lags", lambda query, progress, now_s: behind)
+    meter = QueryMeter()
+    meter.measure(Query({"batchDuration": 1}), False)
+    assert meter.facts.lags == ()
+    meter.measure(Query({"batchDuration": 1}), True)
+    assert meter.facts.lags == behind
+    meter.measure(Query({"batchDuration": 2}, is_active=False), True)
+    assert meter.facts.lags == behind
