@@ -142,17 +142,16 @@ def _wrong_statistics(group: Any, footer: Any) -> str | None:
             return ".".join(path)
         if said.has_min_max and _is_ordered(kind) and values.null_count < len(values):
             lowest, highest = pc.min_max(values).values()
-            if not _encloses(said, lowest, highest, kind):
+            if not _encloses(said, lowest, highest):
                 return ".".join(path)
     return None
 
 
-def _encloses(said: Any, lowest: Any, highest: Any, kind: Any) -> bool:
+def _encloses(said: Any, lowest: Any, highest: Any) -> bool:
     try:
-        low, high = lowest.as_py(), highest.as_py()
-        if pa.types.is_floating(kind) and not (low == low and high == high):  # all values are NaN
-            return True
-        return bool(said.min <= low and high <= said.max)
+        # A NaN is neither lower nor higher than anything: as a bound it says nothing, which is Spark's maximum if there
+        # is a NaN among the values; and the values have no bounds if all of them are NaN.
+        return not (lowest.as_py() < said.min or said.max < highest.as_py())
     except (
         TypeError,
         ValueError,
@@ -231,11 +230,16 @@ def _bounds(chunks: list[Any]) -> tuple[Any, Any] | None:
     if not all(chunk.has_min_max for chunk in chunks):
         return None
     try:
-        low, high = min(c.min for c in chunks), max(c.max for c in chunks)
+        lowest, highest = [c.min for c in chunks], [c.max for c in chunks]
     except (OverflowError, ValueError):  # a date that Python cannot represent
         return None
-    if isinstance(low, float) and not (isfinite(low) and isfinite(high)):
+    # JSON has no infinity. A maximum of NaN says that there is one, which is above all numbers, and min() and max()
+    # may overlook it.
+    if any(isinstance(bound, float) and not isfinite(bound) for bound in (*lowest, *highest)):
         return None
+    low, high = min(lowest), max(highest)
+    if isinstance(low, float):  # some readers order the two zeros, and there may be both
+        return low or -0.0, high or 0.0
     if isinstance(low, str):
         return low[:LONGEST_TEXT], _not_below(high)
     return _plain(low), _plain(high)
