@@ -52,6 +52,8 @@ class Sink(ABC):
     """Whether an updated row would be added as a second row."""
     output_mode = "append"
     """The output mode of the stage whose rows it gets; set before `bind`."""
+    never_null: frozenset[str] = frozenset()
+    """The columns that are never null according to the stage's plan; set before `bind`."""
     path: str | None = None
     """The target's path, if it has one. No two sinks share it."""
 

@@ -225,6 +225,17 @@ def statistics(footer: Any) -> str:
     return _ENCODE(found).decode()
 
 
+def has_nulls(footer: Any, column: str) -> bool:
+    """Whether a simple column of a file has nulls, as far as its footer says."""
+    for place, path, _ in _columns(footer.schema.to_arrow_schema()):
+        if path == (column,):
+            chunks = (footer.row_group(g).column(place).statistics for g in range(footer.num_row_groups))
+            return any(
+                chunk is not None and chunk.has_null_count and chunk.null_count > 0 for chunk in chunks
+            )
+    return False
+
+
 def _bounds(chunks: list[Any]) -> tuple[Any, Any] | None:
     """The lowest and highest value, or wider bounds, as JSON values; `None` if they are unknown."""
     if not all(chunk.has_min_max for chunk in chunks):
