@@ -115,7 +115,7 @@ class ParquetSink(TableSink):
         if problem is not None:
             raise UserError(
                 f"sink {self.name} cannot add to the Parquet files at {self.path}: {problem}. "
-                "Change the rows, or give the sink another path"
+                f"All of them have the same columns: change the rows back, or {self._another_place()}"
             )
         self._fits = True
 
@@ -187,10 +187,11 @@ class ParquetSink(TableSink):
         return Files(spark).frame(files, msgspec.json.encode(_read(self._files, 0).schema).decode())
 
     def _readable_files(self, version: int) -> list[str]:
-        if self.head().version < 0:
+        newest = self.head().version
+        if version < 0 and newest < 0:
             raise nothing_yet(self.name, self.path)
-        if version > self.head().version or self._gone_at(version):
-            raise history_gone(self.name, self.path, version)
+        if version > newest or self._gone_at(version):
+            raise history_gone(self.name, self.path, version, newest)
         return _files_at(self._files, version)
 
     def publish(
@@ -219,7 +220,7 @@ class ParquetSink(TableSink):
         if gone:
             raise StoreError(
                 f"sink {self.name} cannot go back to version {to_version} of {self.path}: {len(gone)} of its "
-                f"files are gone, for example {min(gone)}. Put them back, or restore a newer checkpoint"
+                f"files are gone, for example {min(gone)}. Put them back, or restore a newer checkpoint if there is one"
             )
         return self._commit(expected_version, transaction, files, True, None)
 

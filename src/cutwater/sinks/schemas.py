@@ -108,7 +108,7 @@ def _struct_misfit(table: dict[str, Any], rows: dict[str, Any], path: str) -> st
     for name, field in come.items():
         place = f"{path}.{name}" if path else name
         if name not in have:
-            return f"the table has no column {place}; add it to the table, or drop it from the rows"
+            return f"the table has no column {place}"
         if field["nullable"] and not have[name]["nullable"]:
             is_simple = not path and isinstance(field["type"], str)
             fill = "Replace nulls with coalesce(), or allow them" if is_simple else "Allow them"

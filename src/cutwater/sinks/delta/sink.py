@@ -200,7 +200,7 @@ class DeltaSink(TableSink):
         if self._problem is not None:
             raise UserError(
                 f"sink {self.name} cannot add to the Delta table {self.path}: {self._problem}. "
-                "Change the rows or the table, or give the sink another path"
+                f"Change the rows or the table, or {self._another_place()}"
             )
 
     def _takes(self, columns: Columns) -> bool:
@@ -293,7 +293,7 @@ class DeltaSink(TableSink):
                 raise
             raise StoreError(
                 f"sink {self.name} cannot go back to version {to_version} of {self.path}: some of its files were "
-                f"removed, by VACUUM or by hand ({error}). Restore a newer checkpoint, or put them back"
+                f"removed, by VACUUM or by hand ({error}). Put them back, or restore a newer checkpoint if there is one"
             ) from error
         sync(self._files, [log.commit_name(expected + 1)])
         return expected + 1
@@ -354,11 +354,11 @@ class DeltaSink(TableSink):
     def _readable_table(self, version: int) -> DeltaTable:
         """The table at a version; for -1, the newest version, whose columns are all that is used."""
         if version >= 0 and not log.goes_back_to(self._files, version):
-            raise history_gone(self.name, self.path, version)
+            raise history_gone(self.name, self.path, version, log.newest(self._files))
         if self.head().version < 0:
             raise nothing_yet(self.name, self.path)
         if version >= 0 and not self._history.can_go_back(version, self._version):
-            raise history_gone(self.name, self.path, version)
+            raise history_gone(self.name, self.path, version, self._version)
         with table_errors(self.name, self.path):
             table = reading.load(self._files.url, version=version if version >= 0 else None)
         reading.refuse_unreadable(table, self.path)
