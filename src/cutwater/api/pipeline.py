@@ -146,8 +146,10 @@ class Pipeline:
 
         Progress is logged by the standard logger `cutwater`. Raises `UserError` if the pipeline cannot run.
         """
-        if self._runtime is not None:
+        if self.is_running:
             raise UserError(f"pipeline '{self.name}' is already running; stop() it first")
+        if self._runtime is not None:  # its run has ended, and nobody has called stop()
+            self.stop()
         refuse_unknown("start()", options, RunConfig.__struct_fields__)
         chosen = msgspec.structs.replace(config or RunConfig(), **options)
         try:
