@@ -14,6 +14,7 @@ from urllib.parse import unquote
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 from deltalake import write_deltalake
+from pyspark.sql import SparkSession
 
 from cutwater.protocol.base.errors import UserError
 from cutwater.sinks import Sink, parquet
@@ -23,7 +24,7 @@ from cutwater.sinks.registry import open_sinks
 from cutwater.store.contract import Store
 from tests.support.s3_proxy import Fault, s3_proxy
 from tests.support.s3_server import BUCKET, s3_server
-from tests.support.sink_helpers import ROWS, needs_server, publish, store
+from tests.support.sink_helpers import ROWS, needs_server, publish, store, write_with_spark
 
 __all__ = ["store"]
 
@@ -155,6 +156,20 @@ def test_spark_is_given_the_values_of_partitions_beside_the_files(
     )
     assert [field["name"] for field in columns["fields"]] == ["id", "city"]
     assert (none, no_values.num_rows, no_values.column_names) == ([], 0, ["city"])
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_columns_may_have_backticks_and_dots_in_their_names(
+    kind: str, tmp_path: Path, store: Store, spark: SparkSession
+) -> None:
+    rows = spark.range(4).selectExpr("id", "id % 2 as `by``half.x`", "id * 2 as `a``b`")
+    sink = KINDS[kind](str(tmp_path / "out"), partition_by="by`half.x")
+    sink.bind(store, "out", rows.schema.json())
+    files = write_with_spark(sink, "a", rows)
+    assert sink.publish(-1, 1, tuple(file.name for file in files)) == 0
+    back = sink.frame(spark, 0)
+    assert back.columns == rows.columns
+    assert sorted(map(tuple, back.collect())) == [(0, 0, 0), (1, 1, 2), (2, 0, 4), (3, 1, 6)]
 
 
 @pytest.mark.parametrize(

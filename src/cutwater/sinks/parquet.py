@@ -26,7 +26,7 @@ from cutwater.sinks.contract import FOLDER, history_gone, nothing_yet, refuse_fo
 from cutwater.sinks.footers import read_footers
 from cutwater.sinks.schemas import misfit, plain
 from cutwater.sinks.table import TableSink
-from cutwater.spark.files import Files
+from cutwater.spark.files import Files, quoted
 from cutwater.spark.internals.types import arrow_schema
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_place
@@ -100,7 +100,7 @@ class ParquetSink(TableSink):
     def writer(self, rows: DataFrame) -> DataFrameWriter:
         # Spark leaves partition columns out of the files, but readers of single files need them.
         for column, folder in zip(self.partition_by, self._folders(), strict=True):
-            rows = rows.withColumn(folder, F.col(f"`{column}`"))
+            rows = rows.withColumn(folder, F.col(quoted(column)))
         return super().writer(rows)
 
     def _folders(self) -> list[str]:
