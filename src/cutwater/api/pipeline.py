@@ -114,7 +114,9 @@ class Pipeline:
             )  # fmt: skip
             if stage.name in self.stages:
                 raise UserError(
-                    f"there are two stages named '{stage.name}'; rename one of them, or pass name= to the decorator"
+                    f"there are two stages named '{stage.name}'; rename one of them, or pass name= to the decorator. If "
+                    "you have run a cell of a notebook again, make the Pipeline in the same cell, above its stages, and "
+                    "run that cell: each run then begins with a new pipeline"
                 )
             self.stages[stage.name] = stage
             return wrapped
