@@ -35,5 +35,7 @@ def matched(clean: DataFrame, paid: DataFrame) -> DataFrame:  # its parameters n
 
 @pipeline.stage(sinks=[cw.delta("out/revenue", final_by="window.end")])  # shown when closed everywhere
 def revenue(matched: DataFrame) -> DataFrame:
-    per_minute = matched.withWatermark("ts", "1 minute").groupBy(F.window("ts", "1 minute"))
+    # A payment may come an hour after its order, and be a minute late.
+    on_time = matched.withWatermark("ts", "61 minutes")
+    per_minute = on_time.groupBy(F.window("ts", "1 minute"))
     return per_minute.agg(F.sum("amount").alias("revenue"))

@@ -199,6 +199,21 @@ def test_a_running_pipeline_is_not_started_again(world: World) -> None:
     assert world.run.did == ["start"], "it goes on"
 
 
+@pytest.mark.parametrize("failed", [True, False])
+def test_a_pipeline_whose_run_has_ended_can_be_started_again(world: World, failed: bool) -> None:
+    pipeline, first = orders().start("state"), world.run
+    first.drained = not failed
+    first.failure = UserError("no") if failed else None
+    first.done.set()
+    if not failed:
+        assert pipeline.awaitTermination()
+    world.run = Run()
+    pipeline.start("state")
+    assert (first.did, world.run.did) == (["start", "stop"], ["start"])
+    assert world.did == ["session", *(["hushed"] if failed else []), "session ended", "session"]
+    assert pipeline.is_running
+
+
 @pytest.mark.parametrize("own", [True, False])
 def test_a_start_that_fails_leaves_nothing(world: World, monkeypatch: pytest.MonkeyPatch, own: bool) -> None:
     def fail() -> None:

@@ -60,7 +60,9 @@ def test_an_unknown_stage_is_named() -> None:
 def test_a_duplicate_stage_is_refused() -> None:
     pipeline = cw.Pipeline("p")
     pipeline.stage(name="one")(returns())
-    with pytest.raises(UserError, match="two stages named 'one'"):
+    with pytest.raises(
+        UserError, match=r"two stages named 'one'; rename.* a notebook again, make the Pipeline in"
+    ):
         pipeline.stage(name="one")(returns())
 
 

@@ -7,7 +7,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 
@@ -453,3 +455,24 @@ def test_a_commit_group_needs_one_source_that_is_kafka(shop: Shop) -> None:
     topic = Source("kafka", (("subscribe", "t"),))
     shop.stage(lambda spark: Frame(topic, FILES), "mixed", sinks=[shop.sink()], commit_group="g")
     assert shop.build().stages["mixed"].commit_group == "g"
+
+
+@pytest.mark.parametrize("nullable", [False, True])
+def test_a_table_with_a_column_that_must_not_be_null_takes_rows_whose_plan_says_so(
+    shop: Shop, nullable: bool
+) -> None:
+    place = str(shop.folder / "strict")
+    DeltaTable.create(place, pa.schema([pa.field("id", pa.int64(), nullable=False)]))
+    rows = t.StructType().add("id", "long", nullable)
+    shop.stage(
+        lambda spark: Frame(FILES, rows=rows),
+        "orders",
+        sinks=[cw.delta(place, existing="append", name="out")],
+    )
+    planned = shop.build()
+    if nullable:
+        with pytest.raises(UserError, match="id may be null, but the table does not allow nulls there"):
+            bind_sinks(planned, open_store("memory://"))
+    else:
+        bind_sinks(planned, open_store("memory://"))
+        assert planned.sinks["out"].schema["fields"][0]["nullable"], "files are read as if it could be"

@@ -17,7 +17,7 @@ from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.sinks import SinkFailed
 from cutwater.sinks.delta import reading
 from cutwater.sinks.delta.history import is_elsewhere
-from cutwater.sinks.delta.sink import delta
+from cutwater.sinks.delta.sink import DeltaSink, delta
 from cutwater.sinks.schemas import misfit
 from cutwater.store.contract import Store
 from tests.support.delta_helpers import Make, append, ids, make, table
@@ -59,12 +59,70 @@ def test_rows_that_do_not_fit_an_existing_table_are_refused(
         make(rows)
 
 
-def test_nullable_columns_do_not_fit_a_table_without_nulls(make: Make, table: str) -> None:
-    strict = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("city", pa.string())])
-    write_deltalake(table, pa.table({"id": [1], "city": ["x"]}, schema=strict))
-    with pytest.raises(UserError, match="id may be null"):
-        make()
-    make(ROWS.replace('"nullable": true', '"nullable": false', 1))
+def strict_sink(table: str, store: Store, column: str = "id", **options: Any) -> DeltaSink:
+    """A sink on a table in which a column must not be null, as it is before `bind`."""
+    names = {"id": pa.int64(), "city": pa.string()}
+    strict = pa.schema([pa.field(name, kind, nullable=name != column) for name, kind in names.items()])
+    DeltaTable.create(table, strict, partition_by=options.get("partition_by"))
+    return delta(table, existing="append", **options)
+
+
+def test_columns_that_may_be_null_do_not_fit_a_table_without_nulls(table: str, store: Store) -> None:
+    sink = strict_sink(table, store)
+    sink.never_null = frozenset({"city"})
+    with pytest.raises(UserError, match=r"id may be null.* coalesce\(\).*ALTER COLUMN id DROP NOT NULL"):
+        sink.bind(store, "table", ROWS)
+
+
+def test_columns_that_are_never_null_according_to_the_plan_fit_a_table_without_nulls(
+    table: str, store: Store
+) -> None:
+    sink = strict_sink(table, store)
+    sink.never_null = frozenset({"id"})
+    sink.bind(store, "table", ROWS)
+    publish(sink, 5, [2, 3])
+    assert ids(table) == [2, 3]
+
+
+def with_null(sink: DeltaSink) -> tuple[str, ...]:
+    """Stages rows of which one has no id."""
+    folder = Path(sink.staging("a").removeprefix("file://"))
+    folder.mkdir(parents=True)
+    rows = pa.table({"id": pa.array([None, 2], pa.int64()), "city": ["a", "b"]})
+    pq.write_table(rows, folder / "part-0.parquet", row_group_size=1)
+    return tuple(file.name for file in sink.staged("a"))
+
+
+def test_a_null_that_a_plan_has_denied_is_not_published_until_the_table_allows_it(
+    table: str, store: Store
+) -> None:
+    sink = strict_sink(table, store)
+    sink.never_null = frozenset({"id"})
+    sink.bind(store, "table", ROWS)
+    files = with_null(sink)
+    with pytest.raises(UserError, match=r"id is null in .*part-0.*ALTER COLUMN id DROP NOT NULL; then"):
+        sink.publish(sink.head().version, 5, files)
+    assert ids(table) == []
+    commit = Path(table, "_delta_log", f"{0:020d}.json").read_text()
+    (defined,) = [line for line in commit.splitlines() if "metaData" in line]
+    allowed = defined.replace('\\"nullable\\":false', '\\"nullable\\":true')
+    assert allowed != defined
+    Path(table, "_delta_log", f"{1:020d}.json").write_text(allowed)
+    assert sink.publish(sink.head().version, 5, files) == 2
+    assert DeltaTable(table).to_pyarrow_table().column("id").to_pylist() == [None, 2]
+
+
+def test_an_empty_text_in_a_partition_column_is_a_null(table: str, store: Store) -> None:
+    sink = strict_sink(table, store, "city", partition_by="city")
+    sink.never_null = frozenset({"city"})
+    sink.bind(store, "table", ROWS)
+    publish(sink, 5, [1])
+    folder = Path(sink.staging("a").removeprefix("file://"), "city=__HIVE_DEFAULT_PARTITION__")
+    folder.mkdir(parents=True)
+    pq.write_table(pa.table({"id": [2]}), folder / "part-0.parquet")
+    with pytest.raises(UserError, match="city is null or an empty string"):
+        sink.publish(sink.head().version, 6, tuple(file.name for file in sink.staged("a")))
+    assert ids(table) == [1]
 
 
 def test_columns_that_only_the_table_has_are_null(make: Make, table: str) -> None:
@@ -151,7 +209,8 @@ def test_a_column_that_must_have_a_value_must_be_in_the_rows() -> None:
     assert misfit(struct(True, "a", "b"), struct(True, "a")) is None
     assert (
         misfit(struct(False, "a"), struct(True, "a"), "x")
-        == "x.a may be null, but the table does not allow nulls there"
+        == "x.a may be null, but the table does not allow nulls there. Allow them: "
+        "ALTER TABLE ... ALTER COLUMN x.a DROP NOT NULL"
     )
     assert misfit(struct(True, "a"), struct(False, "a")) is None
 

@@ -240,22 +240,79 @@ def test_a_file_is_read_completely_to_find_damage(tmp_path: Path, kind: str) -> 
         check_pages(store, "b.parquet")
 
 
-def test_statistics_have_bounds_only_if_every_row_group_has_them() -> None:
-    def part(**what: Any) -> Any:
-        return SimpleNamespace(**({"has_null_count": True, "null_count": 0, "num_values": 1} | what))
+def part(**what: Any) -> Any:
+    """What a footer says about a column in one row group."""
+    return SimpleNamespace(**({"has_null_count": True, "null_count": 0, "num_values": 1} | what))
 
-    parts = [part(has_min_max=True, min=5, max=6), part(has_min_max=False)]
+
+def of_parts(parts: list[Any], kind: Any) -> Any:
+    """The statistics of a file with one column `id`, of which its footer says this, row group by row group."""
     footer = SimpleNamespace(
-        num_rows=2,
-        num_row_groups=2,
+        num_rows=len(parts),
+        num_row_groups=len(parts),
         row_group=lambda group: SimpleNamespace(column=lambda _: SimpleNamespace(statistics=parts[group])),
-        schema=SimpleNamespace(to_arrow_schema=lambda: pa.schema([("id", pa.int64())])),
+        schema=SimpleNamespace(to_arrow_schema=lambda: pa.schema([("id", kind)])),
     )
-    assert json.loads(statistics(footer)) == {"numRecords": 2, "nullCount": {"id": 0}}
+    return json.loads(statistics(footer))
+
+
+def test_statistics_have_bounds_only_if_every_row_group_has_them() -> None:
+    parts = [part(has_min_max=True, min=5, max=6), part(has_min_max=False)]
+    assert of_parts(parts, pa.int64()) == {"numRecords": 2, "nullCount": {"id": 0}}
     parts[1] = part(has_min_max=True, min=1, max=2)
-    assert json.loads(statistics(footer))["minValues"] == {"id": 1}
+    assert of_parts(parts, pa.int64())["minValues"] == {"id": 1}
     parts[0] = part(has_null_count=False)
-    assert json.loads(statistics(footer)) == {"numRecords": 2, "nullCount": {}}
+    assert of_parts(parts, pa.int64()) == {"numRecords": 2, "nullCount": {}}
+
+
+def numbers(*bounds: tuple[float, float], kind: Any = None) -> Any:
+    """The statistics of a file of floating-point numbers with these bounds, row group by row group."""
+    parts = [part(has_min_max=True, min=low, max=high) for low, high in bounds]
+    return of_parts(parts, kind or pa.float64())
+
+
+NAN, INFINITY = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize("other", [(3.0, NAN), (NAN, NAN), (3.0, INFINITY), (-INFINITY, 3.0)], ids=str)
+@pytest.mark.parametrize("kind", [pa.float64(), pa.float32()], ids=str)
+def test_one_row_group_with_a_nan_or_infinity_leaves_a_column_without_bounds(
+    other: tuple[float, float], kind: Any
+) -> None:
+    """Spark writes NaN as the maximum if there is one. Python's max() ignores it, unless it comes first."""
+    for bounds in ([other], [(1.0, 2.0), other], [other, (1.0, 2.0)], [(1.0, 2.0), other, (4.0, 5.0)]):
+        assert numbers(*bounds, kind=kind).keys() == {"numRecords", "nullCount"}, bounds
+
+
+def test_bounds_enclose_both_zeros() -> None:
+    """To some readers -0.0 is below 0.0, to others they are equal."""
+    for bounds in ([(0.0, -0.0)], [(0.0, 0.0), (-0.0, -0.0)], [(-0.0, -0.0), (0.0, 0.0)]):
+        found = numbers(*bounds)
+        assert (str(found["minValues"]["id"]), str(found["maxValues"]["id"])) == ("-0.0", "0.0")
+    assert numbers((1.0, 2.0), (-1.0, 3.0))["minValues"] == {"id": -1.0}
+
+
+def test_no_reader_misses_rows_of_a_file_of_sparks_with_nans(
+    make: Make, table: str, spark: SparkSession
+) -> None:
+    """The last of several row groups has the NaNs, and numbers that are above those of the others."""
+    number = "if(id > 39990, double('NaN'), double(id))"
+    rows = spark.range(40_000).coalesce(1).selectExpr("id", f"{number} x", f"named_struct('y', {number}) s")
+    sink = make(rows.schema.json())
+    small = {"parquet.block.size": "65536", "parquet.page.size": "4096", "parquet.enable.dictionary": "false"}
+    sink.writer(rows).options(**small).parquet(sink.staging("a"))
+    (file,) = sink.staged("a")
+    found = pq.read_metadata(Path(table, file.name))
+    assert found.num_row_groups > 1
+    last = found.row_group(found.num_row_groups - 1).column(1).statistics
+    assert str(last.max) == "nan", "this is what the test is about"
+    sink.publish(-1, 1, (file.name,))
+    assert sink.problems([file.name]) == [], "a NaN is not damage"
+    dataset, field = DeltaTable(table).to_pyarrow_dataset(), pyarrow.dataset.field
+    for column in (field("x"), field("s", "y")):
+        assert dataset.to_table(filter=column >= 39_990).column("id").to_pylist() == [39_990]
+    (action,) = pa.table(DeltaTable(table).get_add_actions(flatten=True)).to_pylist()
+    assert not [key for key in action if key.startswith(("min.", "max.")) and action[key] is not None]
 
 
 def test_window_ends_are_read_from_folder_names(make: Make, table: str) -> None:

@@ -195,6 +195,22 @@ def test_statistics_that_would_skip_rows_are_wrong() -> None:
     )
 
 
+def test_a_nan_is_not_damage() -> None:
+    """Spark writes it as the maximum if there is one beside numbers. As a bound it says nothing."""
+    nan = float("nan")
+    for kind in (pa.float64(), pa.float32()):
+        some = {"id": pa.array([1.5, nan, 2.0], kind)}
+        assert wrong(some, low=1.5, high=nan) is None
+        assert wrong(some, low=nan, high=nan) is None
+        assert wrong(some, low=1.0, high=float("inf")) is None
+        assert wrong(some, low=1.75, high=nan) == "id", "the other bound still counts"
+        assert wrong(some, low=1.5, high=1.75) == "id"
+        assert wrong({"id": pa.array([nan], kind)}, low=nan, high=nan) is None
+        assert wrong({"id": pa.array([nan], kind)}, low=1.0, high=2.0) is None
+        assert wrong({"id": pa.array([0.0, -0.0], kind)}, low=0.0, high=-0.0) is None
+    assert wrong({"s": [{"n": 1.5}, {"n": nan}]}, low=1.5, high=nan) is None
+
+
 def test_wrong_statistics_inside_a_struct_are_told_by_the_path() -> None:
     assert wrong({"s": [{"n": 3}]}, low=3, high=3) is None
     assert wrong({"s": [{"n": 3}]}, nulls=1) == "s.n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,15 +14,17 @@ from urllib.parse import unquote
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 from deltalake import write_deltalake
+from pyspark.sql import SparkSession
 
 from cutwater.protocol.base.errors import UserError
 from cutwater.sinks import Sink, parquet
 from cutwater.sinks.delta import reading
 from cutwater.sinks.delta.sink import DeltaSink, delta
+from cutwater.sinks.registry import open_sinks
 from cutwater.store.contract import Store
 from tests.support.s3_proxy import Fault, s3_proxy
 from tests.support.s3_server import BUCKET, s3_server
-from tests.support.sink_helpers import ROWS, needs_server, publish, store
+from tests.support.sink_helpers import ROWS, needs_server, publish, store, write_with_spark
 
 __all__ = ["store"]
 
@@ -88,13 +91,30 @@ def test_what_cannot_be_read_is_reported(sink: Sink, ask: Callable[[Sink, int], 
     for transaction in (5, 6):
         publish(sink, transaction, [transaction])
     ask(sink, 1)
-    with pytest.raises(UserError, match=r"version 2 of table 'out' \(.*out\) can no longer be read"):
+    with pytest.raises(
+        UserError, match=r"'out' \(.*out\) was removed or replaced.* version 2 of it, .* now 1"
+    ):
         ask(sink, 2)
     sink.rewind(1, 7, 0)
     next((tmp_path / "out/_cutwater").glob("*/attempt-6/*")).unlink()
-    with pytest.raises(UserError, match="version 1 of table 'out'"):
+    with pytest.raises(UserError, match=r"version 1 of table 'out' \(.*out\) can no longer be read"):
         ask(sink, 1)
     ask(sink, 0)
+
+
+@pytest.mark.usefixtures("modelled")
+def test_the_advice_for_a_table_that_was_deleted_does_not_name_what_is_not_there(
+    sink: Sink, store: Store, tmp_path: Path
+) -> None:
+    publish(sink, 5, [1])
+    shutil.rmtree(tmp_path / "out")
+    (tmp_path / "out").mkdir()
+    found = open_sinks(store, ["out"])["out"]
+    with pytest.raises(UserError, match=r"Bring it back; or .*--restore latest --drop out") as refused:
+        found.dataset(0)
+    assert "newer" not in str(refused.value)
+    with pytest.raises(UserError, match="Bring it back"):
+        found.frame(SPARK, 0)
 
 
 def test_a_delta_table_whose_files_are_not_the_whole_table_is_not_read(tmp_path: Path) -> None:
@@ -136,6 +156,20 @@ def test_spark_is_given_the_values_of_partitions_beside_the_files(
     )
     assert [field["name"] for field in columns["fields"]] == ["id", "city"]
     assert (none, no_values.num_rows, no_values.column_names) == ([], 0, ["city"])
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_columns_may_have_backticks_and_dots_in_their_names(
+    kind: str, tmp_path: Path, store: Store, spark: SparkSession
+) -> None:
+    rows = spark.range(4).selectExpr("id", "id % 2 as `by``half.x`", "id * 2 as `a``b`")
+    sink = KINDS[kind](str(tmp_path / "out"), partition_by="by`half.x")
+    sink.bind(store, "out", rows.schema.json())
+    files = write_with_spark(sink, "a", rows)
+    assert sink.publish(-1, 1, tuple(file.name for file in files)) == 0
+    back = sink.frame(spark, 0)
+    assert back.columns == rows.columns
+    assert sorted(map(tuple, back.collect())) == [(0, 0, 0), (1, 1, 2), (2, 0, 4), (3, 1, 6)]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from cutwater.sinks.registry import find_version, open_sink, read_history
 from cutwater.store.local import LocalStore
 from cutwater.store.opening import open_store
 from tests.support.live_leader import LiveLeader
-from tests.support.sink_helpers import ROWS, publish
+from tests.support.sink_helpers import ROWS, publish, schema
 
 KINDS = {"delta": delta, "parquet": parquet}
 TWO = r.Topology({"s": r.StageSpec("s", (), "main", (r.SinkSpec("t"), r.SinkSpec("u")))})
@@ -112,6 +112,26 @@ def test_a_sink_that_has_published_cannot_change_its_path(place: Place) -> None:
         place.start("t", "elsewhere")
     assert description(place.store, "t") == before
     assert place.start("t").head().transaction == 5
+
+
+def test_a_sink_that_has_published_gets_advice_for_a_new_column_that_works_at_once(place: Place) -> None:
+    more = schema(id="long", city="string", more="string")
+    make = KINDS[place.kind]
+    with pytest.raises(UserError) as refused:
+        make(str(place.folder / "t")).bind(place.store, "t", more)
+    said = str(refused.value)
+    assert "give the sink another name and path and start with `--restore latest --drop t`" in said
+    assert ("or the table" in said) == (place.kind == "delta"), "nobody can add a column to Parquet files"
+    make(str(place.folder / "t2")).bind(place.store, "t2", more)
+
+
+def test_a_sink_that_has_published_nothing_may_be_given_another_path(place: Place) -> None:
+    place.store.delete([paths.mark_name(5, "t")])
+    more = schema(id="long", city="string", more="string")
+    make = KINDS[place.kind]
+    with pytest.raises(UserError, match=r"give the sink another path$"):
+        make(str(place.folder / "t")).bind(place.store, "t", more)
+    make(str(place.folder / "elsewhere")).bind(place.store, "t", more)
 
 
 def test_a_sink_continues_at_the_new_path_of_a_moved_target(place: Place) -> None:

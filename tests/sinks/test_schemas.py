@@ -103,4 +103,4 @@ def test_bounds_enclose_what_is_in_a_file_or_say_nothing_of_it(low: Any, high: A
     bounds: dict[type, tuple[Any, Any]] = {float: (0.0, 3.0), int: (0, 3), str: (0, 3)}
     least, most = bounds[type(low)]
     said = SimpleNamespace(min=least, max=most)
-    assert _encloses(said, pa.scalar(low), pa.scalar(high), pa.scalar(low).type) is fits
+    assert _encloses(said, pa.scalar(low), pa.scalar(high)) is fits

@@ -114,7 +114,9 @@ class Pipeline:
             )  # fmt: skip
             if stage.name in self.stages:
                 raise UserError(
-                    f"there are two stages named '{stage.name}'; rename one of them, or pass name= to the decorator"
+                    f"there are two stages named '{stage.name}'; rename one of them, or pass name= to the decorator. If "
+                    "you have run a cell of a notebook again, make the Pipeline in the same cell, above its stages, and "
+                    "run that cell: each run then begins with a new pipeline"
                 )
             self.stages[stage.name] = stage
             return wrapped
@@ -146,8 +148,10 @@ class Pipeline:
 
         Progress is logged by the standard logger `cutwater`. Raises `UserError` if the pipeline cannot run.
         """
-        if self._runtime is not None:
+        if self.is_running:
             raise UserError(f"pipeline '{self.name}' is already running; stop() it first")
+        if self._runtime is not None:  # its run has ended, and nobody has called stop()
+            self.stop()
         refuse_unknown("start()", options, RunConfig.__struct_fields__)
         chosen = msgspec.structs.replace(config or RunConfig(), **options)
         try:

@@ -56,7 +56,7 @@ def batch_result(folder: Path, limit: float, closed_ms: int) -> tuple[pd.DataFra
     orders = orders[orders["amount"] < limit]
     both = orders.merge(payments, left_on="id", right_on="order_id")
     wait = both["paid_at"] - both["ts"]
-    both = both[(wait >= pd.Timedelta(0)) & (wait <= pd.Timedelta(minutes=5))]
+    both = both[(wait >= pd.Timedelta(0)) & (wait <= pd.Timedelta(minutes=1))]
     matched = both[["id", "amount", "ts", "paid_at"]].sort_values("id").reset_index(drop=True)
     start = matched["ts"].dt.floor("1min")
     groups = matched.groupby(start)["amount"].agg(["sum", "count"]).reset_index()

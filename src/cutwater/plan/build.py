@@ -161,6 +161,7 @@ def _bind(
     if sink.final_by is not None:
         check_final_by(stage.frame, sink.name, sink.final_by)
     sink.output_mode = stage.output_mode
+    sink.never_null = frozenset(field.name for field in stage.frame.schema if not field.nullable)
     sink.bind(store, sink.name, stage.schema.json(), register=False, create=create)
     if sink.url is not None and (other := places.setdefault(sink.url, sink.name)) != sink.name:
         raise UserError(

@@ -52,6 +52,8 @@ class Sink(ABC):
     """Whether an updated row would be added as a second row."""
     output_mode = "append"
     """The output mode of the stage whose rows it gets; set before `bind`."""
+    never_null: frozenset[str] = frozenset()
+    """The columns that are never null according to the stage's plan; set before `bind`."""
     path: str | None = None
     """The target's path, if it has one. No two sinks share it."""
 
@@ -409,11 +411,23 @@ def nothing_yet(sink: str, path: str | None) -> UserError:
     return UserError(f"table '{sink}' ({path}) does not exist yet: it is created with its first rows")
 
 
-def history_gone(sink: str, path: str | None, version: int) -> UserError:
+def history_gone(sink: str, path: str | None, version: int, newest: int) -> UserError:
+    """A version of a table can no longer be read, where `newest` is the newest version that the table has now."""
+    if version > newest:
+        return UserError(
+            f"table '{sink}' ({path}) was removed or replaced: the epoch has version {version} of it, and its newest is "
+            f"now {newest}. Bring it back; or give the sink {new_target(sink)}"
+        )
     return UserError(
         f"version {version} of table '{sink}' ({path}) can no longer be read: its history or files of that version were "
-        "removed, by VACUUM, by log cleanup or by hand. Choose a newer epoch"
+        "removed, by VACUUM, by log cleanup or by hand. Bring them back, or choose a newer epoch if there is one"
     )
+
+
+def new_target(sink: str) -> str:
+    """How to continue with another target than the one that has the rows of this sink."""
+    how = f"start with `--restore latest --drop {sink}`"
+    return f"another name and path and {how}: the new table begins at that checkpoint"
 
 
 def last_part(path: str) -> str:

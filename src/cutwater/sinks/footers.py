@@ -142,17 +142,16 @@ def _wrong_statistics(group: Any, footer: Any) -> str | None:
             return ".".join(path)
         if said.has_min_max and _is_ordered(kind) and values.null_count < len(values):
             lowest, highest = pc.min_max(values).values()
-            if not _encloses(said, lowest, highest, kind):
+            if not _encloses(said, lowest, highest):
                 return ".".join(path)
     return None
 
 
-def _encloses(said: Any, lowest: Any, highest: Any, kind: Any) -> bool:
+def _encloses(said: Any, lowest: Any, highest: Any) -> bool:
     try:
-        low, high = lowest.as_py(), highest.as_py()
-        if pa.types.is_floating(kind) and not (low == low and high == high):  # all values are NaN
-            return True
-        return bool(said.min <= low and high <= said.max)
+        # A NaN is neither lower nor higher than anything: as a bound it says nothing, which is Spark's maximum if there
+        # is a NaN among the values; and the values have no bounds if all of them are NaN.
+        return not (lowest.as_py() < said.min or said.max < highest.as_py())
     except (
         TypeError,
         ValueError,
@@ -226,16 +225,32 @@ def statistics(footer: Any) -> str:
     return _ENCODE(found).decode()
 
 
+def has_nulls(footer: Any, column: str) -> bool:
+    """Whether a simple column of a file has nulls, as far as its footer says."""
+    for place, path, _ in _columns(footer.schema.to_arrow_schema()):
+        if path == (column,):
+            chunks = (footer.row_group(g).column(place).statistics for g in range(footer.num_row_groups))
+            return any(
+                chunk is not None and chunk.has_null_count and chunk.null_count > 0 for chunk in chunks
+            )
+    return False
+
+
 def _bounds(chunks: list[Any]) -> tuple[Any, Any] | None:
     """The lowest and highest value, or wider bounds, as JSON values; `None` if they are unknown."""
     if not all(chunk.has_min_max for chunk in chunks):
         return None
     try:
-        low, high = min(c.min for c in chunks), max(c.max for c in chunks)
+        lowest, highest = [c.min for c in chunks], [c.max for c in chunks]
     except (OverflowError, ValueError):  # a date that Python cannot represent
         return None
-    if isinstance(low, float) and not (isfinite(low) and isfinite(high)):
+    # JSON has no infinity. A maximum of NaN says that there is one, which is above all numbers, and min() and max()
+    # may overlook it.
+    if any(isinstance(bound, float) and not isfinite(bound) for bound in (*lowest, *highest)):
         return None
+    low, high = min(lowest), max(highest)
+    if isinstance(low, float):  # some readers order the two zeros, and there may be both
+        return low or -0.0, high or 0.0
     if isinstance(low, str):
         return low[:LONGEST_TEXT], _not_below(high)
     return _plain(low), _plain(high)

@@ -26,7 +26,7 @@ from cutwater.sinks.contract import FOLDER, history_gone, nothing_yet, refuse_fo
 from cutwater.sinks.footers import read_footers
 from cutwater.sinks.schemas import misfit, plain
 from cutwater.sinks.table import TableSink
-from cutwater.spark.files import Files
+from cutwater.spark.files import Files, quoted
 from cutwater.spark.internals.types import arrow_schema
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_place
@@ -100,7 +100,7 @@ class ParquetSink(TableSink):
     def writer(self, rows: DataFrame) -> DataFrameWriter:
         # Spark leaves partition columns out of the files, but readers of single files need them.
         for column, folder in zip(self.partition_by, self._folders(), strict=True):
-            rows = rows.withColumn(folder, F.col(f"`{column}`"))
+            rows = rows.withColumn(folder, F.col(quoted(column)))
         return super().writer(rows)
 
     def _folders(self) -> list[str]:
@@ -115,7 +115,7 @@ class ParquetSink(TableSink):
         if problem is not None:
             raise UserError(
                 f"sink {self.name} cannot add to the Parquet files at {self.path}: {problem}. "
-                "Change the rows, or give the sink another path"
+                f"All of them have the same columns: change the rows back, or {self._another_place()}"
             )
         self._fits = True
 
@@ -187,10 +187,11 @@ class ParquetSink(TableSink):
         return Files(spark).frame(files, msgspec.json.encode(_read(self._files, 0).schema).decode())
 
     def _readable_files(self, version: int) -> list[str]:
-        if self.head().version < 0:
+        newest = self.head().version
+        if version < 0 and newest < 0:
             raise nothing_yet(self.name, self.path)
-        if version > self.head().version or self._gone_at(version):
-            raise history_gone(self.name, self.path, version)
+        if version > newest or self._gone_at(version):
+            raise history_gone(self.name, self.path, version, newest)
         return _files_at(self._files, version)
 
     def publish(
@@ -219,7 +220,7 @@ class ParquetSink(TableSink):
         if gone:
             raise StoreError(
                 f"sink {self.name} cannot go back to version {to_version} of {self.path}: {len(gone)} of its "
-                f"files are gone, for example {min(gone)}. Put them back, or restore a newer checkpoint"
+                f"files are gone, for example {min(gone)}. Put them back, or restore a newer checkpoint if there is one"
             )
         return self._commit(expected_version, transaction, files, True, None)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
 Type = str | dict[str, Any]
@@ -28,6 +28,20 @@ def plain(kind: Any) -> Any:
     if "name" in result:
         result["metadata"] = {}
     return result
+
+
+def without_nulls(schema: dict[str, Any], columns: Container[str]) -> dict[str, Any]:
+    """The schema with these columns declared as never null. Only simple columns: of others a file does not say how many
+    nulls they have."""
+    fields = [
+        {
+            **field,
+            "nullable": field["nullable"]
+            and not (field["name"] in columns and isinstance(field["type"], str)),
+        }
+        for field in schema["fields"]
+    ]
+    return {**schema, "fields": fields}
 
 
 def leaves(kind: Type, path: str = "") -> Iterator[tuple[str, Type]]:
@@ -94,9 +108,13 @@ def _struct_misfit(table: dict[str, Any], rows: dict[str, Any], path: str) -> st
     for name, field in come.items():
         place = f"{path}.{name}" if path else name
         if name not in have:
-            return f"the table has no column {place}; add it to the table, or drop it from the rows"
+            return f"the table has no column {place}"
         if field["nullable"] and not have[name]["nullable"]:
-            return f"{place} may be null, but the table does not allow nulls there"
+            is_simple = not path and isinstance(field["type"], str)
+            fill = "Replace nulls with coalesce(), or allow them" if is_simple else "Allow them"
+            return (
+                f"{place} may be null, but the table does not allow nulls there. {fill}: {allow_nulls(place)}"
+            )
         found = misfit(have[name]["type"], field["type"], place)
         if found is not None:
             return found
@@ -105,6 +123,11 @@ def _struct_misfit(table: dict[str, Any], rows: dict[str, Any], path: str) -> st
             place = f"{path}.{name}" if path else name
             return f"the table's column {place} must have a value, but the rows do not have it"
     return None
+
+
+def allow_nulls(column: str) -> str:
+    """The statement that lets a column of a table be null."""
+    return f"ALTER TABLE ... ALTER COLUMN {column} DROP NOT NULL"
 
 
 def _short(kind: Type) -> str:

@@ -7,7 +7,8 @@ from abc import abstractmethod
 from collections.abc import Sequence
 
 from cutwater.protocol.base.errors import UserError
-from cutwater.sinks.contract import FOLDER, Sink, last_part
+from cutwater.sinks.contract import FOLDER, Sink, last_part, new_target
+from cutwater.sinks.records import has_marks
 from cutwater.store.contract import Store
 from cutwater.store.opening import look_at, open_place
 
@@ -77,6 +78,12 @@ class TableSink(Sink):
                 "this pipeline, start with the store that it was written with; if that was removed to start over, "
                 "remove the table too"
             )
+
+    def _another_place(self) -> str:
+        """How to begin with another target."""
+        if not has_marks(self._store, self.name):
+            return "give the sink another path"
+        return f"give the sink {new_target(self.name)}"
 
     @abstractmethod
     def _rows_of_others(self) -> str | None:

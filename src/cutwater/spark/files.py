@@ -59,7 +59,7 @@ class Files:
                 raise self._missing(files) from None
             found = rows if found is None else found.union(rows)
         assert found is not None
-        return found.select(*(F.col(f"`{name}`") for name in fields))
+        return found.select(*(F.col(quoted(name)) for name in fields))
 
     def _layers(
         self, paths: Sequence[str], values: pa.Table, fields: dict[str, dict[str, Any]]
@@ -105,6 +105,11 @@ class Files:
             f"{len(gone)} of {len(paths)} files are missing, {gone[0] if gone else paths[0]} among them; "
             f"{VERIFY_FIRST}restore an older checkpoint"
         )
+
+
+def quoted(column: str) -> str:
+    """The name of a column as Spark's expressions spell it, whatever characters it has."""
+    return "`" + column.replace("`", "``") + "`"
 
 
 def _damaged(url: str, error: Exception) -> StoreError:

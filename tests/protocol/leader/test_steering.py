@@ -239,6 +239,8 @@ def test_a_table_that_cannot_be_rewound_refuses_the_restore(store: LocalStore) -
     request = Request(RequestKind.RESTORE, "r", epoch=1)
     reply = carry_out(store, read_journal(store), request, lambda sink, transaction: None)
     assert reply.reason == FailureReason.TABLE_HISTORY_GONE.value
+    advice = FailureReason.TABLE_HISTORY_GONE.advice
+    assert all(way in advice for way in ("Bring back", "newer checkpoint, if there is one", "`--drop SINK`"))
     assert read_journal(store).state.generation == 1
 
 

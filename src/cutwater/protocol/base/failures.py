@@ -201,7 +201,9 @@ class FailureReason(Enum):
         "table_history_gone",
         False,
         False,
-        "Nothing was changed. Restore a newer checkpoint, which the table can still go back to.",
+        "Nothing was changed. Bring back what was removed from the table; or restore a newer checkpoint, if there is one"
+        " that the table can still go back to; or give the sink another name and path and restore with `--drop SINK`,"
+        " its old name: the new table begins at the checkpoint.",
     )
     TABLE_CHANGED = (
         "table_changed",

@@ -367,8 +367,8 @@ def _table_commit(
     if version is None:
         raise StoreError(
             f"sink {sink} cannot go back to epoch {duty.epoch}: the table's history, or files of that version, were "
-            "removed. Restore a newer checkpoint; or give the sink another name and path and restore with "
-            f"`--drop {sink}`: the new table begins at the checkpoint"
+            "removed. Restore a newer checkpoint if there is one; or give the sink another name and path and restore "
+            f"with `--drop {sink}`: the new table begins at the checkpoint"
         )
     return RewindTable(sink, head.version, duty.index, version, duty.force)
 

@@ -68,7 +68,7 @@ class History:
             if commit is None:
                 raise StoreError(
                     f"sink {self.sink} cannot go back to version {after} of {self.path}: the table's log no "
-                    "longer goes back that far. Restore a newer checkpoint"
+                    "longer goes back that far. Restore a newer checkpoint if there is one"
                 )
             if commit.matters and self.app not in commit.transactions:
                 done.append(str(commit))

@@ -120,6 +120,12 @@ def goes_back_to(store: Store, version: int) -> bool:
     return all(commit_name(number) in names for number in range(start, version + 1))
 
 
+def newest(store: Store) -> int:
+    """The newest version that the log names, whether or not the log is whole; -1 if there is none."""
+    numbers = (name.removeprefix(LOG)[:20] for name in store.list(LOG))
+    return max((int(number) for number in numbers if number.isdigit()), default=-1)
+
+
 def names_before(store: Store, version: int) -> list[str]:
     """All objects in the log for versions before this one."""
     names = ((name, name.removeprefix(LOG)[:20]) for name in store.list(LOG))

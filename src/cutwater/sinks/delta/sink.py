@@ -24,8 +24,8 @@ from cutwater.sinks.contract import SinkFailed, history_gone, nothing_yet, refus
 from cutwater.sinks.delta import log, reading
 from cutwater.sinks.delta.fitness import misfit_of, schema_of
 from cutwater.sinks.delta.history import History, files_of, is_elsewhere, table_errors
-from cutwater.sinks.footers import Footer, statistics
-from cutwater.sinks.schemas import plain, unfit_for_delta, unfit_to_partition
+from cutwater.sinks.footers import Footer, has_nulls, statistics
+from cutwater.sinks.schemas import allow_nulls, plain, unfit_for_delta, unfit_to_partition, without_nulls
 from cutwater.sinks.staged_columns import Columns
 from cutwater.sinks.staged_files import partition_values, sync
 from cutwater.sinks.table import TableSink
@@ -167,9 +167,10 @@ class DeltaSink(TableSink):
             configuration = table.metadata().configuration
             self._is_ours = configuration.get(log.MADE_BY) == log.CUTWATER
             self._columns = schema_of(table)
-            self._problem = (
-                misfit_of(table, self._schema, self.partition_by) if self._schema is not None else None
-            )
+            self._problem = None
+            if self._schema is not None:
+                rows = without_nulls(self._schema, self.never_null)
+                self._problem = misfit_of(table, rows, self.partition_by)
         newest = self._history.commit_at(self._version)
         # For example the commit with which we created the table.
         if newest is not None and self._app in newest.transactions:
@@ -199,7 +200,7 @@ class DeltaSink(TableSink):
         if self._problem is not None:
             raise UserError(
                 f"sink {self.name} cannot add to the Delta table {self.path}: {self._problem}. "
-                "Change the rows or the table, or give the sink another path"
+                f"Change the rows or the table, or {self._another_place()}"
             )
 
     def _takes(self, columns: Columns) -> bool:
@@ -217,6 +218,7 @@ class DeltaSink(TableSink):
             return None
         self._check_fit()
         footers = self._checked(files)
+        self._refuse_nulls(files, footers)
         added = [self._add(name, footer) for name, footer in zip(files, footers, strict=True)]
         info = log.commit_info("STREAMING UPDATE", epoch, outputMode="Append", queryId=self._app)
         version = self._commit(expected_version, transaction, info, added)
@@ -225,6 +227,24 @@ class DeltaSink(TableSink):
             if (version + 1) % CHECKPOINT_EVERY == 0:
                 self._checkpoint()
         return version
+
+    def _refuse_nulls(self, files: Sequence[str], footers: Sequence[Footer]) -> None:
+        """A plan may be wrong about its columns, and rows may have been staged with another plan."""
+        columns = self._columns["fields"] if self._columns is not None else []
+        for column in [field["name"] for field in columns if not field["nullable"]]:
+            for name, footer in zip(files, footers, strict=True):
+                values = partition_values(name, self.partition_by)
+                if column in values and values[column] is None:
+                    which = "is null or an empty string, which is the same in a partition column,"
+                elif has_nulls(footer.metadata, column):
+                    which = "is null"
+                else:
+                    continue
+                raise UserError(
+                    f"sink {self.name} cannot publish its rows to the Delta table {self.path}: {column} {which} in "
+                    f"{name}, and the table does not allow nulls there. Allow them: {allow_nulls(column)}; then the rows "
+                    "are published. Or restore a checkpoint from before these rows, with code that replaces nulls"
+                )
 
     def rewind(
         self, expected_version: int, transaction: int, to_version: int, force: bool = False
@@ -273,7 +293,7 @@ class DeltaSink(TableSink):
                 raise
             raise StoreError(
                 f"sink {self.name} cannot go back to version {to_version} of {self.path}: some of its files were "
-                f"removed, by VACUUM or by hand ({error}). Restore a newer checkpoint, or put them back"
+                f"removed, by VACUUM or by hand ({error}). Put them back, or restore a newer checkpoint if there is one"
             ) from error
         sync(self._files, [log.commit_name(expected + 1)])
         return expected + 1
@@ -334,11 +354,11 @@ class DeltaSink(TableSink):
     def _readable_table(self, version: int) -> DeltaTable:
         """The table at a version; for -1, the newest version, whose columns are all that is used."""
         if version >= 0 and not log.goes_back_to(self._files, version):
-            raise history_gone(self.name, self.path, version)
+            raise history_gone(self.name, self.path, version, log.newest(self._files))
         if self.head().version < 0:
             raise nothing_yet(self.name, self.path)
         if version >= 0 and not self._history.can_go_back(version, self._version):
-            raise history_gone(self.name, self.path, version)
+            raise history_gone(self.name, self.path, version, self._version)
         with table_errors(self.name, self.path):
             table = reading.load(self._files.url, version=version if version >= 0 else None)
         reading.refuse_unreadable(table, self.path)
