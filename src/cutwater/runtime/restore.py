@@ -12,8 +12,9 @@ from cutwater.protocol.base.records import Checkpoint, JournalState, Topology
 from cutwater.protocol.base.wire import Request, RequestKind
 from cutwater.protocol.member.journal import timeline
 from cutwater.runtime.store_requests import answered, new_id
-from cutwater.spark.checkpoint.leaves import Leaf, SourcesChanged, sources_advice
-from cutwater.spark.checkpoint.new_folder import read_anew, refuse_other_sources
+from cutwater.spark.checkpoint.leaves import Leaf, SourcesChanged
+from cutwater.spark.checkpoint.moved_files import FilesMoved
+from cutwater.spark.checkpoint.new_folder import read_anew, refuse_moved_files, refuse_other_sources
 from cutwater.store.at_rest import carry_out, load_manifest, read_journal, resolve
 from cutwater.store.checkpoint_objects import checkpoint_problems
 from cutwater.store.contract import Store
@@ -89,9 +90,30 @@ def check_sources(
         except SourcesChanged as error:
             raise UserError(
                 f"stage '{stage}' cannot start from epoch {target.epoch}: {error}. Nothing was changed. "
-                f"{sources_advice(stage, error.reset_helps, ref)}"
+                f"{error.advice(stage, ref)}"
             ) from error
     refuse_known_topics(store, reports, leaves, target.index)
+
+
+def check_moved_files(store: Store, leaves: Mapping[str, Sequence[Leaf]]) -> None:
+    """Raises `UserError` if a stage that continues would read files again, because they have other paths now. Writes
+    nothing. If the newest checkpoint cannot be read, this is found out when the stage starts."""
+    found = {stage: read for stage, read in leaves.items() if any(leaf.absolute for leaf in read)}
+    state = read_journal(store, must_exist=False).state if found else None
+    if state is None or state.head is None:
+        return
+    try:
+        reports = load_manifest(store, state.committed[state.head]).stages
+        for stage in sorted(found.keys() & reports.keys()):
+            try:
+                refuse_moved_files(store, reports[stage], found[stage])
+            except FilesMoved as error:
+                raise UserError(
+                    f"stage '{stage}' cannot continue after epoch {state.head}: {error}. Nothing was changed. "
+                    f"{error.advice(stage)}"
+                ) from error
+    except StoreError:
+        return
 
 
 def whole_checkpoint(store: Store, state: JournalState, ref: str, log: Callable[[str], None]) -> Checkpoint:
