@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+import msgspec
+
 from cutwater.plan.known_sources import known_before, refuse_known_topics
 from cutwater.protocol.base.effects import TableHistory
 from cutwater.protocol.base.errors import StoreError, UserError, listed
@@ -14,7 +16,12 @@ from cutwater.protocol.member.journal import timeline
 from cutwater.runtime.store_requests import answered, new_id
 from cutwater.spark.checkpoint.leaves import Leaf, SourcesChanged
 from cutwater.spark.checkpoint.moved_files import FilesMoved
-from cutwater.spark.checkpoint.new_folder import read_anew, refuse_moved_files, refuse_other_sources
+from cutwater.spark.checkpoint.new_folder import (
+    read_anew,
+    recorded_sources,
+    refuse_moved_files,
+    refuse_other_sources,
+)
 from cutwater.store.at_rest import carry_out, load_manifest, read_journal, resolve
 from cutwater.store.checkpoint_objects import checkpoint_problems
 from cutwater.store.contract import Store
@@ -49,14 +56,18 @@ def restore_before_start(
     check_sources(store, target, ref, leaves, reset)
     check_target(journal.state, target)
     name = ref if ref in journal.state.savepoints else None
-    rereads = known_before(store, _read_from_start(store, target, leaves, reset), target.index)
+    anew = _read_from_start(store, target, leaves, reset)
+    rereads = known_before(store, anew, target.index, _recorded(store, target) if anew else None)
     request = Request(
         RequestKind.RESTORE, new_id(), name, target.epoch, reset=reset, drop=drop, force=force, topology=topology,
-        base=base, native=native, rereads=rereads,
+        base=base, native=native, rereads=tuple(rereads),
     )  # fmt: skip
     reply = carry_out(store, journal, request, finder(store), historian(store))
     if reply.reason == FailureReason.GRAPH_CHANGED.value:
         raise GraphMoved(f"{reply.detail}. {FailureReason.GRAPH_CHANGED.advice}")
+    if reply.reason == FailureReason.NO_POSITIONS.value:
+        why = [f" ({text})" for stage, text in rereads.items() if f"stage '{stage}'" in (reply.detail or "")]
+        reply = msgspec.structs.replace(reply, detail=f"{reply.detail}{''.join(why)}")
     epoch = answered(reply, RequestKind.RESTORE)
     assert epoch is not None
     log(f"restored epoch {epoch}: generation {journal.state.generation} begins there")
@@ -76,6 +87,12 @@ def _read_from_start(
     found = {stage: read for stage, read in leaves.items() if stage not in reports}
     anew = {s: read_anew(store, reports[s], leaves[s]) for s in reset if s in reports and s in leaves}
     return {**found, **anew}
+
+
+def _recorded(store: Store, target: Checkpoint) -> dict[str, Sequence[Leaf]]:
+    """What the stages of a checkpoint read, by the records that they have of it."""
+    reports = load_manifest(store, target).stages
+    return {stage: recorded_sources(store, report) for stage, report in reports.items()}
 
 
 def check_sources(

@@ -25,7 +25,10 @@ PLACES = (
 )  # fmt: skip
 """The options that say where a source's rows come from and contain no secrets. Together they are its place."""
 
-BESIDE_PLACE = frozenset({"url", "uri", "connection.uri", "region", "database", "collection"})
+BESIDE_PLACE = frozenset({
+    "url", "uri", "connection.uri", "region", "database", "collection", "catalog", "schema", "warehouse", "project",
+    "projectid", "account", "namespace", "dataset", "bucket", "keyspace", "vhost", "virtualhost", "subscription",
+})  # fmt: skip
 """Other options that make a source a different one. (`kafka.bootstrap.servers` and `endpoint` do not: servers move.)"""
 
 PACE = frozenset({

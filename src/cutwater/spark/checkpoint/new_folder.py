@@ -318,13 +318,18 @@ def refuse_moved_files(store: Store, report: StageReport, leaves: Sequence[Leaf]
     refuse_moved(_folder_of(store, _files_of(report)), leaves)
 
 
+def recorded_sources(store: Store, report: StageReport) -> Sequence[Leaf]:
+    """What a stage read at a checkpoint; nothing if it has no record of it."""
+    return _folder_of(store, _files_of(report)).recorded_leaves() or ()
+
+
 def read_anew(store: Store, report: StageReport, leaves: Sequence[Leaf]) -> list[Leaf]:
     """The sources that a stage, reset to `report`, would read from their beginning although it has run: it did not read
     them before. If it has positions in sources, they are those of its present ones (`refuse_other_sources`)."""
     native = [leaf for leaf in leaves if leaf.channel is None]
     if report.batch < 0 or report.offsets or not native:
         return []
-    recorded = _folder_of(store, _files_of(report)).recorded_leaves() or ()
+    recorded = recorded_sources(store, report)
     return [leaf for leaf in native if not any(share_rows(leaf, before) for before in recorded)]
 
 
