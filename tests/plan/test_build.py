@@ -319,6 +319,16 @@ def test_two_stages_with_a_kafka_topic_in_common_read_the_same_source(shop: Shop
     )
 
 
+def test_two_stages_may_read_different_sources_of_an_unknown_format(shop: Shop) -> None:
+    for name in ("one", "two"):
+        source = Source("pubsub", (("project", "p"), ("subscription", name)))
+        shop.stage(lambda spark, source=source: Frame(source), name, sinks=[shop.sink(name)])
+    shop.stage(
+        lambda spark: Frame(Source("pubsub", (("project", "p"),))), "three", sinks=[shop.sink("three")]
+    )
+    assert len(shop.build().stages) == 3
+
+
 def test_sources_that_give_every_reader_its_own_rows_may_be_read_by_many(shop: Shop) -> None:
     for name in ("one", "two"):
         shop.stage(

@@ -19,7 +19,7 @@ from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.protocol.base.paths import SOURCE_PREFIX, source_name
 from cutwater.protocol.base.records import StageReport, seal
 from cutwater.protocol.base.watermark import NONE
-from cutwater.spark.checkpoint.leaves import Leaf
+from cutwater.spark.checkpoint.leaves import Leaf, native_leaf
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_store
 from tests.support.builders import pipeline, stage
@@ -42,7 +42,7 @@ def leaves_of(**leaves: tuple[Leaf, ...]) -> dict[str, tuple[Leaf, ...]]:
 def test_a_source_is_known_by_its_place_whatever_its_stage_is_called(store: Store) -> None:
     register_sources(leaves_of(a=(FILES,), b=(Leaf(channel="a"),)), store)
     stages = {"new": (FILES,), "other": (TOPIC,), "reader": (Leaf(channel="a"),)}
-    assert known_before(store, stages, 1) == ("new",)
+    assert tuple(known_before(store, stages, 1)) == ("new",)
 
 
 def test_a_source_is_known_under_every_spelling_and_pace(store: Store, tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_a_source_is_known_under_every_spelling_and_pace(store: Store, tmp_path:
     )
     spellings = (f"{tmp_path}//in", f"{tmp_path}/link", f"{folder}/*", f"{tmp_path}/other")
     stages = {path: (Leaf(None, "parquet", f"path={path}", {}, 0),) for path in spellings}
-    assert known_before(store, stages, 1) == spellings[:-1]
+    assert tuple(known_before(store, stages, 1)) == spellings[:-1]
     assert source_problems(store) == {}
 
 
@@ -62,7 +62,7 @@ def test_a_record_with_the_spelling_of_an_older_version_still_matches(store: Sto
     place = "path=/x/../in"
     name = source_name(digest(f"parquet {place}".encode())[:32])
     store.create(name, seal(KnownSource("parquet", place, "a", 0)))
-    assert known_before(store, {"new": (FILES,)}, 1) == ("new",)
+    assert tuple(known_before(store, {"new": (FILES,)}, 1)) == ("new",)
     assert source_problems(store) == {}
 
 
@@ -81,7 +81,7 @@ def test_a_topic_is_known_in_every_list_that_has_it(store: Store) -> None:
         "other": (topics("t3"),),
         "other pattern": (topics("x.*", "subscribepattern"),),
     }
-    assert known_before(store, stages, 1) == ("order", "part", "more", "pattern", "assigned")
+    assert tuple(known_before(store, stages, 1)) == ("order", "part", "more", "pattern", "assigned")
 
 
 def test_the_record_of_a_list_of_topics_is_one_whatever_their_order(store: Store) -> None:
@@ -95,7 +95,7 @@ def test_a_list_of_an_older_version_still_matches(store: Store) -> None:
     place = "subscribe=t2, t1"
     name = source_name(digest(f"kafka {place}".encode())[:32])
     store.create(name, seal(KnownSource("kafka", place, "a", 0)))
-    assert known_before(store, {"new": (topics("t1"),)}, 1) == ("new",)
+    assert tuple(known_before(store, {"new": (topics("t1"),)}, 1)) == ("new",)
     assert source_problems(store) == {}
 
 
@@ -162,8 +162,8 @@ def test_a_source_that_was_first_read_after_a_checkpoint_is_not_known_there(stor
     first = leader.state.committed[1].index
     register_sources(leaves_of(late=(FILES,)), store)
     leader.commit(1)
-    assert known_before(store, {"x": (FILES,)}, first) == ()
-    assert known_before(store, {"x": (FILES,)}, leader.state.committed[2].index) == ("x",)
+    assert tuple(known_before(store, {"x": (FILES,)}, first)) == ()
+    assert tuple(known_before(store, {"x": (FILES,)}, leader.state.committed[2].index)) == ("x",)
 
 
 def test_a_source_keeps_the_moment_when_it_was_first_read(store: Store) -> None:
@@ -174,9 +174,64 @@ def test_a_source_keeps_the_moment_when_it_was_first_read(store: Store) -> None:
     assert len(before) == 1
 
 
-def test_sources_without_a_place_or_with_rows_of_their_own_are_not_kept(store: Store) -> None:
-    register_sources(leaves_of(a=(Leaf(None, "rate", "path=x", {}, 0), Leaf(None, "mine", "", {}, 1))), store)
+def test_sources_with_rows_of_their_own_are_not_kept(store: Store) -> None:
+    generated = tuple(
+        Leaf(None, format, "", {}, 0) for format in ("rate", "rate-micro-batch", "socket", "memory")
+    )
+    register_sources(leaves_of(a=(*generated, Leaf(None, "rate", "path=x", {}, 0))), store)
     assert store.list(SOURCE_PREFIX) == []
+    assert known_before(store, {"new": generated}, 1, {"a": generated}) == {}
+
+
+def unknown(format: str = "pubsub", **options: str) -> Leaf:
+    """A source of a format of which Cutwater knows nothing."""
+    return native_leaf(
+        format, sorted((name.replace("__", "."), value) for name, value in options.items()), [], 0
+    )
+
+
+def test_a_source_without_a_place_is_known_by_its_other_options(store: Store) -> None:
+    register_sources(leaves_of(root=(unknown(subscription="orders", numpartitions="3"),)), store)
+    stages = {
+        "same": (unknown(subscription="orders"),),
+        "pace": (unknown(subscription="orders", maxfilespertrigger="9", numpartitions="4"),),
+        "start": (unknown(subscription="orders", pubsub__startingposition="x"),),
+        "more": (unknown(subscription="orders", project="p"),),
+        "with a place": (unknown(subscription="orders", topic="t"),),
+        "other": (unknown(subscription="returns"),),
+        "other format": (unknown("queue", subscription="orders"),),
+    }
+    assert tuple(known_before(store, stages, 1)) == ("same", "pace", "start", "more", "with a place")
+    assert known_before(store, stages, 0) == {}
+    assert source_problems(store) == {}
+
+
+def test_a_source_that_nothing_identifies_may_be_every_other_of_its_format(store: Store) -> None:
+    register_sources(leaves_of(root=(unknown(token="x"),)), store)
+    stages = {"same": (unknown(),), "more": (unknown(subscription="orders"),), "other": (unknown("queue"),)}
+    found = known_before(store, stages, 1)
+    assert tuple(found) == ("same", "more")
+    assert "nothing tells that apart from what stage 'root' has read before" in found["more"]
+    assert len(store.list(SOURCE_PREFIX)) == 1
+
+
+def test_sources_without_a_place_are_kept_one_by_one(store: Store) -> None:
+    for subscription in ("a", "b", "a"):
+        register_sources(leaves_of(root=(unknown(subscription=subscription),)), store)
+    assert len(store.list(SOURCE_PREFIX)) == 2
+    assert source_problems(store) == {}
+    stages = {name: (unknown(subscription=name),) for name in ("a", "b", "c")}
+    assert tuple(known_before(store, stages, 1)) == ("a", "b")
+
+
+def test_what_a_checkpoint_records_is_known_without_a_registration(store: Store) -> None:
+    """Older versions did not register sources without a place."""
+    read = (unknown(subscription="orders"), Leaf(channel="x"))
+    stages = {"new": (unknown(subscription="orders"),), "other": (unknown(subscription="returns"),)}
+    assert known_before(store, stages, 1) == {}
+    found = known_before(store, stages, 1, {"root": read})
+    assert tuple(found) == ("new",)
+    assert "'root'" in found["new"]
 
 
 def test_a_damaged_record_is_an_error(store: Store) -> None:

@@ -10,9 +10,15 @@ import pytest
 from pyspark.sql import types as t
 
 from cutwater.protocol.base.errors import UserError
-from cutwater.spark.internals.plans import is_of_session
+from cutwater.spark.internals.plans import PlanNode, is_of_session
 from cutwater.spark.plan import Plan, Source, channel_schema, read_plan, row_schema
 from tests.support.scala_model import ScalaSequence
+
+
+@pytest.fixture(autouse=True)
+def completed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark's way to complete a path."""
+    monkeypatch.setattr(PlanNode, "absolute", lambda node, spark, path: f"file:/cwd/{path}")
 
 
 def test_readers_of_a_channel_declare_all_columns_nullable() -> None:
@@ -101,7 +107,7 @@ def topic_node(*tables: str, **options: str) -> Node:
 
 def plan_of(root: Node) -> Plan:
     query = SimpleNamespace(analyzed=lambda: root)
-    frame: Any = SimpleNamespace(_jdf=SimpleNamespace(queryExecution=lambda: query))
+    frame: Any = SimpleNamespace(_jdf=SimpleNamespace(queryExecution=lambda: query), sparkSession=None)
     return read_plan(frame)
 
 
@@ -118,6 +124,12 @@ def test_a_plan_lists_its_sources_in_order_and_numbers_the_logs_of_native_ones()
     assert [leaf.log for leaf in found.leaves] == [0, None, 1, 0], "a source that is read twice has one log"
     assert [leaf.channel for leaf in found.leaves] == [None, "a", None, None]
     assert (found.has_watermark, found.fan_in_watermark) == (False, ())
+
+
+def test_a_leaf_has_its_path_as_spark_completes_it() -> None:
+    found = plan_of(Node("Union", files_node("in/orders"), topic_node(Subscribe="t"), channel_node("a")))
+    assert [leaf.absolute for leaf in found.leaves] == ["file:/cwd/in/orders", "", ""]
+    assert found.leaves[0].place == "path=in/orders"
 
 
 @pytest.mark.parametrize("kind", ["EventTimeWatermark", "UpdateEventTimeWatermarkColumn"])

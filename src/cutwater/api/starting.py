@@ -21,7 +21,7 @@ from cutwater.plan.graph import StageDef
 from cutwater.plan.known_sources import adds_topics, refuse_known_topics, register_sources
 from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.protocol.base.records import JournalState, StageReport
-from cutwater.runtime.restore import GraphMoved, restore_before_start
+from cutwater.runtime.restore import GraphMoved, check_moved_files, restore_before_start
 from cutwater.runtime.runtime import Runtime
 from cutwater.runtime.settings import Settings
 from cutwater.spark.kafka import is_kafka
@@ -98,6 +98,9 @@ class Starting:
                 store, self.member, builder, reads, expected, listen, self.log, self.is_leaving
             )
             planned = builder.finish(assembled.topology)
+            leaves = {name: stage.plan.leaves for name, stage in planned.stages.items()}
+            if config.restore is None:
+                check_moved_files(store, leaves)
             check_reach(planned.spark, store.spark_url("any"))
             bind_sinks(planned, store)
             # Permissions may differ by prefix, so every place that is written to is tried.
@@ -109,7 +112,6 @@ class Starting:
             if config.restore is None:
                 self._refuse_known_topics(planned)
                 break
-            leaves = {name: stage.plan.leaves for name, stage in planned.stages.items()}
             try:
                 restore_before_start(
                     store, planned.topology, str(config.restore), tuple(config.drop), tuple(config.reset), self.log,

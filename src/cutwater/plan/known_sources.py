@@ -1,4 +1,4 @@
-"""The sources that the stages of a pipeline have read, by their locations.
+"""The sources that the stages of a pipeline have read, by their locations or by what else identifies them.
 
 A stage that a checkpoint does not have reads its own sources from the beginning. If the pipeline has read a source
 before, in a stage that was renamed or dropped since, the tables downstream may already have its rows
@@ -17,20 +17,32 @@ from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.protocol.base.paths import SOURCE_PREFIX, source_name, source_of
 from cutwater.protocol.base.records import WRITTEN_AGAIN, StageReport, decode, seal
 from cutwater.spark.checkpoint.leaves import Leaf
-from cutwater.spark.checkpoint.same_source import is_recognizable, normal_place, share_place
+from cutwater.spark.checkpoint.same_source import (
+    identifying,
+    is_rereadable,
+    may_share_rows,
+    normal_place,
+    share_place,
+)
 from cutwater.spark.checkpoint.topics import KAFKA, begun_topics, reads_all
 from cutwater.store.at_rest import read_journal
 from cutwater.store.contract import Store
 
 
-class KnownSource(msgspec.Struct, frozen=True):
+class KnownSource(msgspec.Struct, frozen=True, omit_defaults=True):
     """A source that `stage` was the first to read. `since` is how far the journal went then. `place` is in its normal
-    form, except in records of older versions."""
+    form, except in records of older versions. If it is empty, `digests` are those of the options that may identify the
+    source."""
 
     format: str
     place: str
     stage: str
     since: int
+    digests: dict[str, str] | None = None
+
+    @property
+    def leaf(self) -> Leaf:
+        return Leaf(None, self.format, self.place, self.digests)
 
 
 def register_sources(stages: Mapping[str, Iterable[Leaf]], store: Store) -> None:
@@ -46,21 +58,37 @@ def register_sources(stages: Mapping[str, Iterable[Leaf]], store: Store) -> None
         return
     since = read_journal(store, must_exist=False).index
     for name, (leaf, stage) in wanted.items():
-        store.create(name, seal(KnownSource(leaf.format, normal_place(leaf.place), stage, since)))
+        store.create(name, seal(_source(leaf, stage, since)))
 
 
-def known_before(store: Store, stages: Mapping[str, Iterable[Leaf]], index: int) -> tuple[str, ...]:
-    """The stages that read a source, or part of one, that the pipeline has read before the journal entry at `index`."""
-    known = _known(store, index)
-    return tuple(
-        stage
-        for stage, leaves in stages.items()
-        if any(
-            share_place(leaf.format, leaf.place, source.format, source.place)
-            for leaf in leaves
-            if is_recognizable(leaf)
-            for source in known
-        )
+def known_before(
+    store: Store,
+    stages: Mapping[str, Iterable[Leaf]],
+    index: int,
+    recorded: Mapping[str, Iterable[Leaf]] | None = None,
+) -> dict[str, str]:
+    """The stages that read a source, or part of one, that the pipeline has read before the journal entry at `index`, or
+    that nothing tells apart from such a source; and by stage which. `recorded`: what stages read at the checkpoint there,
+    by their own records. (Older versions did not register sources without a place.)"""
+    known = [(source.leaf, source.stage) for source in _known(store, index)]
+    known += [
+        (leaf, stage) for stage, leaves in (recorded or {}).items() for leaf in leaves if is_rereadable(leaf)
+    ]
+    found: dict[str, str] = {}
+    for stage, leaves in stages.items():
+        for leaf in filter(is_rereadable, leaves):
+            same = next(((source, by) for source, by in known if may_share_rows(leaf, source)), None)
+            if same is not None:
+                found.setdefault(stage, _explained(leaf, *same))
+    return found
+
+
+def _explained(leaf: Leaf, source: Leaf, stage: str) -> str:
+    if leaf.place and source.place:
+        return f"it reads {leaf}, which stage '{stage}' has read before"
+    return (
+        f"it reads {leaf}, and nothing tells that apart from what stage '{stage}' has read before: Cutwater does not "
+        "know which options of this format say where the rows come from, and no option that both have differs"
     )
 
 
@@ -127,15 +155,22 @@ def _records(store: Store) -> Iterator[tuple[str, bytes]]:
 
 def _read(name: str, data: bytes) -> KnownSource:
     found = decode(name, data, KnownSource, WRITTEN_AGAIN)
-    if _named(found.format, found.place) != name:
+    if _named(found) != name:
         raise StoreError(f"{name} describes the source {found.format} ({found.place}); {WRITTEN_AGAIN}")
     return found
 
 
 def _name(leaf: Leaf) -> str | None:
-    """The object for a native source; `None` if nothing identifies the source."""
-    return _named(leaf.format, normal_place(leaf.place)) if is_recognizable(leaf) else None
+    """The object for a native source; `None` if it gives every reader rows of its own."""
+    return _named(_source(leaf, "", 0)) if is_rereadable(leaf) else None
 
 
-def _named(format: str, place: str) -> str:
-    return source_name(digest(f"{format} {place}".encode())[:32])
+def _source(leaf: Leaf, stage: str, since: int) -> KnownSource:
+    digests = dict(sorted(identifying(leaf).items())) if not leaf.place else None
+    place = normal_place(leaf.place) if leaf.place else ""
+    return KnownSource(leaf.format, place, stage, since, digests)
+
+
+def _named(source: KnownSource) -> str:
+    place = source.place or ", ".join(f"{name}={value}" for name, value in (source.digests or {}).items())
+    return source_name(digest(f"{source.format} {place}".encode())[:32])

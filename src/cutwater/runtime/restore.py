@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+import msgspec
+
 from cutwater.plan.known_sources import known_before, refuse_known_topics
 from cutwater.protocol.base.effects import TableHistory
 from cutwater.protocol.base.errors import StoreError, UserError, listed
@@ -12,8 +14,14 @@ from cutwater.protocol.base.records import Checkpoint, JournalState, Topology
 from cutwater.protocol.base.wire import Request, RequestKind
 from cutwater.protocol.member.journal import timeline
 from cutwater.runtime.store_requests import answered, new_id
-from cutwater.spark.checkpoint.leaves import Leaf, SourcesChanged, sources_advice
-from cutwater.spark.checkpoint.new_folder import read_anew, refuse_other_sources
+from cutwater.spark.checkpoint.leaves import Leaf, SourcesChanged
+from cutwater.spark.checkpoint.moved_files import FilesMoved
+from cutwater.spark.checkpoint.new_folder import (
+    read_anew,
+    recorded_sources,
+    refuse_moved_files,
+    refuse_other_sources,
+)
 from cutwater.store.at_rest import carry_out, load_manifest, read_journal, resolve
 from cutwater.store.checkpoint_objects import checkpoint_problems
 from cutwater.store.contract import Store
@@ -48,14 +56,18 @@ def restore_before_start(
     check_sources(store, target, ref, leaves, reset)
     check_target(journal.state, target)
     name = ref if ref in journal.state.savepoints else None
-    rereads = known_before(store, _read_from_start(store, target, leaves, reset), target.index)
+    anew = _read_from_start(store, target, leaves, reset)
+    rereads = known_before(store, anew, target.index, _recorded(store, target) if anew else None)
     request = Request(
         RequestKind.RESTORE, new_id(), name, target.epoch, reset=reset, drop=drop, force=force, topology=topology,
-        base=base, native=native, rereads=rereads,
+        base=base, native=native, rereads=tuple(rereads),
     )  # fmt: skip
     reply = carry_out(store, journal, request, finder(store), historian(store))
     if reply.reason == FailureReason.GRAPH_CHANGED.value:
         raise GraphMoved(f"{reply.detail}. {FailureReason.GRAPH_CHANGED.advice}")
+    if reply.reason == FailureReason.NO_POSITIONS.value:
+        why = [f" ({text})" for stage, text in rereads.items() if f"stage '{stage}'" in (reply.detail or "")]
+        reply = msgspec.structs.replace(reply, detail=f"{reply.detail}{''.join(why)}")
     epoch = answered(reply, RequestKind.RESTORE)
     assert epoch is not None
     log(f"restored epoch {epoch}: generation {journal.state.generation} begins there")
@@ -77,6 +89,12 @@ def _read_from_start(
     return {**found, **anew}
 
 
+def _recorded(store: Store, target: Checkpoint) -> dict[str, Sequence[Leaf]]:
+    """What the stages of a checkpoint read, by the records that they have of it."""
+    reports = load_manifest(store, target).stages
+    return {stage: recorded_sources(store, report) for stage, report in reports.items()}
+
+
 def check_sources(
     store: Store, target: Checkpoint, ref: str, leaves: Mapping[str, Sequence[Leaf]], reset: tuple[str, ...]
 ) -> None:
@@ -89,9 +107,30 @@ def check_sources(
         except SourcesChanged as error:
             raise UserError(
                 f"stage '{stage}' cannot start from epoch {target.epoch}: {error}. Nothing was changed. "
-                f"{sources_advice(stage, error.reset_helps, ref)}"
+                f"{error.advice(stage, ref)}"
             ) from error
     refuse_known_topics(store, reports, leaves, target.index)
+
+
+def check_moved_files(store: Store, leaves: Mapping[str, Sequence[Leaf]]) -> None:
+    """Raises `UserError` if a stage that continues would read files again, because they have other paths now. Writes
+    nothing. If the newest checkpoint cannot be read, this is found out when the stage starts."""
+    found = {stage: read for stage, read in leaves.items() if any(leaf.absolute for leaf in read)}
+    state = read_journal(store, must_exist=False).state if found else None
+    if state is None or state.head is None:
+        return
+    try:
+        reports = load_manifest(store, state.committed[state.head]).stages
+        for stage in sorted(found.keys() & reports.keys()):
+            try:
+                refuse_moved_files(store, reports[stage], found[stage])
+            except FilesMoved as error:
+                raise UserError(
+                    f"stage '{stage}' cannot continue after epoch {state.head}: {error}. Nothing was changed. "
+                    f"{error.advice(stage)}"
+                ) from error
+    except StoreError:
+        return
 
 
 def whole_checkpoint(store: Store, state: JournalState, ref: str, log: Callable[[str], None]) -> Checkpoint:

@@ -120,7 +120,7 @@ def describe(stage: str, error: BaseException | None) -> str:
 def way_out(stage: str, error: BaseException) -> str:
     """Advice for code that has changed too much."""
     if is_about_sources(error):
-        return sources_advice(stage, isinstance(error, SourcesChanged) and error.reset_helps)
+        return error.advice(stage) if isinstance(error, SourcesChanged) else sources_advice(stage, False)
     return (
         f"The code of stage '{stage}' has changed beyond what its state allows: go back to the old code, or restore "
         f"a checkpoint with --restore REF --reset {stage}, which drops its state"

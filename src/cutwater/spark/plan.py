@@ -60,7 +60,7 @@ def read_plan(frame: DataFrame) -> Plan:
         source = _source(node)
         if source is not None:
             sources.append(source)
-            leaves.append(_leaf(node, source, native))
+            leaves.append(_leaf(frame, node, source, native))
     return Plan(tuple(sources), has_watermark, above, tuple(leaves), has_timers)
 
 
@@ -73,7 +73,7 @@ def _source(node: PlanNode) -> Source | None:
     return None
 
 
-def _leaf(node: PlanNode, source: Source, native: list[PlanNode]) -> Leaf:
+def _leaf(frame: DataFrame, node: PlanNode, source: Source, native: list[PlanNode]) -> Leaf:
     """A leaf, where `native` has those of native sources so far. Spark makes one source, with one log, of leaves that
     are equal, and numbers the logs in the order in which it meets them."""
     if source.input is not None:
@@ -82,7 +82,10 @@ def _leaf(node: PlanNode, source: Source, native: list[PlanNode]) -> Leaf:
     if log == len(native):
         native.append(node)
     table = node.table
-    return native_leaf(source.format, source.options, [f"table={table}"] if table is not None else [], log)
+    tables = [f"table={table}"] if table is not None else []
+    path = dict(source.options).get("path", "")
+    absolute = node.absolute(frame.sparkSession, path) if path else ""
+    return native_leaf(source.format, source.options, tables, log, absolute)
 
 
 # --- schemas ------------------------------------------------------------------------------------------

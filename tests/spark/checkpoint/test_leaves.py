@@ -149,6 +149,13 @@ def test_the_options_of_a_single_source_in_its_place_may_change() -> None:
             ["{}"],
             [native("kinesis", streamName="s", region="b")],
         )
+    for name in ("catalog", "project", "namespace"):
+        with pytest.raises(SourcesChanged, match=rf"table=t\) with another {name}"):
+            refuse_changed(
+                [native("mysource", 0, table="t", **{name: "a"})],
+                ["3"],
+                [native("mysource", 0, table="t", **{name: "b"})],
+            )
 
 
 def topics(value: str, log: int = 0, kind: str = "subscribe") -> Leaf:

@@ -43,6 +43,7 @@ from cutwater.spark.checkpoint.offsets import (
 )
 from cutwater.spark.checkpoint.source_logs import (
     can_start,
+    files_of,
     is_file_log,
     needed_entries,
     needed_to_rewrite,
@@ -284,6 +285,15 @@ class SparkFolder:
     def recorded_leaves(self) -> tuple[Leaf, ...] | None:
         """The recorded leaves of the plan, `None` if there is no record."""
         return self._known(self._cache.sources, SOURCES, parse_leaves) if SOURCES in self._whole else None
+
+    def last_read(self, source: int) -> list[str]:
+        """The files that a file source has read last, as URLs; none if it has read nothing, or is another kind of
+        source."""
+        upto = self._read_upto(source, max(self.offsets, default=-1))
+        log = self._logs.get(source, {})
+        last = max((entry for entry in log if upto is not None and entry <= upto), default=None)
+        data = self._store.read(self.prefix + log[last]) if last is not None else None
+        return files_of(self.prefix + log[last], data, last) if last is not None and data is not None else []
 
     @property
     def first(self) -> int:

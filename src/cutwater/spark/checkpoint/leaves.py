@@ -25,7 +25,10 @@ PLACES = (
 )  # fmt: skip
 """The options that say where a source's rows come from and contain no secrets. Together they are its place."""
 
-BESIDE_PLACE = frozenset({"url", "uri", "connection.uri", "region", "database", "collection"})
+BESIDE_PLACE = frozenset({
+    "url", "uri", "connection.uri", "region", "database", "collection", "catalog", "schema", "warehouse", "project",
+    "projectid", "account", "namespace", "dataset", "bucket", "keyspace", "vhost", "virtualhost", "subscription",
+})  # fmt: skip
 """Other options that make a source a different one. (`kafka.bootstrap.servers` and `endpoint` do not: servers move.)"""
 
 PACE = frozenset({
@@ -45,7 +48,9 @@ _SECRET = re.compile("password|passwd|secret|token|credential|api.?key|access.?k
 class Leaf(msgspec.Struct, frozen=True, omit_defaults=True):
     """A channel or a native source: its format, its place (empty if no option gives it), digests of its other options by
     name (`None` in old records), and the number of its log in `sources/`. A source that a plan reads twice has one
-    log. `topics`: the ids of Kafka's topics when the record was made. `servers`: a digest of each of Kafka's servers."""
+    log. `topics`: the ids of Kafka's topics when the record was made. `servers`: a digest of each of Kafka's servers.
+    `absolute`: the path of a source of files as Spark completes it; empty if its place says the same, and in old
+    records."""
 
     channel: str | None = None
     format: str = ""
@@ -54,6 +59,7 @@ class Leaf(msgspec.Struct, frozen=True, omit_defaults=True):
     log: int | None = None
     topics: dict[str, str] | None = None
     servers: tuple[str, ...] = ()
+    absolute: str = ""
 
     def __str__(self) -> str:
         if self.channel is not None:
@@ -61,8 +67,11 @@ class Leaf(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"the source {self.format}" + (f" ({self.place})" if self.place else "")
 
 
-def native_leaf(format: str, options: Sequence[tuple[str, str]], tables: Sequence[str], log: int) -> Leaf:
-    """The leaf of a native source with these options (names in lower case), or with the name of a table."""
+def native_leaf(
+    format: str, options: Sequence[tuple[str, str]], tables: Sequence[str], log: int, absolute: str = ""
+) -> Leaf:
+    """The leaf of a native source with these options (names in lower case), or with the name of a table. `absolute`: its
+    path as Spark completes it."""
     place = [f"{name}={_plain_path(value)}" for name, value in options if name in PLACES]
     others = {
         name: digest(value.encode())[:16]
@@ -71,7 +80,7 @@ def native_leaf(format: str, options: Sequence[tuple[str, str]], tables: Sequenc
     }
     listed = dict(options).get(SERVERS, "").split(",") if format == KAFKA else []
     servers = tuple(sorted({digest(s.strip().lower().encode())[:16] for s in listed if s.strip()}))
-    return Leaf(None, format, ", ".join([*place, *tables]), others, log, servers=servers)
+    return Leaf(None, format, ", ".join([*place, *tables]), others, log, servers=servers, absolute=absolute)
 
 
 def _plain_path(value: str) -> str:
@@ -87,6 +96,10 @@ class SourcesChanged(Exception):
     def __init__(self, what: str, reset_helps: bool = False) -> None:
         super().__init__(what)
         self.reset_helps = reset_helps
+
+    def advice(self, stage: str, ref: str = "REF") -> str:
+        """What to do about it; `ref`: the checkpoint from which the stage was to start."""
+        return sources_advice(stage, self.reset_helps, ref)
 
 
 def sources_advice(stage: str, reset_helps: bool, ref: str = "REF") -> str:
@@ -157,7 +170,7 @@ def _other(
 ) -> str | None:
     """How a leaf differs from the recorded one, if it is another source."""
     before, now = recorded[number], present[number]
-    lost: list[str] | None = [] if _identity(before) == _identity(now) else None
+    lost: list[str] | None = [] if is_same_place(before, now) else None
     if before.format == now.format == KAFKA:
         lost = lost_topics(before.place, position, now.place)
     if lost is None or before.log != now.log:
@@ -196,6 +209,25 @@ def _other(
     return _moved(
         f"{now} with another {' and '.join(sorted(names))} than its position belongs to", number, present
     )
+
+
+def is_same_place(before: Leaf, now: Leaf) -> bool:
+    """Whether two leaves are the same channel, or in the same place. A path may be spelled in another way if Spark makes
+    the same of both. A record of an older version has only the spelling; whether it means the same path is up to the
+    source's log (`moved_files.py`)."""
+    if _identity(before) == _identity(now):
+        return True
+    spelled = [leaf.place.removeprefix("path=") for leaf in (before, now) if _is_path(leaf.place)]
+    if before.format != now.format or len(spelled) < 2 or not now.absolute:
+        return False
+    if before.absolute:
+        return before.absolute == now.absolute
+    return now.absolute.endswith("/" + spelled[0].removeprefix("./").lstrip("/"))
+
+
+def _is_path(place: str) -> bool:
+    """Whether a place is a path and nothing else."""
+    return place.startswith("path=") and ", table=" not in place
 
 
 def _identity(leaf: Leaf) -> tuple[str | None, str, str]:

@@ -24,6 +24,7 @@ from cutwater.spark.checkpoint.first_positions import keep_first_positions
 from cutwater.spark.checkpoint.folder import OPERATOR, Cache, Move, SparkFolder, is_lasting
 from cutwater.spark.checkpoint.incarnations import Base, Complete, base_at, mark_at, read_record
 from cutwater.spark.checkpoint.leaves import Leaf, refuse_changed
+from cutwater.spark.checkpoint.moved_files import refuse_moved
 from cutwater.spark.checkpoint.offsets import parse_commit
 from cutwater.spark.checkpoint.parallel import in_parallel
 from cutwater.spark.checkpoint.same_source import share_rows
@@ -312,13 +313,23 @@ def refuse_other_sources(store: Store, report: StageReport, leaves: Sequence[Lea
         _refuse_other_sources(_folder_of(store, _files_of(report)), leaves)
 
 
+def refuse_moved_files(store: Store, report: StageReport, leaves: Sequence[Leaf]) -> None:
+    """Raises `FilesMoved` if a stage that continues after `report` would read its files again under other paths."""
+    refuse_moved(_folder_of(store, _files_of(report)), leaves)
+
+
+def recorded_sources(store: Store, report: StageReport) -> Sequence[Leaf]:
+    """What a stage read at a checkpoint; nothing if it has no record of it."""
+    return _folder_of(store, _files_of(report)).recorded_leaves() or ()
+
+
 def read_anew(store: Store, report: StageReport, leaves: Sequence[Leaf]) -> list[Leaf]:
     """The sources that a stage, reset to `report`, would read from their beginning although it has run: it did not read
     them before. If it has positions in sources, they are those of its present ones (`refuse_other_sources`)."""
     native = [leaf for leaf in leaves if leaf.channel is None]
     if report.batch < 0 or report.offsets or not native:
         return []
-    recorded = _folder_of(store, _files_of(report)).recorded_leaves() or ()
+    recorded = recorded_sources(store, report)
     return [leaf for leaf in native if not any(share_rows(leaf, before) for before in recorded)]
 
 
@@ -326,3 +337,4 @@ def _refuse_other_sources(folder: SparkFolder, leaves: Sequence[Leaf]) -> None:
     positions = folder.positions()
     if positions is not None:
         refuse_changed(folder.recorded_leaves(), positions, leaves)
+        refuse_moved(folder, leaves)

@@ -17,14 +17,40 @@ _PART = re.compile(rf", (?=(?:{'|'.join(PLACES)})=)")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)(.*)")
 _GLOB = re.compile(r"[*?\[{]")
 _SAME_SCHEMES = {"s3a": "s3", "s3n": "s3", "abfss": "abfs", "wasbs": "wasb"}
+_HOW = re.compile(
+    "^(max|min|start|initial|offset|poll|fetch|read|batch|retry|retries|prefetch|num)|"
+    "(timeout|interval|retries|pertrigger|perbatch|parallelism|millis|seconds)$"
+)
+"""Matches the names of options that seem to say how a source is read, or from where it begins."""
 _FILES = frozenset({"parquet", "json", "csv", "text", "orc", "avro", "xml", "binaryfile"})
 _CHOOSE_FILES = frozenset({"pathglobfilter", "recursivefilelookup", "modifiedbefore", "modifiedafter"})
 """The options of a file source that choose among the files below its path; the others say how to read them."""
 
 
-def is_recognizable(leaf: Leaf) -> bool:
-    """Whether a leaf is a native source that can be identified, and whose rows another one could have too."""
-    return leaf.channel is None and bool(leaf.place) and leaf.format not in GENERATED
+def is_rereadable(leaf: Leaf) -> bool:
+    """Whether a leaf is a native source whose rows another one could have too."""
+    return leaf.channel is None and leaf.format not in GENERATED
+
+
+def identifying(leaf: Leaf) -> dict[str, str]:
+    """The digests of the options that may say which source it is, if it has no place: all but those that are known, or
+    seem by their names, to say how it is read or from where it begins."""
+    return {
+        name: value
+        for name, value in (leaf.digests or {}).items()
+        if name not in PACE and not _HOW.search(name.rpartition(".")[2])
+    }
+
+
+def may_share_rows(one: Leaf, other: Leaf) -> bool:
+    """Whether nothing tells two sources apart. Their places do, if both have one. Otherwise an option that both have
+    does, if its values differ: the names of options are the connector's own, so none of them is known to be the place."""
+    if one.format != other.format:
+        return False
+    if one.place and other.place:
+        return share_place(one.format, one.place, other.format, other.place)
+    mine, yours = identifying(one), identifying(other)
+    return all(mine[name] == yours[name] for name in mine.keys() & yours.keys())
 
 
 def normal_place(place: str) -> str:

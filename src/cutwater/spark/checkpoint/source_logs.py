@@ -26,9 +26,10 @@ Log = Mapping[int, str]
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """The part of a line that matters here: the entry that it belongs to."""
+    """The part of a line that matters here: the entry that it belongs to, and the file as a URL."""
 
     batchId: int
+    path: str = ""
 
 
 def needed_entries(log: Log, after: int | None, upto: int) -> set[int]:
@@ -111,6 +112,12 @@ def _interval(compacted: list[int], setting: int) -> int:
     if setting >= count // 2:
         return count
     return next(number for number in range(setting, count + 1) if count % number == 0)
+
+
+def files_of(name: str, data: bytes, entry: int) -> list[str]:
+    """The files that belong to an entry, as URLs, from the log's file with that entry."""
+    found = (msgspec.json.decode(line, type=Entry) for of, line in _lines(name, data) if of == entry)
+    return [file.path for file in found]
 
 
 def _lines(name: str, data: bytes) -> list[tuple[int, bytes]]:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.errors import AnalysisException
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from cutwater.spark.internals import java as j
 
 CHECKS = "spark.sql.streaming.unsupportedOperationCheck"
 """The setting with which Spark checks plans when their query starts."""
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 Options = tuple[tuple[str, str], ...]
 
 
@@ -61,6 +64,20 @@ class PlanNode:
             options = tuple(("path", str(paths.apply(i))) for i in range(paths.size()))
             return str(source.className()), (*_options(source.options()), *options)
         return None
+
+    def absolute(self, spark: SparkSession, path: str) -> str:
+        """The path of this native source as Spark's file source completes it: with the file system and the folder that
+        paths without them belong to, and without following links. Empty if it is not a source of files, and if the path
+        is a URL of another file system than the local one, which is complete."""
+        is_complete = _SCHEME.match(path) is not None and not path.lower().startswith("file:")
+        if self.kind != "StreamingRelation" or not path or is_complete:
+            return ""
+        conf = self.java.dataSource().sparkSession().sessionState().newHadoopConf()
+        try:
+            found = j.Java.of(spark).type(j.PATH)(path)
+            return str(found.getFileSystem(conf).makeQualified(found).toString())
+        except (Py4JJavaError, PySparkException):  # some other source has an option of this name
+            return ""
 
     @property
     def table(self) -> str | None:
