@@ -77,6 +77,12 @@ def staged_output_is_removed_before_a_checkpoint_publishes_it(patch: Patch) -> N
 
 
 @bug
+def a_given_up_stage_does_not_look_whether_it_was_taken_over(patch: Patch) -> None:
+    """Its query failed because of that, and its process, which could start again, refuses checkpoints forever."""
+    patch.setattr(next_query.NextQuery, "is_given_up", property(lambda self: False))
+
+
+@bug
 def once_ends_before_the_sources_of_other_members_are_done(patch: Patch) -> None:
     patch.setattr(leader_sources.Sources, "all_done", lambda self, members, generation, now_ms: True)
 

@@ -114,6 +114,11 @@ class NextQuery:
     # --- what follows -----------------------------------------------------------------------------------
 
     @property
+    def is_given_up(self) -> bool:
+        """Whether the stage gets no other query in this generation."""
+        return self._is_given_up
+
+    @property
     def is_undecided(self) -> bool:
         """Whether it may still turn out that another query is needed."""
         return self.due_ms is None and not self._is_given_up

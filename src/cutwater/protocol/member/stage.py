@@ -161,6 +161,10 @@ class Stage:
             self._settle_drain()
             yield from self._cut()
             yield from self._cleanup.run(self.incarnation)
+            if self._next.is_given_up:
+                # Perhaps the query failed because another process has opened the stage since: then this one must end.
+                yield from follow(self.log.view)
+                self._is_fenced()
             if not there_may_be_more:
                 yield Wait(self._wait_ms())
             self._settle_idle()
