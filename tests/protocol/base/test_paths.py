@@ -260,6 +260,7 @@ SPLIT_OTHER_THINGS = {
     "sinks/parquet.py": "paths below a table",
     "sinks/staged_files.py": "paths below a table",
     "spark/checkpoint/folder.py": "the folder of a snapshot of Spark's",
+    "spark/checkpoint/moved_files.py": "paths of a source's files",
     "spark/checkpoint/same_source.py": "paths of a source's files",
     "spark/files.py": "paths of any files",
     "store/contract.py": "any name, whatever it means",
