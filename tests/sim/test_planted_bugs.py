@@ -11,8 +11,8 @@ SCHEDULES = 3_000
 """A planted bug must be found within this many schedules; most are found within the first hundred."""
 
 FIRST = {
-    "a_catalog_that_fails_counts_as_a_wrong_configuration": 131,
-    "a_catch_up_moves_its_target_to_what_is_announced": 91,
+    "a_catalog_that_fails_counts_as_a_wrong_configuration": 179,
+    "a_catch_up_moves_its_target_to_what_is_announced": 99,
     "a_command_restarts_a_drained_pipeline": 590,
     "a_command_validates_only_before_it_leads": 15,
     "a_given_up_stage_does_not_look_whether_it_was_taken_over": 50_000_782,
@@ -73,6 +73,7 @@ RARE = frozenset({
     "a_candidate_uses_a_stale_term",
     "a_command_restarts_a_drained_pipeline",
     "a_request_is_carried_out_as_often_as_it_is_received",
+    "a_request_that_nobody_waits_for_is_carried_out",
     "a_restore_does_not_answer_the_requests_that_it_ends",
     "a_restore_does_not_revive_a_given_up_stage",
     "a_stage_counts_as_quiet_while_a_batch_is_running",
@@ -82,6 +83,7 @@ RARE = frozenset({
     "rule_8_a_zombie_trusts_a_table_that_forgot_its_transactions",
     "rule_8_a_zombies_older_transaction_is_not_refused",
     "the_target_of_a_restore_is_not_retained",
+    "the_watermark_is_kept_across_a_restore",
 })  # fmt: skip
 """Bugs that take hundreds of schedules to find, and minutes: `make test-planted` looks for them."""
 
