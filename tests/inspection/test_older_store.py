@@ -37,3 +37,9 @@ def test_a_start_on_an_older_copy_of_the_store_is_refused(tmp_path: Path) -> Non
     ):
         refuse_older_store(store, [*tables, Table(last + 1)])  # type: ignore[list-item]
     assert read_journal(store).index == last
+
+
+def test_a_store_without_a_journal_is_not_an_older_one(tmp_path: Path) -> None:
+    """What it is, is decided when somebody wants to lead."""
+    tables: list[Any] = [Table(1)]
+    refuse_older_store(LocalStore(tmp_path), tables)

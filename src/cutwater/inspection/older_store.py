@@ -14,9 +14,10 @@ from cutwater.store.contract import Store
 
 def refuse_older_store(store: Store, sinks: Iterable[Sink]) -> None:
     """Raises `UserError` if the table of a bound sink has the result of a later journal entry than the store's last. This
-    is checked before a start writes anything: the journal would grow past that entry, with other contents."""
+    is checked before a start writes anything: the journal would grow past that entry, with other contents. If there is no
+    journal at all, nobody leads before it is clear that there never was one (`leader/whole_journal.py`)."""
     index = read_journal(store, must_exist=False).index
-    for sink in sinks:
+    for sink in sinks if index > 0 else ():
         transaction = sink.head().transaction
         if transaction > index:  # another member may have published meanwhile
             index = read_journal(store, must_exist=False).index
