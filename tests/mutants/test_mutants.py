@@ -157,6 +157,7 @@ def test_the_most_specific_row_says_which_tests_guard_a_module() -> None:
     assert mutated(TREE, ["runtime/mailbox.py", "inspection"]) == [
         "inspection/__init__.py",
         "inspection/integrity.py",
+        "inspection/older_store.py",
         "inspection/unpublished.py",
         "runtime/mailbox.py",
     ]

@@ -21,7 +21,7 @@ from tests.support.traces import Edit, recorded
 
 pytestmark = pytest.mark.slow
 
-RICH = 10
+RICH = 48
 """A schedule with restores, commands, several terms, aborted and void epochs, and savepoints."""
 OTHERS = (3137, 4045, 66, 22, 7)
 """More schedules, with compaction, for changes that the first one does not allow."""
