@@ -448,12 +448,18 @@ def test_rows_in_the_table_are_enough_to_refuse_a_stage(store: LocalStore) -> No
 def test_a_sink_that_was_dropped_does_not_come_back(store: LocalStore) -> None:
     """Its table would lack the rows in between, and nobody could see where."""
     LiveLeader(store, ONE).commit(0)
-    store.create(paths.mark_name(1, "u"), r.seal(r.Published(1, "u", 1, 0)))
+    store.create(paths.mark_name(1, "u"), r.seal(r.Published(1, "u", 1, 0, 1, 2)))
     reply = back(store, MIXED)
     assert (reply.ok, reply.reason) == (False, FailureReason.SINK_RETURNS.value)
     assert "sink 'u' was dropped before epoch 1" in reply.detail
     assert read_journal(store).state.generation == 1
     assert back(store, MIXED, {1: 0}).reason == FailureReason.SINK_RETURNS.value, "without the mark"
+
+
+def test_a_sink_without_rows_may_have_marks_of_epochs_before_it(store: LocalStore) -> None:
+    LiveLeader(store, ONE).commit(0)
+    store.create(paths.mark_name(1, "u"), r.seal(r.Published(1, "u", 1, -1, 0)))
+    assert back(store, MIXED).ok
 
 
 def test_a_sink_that_was_added_after_the_checkpoint_goes_back_to_before_its_first_row(

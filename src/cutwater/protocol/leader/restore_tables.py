@@ -174,7 +174,17 @@ def check_returning_sinks(
     comes back, and its table lacks the rows in between. Nobody could see where they are missing."""
     marks = yield from insist(List(MARK_PREFIX))
     for sink in sorted(graph.sinks().keys() - manifest.release.keys()):
-        if (yield from _has_rows(target, sink, marks, tables)):
+        # The newest mark of a sink is kept, also of one that was dropped. A new sink gets marks without rows for the
+        # epochs before it.
+        own = [m for m in marks if m.startswith(mark_prefix(sink)) and m <= mark_name(target.index, sink)]
+        history = yield from tables.ask(ReadTableHistory(sink, target.index))
+        has_rows = history is not None and history.transaction > 0
+        if not has_rows and own:
+            data = yield from insist(Read(own[-1]))
+            has_rows = data is not None and decode(own[-1], data, Published).transaction > 0
+        if not has_rows and history is None:  # the target has no log
+            has_rows = yield from _has_rows(target, sink, (), tables)
+        if has_rows:
             raise Refusal(
                 FailureReason.SINK_RETURNS,
                 f"sink '{sink}' was dropped before epoch {target.epoch} and comes back: its table has the rows up to "
