@@ -2,7 +2,7 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: demo demo-cluster test test-fast test-faults test-s3 test-kafka test-damage test-planted test-matrix test-cluster test-wheel test-systems tools-matrix dist mutants lint docs bench sim tools tools-s3 tools-s3a tools-azure tools-kafka java clean
+.PHONY: demo demo-cluster test test-fast test-faults test-s3 test-kafka test-damage test-planted test-prometheus test-matrix test-cluster test-wheel test-browser test-systems tools-matrix dist mutants lint docs bench sim tools tools-s3 tools-s3a tools-azure tools-kafka tools-prometheus tools-browser java clean
 
 demo: .venv/ready java
 	@$(BIN)/cutwater demo
@@ -11,7 +11,7 @@ demo-cluster: .venv/ready java
 	@$(BIN)/cutwater demo-cluster
 
 test: .venv/ready java
-	$(BIN)/pytest -n 3 --dist loadgroup -m "not faults and not s3 and not kafka and not damage and not matrix and not rare and not cluster and not wheel"
+	$(BIN)/pytest -n 3 --dist loadgroup -m "not faults and not s3 and not kafka and not damage and not matrix and not rare and not cluster and not wheel and not prometheus and not browser"
 
 test-fast: .venv/ready
 	$(BIN)/pytest -n 3 -m "not slow"
@@ -71,9 +71,18 @@ test-cluster: .venv/ready java
 test-wheel: .venv/ready java
 	$(BIN)/pytest -m wheel
 
-# Everything that needs a real neighbour: Kafka, S3, a Spark cluster, a clean environment. Needs `make tools` once.
+# The page in a headless Chromium. Needs `make tools` once.
+test-browser: .venv/ready
+	$(BIN)/pytest -m browser tests/systems
+
+# The alert rules and the dashboard, with a real Prometheus that scrapes a pipeline. Needs `make tools` once.
+test-prometheus: .venv/ready
+	$(BIN)/pytest -m prometheus
+
+# Everything that needs a real neighbour: Kafka, S3, a Spark cluster, a browser, Prometheus, a clean environment. Needs
+# `make tools` once.
 test-systems: .venv/ready java
-	$(BIN)/pytest -m "kafka or s3 or cluster or wheel"
+	$(BIN)/pytest -m "kafka or s3 or cluster or wheel or prometheus or browser"
 
 # The wheel and the source distribution, in dist/.
 dist: .venv/ready
@@ -95,12 +104,14 @@ lint: .venv/ready
 docs: .venv/ready
 	$(BIN)/python -m tests.support.diagrams --write ARCHITECTURE.md
 	$(BIN)/python -m tests.support.configuration --write docs/configuration.md
+	$(BIN)/python -m tests.support.metrics_page --write docs/metrics.md
 
 bench: .venv/ready
 	$(BIN)/python -m bench.poll
 	$(BIN)/python -m bench.quorum
 	$(BIN)/python -m bench.takeover
 	$(BIN)/python -m bench.replay
+	$(BIN)/python -m bench.follow
 	$(BIN)/python -m bench.schedules
 	$(BIN)/python -m bench.overhead
 	$(BIN)/python -m bench.checkpoint
@@ -108,6 +119,7 @@ bench: .venv/ready
 	$(BIN)/python -m bench.restore
 	$(BIN)/python -m bench.epochs
 	$(BIN)/python -m bench.s3_requests
+	$(BIN)/python -m bench.page
 
 sim: .venv/ready
 	$(BIN)/python -m cutwater.sim --seeds 1000
@@ -121,7 +133,7 @@ KAFKA_JARS := org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0 \
 	org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0 \
 	org.apache.kafka:kafka-clients:3.9.2 org.apache.commons:commons-pool2:2.13.1
 
-tools: tools-s3 tools-s3a tools-azure tools-kafka
+tools: tools-s3 tools-s3a tools-azure tools-kafka tools-prometheus tools-browser
 
 tools-s3:
 	GOBIN=$(CURDIR)/.tools/bin go install github.com/versity/versitygw/cmd/versitygw@v1.8.0 \
@@ -139,6 +151,16 @@ tools-kafka:
 	( for jar in $(KAFKA_JARS); do mvn -q -B dependency:copy -Dartifact=$$jar -DoutputDirectory=$(CURDIR)/.tools/jars-kafka || exit 1; done \
 		&& mvn -q -B -f tests/support/kafka_jars/pom.xml dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(CURDIR)/.tools/kafka ) \
 		|| echo "Kafka and Spark's way to it could not be fetched; the tests that need them are skipped"
+
+# Debian's package, unpacked without installing it: no service is started, and no root is needed.
+tools-prometheus:
+	mkdir -p $(CURDIR)/.tools/prometheus
+	( cd $(CURDIR)/.tools/prometheus && apt-get update -qq; apt-get download -qq prometheus && dpkg-deb -x prometheus_*.deb . && rm prometheus_*.deb ) \
+		|| echo "Prometheus could not be fetched; the tests that need it are skipped"
+
+tools-browser:
+	command -v chromedriver >/dev/null || { apt-get update -qq; apt-get install -y -qq --no-install-recommends chromium chromium-driver >/dev/null; } \
+		|| echo "Chromium could not be installed (Debian: apt-get install chromium chromium-driver); the tests that need it are skipped"
 
 java:
 	@command -v java >/dev/null || [ -n "$$JAVA_HOME" ] || { echo "Spark needs Java 17 or later: install it (Debian: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17) or set JAVA_HOME"; exit 1; }

@@ -14,6 +14,8 @@ from pyspark.sql import SparkSession
 from cutwater.api.log_lines import lines_to
 from cutwater.spark.session import set_up_session
 
+os.environ.setdefault("CUTWATER_CLASS_ARCHIVE", "off")
+
 WAITING = (
     "tests/cli/test_control.py",
     "tests/cli/test_drain.py",
@@ -31,6 +33,9 @@ WAITING = (
     "tests/spark/test_host_runtime.py",
     "tests/store/test_stores_azure.py",
     "tests/store/test_stores_s3.py",
+    "tests/web/test_openapi.py",
+    "tests/web/test_requests.py",
+    "tests/web/test_server.py",
 )
 """Modules without Spark whose tests wait for processes, servers or time: all of them are slow."""
 
@@ -43,6 +48,8 @@ WITHOUT_SPARK = (
     "tests/spark/internals/test_private.py",
     "tests/store/test_local.py",
     "tests/store/test_presence.py",
+    "tests/systems/test_page.py",
+    "tests/telemetry/",
     *WAITING,
 )
 """Folders and modules whose slow tests do not start a Spark of their own."""

@@ -20,7 +20,12 @@ PAGE = ROOT / "ARCHITECTURE.md"
 SOURCE = ROOT / "src" / "cutwater"
 BEGIN, END = "<!-- layers -->", "<!-- /layers -->"
 
-DISTRIBUTIONS = {"zenoh": "eclipse-zenoh", "py4j": "pyspark"}
+DISTRIBUTIONS = {
+    "opentelemetry": "opentelemetry-api",
+    "prometheus_client": "prometheus-client",
+    "py4j": "pyspark",
+    "zenoh": "eclipse-zenoh",
+}
 """The distribution of a package, where its name differs."""
 
 
@@ -171,7 +176,9 @@ def test_what_a_row_allows_exists() -> None:
     ours = {place for layer in LAYERS for place in layer.ours}
     assert {place for place in ours if not any(is_within(module, place) for module in GRAPH)} == set()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    declared = {re.split(r"[<>=\[ ]", dependency)[0] for dependency in project["dependencies"]}
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *(d for name in extras if name != "dev" for d in extras[name])]
+    declared = {re.split(r"[<>=\[ ]", dependency)[0] for dependency in wanted}
     outside = {DISTRIBUTIONS.get(name, name) for layer in LAYERS for name in layer.outside}
     assert outside - declared == set()
 

@@ -14,10 +14,12 @@ from cutwater.protocol.base.errors import (
 
 if TYPE_CHECKING:
     from cutwater.api.config import RunConfig
+    from cutwater.api.follow import Following, follow
     from cutwater.api.pipeline import Pipeline
     from cutwater.api.snapshot import Snapshot, read, snapshot
     from cutwater.api.tables import tables
     from cutwater.cluster.config import ClusterConfig
+    from cutwater.protocol.follower.followed import Followed
     from cutwater.sinks.contract import Sink
     from cutwater.sinks.delta.sink import delta
     from cutwater.sinks.foreach_epoch import foreach_epoch
@@ -31,6 +33,8 @@ __version__ = "0.1.0"
 __all__ = [
     "ClusterConfig",
     "CutwaterError",
+    "Followed",
+    "Following",
     "GraphChanged",
     "IllegalStep",
     "InvariantBroken",
@@ -44,6 +48,7 @@ __all__ = [
     "StoreError",
     "UserError",
     "delta",
+    "follow",
     "foreach_epoch",
     "parquet",
     "parquet_files",
@@ -54,6 +59,8 @@ __all__ = [
 
 _MODULES = {
     "ClusterConfig": "cutwater.cluster.config",
+    "Followed": "cutwater.protocol.follower.followed",
+    "Following": "cutwater.api.follow",
     "Pipeline": "cutwater.api.pipeline",
     "RunConfig": "cutwater.api.config",
     "Sink": "cutwater.sinks.contract",
@@ -61,6 +68,7 @@ _MODULES = {
     "StageStatus": "cutwater.store.stage_status",
     "Status": "cutwater.store.status",
     "delta": "cutwater.sinks.delta.sink",
+    "follow": "cutwater.api.follow",
     "foreach_epoch": "cutwater.sinks.foreach_epoch",
     "parquet": "cutwater.sinks.parquet",
     "parquet_files": "cutwater.sinks.parquet",

@@ -11,6 +11,7 @@ import pytest
 import cutwater as cw
 from cutwater.api import checking
 from cutwater.api.checking import CheckedSink, CheckedStage, Report
+from cutwater.plan.chaining import ChainFacts, Chaining, Wish
 from cutwater.protocol.base.chain import digest
 from cutwater.protocol.base.errors import Mistakes, UserError
 from cutwater.protocol.base.paths import sink_description_name
@@ -64,7 +65,9 @@ class Compared:
     """A store with a state, and what a check says of it."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.state = SimpleNamespace(topology=None, topology_hash="", head=None, committed={})
+        self.state = SimpleNamespace(
+            topology=None, topology_hash="", head=None, committed={}, generation=1, generations={}
+        )
         self.seen: list[Any] = []
         self.sources: list[Any] = []
         self.restores: list[Any] = []
@@ -116,7 +119,7 @@ def test_a_store_with_the_same_graph(compared: Compared) -> None:
     compared.has(GRAPH, head=5)
     found = compared.compare()
     assert (found.notes, found.start) == (["a start continues after epoch 5"], [])
-    assert compared.sources == [(compared.store, "the fifth", "latest", LEAVES, ())]
+    assert compared.sources == [(compared.store, "the fifth", "latest", LEAVES, (), {})]
     assert compared.restores == []
 
 
@@ -206,3 +209,23 @@ def test_a_stage_of_another_member_as_the_graph_shows_it() -> None:
     assert checking._other(spec) == CheckedStage(
         "b", "theirs", ("a",), (), (CheckedSink("out", "", None, None),)
     )
+
+
+def test_why_a_stage_is_not_chained_is_said_only_if_that_was_asked_for_or_is_so_in_the_store() -> None:
+    names = ("never", "may", "must", "was", "elsewhere", "chained")
+    facts = {
+        "never": ChainFacts(Wish.NEVER),
+        "may": ChainFacts(Wish.MAY),
+        "must": ChainFacts(Wish.MUST),
+        "was": ChainFacts(Wish.NEVER),
+        "chained": ChainFacts(Wish.MAY),
+    }
+    why = {name: f"because of {name}" for name in names if name != "chained"}
+    found = checking._with_chaining(
+        [CheckedStage(name, "main", ()) for name in names], Chaining({"chained": "may"}, why), facts, ["was"]
+    )
+    assert {stage.name: stage.not_chained for stage in found} == {
+        "never": None, "may": "because of may", "must": "because of must", "was": "because of was", "elsewhere": None,
+        "chained": None,
+    }  # fmt: skip
+    assert {stage.name: stage.chained_into for stage in found if stage.chained_into} == {"chained": "may"}

@@ -79,8 +79,9 @@ def test_flags_arrive_as_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     (tmp_path / "p.py").write_text('import cutwater\npipeline = cutwater.Pipeline("p")\n')
     values: dict[str, Any] = {
         "every": "7s", "timeout": "8m", "alignment_timeout": "9s", "idle_after": "11s", "leader_timeout": "12s",
-        "once": True, "unaligned": True, "force": True, "takeover": True, "retained": 4, "tolerated_failures": 5,
-        "restarts": 6, "restore": "ref", "drop": ("a", "b"), "reset": ("c",), "wait_for": ("d",), "member": "m",
+        "once": True, "unaligned": True, "force": True, "rechain": True, "takeover": True, "retained": 4,
+        "tolerated_failures": 5, "restarts": 6, "restore": "ref", "drop": ("a", "b"), "reset": ("c",), "wait_for": ("d",),
+        "member": "m",
         "master": "local[3]", "conf": {"k": "v=w"}, "min_pause": "13s", "max_concurrent": 2, "full_every": 14,
     }  # fmt: skip
     words = ["run", str(tmp_path / "p.py"), "--listen", "tcp/127.0.0.1:1", "--peer", "tcp/127.0.0.1:2"]
@@ -118,6 +119,7 @@ def test_the_store_has_no_default_in_python() -> None:
         ({"tolerated_failures": -1}, "tolerated_failures is -1; give 0 or more"),
         ({"drop": ["a"]}, r"give restore= \(--restore\) too"),
         ({"reset": ["a"]}, r"give restore= \(--restore\) too"),
+        ({"rechain": True}, r"give restore= \(--restore\) too"),
         ({"restore": "latest", "drop": "a"}, r"drop is a list of names: write drop=\['a'\]"),
         ({"alignment_timeout": "10m"}, "give an alignment_timeout of less than timeout"),
     ],

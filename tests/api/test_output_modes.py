@@ -78,3 +78,37 @@ def test_in_update_mode_the_newest_row_of_a_key_can_be_found(
     assert known == {0: 5, 1: 3}
     assert sum(given) == 6, "each batch gives the keys that it has changed"
     assert max(given) > 2, "several batches share an epoch"
+
+
+def test_operators_without_keys_keep_their_state_in_one_partition(
+    tmp_path: Path, spark: SparkSession, source: Path
+) -> None:
+    """Nor does a `limit` lose its state in an empty first batch, which a channel's reader begins with."""
+    totals: list[int] = []
+    first: list[int] = []
+    pipeline = cw.Pipeline("keyless")
+
+    @pipeline.stage
+    def read(spark: SparkSession) -> DataFrame:
+        return spark.readStream.schema(NUMBERS).option("maxFilesPerTrigger", 1).parquet(str(source))
+
+    @pipeline.stage(
+        output_mode="complete",
+        sinks=[cw.foreach_epoch(lambda rows, _: totals.append(rows.collect()[0][0]), name="totals")],
+    )
+    def total(read: DataFrame) -> DataFrame:
+        return read.groupBy().agg(F.sum("id"))
+
+    @pipeline.stage(
+        sinks=[cw.foreach_epoch(lambda rows, _: first.extend(r.id for r in rows.collect()), name="first")]
+    )
+    def few(read: DataFrame) -> DataFrame:
+        return read.limit(7)
+
+    for _ in range(2):
+        pipeline.run(str(tmp_path / "state"), every="1h", once=True, spark=spark)
+        deliver(source, "more", numbers((100, 101)))
+    assert totals[0] == 29
+    assert totals[-1] == 29 + 201
+    assert len(first) == len(set(first)) == 7, "a limit gives as many rows as it says, in one run or two"
+    assert set(first) < {0, 1, 2, 3, 4, 5, 6, 8}, "which files come first is Spark's choice"

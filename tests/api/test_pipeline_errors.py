@@ -10,7 +10,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import cutwater as cw
-from cutwater.plan.build import Builder, bind_sinks, make_topology
+from cutwater.plan.build import Builder, bind_sinks
+from cutwater.plan.chaining import make_topology
 from cutwater.plan.graph import in_order
 from cutwater.protocol.base.durations import readable, seconds
 from cutwater.protocol.base.errors import UserError

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 import cutwater
-from cutwater.cli import checkpoints, kept_checkpoints
+from cutwater.cli import checkpoints
+from cutwater.documents import kept_checkpoints
 from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
 from cutwater.store.at_rest import read_journal

@@ -15,7 +15,7 @@ import cutwater
 from cutwater.cli import doctor
 from cutwater.cli.doctor import Part, package
 from cutwater.protocol.base.errors import StoreError
-from cutwater.spark import session
+from cutwater.spark import class_archive, session
 from cutwater.spark.internals import gateway
 from cutwater.store.local import LocalStore, open_folder
 from cutwater.store.probe import try_store
@@ -229,3 +229,15 @@ def test_it_is_quick_and_needs_no_pyspark() -> None:
     program = "import sys; import cutwater.cli.doctor; print([m for m in sys.modules if m == 'pyspark'])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_it_tells_about_the_archive_of_javas_classes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(class_archive.SWITCH, "off")
+    assert doctor.archive() == Part("class archive", "off")
+    monkeypatch.setenv(class_archive.SWITCH, str(tmp_path))
+    monkeypatch.setattr(class_archive, "key", lambda: "key")
+    assert doctor.archive().version == "none yet"
+    assert str(tmp_path) in doctor.archive().where
+    (tmp_path / "made").write_bytes(b"classes")
+    path = class_archive.put(tmp_path / "made", "key")
+    assert doctor.archive() == Part("class archive", "7 B", str(path))

@@ -7,7 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cutwater.cli.explain import _fate, _heading, steps_of, watermark_hints
+from cutwater.cli.explain import _heading
+from cutwater.documents.explained import _fate, steps_of, watermark_hints
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.barrier import Flags
 from cutwater.protocol.base.paths import notes_name
@@ -140,3 +141,36 @@ def test_only_stages_are_blamed_for_a_checkpoint_that_took_long(tmp_path: Path, 
     times.captured_s, times.manifest_s, times.committed_s = 12.1, 40.0, 40.1
     store.put(notes_name(2), msgspec.json.encode(times))
     assert document("explain", "2", "--store", tmp_path)["hints"] == []
+
+
+def test_a_stage_is_shown_from_its_first_barrier_where_that_was_recorded() -> None:
+    stages = {
+        "a": StageTime(0.5, 7, False, 0.2),
+        "slow": StageTime(4.0, 7, False, 0.1),
+        "both": StageTime(4.25, 7, False, 0.6),
+        "late": StageTime(4.5, 7, False, 9.0),
+        "old": StageTime(5.0, 7, False),
+    }
+    graph = pipeline(
+        stage("a"), stage("slow"), stage("both", "a slow"), stage("late", "both"), stage("old", "both")
+    )
+    steps = steps_of(EpochTimes(1, 1, 0.0, 0, stages=stages), graph)
+    assert {name: (start, end) for name, start, end, _ in steps} == {
+        "a": (0.2, 0.5),
+        "slow": (0.1, 4.0),
+        "both": (0.6, 4.25),
+        "late": (4.5, 4.5),
+        "old": (4.25, 5.0),
+    }
+    assert next(note for name, _, _, note in steps if name == "both") == "cut at batch 7, 0.25 s after slow"
+
+
+def test_a_stage_that_waits_for_a_slow_input_is_not_called_slow(tmp_path: Path, history: Written) -> None:
+    store = history.write(tmp_path)
+    times = history.times(2)
+    cuts = {"a": StageTime(10.0, 1, False, 0.0), "b": StageTime(11.0, 1, False, 0.0)}
+    times.stages = {**cuts, "c": StageTime(11.1, 1, False, 0.0)}
+    store.put(notes_name(2), msgspec.json.encode(times))
+    assert "stage 'a' took most of the time" in " ".join(
+        call("explain", "2", "--store", tmp_path).stdout.split()
+    )

@@ -24,6 +24,16 @@ def test_a_chain_steps_to_the_right() -> None:
     ]
 
 
+def test_a_stage_says_whether_it_is_chained_and_why_not() -> None:
+    shown = [stage("a", chained_into="b"), stage("b", "a", not_chained="it has a sink"), stage("c", "b")]
+    assert lines(*shown) == [
+        "● a        runs in the query of b",
+        "└──● b     reads a",
+        "   │       a query of its own: it has a sink",
+        "   └──● c  reads b",
+    ]
+
+
 def test_fan_in_and_fan_out_differ_from_rails_that_pass() -> None:
     graph = [stage("a"), stage("b"), stage("x", "a"), stage("both", "a", "b"), stage("last", "both", "x")]
     assert lines(*graph) == [

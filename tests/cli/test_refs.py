@@ -28,7 +28,7 @@ def takes_ref(parameter: Any) -> bool:
 def test_these_are_all_commands_that_take_one() -> None:
     group: Any = typer.main.get_command(app)
     found = {name for name, one in group.commands.items() if any(map(takes_ref, one.params))}
-    assert found == {*COMMANDS, "run"}
+    assert found == {*COMMANDS, "run", "follow"}
     helps = [
         p.help for one in group.commands.values() for p in one.params if takes_ref(p) and one.name != "run"
     ]

@@ -10,8 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cutwater.cli.status import _absent, _ask_members, _gone, _journal, _journal_lines
+from cutwater.cli.status import _absent, _ask_members, _gone, _journal_lines, _late
 from cutwater.cluster.config import ClusterConfig
+from cutwater.documents.status import journal_document
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.errors import UserError
 from cutwater.store import presence
@@ -129,6 +130,6 @@ def test_status_with_peers_needs_a_store_on_which_a_pipeline_has_run(
         UserError, match=r"no member has reported a status on .* yet, so there is nobody to ask"
     ):
         _ask_members(store, ClusterConfig(), True)
-    assert _journal_lines({**_journal(store, history.state)}, 1_767_225_600_000)[-2].startswith(
-        "watermark    "
-    )
+    assert _journal_lines(journal_document(history.state, _late(store, history.state)), 1_767_225_600_000)[
+        -2
+    ].startswith("watermark    ")

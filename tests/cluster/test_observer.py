@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from threading import Event
 
 from cutwater.cluster.links import Heard, Hint, Presence
@@ -13,7 +14,7 @@ from cutwater.protocol.base.wire import Announcement, Heartbeat, LogGrown, Phase
 
 def test_it_keeps_what_a_catch_up_needs_and_ignores_the_rest() -> None:
     looking = Observer.__new__(Observer)
-    looking._heard, looking._news = [], Event()
+    looking._heard, looking._news = deque(), Event()
     needed: list[Heard] = [
         HaveRange(1, 1, 9),
         EntriesChunk(2, 1, []),

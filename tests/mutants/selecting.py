@@ -34,6 +34,7 @@ WITHOUT_SPARK: dict[str, tuple[str, ...]] = {
     "api/tables.py": ("tests/cli/test_checkpoints.py", "tests/inspection/test_integrity.py"),
     "cli/": COMMANDS,
     "cluster/": ("tests/cluster/", "tests/cli/test_cluster_options.py"),
+    "documents/": ("tests/web/", "tests/cli/test_checkpoints.py", "tests/cli/test_explain.py"),
     "inspection/": ("tests/inspection/", "tests/cli/test_verify.py"),
     "plan/": ("tests/plan/", "tests/api/test_pipeline_errors.py", "tests/cli/test_load.py"),
     "plan/compare.py": ("tests/plan/test_compare.py", "tests/plan/test_assemble.py"),
@@ -91,6 +92,8 @@ WITHOUT_SPARK: dict[str, tuple[str, ...]] = {
     "store/checkpoint_objects.py": ("tests/store/test_checkpoint_objects.py", "tests/cli/test_verify.py"),
     "store/perform.py": ("tests/store/", "tests/cli/test_control_stopped.py", "tests/cli/test_verify.py"),
     "store/presence.py": ("tests/store/test_presence.py", "tests/cli/test_drain.py"),
+    "telemetry/": ("tests/telemetry/",),
+    "web/": ("tests/web/",),
     "store/status.py": ("tests/store/", "tests/cli/test_status.py", "tests/runtime/test_live_status.py"),
 }
 """Per module, or folder of modules, the tests without Spark, or folders of them. The most specific row counts."""

@@ -14,6 +14,7 @@ import pytest
 
 import cutwater as cw
 from cutwater.plan.assemble import Assembled, GraphPart, WaitEnded, assemble, own_stages
+from cutwater.plan.chaining import ChainFacts, Wish
 from cutwater.plan.compare import check_topology, differences
 from cutwater.protocol.base.chain import digest
 from cutwater.protocol.base.errors import UserError
@@ -30,12 +31,15 @@ class FakeBuilder:
 
     def __init__(self, member: str, reads: Reads, sinks: dict[str, str], columns: str = "x long") -> None:
         self.member, self.reads, self.sinks, self.columns = member, reads, sinks, columns
+        self.wish = Wish.NEVER
         self.specs: dict[str, StageSpec] = {}
+        self.facts: dict[str, ChainFacts] = {}
 
     def advance(self, others: dict[str, StageSpec]) -> None:
         for name, inputs in self.reads.items():
             if all(i in {**others, **self.specs} for i in inputs):
                 sinks = (SinkSpec(self.sinks[name], False),) if name in self.sinks else ()
+                self.facts[name] = ChainFacts(self.wish)
                 self.specs[name] = StageSpec(name, inputs, self.member, sinks, self.columns)
 
     @property
@@ -57,9 +61,16 @@ class Players:
         self.ends = False
 
     def start(
-        self, member: str, reads: Reads, sinks: dict[str, str] | None = None, expected: tuple[str, ...] = ()
+        self,
+        member: str,
+        reads: Reads,
+        sinks: dict[str, str] | None = None,
+        expected: tuple[str, ...] = (),
+        wish: Wish = Wish.NEVER,
+        rechain: bool = False,
     ) -> Future[Assembled]:
         builder: Any = FakeBuilder(member, reads, sinks or {})
+        builder.wish = wish
         lines = self.lines[member] = []
         where = (f"tcp/{member}:1",)
         result: Future[Assembled] = Future()
@@ -67,7 +78,15 @@ class Players:
         def run() -> None:
             try:
                 found = assemble(
-                    self.store, member, builder, reads, expected, where, lines.append, lambda: self.ends
+                    self.store,
+                    member,
+                    builder,
+                    reads,
+                    expected,
+                    where,
+                    lines.append,
+                    lambda: self.ends,
+                    rechain,
                 )
                 result.set_result(found)
             except BaseException as error:
@@ -104,6 +123,47 @@ def test_parts_that_need_each_other_are_assembled(players: Players) -> None:
     assert first.result(20).endpoints == ("tcp/b:1",)
     assert {n: s.member for n, s in graph.stages.items()} == {"orders": "a", "paid": "b", "report": "a"}
     assert graph.stages["report"].schema is None, "no stage reads it, so its columns may change"
+
+
+def test_all_members_decide_alike_what_is_chained(players: Players) -> None:
+    mine: Reads = {"raw": (), "clean": ("raw",), "both": ("clean", "paid"), "report": ("both",)}
+    first = players.start("a", mine, {"report": "report"}, ("a", "b"), Wish.MAY)
+    second = players.start("b", {"orders": (), "paid": ("orders",)}, {}, ("a", "b"), Wish.MAY)
+    graph = first.result(20).topology
+    assert second.result(20).topology == graph
+    assert {n: s.reader for n, s in graph.chained.items()} == {
+        "raw": "clean",
+        "orders": "paid",
+        "both": "report",
+    }
+    assert graph.stages["report"].inputs == ("clean", "paid")
+    assert first.result(20).why_not == {
+        "paid": "its reader 'both' runs on member 'a'",
+        "clean": "its reader 'both' also reads 'paid', which is not chained",
+    }
+
+
+def test_a_member_that_reads_a_chained_stage_of_another_one_splits_its_chain(players: Players) -> None:
+    alone = players.start("a", {"raw": (), "out": ("raw",)}, {"out": "out"}, wish=Wish.MAY)
+    recorded = alone.result(20).topology
+    assert list(recorded.chained) == ["raw"]
+    record(players.store, recorded)
+    again = players.start("a", {"raw": (), "out": ("raw",)}, {"out": "out"}, wish=Wish.MAY)
+    assert again.result(20).topology == recorded
+    joining = players.start("b", {"more": ("raw",)}, {"more": "more"}).result(20)
+    assert joining.topology.chained == {}
+    assert "stage 'raw' is no longer chained into 'out'" in differences(recorded, joining.topology)
+
+
+def test_stages_with_queries_of_their_own_are_chained_when_that_is_asked_for(players: Players) -> None:
+    reads: Reads = {"raw": (), "out": ("raw",)}
+    record(players.store, players.start("a", reads, {"out": "out"}).result(20).topology)
+    kept = players.start("a", reads, {"out": "out"}, wish=Wish.MAY).result(20)
+    assert (kept.topology.chained, "--rechain" in kept.why_not["raw"]) == ({}, True)
+    merged = players.start("a", reads, {"out": "out"}, wish=Wish.MAY, rechain=True).result(20)
+    assert list(merged.topology.chained) == ["raw"]
+    with pytest.raises(UserError, match=r"stage 'raw' has chain=True and cannot be chained: .*--rechain"):
+        players.start("a", reads, {"out": "out"}, wish=Wish.MUST).result(20)
 
 
 def test_a_member_waits_for_the_members_it_expects(players: Players) -> None:

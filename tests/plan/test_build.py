@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 from deltalake import DeltaTable
@@ -15,7 +16,8 @@ from pyspark.sql import types as t
 
 import cutwater as cw
 from cutwater.plan import build as building
-from cutwater.plan.build import Builder, PlannedPipeline, bind_sinks, make_topology, register_sinks
+from cutwater.plan.build import Builder, PlannedPipeline, bind_sinks, register_sinks
+from cutwater.plan.chaining import make_topology
 from cutwater.plan.graph import in_order
 from cutwater.protocol.base.errors import Mistakes, UserError
 from cutwater.protocol.base.records import SinkSpec, StageSpec
@@ -124,6 +126,28 @@ class Shop:
 @pytest.fixture
 def shop(tmp_path: Path) -> Shop:
     return Shop(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("trigger", "is_native", "has_timers", "awaits", "looks_s"),
+    [
+        (None, False, False, True, 0),
+        (None, True, False, False, 0.1),
+        (None, False, True, False, 0.1),
+        ("2s", False, False, False, 2),
+        ("0s", True, False, False, 0),
+    ],
+)
+def test_a_stage_waits_for_news_if_it_can_and_nobody_has_given_it_a_trigger(
+    shop: Shop, trigger: str | None, is_native: bool, has_timers: bool, awaits: bool, looks_s: float
+) -> None:
+    shop.paid(trigger=trigger)
+    shop.orders()
+    paid = shop.build().stages["paid"]
+    sources = (*paid.plan.sources, *([Source("rate", ())] if is_native else []))
+    plan = msgspec.structs.replace(paid.plan, sources=sources, has_timers=has_timers)
+    paid = msgspec.structs.replace(paid, plan=plan)
+    assert (paid.awaits_news, paid.trigger_s) == (awaits, looks_s)
 
 
 def test_a_stage_is_called_with_what_it_reads_and_is_ready_to_be_hosted(shop: Shop) -> None:

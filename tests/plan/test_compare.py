@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cutwater.plan.chaining import make_topology
 from cutwater.plan.compare import check_topology, differences
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.errors import UserError
@@ -50,3 +51,16 @@ def test_a_store_with_another_graph_is_refused_with_the_differences(tmp_path: Pa
     check_topology(store, ONE)
     with pytest.raises(UserError, match="is not the one in this code: stage 'new' is new; stage 's' is gone"):
         check_topology(store, pipeline(stage("new", member="main")))
+
+
+def test_what_is_chained_differently_is_named() -> None:
+    apart = pipeline(stage("a"), stage("b", "a"), stage("c", "b"))
+    written = apart.stages
+    some = make_topology(written, {"a": "b"})
+    all_of_it = make_topology(written, {"a": "b", "b": "c"})
+    assert differences(apart, some) == ["stage 'a' is now chained into 'b'"]
+    assert differences(all_of_it, some) == ["stage 'b' is no longer chained into 'c'"]
+    assert differences(all_of_it, all_of_it) == []
+    assert differences(some, pipeline(stage("b"), stage("c", "b"))) == [
+        "stage 'a' is gone", "stage 'b' reads [], and used to read ['a']"
+    ]  # fmt: skip

@@ -9,11 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from cutwater.plan.chaining import make_topology
 from cutwater.protocol.base.watermark import NONE, UNKNOWN, Watermark, known
 from cutwater.protocol.leader.leader import LeaderPhase
 from cutwater.runtime.member_status import Report, status_of
 from cutwater.spark.query_meter import QueryFacts
 from cutwater.store.stage_status import SourceLag, StageStatus
+from cutwater.store.stage_texts import state_of
 from cutwater.store.status import Status
 from tests.support.builders import batch, pipeline, stage
 
@@ -26,7 +28,9 @@ class Stage:
     """A stage of the core, as far as its status shows it."""
 
     def __init__(self, last: int = 4, mark: Watermark = NONE, phase: str = "running") -> None:
-        self.log = SimpleNamespace(state=SimpleNamespace(last=last, consumed={"in": 1}, watermark=mark))
+        self.log = SimpleNamespace(
+            state=SimpleNamespace(last=last, consumed={"in": 1}, watermark=mark, barriers={})
+        )
         self.phase = SimpleNamespace(value=phase)
         self.idle = False
         self.draining = False
@@ -56,6 +60,7 @@ class Running:
             failures={},
             tries={},
             now_ms=0,
+            catch_up=SimpleNamespace(session=None),
             log=lambda name: SimpleNamespace(state=self.producer),
         )
         config = SimpleNamespace(coordinator=SimpleNamespace(interval_ms=5_000))
@@ -98,6 +103,34 @@ def test_what_a_status_says_of_the_member(running: Running) -> None:
     assert (found.host, found.started_at, found.updated_at, found.report_s) == ("here", 1.0, 2.0, 5.0)
     assert (found.beat, found.process) == (7, None)
     assert [s.name for s in found.stages] == ["s"]
+
+
+def test_chained_stages_are_shown_with_the_rows_that_they_give(running: Running) -> None:
+    written = pipeline(stage("raw", member="main"), stage("s", "raw", member="main"))
+    running.member.topology = make_topology(written.stages, {"raw": "s"})
+    running.query = QueryFacts(rows_per_s=9.0, batch_s=0.5, chained_rows_per_s={"raw": 4.5})
+    raw, own = running.status().stages
+    assert (raw.name, raw.state, raw.runs_in, raw.batch, raw.rows_per_s) == ("raw", "chained", "s", 4, 4.5)
+    assert (state_of(raw), own.name, own.rows_per_s) == ("in s", "s", 9.0)
+    running.stage.idle = True
+    assert [found.rows_per_s for found in running.status().stages] == [0.0, 0.0]
+
+
+def test_a_status_says_how_far_its_member_has_caught_up(running: Running) -> None:
+    assert running.status().catching_up is None
+    progress = SimpleNamespace(done=3, total=10, peers=1)
+    running.member.catch_up = SimpleNamespace(session=SimpleNamespace(progress=lambda: progress))
+    assert running.status().catching_up == (3, 10)
+
+
+def test_a_stage_shows_the_lag_of_each_channel_and_its_newest_cut(running: Running) -> None:
+    found = running.of_stage()
+    assert found.cut is None
+    assert [(c.producer, c.batches, c.rows) for c in found.channels] == [
+        ("in", found.lag_batches, found.lag_rows)
+    ]
+    running.stage.log.state.barriers = {5: 1, 6: 1}
+    assert running.of_stage().cut == 6
 
 
 def test_the_newest_open_epoch_and_the_last_commit_are_shown(running: Running) -> None:

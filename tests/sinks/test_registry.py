@@ -13,7 +13,7 @@ from cutwater.cli.main import app
 from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.errors import StoreError, UserError
-from cutwater.sinks import Sink, delta, open_sinks, parquet
+from cutwater.sinks import Sink, delta, foreach_epoch, open_sinks, parquet
 from cutwater.sinks.records import Description, Identity, description, identity, kind_of
 from cutwater.sinks.registry import find_version, open_sink, read_history
 from cutwater.store.local import LocalStore
@@ -112,6 +112,25 @@ def test_a_sink_that_has_published_cannot_change_its_path(place: Place) -> None:
         place.start("t", "elsewhere")
     assert description(place.store, "t") == before
     assert place.start("t").head().transaction == 5
+
+
+def test_a_sink_that_has_published_cannot_change_its_kind(place: Place) -> None:
+    before = description(place.store, "t")
+    with pytest.raises(UserError, match=r"a sink keeps its kind.*a new name.*--restore latest --drop t"):
+        foreach_epoch(lambda rows, epoch: None, name="t").bind(
+            place.store, "t", schema(id="long", city="string")
+        )
+    assert description(place.store, "t") == before
+    assert place.start("t").head().transaction == 5
+
+
+def test_a_function_that_has_published_is_not_followed_by_a_table_of_its_name(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "state"), create=True)
+    columns = schema(id="long")
+    foreach_epoch(lambda rows, epoch: None, name="t").bind(store, "t", columns)
+    store.put(paths.mark_name(1, "t"), b"{}")
+    with pytest.raises(UserError, match="is now of the kind delta, but has published as foreach_epoch"):
+        delta(str(tmp_path / "t"), name="t").bind(store, "t", columns)
 
 
 def test_a_sink_that_has_published_gets_advice_for_a_new_column_that_works_at_once(place: Place) -> None:

@@ -306,7 +306,14 @@ def test_the_end_of_a_query_is_reported_to_its_stage_unless_that_is_over(
     stage: Any = SimpleNamespace(query_ended=lambda *how: ended.append(how))
     context: Any = SimpleNamespace(store=None, spark=None, find={"s": stage}.get)
     planned: Any = SimpleNamespace(
-        name="s", channels={}, max_rows=None, has_native_source=False, plan=Plan((), False)
+        name="s",
+        channels={},
+        max_rows=None,
+        has_native_source=False,
+        awaits_news=True,
+        plan=Plan((), False),
+        chained=(),
+        code={},
     )
     hosting = StageHost(context, planned)
     hosting._on_end(stage, error)
@@ -335,7 +342,14 @@ def test_the_query_of_a_stage_that_is_over_is_stopped(phase: StagePhase) -> None
 def test_a_host_says_how_far_its_query_may_read_and_what_spark_said() -> None:
     context: Any = SimpleNamespace(store=None, spark=None)
     planned: Any = SimpleNamespace(
-        name="s", channels={}, max_rows=None, has_native_source=False, plan=Plan((), False)
+        name="s",
+        channels={},
+        max_rows=None,
+        has_native_source=False,
+        awaits_news=True,
+        plan=Plan((), False),
+        chained=(),
+        code={},
     )
     hosting = StageHost(context, planned)
     hosting.measure()

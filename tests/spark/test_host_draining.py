@@ -8,6 +8,7 @@ from threading import Event
 import pytest
 
 from cutwater.protocol.base.wire import RequestKind
+from cutwater.spark import news
 from cutwater.spark.checkpoint import prepared
 from tests.support.hosted_pipeline import HostedPipeline, has_read, has_rows, newest
 from tests.support.spark_helpers import await_that
@@ -22,6 +23,30 @@ def test_a_drain_processes_the_existing_input_and_ends_the_run(shop: HostedPipel
     assert made.failure is None
     assert shop.shown() == list(range(9))
     assert len(shop.source.queries) == 1, "it fell silent by itself"
+
+
+def test_a_query_that_waits_is_woken_by_rows_by_a_drain_and_by_the_end(
+    shop: HostedPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(news, "WAIT_S", 3_600.0)
+    made = shop.start(every_ms=3_600_000)
+
+    def waits() -> bool:
+        query = made.hosts["copied"]._current
+        return query is not None and query.news.is_awaited
+
+    await_that("the reader waits", waits, 30)
+    shop.numbers.available = 5
+    await_that("it reads what is new", lambda: has_read(shop, 5), 30)
+    await_that("and waits again", waits, 30)
+    shop.ask(RequestKind.DRAIN)
+    assert made.wait(30)
+    shop.await_shown(5)
+    made.stop()
+    made = shop.start(every_ms=3_600_000)
+    await_that("the reader of the next run waits", waits, 30)
+    made.stop()
+    assert not newest(shop.copied).is_active
 
 
 def test_a_source_that_never_falls_silent_is_drained(shop: HostedPipeline) -> None:

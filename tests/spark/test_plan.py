@@ -77,6 +77,8 @@ class Node:
     def __init__(self, kind: str, *below: Node, **says: Any) -> None:
         self.nodeName = lambda: kind
         self.children = lambda: ScalaSequence(*below)
+        self.streams: bool = kind.startswith("Streaming") or any(node.streams for node in below)
+        self.isStreaming = lambda: self.streams
         for name, value in says.items():
             setattr(self, name, lambda value=value: value)
 
@@ -124,6 +126,37 @@ def test_a_plan_lists_its_sources_in_order_and_numbers_the_logs_of_native_ones()
     assert [leaf.log for leaf in found.leaves] == [0, None, 1, 0], "a source that is read twice has one log"
     assert [leaf.channel for leaf in found.leaves] == [None, "a", None, None]
     assert (found.has_watermark, found.fan_in_watermark) == (False, ())
+
+
+@pytest.mark.parametrize(
+    ("kind", "stateful"),
+    [
+        ("Project", ""),
+        ("Generate", ""),
+        ("Distinct", "Distinct"),
+        ("GlobalLimit", "GlobalLimit"),
+        ("New", "New"),
+    ],
+)
+def test_an_operator_that_is_not_known_to_keep_no_state_counts_as_one_that_does(
+    kind: str, stateful: str
+) -> None:
+    assert plan_of(Node("Filter", Node(kind, files_node("/in")))).stateful == stateful
+
+
+def test_only_a_join_of_two_streams_keeps_state() -> None:
+    table = Node("Aggregate", Node("LogicalRelation"))
+    assert plan_of(Node("Join", files_node("/in"), table)).stateful == ""
+    assert plan_of(Node("Join", files_node("/in"), channel_node("a"))).stateful == "Join"
+
+
+def test_a_leaf_belongs_to_the_stage_whose_border_is_above_it() -> None:
+    inner = Node("CollectMetrics", files_node("/in"), name="rows of raw")
+    mine = Node("CollectMetrics", topic_node(Subscribe="t"), name="what the user observes")
+    outer = Node("CollectMetrics", Node("Union", inner, files_node("/more")), name="rows of clean")
+    found = plan_of(Node("Union", outer, mine, channel_node("a")))
+    assert [leaf.stage for leaf in found.leaves] == ["raw", "clean", "", ""]
+    assert str(found.leaves[0]) == "the source parquet (path=/in) of stage 'raw'"
 
 
 def test_a_leaf_has_its_path_as_spark_completes_it() -> None:

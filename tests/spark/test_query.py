@@ -11,6 +11,7 @@ import pytest
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
 from cutwater.protocol.base.paths import batch_file_name, spark_prefix
+from cutwater.spark.news import News
 from cutwater.spark.query import WAITING, Query
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_store
@@ -25,7 +26,7 @@ def query(executor: str = "SingleBatchExecutor", looked: bool = False, last: int
     store.put(FOLDER + batch_file_name("offsets", 0), b"")
     store.put(FOLDER + batch_file_name("commits", 0), b"")
     writer: Any = SimpleNamespace(store=store, folder=FOLDER, last=last, base=-1)
-    made = Query(writer, takes_all=True)
+    made = Query(writer, takes_all=True, news=News())
     kind = SimpleNamespace(getClass=lambda: SimpleNamespace(getSimpleName=lambda: executor))
     execution = SimpleNamespace(noNewData=lambda: looked, triggerExecutor=lambda: kind)
     made.spark = SimpleNamespace(_jsq=SimpleNamespace(streamingQuery=lambda: execution))
@@ -82,6 +83,20 @@ class Started:
         self.when_asked()
         if self.fails is not None:
             raise self.fails
+
+
+def test_a_query_that_waits_for_news_is_waiting_although_spark_sees_a_trigger() -> None:
+    made = query()
+    made.spark = SimpleNamespace(status={"message": "Getting offsets from a", "isTriggerActive": True})
+    assert not made.waits()
+    made.news = SimpleNamespace(is_awaited=True)  # type: ignore[assignment]
+    assert made.waits()
+
+
+def test_a_query_that_is_closed_does_not_wait_for_news() -> None:
+    made = query()
+    made.close()
+    assert made.news._closed
 
 
 @pytest.fixture

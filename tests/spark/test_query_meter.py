@@ -29,6 +29,20 @@ def test_rates_come_from_the_last_progress(monkeypatch: pytest.MonkeyPatch) -> N
     assert meter.facts == QueryFacts()
 
 
+def test_the_time_that_a_query_has_slept_is_not_part_of_its_batch() -> None:
+    meter = QueryMeter()
+    progress = {
+        "processedRowsPerSecond": 100.0, "batchDuration": 1000, "durationMs": {"latestOffset": 800, "addBatch": 150}
+    }  # fmt: skip
+    meter.measure(Query(progress), False, awaits_news=True)
+    assert meter.facts.rows_per_s == pytest.approx(500)
+    assert meter.facts.batch_s == pytest.approx(0.2)
+    meter.measure(Query(progress), False)
+    assert meter.facts == QueryFacts(rows_per_s=100, batch_s=1), "what a native source takes is work"
+    meter.measure(Query({"batchDuration": 5, "durationMs": {"latestOffset": 5}}), False, awaits_news=True)
+    assert meter.facts == QueryFacts()
+
+
 def test_a_query_that_cannot_be_asked_keeps_nobody_from_reporting() -> None:
     class Gone:
         isActive = True

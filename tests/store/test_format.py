@@ -44,6 +44,8 @@ COMMANDS = {
     "drain": [],
     "verify": [],
     "gc": [],
+    "follow": [],
+    "ui": [],
 }
 
 

@@ -48,13 +48,15 @@ from cutwater.store.opening import open_place
 
 url, method, moment = sys.argv[1], sys.argv[2], int(sys.argv[3])
 store = open_place(url)
+pid = os.getpid()
+os.getpid = lambda: 0  # it names the folder of temporary files: the same steps in every process
 
 def die_at_moment(event, _):
     global moment
     if event == "open" or event.startswith("os."):
         moment -= 1
         if moment == -1:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
 
 if moment < 0:
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)

@@ -45,6 +45,7 @@ ENVIRONMENT = """\
 |---|---|
 | `CUTWATER_STORE` | the store of every command, unless `--store` is given |
 | `CUTWATER_SECRET` | the members' secret, or `@FILE` |
+| `CUTWATER_HTTP_TOKEN` | the token that lets [the page](web.md) control the pipeline, or `@FILE` |
 | `CUTWATER_TLS_CA`, `CUTWATER_TLS_CERT`, `CUTWATER_TLS_KEY` | the files of TLS, for every command |
 | `CUTWATER_TRACE` | a folder to which a run writes what it does, for `python -m cutwater.sim --check FOLDER` |
 | `SPARK_MASTER` | Spark's master, unless `master` is given or one was submitted |

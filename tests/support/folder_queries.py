@@ -108,6 +108,11 @@ def count(read: Read) -> DataFrame:
     return read().groupBy("key").count()
 
 
+def total(read: Read) -> DataFrame:
+    """An aggregation without keys, whose state Spark keeps in one partition."""
+    return read().groupBy().count().select(F.lit("all"), "count")
+
+
 def one(read: Read) -> DataFrame:
     """Changes only one partition, and has batches in which nothing changes."""
     return read().where("key = 1 and id % 200 < 80").groupBy("key").count()
@@ -158,6 +163,7 @@ def running(read: Read) -> DataFrame:
 QUERIES: dict[str, tuple[Callable[[Read], DataFrame], str]] = {
     "plain": (plain, "append"),
     "count": (count, "update"),
+    "total": (total, "update"),
     "one": (one, "update"),
     "dedup": (dedup, "append"),
     "join": (join, "append"),

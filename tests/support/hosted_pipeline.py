@@ -54,9 +54,11 @@ class HostedPipeline:
         idle_after_s: float = 60.0,
         restarts: int = 2,
         rest_within_ms: int = 3_000,
+        retained: int = 3,
     ) -> Runtime:
         made = self.make(
-            every_ms=every_ms, once=once, idle_after_s=idle_after_s, restarts=restarts, rest_within_ms=rest_within_ms
+            every_ms=every_ms, once=once, idle_after_s=idle_after_s, restarts=restarts, rest_within_ms=rest_within_ms,
+            retained=retained,
         )  # fmt: skip
         made.start()
         return made
@@ -69,6 +71,7 @@ class HostedPipeline:
         idle_after_s: float = 60.0,
         restarts: int = 2,
         rest_within_ms: int = 3_000,
+        retained: int = 3,
     ) -> Runtime:
         """A member that is not started."""
         self._boots += 1
@@ -88,7 +91,7 @@ class HostedPipeline:
             name="shop", topology=Topology(specs), sinks={"out": sink}, stages=stages, spark=SPARK
         )
         settings = Settings(
-            leader_config(300, 100, interval_ms=every_ms),
+            leader_config(300, 100, interval_ms=every_ms, retained=retained),
             member_config(
                 poll_ms=50,
                 restarts=restarts,
@@ -115,7 +118,8 @@ class HostedPipeline:
         return SimpleNamespace(
             name=name, inputs=inputs, frame=frame, schema=SCHEMA, channels=channels, sinks=sinks,
             plan=Plan((), name in self.with_watermark, leaves=leaves), has_readers=not sinks,
-            output_mode="append", trigger_s=0.0, max_rows=0, has_native_source=not inputs, commit_group=None,
+            output_mode="append", trigger_s=0.0, max_rows=0, has_native_source=not inputs, awaits_news=bool(inputs),
+            commit_group=None, chained=(), code={},
         )  # fmt: skip
 
     def stop(self) -> None:

@@ -64,7 +64,8 @@ class LiveLeader:
         }
         published = {sink: (release or {}).get(sink, ()) for sink in self.topology.sinks()}
         manifest = r.Manifest(
-            epoch, place, generation, self.term, 0, savepoint, graph, reports, in_flight, published, held or {}, None
+            epoch, place, generation, self.term, 0, savepoint, graph, reports, in_flight, published, held or {}, None,
+            self.topology.chained,
         )  # fmt: skip
         data = r.encode(manifest)
         self.store.create(paths.manifest_name(epoch, place), data)

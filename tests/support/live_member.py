@@ -91,11 +91,14 @@ class Members:
                 plan=Plan((), has_watermark=True),
                 trigger_s=0.0,
                 has_native_source=not spec.inputs,
+                awaits_news=False,
                 commit_group=None,
+                chained=(),
+                code={},
             )
             for s, spec in self.topology.stages.items()
         }
-        spark = SimpleNamespace(conf={})
+        spark = SimpleNamespace(conf={}, version="0", sparkContext=SimpleNamespace(uiWebUrl=None))
         planned: Any = SimpleNamespace(
             name="shop", topology=self.topology, sinks={}, stages=stages, spark=spark
         )

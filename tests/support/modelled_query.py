@@ -18,7 +18,9 @@ from cutwater.spark.query import WAITING
 from cutwater.store.contract import Store
 
 SPARK = SimpleNamespace(
-    conf={}, sparkContext=SimpleNamespace(setLocalProperty=lambda *_: None, master="local[2]")
+    conf={},
+    version="0",
+    sparkContext=SimpleNamespace(setLocalProperty=lambda *_: None, master="local[2]", uiWebUrl=None),
 )
 
 

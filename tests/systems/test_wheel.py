@@ -70,7 +70,7 @@ def environment(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run([sys.executable, "-m", "venv", str(folder / "env")], folder)
     programs = folder / "env/bin"
     wheel = built / f"{BUILT}-py3-none-any.whl"
-    run([str(programs / "pip"), "install", "--quiet", f"{wheel}[kafka,s3]"], folder, 1800)
+    run([str(programs / "pip"), "install", "--quiet", f"{wheel}[kafka,s3,web]"], folder, 1800)
     return programs
 
 
@@ -81,7 +81,7 @@ def test_wheel_and_source_have_all_files_and_no_tests(built: Path) -> None:
         for path in (source / "cutwater").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert {"cutwater/py.typed", "cutwater/spark/log4j2.properties"} <= expected
+    assert {"cutwater/py.typed", "cutwater/spark/log4j2.properties", "cutwater/web/page/app.js"} <= expected
     names = set(zipfile.ZipFile(built / f"{BUILT}-py3-none-any.whl").namelist())
     assert {name for name in names if not name.startswith(f"{BUILT}.dist-info/")} == expected
     with tarfile.open(built / f"{BUILT}.tar.gz") as archive:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -11,8 +11,9 @@ from pyspark.sql import SparkSession
 
 from cutwater.api.config import RunConfig
 from cutwater.api.pipeline import Pipeline
-from cutwater.plan.assemble import check_graph, known_elsewhere, own_stages
-from cutwater.plan.build import Builder, PlannedPipeline, bind_sinks, make_topology
+from cutwater.plan.assemble import chain, check_graph, known_elsewhere, own_stages, recorded_facts
+from cutwater.plan.build import Builder, PlannedPipeline, bind_sinks
+from cutwater.plan.chaining import ChainFacts, Chaining, Wish, make_topology
 from cutwater.plan.compare import differences
 from cutwater.plan.graph import StageDef, graph_mistakes, in_order
 from cutwater.protocol.base.chain import digest
@@ -43,7 +44,9 @@ class CheckedSink(msgspec.Struct, frozen=True):
 
 
 class CheckedStage(msgspec.Struct, frozen=True):
-    """A stage of the graph. `sources`: descriptions of its native sources. `is_checked`: whether its plan is known."""
+    """A stage of the graph. `sources`: descriptions of its native sources. `is_checked`: whether its plan is known.
+    `chained_into`: the reader in whose query it runs; `not_chained`: why it has a query of its own, if it is read and
+    chaining it was asked for, or the store has it chained."""
 
     name: str
     member: str
@@ -52,6 +55,8 @@ class CheckedStage(msgspec.Struct, frozen=True):
     sinks: tuple[CheckedSink, ...] = ()
     output_mode: str = "append"
     is_checked: bool = True
+    chained_into: str | None = None
+    not_chained: str | None = None
 
 
 class Report(msgspec.Struct):
@@ -141,8 +146,18 @@ def _check_stages(
                 f"stage '{reader}' is not checked: it reads '{name}' of another member, whose columns "
                 + ("the store does not know yet" if has_store else "only the store knows; give --store")
             )
-    topology = make_topology({**others, **builder.specs})
-    planned = builder.finish(topology)
+    recorded = read_journal(store, must_exist=False).state.topology if has_store else None
+    chaining = Chaining()
+    with report.collecting():
+        chaining = chain(
+            builder, others, recorded_facts(recorded) if recorded is not None else {}, recorded, False
+        )
+    was_chained = recorded.chained if recorded is not None else ()
+    report.stages = _with_chaining(report.stages, chaining, builder.facts, was_chained)
+    topology = make_topology({**others, **builder.specs}, chaining.readers)
+    planned = PlannedPipeline(report.pipeline, spark, {}, topology, {})
+    with report.collecting():
+        planned = builder.finish(topology)
     if has_store:
         with report.collecting():
             check_reach(spark, store.spark_url("any"))
@@ -164,6 +179,23 @@ def _take_for_known(store: Store, sink: Sink) -> None:
         store.put(sink_description_name(sink.name), seal(Description(sink.kind, url, sink=sink.name)))
 
 
+def _with_chaining(
+    stages: list[CheckedStage],
+    chaining: Chaining,
+    facts: Mapping[str, ChainFacts],
+    was_chained: Collection[str],
+) -> list[CheckedStage]:
+    asked = {name for name, known in facts.items() if known.wish is not Wish.NEVER} | set(was_chained)
+    return [
+        msgspec.structs.replace(
+            stage,
+            chained_into=chaining.readers.get(stage.name),
+            not_chained=chaining.why_not.get(stage.name) if stage.name in asked else None,
+        )
+        for stage in stages
+    ]
+
+
 def _compare(report: Report, store: Store, planned: PlannedPipeline, topology: Topology) -> None:
     """Notes what a start on this store would report."""
     for seen in Watch(store).settle(lambda: None):
@@ -183,7 +215,9 @@ def _compare(report: Report, store: Store, planned: PlannedPipeline, topology: T
         report.notes.append(f"{store.url} has no pipeline yet; a start begins with an empty one")
     elif state.topology_hash == digest(encode(topology)):
         if state.head is not None:
-            check_sources(store, state.committed[state.head], "latest", leaves, ())
+            forked = state.generations.get(state.generation)
+            moved = forked.moved if forked is not None and state.head == forked.epoch else {}
+            check_sources(store, state.committed[state.head], "latest", leaves, (), moved)
             report.notes.append(f"a start continues after epoch {state.head}")
     else:
         _try_restore(report, store, state.topology, topology, state.topology_hash, leaves)
@@ -193,15 +227,10 @@ def _try_restore(
     report: Report, store: Store, before: Topology, after: Topology, base: str, leaves: Mapping[str, Any]
 ) -> None:
     """Tries a restore with the changed graph, on a copy of the journal in memory."""
-    gone = sorted({*before.stages} - {*after.stages})
-    gone += sorted(
-        {*before.sinks()} - {*after.sinks()} - {s.name for n in gone for s in before.stages[n].sinks}
-    )
-    reset = sorted(
-        n
-        for n in before.stages.keys() & after.stages.keys()
-        if before.stages[n].inputs != after.stages[n].inputs
-    )
+    was, now = before.written(), after.written()
+    gone = sorted(was.keys() - now.keys())
+    gone += sorted({*before.sinks()} - {*after.sinks()} - {s.name for n in gone for s in was[n].sinks})
+    reset = sorted(n for n in was.keys() & now.keys() if {*was[n].inputs} != {*now[n].inputs})
     report.notes.append(f"the graph differs from the store's: {'; '.join(differences(before, after))}")
     restore_before_start(
         store, after, "latest", tuple(gone), tuple(reset), lambda line: None, base=base, leaves=leaves

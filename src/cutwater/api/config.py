@@ -139,6 +139,13 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_Named):
             "has lost the records. May name several.",
         ),
     ] = ()
+    rechain: Annotated[
+        bool,
+        _in(
+            RESTORING,
+            "With restore: also chain stages that have had a query of their own. The checkpoint must be aligned.",
+        ),
+    ] = False
     force: Annotated[
         bool,
         _in(
@@ -227,8 +234,10 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_Named):
             value = getattr(self, name)
             if isinstance(value, str):
                 raise UserError(f"{name} is a list of names: write {name}=[{value!r}]")
-        if self.restore is None and (self.drop or self.reset):
-            raise UserError("drop and reset only work together with a restore; give restore= (--restore) too")
+        if self.restore is None and (self.drop or self.reset or self.rechain):
+            raise UserError(
+                "drop, reset and rechain only work together with a restore; give restore= (--restore) too"
+            )
         alignment_timeout = None if self.unaligned else self.alignment_timeout
         if alignment_timeout is not None and seconds(alignment_timeout) >= seconds(self.timeout):
             raise UserError(
@@ -238,7 +247,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, metaclass=_Named):
 
     def for_changed_graph(self) -> RunConfig:
         """The options for restarting this member in a changed graph: in the same session, without another restore."""
-        return msgspec.structs.replace(self, restore=None, drop=(), reset=(), takeover=True)
+        return msgspec.structs.replace(self, restore=None, drop=(), reset=(), rechain=False, takeover=True)
 
     def leader(self, is_alone: bool) -> LeaderConfig:
         """The options of the leader. A member that `is_alone` need not wait for others before it leads."""
@@ -283,6 +292,7 @@ class RunOptions(TypedDict, total=False):
     restore: str | int | None
     drop: Sequence[str]
     reset: Sequence[str]
+    rechain: bool
     force: bool
     takeover: bool
     tolerated_failures: int | None

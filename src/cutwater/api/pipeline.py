@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from threading import Timer
 from types import TracebackType
 from typing import Any, Unpack, overload
 
@@ -11,11 +12,13 @@ import msgspec
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from cutwater.api.archive_maker import make_later
 from cutwater.api.config import RunConfig, RunOptions
 from cutwater.api.log_lines import lines_printed, log_of
 from cutwater.api.signals import Signals, caught_signals
 from cutwater.api.starting import Starting, new_session
 from cutwater.plan.assemble import WaitEnded, own_stages
+from cutwater.plan.chaining import Wish
 from cutwater.plan.graph import StageDef, define, in_order
 from cutwater.protocol.base.durations import seconds
 from cutwater.protocol.base.errors import GraphChanged, UserError
@@ -49,14 +52,18 @@ class Pipeline:
     pipeline.run("./state", every="5s")
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, chain: bool = False) -> None:
+        """`chain`: whether stages run inside the query of the stage that reads them, where that changes no row of any
+        table; `chain=` of a stage decides otherwise for that stage."""
         if not name or not name.replace("-", "_").replace(".", "_").isidentifier():
             raise UserError(f"'{name}' cannot name a pipeline: use letters, digits, '_', '-' and '.'")
         self.name = name
+        self.chain = chain
         self.stages: dict[str, StageDef] = {}
         self._runtime: Runtime | None = None
         self._session: SparkSession | None = None
         self._owns_session = False
+        self._archive_timer: Timer | None = None
         self._log = log_of(name, ALONE)
         self._is_leaving: Callable[[], bool] = lambda: False
 
@@ -72,12 +79,13 @@ class Pipeline:
         name: str | None = None,
         sinks: Sequence[Sink] = (),
         output_mode: str = "append",
-        trigger: str = "100ms",
+        trigger: str | None = None,
         max_rows: int | None = None,
         allow_watermark_above_fan_in: bool = False,
         allow_shared_source: bool = False,
         member: str | None = None,
         commit_group: str | None = None,
+        chain: bool | None = None,
     ) -> Callable[[Function], Function]: ...
 
     @named_options
@@ -88,29 +96,33 @@ class Pipeline:
         name: str | None = None,
         sinks: Sequence[Sink] = (),
         output_mode: str = "append",
-        trigger: str = "100ms",
+        trigger: str | None = None,
         max_rows: int | None = None,
         allow_watermark_above_fan_in: bool = False,
         allow_shared_source: bool = False,
         member: str | None = None,
         commit_group: str | None = None,
+        chain: bool | None = None,
     ) -> Any:
         """Make a function a stage. It returns a streaming DataFrame; its parameter `spark` is the session, the others
         name the stages that it reads.
 
         `sinks`: where its rows go. `output_mode`: `append`; also `update` or `complete` if all sinks are
-        `cutwater.foreach_epoch`. `trigger`: how often it looks for new rows. `max_rows`: roughly how many rows of a
-        channel a batch reads (`None`: all that exist; native sources have their own options for this). `member`: which
-        of several members runs it. `allow_watermark_above_fan_in` and `allow_shared_source` allow what is otherwise
-        refused; the error messages explain the consequences. `commit_group`: for a stage that reads Kafka, a consumer
-        group to which the positions of each committed epoch are committed, for tools that show lag.
+        `cutwater.foreach_epoch`. `trigger`: how often it looks for new rows (`None`: a stage
+        that reads only other stages takes them as soon as there are some; others look every 100 ms). `max_rows`: roughly
+        how many rows of a channel a batch reads (`None`: all that exist; native sources have their own options for
+        this). `member`: which of several members runs it. `allow_watermark_above_fan_in` and `allow_shared_source` allow
+        what is otherwise refused; the error messages explain the consequences. `commit_group`: for a stage that reads
+        Kafka, a consumer group to which the positions of each committed epoch are committed, for tools that show lag.
+        `chain`: whether it runs inside the query of the stage that reads it; `True` is an error if that is not possible,
+        `None` means what the pipeline says.
         """
 
         def add(wrapped: Function) -> Function:
             stage = define(
                 wrapped, name=name, sinks=sinks, output_mode=output_mode, trigger=trigger, max_rows=max_rows,
                 allow_watermark_above_fan_in=allow_watermark_above_fan_in, allow_shared_source=allow_shared_source,
-                member=member, commit_group=commit_group,
+                member=member, commit_group=commit_group, wish=self._wish(chain),
             )  # fmt: skip
             if stage.name in self.stages:
                 raise UserError(
@@ -122,6 +134,11 @@ class Pipeline:
             return wrapped
 
         return add if function is None else add(function)
+
+    def _wish(self, chain: bool | None) -> Wish:
+        if chain is None:
+            return Wish.MAY if self.chain else Wish.NEVER
+        return Wish.MUST if chain else Wish.NEVER
 
     # --- running --------------------------------------------------------------------------------------
 
@@ -175,6 +192,8 @@ class Pipeline:
         starting = Starting(self.name, store, config, member, self._log.info, self._is_leaving)
         self._runtime = starting.new_runtime(self._session, self.stages, ordered)
         self._runtime.start()
+        if self._owns_session and self._archive_timer is None:
+            self._archive_timer = make_later(self._log.info)
 
     def _open_session(self, config: RunConfig, spark: SparkSession | None) -> None:
         if self._session is None:
@@ -281,6 +300,9 @@ class Pipeline:
         runtime, self._runtime = self._runtime, None
         session, self._session = self._session, None
         owns_session, self._owns_session = self._owns_session, False
+        timer, self._archive_timer = self._archive_timer, None
+        if timer is not None:
+            timer.cancel()
         if session is not None and owns_session and (runtime is None or not runtime.drained):
             hush(session)
         if runtime is not None:
@@ -371,6 +393,12 @@ class Pipeline:
     @property
     def is_running(self) -> bool:
         return self._runtime is not None and not self._runtime.done.is_set()
+
+    @property
+    def watched(self) -> Runtime | None:
+        """The member that runs in this process, as a web server beside it shows it (`telemetry/routes.py`); `None` while
+        there is none. Another one takes its place when the graph has changed."""
+        return self._runtime
 
     def _running(self) -> Runtime:
         if self._runtime is None:

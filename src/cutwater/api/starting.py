@@ -21,6 +21,7 @@ from cutwater.plan.graph import StageDef
 from cutwater.plan.known_sources import adds_topics, refuse_known_topics, register_sources
 from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.protocol.base.records import JournalState, StageReport
+from cutwater.protocol.member.publish import in_force
 from cutwater.runtime.restore import GraphMoved, check_moved_files, restore_before_start
 from cutwater.runtime.runtime import Runtime
 from cutwater.runtime.settings import Settings
@@ -95,7 +96,15 @@ class Starting:
         listen = config.cluster.reachable if config.cluster is not None else ()
         while True:
             assembled = assemble(
-                store, self.member, builder, reads, expected, listen, self.log, self.is_leaving
+                store,
+                self.member,
+                builder,
+                reads,
+                expected,
+                listen,
+                self.log,
+                self.is_leaving,
+                config.rechain,
             )
             planned = builder.finish(assembled.topology)
             leaves = {name: stage.plan.leaves for name, stage in planned.stages.items()}
@@ -121,6 +130,9 @@ class Starting:
                 break
             except GraphMoved:
                 self.log("another member has changed the graph in the meantime; assembling it again")
+        for name, stage in planned.stages.items():
+            if stage.chained:
+                self.log(f"the query of stage '{name}' also runs {', '.join(stage.chained)}")
         check_topology(store, planned.topology)
         refuse_other_columns(store, sinks, read_journal(store, must_exist=False).state)
         return assembled, planned
@@ -151,7 +163,7 @@ class Starting:
         if state.head is None:
             return {}
         try:
-            return load_manifest(self.store, state.committed[state.head]).stages
+            return in_force(load_manifest(self.store, state.committed[state.head]), state).stages
         except StoreError:
             if self.config.restore is None:
                 raise

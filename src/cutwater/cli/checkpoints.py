@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.text import Text
 
 from cutwater.api.tables import versions_at
-from cutwater.cli.kept_checkpoints import KeptCheckpoint, kept, kept_checkpoints, sizes_of
 from cutwater.cli.output import (
     REF,
     AsJson,
     Ref,
     StoreUrl,
     command,
-    iso_ms,
     local,
     local_ms,
     show,
     table,
 )
+from cutwater.documents.kept_checkpoints import KeptCheckpoint, kept, kept_checkpoints
+from cutwater.documents.one_checkpoint import checkpoint_document
 from cutwater.protocol.base.durations import readable
-from cutwater.protocol.base.records import InFlight, StageReport
+from cutwater.protocol.base.records import StageReport
 from cutwater.protocol.base.watermark import Watermark, WatermarkKind
 from cutwater.spark.checkpoint.offsets import topics_in
 from cutwater.store.at_rest import read_journal, resolve
@@ -74,7 +74,7 @@ def show_checkpoint(ref: Ref, store: StoreUrl = "./state", as_json: AsJson = Fal
     where = open_store(store)
     state = read_journal(where).state
     one = kept(where, state, resolve(state, ref))
-    document: dict[str, Any] = one.document()
+    document = checkpoint_document(where, one)
     heading = Text.assemble(
         (f"epoch {one.checkpoint.epoch}", "bold"), f"  {', '.join(one.labels()) or 'aligned'}"
     )
@@ -90,17 +90,12 @@ def show_checkpoint(ref: Ref, store: StoreUrl = "./state", as_json: AsJson = Fal
     manifest = one.manifest
     stages = table("stage", "batch", "cut", "reads up to", "watermark", "files", "state",
                    right=("batch", "files", "state"))  # fmt: skip
-    document["stages"] = {}
     for name, report in sorted(manifest.stages.items()):
-        sizes = sizes_of(where, sorted(report.state))
-        held = None if None in sizes else sum(s or 0 for s in sizes)
-        document["stages"][name] = _stage_document(report, held)
+        held = size(document["stages"][name]["state_bytes"]) if report.state else "-"
         stages.add_row(
             name, str(report.batch), "unaligned" if report.unaligned else "aligned", _positions(report),
-            describe_watermark(report.watermark), f"{len(report.state):,}", size(held) if report.state else "-",
+            describe_watermark(report.watermark), f"{len(report.state):,}", held,
         )  # fmt: skip
-    document["in_flight"] = [_flight_document(flight) for flight in manifest.in_flight]
-    document["held"] = {s: [f.name for f in files] for s, files in manifest.held.items()}
     lines = [
         f"in flight  {flight.producer} → {flight.reader}: batches {flight.after + 1} to {flight.upto}, "
         f"{plural(len(flight.names()), 'file')}"
@@ -120,31 +115,6 @@ def show_checkpoint(ref: Ref, store: StoreUrl = "./state", as_json: AsJson = Fal
     ]
     lines += [f"table      {sink}: {describe_version(version)}" for sink, version in one.published.items()]
     show(as_json, document, heading, facts, "", stages, "", *(Text(line) for line in lines))
-
-
-def _stage_document(report: StageReport, state_bytes: int | None) -> dict[str, Any]:
-    return {
-        "batch": report.batch,
-        "unaligned": report.unaligned,
-        "consumed": report.consumed,
-        "offsets": report.offsets,
-        "topics": {
-            leaf: t for leaf, text in report.offsets.items() if (t := topics_in(str(text))) is not None
-        },
-        "watermark": {"kind": report.watermark.kind.value, "at": iso_ms(report.watermark.ms)},
-        "state_files": len(report.state),
-        "state_bytes": state_bytes,
-    }
-
-
-def _flight_document(flight: InFlight) -> dict[str, Any]:
-    return {
-        "from": flight.producer,
-        "to": flight.reader,
-        "after": flight.after,
-        "upto": flight.upto,
-        "files": flight.names(),
-    }
 
 
 def _positions(report: StageReport) -> str:

@@ -77,10 +77,11 @@ def _refuse_visible_secret(given: str) -> None:
 
 def _secret(given: str) -> str:
     where = given or os.environ.get("CUTWATER_SECRET", "")
-    return _from_file(where[1:]) if where.startswith("@") else where
+    return secret_file(where[1:]) if where.startswith("@") else where
 
 
-def _from_file(name: str) -> str:
+def secret_file(name: str) -> str:
+    """The secret in a file. Raises `UserError` if it cannot be read, or is empty."""
     try:
         with open(name) as file:
             mode = os.fstat(file.fileno()).st_mode

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from cutwater.cli.client import Client, client_command
-from cutwater.cli.kept_checkpoints import checkpoint_at, parse_time
 from cutwater.cli.output import REF, show, waiting
+from cutwater.documents.kept_checkpoints import checkpoint_at, parse_time
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.wire import Request, RequestKind
 from cutwater.runtime.restore import finder, restore_before_start, whole_checkpoint

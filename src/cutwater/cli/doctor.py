@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import platform
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, requires, version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -22,6 +20,8 @@ from cutwater import __version__
 from cutwater.cli.output import AsJson, command, show, table, waiting
 from cutwater.cli.run import settings_of
 from cutwater.protocol.base.errors import CutwaterError
+from cutwater.spark import class_archive
+from cutwater.spark.installed import java_command, spark_home
 from cutwater.store.figures import plural, size
 
 JAVA_FROM = 17
@@ -68,7 +68,7 @@ def doctor(
     """Show the versions of everything that matters, and what is missing or not supported. Exits with 1 if something that
     every run needs is missing."""
     parts = [Part("cutwater", __version__, str(Path(__file__).parent.parent)), python(), java()]
-    parts += [*packages(), *spark_jars(), *system()]
+    parts += [*packages(), *spark_jars(), archive(), *system()]
     if store is not None:
         parts.append(_tried("store", lambda: _try_store(store), as_json))
     if spark:
@@ -100,8 +100,8 @@ def python() -> Part:
 
 def java() -> Part:
     """The Java that Spark will start: that of `JAVA_HOME`, else the first on the PATH."""
-    home = os.environ.get("JAVA_HOME")
-    found = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    home, command = os.environ.get("JAVA_HOME"), java_command()
+    found = str(command) if command is not None else None
     install = "install it (Debian: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17)"
     if found is None:
         return Part("Java", None, "", f"Spark needs Java {JAVA_FROM} or later; {install} or set JAVA_HOME")
@@ -192,13 +192,15 @@ def spark_jars() -> list[Part]:
     return parts
 
 
-def spark_home() -> Path | None:
-    """The folder of the Spark that will be started."""
-    if os.environ.get("SPARK_HOME"):
-        return Path(os.environ["SPARK_HOME"])
-    spec = find_spec("pyspark")
-    places = list(spec.submodule_search_locations or ()) if spec is not None else []
-    return Path(places[0]) if places else None
+def archive() -> Part:
+    """The archive of Java's classes with which Spark starts in less time."""
+    folder = class_archive.folder()
+    if folder is None:
+        return Part("class archive", "off")
+    found = class_archive.find()
+    if found is not None:
+        return Part("class archive", size(found.stat().st_size), str(found))
+    return Part("class archive", "none yet", f"a run makes it after half a minute, in {folder}")
 
 
 def _jar_version(jars: list[str], name: str) -> str | None:

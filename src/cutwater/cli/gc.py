@@ -12,8 +12,8 @@ from typing import Annotated
 import typer
 
 from cutwater.cli.client import Client
-from cutwater.cli.kept_checkpoints import sizes_of
 from cutwater.cli.output import AsJson, StoreUrl, command, show, table, waiting
+from cutwater.documents.kept_checkpoints import sizes_of
 from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.protocol.base.paths import CHECKPOINT_PREFIX, MARK_PREFIX, STAGE_PREFIX, generation_of
 from cutwater.protocol.base.records import JournalState, Manifest, settled

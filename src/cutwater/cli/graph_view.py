@@ -72,6 +72,10 @@ def _facts(stage: CheckedStage, known: set[str]) -> list[Text]:
         )
     if not stage.is_checked:
         facts.append(Text("not checked", "yellow"))
+    if stage.chained_into is not None:
+        facts.append(Text(f"runs in the query of {stage.chained_into}", "cyan"))
+    if stage.not_chained is not None:
+        facts.append(Text(f"a query of its own: {stage.not_chained}", "dim"))
     if stage.output_mode != "append":
         facts.append(Text(f"output mode {stage.output_mode}"))
     return [*facts, *(Text(f"→ {_sink(sink)}", "green") for sink in stage.sinks)]

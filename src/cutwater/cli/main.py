@@ -10,7 +10,20 @@ import msgspec
 import typer
 
 from cutwater import __version__
-from cutwater.cli import check, checkpoints, control, doctor, drain, explain, gc, run, status, verify
+from cutwater.cli import (
+    check,
+    checkpoints,
+    control,
+    doctor,
+    drain,
+    explain,
+    follow,
+    gc,
+    run,
+    status,
+    ui,
+    verify,
+)
 from cutwater.cli.output import console
 
 if TYPE_CHECKING:
@@ -43,6 +56,7 @@ def options(
 app.command()(run.run)
 app.command()(check.check)
 app.command()(status.status)
+app.command()(ui.ui)
 app.command()(checkpoints.checkpoints)
 app.command("show")(checkpoints.show_checkpoint)
 app.command()(explain.explain)
@@ -52,6 +66,7 @@ app.command()(control.savepoint)
 app.command()(control.restore)
 app.command()(control.cancel)
 app.command()(drain.drain)
+app.command()(follow.follow)
 app.command()(verify.verify)
 app.command()(gc.gc)
 app.command()(doctor.doctor)

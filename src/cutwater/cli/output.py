@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -129,15 +128,6 @@ def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
 
 
 # --- formatting ---------------------------------------------------------------------------------------
-
-
-def iso(at_s: float | None) -> str | None:
-    """A timestamp for programs."""
-    return None if at_s is None else datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds")
-
-
-def iso_ms(at_ms: int | None) -> str | None:
-    return None if at_ms is None else iso(at_ms / 1000)
 
 
 def local(at_s: float | None) -> str:

@@ -23,8 +23,11 @@ from cutwater.cli.cluster_options import (
     TlsKey,
     cluster_config,
 )
-from cutwater.cli.output import StoreUrl, command, console, fail, iso
+from cutwater.cli.http_options import HttpToken
+from cutwater.cli.output import StoreUrl, command, console, fail
+from cutwater.cli.serving import Http, PageBeside
 from cutwater.cli.stderr_capture import capture_stderr
+from cutwater.documents.timestamps import iso
 from cutwater.protocol.base.errors import CutwaterError, UserError
 from cutwater.store.status import Status
 
@@ -112,6 +115,7 @@ def run(
     restore: Annotated[str | None, flag("restore", "REF")] = None,
     drop: Annotated[list[str] | None, flag("drop", "STAGE")] = None,
     reset: Annotated[list[str] | None, flag("reset", "STAGE")] = None,
+    rechain: Annotated[bool, flag("rechain")] = DEFAULTS.rechain,
     force: Annotated[bool, flag("force")] = DEFAULTS.force,
     takeover: Annotated[bool, flag("takeover")] = DEFAULTS.takeover,
     unaligned: Annotated[bool, flag("unaligned")] = DEFAULTS.unaligned,
@@ -135,6 +139,8 @@ def run(
     tls_key: TlsKey = None,
     multicast: Multicast = False,
     leader_timeout: Annotated[str, flag("leader_timeout")] = str(DEFAULTS.leader_timeout),
+    http: Http = None,
+    token: HttpToken = "",
 ) -> None:
     """Run a pipeline, or one member of it, until it is drained by Ctrl-C (twice stops it at once), `cutwater drain`, or
     --once. If it is one of several members, Ctrl-C stops it at once, and the others wait until it is back."""
@@ -147,16 +153,19 @@ def run(
         )
     config = RunConfig(
         every=every, min_pause=min_pause, max_concurrent=max_concurrent, full_every=full_every, once=once,
-        restore=restore, drop=tuple(drop or ()), reset=tuple(reset or ()), force=force,
+        restore=restore, drop=tuple(drop or ()), reset=tuple(reset or ()), rechain=rechain, force=force,
         takeover=takeover, unaligned=unaligned, timeout=timeout, alignment_timeout=alignment_timeout,
         retained=retained, tolerated_failures=tolerated_failures, restarts=restarts, idle_after=idle_after,
         master=master, conf=settings_of(conf or []), member=member, wait_for=tuple(wait_for or ()), cluster=cluster,
         leader_timeout=leader_timeout,
     )  # fmt: skip
-    _play(load(target), store, config, as_json)
+    page = PageBeside(http, token) if http is not None else None
+    _play(load(target), store, config, as_json, page)
 
 
-def _play(pipeline: Pipeline, store: str, config: RunConfig, as_json: bool) -> None:
+def _play(
+    pipeline: Pipeline, store: str, config: RunConfig, as_json: bool, page: PageBeside | None = None
+) -> None:
     """Run a pipeline to its end and show its progress. Exits with 130 if it was stopped before it was drained."""
 
     def status() -> Status | None:
@@ -169,6 +178,8 @@ def _play(pipeline: Pipeline, store: str, config: RunConfig, as_json: bool) -> N
     display.start()
     try:
         with capture_stderr(display.add_line), lines_to(display.add_line):
+            if page is not None:
+                display.add_line(f"the page is at {page.start(pipeline, store)}")
             _in_thread(lambda: pipeline.start(store, config))
             drained = pipeline.stay(tick)
     except (CutwaterError, OSError) as error:
@@ -178,6 +189,9 @@ def _play(pipeline: Pipeline, store: str, config: RunConfig, as_json: bool) -> N
         display.close()
         pipeline.stop()
         raise
+    finally:
+        if page is not None:
+            page.stop()
     display.close("drained" if drained else "stopped")
     if not drained:
         raise typer.Exit(STOPPED_AT_ONCE)

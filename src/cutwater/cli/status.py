@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 from rich.text import Text
 
 from cutwater.api.tables import sinks_of
@@ -16,8 +15,6 @@ from cutwater.cli.output import (
     StoreUrl,
     command,
     console,
-    iso,
-    iso_ms,
     local,
     local_ms,
     show,
@@ -25,6 +22,7 @@ from cutwater.cli.output import (
     waiting_if_slow,
 )
 from cutwater.cluster.config import ClusterConfig
+from cutwater.documents.status import status_document
 from cutwater.protocol.base.durations import readable
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.paths import MARK_PREFIX
@@ -54,12 +52,7 @@ def status(
         with waiting_if_slow(CHECKING, as_json) as tick:
             members = Watch(where).settle(tick)
         state = read_journal(where, must_exist=not members).state
-    document: dict[str, Any] = {
-        "store": where.url,
-        "running": any(m.presence is Presence.RUNNING for m in members),
-        "members": [_member(m) for m in members],
-        "journal": _journal(where, state),
-    }
+    document = status_document(where.url, members, state, _late(where, state))
     text: list[Any] = []
     for seen in members:
         member = seen.status
@@ -100,17 +93,6 @@ def _absent(member: Status) -> Presence:
     return Presence.ENDED if member.is_over else Presence.SILENT
 
 
-def _member(seen: Seen) -> dict[str, Any]:
-    member = seen.status
-    found: dict[str, Any] = msgspec.to_builtins(member)
-    for field in ("started_at", "updated_at", "epoch_at", "open_since"):
-        found[field] = iso(found[field])
-    found["watermark"] = iso_ms(member.watermark)
-    for stage in found["stages"]:
-        stage["watermark"] = iso_ms(stage["watermark"])
-    return found | {"alive": seen.presence is Presence.RUNNING, "presence": seen.presence.value}
-
-
 def _gone(seen: Seen) -> Text:
     member = seen.status
     who = f"process {member.pid} on {member.host}"
@@ -141,25 +123,11 @@ def _gone(seen: Seen) -> Text:
     )
 
 
-def _journal(store: Store, state: JournalState) -> dict[str, Any]:
+def _late(store: Store, state: JournalState) -> list[str]:
+    """The sinks that do not show the newest checkpoint yet."""
     marks = settled(store.list(MARK_PREFIX))
     head = state.committed.get(state.head) if state.head is not None else None
-    late = [s for s in sinks_of(state) if head is not None and marks.get(s, 0) < head.index]
-    return {
-        "generation": state.generation,
-        "restored_to": state.generations[state.generation].epoch
-        if state.generation in state.generations
-        else None,
-        "term": state.term,
-        "leader": state.leader,
-        "head": state.head,
-        "open": sorted(state.open),
-        "kept": sorted(state.committed),
-        "savepoints": state.savepoints,
-        "watermark": iso_ms(state.watermark),
-        "drained": state.drained,
-        "unpublished": late,
-    }
+    return [s for s in sinks_of(state) if head is not None and marks.get(s, 0) < head.index]
 
 
 def _journal_lines(journal: dict[str, Any], watermark: int | None) -> list[str]:

@@ -14,7 +14,8 @@ from cutwater.cli.output import AsJson, StoreUrl, command, show, waiting
 from cutwater.protocol.base.errors import VERIFY_FIRST, CutwaterError, StoreError
 from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.paths import GRAPH_PREFIX, MARK_PREFIX, SINK_PREFIX
-from cutwater.protocol.base.records import JournalState, Manifest, settled
+from cutwater.protocol.base.records import JournalState, Manifest, StageReport, StageSpec, settled
+from cutwater.protocol.base.watermark import UNKNOWN
 from cutwater.protocol.base.wire import Request, RequestKind
 from cutwater.protocol.leader.steering import refusal_of_restore
 from cutwater.protocol.member.journal import Journal
@@ -168,16 +169,26 @@ def _newest(store: Store, state: JournalState, known: dict[int, Manifest]) -> Ma
 
 def _refusals(store: Store, journal: Journal, manifest: Manifest) -> list[str]:
     """Why a restore would be refused because of a table. Changes that others made to it are not damage. Stages and
-    sinks that the graph no longer has would be dropped."""
+    sinks that the graph no longer has would be dropped, and chains split or merged."""
     graph = journal.state.topology
     assert graph is not None
-    gone = (manifest.stages.keys() - graph.stages.keys()) | (manifest.release.keys() - graph.sinks().keys())
+    present = graph.stages.keys() | graph.chained.keys()
+    gone = (manifest.stages.keys() | manifest.chained.keys()) - present
+    gone |= manifest.release.keys() - graph.sinks().keys()
+    moved = {name: _anywhere(graph.stages[name]) for name in manifest.moved_queries(graph)}
     request = Request(
-        RequestKind.RESTORE, "verify", None, manifest.epoch, drop=tuple(sorted(gone)), force=True
-    )
+        RequestKind.RESTORE, "verify", None, manifest.epoch, drop=tuple(sorted(gone)), force=True, topology=graph,
+        moved=moved,
+    )  # fmt: skip
     reply = drive(store, refusal_of_restore(journal, request), finder(store), history=historian(store))
     reasons = (FailureReason.TABLE_HISTORY_GONE.value, FailureReason.TABLE_UNAVAILABLE.value)
     return [reply.detail] if reply is not None and reply.reason in reasons else []
+
+
+def _anywhere(query: StageSpec) -> StageReport:
+    """A part of a checkpoint, for a query that begins somewhere: tables do not depend on where."""
+    consumed = dict.fromkeys(query.inputs, -1)
+    return StageReport(query.name, 0, -1, False, {}, consumed=consumed, offsets={}, watermark=UNKNOWN)
 
 
 def _table_problems(

@@ -21,6 +21,7 @@ from cutwater.cluster.keys import check_secret, derive
 from cutwater.protocol.base.errors import UserError
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+MAX_NAME = 100
 ENDPOINT = re.compile(r"(?P<protocol>tcp|tls)/(?P<host>\[[0-9A-Fa-f:.]+\]|[^\[\]:/#?]+):(?P<port>\d+)")
 USER = "cutwater"
 ONE_SIDE = {"peer": {"to_router": "always", "to_peer": "greater-zid"}}
@@ -251,8 +252,8 @@ def is_loopback(endpoint: str) -> bool:
 
 def check_name(what: str, name: str) -> None:
     """Raises `UserError` for a name that cannot be part of a key."""
-    if NAME.fullmatch(name) is None:
+    if NAME.fullmatch(name) is None or len(name) > MAX_NAME:
         raise UserError(
-            f"'{name}' cannot name a {what}: use letters, digits, '_', '-' and '.', and begin with a letter, "
-            "a digit or '_'"
+            f"'{name[:MAX_NAME]}' cannot name a {what}: use letters, digits, '_', '-' and '.', and begin with a letter, "
+            f"a digit or '_'; {MAX_NAME} characters at most"
         )

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable
 from threading import Event
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -33,24 +34,30 @@ from cutwater.store.status import Status
 JOIN_S = 10.0
 SMALL_GAP = 8
 STATUS = "status"
+MAX_HEARD = 10_000
+"""Messages that are kept while nobody takes them; older ones are dropped, as if they were lost."""
+R = TypeVar("R")
 
 ForCatchUp = ReplayMessage | Announcement | Heartbeat | Presence
 
 
 class Observer:
-    """The links of a process that is not a member. Raises `UserError` if it finds no member."""
+    """The links of a process that is not a member. Raises `UserError` if it finds no member, unless it `may_be_alone`:
+    then it goes on without, and hears of members that appear later."""
 
-    def __init__(self, config: ClusterConfig, pipeline: str, notify: Callable[[str], None]) -> None:
+    def __init__(
+        self, config: ClusterConfig, pipeline: str, notify: Callable[[str], None], may_be_alone: bool = False
+    ) -> None:
         self._notify = notify
         self._news = Event()
-        self._heard: list[tuple[str, ForCatchUp]] = []
+        self._heard: deque[tuple[str, ForCatchUp]] = deque(maxlen=MAX_HEARD)
         self.name = f"{COMMAND}{uuid.uuid4().hex[:8]}"
         self.links = Links(ZenohKv(config, pipeline, self.name, "1", notify), notify)
         self.links.start(self._on_message)
         deadline = time.monotonic() + JOIN_S
         while not self.members() and time.monotonic() < deadline:
             self._news.wait(0.05)
-        if not self.members():
+        if not self.members() and not may_be_alone:
             self.close()
             raise UserError(
                 f"no member of '{pipeline}' answered at {', '.join(config.peers)} within {JOIN_S:g} s: check that one "
@@ -86,20 +93,30 @@ class Observer:
     def read_journal(self, store: Store) -> Journal:
         """Reads the journal, as far as possible from the members. Reports its progress."""
         journal = Journal()
-        catch_up = CatchUp(journal, self.members(), ReplayConfig(), SMALL_GAP, _now_ms)
-        procedure = catch_up.run()
+        catch_up = CatchUp(journal, self.members(), ReplayConfig(), SMALL_GAP, now_ms)
+
+        def tell(sender: str, message: ForCatchUp) -> None:
+            _tell(catch_up, sender, message)
+            if catch_up.session is not None:
+                self._notify(str(catch_up.session.progress()))
+
+        self.drive(store, catch_up.run(), tell)
+        return journal
+
+    def drive(self, store: Store, procedure: fx.Procedure[R], tell: Callable[[str, ForCatchUp], None]) -> R:
+        """Runs a procedure that needs the store and the members. `tell` is called between two effects with each message
+        and its sender; a wait ends when there is one."""
         performer = MemberlessPerformer(store)
         answer: Any = None
         while True:
+            for sender, message in self._take():
+                tell(sender, message)
             try:
                 effect = procedure.send(answer)
-            except StopIteration:
-                return journal
+            except StopIteration as end:
+                result: R = end.value
+                return result
             answer = self._perform(performer, effect)
-            for sender, message in self._take():
-                _tell(catch_up, sender, message)
-            if catch_up.session is not None:
-                self._notify(str(catch_up.session.progress()))
 
     def _perform(self, performer: Performer, effect: fx.Effect) -> Any:
         match effect:
@@ -126,8 +143,8 @@ class Observer:
 
     def _take(self) -> list[tuple[str, ForCatchUp]]:
         self._news.clear()
-        heard, self._heard = self._heard, []
-        return heard
+        heard, self._heard = self._heard, deque(maxlen=MAX_HEARD)
+        return list(heard)
 
 
 def _tell(catch_up: CatchUp, sender: str, message: ForCatchUp) -> None:
@@ -142,5 +159,5 @@ def _tell(catch_up: CatchUp, sender: str, message: ForCatchUp) -> None:
             catch_up.on_message(sender, message)
 
 
-def _now_ms() -> int:
+def now_ms() -> int:
     return int(time.monotonic() * 1000)

@@ -10,7 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.rule import Rule
@@ -25,7 +25,12 @@ from cutwater.runtime.store_requests import Unanswered, answered, ask_through
 from cutwater.store.at_rest import read_journal
 from cutwater.store.opening import open_store
 
+if TYPE_CHECKING:
+    from cutwater.web.server import WebServer
+
 DEADLINE_S = 180.0
+ADDRESS = "127.0.0.1:8080"
+"""Where the page is served; if that port is taken, at any free one."""
 
 
 class Demo(ABC):
@@ -37,6 +42,7 @@ class Demo(ABC):
         self.store = str(folder / "state")
         self.children: dict[str, subprocess.Popen[bytes]] = {}
         self.started = time.monotonic()
+        self.server: WebServer | None = None
 
     # --- printing ---------------------------------------------------------------------------------------
 
@@ -47,6 +53,24 @@ class Demo(ABC):
     def say(self, text: str) -> None:
         clock = f"{time.monotonic() - self.started:5.1f} s"
         self.screen.print(f"[dim]{clock}[/dim]  {text}", highlight=False)
+
+    def serve(self) -> None:
+        """Serve the page of the demo's store while it plays, if the extra `web` is installed."""
+        try:
+            from cutwater.web.server import WebServer
+        except ImportError:
+            self.say("to watch it in a browser: pip install 'cutwater[web]'")
+            return
+        store = open_store(self.store, create=True)
+        for address in (ADDRESS, "127.0.0.1:0"):
+            server = WebServer(store, address)
+            try:
+                server.start()
+            except UserError:
+                continue  # the port is taken
+            self.server = server
+            self.say(f"watch it in a browser: [bold]{server.url}[/bold]")
+            return
 
     # --- actions ----------------------------------------------------------------------------------------
 
@@ -147,6 +171,8 @@ def run(kind: type[Demo], folder: Path | None, screen: Console) -> None:
     try:
         demo.play()
     finally:
+        if demo.server is not None:
+            demo.server.stop()
         for child in demo.children.values():
             if child.poll() is None:
                 child.kill()

@@ -86,6 +86,7 @@ class ClusterDemo(Demo):
         self.say(
             f"everything is in [bold]{self.folder}[/bold]: the pipeline (shop.py), its input, its tables"
         )
+        self.serve()
 
     def begin(self) -> None:
         self.step("1  Three members start, and agree on who leads")

@@ -64,6 +64,7 @@ class ShopDemo(Demo):
         self.say(
             f"everything is in [bold]{self.folder}[/bold]: the pipeline (shop.py), its input, its tables"
         )
+        self.serve()
 
     def crash(self) -> None:
         self.step("1  It runs, and is killed in the middle of an epoch")
@@ -141,7 +142,7 @@ class ShopDemo(Demo):
         state = read_journal(open_store(self.store)).state
         self.compare_tables(state, FIXED_LIMIT)
         self.say(f"done in {readable(time.monotonic() - self.started)}. To explore what it left:")
-        for command in ("checkpoints", "explain " + str(state.head), "tables", "verify"):
+        for command in ("ui", "checkpoints", "explain " + str(state.head), "tables", "verify"):
             self.screen.print(
                 f"         [cyan]cutwater {command} --store {self.store}[/cyan]", highlight=False
             )

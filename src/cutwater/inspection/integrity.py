@@ -38,6 +38,7 @@ from cutwater.protocol.base.records import (
 )
 from cutwater.protocol.member.channel import BatchUnknown, Channel, carried_batches
 from cutwater.protocol.member.journal import Journal, timeline
+from cutwater.protocol.member.publish import in_force
 from cutwater.protocol.member.retention import named_objects
 from cutwater.protocol.member.stage_log import StageLog
 from cutwater.sinks.footers import check_pages
@@ -133,7 +134,7 @@ class NextRun:
     def __init__(self, store: Store, state: JournalState, newest: Manifest | None) -> None:
         self._store = store
         self._state = state
-        self._newest = newest
+        self._newest = in_force(newest, state) if newest is not None else None
         self._topology = state.topology or Topology({})
         self._logs: dict[str, StageState] = {}
         self.problems: Problems = {}

@@ -14,7 +14,8 @@ from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
-from cutwater.plan.build import Builder, make_topology
+from cutwater.plan.build import Builder
+from cutwater.plan.chaining import RECORDED, ChainFacts, Chaining, decide, make_topology, refuse_impossible
 from cutwater.plan.graph import NAME, StageDef, goes_nowhere
 from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.protocol.base.failures import FailureReason
@@ -41,6 +42,8 @@ class GraphPart(msgspec.Struct, frozen=True):
     stages: dict[str, StageSpec]
     listen: tuple[str, ...] = ()
     """The member's addresses."""
+    facts: dict[str, ChainFacts] = {}
+    """What decides about chaining these stages."""
 
     @property
     def is_complete(self) -> bool:
@@ -49,11 +52,12 @@ class GraphPart(msgspec.Struct, frozen=True):
 
 class Assembled(msgspec.Struct, frozen=True):
     """A complete graph, the addresses of the other members, and the hash of the graph in the journal that it was made
-    from (empty at the first start)."""
+    from (empty at the first start). `why_not`: of the stages that are read and not chained, why."""
 
     topology: Topology
     endpoints: tuple[str, ...]
     base: str
+    why_not: dict[str, str] = {}
 
 
 def own_stages(stages: dict[str, StageDef], member: str | None) -> tuple[str, dict[str, StageDef]]:
@@ -88,10 +92,12 @@ def assemble(
     listen: tuple[str, ...],
     log: Callable[[str], None],
     is_leaving: Callable[[], bool] = lambda: False,
+    rechain: bool = False,
 ) -> Assembled:
     """Build this member's stages, and return the complete graph when every part of it exists. `expected` are members to
     wait for in any case. Also returns the addresses of the others, so that a member that has lost them can find them
-    again. Raises `UserError` if the parts do not fit together, `WaitEnded` if `is_leaving` says so first."""
+    again. `rechain`: this member's stages may be chained although the recorded graph has queries of their own for them.
+    Raises `UserError` if the parts do not fit together, `WaitEnded` if `is_leaving` says so first."""
     part = GraphPart(member, uuid.uuid4().hex[:8], 0, reads, {}, listen)
     reader = _PartReader(store, member)
     logged = ""
@@ -107,6 +113,7 @@ def assemble(
             others = {n: spec for p in present for n, spec in p.stages.items()}
         builder.advance(others)
         part = msgspec.structs.replace(part, beat=part.beat + 1, stages=dict(builder.specs))
+        part = msgspec.structs.replace(part, facts=dict(builder.facts))
         store.put(graph_part_name(member), seal(part))
         if recorded is not None:
             missing = _unknown_inputs(builder, others)
@@ -115,10 +122,12 @@ def assemble(
             if not expected:
                 missing += _unread({**others, **builder.specs})
         if not missing and builder.is_done:
-            topology = make_topology({**others, **builder.specs})
+            theirs = recorded_facts(recorded) if recorded is not None else _facts_of(present)
+            chaining = chain(builder, others, theirs, recorded, rechain)
+            topology = make_topology({**others, **builder.specs}, chaining.readers)
             check_graph(topology)
             endpoints = tuple(sorted({e for p in parts.values() for e in p.listen} - set(listen)))
-            return Assembled(topology, endpoints, state.topology_hash)
+            return Assembled(topology, endpoints, state.topology_hash, chaining.why_not)
         line = f"waiting for {'; '.join(missing)}"
         if line != logged:
             logged = line
@@ -126,6 +135,31 @@ def assemble(
         if is_leaving():
             raise WaitEnded(line)
         time.sleep(0.25 if isinstance(store, LocalStore) else 2.0)
+
+
+def chain(
+    builder: Builder,
+    others: Mapping[str, StageSpec],
+    theirs: Mapping[str, ChainFacts],
+    recorded: Topology | None,
+    rechain: bool,
+) -> Chaining:
+    """Decides which stages are chained, with what is known of those of other members (`theirs`). Raises `UserError` if a
+    stage of this member must be, and cannot."""
+    own = builder.specs.keys()
+    specs = {**others, **builder.specs}
+    found = decide(specs, {**theirs, **builder.facts}, recorded, own if rechain else ())
+    refuse_impossible(found, builder.facts)
+    return found
+
+
+def recorded_facts(recorded: Topology) -> dict[str, ChainFacts]:
+    """What is known of stages by their place in the graph in force: their members decided."""
+    return dict.fromkeys(recorded.chained, RECORDED)
+
+
+def _facts_of(parts: list[GraphPart]) -> dict[str, ChainFacts]:
+    return {name: facts for part in parts for name, facts in part.facts.items()}
 
 
 def known_elsewhere(store: Store, member: str, reads: Mapping[str, tuple[str, ...]]) -> dict[str, StageSpec]:
@@ -176,7 +210,7 @@ def _recorded_elsewhere(
 ) -> dict[str, StageSpec]:
     """The other members' stages from the journal, plus the columns of stages that have had no reader so far."""
     found = {}
-    for name, spec in recorded.stages.items():
+    for name, spec in recorded.written().items():
         if spec.member != part.member and name not in part.reads:
             theirs = parts[spec.member].stages.get(name) if spec.member in parts else None
             schema = spec.schema or (theirs.schema if theirs is not None else None)

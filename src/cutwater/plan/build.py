@@ -8,14 +8,17 @@ from typing import Any
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
+from cutwater.plan.chaining import ChainFacts
 from cutwater.plan.graph import StageDef
 from cutwater.protocol.base.errors import StoreError, UserError, mistakes_in, refuse
 from cutwater.protocol.base.records import SinkSpec, StageSpec, Topology
 from cutwater.sinks.contract import Sink
+from cutwater.spark.blame import place_of
 from cutwater.spark.channel_source import ChannelSource
 from cutwater.spark.checkpoint.leaves import Leaf
 from cutwater.spark.checkpoint.same_source import reads_table, share_rows
 from cutwater.spark.final_by import check_final_by
+from cutwater.spark.internals.borders import at_border
 from cutwater.spark.internals.plans import is_of_session
 from cutwater.spark.kafka import is_kafka
 from cutwater.spark.option_values import wrong_values
@@ -52,6 +55,8 @@ class Builder:
         self._spark = spark
         self._ordered = stages
         self._called: dict[str, tuple[DataFrame, Plan, dict[str, ChannelSource]]] = {}
+        self.facts: dict[str, ChainFacts] = {}
+        """What decides about chaining the stages that were called."""
 
     def advance(self, others: Mapping[str, StageSpec]) -> None:
         """Call the functions whose inputs are known, given the stages of `others`."""
@@ -91,7 +96,7 @@ class Builder:
     def _call(self, stage: StageDef, specs: Mapping[str, StageSpec]) -> list[str]:
         """Call one function. Returns what is wrong with its plan; raises `UserError` if there is none."""
         channels = {i: _channel(stage, specs[i], self._spark) for i in stage.inputs}
-        frame = _call(stage, self._spark, channels)
+        frame = _result(stage, self._spark, {name: channel.frame() for name, channel in channels.items()})
         plan = read_plan(frame)
         found = list(_plan_mistakes(stage, plan))
         refuse_clashing_names(stage.name, frame.schema)
@@ -106,30 +111,72 @@ class Builder:
         if refused and any(stage.name in other.inputs for other in self._ordered):
             found.append(refused)
         self._called[stage.name] = frame, plan, channels
+        self.facts[stage.name] = _chain_facts(stage, plan)
         self.specs[stage.name] = StageSpec(stage.name, stage.inputs, stage.member or ALONE, sinks, schema)
         return found
 
     def finish(self, topology: Topology) -> PlannedPipeline:
-        """The stages, ready to start as part of this graph; if the graph has mistakes, those that could be called."""
+        """The stages that have a query of their own, ready to start as part of this graph; if the graph has mistakes,
+        those that could be called. Raises `UserError` if Spark refuses what chained stages form together."""
         planned = {}
         called = [stage for stage in self._ordered if stage.name in self._called]
+        by_name = {stage.name: stage for stage in called}
         for stage in called:
+            if stage.name in topology.chained:
+                continue
             frame, plan, channels = self._called[stage.name]
-            has_readers = bool(topology.readers(stage.name))
+            chained = topology.chain(stage.name)
+            if chained:
+                frame, plan, channels = self._chained(stage, chained, by_name, topology)
+            places = {s: place_of(by_name[s].function) for s in (*chained, stage.name)} if chained else {}
             planned[stage.name] = PlannedStage(
-                stage.name, stage.inputs, frame, plan, row_schema(frame.schema), channels, stage.sinks,
-                has_readers, stage.output_mode, stage.trigger, stage.max_rows, stage.commit_group,
+                stage.name, topology.stages[stage.name].inputs, frame, plan, row_schema(frame.schema), channels,
+                stage.sinks, bool(topology.readers(stage.name)), stage.output_mode, stage.trigger, stage.max_rows,
+                stage.commit_group, chained, {s: place for s, place in places.items() if place is not None},
             )  # fmt: skip
         sinks = {sink.name: sink for stage in called for sink in stage.sinks}
         return PlannedPipeline(self.name, self._spark, planned, topology, sinks)
 
+    def _chained(
+        self, stage: StageDef, chained: Sequence[str], by_name: Mapping[str, StageDef], topology: Topology
+    ) -> tuple[DataFrame, Plan, dict[str, ChannelSource]]:
+        """The query of a stage with others chained into it. Their functions are called again, with the rows themselves
+        where they had channels."""
+        channels: dict[str, ChannelSource] = {}
+        read: dict[str, DataFrame] = {}
 
-def make_topology(specs: Mapping[str, StageSpec]) -> Topology:
-    """The graph of all these stages. It has the columns only of stages that are read: other stages may change theirs
-    freely."""
-    read = {i for spec in specs.values() for i in spec.inputs}
-    return Topology(
-        {n: specs[n] if n in read else msgspec.structs.replace(specs[n], schema=None) for n in sorted(specs)}
+        def rows_of(name: str) -> DataFrame:
+            known = self.specs[name].schema if name in self.specs else topology.stages[name].schema
+            assert known is not None  # it was read through a channel before
+            if name in chained:
+                return at_border(called(by_name[name]), name, known)
+            if name not in read:
+                channels[name] = ChannelSource(self._spark, stage.name, name, known)
+                read[name] = channels[name].frame()
+            return read[name]
+
+        def called(of: StageDef) -> DataFrame:
+            return _result(of, self._spark, {i: rows_of(i) for i in of.inputs})
+
+        frame = called(stage)
+        if (why := why_refused(frame, stage.output_mode)) is not None:
+            raise UserError(
+                f"stage '{stage.name}': Spark would refuse its query with {', '.join(chained)} chained into it. {why}. "
+                "Give one of them chain=False"
+            )
+        return frame, read_plan(frame), channels
+
+
+def _chain_facts(stage: StageDef, plan: Plan) -> ChainFacts:
+    return ChainFacts(
+        stage.wish,
+        {i: plan.uses(i) for i in stage.inputs},
+        any(source.input is None for source in plan.sources),
+        plan.stateful,
+        plan.has_watermark,
+        stage.trigger is not None,
+        stage.max_rows is not None,
+        stage.commit_group is not None,
     )
 
 
@@ -188,9 +235,10 @@ def _channel(stage: StageDef, producer: StageSpec, spark: SparkSession) -> Chann
     return ChannelSource(spark, stage.name, producer.name, producer.schema)
 
 
-def _call(stage: StageDef, spark: SparkSession, channels: Mapping[str, ChannelSource]) -> DataFrame:
+def _result(stage: StageDef, spark: SparkSession, inputs: Mapping[str, DataFrame]) -> DataFrame:
+    """What a stage's function returns."""
     arguments: dict[str, Any] = {"spark": spark} if stage.wants_spark else {}
-    arguments |= {name: channel.frame() for name, channel in channels.items()}
+    arguments |= inputs
     try:
         frame = stage.function(**arguments)
     except UserError:

@@ -32,11 +32,20 @@ def check_topology(store: Store, topology: Topology) -> None:
 
 def differences(before: Topology, after: Topology) -> list[str]:
     """Descriptions of how one graph differs from another."""
-    said = [f"stage '{s}' is new" for s in sorted(after.stages.keys() - before.stages.keys())]
-    said += [f"stage '{s}' is gone" for s in sorted(before.stages.keys() - after.stages.keys())]
-    for name in sorted(before.stages.keys() & after.stages.keys()):
-        old, new = before.stages[name], after.stages[name]
-        if old.inputs != new.inputs:
+    olds, news = before.written(), after.written()
+    said = [f"stage '{s}' is new" for s in sorted(news.keys() - olds.keys())]
+    said += [f"stage '{s}' is gone" for s in sorted(olds.keys() - news.keys())]
+    for name in sorted(olds.keys() & news.keys()):
+        old, new = olds[name], news[name]
+        was, now = (
+            graph.chained[name].reader if name in graph.chained else None for graph in (before, after)
+        )
+        if was is not None and was != now:
+            said.append(f"stage '{name}' is no longer chained into '{was}'")
+        if now is not None and was != now:
+            said.append(f"stage '{name}' is now chained into '{now}'")
+        is_ordered = not any(set(spec.inputs) & {*before.chained, *after.chained} for spec in (old, new))
+        if old.inputs != new.inputs if is_ordered else set(old.inputs) != set(new.inputs):
             said.append(f"stage '{name}' reads {list(new.inputs)}, and used to read {list(old.inputs)}")
         sinks, used = ([s.name for s in spec.sinks] for spec in (new, old))
         if sinks != used:

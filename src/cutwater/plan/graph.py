@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from cutwater.plan.chaining import Wish
 from cutwater.protocol.base.durations import seconds
 from cutwater.protocol.base.errors import UserError, refuse
 from cutwater.sinks.contract import Sink
@@ -27,12 +28,14 @@ class StageDef(msgspec.Struct, frozen=True):
     wants_spark: bool
     sinks: tuple[Sink, ...]
     output_mode: str
-    trigger: str
+    trigger: str | None
     max_rows: int | None
     allow_watermark_above_fan_in: bool
     allow_shared_source: bool
     member: str | None
     commit_group: str | None
+    wish: Wish = Wish.NEVER
+    """Whether it runs inside the query of its reader."""
 
 
 def define(
@@ -41,12 +44,13 @@ def define(
     name: str | None,
     sinks: Sequence[Sink],
     output_mode: str,
-    trigger: str,
+    trigger: str | None,
     max_rows: int | None,
     allow_watermark_above_fan_in: bool,
     allow_shared_source: bool,
     member: str | None,
     commit_group: str | None,
+    wish: Wish = Wish.NEVER,
 ) -> StageDef:
     """Define a stage from a function and its options. Raises `UserError` if they are not valid."""
     name = name or function.__name__
@@ -63,12 +67,13 @@ def define(
         raise UserError(f"stage '{name}': output_mode is '{output_mode}'; give one of {', '.join(MODES)}")
     for sink in sinks:
         _check_sink(name, output_mode, sink)
-    seconds(trigger, f"stage '{name}': trigger")
+    if trigger is not None:
+        seconds(trigger, f"stage '{name}': trigger")
     if max_rows is not None and max_rows < 1:
         raise UserError(f"stage '{name}': max_rows is {max_rows}; give 1 or more, or None for no limit")
     return StageDef(
         name, function, inputs, wants_spark, tuple(sinks), output_mode, trigger, max_rows,
-        allow_watermark_above_fan_in, allow_shared_source, member, commit_group,
+        allow_watermark_above_fan_in, allow_shared_source, member, commit_group, wish,
     )  # fmt: skip
 
 

@@ -49,7 +49,7 @@ def register_sources(stages: Mapping[str, Iterable[Leaf]], store: Store) -> None
     """Records in the store the sources that these stages read."""
     known = set(store.list(SOURCE_PREFIX))
     wanted = {
-        name: (leaf, stage)
+        name: (leaf, leaf.stage or stage)
         for stage, leaves in stages.items()
         for leaf in leaves
         if (name := _name(leaf)) is not None and name not in known
@@ -108,7 +108,7 @@ def refuse_known_topics(
     for stage, leaf, position, topics in begun:
         for source in known:
             # The stage itself may have registered its longer list at a start, and not have read more than before yet.
-            is_own = source.stage == stage and reads_all(source.place, position)
+            is_own = source.stage == (leaf.stage or stage) and reads_all(source.place, position)
             if not is_own and share_place(KAFKA, topics, source.format, source.place):
                 raise UserError(
                     f"stage '{stage}' now reads {leaf}. It has no position in {topics}, and would read that from the "

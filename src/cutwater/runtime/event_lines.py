@@ -87,7 +87,7 @@ class EventLines:
                 )
             case ev.CaughtUp() | ev.LeaderChanged() | ev.PipelineRestored() | ev.EpochCaptured():
                 pass
-            case ev.StageStarted() | ev.BatchLogged():
+            case ev.StageStarted() | ev.BatchLogged() | ev.AlignmentBegun():
                 pass
             case ev.TablePublished() | ev.TableRewound() | ev.ManifestWritten():
                 pass

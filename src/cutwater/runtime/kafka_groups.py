@@ -34,7 +34,13 @@ class KafkaGroups:
                 self._commit_epoch(event.epoch)
             case ev.EpochBegun() | ev.EpochAborted() | ev.EpochCaptured() | ev.StageCut() | ev.BatchLogged():
                 pass
-            case ev.StageStarted() | ev.StageFailed() | ev.StageGivenUp() | ev.PipelineRestored():
+            case (
+                ev.AlignmentBegun()
+                | ev.StageStarted()
+                | ev.StageFailed()
+                | ev.StageGivenUp()
+                | ev.PipelineRestored()
+            ):
                 pass
             case ev.CaughtUp() | ev.CatchingUp() | ev.LeaderChanged() | ev.LeadershipLost():
                 pass

@@ -13,8 +13,16 @@ from cutwater.protocol.member.stage import Stage
 from cutwater.runtime.status_facts import StatusFacts
 from cutwater.spark.query_meter import QueryFacts
 from cutwater.store.process_identity import ProcessId
-from cutwater.store.stage_status import StageStatus
+from cutwater.store.stage_status import ChannelLag, StageStatus
 from cutwater.store.status import Status
+
+
+class About(msgspec.Struct, frozen=True):
+    """What a process consists of: the version of Cutwater and of Spark, and the address of Spark's own pages."""
+
+    version: str = ""
+    spark: str = ""
+    spark_ui: str | None = None
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -30,6 +38,7 @@ class Report(msgspec.Struct, frozen=True):
     updated_at: float
     report_s: float
     ignored: int
+    about: About = About()
 
 
 def status_of(
@@ -65,7 +74,7 @@ def status_of(
         open_since=facts.open_since(open_epoch) if open_epoch is not None else None,
         watermark=journal.watermark,
         every_s=leader.config.coordinator.interval_ms / 1000,
-        stages=tuple(_stage_status(name, member, facts, query) for name, query in queries.items()),
+        stages=tuple(s for name, query in queries.items() for s in _stages_of(name, member, facts, query)),
         unpublished=_unpublished(member, sinks),
         trouble=facts.trouble if failure is None else str(failure),
         leads=leader.phase is LeaderPhase.LEADING,
@@ -73,7 +82,19 @@ def status_of(
         beat=report.beat,
         report_s=report.report_s,
         ignored=report.ignored,
+        version=report.about.version,
+        spark=report.about.spark,
+        spark_ui=report.about.spark_ui,
+        catching_up=_catching_up(member),
     )
+
+
+def _catching_up(member: Member) -> tuple[int, int] | None:
+    session = member.catch_up.session
+    if session is None:
+        return None
+    progress = session.progress()
+    return progress.done, progress.total
 
 
 def _state(member: Member, leader: Leader) -> str:
@@ -97,19 +118,29 @@ def _unpublished(member: Member, sinks: Collection[str]) -> dict[str, int]:
     return found
 
 
+def _stages_of(name: str, member: Member, facts: StatusFacts, query: QueryFacts) -> tuple[StageStatus, ...]:
+    """The stages that run in one query, each after those that it reads."""
+    own = _stage_status(name, member, facts, query)
+    return *(_chained(stage, own, query) for stage in member.topology.chain(name)), own
+
+
+def _chained(name: str, own: StageStatus, query: QueryFacts) -> StageStatus:
+    speed = query.chained_rows_per_s.get(name, 0.0) if own.state != "idle" else 0.0
+    return StageStatus(name, "chained", own.batch, speed, own.batch_s, 0, 0, None, "none", runs_in=own.name)
+
+
 def _stage_status(name: str, member: Member, facts: StatusFacts, query: QueryFacts) -> StageStatus:
     stage = member.stages.get(name)
     if stage is None:
         return StageStatus(name, "waiting", -1, 0, 0, 0, 0, None, "unknown")
     log = stage.log.state
-    lag_batches = lag_rows = 0
+    channels = []
     waits_for = []
     for source in member.topology.stages[name].inputs:
         producer = member.log(source).state
         position = log.consumed.get(source, -1)
         unread = [b for n, b in producer.batches.items() if n > position and b.files]
-        lag_batches += len(unread)
-        lag_rows += sum(b.rows for b in unread)
+        channels.append(ChannelLag(source, len(unread), sum(b.rows for b in unread)))
         if unread and query.limits.get(source, producer.last) < producer.last:
             waits_for.append(source)
     state, tries = _stage_state(stage, name, member), member.tries.get(name, 0)
@@ -121,8 +152,8 @@ def _stage_status(name: str, member: Member, facts: StatusFacts, query: QueryFac
         batch=log.last,
         rows_per_s=0.0 if stage.idle else round(query.rows_per_s, 1),
         batch_s=query.batch_s,
-        lag_batches=lag_batches,
-        lag_rows=lag_rows,
+        lag_batches=sum(c.batches for c in channels),
+        lag_rows=sum(c.rows for c in channels),
         watermark=mark.ms if mark.kind is not WatermarkKind.NONE else None,
         watermark_kind=mark.kind.value,
         restarts=tries,
@@ -130,6 +161,8 @@ def _stage_status(name: str, member: Member, facts: StatusFacts, query: QueryFac
         waits_for=", ".join(waits_for),
         first_batch_s=busy_ms / 1000 if busy_ms is not None and state == "running" else None,
         sources=query.lags,
+        channels=tuple(channels),
+        cut=max(log.barriers, default=None),
     )
 
 

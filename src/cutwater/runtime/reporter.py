@@ -16,7 +16,7 @@ from cutwater.cluster.links import Links
 from cutwater.protocol.base.events import Event as Emitted
 from cutwater.protocol.base.events import OperationFailed
 from cutwater.protocol.base.paths import status_name
-from cutwater.runtime.member_status import Report
+from cutwater.runtime.member_status import About, Report
 from cutwater.store.contract import Store
 from cutwater.store.local import LocalStore
 from cutwater.store.process_identity import this_process
@@ -39,6 +39,7 @@ class Reporter:
         build: Callable[[Report], Status],
         measure: Callable[[], None],
         emit: Callable[[Emitted], None],
+        about: About | None = None,
     ) -> None:
         self._member = member
         self._boot = boot
@@ -48,11 +49,14 @@ class Reporter:
         self._build = build
         self._measure = measure
         self._emit = emit
+        self._about = about or About()
         self._started_at = time.time()
         self._stopped = Event()
         self.every_s = REPORT_S if isinstance(store, LocalStore) else REPORT_REMOTE_S
         self._process = this_process()
         self._beats = itertools.count(1)
+        self.latest: tuple[Status | None, float] = None, 0.0
+        """The status that was last reported, and when, in seconds of `time.monotonic`."""
         self._threads = (
             Thread(target=self._report, name="cutwater-status", daemon=True),
             Thread(target=self._measure_queries, name="cutwater-look", daemon=True),
@@ -97,6 +101,7 @@ class Reporter:
                 self._emit(OperationFailed("reporting the status", f"{type(error).__name__}: {error}"))
 
     def put(self, status: Status) -> None:
+        self.latest = status, time.monotonic()
         data = msgspec.json.encode(status)
         self._links.show("status", data)
         try:
@@ -119,4 +124,5 @@ class Reporter:
             updated_at=time.time(),
             report_s=self.every_s,
             ignored=self._links.ignored,
+            about=self._about,
         )

@@ -10,19 +10,22 @@ from cutwater.plan.known_sources import known_before, refuse_known_topics
 from cutwater.protocol.base.effects import TableHistory
 from cutwater.protocol.base.errors import StoreError, UserError, listed
 from cutwater.protocol.base.failures import FailureReason
-from cutwater.protocol.base.records import Checkpoint, JournalState, Topology
+from cutwater.protocol.base.records import Checkpoint, JournalState, StageReport, Topology
 from cutwater.protocol.base.wire import Request, RequestKind
+from cutwater.protocol.leader.steering import refusal_of_restore
 from cutwater.protocol.member.journal import timeline
+from cutwater.protocol.member.publish import in_force
 from cutwater.runtime.store_requests import answered, new_id
 from cutwater.spark.checkpoint.leaves import Leaf, SourcesChanged
 from cutwater.spark.checkpoint.moved_files import FilesMoved
+from cutwater.spark.checkpoint.moves import Move, plan_move, write_move
 from cutwater.spark.checkpoint.new_folder import (
     read_anew,
     recorded_sources,
     refuse_moved_files,
     refuse_other_sources,
 )
-from cutwater.store.at_rest import carry_out, load_manifest, read_journal, resolve
+from cutwater.store.at_rest import carry_out, drive, load_manifest, read_journal, resolve
 from cutwater.store.checkpoint_objects import checkpoint_problems
 from cutwater.store.contract import Store
 from cutwater.store.perform import Find, History
@@ -53,16 +56,25 @@ def restore_before_start(
     native = tuple(name for name, found in leaves.items() if any(leaf.channel is None for leaf in found))
     journal = read_journal(store)
     target = whole_checkpoint(store, journal.state, ref, log)
-    check_sources(store, target, ref, leaves, reset)
+    moves = _plan_moves(store, target, topology, leaves)
+    planned = {name: move.report for name, move in moves.items()}
+    check_sources(store, target, ref, leaves, reset, planned)
     check_target(journal.state, target)
     name = ref if ref in journal.state.savepoints else None
-    anew = _read_from_start(store, target, leaves, reset)
+    anew = _read_from_start(store, target, leaves, reset, planned)
     rereads = known_before(store, anew, target.index, _recorded(store, target) if anew else None)
+    fresh = tuple(name for name, move in moves.items() if move.is_fresh)
     request = Request(
-        RequestKind.RESTORE, new_id(), name, target.epoch, reset=reset, drop=drop, force=force, topology=topology,
-        base=base, native=native, rereads=tuple(rereads),
+        RequestKind.RESTORE, new_id(), name, target.epoch, reset=tuple(sorted({*reset, *fresh})), drop=drop, force=force,
+        topology=topology, base=base, native=native, rereads=tuple(rereads), moved=planned,
     )  # fmt: skip
-    reply = carry_out(store, journal, request, finder(store), historian(store))
+    refused = None
+    if moves:
+        refused = drive(store, refusal_of_restore(journal, request), finder(store), history=historian(store))
+    if refused is None:
+        moved = {name: write_move(store, target, move) for name, move in moves.items()}
+        request = msgspec.structs.replace(request, moved=moved)
+    reply = refused or carry_out(store, journal, request, finder(store), historian(store))
     if reply.reason == FailureReason.GRAPH_CHANGED.value:
         raise GraphMoved(f"{reply.detail}. {FailureReason.GRAPH_CHANGED.advice}")
     if reply.reason == FailureReason.NO_POSITIONS.value:
@@ -72,20 +84,49 @@ def restore_before_start(
     assert epoch is not None
     log(f"restored epoch {epoch}: generation {journal.state.generation} begins there")
     stages = journal.state.topology.stages.keys() if journal.state.topology is not None else set()
-    for stage in sorted(stages - target.cuts.keys()):
+    for query in sorted(moves):
+        log(
+            f"the query of stage '{query}' runs other stages than at epoch {epoch}, and continues where they were"
+        )
+    for stage in sorted(stages - target.cuts.keys() - moves.keys()):
         own = ", and reads its own sources from the beginning" if stage in native else ""
         log(f"stage '{stage}' is new and starts at the cut of epoch {epoch}{own}")
     return epoch
 
 
+def _plan_moves(
+    store: Store, target: Checkpoint, topology: Topology | None, leaves: Mapping[str, Sequence[Leaf]]
+) -> dict[str, Move]:
+    """Where the queries begin in which other stages run than at a checkpoint."""
+    if topology is None:
+        return {}
+    manifest = load_manifest(store, target)
+    moves = {}
+    for query in manifest.moved_queries(topology):
+        if query not in leaves:
+            member = topology.stages[query].member
+            raise UserError(
+                f"the query of stage '{query}' would run other stages than at epoch {target.epoch}, and only its member "
+                f"'{member}' can move it. Nothing was changed. Start that member with --restore first, with chain=False "
+                "for the stage that this one reads"
+            )
+        moves[query] = plan_move(store, manifest, topology, query, leaves[query])
+    return moves
+
+
 def _read_from_start(
-    store: Store, target: Checkpoint, leaves: Mapping[str, Sequence[Leaf]], reset: tuple[str, ...]
+    store: Store,
+    target: Checkpoint,
+    leaves: Mapping[str, Sequence[Leaf]],
+    reset: tuple[str, ...],
+    moved: Mapping[str, StageReport],
 ) -> dict[str, Sequence[Leaf]]:
     """By stage, the sources in which it has no position at a checkpoint: those of a new stage, and those that a reset
     stage begins to read."""
     reports = load_manifest(store, target).stages
-    found = {stage: read for stage, read in leaves.items() if stage not in reports}
-    anew = {s: read_anew(store, reports[s], leaves[s]) for s in reset if s in reports and s in leaves}
+    found = {stage: read for stage, read in leaves.items() if stage not in reports and stage not in moved}
+    known = reports.keys() - moved.keys()
+    anew = {s: read_anew(store, reports[s], leaves[s]) for s in reset if s in known and s in leaves}
     return {**found, **anew}
 
 
@@ -96,12 +137,19 @@ def _recorded(store: Store, target: Checkpoint) -> dict[str, Sequence[Leaf]]:
 
 
 def check_sources(
-    store: Store, target: Checkpoint, ref: str, leaves: Mapping[str, Sequence[Leaf]], reset: tuple[str, ...]
+    store: Store,
+    target: Checkpoint,
+    ref: str,
+    leaves: Mapping[str, Sequence[Leaf]],
+    reset: tuple[str, ...],
+    moved: Mapping[str, StageReport] | None = None,
 ) -> None:
     """Raises `UserError` if a stage could not start from a checkpoint because it reads other sources now, or a Kafka
-    topic that was read elsewhere before."""
-    reports = load_manifest(store, target).stages
-    for stage in sorted(leaves.keys() & reports.keys()):
+    topic that was read elsewhere before. `moved`: the queries that begin elsewhere than the checkpoint says, which have
+    been checked."""
+    moved = moved or {}
+    reports = load_manifest(store, target).stages | dict(moved)
+    for stage in sorted(leaves.keys() & reports.keys() - moved.keys()):
         try:
             refuse_other_sources(store, reports[stage], leaves[stage], stage in reset)
         except SourcesChanged as error:
@@ -120,7 +168,7 @@ def check_moved_files(store: Store, leaves: Mapping[str, Sequence[Leaf]]) -> Non
     if state is None or state.head is None:
         return
     try:
-        reports = load_manifest(store, state.committed[state.head]).stages
+        reports = in_force(load_manifest(store, state.committed[state.head]), state).stages
         for stage in sorted(found.keys() & reports.keys()):
             try:
                 refuse_moved_files(store, reports[stage], found[stage])

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
+from importlib import metadata
 from threading import Event, Lock
 from typing import assert_never
 
@@ -20,7 +21,7 @@ from cutwater.protocol.base import effects as fx
 from cutwater.protocol.base.errors import CutwaterError, PublishingFailed, StoreError, UserError
 from cutwater.protocol.base.events import CatchingUp, OperationFailed, SecondProcess
 from cutwater.protocol.base.performer import perform
-from cutwater.protocol.base.records import Checkpoint, JournalState, StageReport
+from cutwater.protocol.base.records import Checkpoint, JournalState, Manifest, StageReport
 from cutwater.protocol.base.replay_wire import AskRange, Compacted, EntriesChunk, FetchEntries, HaveRange
 from cutwater.protocol.base.wire import Ack, Announcement, Heartbeat, LogGrown, Reply, Request, SourcesDone
 from cutwater.protocol.leader.inbox import Inbox
@@ -33,7 +34,7 @@ from cutwater.runtime.event_lines import EventLines
 from cutwater.runtime.kafka_groups import KafkaGroups
 from cutwater.runtime.local_word import LocalWord
 from cutwater.runtime.mailbox import Mailbox
-from cutwater.runtime.member_status import Report, status_of
+from cutwater.runtime.member_status import About, Report, status_of
 from cutwater.runtime.reporter import Reporter
 from cutwater.runtime.settings import Settings
 from cutwater.runtime.shell import Shell
@@ -51,6 +52,9 @@ from cutwater.store import failpoints, recording
 from cutwater.store.at_rest import load_manifest
 from cutwater.store.contract import Store
 from cutwater.store.status import Status
+from cutwater.telemetry.checkpoint_sizes import CheckpointSizes
+from cutwater.telemetry.measures import Measures
+from cutwater.telemetry.traces import new_traces
 
 DISCARD_FIRST_S = 60.0
 DISCARD_EVERY_S = 600.0
@@ -82,9 +86,14 @@ class Runtime:
         self.leader = Leader(self.member, settings.leader)
         self.sinks: Mapping[str, Sink] = planned.sinks
         self.facts = StatusFacts()
+        self.measures = Measures()
         observers: dict[str, Observer] = {
-            "log lines": EventLines(name, log), "timings": Timings(store, name, self._kept_epochs), "status": self.facts
+            "log lines": EventLines(name, log), "timings": Timings(store, name, self._kept_epochs), "status": self.facts,
+            "metrics": self.measures, "sizes": CheckpointSizes(store, self.measures, self._newest_manifest),
         }  # fmt: skip
+        traces = new_traces(planned.name, name, planned.topology)
+        if traces is not None:
+            observers["traces"] = traces
         groups = {s: group for s in hosted if (group := planned.stages[s].commit_group) is not None}
         if groups:
             observers["Kafka groups"] = KafkaGroups(groups, self._newest_reports, self._commit_group, log)
@@ -107,16 +116,31 @@ class Runtime:
         context = self._host_context()
         self.hosts |= {s: StageHost(context, planned.stages[s]) for s in hosted}
         self.mailbox = Mailbox(store, Inbox(self.leader), links, self.shell, emit, lambda: self.failure)
-        self.reporter = Reporter(name, boot, store, links, self.shell.look, self._status, self._measure, emit)
+        self.reporter = Reporter(
+            name,
+            boot,
+            store,
+            links,
+            self.shell.look,
+            self._status,
+            self._measure,
+            emit,
+            _about(planned),
+        )
         self._stopping = False
         self._has_second_process = False
         self._acked = 0
         self._progress_ms = 0
 
+    def _newest_manifest(self, epoch: int) -> Manifest | None:
+        """The manifest of a checkpoint; `None` if there is a newer one."""
+        checkpoint = self.shell.look(lambda: self._newest(epoch))
+        return load_manifest(self.store, checkpoint) if checkpoint is not None else None
+
     def _newest_reports(self, epoch: int) -> Mapping[str, StageReport] | None:
         """The stages' part of a checkpoint; `None` if there is a newer one."""
-        checkpoint = self.shell.look(lambda: self._newest(epoch))
-        return load_manifest(self.store, checkpoint).stages if checkpoint is not None else None
+        manifest = self._newest_manifest(epoch)
+        return manifest.stages if manifest is not None else None
 
     def _newest(self, epoch: int) -> Checkpoint | None:
         state = self.member.journal.state
@@ -276,6 +300,22 @@ class Runtime:
         for host in self.hosts.values():
             host.measure()
 
+    # --- what monitoring sees (`telemetry/routes.py`) ---------------------------------------------------
+
+    @property
+    def sink_names(self) -> list[str]:
+        """The sinks that this member hosts."""
+        return sorted(self.sinks)
+
+    @property
+    def latest_status(self) -> tuple[Status | None, float]:
+        """The status that was last reported, and when, in seconds of `time.monotonic`."""
+        return self.reporter.latest
+
+    def turn(self, task: Callable[[], None]) -> None:
+        """Schedules a task to run in a turn."""
+        self.shell.call(task)
+
     # --- messages -------------------------------------------------------------------------------------
 
     def _send(self, effect: fx.Send) -> None:
@@ -347,3 +387,12 @@ def _plan_of(stage: PlannedStage) -> StagePlan:
     return StagePlan(
         plan.has_watermark, stage.has_native_source, int(stage.trigger_s * 1000), plan.has_timers
     )
+
+
+def _about(planned: PlannedPipeline) -> About:
+    """What this process consists of."""
+    try:
+        version = metadata.version("cutwater")
+    except metadata.PackageNotFoundError:
+        version = ""  # run from a folder that is not installed
+    return About(version, planned.spark.version, planned.spark.sparkContext.uiWebUrl)

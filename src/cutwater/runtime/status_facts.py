@@ -53,6 +53,7 @@ class StatusFacts:
                 ev.PipelineRestored()
                 | ev.StageStarted()
                 | ev.BatchLogged()
+                | ev.AlignmentBegun()
                 | ev.StageCut()
                 | ev.EpochCaptured()
             ):

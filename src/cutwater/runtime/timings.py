@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import assert_never
 
 import msgspec
@@ -26,11 +26,13 @@ SURPLUS = 10
 
 
 class StageTime(msgspec.Struct):
-    """When a stage was cut, in seconds after the epoch was begun, and where."""
+    """When a stage was cut, in seconds after the epoch was begun, and where. `barrier_s`: when it had seen the first
+    barrier (without inputs, the order to cut); `None` in timings of versions that did not record it."""
 
     cut_s: float
     batch: int
     unaligned: bool
+    barrier_s: float | None = None
 
 
 class EpochTimes(msgspec.Struct):
@@ -85,9 +87,13 @@ class Timings:
         match event:
             case ev.EpochBegun():
                 self._begin(event, at_s)
+            case ev.AlignmentBegun():
+                if (known := self._epochs.get(event.epoch)) is not None:
+                    known.barriers.setdefault(event.stage, known.after(at_s))
             case ev.StageCut():
                 if (known := self._epochs.get(event.epoch)) is not None:
-                    cut = StageTime(known.after(at_s), event.batch, event.unaligned)
+                    barrier_s = known.barriers.get(event.stage)
+                    cut = StageTime(known.after(at_s), event.batch, event.unaligned, barrier_s)
                     known.times.stages[event.stage] = cut
             case ev.EpochCaptured():
                 if (known := self._epochs.get(event.epoch)) is not None:
@@ -159,11 +165,13 @@ class Timings:
 
 @dataclass
 class _Epoch:
-    """An epoch, when it was begun by the monotonic clock, and under which name its timings are stored."""
+    """An epoch, when it was begun by the monotonic clock, and under which name its timings are stored. `barriers`: when
+    each stage saw the first barrier."""
 
     times: EpochTimes
     begun_s: float
     name: str
+    barriers: dict[str, float] = field(default_factory=dict)
 
     def after(self, at_s: float) -> float:
         """Seconds since it was begun."""

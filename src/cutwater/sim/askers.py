@@ -61,9 +61,14 @@ class Askers:
             self._remove(request_id)
 
     def keep(self, request_ids: Iterable[str]) -> None:
-        """Removes all requests but these."""
-        for request_id in set(self.unanswered) - set(request_ids):
+        """Removes all requests but these, also from those who would carry them out when they lead again."""
+        kept = set(request_ids)
+        for request_id in set(self.unanswered) - kept:
             self._remove(request_id)
+        for process in self.world.processes:
+            for request_id in self.world.requests.keys() - kept:
+                process.inbox.withdraw(request_id)
+                process.inbox.answer_written(request_id)
 
     def _die(self, request_id: str) -> None:
         if request_id in self.unanswered:

@@ -478,4 +478,8 @@ class Chaos:
             if request is not None:
                 self.world.fault(f"command: {request.kind.value}")
                 delay_ms = self.world.rng.randint(1, 60)
-                self.world.schedule(delay_ms, self.world.run_command, request)
+                self.world.schedule(delay_ms, self._run_command, request)
+
+    def _run_command(self, request: Request) -> None:
+        if self.on:  # what is done after faults have stopped must last
+            self.world.run_command(request)

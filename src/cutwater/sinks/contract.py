@@ -25,7 +25,15 @@ from cutwater.protocol.base.paths import (
 )
 from cutwater.protocol.base.records import StagedFile, seal
 from cutwater.sinks.footers import Footer, Footers, check_pages
-from cutwater.sinks.records import Description, Identity, description, descriptions, has_marks, identity
+from cutwater.sinks.records import (
+    KINDS_BEFORE,
+    Description,
+    Identity,
+    description,
+    descriptions,
+    has_marks,
+    identity,
+)
 from cutwater.sinks.staged_columns import RESERVED, Columns, columns_of, staged_columns
 from cutwater.sinks.staged_files import END, end_ms, end_of, is_data, sync
 from cutwater.store.contract import Store
@@ -114,6 +122,7 @@ class Sink(ABC):
                     f"sink {self.name} gets a column {column!r}: names that begin with {RESERVED} are reserved. Rename "
                     "the column"
                 )
+        self._refuse_another_kind()
         self._description = self._describe(create)
         self._since = self._description.since
         self._files, self._prefix = self._place(create) if create else self._look()
@@ -174,6 +183,19 @@ class Sink(ABC):
                     f"sink {self.name} writes to {self.path}, which belongs to sink {name} of the same pipeline; a sink "
                     f"keeps its name: write name={name!r}, or give it a path of its own"
                 )
+
+    def _refuse_another_kind(self) -> None:
+        """A sink that has published keeps its kind: what it has published could not be rewound."""
+        known = description(self._store, self.name)
+        if known is None or not has_marks(self._store, self.name):
+            return
+        before = KINDS_BEFORE.get(known.kind, known.kind)
+        if before != self.kind:
+            raise UserError(
+                f"sink {self.name} is now of the kind {self.kind}, but has published as {before}: a sink keeps its kind. "
+                "Bring the old sink back; or give the new one a new name (name=...) and path, and start with "
+                f"`--restore latest --drop {self.name}`: it begins at that checkpoint"
+            )
 
     def _refuse_another_place(self) -> None:
         """A sink that has published cannot continue at another path: its rows could not be rewound, and rows that it

@@ -19,6 +19,9 @@ from cutwater.protocol.base.paths import (
 from cutwater.protocol.base.records import WRITTEN_AGAIN, decode
 from cutwater.store.contract import Store
 
+KINDS_BEFORE = {"call": "foreach_epoch"}
+"""The kinds of sinks that had other names in older versions."""
+
 
 class Identity(msgspec.Struct, frozen=True):
     """The id of a sink in its store. A transaction's version is an index in that store's journal, so two stores that

@@ -12,7 +12,7 @@ from cutwater.sinks.contract import Sink
 from cutwater.sinks.delta.sink import delta
 from cutwater.sinks.foreach_epoch import ForeachEpochSink, foreach_epoch
 from cutwater.sinks.parquet import parquet
-from cutwater.sinks.records import Description, description
+from cutwater.sinks.records import KINDS_BEFORE, Description, description
 from cutwater.store.contract import Store
 
 
@@ -54,7 +54,7 @@ def read_history(store: Store, sink: str, transaction: int) -> TableHistory | No
 
 
 def _make(name: str, known: Description) -> Sink:
-    if known.kind in (ForeachEpochSink.kind, "call"):  # "call" is its name in old stores
+    if KINDS_BEFORE.get(known.kind, known.kind) == ForeachEpochSink.kind:
         return foreach_epoch(_not_called, name, known.final_by)
     kinds = {"delta": delta, "parquet": parquet}
     if known.kind not in kinds or known.url is None:

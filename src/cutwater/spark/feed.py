@@ -1,14 +1,15 @@
 """The feed: what one incarnation of a stage may read of one channel.
 
 The member fills it after every step of the protocol. The query's source (see `channel_source.py`) plans its batches from
-it, many times a second, without asking the store. A position is the number of the last batch read. A batch that is not
-in the feed is not an empty batch: its reader waits until it is known.
+it without asking the store, and waits in it for news. A position is the number of the last batch read. A batch that is
+not in the feed is not an empty batch: its reader waits until it is known.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from threading import Condition
+
+from cutwater.spark.news import News
 
 KNOWN_WITHIN_S = 120.0
 
@@ -20,7 +21,14 @@ class FeedClosed(Exception):
 class Feed:
     """Filled by the member's loop, read by the threads of a query."""
 
-    def __init__(self, input: str, after: int, max_rows: int | None = None, incarnation: int = 0) -> None:
+    def __init__(
+        self,
+        input: str,
+        after: int,
+        max_rows: int | None = None,
+        incarnation: int = 0,
+        news: News | None = None,
+    ) -> None:
         self.input = input
         self.incarnation = incarnation
         self.start = after
@@ -33,7 +41,11 @@ class Feed:
         self._batches: dict[int, tuple[tuple[str, ...], int]] = {}
         self._frozen: int | None = None
         self._closed = False
-        self._changed = Condition()
+        self._position = after
+        """Where the next batch begins."""
+        self._news = news if news is not None else News()
+        self._changed = self._news.changed
+        self._news.add_feed(lambda: self._reach(self._position) > self._position)
 
     def add(self, batches: Sequence[tuple[int, Sequence[str], int]], limit: int) -> None:
         """Add further batches (number, files, rows), in order, and say how far may be read."""
@@ -63,21 +75,27 @@ class Feed:
 
     def next_position(self, position: int | None) -> int:
         """How far a batch that begins after `position` (`None` at the start) reads: whole batches of the channel, and at
-        least one if there is one with rows."""
+        least one if there is one with rows. May wait for one (see `news.py`)."""
         with self._changed:
-            reached = begin = self.start if position is None else position
-            limit = self.limit if self._frozen is None else min(self.limit, self._frozen)
-            rows = 0
-            for batch in range(begin + 1, limit + 1):
-                known = self._batches.get(batch)
-                if known is None:
+            self._position = self.start if position is None else position
+        self._news.look(self.input)
+        with self._changed:
+            return self._reach(self._position)
+
+    def _reach(self, begin: int) -> int:
+        reached = begin
+        limit = self.limit if self._frozen is None else min(self.limit, self._frozen)
+        rows = 0
+        for batch in range(begin + 1, limit + 1):
+            known = self._batches.get(batch)
+            if known is None:
+                break
+            if known[0]:
+                rows += known[1]
+                if self._max_rows and rows > self._max_rows and reached > begin:
                     break
-                if known[0]:
-                    rows += known[1]
-                    if self._max_rows and rows > self._max_rows and reached > begin:
-                        break
-                    reached = batch
-            return reached
+                reached = batch
+        return reached
 
     def files(self, after: int | None, upto: int) -> list[str]:
         """The files of the batches in (`after`, `upto`]. When Spark starts, it asks for its last batch again without

@@ -8,6 +8,7 @@ from cutwater.protocol.member.channel import BatchUnknown
 from cutwater.protocol.member.stage import Stage
 from cutwater.spark.channel_source import ChannelSource
 from cutwater.spark.feed import Feed
+from cutwater.spark.news import News
 from cutwater.store.contract import Store
 
 
@@ -20,11 +21,14 @@ class FeedUpdater:
         self._channels = channels
         self._max_rows = max_rows
 
-    def open(self, consumed: Mapping[str, int], incarnation: int) -> None:
-        """Make new feeds for a new incarnation that begins at these positions."""
+    def open(self, consumed: Mapping[str, int], incarnation: int, waits: bool = False) -> News:
+        """Make new feeds for a new incarnation that begins at these positions. `waits`: whether its query may wait for
+        news of them."""
+        news = News(waits)
         for name, source in self._channels.items():
-            source.feed = Feed(name, consumed.get(name, -1), self._max_rows, incarnation)
+            source.feed = Feed(name, consumed.get(name, -1), self._max_rows, incarnation, news)
         self.feeds = {name: source.feed for name, source in self._channels.items()}
+        return news
 
     def fill(self, stage: Stage) -> None:
         """Add new batches to the feeds, and say how far the query may read. Callers must hold the turn."""

@@ -19,6 +19,7 @@ from cutwater.protocol.base.effects import Pace, StartQuery
 from cutwater.protocol.base.errors import UserError
 from cutwater.protocol.base.paths import batch_file_name
 from cutwater.protocol.member.stage import Stage, StagePhase
+from cutwater.spark.blame import blamed
 from cutwater.spark.checkpoint import incarnations, new_folder
 from cutwater.spark.checkpoint.folder import MovedPositions, Positions
 from cutwater.spark.checkpoint.leaves import Leaf
@@ -70,7 +71,8 @@ class StageHost:
 
     def measure(self) -> None:
         """Ask Spark about the query, for `facts`. May take long."""
-        self._meter.measure(self.query, self.planned.has_native_source)
+        planned = self.planned
+        self._meter.measure(self.query, planned.has_native_source, planned.awaits_news, planned.chained)
 
     def facts(self) -> QueryFacts:
         """The status of the query, without asking Spark."""
@@ -96,9 +98,11 @@ class StageHost:
             stage = context.look(lambda: self._find(incarnation))
             if stage is None or self._closed:
                 return
-            self._feed_updater.open(operation.consumed, incarnation)
+            takes_all = operation.pace is Pace.TAKE_ALL
+            may_wait = planned.awaits_news and not takes_all
+            news = self._feed_updater.open(operation.consumed, incarnation, may_wait)
             self._seen = ()
-            query = Query(self._new_writer(generation, incarnation), operation.pace is Pace.TAKE_ALL)
+            query = Query(self._new_writer(generation, incarnation), takes_all, news)
             self._current, self._incarnation = query, incarnation
             context.spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
             trigger_s = planned.trigger_s
@@ -173,6 +177,7 @@ class StageHost:
 
     def _run_batch(self, stage: Stage, query: Query, frame: DataFrame, spark_batch: int) -> None:
         """A micro-batch."""
+        query.news.batch_began()
         batch = query.began = spark_batch + query.writer.base + 1
         self._report(stage, lambda: stage.batch_began(batch))
         query.writer(frame, spark_batch)
@@ -236,7 +241,8 @@ class StageHost:
             return  # it was stopped for its successor
         if error is not None and is_spark_gone(error):
             raise UserError(spark_is_gone(error))
-        stage.query_ended(kind_of(error), describe(self.name, error))
+        why = blamed(self.name, describe(self.name, error), error, self.planned.code)
+        stage.query_ended(kind_of(error), why)
 
     def attend(self, stage: Stage) -> None:
         """After every step: brings the feeds up to date, and does what the stage asks for."""
@@ -250,6 +256,8 @@ class StageHost:
         if stage.stops_batches:
             query.writer.stopping = True
         is_asking = self._rest is not None and self._rest.is_alive()
+        if self.planned.awaits_news and not query.takes_all:
+            query.news.allow_waits(not (stage.asks_for_rest or is_asking))
         if (
             stage.asks_for_rest and not query.takes_all and not is_asking
         ):  # asking makes Spark forget what it found

@@ -34,13 +34,19 @@ class Source(msgspec.Struct, frozen=True):
 
 class Plan(msgspec.Struct, frozen=True):
     """`fan_in_watermark`: the inputs below a watermark that is above a fan-in of channels. `leaves`: what the plan reads,
-    as a checkpoint records it. `has_timers`: Spark always has a reason for another batch, see `PlanNode.has_timers`."""
+    as a checkpoint records it. `has_timers`: Spark always has a reason for another batch, see `PlanNode.has_timers`.
+    `stateful`: an operator that keeps state, or that is not known to keep none."""
 
     sources: tuple[Source, ...]
     has_watermark: bool
     fan_in_watermark: tuple[str, ...] = ()
     leaves: tuple[Leaf, ...] = ()
     has_timers: bool = False
+    stateful: str = ""
+
+    def uses(self, channel: str) -> int:
+        """How often the plan reads a channel."""
+        return sum(source.input == channel for source in self.sources)
 
 
 def read_plan(frame: DataFrame) -> Plan:
@@ -50,8 +56,10 @@ def read_plan(frame: DataFrame) -> Plan:
     native: list[PlanNode] = []
     above: tuple[str, ...] = ()
     has_watermark = has_timers = False
-    for node in analysed_plan(frame).walk():
+    stateful = ""
+    for node, stage in analysed_plan(frame).walk_stages():
         has_timers |= node.has_timers
+        stateful = stateful or ("" if node.is_stateless else node.kind)
         if node.is_watermark:
             has_watermark = True
             below = [channel for n in node.walk() if (channel := n.channel) is not None]
@@ -60,8 +68,8 @@ def read_plan(frame: DataFrame) -> Plan:
         source = _source(node)
         if source is not None:
             sources.append(source)
-            leaves.append(_leaf(frame, node, source, native))
-    return Plan(tuple(sources), has_watermark, above, tuple(leaves), has_timers)
+            leaves.append(_leaf(frame, node, source, stage, native))
+    return Plan(tuple(sources), has_watermark, above, tuple(leaves), has_timers, stateful)
 
 
 def _source(node: PlanNode) -> Source | None:
@@ -73,9 +81,9 @@ def _source(node: PlanNode) -> Source | None:
     return None
 
 
-def _leaf(frame: DataFrame, node: PlanNode, source: Source, native: list[PlanNode]) -> Leaf:
-    """A leaf, where `native` has those of native sources so far. Spark makes one source, with one log, of leaves that
-    are equal, and numbers the logs in the order in which it meets them."""
+def _leaf(frame: DataFrame, node: PlanNode, source: Source, stage: str, native: list[PlanNode]) -> Leaf:
+    """A leaf, of a chained stage unless `stage` is empty. `native` has those of native sources so far: Spark makes one
+    source, with one log, of leaves that are equal, and numbers the logs in the order in which it meets them."""
     if source.input is not None:
         return Leaf(channel=source.input)
     log = next((number for number, other in enumerate(native) if other == node), len(native))
@@ -85,7 +93,8 @@ def _leaf(frame: DataFrame, node: PlanNode, source: Source, native: list[PlanNod
     tables = [f"table={table}"] if table is not None else []
     path = dict(source.options).get("path", "")
     absolute = node.absolute(frame.sparkSession, path) if path else ""
-    return native_leaf(source.format, source.options, tables, log, absolute)
+    leaf = native_leaf(source.format, source.options, tables, log, absolute)
+    return msgspec.structs.replace(leaf, stage=stage)
 
 
 # --- schemas ------------------------------------------------------------------------------------------

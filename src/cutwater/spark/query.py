@@ -14,6 +14,7 @@ from cutwater.protocol.base.paths import BatchKind, batch_file_of, batch_files_p
 from cutwater.spark.internals.gateway import CALL_ERRORS
 from cutwater.spark.internals.queries import found_nothing_new, is_one_batch
 from cutwater.spark.micro_batch import BatchWriter
+from cutwater.spark.news import News
 from cutwater.spark.stage import PlannedStage
 
 QUICK_TRIGGER_S = 0.1
@@ -30,11 +31,13 @@ Batch = Callable[[DataFrame, int], None]
 
 
 class Query:
-    """A query in its incarnation's folder. `takes_all`: it reads what is available now, and then ends."""
+    """A query in its incarnation's folder. `takes_all`: it reads what is available now, and then ends. `news`: that of
+    its feeds."""
 
-    def __init__(self, writer: BatchWriter, takes_all: bool) -> None:
+    def __init__(self, writer: BatchWriter, takes_all: bool, news: News) -> None:
         self.writer = writer
         self.takes_all = takes_all
+        self.news = news
         self.spark: Any = None
         """Spark's StreamingQuery, after the start."""
         self.began = -1
@@ -84,8 +87,9 @@ class Query:
         on_end(error)
 
     def close(self) -> None:
-        """Let no further batch begin, and stop waiting for the store."""
+        """Let no further batch begin, and stop waiting for the store and for news."""
         self.writer.stopping = self._closed = True
+        self.news.close()
 
     def stop(self) -> None:
         """Stop the query, and wait until it has ended. Its feeds must already be closed."""
@@ -99,6 +103,8 @@ class Query:
 
     def waits(self) -> bool:
         """Whether the last trigger found nothing to do, and no batch is running."""
+        if self.news.is_awaited:
+            return True
         try:
             status = self.spark.status
             return bool(status["message"] == WAITING and not status["isTriggerActive"])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
 
+from cutwater.spark.internals.borders import observed_rows
 from cutwater.spark.lag import source_lags
 from cutwater.store.stage_status import SourceLag
 
@@ -20,6 +21,8 @@ class QueryFacts(msgspec.Struct, frozen=True):
     rows_per_s: float = 0.0
     batch_s: float = 0.0
     lags: tuple[SourceLag, ...] = ()
+    chained_rows_per_s: Mapping[str, float] = {}
+    """The output of each chained stage, which is what its reader took in the last batch."""
 
 
 class QueryMeter:
@@ -28,19 +31,32 @@ class QueryMeter:
     def __init__(self) -> None:
         self.facts = QueryFacts()
 
-    def measure(self, query: Any, has_native_source: bool) -> None:
-        """Ask about this query, which may take long. Nothing changes if there is no query or it has ended."""
+    def measure(
+        self,
+        query: Any,
+        has_native_source: bool,
+        awaits_news: bool = False,
+        chained: Collection[str] = (),
+    ) -> None:
+        """Ask about this query, which may take long. Nothing changes if there is no query or it has ended.
+        `awaits_news`: it sleeps in its sources, and Spark counts that as a part of the batch."""
         try:
             is_active = query is not None and query.isActive
             progress: Any = query.lastProgress if is_active else None
         except Exception:
             is_active, progress = False, None
         if progress is not None:
-            self.facts = msgspec.structs.replace(
-                self.facts,
-                rows_per_s=float(progress.get("processedRowsPerSecond") or 0.0),
-                batch_s=float(progress.get("batchDuration") or 0.0) / 1000,
-            )
+            rows_per_s = float(progress.get("processedRowsPerSecond") or 0.0)
+            batch_s = float(progress.get("batchDuration") or 0.0) / 1000
+            if awaits_news:
+                rows = rows_per_s * batch_s
+                batch_s -= float((progress.get("durationMs") or {}).get("latestOffset") or 0.0) / 1000
+                rows_per_s = rows / batch_s if batch_s > 0 else 0.0
+            self.facts = msgspec.structs.replace(self.facts, rows_per_s=rows_per_s, batch_s=max(0.0, batch_s))
+            if chained:
+                rows_of = observed_rows(progress.get("observedMetrics") or {})
+                speeds = {s: round(rows_of.get(s, 0) / (self.facts.batch_s or 1.0), 1) for s in chained}
+                self.facts = msgspec.structs.replace(self.facts, chained_rows_per_s=speeds)
         if is_active and has_native_source:
             lags = source_lags(query, progress or {}, time.time())
             self.facts = msgspec.structs.replace(self.facts, lags=lags)

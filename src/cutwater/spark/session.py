@@ -21,7 +21,8 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from cutwater.protocol.base.errors import UserError
-from cutwater.spark.internals.gateway import CALL_ERRORS, LaunchFailed, has_active_context, launch
+from cutwater.spark import class_archive
+from cutwater.spark.internals.gateway import CALL_ERRORS, LaunchFailed, has_active_context, has_jvm, launch
 from cutwater.spark.internals.java import FILE_MANAGER, Java
 from cutwater.spark.internals.sessions import (
     FileSystemFailed,
@@ -71,6 +72,9 @@ NEEDED = {
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     # Not every reader of a table understands INT96 timestamps, the old default.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # Only Spark itself knows that dates before 1582 were written in the old calendar; other readers get wrong ones.
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
     "spark.sql.streaming.noDataMicroBatches.enabled": "true",
 }
 """Settings that every query needs. Set only in our own sessions, including copies; never in the user's."""
@@ -158,6 +162,18 @@ def _launch(settings: dict[str, str]) -> dict[str, str]:
     """Start Spark's JVM, and return the settings that others have given it. Raises `UserError`, in one line, if it cannot
     find a package that it is configured to load."""
     quiet = str(resources.files("cutwater.spark").joinpath("log4j2.properties"))
+    archive = class_archive.find() if not has_jvm() else None
+    if archive is None:
+        return _launch_plainly(settings, quiet)
+    with suppress(LaunchFailed):
+        options = class_archive.options(archive)
+        return launch(settings, quiet, hold_output=PACKAGES in settings, java_options=options)
+    submitted = _launch_plainly(settings, quiet)
+    class_archive.reject(archive)  # without it Spark starts, so it is to blame
+    return submitted
+
+
+def _launch_plainly(settings: dict[str, str], quiet: str) -> dict[str, str]:
     try:
         return launch(settings, quiet, hold_output=PACKAGES in settings)
     except LaunchFailed as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import time
 import uuid
 from typing import Any, TypeVar
@@ -102,7 +103,7 @@ def resolve(state: JournalState, ref: str) -> Checkpoint:
         return state.committed[state.head]
     if ref in state.savepoints:
         return state.committed[state.savepoints[ref]]
-    if ref.isascii() and ref.isdigit() and int(ref) in state.committed:
+    if is_number(ref) and int(ref) in state.committed:
         return state.committed[int(ref)]
     kept = ", ".join(str(e) for e in sorted(state.committed)) or "none"
     named = ", ".join(sorted(state.savepoints)) or "none"
@@ -111,7 +112,12 @@ def resolve(state: JournalState, ref: str) -> Checkpoint:
 
 def epoch_of(state: JournalState, ref: str) -> int:
     """The epoch that `ref` names; a number may be that of any epoch, kept or not. Raises `UserError` as `resolve`."""
-    return int(ref) if ref.isascii() and ref.isdigit() else resolve(state, ref).epoch
+    return int(ref) if is_number(ref) else resolve(state, ref).epoch
+
+
+def is_number(ref: str) -> bool:
+    """Whether a reference is an epoch's number. No epoch has more than 18 digits."""
+    return re.fullmatch("[0-9]{1,18}", ref) is not None
 
 
 def carry_out(

@@ -17,10 +17,20 @@ class SourceLag(msgspec.Struct, frozen=True):
     seconds: float | None = None
 
 
+class ChannelLag(msgspec.Struct, frozen=True):
+    """How much of another stage's output a stage has not read yet."""
+
+    producer: str
+    batches: int
+    rows: int
+
+
 class StageStatus(msgspec.Struct, frozen=True):
     """One stage: its `state` in one word, its last batch, input rows per second, and its lag behind the stages that it
     reads, and behind each of its own sources that can tell. `first_batch_s`: how long it has been in the first batch of
-    its life, which may be slow; `None` if it is not."""
+    its life, which may be slow; `None` if it is not. `channels` has its lag for each stage that it reads, and
+    `cut` the newest epoch for which it is cut. `runs_in`: the stage whose query it is a part of, if its state is
+    `chained`: then its rows are those that it gave, and the batch is the query's."""
 
     name: str
     state: str
@@ -36,3 +46,6 @@ class StageStatus(msgspec.Struct, frozen=True):
     waits_for: str = ""
     first_batch_s: float | None = None
     sources: tuple[SourceLag, ...] = ()
+    runs_in: str = ""
+    channels: tuple[ChannelLag, ...] = ()
+    cut: int | None = None

@@ -12,6 +12,8 @@ PARTITIONS = 5
 
 def state_of(stage: StageStatus, short: bool = False) -> str:
     """What the stage is doing."""
+    if stage.runs_in:
+        return f"in {stage.runs_in}"
     if stage.waits_for:
         return f"holds {stage.waits_for}"
     if stage.first_batch_s is not None:

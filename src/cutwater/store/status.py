@@ -6,8 +6,6 @@ logs are authoritative. A member is running if its status changes (`presence.py`
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import msgspec
 
 from cutwater.protocol.base.durations import readable
@@ -17,6 +15,7 @@ from cutwater.store.html_table import html_table
 from cutwater.store.process_identity import ProcessId
 from cutwater.store.stage_status import StageStatus
 from cutwater.store.stage_texts import behind, source_lines, state_of
+from cutwater.store.timestamps import moment
 
 ALONE = "main"
 """The name of the only member of a pipeline."""
@@ -57,6 +56,14 @@ class Status(msgspec.Struct, frozen=True):
     """How often it reports."""
     ignored: int = 0
     """Messages in the name of other members that it ignored: they had no valid seal, or could not be decoded."""
+    version: str = ""
+    """The version of Cutwater."""
+    spark: str = ""
+    """The version of Spark."""
+    spark_ui: str | None = None
+    """The address of Spark's own pages, if it has them."""
+    catching_up: tuple[int, int] | None = None
+    """While it catches up on the journal: how many of the missing entries it has, and how many are missing."""
 
     @property
     def is_over(self) -> bool:
@@ -77,7 +84,7 @@ class Status(msgspec.Struct, frozen=True):
 def _cells(stage: StageStatus) -> tuple[str, ...]:
     watermark = "-"
     if stage.watermark is not None:
-        watermark = f"{datetime.fromtimestamp(stage.watermark / 1000, UTC):%Y-%m-%d %H:%M:%S}"
+        watermark = f"{moment(stage.watermark / 1000):%Y-%m-%d %H:%M:%S}"
     return (
         stage.name,
         state_of(stage),

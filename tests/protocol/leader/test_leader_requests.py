@@ -176,6 +176,11 @@ def test_batches_in_flight_since_a_savepoint_stay_when_it_is_forgotten() -> None
     later = world.oracle.manifests[3]
     assert later.objects().keys() & found.objects().keys(), "b has not read them yet"
     ask(world, RequestKind.FORGET, name="good")
+    checkpoint(world, full=True)
+    assert 2 in world.oracle.ledger.kept, "b reads the files of the savepoint, not the copies of a later one"
+    world.slow_until_ms.clear()
+    until(world, lambda: all(b > 2 for b in of(world, "m1").member.log("b").state.batches))
+    checkpoint(world)
     until(world, lambda: 2 not in world.oracle.ledger.kept)
     drain(world)
 

@@ -456,6 +456,18 @@ def test_a_sink_that_was_dropped_does_not_come_back(store: LocalStore) -> None:
     assert back(store, MIXED, {1: 0}).reason == FailureReason.SINK_RETURNS.value, "without the mark"
 
 
+def test_a_sink_that_was_dropped_before_it_published_does_not_come_back_to_publish(store: LocalStore) -> None:
+    both = r.Topology({**ONE.stages, "root": MIXED})
+    leader = LiveLeader(store, both)
+    leader.commit(0, release={"u": ("staged",)})
+    leader.topology = ONE
+    leader.commit(1)
+    request = Request(RequestKind.RESTORE, "r1", None, 2, topology=both)
+    reply = carry_out(store, read_journal(store), request, lambda sink, transaction: -1)
+    assert (reply.ok, reply.reason) == (False, FailureReason.SINK_RETURNS.value)
+    assert "it would publish the rows of epoch 1, which were given up" in reply.detail
+
+
 def test_a_sink_without_rows_may_have_marks_of_epochs_before_it(store: LocalStore) -> None:
     LiveLeader(store, ONE).commit(0)
     store.create(paths.mark_name(1, "u"), r.seal(r.Published(1, "u", 1, -1, 0)))

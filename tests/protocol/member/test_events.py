@@ -75,7 +75,7 @@ def test_a_member_emits_the_steps_of_its_own_stages_and_sinks_in_order() -> None
         assert {e.stage for e in logged} == {name}
         of_two = [e for e in process.member.events if getattr(e, "epoch", None) == 2]
         kinds = [type(e) for e in of_two if not isinstance(e, ev.ManifestWritten | ev.TablePublished)]
-        assert kinds == [ev.EpochBegun, ev.StageCut, ev.EpochCaptured, ev.EpochCommitted]
+        assert kinds == [ev.EpochBegun, ev.AlignmentBegun, ev.StageCut, ev.EpochCaptured, ev.EpochCommitted]
         written = [e.epoch for e in events_of(process, ev.ManifestWritten)]
         assert written == ([1, 2] if process is leader_of(world) else [])
     published = [(e.sink, e.epoch) for p in world.processes for e in events_of(p, ev.TablePublished)]

@@ -25,6 +25,7 @@ from cutwater.protocol.member.retention import (
 )
 from cutwater.protocol.member.stage import StagePhase
 from cutwater.protocol.member.stage_log import trimmed
+from cutwater.sim.process import Process
 from cutwater.sim.scene import ProcessView
 from tests.protocol.member.test_channel import histories
 from tests.support.builders import (
@@ -224,6 +225,22 @@ def test_a_generation_stays_while_a_retained_checkpoint_names_one_of_its_files()
     assert (body.epochs, body.generations) == ((1, 2, 3), ())
 
 
+def test_a_generation_stays_while_a_stage_has_not_read_what_was_in_flight_when_it_began() -> None:
+    """A full checkpoint names its own copies; the stage reads the files that were there when it started."""
+    play = play_with(2)
+    carried = r.InFlight("a", "b", 1, 3, {2: (data_name("a", 2),), 3: (data_name("a", 3),)})
+    play.manifests[2] = msgspec.structs.replace(play.manifests[2], in_flight=(carried,))
+    play.record(r.Restored(1, 2, 2, play.state.committed[2].cuts))
+    _commit_in_second(play, 3)
+    full, reader = play.manifests[3], play.manifests[3].stages["b"]
+    for read, epochs, generations in ((2, (1,), ()), (3, (1, 2), (1,))):
+        there = msgspec.structs.replace(reader, consumed={"a": read})
+        play.manifests[3] = msgspec.structs.replace(full, stages={**full.stages, "b": there})
+        body = expire(play.state, 1, ALL, play.manifests)
+        assert body is not None
+        assert (body.epochs, body.generations) == (epochs, generations)
+
+
 def test_a_generation_stays_until_every_sink_has_passed_its_restore() -> None:
     play = play_with(2)
     for generation in (2, 3):
@@ -346,9 +363,13 @@ def test_an_outdated_journal_keeps_the_state_of_a_cut_in_a_compacted_log() -> No
     assert deletable_states(before_the_commit, "a", 1, compacted, found) == []
 
 
+def phases(process: Process) -> dict[str, StagePhase]:
+    return {name: stage.phase for name, stage in process.member.stages.items()}
+
+
 def test_a_successor_that_is_behind_in_the_journal_deletes_no_state_of_a_commit() -> None:
     """A stage's log is compacted right after a commit. A new process of its member reads that log while its reads of
-    the journal fail, so it does not know of the commit when it deletes."""
+    the journal fail, so it does not know of the commit, and does not go on before it does."""
     world = calm_world()
     world.member_config = msgspec.structs.replace(world.member_config, compact_after=8)
     for name in CHAIN.members():
@@ -382,9 +403,10 @@ def test_a_successor_that_is_behind_in_the_journal_deletes_no_state_of_a_commit(
     world.io._draw_fault = fail_journal  # type: ignore[method-assign]
     successor.wake_up()
     rest(world, 400)
-    assert successor.member.stages["b"].phase is StagePhase.RUNNING
+    assert phases(successor) == {"b": StagePhase.OPENING}
     assert successor.member.journal.state.head == 1, "it does not know yet"
     rest(world, 1_000)
+    assert phases(successor) == {"b": StagePhase.RUNNING}
     assert successor.member.journal.state.head == 2
     world.oracle.final_check()
 

@@ -187,7 +187,7 @@ def test_a_start_is_refused_before_anything_is_written(monkeypatch: pytest.Monke
     store = folder_that_read("file:///p/v1/in/orders/a.parquet", by=OLD)
     restore.check_moved_files(store, {STAGE: [V2]})  # no checkpoint yet
     LiveLeader(store, pipeline(stage(STAGE))).commit(0)
-    manifest = SimpleNamespace(stages={STAGE: report_of(store)})
+    manifest = SimpleNamespace(stages={STAGE: report_of(store)}, generation=1, chained={})
     monkeypatch.setattr(restore, "load_manifest", lambda store, checkpoint: manifest)
     before = {name: store.read(name) for name in store.list("")}
     restore.check_moved_files(store, {STAGE: [V1], "new": [V2]})

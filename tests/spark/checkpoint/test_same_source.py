@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from cutwater.spark.checkpoint.leaves import Leaf, native_leaf
-from cutwater.spark.checkpoint.same_source import normal_place, reads_table, share_place, share_rows
+from cutwater.spark.checkpoint.same_source import (
+    may_share_rows,
+    normal_place,
+    reads_table,
+    share_place,
+    share_rows,
+)
 
 
 def files(path: str, **options: str) -> Leaf:
@@ -48,6 +54,16 @@ def test_a_pattern_reads_what_a_folder_that_it_meets_has(folder: Path, path: str
 )
 def test_other_folders_are_other_sources(folder: Path, path: str) -> None:
     assert not share_rows(files(path.format(folder, folder.parent)), files(str(folder)))
+
+
+@pytest.mark.parametrize("format", ["text", "csv", "binaryfile", "delta", "a.connector.of.others"])
+def test_the_files_of_a_folder_are_the_same_rows_in_every_format(folder: Path, format: str) -> None:
+    read_otherwise = Leaf(None, format, f"path={folder}/")
+    assert share_rows(files(str(folder)), read_otherwise)
+    assert may_share_rows(read_otherwise, files(f"{folder}/*"))
+    elsewhere = Leaf(None, format, f"path={folder.parent}/other")
+    assert not share_rows(files(str(folder)), elsewhere)
+    assert not may_share_rows(files(str(folder)), elsewhere)
 
 
 def test_objects_are_the_same_under_the_schemes_of_one_store() -> None:

@@ -30,6 +30,8 @@ MORE = pytest.mark.faults  # these take minutes: `make test-faults` runs them
 CASES = [
     ("rocksdb", "join"),
     ("hdfs", "one"),
+    ("rocksdb", "total"),
+    ("hdfs", "total"),
     *(
         pytest.param("rocksdb", q, marks=MORE)
         for q in ("plain", "count", "one", "dedup", "window", "running")

@@ -86,6 +86,26 @@ def test_options_of_the_environment_for_the_jvm_are_kept(
     assert os.environ["SPARK_SUBMIT_OPTS"] == "-Dmine"
 
 
+def test_options_for_the_jvm_come_before_those_of_the_environment_which_win(
+    no_jvm: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Dmine")
+    gateway.launch({}, "log4j2", java_options=["-XX:SharedArchiveFile=/a b"])
+    started: Any = SparkContext._gateway
+    assert started.options == "-Dlog4j2.configurationFile=log4j2 '-XX:SharedArchiveFile=/a b' -Dmine"
+
+
+def test_a_jvm_is_ended_after_it_has_done_its_last_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[object] = []
+    process = SimpleNamespace(stdin=SimpleNamespace(close=lambda: done.append("stdin")), wait=done.append)
+    ours = SimpleNamespace(proc=process, shutdown=lambda: done.append("shutdown"))
+    monkeypatch.setattr(SparkContext, "_gateway", ours)
+    monkeypatch.setattr(SparkContext, "_jvm", ours)
+    gateway.end_jvm(7)
+    assert done == ["shutdown", "stdin", 7]
+    assert not gateway.has_jvm()
+
+
 def test_settings_of_a_defaults_file_are_distinguished_from_those_of_spark_itself_and_of_an_earlier_run(
     no_jvm: dict[str, str],
 ) -> None:

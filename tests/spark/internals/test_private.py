@@ -45,7 +45,7 @@ def defined(tree: ast.Module) -> Iterator[str]:
     """The names that a module gives to functions, classes, variables and attributes of `self`."""
     for node in ast.walk(tree):
         match node:
-            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 yield name
             case ast.Name(id=name, ctx=ast.Store()):
                 yield name

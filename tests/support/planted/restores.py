@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from cutwater.protocol.base import records as r
+from cutwater.protocol.base.effects import Procedure
 from cutwater.protocol.leader import (
     coordinator,
     steering,
@@ -16,6 +17,7 @@ from cutwater.protocol.member import (
     stage,
     stage_start,
 )
+from cutwater.protocol.member.publish import duties
 from cutwater.protocol.member.stage import StagePhase
 from cutwater.sim import world
 from tests.support.planted.registry import Patch, bug, changed
@@ -133,6 +135,25 @@ def a_sink_that_was_dropped_comes_back(patch: Patch) -> None:
         yield
 
     patch.setattr(steering, "check_returning_sinks", check)
+
+
+@bug
+def a_member_with_the_old_graph_undoes_a_dropped_sink(patch: Patch) -> None:
+    patch.setattr(member.Member, "_duties", lambda self, sink, done: duties(self.journal.state, done))
+
+
+@bug
+def a_process_that_was_starting_restarts_a_drained_pipeline(patch: Patch) -> None:
+    patch.setattr(member.Member, "_was_drained", lambda self: self.journal.state.drained)
+
+
+@bug
+def a_stage_opens_without_reading_the_journal_again(patch: Patch) -> None:
+    def nothing(member: stage_start.Opener) -> Procedure[None]:
+        return
+        yield
+
+    patch.setattr(stage_start, "learn_fates", nothing)
 
 
 @bug

@@ -132,3 +132,8 @@ def compaction_deletes_before_the_snapshot_is_durable(patch: Patch) -> None:
 
     for module in (housekeeping, cleanup):
         patch.setattr(module, "compact", compact)
+
+
+@bug
+def what_was_in_flight_at_a_restore_expires_before_it_is_read(patch: Patch) -> None:
+    patch.setattr(retention, "_still_read", lambda state, manifests: set())

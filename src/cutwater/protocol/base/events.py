@@ -113,6 +113,13 @@ class BatchLogged(_Event, frozen=True):
     rows: int
 
 
+class AlignmentBegun(_Event, frozen=True):
+    """A stage has seen the first barrier of a checkpoint; one without inputs, the order to cut."""
+
+    stage: str
+    epoch: int
+
+
 class StageCut(_Event, frozen=True):
     """A stage is cut for a checkpoint, after `batch`."""
 
@@ -226,6 +233,7 @@ Event = (
     | StageFailed
     | StageGivenUp
     | BatchLogged
+    | AlignmentBegun
     | StageCut
     | EpochCaptured
     | TablePublished

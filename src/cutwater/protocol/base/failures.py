@@ -151,6 +151,12 @@ class FailureReason(Enum):
         False,
         "Nothing was changed. Reset the stage (--reset STAGE), or change its inputs back.",
     )
+    CHAINING_CHANGED = (
+        "chaining_changed",
+        False,
+        False,
+        "Nothing was changed. Stop the pipeline, and start it with --restore REF: a start moves positions and state.",
+    )
     GRAPH_CHANGED = (
         "graph_changed",
         False,

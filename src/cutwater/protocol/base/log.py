@@ -191,12 +191,13 @@ def append(view: LogView[B], sealed: Sealed[B]) -> Procedure[AppendPhase]:
 def newest_snapshot(view: LogView[B], index: int) -> Procedure[int]:
     """The index of the newest SNAPSHOT according to the highest entry after `index`; 0 if there is none."""
     while True:
-        names = yield from entries_after(view, index)
-        if not names:
+        names = yield from insist(List(view.prefix, entry_name(view.prefix, index)))
+        highest = next((name for name in reversed(names) if entry_of(view.prefix, name) is not None), None)
+        if highest is None:
             return 0
-        data = yield from insist(Read(names[-1]))
+        data = yield from insist(Read(highest))
         if data is not None:  # else it was compacted away in between, and there is a newer one
-            return view.open(names[-1], data).entry.snapshot
+            return view.open(highest, data).entry.snapshot
 
 
 def follow(view: LogView[B], heard: int = 0) -> Procedure[int]:
@@ -243,6 +244,32 @@ def follow(view: LogView[B], heard: int = 0) -> Procedure[int]:
                 view.push(sealed)
             if highest.entry.index == view.last:
                 return view.last - before
+
+
+def take_announced(view: LogView[B], index: int, data: bytes) -> bool:
+    """Adds an announced entry if it is the next one: what is announced is durable. Any other is read from the store."""
+    if index != view.last + 1:
+        return False
+    try:
+        sealed = view.open(entry_name(view.prefix, index), data)
+    except StoreError:
+        return False
+    if not follows(view.entries[-1] if view.entries else None, sealed):
+        return False
+    view.push(sealed)
+    return True
+
+
+def is_replaced(view: LogView[B]) -> Procedure[bool]:
+    """Whether the store has another log now: the last known entry differs, or it is missing and none follows it. (An
+    entry is deleted only when a later one is a SNAPSHOT.)"""
+    if not view.entries:
+        return False
+    known = view.entries[-1]
+    data = yield from insist(Read(entry_name(view.prefix, known.entry.index)))
+    if data is None:
+        return not (yield from entries_after(view, known.entry.index))
+    return data != known.data
 
 
 def entries_after(view: LogView[B], index: int) -> Procedure[list[str]]:

@@ -19,6 +19,7 @@ because people and tools put other files into stores, and those must not be touc
     graph/<member>.json                                         a member's part of the graph
     requests/<id>.json, replies/<id>.json                       requests from outside
     status/<member>.json, explain/<epoch>[-<member>].json       hints for people
+    followers/<follower>/<index>.json                           how far a named follower has come
     probe/<id>.json                                             written and removed by `cutwater doctor`
 
 An index, an epoch or a transaction in a file name has at least twelve digits, so that names sort as numbers do.
@@ -46,6 +47,7 @@ REPLY_PREFIX = "replies/"
 STATUS_PREFIX = "status/"
 EXPLAIN_PREFIX = "explain/"
 PROBE_PREFIX = "probe/"
+FOLLOWER_PREFIX = "followers/"
 FORMAT_NAME = "format.json"
 
 PREFIXES = (
@@ -62,6 +64,7 @@ PREFIXES = (
     STATUS_PREFIX,
     EXPLAIN_PREFIX,
     PROBE_PREFIX,
+    FOLLOWER_PREFIX,
 )
 """The prefixes of all object names."""
 
@@ -537,6 +540,19 @@ def status_of(name: str) -> str | None:
 
 def probe_name(probe_id: str) -> str:
     return _named(PROBE_PREFIX, probe_id)
+
+
+def follower_prefix(follower: str) -> str:
+    return f"{FOLLOWER_PREFIX}{follower}/"
+
+
+def position_name(index: int, follower: str) -> str:
+    return entry_name(follower_prefix(follower), index)
+
+
+def position_of(name: str, follower: str) -> int | None:
+    """The index of a position of this follower."""
+    return entry_of(follower_prefix(follower), name)
 
 
 class Notes(msgspec.Struct, frozen=True):

@@ -6,6 +6,7 @@ This file only declares formats. `paths.py` has the names of the objects that co
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -37,10 +38,23 @@ class StageSpec(msgspec.Struct, frozen=True):
     schema: str | None = None
 
 
-class Topology(msgspec.Struct, frozen=True, dict=True):
-    """The whole graph, by stage name."""
+class ChainedStage(msgspec.Struct, frozen=True):
+    """A stage that runs inside the query of `reader`, the only stage that reads it; that one may be chained, too.
+    `inputs` are the stages that it reads itself."""
+
+    name: str
+    inputs: tuple[str, ...]
+    reader: str
+    schema: str | None = None
+
+
+class Topology(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
+    """The whole graph, by stage name. `stages` are the stages that have a query of their own, with the channels that the
+    query reads: to the protocol there are no others. `chained` are the stages that run inside those queries. (Nothing is
+    chained in the graphs of older stores, and the encoding of such a graph does not mention it.)"""
 
     stages: dict[str, StageSpec]
+    chained: dict[str, ChainedStage] = {}
 
     def members(self) -> tuple[str, ...]:
         """The names of all members, sorted."""
@@ -63,6 +77,31 @@ class Topology(msgspec.Struct, frozen=True, dict=True):
         """The stages with inputs that do not exist, by name, with those inputs."""
         missing = {n: tuple(i for i in s.inputs if i not in self.stages) for n, s in self.stages.items()}
         return {name: inputs for name, inputs in sorted(missing.items()) if inputs}
+
+    def query_of(self, stage: str) -> str:
+        """The stage in whose query this one runs: itself unless it is chained."""
+        while stage in self.chained:
+            stage = self.chained[stage].reader
+        return stage
+
+    def chain(self, query: str) -> tuple[str, ...]:
+        """The stages that are chained into a query, each after those that it reads."""
+        return tuple(
+            s
+            for name, stage in sorted(self.chained.items())
+            if stage.reader == query
+            for s in (*self.chain(name), name)
+        )
+
+    def written(self) -> dict[str, StageSpec]:
+        """All stages with the inputs that their functions have, as if nothing were chained."""
+        found = dict(self.stages)
+        for name in {stage.reader for stage in self.chained.values()} & self.stages.keys():
+            inputs = tuple(s.name for s in self.chained.values() if s.reader == name)
+            found[name] = StageSpec(name, inputs, found[name].member, found[name].sinks, found[name].schema)
+        for name, stage in self.chained.items():
+            found[name] = StageSpec(name, stage.inputs, found[self.query_of(name)].member, (), stage.schema)
+        return found
 
     def sinks(self) -> dict[str, str]:
         """The stage of each sink, by sink name."""
@@ -150,7 +189,7 @@ class Restored(msgspec.Struct, frozen=True, tag="RESTORED"):
     """A new generation begins at the cut of `epoch`, as requested by `request`. `forks`: each stage's last batch before
     it. The stages in `reset` start without their state. `force`: tables go back even if that undoes later changes by
     others. `topology` is the graph from here on, if it changes. All of this is one entry, so that no crash can leave
-    the new graph in the old generation."""
+    the new graph in the old generation. `moved`: where queries begin that other stages run in than at the checkpoint."""
 
     term: int
     generation: int
@@ -161,6 +200,7 @@ class Restored(msgspec.Struct, frozen=True, tag="RESTORED"):
     topology: Topology | None = None
     topology_hash: str = ""
     request: str = ""
+    moved: dict[str, StageReport] = {}
 
 
 class Expired(msgspec.Struct, frozen=True, tag="EXPIRED"):
@@ -192,7 +232,8 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
 class Generation(msgspec.Struct, frozen=True):
     """One timeline: the journal entry at which it began, and the epoch and generation that it forked from.
-    `transaction` is the index of that epoch's COMMITTED entry, by which tables know it. `force` is the restore's."""
+    `transaction` is the index of that epoch's COMMITTED entry, by which tables know it. `force` and `moved` are the
+    restore's."""
 
     number: int
     index: int = 0
@@ -202,6 +243,7 @@ class Generation(msgspec.Struct, frozen=True):
     forks: dict[str, int] = {}
     reset: tuple[str, ...] = ()
     force: bool = False
+    moved: dict[str, StageReport] = {}
 
 
 class JournalState(msgspec.Struct):
@@ -370,7 +412,7 @@ class InFlight(msgspec.Struct, frozen=True):
 
 class Manifest(msgspec.Struct, frozen=True):
     """The complete cut. `release`: per sink, the staged files that the epoch publishes. `held`: per final sink, those
-    that wait for the pipeline-wide watermark."""
+    that wait for the pipeline-wide watermark. `chained`: the stages that ran inside the queries in `stages`."""
 
     epoch: int
     checkpoint_id: int
@@ -384,6 +426,35 @@ class Manifest(msgspec.Struct, frozen=True):
     release: dict[str, tuple[str, ...]]
     held: dict[str, tuple[StagedFile, ...]]
     watermark: int | None
+    chained: dict[str, ChainedStage] = {}
+
+    def chain(self, query: str) -> frozenset[str]:
+        """The stages that ran inside a query at this checkpoint."""
+        inside = [s.name for s in self.chained.values() if s.reader == query]
+        return frozenset(inside).union(*(self.chain(name) for name in inside))
+
+    def query_of(self, stage: str) -> str | None:
+        """The query that a stage ran in; `None` if the checkpoint does not have the stage."""
+        while stage in self.chained:
+            stage = self.chained[stage].reader
+        return stage if stage in self.stages else None
+
+    def moved_queries(self, graph: Topology) -> tuple[str, ...]:
+        """The queries of a graph in which other stages run than at this checkpoint, among them known ones."""
+        return tuple(
+            name
+            for name in graph.stages
+            for now in [{name, *graph.chain(name)}]
+            if any(self.query_of(s) is not None for s in now)
+            and (name not in self.stages or now != {name, *self.chain(name)})
+        )
+
+    def with_moved(self, moved: Mapping[str, StageReport], graph: Topology) -> Manifest:
+        """The same cut for the queries of this graph, of which those in `moved` run other stages than at the cut."""
+        if not moved:
+            return self
+        stages = {name: report for name, report in self.stages.items() if name not in graph.chained}
+        return msgspec.structs.replace(self, stages={**stages, **moved})
 
     def objects(self) -> dict[str, str | None]:
         """Every object that a restore needs, with its checksum where one is recorded."""

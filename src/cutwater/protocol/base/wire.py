@@ -139,7 +139,8 @@ class Request(msgspec.Struct, frozen=True, tag_field="type", tag="request"):
     `reset` start without their state, those in `drop` are gone, and `force` undoes what others did to the
     tables. `topology` is the graph from then on, made from the one whose hash is `base`; the stages in `native` read
     sources of their own (as every stage without inputs does), those in `rereads` begin to read one that the pipeline has
-    read before that checkpoint.
+    read before that checkpoint. `moved`: where the queries of `topology` begin in which other stages run than at the
+    checkpoint.
 
     `renewed` counts how often the requester, while it waits for the answer, has written the request again."""
 
@@ -156,6 +157,7 @@ class Request(msgspec.Struct, frozen=True, tag_field="type", tag="request"):
     base: str | None = None
     native: tuple[str, ...] = ()
     rereads: tuple[str, ...] = ()
+    moved: dict[str, StageReport] = {}
     renewed: Count = 0
 
 

@@ -136,4 +136,5 @@ def make_manifest(
         release=release,
         held=held,
         watermark=watermark,
+        chained=topology.chained,
     )

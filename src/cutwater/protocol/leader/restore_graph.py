@@ -33,7 +33,12 @@ def graph_after(state: JournalState, request: Request) -> Topology:
     assert state.topology is not None  # a checkpoint is committed, so there is a graph
     graph = request.topology
     if graph is None:
-        graph = Topology({n: s for n, s in state.topology.stages.items() if n not in request.drop})
+        now = state.topology
+        stages = {n: s for n, s in now.stages.items() if n not in request.drop}
+        graph = Topology(
+            stages,
+            {n: s for n, s in now.chained.items() if n not in request.drop and now.query_of(n) in stages},
+        )
     elif request.base is not None and request.base != state.topology_hash:
         raise Refusal(
             FailureReason.GRAPH_CHANGED, "another member has changed the pipeline's graph meanwhile"
@@ -50,9 +55,11 @@ def graph_after(state: JournalState, request: Request) -> Topology:
 def check_stages(state: JournalState, request: Request, graph: Topology, manifest: Manifest) -> None:
     """Raises `Refusal` if a stage of the checkpoint, or of the current graph, would be lost without being named."""
     assert state.topology is not None
-    stages = manifest.stages.keys() | state.topology.stages.keys()
+    before = state.topology
+    stages = {*manifest.stages, *manifest.chained, *before.stages, *before.chained}
     known = stages | manifest.release.keys() | state.topology.sinks().keys()
-    gone = sorted(stages - graph.stages.keys() - set(request.drop) - named_before(state, manifest))
+    present = graph.stages.keys() | graph.chained.keys()
+    gone = sorted(stages - present - set(request.drop) - named_before(state, manifest))
     if gone:
         raise Refusal(
             FailureReason.STAGE_GONE,
@@ -60,7 +67,7 @@ def check_stages(state: JournalState, request: Request, graph: Topology, manifes
             f"with their state, add {' '.join(f'--drop {s}' for s in gone)}",
         )
     for name in request.drop:
-        if name in graph.stages or (name in graph.sinks() and name not in stages):
+        if name in present or (name in graph.sinks() and name not in stages):
             raise Refusal(
                 FailureReason.NO_SUCH_STAGE,
                 f"--drop {name}: the code still has it; remove it there, or --reset the stage",
@@ -71,7 +78,7 @@ def check_stages(state: JournalState, request: Request, graph: Topology, manifes
                 f"--drop {name}: there is no such stage; there are {', '.join(sorted(stages))}",
             )
     for name in request.reset:
-        if name not in graph.stages:
+        if name not in present:  # a chained stage has no state, so there is nothing to do
             raise Refusal(
                 FailureReason.NO_SUCH_STAGE,
                 f"--reset {name}: there is no such stage; there are {', '.join(sorted(graph.stages))}",
@@ -84,9 +91,32 @@ def named_before(state: JournalState, manifest: Manifest) -> set[str]:
     assert state.topology is not None
     if not state.head == manifest.epoch == state.generations[state.generation].epoch:
         return set()
-    return manifest.stages.keys() - state.topology.stages.keys() | (
+    stages = state.topology.stages.keys() | state.topology.chained.keys()
+    return (manifest.stages.keys() | manifest.chained.keys()) - stages | (
         manifest.release.keys() - state.topology.sinks().keys()
     )
+
+
+def check_chaining(request: Request, graph: Topology, manifest: Manifest) -> None:
+    """Raises `Refusal` if stages run in other queries than at the checkpoint, and the request does not say where those
+    queries begin; or if there are rows in flight to or from such a query."""
+    moved = manifest.moved_queries(graph)
+    if set(moved) != request.moved.keys():
+        raise Refusal(
+            FailureReason.CHAINING_CHANGED,
+            f"at epoch {manifest.epoch} other stages were chained into the query of {', '.join(moved) or 'none'}",
+        )
+    before = {
+        q for name in moved for s in (name, *graph.chain(name)) if (q := manifest.query_of(s)) is not None
+    }
+    for flight in manifest.in_flight:
+        if any(flight.batches.values()) and {flight.producer, flight.reader} & before:
+            raise Refusal(
+                FailureReason.ROWS_IN_FLIGHT,
+                f"epoch {manifest.epoch} has rows in flight from '{flight.producer}' to '{flight.reader}', and other "
+                "stages run in one of these queries now. Restore an aligned checkpoint, or drain the pipeline with the "
+                "code that it had",
+            )
 
 
 def check_inputs(request: Request, graph: Topology, manifest: Manifest) -> None:

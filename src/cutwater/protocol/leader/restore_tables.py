@@ -168,10 +168,11 @@ def older_store(index: int, sink: str, transaction: int) -> str:
 
 
 def check_returning_sinks(
-    target: Checkpoint, graph: Topology, manifest: Manifest, tables: TableAnswers
+    state: JournalState, target: Checkpoint, graph: Topology, manifest: Manifest, tables: TableAnswers
 ) -> Procedure[None]:
-    """Raises `Refusal` if a sink that the checkpoint does not have has rows from before it: the sink was dropped and
-    comes back, and its table lacks the rows in between. Nobody could see where they are missing."""
+    """Raises `Refusal` if a sink that the checkpoint does not have has rows from before it, or would publish such rows:
+    the sink was dropped and comes back, and its table lacks the rows in between. Nobody could see where they are
+    missing."""
     marks = yield from insist(List(MARK_PREFIX))
     for sink in sorted(graph.sinks().keys() - manifest.release.keys()):
         # The newest mark of a sink is kept, also of one that was dropped. A new sink gets marks without rows for the
@@ -190,6 +191,28 @@ def check_returning_sinks(
                 f"sink '{sink}' was dropped before epoch {target.epoch} and comes back: its table has the rows up to "
                 "then, and would lack those in between",
             )
+        given_up = yield from _given_up(state, target, sink)
+        if given_up is not None:
+            raise Refusal(
+                FailureReason.SINK_RETURNS,
+                f"sink '{sink}' was dropped before epoch {target.epoch} and comes back: it would publish the rows of "
+                f"epoch {given_up}, which were given up, and lack those in between",
+            )
+
+
+def _given_up(state: JournalState, target: Checkpoint, sink: str) -> Procedure[int | None]:
+    """The newest kept epoch before a checkpoint in which a sink has rows to publish; `None` if there is none."""
+    parent = target.parent
+    while parent in state.committed:
+        checkpoint = state.committed[parent]
+        try:
+            manifest = yield from read_manifest(checkpoint)
+        except StoreError as error:
+            raise Refusal(FailureReason.STORE_DAMAGED, str(error)) from error
+        if manifest is not None and manifest.release.get(sink):
+            return checkpoint.epoch
+        parent = checkpoint.parent
+    return None
 
 
 def _has_rows(target: Checkpoint, sink: str, marks: Collection[str], tables: TableAnswers) -> Procedure[bool]:

@@ -32,6 +32,7 @@ from cutwater.protocol.base.records import (
 from cutwater.protocol.base.wire import Reply, Request, RequestKind
 from cutwater.protocol.leader.refusal import Refusal
 from cutwater.protocol.leader.restore_graph import (
+    check_chaining,
     check_in_flight,
     check_inputs,
     check_stages,
@@ -203,21 +204,26 @@ def _restored(writer: Writer, request: Request) -> Procedure[Restored]:
     if manifest is None:
         raise Refusal(FailureReason.STORE_DAMAGED, f"the manifest of epoch {target.epoch} is missing")
     check_stages(state, request, graph, manifest)
+    check_chaining(request, graph, manifest)
+    manifest = manifest.with_moved(request.moved, graph)
     check_inputs(request, graph, manifest)
     check_in_flight(state, request, graph, manifest)
     yield from check_journal(writer.journal, graph, writer.tables)
     yield from check_tables(state, request, target, graph, manifest, writer.tables)
     yield from check_new_readers(request, target, graph, manifest, writer.tables)
-    yield from check_returning_sinks(target, graph, manifest, writer.tables)
+    yield from check_returning_sinks(state, target, graph, manifest, writer.tables)
     changed = digest(encode(graph)) != state.topology_hash
     return Restored(
         writer.term,
         state.generation + 1,
         target.epoch,
-        target.cuts,
+        target.cuts
+        if not request.moved
+        else {name: report.batch for name, report in manifest.stages.items()},
         tuple(sorted(request.reset)),
         request.force,
         graph if changed else None,
         digest(encode(graph)) if changed else "",
         request.request_id,
+        request.moved,
     )

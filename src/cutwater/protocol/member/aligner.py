@@ -145,6 +145,11 @@ class Aligner:
         in_flight = {name: (self._positions[name], self._barriers.get(name)) for name in behind}
         return Cut(not in_flight, dict(self._positions), in_flight)
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether the first barrier has arrived; a stage without inputs waits for none."""
+        return bool(self._barriers) or not self._positions
+
     def waiting_for(self) -> tuple[str, ...]:
         """The inputs that the stage is waiting for, in the order of its inputs."""
         return self._behind() if self.phase is AlignerPhase.ALIGNING else ()

@@ -67,6 +67,8 @@ class CatchUp:
         self._heard = 0
         self._term = 0
         self._requests = 1
+        self.found: int | None = None
+        """The journal's last entry when this first looked."""
 
     # --- events: without a session they change nothing, but for the presence of peers -------------------------
 
@@ -119,6 +121,8 @@ class CatchUp:
         view = self.journal.view
         while True:
             names = yield from entries_after(view, view.last)
+            if self.found is None:
+                self.found = entry_of(view.prefix, names[-1]) if names else view.last
             if not names:
                 return None
             data = yield from insist(Read(names[-1]))

@@ -189,6 +189,7 @@ def _restore(state: JournalState, body: Restored, index: int) -> None:
         body.forks,
         body.reset,
         body.force,
+        body.moved,
     )
     if body.topology is not None:
         state.topology, state.topology_hash = body.topology, body.topology_hash

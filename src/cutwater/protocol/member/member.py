@@ -11,11 +11,11 @@ and none of them is interrupted between two effects.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from cutwater.protocol.base.barrier import Flags
-from cutwater.protocol.base.chain import digest, follows
+from cutwater.protocol.base.chain import digest
 from cutwater.protocol.base.effects import (
     Pace,
     Procedure,
@@ -31,8 +31,8 @@ from cutwater.protocol.base.events import (
     TablePublished,
     TableRewound,
 )
-from cutwater.protocol.base.log import follow
-from cutwater.protocol.base.paths import entry_name, manifest_name
+from cutwater.protocol.base.log import follow, take_announced
+from cutwater.protocol.base.paths import manifest_name
 from cutwater.protocol.base.records import (
     Manifest,
     SinkSpec,
@@ -50,7 +50,16 @@ from cutwater.protocol.member.injector import BarrierInjector, Word
 from cutwater.protocol.member.journal import Journal, begun_event
 from cutwater.protocol.member.next_query import Misconfigured, QueryEnd
 from cutwater.protocol.member.own_failures import OwnFailures
-from cutwater.protocol.member.publish import CommitPermit, Patience, begin, duties, perform, read_manifest
+from cutwater.protocol.member.publish import (
+    CommitPermit,
+    Duty,
+    Patience,
+    begin,
+    duties,
+    in_force,
+    perform,
+    read_manifest,
+)
 from cutwater.protocol.member.stage import Stage, StagePhase
 from cutwater.protocol.member.stage_log import StageLog
 from cutwater.protocol.member.stage_logs import StageLogs
@@ -209,7 +218,7 @@ class Member:
             if self.journal.state.head != checkpoint.epoch:
                 continue  # the head has moved on meanwhile: what was read is outdated
             if found is not None:
-                self.manifest = found
+                self.manifest = found = in_force(found, state)
                 return found
             yield from follow(self.journal.view)
             if self.journal.state.head == checkpoint.epoch:  # it has not expired, so it is lost
@@ -233,11 +242,19 @@ class Member:
                 yield from self.take_effect()
             yield Wait(self.config.poll_ms)
 
+    def _was_drained(self) -> bool:
+        """Whether the pipeline was drained when this process first looked, so that whoever started it wants to go on. A
+        process that was starting while the pipeline was drained ends with the others."""
+        state, found = self.journal.state, self.catch_up.found
+        if not state.drained or state.head not in state.committed or found is None:
+            return state.drained
+        return state.committed[state.head].index <= found
+
     def take_effect(self) -> Procedure[None]:
         """Does what the journal asks of this member: go live, change generation, cut, publish."""
         state = self.journal.state
         if not self.live:
-            self.live, self.resumes = True, state.drained
+            self.live, self.resumes = True, self._was_drained()
             self._own_failures.start()
             self._observe_journal()
         if not state.drained:
@@ -359,17 +376,7 @@ class Member:
         self._hear(announcement.index)
 
     def _take_entry(self, announcement: Announcement) -> None:
-        """Applies the announced journal entry if it is the next one: what is announced is durable. Any other entry is
-        read from the store."""
-        view = self.journal.view
-        if not self.live or announcement.index != view.last + 1:
-            return
-        try:
-            sealed = view.open(entry_name(view.prefix, announcement.index), bytes(announcement.entry))
-        except StoreError:
-            return
-        if follows(view.entries[-1] if view.entries else None, sealed):
-            view.push(sealed)
+        if self.live and take_announced(self.journal.view, announcement.index, bytes(announcement.entry)):
             self.wake("journal")
 
     def on_heartbeat(self, heartbeat: Heartbeat) -> None:
@@ -423,6 +430,11 @@ class Member:
         """Whether the pipeline is drained, so that a run ends as soon as everything is published."""
         return self.live and self.journal.state.drained and not self.resumes
 
+    def _duties(self, sink: str, done: int) -> Iterable[Duty]:
+        """What the journal requires of a sink; nothing of one that a restore has dropped, whose table stays as it is."""
+        graph = self.journal.state.topology
+        return duties(self.journal.state, done) if graph is not None and sink in graph.sinks() else ()
+
     def _publish(self, sink: str) -> Procedure[None]:
         """The actor that brings one sink to the state that the journal requires, in order (rule 8)."""
         config = self.config
@@ -430,7 +442,7 @@ class Member:
         done = yield from begin(sink, self.journal, patience)
         while True:
             self.ending.on_published(sink, done)
-            for duty in duties(self.journal.state, done):
+            for duty in self._duties(sink, done):
                 mark = yield from perform(sink, duty, patience)
                 if mark is not None:
                     kind = TablePublished if isinstance(duty, CommitPermit) else TableRewound

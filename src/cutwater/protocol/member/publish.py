@@ -373,6 +373,14 @@ def _table_commit(
     return RewindTable(sink, head.version, duty.index, version, duty.force)
 
 
+def in_force(manifest: Manifest, state: JournalState) -> Manifest:
+    """The manifest of the newest checkpoint as the current generation begins with it, if it does."""
+    ours = state.generations.get(state.generation)
+    if ours is None or state.topology is None or manifest.generation == state.generation:
+        return manifest
+    return manifest.with_moved(ours.moved, state.topology)
+
+
 def read_manifest(checkpoint: Checkpoint) -> Procedure[Manifest | None]:
     """The manifest of a committed epoch, checked against the hash in the journal; `None` if there is none. Raises
     `StoreError` if it is damaged."""

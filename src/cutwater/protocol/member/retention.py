@@ -1,7 +1,8 @@
 """Retention: what is kept, and what may be deleted, as functions of the journal and the manifests.
 
 Retention keeps the newest N committed checkpoints, every savepoint, the head of the timeline (after a restore, its
-target until the next commit), and every epoch that some sink has not settled. EXPIRED is in the journal before anything
+target until the next commit, and until every stage has read what was in flight there), and every epoch that some sink
+has not settled. EXPIRED is in the journal before anything
 is deleted, and nothing is deleted that a kept manifest names.
 """
 
@@ -41,7 +42,7 @@ def expire(
     `manifests` holds every manifest of a committed epoch that can be read. One that cannot be read keeps nothing alive,
     because its checkpoint cannot be restored.
     """
-    kept = kept_epochs(state, retained, settled)
+    kept = kept_epochs(state, retained, settled) | _still_read(state, manifests)
     gone = tuple(sorted(state.committed.keys() - kept))
     if not gone or state.head is None:
         return None
@@ -62,6 +63,18 @@ def expire(
     rows = {name: found for name in named if (found := channel_file_of(name)) is not None}
     pinned = tuple(sorted(name for name, file in rows.items() if file.generation == state.generation))
     return Expired(state.term, state.generation, gone, generations, floors, pinned)
+
+
+def _still_read(state: JournalState, manifests: Mapping[int, Manifest]) -> set[int]:
+    """The epoch with which the generation began, if a stage has not read at the head what was in flight there. A full
+    checkpoint has copies of that, but a stage goes on reading the files that were there when it started."""
+    base, head = state.generations[state.generation].epoch, state.head
+    if base is None or head is None or base not in state.committed or not {base, head} <= manifests.keys():
+        return set()
+    now = manifests[head].stages
+    waiting = [f for f in manifests[base].in_flight if any(f.batches.values()) and f.reader in now]
+    is_read = all(now[f.reader].consumed.get(f.producer, f.upto) >= f.upto for f in waiting)
+    return set() if is_read else {base}
 
 
 def stage_floors(state: JournalState, head: Manifest) -> dict[str, int]:

@@ -27,7 +27,7 @@ from cutwater.protocol.base.effects import (
     ask,
     insist,
 )
-from cutwater.protocol.base.events import BatchLogged, Event, StageCut, StageStarted
+from cutwater.protocol.base.events import AlignmentBegun, BatchLogged, Event, StageCut, StageStarted
 from cutwater.protocol.base.log import AppendPhase, append, follow
 from cutwater.protocol.base.records import (
     BarrierAt,
@@ -120,6 +120,8 @@ class Stage:
         self._cleanup = Cleanup(member, self.log, self._is_fenced)
         self._handle = handle
         self._asked = 0
+        self._aligned = 0
+        """The newest checkpoint of which a barrier was seen."""
 
     @property
     def pace(self) -> Pace:
@@ -263,6 +265,7 @@ class Stage:
         self.incarnation = yield from stage_start.append_open(self.member, self.spec, self.log, report)
         self.member.incarnations[self.name] = self.generation, self.incarnation
         yield from stage_start.make_folder(self.log, self.incarnation, report, reset)
+        yield from stage_start.learn_fates(self.member)
         if self._is_fenced():
             return False
         self._step("opened")
@@ -359,10 +362,20 @@ class Stage:
         if not self.spec.inputs and self._asked < begun.checkpoint_id:
             return None
         aligner = self._inputs.aligner(begun, unaligned=begun.checkpoint_id in self.member.unaligned)
+        if aligner.has_begun:
+            self._observe_alignment(begun)
         if begun.flags & DRAIN and (not self.quiet or aligner.waiting_for()):
             return None
         cut = aligner.cut()
-        return None if cut is None else not cut.aligned
+        if cut is None:
+            return None
+        self._observe_alignment(begun)  # an order to cut unaligned may come before all barriers
+        return not cut.aligned
+
+    def _observe_alignment(self, begun: Begun) -> None:
+        if begun.checkpoint_id > self._aligned:
+            self._aligned = begun.checkpoint_id
+            self.member.observe(AlignmentBegun(self.name, begun.epoch))
 
     def _barrier_entry(self, begun: Begun, unaligned: bool) -> BarrierAt:
         state = self.log.state

@@ -63,6 +63,12 @@ def _open_entry(spec: StageSpec, log: StageLog, report: StageReport | None) -> O
     return Open(place, report.batch, **position_of(report))
 
 
+def learn_fates(member: Opener) -> Procedure[None]:
+    """Reads the journal after OPEN, so that this incarnation knows at least the fates that the one before it knew. That
+    one may have passed the barriers of an epoch that was over; who took that epoch for open would cut it too late."""
+    yield from follow(member.journal.view)
+
+
 def make_folder(log: StageLog, incarnation: int, report: StageReport | None, reset: bool) -> Procedure[None]:
     """Makes the incarnation's Spark folder from the newest one before it, or from `report` if there is none. Makes none
     if another incarnation is open by now. Raises `StoreError` if the log or the folders have been lost."""

@@ -61,5 +61,13 @@ class PublishedTables(Restores):
         made = self.emitted_by(stage, entry.generation, entry.cuts[stage])
         if not self._is_final(sink, stage, entry.generation):
             return {p: n for p, n in made.items() if n}
-        end = (entry.watermark or 0) // WINDOW * WINDOW
-        return {p: min(n, end) for p, n in made.items() if min(n, end)}
+        end, born = (entry.watermark or 0) // WINDOW * WINDOW, self._skipped(stage, entry.generation)
+        shown = {p: max(min(n, end), born.get(p, 0)) for p, n in made.items()}
+        return {p: n for p, n in shown.items() if n}
+
+    def _skipped(self, stage: str, generation: int) -> dict[Path, int]:
+        """What a stage skipped when it began, if it began with a restore: no window of that is left to close."""
+        number: int | None = generation
+        while number in self.ledger.forks and stage in self.ledger.forks[number].forks:
+            number = self.ledger.parents.get(number)
+        return self.emitted.get((stage, number, -1), {}) if number in self.ledger.forks else {}

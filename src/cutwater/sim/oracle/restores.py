@@ -18,7 +18,7 @@ class Restores(Facts):
         target = ledger.kept.get(body.epoch)
         if target is None:
             self.violation(f"restored to epoch {body.epoch}, which is not kept")
-        if target.entry.cuts != body.forks:
+        if target.entry.cuts != body.forks and not body.moved:
             self.violation(f"restored to epoch {body.epoch} at positions other than those of its cut")
         asked = self.world.requests.get(body.request)
         if asked is not None and asked.name is not None and ledger.savepoints.get(asked.name) != body.epoch:

@@ -44,7 +44,8 @@ def _folders(store: Store, stage: str) -> list[str]:
 
 def _is_same(leaf: Leaf, known: Leaf) -> bool:
     is_same_topic = None in (leaf.topics, known.topics) or leaf.topics == known.topics
-    return (known.format, known.place) == (leaf.format, leaf.place) and is_same_topic
+    is_same = (known.format, known.place, known.stage) == (leaf.format, leaf.place, leaf.stage)
+    return is_same and is_same_topic
 
 
 def _begun(store: Store, folder: str, leaf: Leaf) -> bytes | None:

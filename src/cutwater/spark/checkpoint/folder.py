@@ -53,10 +53,11 @@ from cutwater.spark.checkpoint.state_files import (
     FOREVER,
     Place,
     Spans,
+    StateOperator,
     StateStore,
     listed_files,
+    parse_operator,
     split_name,
-    stores_of,
     version_of,
 )
 from cutwater.store.contract import Store
@@ -80,7 +81,7 @@ class Cache:
     offsets: dict[str, Offsets] = field(default_factory=dict)
     sources: dict[str, tuple[Leaf, ...]] = field(default_factory=dict)
     snapshots: dict[str, list[str]] = field(default_factory=dict)
-    operators: dict[str, list[Place]] = field(default_factory=dict)
+    operators: dict[str, StateOperator] = field(default_factory=dict)
     bases: dict[str, int] = field(default_factory=dict)
     lowest: dict[str, int] = field(default_factory=dict)
     prepared: dict[str, Prepared] = field(default_factory=dict)
@@ -198,6 +199,10 @@ class SparkFolder:
             return None
         return self._known(self._cache.offsets, batch_file_name("offsets", batch), parse_offsets)
 
+    def commit(self, batch: int) -> BatchCommit | None:
+        """Spark's commit of a batch; `None` if there is none."""
+        return self._commit(batch)
+
     def _listed_by(self, snapshot: str) -> list[str]:
         if not snapshot.endswith(".zip"):
             return []
@@ -246,8 +251,9 @@ class SparkFolder:
             if newest is None:
                 return None
             names.add(versions[newest])
-            stores = self._known(self._cache.operators, versions[newest], stores_of)
-            places.update(stores or [])
+            operator = self._known(self._cache.operators, versions[newest], parse_operator)
+            if operator is not None:
+                places.update(operator.stores(self._commit(batch), self._stores))
         for place in places:
             chain = self._stores[place].chain(batch + 1) if place in self._stores else None
             if chain is None:

@@ -50,7 +50,7 @@ class Leaf(msgspec.Struct, frozen=True, omit_defaults=True):
     name (`None` in old records), and the number of its log in `sources/`. A source that a plan reads twice has one
     log. `topics`: the ids of Kafka's topics when the record was made. `servers`: a digest of each of Kafka's servers.
     `absolute`: the path of a source of files as Spark completes it; empty if its place says the same, and in old
-    records."""
+    records. `stage`: the chained stage that reads a native source; empty if it is the stage whose query this is."""
 
     channel: str | None = None
     format: str = ""
@@ -60,11 +60,13 @@ class Leaf(msgspec.Struct, frozen=True, omit_defaults=True):
     topics: dict[str, str] | None = None
     servers: tuple[str, ...] = ()
     absolute: str = ""
+    stage: str = ""
 
     def __str__(self) -> str:
         if self.channel is not None:
             return f"the channel '{self.channel}'"
-        return f"the source {self.format}" + (f" ({self.place})" if self.place else "")
+        place = f" ({self.place})" if self.place else ""
+        return f"the source {self.format}{place}" + (f" of stage '{self.stage}'" if self.stage else "")
 
 
 def native_leaf(
@@ -171,7 +173,7 @@ def _other(
     """How a leaf differs from the recorded one, if it is another source."""
     before, now = recorded[number], present[number]
     lost: list[str] | None = [] if is_same_place(before, now) else None
-    if before.format == now.format == KAFKA:
+    if before.format == now.format == KAFKA and before.stage == now.stage:
         lost = lost_topics(before.place, position, now.place)
     if lost is None or before.log != now.log:
         return _moved(f"{now}, but its position is that of {before}", number, present)
@@ -218,7 +220,8 @@ def is_same_place(before: Leaf, now: Leaf) -> bool:
     if _identity(before) == _identity(now):
         return True
     spelled = [leaf.place.removeprefix("path=") for leaf in (before, now) if _is_path(leaf.place)]
-    if before.format != now.format or len(spelled) < 2 or not now.absolute:
+    is_other = before.format != now.format or before.stage != now.stage
+    if is_other or len(spelled) < 2 or not now.absolute:
         return False
     if before.absolute:
         return before.absolute == now.absolute
@@ -230,10 +233,10 @@ def _is_path(place: str) -> bool:
     return place.startswith("path=") and ", table=" not in place
 
 
-def _identity(leaf: Leaf) -> tuple[str | None, str, str]:
+def _identity(leaf: Leaf) -> tuple[str | None, str, str, str]:
     topics = topics_at(leaf.place) if leaf.format == KAFKA else None
     place = f"{topics.kind}={topics.value}" if topics is not None else leaf.place
-    return leaf.channel, leaf.format, place
+    return leaf.channel, leaf.format, place, leaf.stage
 
 
 def _are_distinct(leaves: Sequence[Leaf]) -> bool:

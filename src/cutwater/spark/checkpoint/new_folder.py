@@ -195,7 +195,7 @@ def _rebuild(
     move: Move | None = None,
 ) -> set[str]:
     """Make a folder from the files that `report` names. Returns the names of its files."""
-    files = _files_of(report)
+    files = files_of_report(report)
     gone, there = _fill(store, prefix, files, log_interval, report.consumed if reset else None, move)
     if gone:
         raise StoreError(
@@ -263,7 +263,12 @@ def _folder_of(store: Store, files: Mapping[str, str]) -> SparkFolder:
     return SparkFolder(store, origin, Cache(), files.values())
 
 
-def _files_of(report: StageReport) -> dict[str, str]:
+def folder_of_report(store: Store, report: StageReport) -> SparkFolder:
+    """The folder that consists of the state files of a stage at a checkpoint."""
+    return _folder_of(store, files_of_report(report))
+
+
+def files_of_report(report: StageReport) -> dict[str, str]:
     """The state files of a checkpoint, by their names in a folder."""
     return {_name_in_folder(name): name for name in report.state}
 
@@ -310,17 +315,17 @@ def claimed_positions(
 def refuse_other_sources(store: Store, report: StageReport, leaves: Sequence[Leaf], reset: bool) -> None:
     """Raises `SourcesChanged` if `claim_sources` would, in the folder that `make_folder` makes from `report`."""
     if report.offsets or not reset:
-        _refuse_other_sources(_folder_of(store, _files_of(report)), leaves)
+        _refuse_other_sources(folder_of_report(store, report), leaves)
 
 
 def refuse_moved_files(store: Store, report: StageReport, leaves: Sequence[Leaf]) -> None:
     """Raises `FilesMoved` if a stage that continues after `report` would read its files again under other paths."""
-    refuse_moved(_folder_of(store, _files_of(report)), leaves)
+    refuse_moved(folder_of_report(store, report), leaves)
 
 
 def recorded_sources(store: Store, report: StageReport) -> Sequence[Leaf]:
     """What a stage read at a checkpoint; nothing if it has no record of it."""
-    return _folder_of(store, _files_of(report)).recorded_leaves() or ()
+    return folder_of_report(store, report).recorded_leaves() or ()
 
 
 def read_anew(store: Store, report: StageReport, leaves: Sequence[Leaf]) -> list[Leaf]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -107,6 +107,19 @@ def next_plan(name: str, data: bytes, watermark_ms: int, timestamp_ms: int) -> b
     return "\n".join([version, msgspec.json.encode(values).decode(), *sources]).encode()
 
 
+def moved_plan(name: str, data: bytes, positions: Sequence[str | None]) -> bytes:
+    """The contents of an `offsets/<batch>` with other positions."""
+    version, metadata, *_ = _lines(name, data, 2)
+    return "\n".join(
+        [version, metadata, *(_NO_OFFSET if text is None else text for text in positions)]
+    ).encode()
+
+
+def position_of(channel: str, batch: int) -> str:
+    """Spark's offset for a position in a channel."""
+    return msgspec.json.encode({"channel": channel, "batch": batch}).decode()
+
+
 def starting_plan(plan: Offsets, consumed: Mapping[str, int]) -> bytes:
     """The contents of an `offsets/<batch>` with the positions of `plan`, or of `consumed` for channels, and with its
     settings, which say how state is kept; but without its watermark."""
@@ -115,7 +128,7 @@ def starting_plan(plan: Offsets, consumed: Mapping[str, int]) -> bytes:
     for text in plan.sources:
         found = position_in(text) if text is not None else None
         if found is not None and found[0] in consumed:
-            text = msgspec.json.encode({"channel": found[0], "batch": consumed[found[0]]}).decode()
+            text = position_of(found[0], consumed[found[0]])
         lines.append(_NO_OFFSET if text is None else text)
     return "\n".join(lines).encode()
 

@@ -45,10 +45,10 @@ def identifying(leaf: Leaf) -> dict[str, str]:
 def may_share_rows(one: Leaf, other: Leaf) -> bool:
     """Whether nothing tells two sources apart. Their places do, if both have one. Otherwise an option that both have
     does, if its values differ: the names of options are the connector's own, so none of them is known to be the place."""
-    if one.format != other.format:
-        return False
     if one.place and other.place:
         return share_place(one.format, one.place, other.format, other.place)
+    if one.format != other.format:
+        return False
     mine, yours = identifying(one), identifying(other)
     return all(mine[name] == yours[name] for name in mine.keys() & yours.keys())
 
@@ -73,23 +73,23 @@ def share_rows(one: Leaf, other: Leaf) -> bool:
         return False
     if one.format == KAFKA and one.servers and other.servers:
         return not set(one.servers).isdisjoint(other.servers)
+    if one.format != other.format:
+        return _chosen_files(one) == _chosen_files(other)
     return _choice(one) == _choice(other)
 
 
 def share_place(format: str, place: str, other_format: str, other_place: str) -> bool:
     """Whether two sources are at the same place, or at places that may have a part in common. (Kafka's servers are not
-    part of a place: they move.)"""
-    if format != other_format:
-        return False
-    if format == KAFKA:
+    part of a place: they move.) Files have the same rows in whatever format they are read."""
+    if format == other_format == KAFKA:
         return share_topics(place, other_place)
     one, other = (_PART.split(normal_place(text)) for text in (place, other_place))
     paths = [
         [part.removeprefix("path=") for part in parts if part.startswith("path=")] for parts in (one, other)
     ]
-    if format not in _FILES or not all(paths):
-        return one == other
-    return _may_meet(paths[0][0], paths[1][0])
+    if all(paths) and (format in _FILES or format != other_format):
+        return _may_meet(paths[0][0], paths[1][0])
+    return format == other_format and one == other
 
 
 def reads_table(leaf: Leaf, path: str) -> bool:
@@ -102,10 +102,14 @@ def reads_table(leaf: Leaf, path: str) -> bool:
     return parts[: len(table)] == table and all("=" in part or _GLOB.search(part) for part in below)
 
 
+def _chosen_files(leaf: Leaf) -> frozenset[tuple[str, str]]:
+    return frozenset(item for item in (leaf.digests or {}).items() if item[0] in _CHOOSE_FILES)
+
+
 def _choice(leaf: Leaf) -> frozenset[tuple[str, str]]:
     chosen = (leaf.digests or {}).items()
     if leaf.format in _FILES:
-        return frozenset((name, value) for name, value in chosen if name in _CHOOSE_FILES)
+        return _chosen_files(leaf)
     if leaf.format == KAFKA:
         return frozenset((name, value) for name, value in chosen if name == SERVERS)
     return frozenset((name, value) for name, value in chosen if name not in PACE)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import re
 import zipfile
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Collection, Container, Iterator
 from typing import Any, NamedTuple
 
 import msgspec
@@ -24,6 +24,8 @@ FOREVER = 1 << 62
 _PLACE = re.compile(r"(state/(\d+)/(\d+)(?:/(?!_|SSTs/|logs/)[^/]+)?)/(.+)")
 _VERSION = re.compile(r"(\d+)(?:_([^/.]+))?\.(delta|changelog|snapshot|zip)(\.crc)?")
 _SHARED = re.compile(r"(?:SSTs|logs)/([^/]+)")
+_MAY_HAVE_ONE = frozenset({"globalLimit", "stateStoreSave"})
+"""The operators that run in one partition if they have no keys."""
 _SCHEMA_PATH = re.compile(r".*/(state/\d+/_stateSchema/.+)")
 
 Spans = dict[str, tuple[int, int]]
@@ -43,6 +45,29 @@ class Place(NamedTuple):
     folder: str
     operator: int
     partition: int
+
+
+class StateOperator(NamedTuple):
+    """An operator's state stores, as its metadata has them. `may_have_one`: whether Spark runs this kind of operator in
+    one partition if it has no keys, of which the metadata says nothing (a limit, `groupBy()` without columns)."""
+
+    places: tuple[Place, ...]
+    may_have_one: bool
+
+    def stores(self, commit: BatchCommit | None, found: Collection[Place]) -> Iterator[Place]:
+        """The stores that a batch with this commit has written; `found` are those that have files. The ids in the
+        commit say how many partitions there are. Without ids, the operator has one if it may, and no other has a file:
+        Spark writes one for every partition with every batch."""
+        ids = commit.ids if commit is not None else None
+        for place in self.places:
+            if ids is not None and place.operator in ids:
+                exists = place.partition < len(ids[place.operator])
+            else:
+                exists = not (self.may_have_one and place.partition) or any(
+                    other.operator == place.operator and other.partition for other in found
+                )
+            if exists:
+                yield place
 
 
 def split_name(name: str) -> tuple[Place, str] | None:
@@ -188,7 +213,7 @@ def listed_files(name: str, data: bytes) -> list[str]:
     return sst + logs
 
 
-def stores_of(name: str, data: bytes) -> list[Place]:
+def parse_operator(name: str, data: bytes) -> StateOperator:
     """The state stores of an operator, from its metadata in `state/<operator>/_metadata/`."""
     _, metadata = _metadata(name, data)
     operator = metadata["operatorInfo"]["operatorId"]
@@ -197,7 +222,7 @@ def stores_of(name: str, data: bytes) -> list[Place]:
         tail = "" if info["storeName"] == "default" else f"/{info['storeName']}"
         for partition in range(info["numPartitions"]):
             places.append(Place(f"state/{operator}/{partition}{tail}", operator, partition))
-    return places
+    return StateOperator(tuple(places), metadata["operatorInfo"].get("operatorName") in _MAY_HAVE_ONE)
 
 
 def moved_metadata(name: str, data: bytes, url: str) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from threading import Lock, Thread
 from typing import Any, ClassVar
@@ -71,6 +71,11 @@ def has_active_context() -> bool:
     return SparkContext._active_spark_context is not None
 
 
+def has_jvm() -> bool:
+    """Whether this process has a JVM, or was started by one, as under spark-submit."""
+    return SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ
+
+
 _launched: WeakKeyDictionary[Any, dict[str, str]] = WeakKeyDictionary()
 """The gateways to JVMs that `launch` has started, with the settings that it gave them."""
 
@@ -78,7 +83,9 @@ _MADE_UP = {"spark.app.name": "pyspark-shell", "spark.ui.showConsoleProgress": "
 """What Spark itself passes to a JVM that Python starts, by default."""
 
 
-def launch(settings: Mapping[str, str], quiet: str, hold_output: bool = False) -> dict[str, str]:
+def launch(
+    settings: Mapping[str, str], quiet: str, hold_output: bool = False, java_options: Sequence[str] = ()
+) -> dict[str, str]:
     """Starts Spark's JVM with these settings, unless there is one already, as under spark-submit, where it has started
     this process. Returns the settings that others have given it: spark-submit's options, `PYSPARK_SUBMIT_ARGS`, and
     spark-defaults.conf.
@@ -86,12 +93,12 @@ def launch(settings: Mapping[str, str], quiet: str, hold_output: bool = False) -
     A JVM of ours is in a process group of its own: a signal to the group of this process, as supervisors and terminals
     send it, would end the JVM before anything could be drained. (It still ends with this process: it reads a pipe that
     breaks then.) It logs as the file `quiet` says, unless `spark.driver.extraJavaOptions` names another. `hold_output`:
-    hold back what it prints until it has started, and raise `LaunchFailed` with it if it does not."""
+    hold back what it prints until it has started. Raises `LaunchFailed`, with that, if it does not start."""
     hush_py4j()
     gateway: Any = SparkContext._gateway
-    if gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
+    if not has_jvm():
         conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
-        with _java_options(f"-Dlog4j2.configurationFile={quiet}"):
+        with _java_options([f"-Dlog4j2.configurationFile={quiet}", *java_options]):
             gateway = _start(conf, hold_output)
         _launched[gateway] = {**_MADE_UP, **settings}
     SparkContext._ensure_initialized(gateway=gateway)
@@ -104,7 +111,10 @@ def _start(conf: SparkConf, hold_output: bool) -> Any:
     start: Any = launch_gateway
     how: dict[str, Any] = {"process_group": 0} if os.name == "posix" else {}
     if not hold_output:
-        return start(conf, how)
+        try:
+            return start(conf, how)
+        except PySparkRuntimeError as error:
+            raise LaunchFailed([]) from error
     held = HeldOutput()
     try:
         output = {"stdout": held.writer, "stderr": held.writer}  # a few lines of Ivy go to stdout
@@ -118,10 +128,10 @@ def _start(conf: SparkConf, hold_output: bool) -> Any:
 
 
 @contextmanager
-def _java_options(option: str) -> Iterator[None]:
-    """Adds an option to those of a JVM that is started here. The options of Spark's settings come later and win."""
+def _java_options(options: Sequence[str]) -> Iterator[None]:
+    """Adds options to those of a JVM that is started here. The options of Spark's settings come later and win."""
     before = os.environ.get("SPARK_SUBMIT_OPTS")
-    os.environ["SPARK_SUBMIT_OPTS"] = " ".join(filter(None, (shlex.quote(option), before)))
+    os.environ["SPARK_SUBMIT_OPTS"] = " ".join(filter(None, (*map(shlex.quote, options), before)))
     try:
         yield
     finally:
@@ -161,6 +171,16 @@ def end_session(session: SparkSession) -> None:
     process = getattr(gateway, "proc", None)
     if process is not None and process.poll() is not None:
         SparkContext._gateway = SparkContext._jvm = None
+
+
+def end_jvm(timeout_s: float) -> None:
+    """Ends a JVM that `launch` has started, after its session, and waits until it has done what it does when it ends."""
+    gateway: Any = SparkContext._gateway
+    process = gateway.proc
+    gateway.shutdown()
+    process.stdin.close()
+    process.wait(timeout_s)
+    SparkContext._gateway = SparkContext._jvm = None
 
 
 def accept_calls(spark: SparkSession) -> None:

@@ -91,12 +91,14 @@ SESSIONS = Need(
     {"getActiveSession": (0,), "setActiveSession": (1,), "clearActiveSession": (0,)},
 )
 FILE_MANAGER = Need(f"{STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager", {NEW: (2,)}, STREAMING)
+KNOWN_NULLABLE = Need(f"{SQL}.catalyst.expressions.KnownNullable", {NEW: (1,)})
+EXPRESSIONS = Need(f"{SQL}.classic.ExpressionUtils", {"column": (1,), "expression": (1,)})
 
 NEEDS = (
     PATH, FOOTERS, INPUT_FILE, NONE, SOME, PYTHON_UTILS, SESSION, DATASET, STRUCT, TYPE_UTILS, LOCAL_RELATION, FILE_INDEX,
     PARTITIONS, PARTITION, FILE_RELATION, PARQUET, RELATION, SOURCE, AVAILABLE_NOW, READ_LIMIT, OFFSET, STREAM_RELATION,
     NATIVE_V1, NATIVE_V2, DATA_SOURCE, QUERY, ONE_BATCH, CHECKER, OUTPUT_MODE, SESSIONS,
-    FILE_MANAGER,
+    FILE_MANAGER, KNOWN_NULLABLE, EXPRESSIONS,
 )  # fmt: skip
 
 

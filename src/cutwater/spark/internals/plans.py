@@ -12,11 +12,20 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from cutwater.spark.internals import java as j
+from cutwater.spark.internals.borders import stage_of_border
 
 CHECKS = "spark.sql.streaming.unsupportedOperationCheck"
 """The setting with which Spark checks plans when their query starts."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 Options = tuple[tuple[str, str], ...]
+STATELESS = frozenset({
+    "Project", "Filter", "SubqueryAlias", "Union", "Generate", "CollectMetrics", "View", "ResolvedHint",
+    "MapInPandas", "MapInArrow", "PythonMapInArrow", "MapPartitions", "MapElements", "TypedFilter",
+    "SerializeFromObject", "DeserializeToObject", "Repartition", "RepartitionByExpression", "RebalancePartitions",
+    "Sample", "Expand", "EventTimeWatermark", "UpdateEventTimeWatermarkColumn", "StreamingRelation",
+    "StreamingRelationV2", "StreamingExecutionRelation",
+})  # fmt: skip
+"""The operators of a streaming plan that are known to keep no state."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +42,20 @@ class PlanNode:
         for i in range(children.size()):
             yield from _node(children.apply(i)).walk()
 
+    def walk_stages(self, stage: str = "") -> Iterator[tuple[PlanNode, str]]:
+        """The same, each with the stage that it belongs to: the last border above it says which; empty above all."""
+        found = self.border
+        stage = stage if found is None else found
+        yield self, stage
+        children = self.java.children()
+        for i in range(children.size()):
+            yield from _node(children.apply(i)).walk_stages(stage)
+
+    @property
+    def border(self) -> str | None:
+        """The stage whose rows pass the border here, if this is one (see `borders.py`)."""
+        return stage_of_border(str(self.java.name())) if self.kind == "CollectMetrics" else None
+
     @property
     def is_watermark(self) -> bool:
         return self.kind.startswith(("EventTimeWatermark", "UpdateEventTimeWatermarkColumn"))
@@ -46,6 +69,15 @@ class PlanNode:
         if self.kind.startswith("TransformWithState"):
             return "ProcessingTime" in str(self.java.timeMode().toString())
         return False
+
+    @property
+    def is_stateless(self) -> bool:
+        """Whether this operator is known to keep no state. (A join of a stream with a table keeps none.)"""
+        if self.kind in STATELESS or not self.java.isStreaming():
+            return True
+        children = self.java.children()
+        streams = sum(bool(children.apply(i).isStreaming()) for i in range(children.size()))
+        return self.kind == "Join" and streams < 2
 
     @property
     def channel(self) -> str | None:

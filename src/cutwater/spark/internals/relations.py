@@ -59,10 +59,11 @@ class Relations:
         return self._session.parseDataType(json)
 
     def rows(self, paths: Sequence[str], schema: JavaSchema, is_streaming: bool) -> JavaRows:
-        """The rows of exactly these files, optionally as a batch of a stream. Raises `FileNotFoundError` if one is
-        gone."""
-        if not paths:
-            plan = self._local(self._attributes(schema), self._seq([]), is_streaming, self._none)
+        """The rows of exactly these files, optionally as a batch of a stream. Raises `FileNotFoundError` if one is gone.
+        A batch of a stream without files is not an empty relation: if Spark knows that there are no rows, it leaves out a
+        `limit`, and the next batch does not find the state of that."""
+        if not paths and not is_streaming:
+            plan = self._local(self._attributes(schema), self._seq([]), False, self._none)
             return self._rows_of(self._session, plan)
         return self._read(paths, schema, self._no_columns, self._no_partitions, is_streaming)
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from cutwater.api.tables import sinks_of, versions_of
-from cutwater.cli.output import iso, iso_ms
+from cutwater.documents.timestamps import iso, iso_ms
 from cutwater.protocol.base.barrier import Flags
 from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.protocol.base.records import Checkpoint, JournalState, Manifest
@@ -58,7 +58,7 @@ class KeptCheckpoint(msgspec.Struct, frozen=True):
         return labels
 
     def document(self) -> dict[str, Any]:
-        """The form that `--json` prints."""
+        """One element of the list of checkpoints."""
         return {
             "epoch": self.checkpoint.epoch,
             "checkpoint_id": self.checkpoint.checkpoint_id,

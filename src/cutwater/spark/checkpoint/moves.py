@@ -1,0 +1,265 @@
+"""Where a query begins in which other stages run than at a checkpoint.
+
+A stage that is chained has no state, so all that moves are positions: in the stage's own sources, with the logs of these
+sources, and in channels. Spark knows a source only by its place in the plan, so its log gets the number that the new
+plan gives it. (Under its old number Spark would read files again that it has read, without a word.)
+
+A query that stays keeps its state and its folder, in which the positions are replaced. The state's version is the number
+of the query's batch, so the state of two queries cannot come together. A query that is new has no state: it begins as a
+stage does that is reset, at these positions, with an id of its own. (Of two queries with one id, Spark stops one.)
+
+What is planned here is pure reading; `write_move` puts the files beside the checkpoint's own, so that they are removed
+with it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from cutwater.protocol.base.errors import StoreError, UserError
+from cutwater.protocol.base.paths import (
+    SOURCES,
+    SourceLogFile,
+    batch_file_name,
+    batch_file_of,
+    source_log_name,
+    source_log_of,
+    state_copies_prefix,
+)
+from cutwater.protocol.base.records import Checkpoint, Manifest, Offset, StageReport, StageSpec, Topology
+from cutwater.protocol.base.watermark import NONE, UNKNOWN
+from cutwater.spark.checkpoint.leaves import Leaf, SourcesChanged, refuse_changed
+from cutwater.spark.checkpoint.new_folder import files_of_report, folder_of_report
+from cutwater.spark.checkpoint.offsets import moved_plan, position_of, starting_commit
+from cutwater.spark.checkpoint.parallel import in_parallel
+from cutwater.spark.checkpoint.state_files import split_name
+from cutwater.store.contract import Store
+
+METADATA = "metadata"
+"""Spark's file with the id of a query."""
+
+
+class Move(msgspec.Struct, frozen=True):
+    """A query's new folder: the files to copy (sources by name), and those to write. `is_fresh`: it begins without
+    state. `report`: its part of the checkpoint, without the names of its files."""
+
+    report: StageReport
+    is_fresh: bool
+    copied: dict[str, str]
+    written: dict[str, bytes]
+
+
+class _Query:
+    """A query of the checkpoint: what its stages had read."""
+
+    def __init__(self, store: Store, report: StageReport) -> None:
+        self.report = report
+        self.files = files_of_report(report)
+        self.folder = folder_of_report(store, report)
+        self.positions = self.folder.done_positions()
+        self.leaves = self.folder.recorded_leaves()
+        self.keeps_state = any(split_name(name) is not None for name in self.files)
+        self.last = max(self.folder.commits, default=None)
+
+    def native(self, stage: str) -> list[tuple[Leaf, str | None]]:
+        """The sources of one of its stages, in the order of that stage's plan, with the positions in them."""
+        found = zip(self.leaves or (), self.positions or (), strict=True)
+        own = "" if stage == self.report.stage else stage
+        return [(leaf, position) for leaf, position in found if leaf.channel is None and leaf.stage == own]
+
+    def log_of(self, number: int) -> dict[SourceLogFile, str]:
+        """The files of a source's log."""
+        logs = {of: source for name, source in self.files.items() if (of := source_log_of(name)) is not None}
+        return {of: source for of, source in logs.items() if of.source == number}
+
+
+def plan_move(store: Store, manifest: Manifest, graph: Topology, query: str, leaves: Sequence[Leaf]) -> Move:
+    """Where a query of this graph begins. `leaves`: what its plan reads. Raises `UserError` if positions or state cannot
+    be moved, and names what."""
+    stages = (*graph.chain(query), query)
+    written = graph.written()
+    queries = {
+        q: _Query(store, manifest.stages[q]) for s in stages if (q := manifest.query_of(s)) is not None
+    }
+    _refuse(manifest, query, stages, queries)
+    own = queries[query] if query in manifest.stages else None
+    is_fresh = own is None or own.last is None
+    recorded: list[Leaf] = []
+    positions: list[str | None] = []
+    copied: dict[str, str] = {}
+    seen: dict[str, int] = {}
+    batches = {name: report.batch for name, report in manifest.stages.items()}
+    batches |= {s: batches[q] for s in manifest.chained if (q := manifest.query_of(s)) is not None}
+    consumed: dict[str, int] = {}
+    for leaf in leaves:
+        if leaf.channel is not None:
+            at = _consumed(manifest, written, stages, leaf.channel, batches)
+            consumed[leaf.channel] = at
+            recorded.append(leaf)
+            positions.append(position_of(leaf.channel, at))
+            continue
+        stage = leaf.stage or query
+        number = seen.get(stage, 0)
+        seen[stage] = number + 1
+        before, position, log = _source(queries, manifest, stage, number, leaf, query)
+        recorded.append(msgspec.structs.replace(before, stage=leaf.stage, log=leaf.log))
+        positions.append(position)
+        assert leaf.log is not None
+        copied |= {source_log_name(leaf.log, of.entry, of.compact): source for of, source in log.items()}
+    try:
+        refuse_changed(recorded, positions, leaves)
+    except SourcesChanged as error:
+        raise _cannot(query, str(error)) from error
+    offsets: dict[str, Offset] = {
+        str(number): text
+        for number, (leaf, text) in enumerate(zip(recorded, positions, strict=True))
+        if leaf.channel is None and text is not None
+    }
+    batch = own.report.batch if own is not None else _batch_of(manifest, query, queries)
+    watermark = own.report.watermark if own is not None else NONE
+    if own is not None and own.last is None:
+        watermark = UNKNOWN
+    report = StageReport(query, 0, batch, False, {}, consumed=consumed, offsets=offsets, watermark=watermark)
+    sources = {SOURCES: msgspec.json.encode(recorded)}
+    if own is not None and not is_fresh:
+        return Move(report, False, copied | _kept(own), sources | _plans(store, own, positions))
+    model = own if own is not None and own.last is not None else _model(queries)
+    if model is None or model.last is None:
+        return Move(report, True, {}, {})  # nothing has run yet
+    first = batch_file_name("offsets", 0)
+    plan = store.read(model.files[batch_file_name("offsets", model.last)])
+    commit = model.folder.commit(model.last)
+    if plan is None or commit is None:
+        raise StoreError(f"the positions of stage '{query}' are gone; restore another checkpoint")
+    return Move(
+        report,
+        True,
+        copied,
+        sources
+        | {
+            METADATA: msgspec.json.encode({"id": str(uuid.uuid4())}),
+            first: moved_plan(first, plan, positions),
+            batch_file_name("commits", 0): starting_commit(commit),
+        },
+    )
+
+
+def write_move(store: Store, target: Checkpoint, move: Move) -> StageReport:
+    """Writes the files of a move beside those of its checkpoint, and returns the query's part of it, with their names."""
+    stage = f"{move.report.stage}.{uuid.uuid4().hex[:8]}"
+    prefix = state_copies_prefix(target.epoch, target.checkpoint_id, stage)
+
+    def copy(name: str) -> None:
+        store.copy(move.copied[name], prefix + name)
+
+    in_parallel(copy, sorted(move.copied.keys() - move.written.keys()))
+    for name, data in move.written.items():
+        store.create(prefix + name, data)
+    names = [prefix + name for name in sorted({*move.copied, *move.written})]
+    state: dict[str, str] = {}
+    for name, checksum in zip(names, store.checksum_many(names), strict=True):
+        if checksum is None:
+            raise StoreError(f"{name} was just written, but is gone")
+        state[name] = checksum
+    return msgspec.structs.replace(move.report, state=state)
+
+
+def _cannot(query: str, why: str) -> UserError:
+    return UserError(
+        f"the query of stage '{query}' cannot begin with other stages chained into it than at the checkpoint: {why}. "
+        "Nothing was changed"
+    )
+
+
+def _refuse(manifest: Manifest, query: str, stages: Iterable[str], queries: Mapping[str, _Query]) -> None:
+    """Raises `UserError` if state would have to move, or what a checkpoint does not say."""
+    for stage in stages:
+        before = manifest.query_of(stage)
+        if before is None:
+            raise _cannot(
+                query,
+                f"stage '{stage}' is new, and has no position in what it reads. Give the stages that it reads or is read "
+                "by chain=False",
+            )
+        if stage == before and stage != query and queries[before].keeps_state:
+            raise _cannot(
+                query,
+                f"stage '{stage}' has state, and the state of a query cannot move into another one. Start once with "
+                f"--restore latest --reset {stage}, and rechain after a checkpoint",
+            )
+    for name, found in queries.items():
+        if found.last is not None and found.leaves is None:
+            raise _cannot(query, f"an older version wrote no record of what stage '{name}' reads")
+    if query not in manifest.stages and any(
+        found.keeps_state and name in stages for name, found in queries.items()
+    ):
+        raise _cannot(query, f"stage '{query}' would take over the state of another one")
+
+
+def _source(
+    queries: Mapping[str, _Query], manifest: Manifest, stage: str, number: int, leaf: Leaf, query: str
+) -> tuple[Leaf, str | None, dict[SourceLogFile, str]]:
+    """The record of a stage's source, the position in it, and the files of its log."""
+    before = queries[manifest.query_of(stage) or ""]
+    if before.last is None:
+        return leaf, None, {}
+    known = before.native(stage)
+    if number >= len(known):
+        raise _cannot(query, f"stage '{stage}' reads {leaf}, in which the checkpoint has no position")
+    found, position = known[number]
+    return found, position, before.log_of(found.log) if found.log is not None else {}
+
+
+def _consumed(
+    manifest: Manifest,
+    written: Mapping[str, StageSpec],
+    stages: Sequence[str],
+    channel: str,
+    batches: Mapping[str, int],
+) -> int:
+    """How far a query has read a channel: as far as the query of the stage that reads it, or to the end if the channel
+    is new between two stages that ran in one query."""
+    readers = [s for s in stages if channel in written[s].inputs]
+    found = [manifest.query_of(reader) for reader in readers]
+    at = {
+        manifest.stages[q].consumed[channel]
+        for q in found
+        if q is not None and channel in manifest.stages[q].consumed
+    }
+    if len(at) > 1:
+        raise _cannot(stages[-1], f"its stages have read '{channel}' up to different batches")
+    return at.pop() if at else batches.get(channel, -1)
+
+
+def _batch_of(manifest: Manifest, query: str, queries: Mapping[str, _Query]) -> int:
+    before = manifest.query_of(query)
+    return manifest.stages[before].batch if before is not None else -1
+
+
+def _model(queries: Mapping[str, _Query]) -> _Query | None:
+    """A query that has run, for the settings with which a new one begins."""
+    return next((found for found in queries.values() if found.last is not None), None)
+
+
+def _kept(own: _Query) -> dict[str, str]:
+    """The files of a query that stay as they are: all but those that say what it reads and how far."""
+    return {
+        name: source for name, source in own.files.items() if source_log_of(name) is None and name != SOURCES
+    }
+
+
+def _plans(store: Store, own: _Query, positions: Sequence[str | None]) -> dict[str, bytes]:
+    """The plans of the last batches, at other positions. (The last one has read nothing then; Spark asks for its rows
+    again, and does not use them.)"""
+    found: dict[str, bytes] = {}
+    for name, source in own.files.items():
+        of = batch_file_of(name)
+        if of is not None and of.kind == "offsets":
+            data = store.read(source)
+            if data is None:
+                raise StoreError(f"{source} is gone; restore another checkpoint")
+            found[name] = moved_plan(source, data, positions)
+    return found

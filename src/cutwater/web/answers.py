@@ -1,0 +1,35 @@
+"""JSON answers, of which errors are one kind."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Json(Response):
+    media_type = "application/json"
+
+    def __init__(self, content: Any, status_code: int = 200, headers: dict[str, str] | None = None) -> None:
+        super().__init__(content, status_code, {"cache-control": "no-store", **(headers or {})})
+
+    def render(self, content: Any) -> bytes:
+        return content if isinstance(content, bytes) else _encode(content)
+
+
+def failed(status: int, why: str, *, bearer: bool = False) -> Json:
+    """An error, with the reason for people."""
+    return Json({"error": why}, status, {"www-authenticate": "Bearer"} if bearer else None)
+
+
+def unreadable(error: Exception) -> str:
+    """What clients are told of an error of the store. One of the operating system may name files of this machine, so only
+    the log has it; others name objects of the store."""
+    if not isinstance(error, OSError) and not isinstance(error.__cause__, OSError):
+        return f"the store cannot be read: {error}"
+    logging.getLogger("cutwater").warning("the web server cannot read the store: %s", error)
+    return "the store does not answer; the log of the server says why"

@@ -1,0 +1,260 @@
+"""Positions and state move with the stages of a query, and nothing else does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from cutwater.protocol.base.errors import UserError
+from cutwater.protocol.base.paths import spark_prefix
+from cutwater.protocol.base.records import (
+    ChainedStage,
+    Checkpoint,
+    Manifest,
+    StageReport,
+    StageSpec,
+    Topology,
+)
+from cutwater.protocol.base.watermark import NONE, known
+from cutwater.spark.checkpoint.leaves import Leaf, native_leaf
+from cutwater.spark.checkpoint.moves import Move, plan_move, write_move
+from cutwater.spark.checkpoint.new_folder import make_folder
+from cutwater.spark.checkpoint.offsets import parse_offsets
+from cutwater.store.local import LocalStore
+from cutwater.store.opening import open_store
+
+TARGET = Checkpoint(7, 70, 1, 70, 0, "", None, {}, None)
+STATE = "state/0/0/6.delta"
+
+
+def source(path: str, log: int, stage: str = "") -> Leaf:
+    return msgspec.structs.replace(native_leaf("parquet", (("path", path),), [], log), stage=stage)
+
+
+def at(entry: int) -> str:
+    return f'{{"logOffset":{entry}}}'
+
+
+class Cut:
+    """A checkpoint of queries that have run: their folders, and their parts."""
+
+    def __init__(self, folder: Path) -> None:
+        store = open_store(str(folder), create=True)
+        assert isinstance(store, LocalStore)
+        self.store = store
+        self.reports: dict[str, StageReport] = {}
+        self.chained: dict[str, ChainedStage] = {}
+
+    def query(
+        self,
+        name: str,
+        batch: int,
+        leaves: list[Leaf],
+        positions: list[str],
+        state: bool = False,
+        consumed: dict[str, int] | None = None,
+        record: bool = True,
+    ) -> None:
+        """Its sources have read one file per batch, up to their position."""
+        prefix = spark_prefix(name, 1, 1)
+        files: dict[str, bytes] = {"metadata": msgspec.json.encode({"id": f"of {name}"})}
+        files["cutwater/base.json"] = b'{"base":-1}'
+        if record:
+            files["cutwater/sources.json"] = msgspec.json.encode(leaves)
+        for number in (batch - 1, batch):
+            meta = f'{{"batchWatermarkMs":{number},"batchTimestampMs":9,"conf":{{"of":"{name}"}}}}'
+            files[f"offsets/{number}"] = "\n".join(["v1", meta, *positions]).encode()
+        files[f"commits/{batch}"] = b'v1\n{"nextBatchWatermarkMs":0}'
+        for leaf, position in zip(leaves, positions, strict=True):
+            for entry in range(msgspec.json.decode(position)["logOffset"] + 1 if leaf.log is not None else 0):
+                line = {"path": f"file://{leaf.place}/{entry}", "timestamp": 1, "batchId": entry}
+                files[f"sources/{leaf.log}/{entry}"] = b"v1\n" + msgspec.json.encode(line)
+        if state:
+            files[STATE] = f"state of {name}".encode()
+        for file, data in files.items():
+            self.store.create(prefix + file, data)
+        names = {prefix + file: self.store.checksum(prefix + file) or "" for file in files}
+        offsets: dict[str, Any] = {str(n): p for n, p in enumerate(positions) if leaves[n].log is not None}
+        self.reports[name] = StageReport(
+            name, 1, batch, False, names, consumed=consumed or {}, offsets=offsets,
+            watermark=known(batch) if state else NONE,
+        )  # fmt: skip
+
+    def chain(self, name: str, reader: str, *inputs: str) -> None:
+        self.chained[name] = ChainedStage(name, inputs, reader, "columns")
+
+    @property
+    def manifest(self) -> Manifest:
+        return Manifest(7, 70, 1, 1, 0, None, "", self.reports, (), {}, {}, None, self.chained)
+
+    def plan(self, graph: Topology, query: str, *leaves: Leaf) -> Move:
+        return plan_move(self.store, self.manifest, graph, query, leaves)
+
+    def files(self, report: StageReport) -> dict[str, bytes]:
+        """What a folder is rebuilt from, by name in the folder; checks that it can be."""
+        found = {}
+        for name, checksum in report.state.items():
+            assert self.store.checksum(name) == checksum
+            found[name.partition("state/")[2].partition("/")[2]] = self.store.read(name) or b""
+        return found
+
+
+def graph(chained: dict[str, str], **inputs: str) -> Topology:
+    """Stages with the channels that their queries read; and those that are chained, with their readers."""
+    stages = {n: StageSpec(n, tuple(i.split()), "main") for n, i in inputs.items()}
+    return Topology(stages, {n: ChainedStage(n, (), reader) for n, reader in chained.items()})
+
+
+@pytest.fixture
+def cut(tmp_path: Path) -> Cut:
+    return Cut(tmp_path / "state")
+
+
+def together(cut: Cut) -> None:
+    """`raw` and `more` read files inside the query of `total`, which keeps state and has files of its own."""
+    leaves = [source("/own", 0), source("/in", 1, "raw"), source("/more", 2, "more")]
+    cut.query("total", 5, leaves, [at(0), at(3), at(1)], state=True)
+    cut.chain("raw", "total")
+    cut.chain("more", "total")
+
+
+def apart(cut: Cut) -> None:
+    """The same, each in a query of its own."""
+    cut.query("raw", 8, [source("/in", 0)], [at(3)])
+    cut.query("more", 9, [source("/more", 0)], [at(1)])
+    channels = [source("/own", 0), Leaf(channel="raw"), Leaf(channel="more")]
+    positions = [at(0), '{"channel":"raw","batch":8}', '{"channel":"more","batch":9}']
+    cut.query("total", 5, channels, positions, state=True, consumed={"raw": 8, "more": 9})
+
+
+def test_a_stage_that_is_split_off_begins_where_its_sources_were(cut: Cut) -> None:
+    together(cut)
+    split = graph({}, raw="", more="", total="raw more")
+    move = cut.plan(split, "more", source("/more", 0))
+    report = write_move(cut.store, TARGET, move)
+    assert move.is_fresh
+    assert (report.stage, report.batch, report.consumed) == ("more", 5, {})
+    assert (report.offsets, report.watermark) == ({"0": at(1)}, NONE)
+    files = cut.files(report)
+    assert parse_offsets("", files["offsets/0"]).sources == (at(1),)
+    assert sorted(n for n in files if n.startswith("sources/")) == ["sources/0/0", "sources/0/1"]
+    assert b"/more/1" in files["sources/0/1"]
+    assert msgspec.json.decode(files["metadata"])["id"] != "of total", (
+        "of two queries with one id Spark stops one"
+    )
+    assert STATE not in files
+
+
+def test_the_query_that_stays_keeps_its_state_and_reads_channels_from_the_cut_on(cut: Cut) -> None:
+    together(cut)
+    split = graph({"more": "total"}, raw="", total="raw")
+    leaves = source("/own", 0), Leaf(channel="raw"), source("/more", 1, "more")
+    move = cut.plan(split, "total", *leaves)
+    report = write_move(cut.store, TARGET, move)
+    assert not move.is_fresh
+    assert (report.batch, report.consumed, report.watermark) == (5, {"raw": 5}, known(5))
+    assert report.offsets == {"0": at(0), "2": at(1)}
+    files = cut.files(report)
+    for number in (4, 5):
+        plan = parse_offsets("", files[f"offsets/{number}"])
+        assert plan.sources == (at(0), '{"channel":"raw","batch":5}', at(1))
+        assert (plan.watermark_ms, plan.conf) == (number, {"of": "total"})
+    assert sorted(n for n in files if n.startswith("sources/")) == [
+        "sources/0/0",
+        "sources/1/0",
+        "sources/1/1",
+    ]
+    assert b"/more/1" in files["sources/1/1"], "the log has another number than before"
+    assert files[STATE] == b"state of total"
+    assert msgspec.json.decode(files["metadata"])["id"] == "of total"
+
+
+def test_queries_are_merged_into_the_one_with_state(cut: Cut) -> None:
+    apart(cut)
+    merged = graph({"raw": "total", "more": "total"}, total="")
+    leaves = source("/own", 0), source("/in", 1, "raw"), source("/more", 2, "more")
+    report = write_move(cut.store, TARGET, cut.plan(merged, "total", *leaves))
+    assert (report.batch, report.consumed) == (5, {})
+    assert report.offsets == {"0": at(0), "1": at(3), "2": at(1)}
+    files = cut.files(report)
+    assert parse_offsets("", files["offsets/5"]).sources == (at(0), at(3), at(1))
+    assert b"/in/3" in files["sources/1/3"]
+    assert b"/more/1" in files["sources/2/1"]
+    assert files[STATE] == b"state of total"
+    assert msgspec.json.decode(files["cutwater/sources.json"], type=list[Leaf]) == list(leaves)
+
+
+def test_a_split_and_a_merge_lead_back_to_the_same_folder(cut: Cut) -> None:
+    together(cut)
+    leaves = source("/own", 0), source("/in", 1, "raw"), source("/more", 2, "more")
+    before = {n.partition("/spark/1/")[2]: cut.store.read(n) for n in cut.reports["total"].state}
+    split = graph({}, raw="", more="", total="raw more")
+    moved = {
+        "raw": cut.plan(split, "raw", source("/in", 0)),
+        "more": cut.plan(split, "more", source("/more", 0)),
+        "total": cut.plan(split, "total", source("/own", 0), Leaf(channel="raw"), Leaf(channel="more")),
+    }
+    cut.reports = {name: write_move(cut.store, TARGET, move) for name, move in moved.items()}
+    cut.chained = {}
+    merged = graph({"raw": "total", "more": "total"}, total="")
+    after = cut.files(write_move(cut.store, TARGET, cut.plan(merged, "total", *leaves)))
+    assert after == before
+
+
+def test_spark_starts_from_what_was_moved(cut: Cut, tmp_path: Path) -> None:
+    apart(cut)
+    merged = graph({"raw": "total", "more": "total"}, total="")
+    leaves = source("/own", 0), source("/in", 1, "raw"), source("/more", 2, "more")
+    report = write_move(cut.store, TARGET, cut.plan(merged, "total", *leaves))
+    make_folder(cut.store, "total", 2, 3, None, report)
+    names = set(cut.store.list(spark_prefix("total", 2, 3)))
+    assert {spark_prefix("total", 2, 3) + n for n in ("offsets/5", "sources/2/1", STATE, "metadata")} <= names
+    other = Cut(tmp_path / "other")
+    together(other)
+    split = graph({}, raw="", more="", total="raw more")
+    fresh = write_move(other.store, TARGET, other.plan(split, "raw", source("/in", 0)))
+    make_folder(other.store, "raw", 2, 3, None, fresh, reset=True)
+    plan = other.store.read(spark_prefix("raw", 2, 3) + "offsets/-1")
+    assert parse_offsets("", plan or b"").sources == (at(3),)
+    assert other.store.read(spark_prefix("raw", 2, 3) + "cutwater/base.json") is not None
+
+
+# --- what cannot move -----------------------------------------------------------------------------------
+
+
+def test_two_queries_with_state_cannot_be_merged(cut: Cut) -> None:
+    cut.query("raw", 8, [source("/in", 0)], [at(3)], state=True)
+    cut.query(
+        "total", 5, [Leaf(channel="raw")], ['{"channel":"raw","batch":8}'], state=True, consumed={"raw": 8}
+    )
+    with pytest.raises(UserError, match=r"stage 'raw' has state, .* --reset raw"):
+        cut.plan(graph({"raw": "total"}, total=""), "total", source("/in", 0, "raw"))
+
+
+def test_a_new_stage_cannot_begin_inside_a_query_that_has_run(cut: Cut) -> None:
+    together(cut)
+    with pytest.raises(UserError, match="stage 'new' is new, and has no position in what it reads"):
+        cut.plan(graph({"new": "total"}, total=""), "total", source("/new", 0, "new"))
+
+
+def test_a_source_without_a_position_is_refused(cut: Cut) -> None:
+    together(cut)
+    split = graph({}, raw="", more="", total="raw more")
+    with pytest.raises(
+        UserError, match=r"'raw' reads the source parquet \(path=/b\), in which the checkpoint has no"
+    ):
+        cut.plan(split, "raw", source("/in", 0), source("/b", 1))
+    with pytest.raises(
+        UserError, match=r"reads the source parquet \(path=/other\), but its position is that of"
+    ):
+        cut.plan(split, "raw", source("/other", 0))
+
+
+def test_a_folder_without_a_record_of_its_sources_cannot_be_divided(cut: Cut) -> None:
+    cut.query("total", 5, [source("/in", 0, "raw")], [at(3)], record=False)
+    cut.chain("raw", "total")
+    with pytest.raises(UserError, match="an older version wrote no record of what stage 'total' reads"):
+        cut.plan(graph({}, raw="", total="raw"), "raw", source("/in", 0))
