@@ -206,6 +206,29 @@ def test_a_new_follower_starts_where_it_is_told(after: Any, first: int) -> None:
     assert told(given.all()) == [("epoch", number) for number in range(first, 5)]
 
 
+def test_after_latest_gives_nothing_that_a_restore_has_undone() -> None:
+    history = History()
+    for _ in range(3):
+        history.commit(*BOTH)
+    history.restore(1, *BOTH)
+    given = history.follow("cache", "latest")
+    assert given.next() is None
+    history.commit(*BOTH)
+    assert told(given.all()) == [("epoch", 4)]
+
+
+def test_after_latest_gives_an_epoch_that_was_open() -> None:
+    history = History()
+    history.commit(*BOTH)
+    begun = history.write(r.Begun(1, 1, 2, history._journal.index + 1, 0, "h"))
+    given = history.follow("cache", "latest")
+    assert given.next() is None
+    index = history.write(r.Committed(1, 1, 2, begun, "", 200, {"a": 0}))
+    history.publish(index, 2, *BOTH)
+    found = given.all()
+    assert [(one.epoch, one.after_gap) for one in found] == [(2, False)]
+
+
 def test_a_start_that_is_not_kept_is_refused() -> None:
     history = History()
     history.commit(*BOTH)

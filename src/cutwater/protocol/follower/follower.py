@@ -218,7 +218,10 @@ class Follower:
         if after is None:
             return Position(line[0].index - 1, 0, line[0].epoch) if line else Position(0, 0, 1)
         if after == LATEST:
-            return Position(line[-1].index, line[-1].epoch, line[-1].epoch + 1) if line else Position(0, 0, 1)
+            if not line:
+                return Position(0, 0, 1)
+            # The journal's end: after a restore, epochs that it has abandoned follow the newest checkpoint.
+            return Position(self.journal.index, line[-1].epoch, min(state.open, default=state.next_epoch))
         epoch = state.savepoints.get(after) if isinstance(after, str) else after
         if isinstance(after, str) and epoch is None and re.fullmatch("[0-9]{1,18}", after):
             epoch = int(after)
