@@ -48,6 +48,15 @@ def test_an_archive_is_made_once_and_only_the_user_can_read_it(place: Path) -> N
     assert {p.name for p in place.iterdir()} == {"making", path.name}
 
 
+def test_no_archive_is_made_where_none_would_be_used(place: Path) -> None:
+    place.mkdir(parents=True)
+    place.chmod(0o775)  # others may write to it, and an archive is code
+    assert not is_wanted(place)
+    assert make(place, lambda made: pytest.fail("nobody could use it")) is None
+    place.chmod(0o700)
+    assert is_wanted(place)
+
+
 def test_after_some_attempts_that_failed_no_other_is_made(place: Path) -> None:
     for _ in range(archive_maker.ATTEMPTS):
         assert is_wanted(place)

@@ -238,6 +238,9 @@ def test_it_tells_about_the_archive_of_javas_classes(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(class_archive, "key", lambda: "key")
     assert doctor.archive().version == "none yet"
     assert str(tmp_path) in doctor.archive().where
+    tmp_path.chmod(0o775)
+    assert "others may write" in doctor.archive().where
+    tmp_path.chmod(0o700)
     (tmp_path / "made").write_bytes(b"classes")
     path = class_archive.put(tmp_path / "made", "key")
     assert doctor.archive() == Part("class archive", "7 B", str(path))

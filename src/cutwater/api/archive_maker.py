@@ -60,6 +60,8 @@ def is_wanted(place: Path) -> bool:
     if wanted is None or class_archive.find() is not None:
         return False
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not class_archive.is_private(place):
+        return False
     said = os.statvfs(place)
     if said.f_bavail * said.f_frsize < ROOM or not os.access(place, os.W_OK) or free_memory() < MEMORY:
         return False

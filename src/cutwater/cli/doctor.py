@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Annotated
@@ -200,6 +201,12 @@ def archive() -> Part:
     found = class_archive.find()
     if found is not None:
         return Part("class archive", size(found.stat().st_size), str(found))
+    with suppress(OSError):
+        if not class_archive.is_private(folder):
+            problem = (
+                f"others may write to {folder}: `chmod go-w` it, or name another in {class_archive.SWITCH}"
+            )
+            return Part("class archive", "none", problem)
     return Part("class archive", "none yet", f"a run makes it after half a minute, in {folder}")
 
 

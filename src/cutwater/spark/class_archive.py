@@ -48,8 +48,10 @@ def find() -> Path | None:
     """The archive for the next start, intact and our own; `None` if there is none. Removes a damaged one."""
     with suppress(OSError):
         place, wanted = folder(), key()
-        for path in _archives(place) if place is not None and wanted is not None else ():
-            if path.name.startswith(f"{wanted}-") and _is_private(path):
+        for path in (
+            _archives(place) if place is not None and wanted is not None and is_private(place) else ()
+        ):
+            if path.name.startswith(f"{wanted}-") and is_private(path):
                 if path.name == f"{wanted}-{digest(path)}.jsa":
                     os.utime(path)  # used just now
                     return path
@@ -106,11 +108,10 @@ def _archives(place: Path) -> Iterator[Path]:
     return iter(sorted(place.glob("*.jsa")))
 
 
-def _is_private(path: Path) -> bool:
-    """Whether nobody else can have written it: it is code that Java will run."""
-    return all(
-        said.st_uid == os.getuid() and not said.st_mode & 0o022 for said in (path.stat(), path.parent.stat())
-    )
+def is_private(path: Path) -> bool:
+    """Whether nobody else can write to a file or folder: an archive is code that Java will run. Raises `OSError`."""
+    said = path.stat()
+    return said.st_uid == os.getuid() and not said.st_mode & 0o022
 
 
 def _stamp(path: Path) -> str:
