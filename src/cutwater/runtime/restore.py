@@ -56,7 +56,7 @@ def restore_before_start(
     native = tuple(name for name, found in leaves.items() if any(leaf.channel is None for leaf in found))
     journal = read_journal(store)
     target = whole_checkpoint(store, journal.state, ref, log)
-    moves = _plan_moves(store, target, topology, leaves)
+    moves = _plan_moves(store, target, topology, leaves, reset)
     planned = {name: move.report for name, move in moves.items()}
     check_sources(store, target, ref, leaves, reset, planned)
     check_target(journal.state, target)
@@ -95,7 +95,11 @@ def restore_before_start(
 
 
 def _plan_moves(
-    store: Store, target: Checkpoint, topology: Topology | None, leaves: Mapping[str, Sequence[Leaf]]
+    store: Store,
+    target: Checkpoint,
+    topology: Topology | None,
+    leaves: Mapping[str, Sequence[Leaf]],
+    reset: Sequence[str],
 ) -> dict[str, Move]:
     """Where the queries begin in which other stages run than at a checkpoint."""
     if topology is None:
@@ -110,7 +114,7 @@ def _plan_moves(
                 f"'{member}' can move it. Nothing was changed. Start that member with --restore first, with chain=False "
                 "for the stage that this one reads"
             )
-        moves[query] = plan_move(store, manifest, topology, query, leaves[query])
+        moves[query] = plan_move(store, manifest, topology, query, leaves[query], reset)
     return moves
 
 

@@ -90,8 +90,8 @@ class Cut:
     def manifest(self) -> Manifest:
         return Manifest(7, 70, 1, 1, 0, None, "", self.reports, (), {}, {}, None, self.chained)
 
-    def plan(self, graph: Topology, query: str, *leaves: Leaf) -> Move:
-        return plan_move(self.store, self.manifest, graph, query, leaves)
+    def plan(self, graph: Topology, query: str, *leaves: Leaf, reset: tuple[str, ...] = ()) -> Move:
+        return plan_move(self.store, self.manifest, graph, query, leaves, reset)
 
     def files(self, report: StageReport) -> dict[str, bytes]:
         """What a folder is rebuilt from, by name in the folder; checks that it can be."""
@@ -150,26 +150,29 @@ def test_a_stage_that_is_split_off_begins_where_its_sources_were(cut: Cut) -> No
 
 def test_the_query_that_stays_keeps_its_state_and_reads_channels_from_the_cut_on(cut: Cut) -> None:
     together(cut)
-    split = graph({"more": "total"}, raw="", total="raw")
-    leaves = source("/own", 0), Leaf(channel="raw"), source("/more", 1, "more")
-    move = cut.plan(split, "total", *leaves)
+    split = graph({}, raw="", more="", total="raw more")
+    move = cut.plan(split, "total", Leaf(channel="more"), source("/own", 0), Leaf(channel="raw"))
     report = write_move(cut.store, TARGET, move)
     assert not move.is_fresh
-    assert (report.batch, report.consumed, report.watermark) == (5, {"raw": 5}, known(5))
-    assert report.offsets == {"0": at(0), "2": at(1)}
+    assert (report.batch, report.consumed, report.watermark) == (5, {"raw": 5, "more": 5}, known(5))
+    assert report.offsets == {"1": at(0)}
     files = cut.files(report)
     for number in (4, 5):
         plan = parse_offsets("", files[f"offsets/{number}"])
-        assert plan.sources == (at(0), '{"channel":"raw","batch":5}', at(1))
+        assert plan.sources == ('{"channel":"more","batch":5}', at(0), '{"channel":"raw","batch":5}')
         assert (plan.watermark_ms, plan.conf) == (number, {"of": "total"})
-    assert sorted(n for n in files if n.startswith("sources/")) == [
-        "sources/0/0",
-        "sources/1/0",
-        "sources/1/1",
-    ]
-    assert b"/more/1" in files["sources/1/1"], "the log has another number than before"
+    assert sorted(n for n in files if n.startswith("sources/")) == ["sources/0/0"]
     assert files[STATE] == b"state of total"
     assert msgspec.json.decode(files["metadata"])["id"] == "of total"
+
+
+def test_the_log_of_a_source_gets_the_number_that_the_new_plan_gives_it(cut: Cut) -> None:
+    together(cut)
+    leaves = source("/in", 0, "raw"), source("/own", 1), source("/more", 2, "more")
+    chained = graph({"raw": "total", "more": "total"}, total="")
+    files = cut.files(write_move(cut.store, TARGET, cut.plan(chained, "total", *leaves)))
+    assert b"/in/3" in files["sources/0/3"]
+    assert b"/own/0" in files["sources/1/0"]
 
 
 def test_queries_are_merged_into_the_one_with_state(cut: Cut) -> None:
@@ -258,3 +261,29 @@ def test_a_folder_without_a_record_of_its_sources_cannot_be_divided(cut: Cut) ->
     cut.chain("raw", "total")
     with pytest.raises(UserError, match="an older version wrote no record of what stage 'total' reads"):
         cut.plan(graph({}, raw="", total="raw"), "raw", source("/in", 0))
+
+
+def test_a_stage_that_is_split_off_may_not_read_another_stage_than_before(cut: Cut) -> None:
+    cut.query("x", 4, [source("/x", 0)], [at(4)])
+    cut.query("y", 6, [source("/y", 0)], [at(6)])
+    cut.query("out", 5, [Leaf(channel="x")], ['{"channel":"x","batch":4}'], consumed={"x": 4})
+    cut.chain("c", "out", "x")
+    split = graph({}, x="", y="", c="y", out="c")
+    with pytest.raises(UserError, match=r"stage 'c' reads y, and read x at epoch 7.* --reset c"):
+        cut.plan(split, "c", Leaf(channel="y"))
+    assert cut.plan(split, "c", Leaf(channel="y"), reset=("c",)).report.consumed == {"y": 6}
+    assert cut.plan(graph({}, x="", c="x", out="c"), "c", Leaf(channel="x")).report.consumed == {"x": 4}
+
+
+def test_stages_that_share_a_source_at_different_positions_cannot_be_merged(cut: Cut) -> None:
+    cut.query("raw", 8, [source("/in", 0)], [at(6)])
+    cut.query("more", 9, [source("/in", 0)], [at(1)])
+    positions = ['{"channel":"raw","batch":8}', '{"channel":"more","batch":9}']
+    cut.query(
+        "total", 5, [Leaf(channel="raw"), Leaf(channel="more")], positions, consumed={"raw": 8, "more": 9}
+    )
+    merged = graph({"raw": "total", "more": "total"}, total="")
+    with pytest.raises(UserError, match=r"'more' and another one share the source parquet \(path=/in\)"):
+        cut.plan(merged, "total", source("/in", 0, "raw"), source("/in", 0, "more"))
+    apart = source("/in", 0, "raw"), source("/in", 1, "more")
+    assert cut.plan(merged, "total", *apart).report.offsets == {"0": at(6), "1": at(1)}

@@ -15,7 +15,7 @@ with it.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -76,20 +76,30 @@ class _Query:
         return {of: source for of, source in logs.items() if of.source == number}
 
 
-def plan_move(store: Store, manifest: Manifest, graph: Topology, query: str, leaves: Sequence[Leaf]) -> Move:
-    """Where a query of this graph begins. `leaves`: what its plan reads. Raises `UserError` if positions or state cannot
-    be moved, and names what."""
+def plan_move(
+    store: Store,
+    manifest: Manifest,
+    graph: Topology,
+    query: str,
+    leaves: Sequence[Leaf],
+    reset: Collection[str] = (),
+) -> Move:
+    """Where a query of this graph begins. `leaves`: what its plan reads. `reset`: the stages that may read other stages
+    than at the checkpoint. Raises `UserError` if positions or state cannot be moved, and names what."""
     stages = (*graph.chain(query), query)
     written = graph.written()
     queries = {
         q: _Query(store, manifest.stages[q]) for s in stages if (q := manifest.query_of(s)) is not None
     }
     _refuse(manifest, query, stages, queries)
+    for stage in sorted({*stages} - {*reset}):
+        _refuse_other_inputs(manifest, query, stage, written[stage])
     own = queries[query] if query in manifest.stages else None
     is_fresh = own is None or own.last is None
     recorded: list[Leaf] = []
     positions: list[str | None] = []
     copied: dict[str, str] = {}
+    logs: dict[int, tuple[str | None, dict[SourceLogFile, str]]] = {}
     seen: dict[str, int] = {}
     batches = {name: report.batch for name, report in manifest.stages.items()}
     batches |= {s: batches[q] for s in manifest.chained if (q := manifest.query_of(s)) is not None}
@@ -108,6 +118,12 @@ def plan_move(store: Store, manifest: Manifest, graph: Topology, query: str, lea
         recorded.append(msgspec.structs.replace(before, stage=leaf.stage, log=leaf.log))
         positions.append(position)
         assert leaf.log is not None
+        if logs.setdefault(leaf.log, (position, log)) != (position, log):
+            raise _cannot(
+                query,
+                f"stage '{stage}' and another one share {leaf} in one query, and have read it with two queries so far. "
+                "Give one of them chain=False",
+            )
         copied |= {source_log_name(leaf.log, of.entry, of.compact): source for of, source in log.items()}
     try:
         refuse_changed(recorded, positions, leaves)
@@ -197,6 +213,23 @@ def _refuse(manifest: Manifest, query: str, stages: Iterable[str], queries: Mapp
         found.keeps_state and name in stages for name, found in queries.items()
     ):
         raise _cannot(query, f"stage '{query}' would take over the state of another one")
+
+
+def _refuse_other_inputs(manifest: Manifest, query: str, stage: str, spec: StageSpec) -> None:
+    """Raises `UserError` if a stage reads other stages than at the checkpoint: it has no position on a new one."""
+    chained = manifest.chained.get(stage)
+    if chained is not None:
+        before = {*chained.inputs}
+    else:
+        inside = {s.name for s in manifest.chained.values() if s.reader == stage}
+        before = inside or {*manifest.stages[stage].consumed}
+    if before != {*spec.inputs}:
+        raise _cannot(
+            query,
+            f"stage '{stage}' reads {', '.join(sorted(spec.inputs)) or 'no other stage'}, and read "
+            f"{', '.join(sorted(before)) or 'no other stage'} at epoch {manifest.epoch}. To start it there at the end of "
+            f"what it reads, add --reset {stage}",
+        )
 
 
 def _source(
