@@ -12,6 +12,7 @@ from cutwater.protocol.base.failures import FailureReason
 from cutwater.protocol.base.wire import Reply, Request
 from cutwater.runtime import restore
 from cutwater.spark.checkpoint.leaves import Leaf, native_leaf
+from cutwater.spark.checkpoint.new_folder import claim_sources, make_folder
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_store
 from tests.support.builders import pipeline, stage
@@ -59,3 +60,39 @@ def test_a_renamed_stage_with_a_source_of_an_unknown_format_reads_it_again(
     with pytest.raises(UserError, match=r"sources are unknown\. Nothing was changed"):
         renamed(store, RETURNS)
     assert [request.rereads for request in asked] == [("orders",), ()]
+
+
+def without_a_batch(store: Store, reads: Leaf) -> None:
+    """A checkpoint with `orders`, which was started to read that and has read nothing; another stage has read ORDERS."""
+    register_sources({"root": [ORDERS], "orders": [reads]}, store)
+    make_folder(store, "orders", 1, 1, None, None)
+    claim_sources(store, "orders", 1, 1, [reads])
+    LiveLeader(store, pipeline(stage("root"), stage("orders"))).commit(-1)
+
+
+def test_a_stage_that_has_read_nothing_and_takes_over_a_source_reads_it_again(asked: list[Request]) -> None:
+    store = open_store("memory://")
+    without_a_batch(store, RETURNS)
+    for leaf in (ORDERS, RETURNS):
+        with pytest.raises(UserError):
+            renamed(store, leaf)
+    assert [request.rereads for request in asked] == [("orders",), ()]
+
+
+def test_a_start_without_a_restore_refuses_that_too() -> None:
+    store = open_store("memory://")
+    without_a_batch(store, RETURNS)
+    restore.check_new_sources(store, {"orders": [RETURNS]})
+    with pytest.raises(
+        UserError, match=r"stage 'orders' has read nothing so far, and now it reads .*restore latest"
+    ):
+        restore.check_new_sources(store, {"orders": [ORDERS]})
+
+
+def test_a_stage_that_shares_a_source_and_has_read_nothing_may_go_on(asked: list[Request]) -> None:
+    store = open_store("memory://")
+    without_a_batch(store, ORDERS)
+    restore.check_new_sources(store, {"orders": [ORDERS]})
+    with pytest.raises(UserError):
+        renamed(store, ORDERS)
+    assert [request.rereads for request in asked] == [()]

@@ -23,6 +23,12 @@ def test_a_member_that_runs_and_commits_is_ready() -> None:
     assert problems(stages=(stage(), stage("t", "idle"), stage("u", "resting"))) == []
 
 
+def test_a_chained_stage_is_as_ready_as_the_query_that_it_runs_in() -> None:
+    chained = stage("c", "chained", runs_in="t")
+    assert problems(stages=(chained, stage("t"))) == []
+    assert problems(stages=(chained, stage("t", "failed"))) == ["stage 't' is failed"]
+
+
 @pytest.mark.parametrize(
     ("what", "said"),
     [

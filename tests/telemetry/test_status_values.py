@@ -53,6 +53,12 @@ def test_a_member_says_what_it_is() -> None:
     assert not has(replaced(watermark=None), d.WATERMARK)
 
 
+def test_a_chained_stage_is_up_while_its_query_runs() -> None:
+    chained = stage("c", "chained", runs_in="t")
+    assert replaced(stages=(chained, stage("t", "idle")))[d.STAGE_UP.name, "c"] == 1
+    assert replaced(stages=(chained, stage("t", "opening")))[d.STAGE_UP.name, "c"] == 0
+
+
 def test_every_sink_has_a_lag_also_one_that_is_not_behind() -> None:
     found = values(STATUS)
     assert (found[d.PUBLISH_LAG.name, "out"], found[d.PUBLISH_LAG.name, "other"]) == (2, 0)

@@ -22,7 +22,12 @@ from cutwater.plan.known_sources import adds_topics, refuse_known_topics, regist
 from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.protocol.base.records import JournalState, StageReport
 from cutwater.protocol.member.publish import in_force
-from cutwater.runtime.restore import GraphMoved, check_moved_files, restore_before_start
+from cutwater.runtime.restore import (
+    GraphMoved,
+    check_moved_files,
+    check_new_sources,
+    restore_before_start,
+)
 from cutwater.runtime.runtime import Runtime
 from cutwater.runtime.settings import Settings
 from cutwater.spark.kafka import is_kafka
@@ -120,6 +125,7 @@ class Starting:
             sinks = [(name, sink) for name, stage in planned.stages.items() for sink in stage.sinks]
             if config.restore is None:
                 self._refuse_known_topics(planned)
+                check_new_sources(store, leaves)
                 break
             try:
                 restore_before_start(

@@ -158,7 +158,13 @@ class Builder:
         def called(of: StageDef) -> DataFrame:
             return _result(of, self._spark, {i: rows_of(i) for i in of.inputs})
 
-        frame = called(stage)
+        try:
+            frame = called(stage)
+        except UserError as error:
+            raise UserError(
+                f"{error}. This is with {', '.join(chained)} chained into the query of '{stage.name}', while each works "
+                "alone: give one of them chain=False"
+            ) from error
         if (why := why_refused(frame, stage.output_mode)) is not None:
             raise UserError(
                 f"stage '{stage.name}': Spark would refuse its query with {', '.join(chained)} chained into it. {why}. "

@@ -16,6 +16,7 @@ from cutwater.protocol.leader.steering import refusal_of_restore
 from cutwater.protocol.member.journal import timeline
 from cutwater.protocol.member.publish import in_force
 from cutwater.runtime.store_requests import answered, new_id
+from cutwater.spark.checkpoint.first_positions import is_claimed
 from cutwater.spark.checkpoint.leaves import Leaf, SourcesChanged
 from cutwater.spark.checkpoint.moved_files import FilesMoved
 from cutwater.spark.checkpoint.moves import Move, plan_move, write_move
@@ -125,13 +126,55 @@ def _read_from_start(
     reset: tuple[str, ...],
     moved: Mapping[str, StageReport],
 ) -> dict[str, Sequence[Leaf]]:
-    """By stage, the sources in which it has no position at a checkpoint: those of a new stage, and those that a reset
-    stage begins to read."""
+    """By stage, the sources in which it has no position at a checkpoint: those of a new stage, those that a reset stage
+    begins to read, and those that a stage begins to read which has read nothing so far."""
     reports = load_manifest(store, target).stages
     found = {stage: read for stage, read in leaves.items() if stage not in reports and stage not in moved}
     known = reports.keys() - moved.keys()
     anew = {s: read_anew(store, reports[s], leaves[s]) for s in reset if s in known and s in leaves}
-    return {**found, **anew}
+    return {
+        **found,
+        **_not_begun(store, reports | dict(moved), leaves),
+        **{s: read for s, read in anew.items() if read},
+    }
+
+
+def _not_begun(
+    store: Store, reports: Mapping[str, StageReport], leaves: Mapping[str, Sequence[Leaf]]
+) -> dict[str, Sequence[Leaf]]:
+    """By stage, the sources in which it has no position although the checkpoint has the stage, and that it was never
+    started to read."""
+    found: dict[str, Sequence[Leaf]] = {}
+    for stage in leaves.keys() & reports.keys():
+        report = reports[stage]
+        unread = [
+            leaf
+            for number, leaf in enumerate(leaves[stage])
+            if leaf.channel is None and str(number) not in report.offsets
+        ]
+        is_new = [leaf for leaf in unread if not is_claimed(store, stage, leaf)] if unread else []
+        if is_new:
+            found[stage] = is_new
+    return found
+
+
+def check_new_sources(store: Store, leaves: Mapping[str, Sequence[Leaf]]) -> None:
+    """Raises `UserError` if a stage that continues, and has read nothing so far, begins to read a source that the
+    pipeline has read before. Writes nothing."""
+    state = read_journal(store, must_exist=False).state if leaves else None
+    if state is None or state.head is None:
+        return
+    head = state.committed[state.head]
+    try:
+        found = in_force(load_manifest(store, head), state).stages
+    except StoreError:  # found out when the stage starts
+        return
+    reports = {stage: report for stage, report in found.items() if report.batch < 0}
+    for stage, what in known_before(store, _not_begun(store, reports, leaves), head.index).items():
+        raise UserError(
+            f"stage '{stage}' has read nothing so far, and now {what}: tables could have rows twice. Nothing was "
+            "changed. Bring the old source back, or start with --restore latest, which asks the tables"
+        )
 
 
 def _recorded(store: Store, target: Checkpoint) -> dict[str, Sequence[Leaf]]:

@@ -41,21 +41,23 @@ def _lines(code: CodeType) -> Iterator[int]:
             yield from _lines(inner)
 
 
-def raised_by(error: BaseException, code: Mapping[str, CodePlace]) -> str | None:
-    """The stage whose code the error names last; `None` if it names none."""
-    found = None
+def raised_by(error: BaseException, code: Mapping[str, CodePlace]) -> tuple[str, ...]:
+    """The stage whose code the error names last; several if they have the same code, none if it names none."""
+    found: tuple[str, ...] = ()
     for match in _LINES.finditer(str(error)):
         file, line = match[1] or match[3], int(match[2] or match[4])
-        for stage, place in code.items():
-            if file == place.file and place.first <= line <= place.last:
-                found = stage
+        named = [s for s, place in code.items() if file == place.file and place.first <= line <= place.last]
+        found = tuple(named) or found
     return found
 
 
 def blamed(query: str, reason: str, error: BaseException | None, code: Mapping[str, CodePlace]) -> str:
     """Why a query ended, with the stage whose code raised the error if it is another one than the query is named
     after."""
-    stage = raised_by(error, code) if error is not None else None
-    if stage is None or stage == query:
+    stages = raised_by(error, code) if error is not None else ()
+    if stages in ((), (query,)):
         return reason
-    return f"in stage '{stage}', which is chained into it: {reason}"
+    if len(stages) == 1:
+        return f"in stage '{stages[0]}', which is chained into it: {reason}"
+    names = " or ".join(f"'{stage}'" for stage in stages)
+    return f"in stage {names}, which have the same code and run in this query: {reason}"

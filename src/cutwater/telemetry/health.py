@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from cutwater.protocol.base.durations import readable
 from cutwater.store.status import Status
-from cutwater.telemetry.status_values import UP
+from cutwater.telemetry.status_values import is_up
 
 TURN_S = 5.0
 """How long the turn may take to come round."""
@@ -58,7 +58,7 @@ def readiness_problems(
     if status.state == "starting":
         found.append("the member is starting: it has not caught up, or no member leads yet")
     for stage in status.stages:
-        if stage.state not in UP:
+        if not is_up(stage, status) and not stage.runs_in:  # its query is named once
             found.append(f"stage '{stage.name}' is {stage.state}")
     since_s = now - (status.epoch_at if status.epoch_at is not None else status.started_at)
     if since_s > max(FLOOR_S, intervals * status.every_s):

@@ -12,6 +12,13 @@ from cutwater.telemetry.definitions import Metric
 UP = ("running", "idle", "resting")
 """The states of a stage whose query runs, or rests because the pipeline is being drained."""
 
+
+def is_up(stage: StageStatus, status: Status) -> bool:
+    """Whether the query of a stage runs; a chained one has none of its own, so that of its reader counts."""
+    by_name = {each.name: each for each in status.stages}
+    return by_name.get(stage.runs_in or stage.name, stage).state in UP
+
+
 Value = tuple[Metric, tuple[str, ...], float]
 """A metric, the values of its own labels, and its value."""
 
@@ -24,7 +31,7 @@ def status_values(status: Status, sinks: Collection[str], age_s: float, now: flo
     if status.watermark is not None:
         yield d.WATERMARK, (), status.watermark / 1000
     for stage in status.stages:
-        yield from _stage_values(stage)
+        yield from _stage_values(stage, is_up(stage, status))
     for sink in sinks:
         yield d.PUBLISH_LAG, (sink,), status.unpublished.get(sink, 0)
     yield d.RUNNING, (), float(status.state in ("running", "draining"))
@@ -34,9 +41,9 @@ def status_values(status: Status, sinks: Collection[str], age_s: float, now: flo
     yield d.IGNORED, (), status.ignored
 
 
-def _stage_values(stage: StageStatus) -> Iterator[Value]:
+def _stage_values(stage: StageStatus, is_running: bool) -> Iterator[Value]:
     own = (stage.name,)
-    yield d.STAGE_UP, own, float(stage.state in UP)
+    yield d.STAGE_UP, own, float(is_running)
     yield d.STAGE_GIVEN_UP, own, float(stage.state == "failed")
     yield d.STAGE_BATCH, own, stage.batch_s
     yield d.STAGE_RATE, own, stage.rows_per_s

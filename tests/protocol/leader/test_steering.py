@@ -573,6 +573,26 @@ def test_a_reset_stage_does_not_begin_to_read_what_its_table_got_through_a_chann
         assert "epoch 1 has no positions of stage 'b' in sources of its own" in reply.detail
 
 
+@pytest.mark.parametrize("begins", [True, False])
+def test_a_stage_without_a_batch_does_not_begin_to_read_what_its_table_has(
+    store: LocalStore, begins: bool
+) -> None:
+    """It is in the checkpoint, and has no position there."""
+    before = pipeline(stage("x"), stage("a"), stage("b", "x", "a", sinks=[r.SinkSpec("t")]))
+    leader = LiveLeader(store, before)
+    leader.commit(0)
+    published(store, leader, 1)
+    without = pipeline(stage("a"), stage("b", "a", sinks=[r.SinkSpec("t")]))
+    rereads = ("a",) if begins else ()
+    reply = ask(
+        store, RequestKind.RESTORE, epoch=1, drop=("x",), reset=("b",), topology=without, native=("a",), rereads=rereads
+    )  # fmt: skip
+    assert reply.ok is not begins
+    if begins:
+        assert reply.reason == FailureReason.NO_POSITIONS.value
+        assert "epoch 1 has no positions of stage 'a' in sources of its own" in reply.detail
+
+
 def test_a_dropped_stage_need_not_be_named_again_for_the_same_checkpoint(store: LocalStore) -> None:
     leader = LiveLeader(store, MORE)
     leader.commit(0)

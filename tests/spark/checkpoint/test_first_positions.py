@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from cutwater.protocol.base.paths import SOURCES, source_log_name, spark_prefix
@@ -70,3 +71,27 @@ def test_files_that_were_listed_for_a_first_batch_are_listed_again() -> None:
     claim_sources(store, STAGE, 1, 2, [leaf])
     assert begun(store, 1, 2) is None
     assert store.exists(spark_prefix(STAGE, 1, 2) + SOURCES)
+
+
+def test_a_stage_that_leaves_a_query_or_enters_one_begins_at_the_same_positions(store: Store) -> None:
+    """Its query had logged no batch yet, so nothing else says where it began."""
+    chained = msgspec.structs.replace(KAFKA, stage=STAGE)
+    make_folder(store, "reader", 2, 1, None, None)
+    claim_sources(
+        store,
+        "reader",
+        2,
+        1,
+        [Leaf(None, "parquet", "path=/in", log=0), msgspec.structs.replace(chained, log=1)],
+    )
+    assert store.read(spark_prefix("reader", 2, 1) + source_log_name(1, 0)) == BEGUN
+    store.delete([spark_prefix(STAGE, 1, 1) + source_log_name(0, 0)])
+    make_folder(store, STAGE, 3, 1, None, None)
+    claim_sources(store, STAGE, 3, 1, [KAFKA])
+    assert begun(store, 3, 1) == BEGUN
+
+
+def test_another_stage_that_reads_the_same_topic_begins_anew(store: Store) -> None:
+    make_folder(store, "other", 1, 1, None, None)
+    claim_sources(store, "other", 1, 1, [KAFKA])
+    assert store.read(spark_prefix("other", 1, 1) + source_log_name(0, 0)) is None

@@ -70,7 +70,11 @@ class Cut:
         files[f"commits/{batch}"] = b'v1\n{"nextBatchWatermarkMs":0}'
         for leaf, position in zip(leaves, positions, strict=True):
             for entry in range(msgspec.json.decode(position)["logOffset"] + 1 if leaf.log is not None else 0):
-                line = {"path": f"file://{leaf.place}/{entry}", "timestamp": 1, "batchId": entry}
+                line = {
+                    "path": f"file://{leaf.place.removeprefix('path=')}/{entry}",
+                    "timestamp": 1,
+                    "batchId": entry,
+                }
                 files[f"sources/{leaf.log}/{entry}"] = b"v1\n" + msgspec.json.encode(line)
         if state:
             files[STATE] = f"state of {name}".encode()
@@ -113,10 +117,10 @@ def cut(tmp_path: Path) -> Cut:
     return Cut(tmp_path / "state")
 
 
-def together(cut: Cut) -> None:
+def together(cut: Cut, state: bool = True) -> None:
     """`raw` and `more` read files inside the query of `total`, which keeps state and has files of its own."""
     leaves = [source("/own", 0), source("/in", 1, "raw"), source("/more", 2, "more")]
-    cut.query("total", 5, leaves, [at(0), at(3), at(1)], state=True)
+    cut.query("total", 5, leaves, [at(0), at(3), at(1)], state=state)
     cut.chain("raw", "total")
     cut.chain("more", "total")
 
@@ -151,15 +155,15 @@ def test_a_stage_that_is_split_off_begins_where_its_sources_were(cut: Cut) -> No
 def test_the_query_that_stays_keeps_its_state_and_reads_channels_from_the_cut_on(cut: Cut) -> None:
     together(cut)
     split = graph({}, raw="", more="", total="raw more")
-    move = cut.plan(split, "total", Leaf(channel="more"), source("/own", 0), Leaf(channel="raw"))
+    move = cut.plan(split, "total", source("/own", 0), Leaf(channel="raw"), Leaf(channel="more"))
     report = write_move(cut.store, TARGET, move)
     assert not move.is_fresh
     assert (report.batch, report.consumed, report.watermark) == (5, {"raw": 5, "more": 5}, known(5))
-    assert report.offsets == {"1": at(0)}
+    assert report.offsets == {"0": at(0)}
     files = cut.files(report)
     for number in (4, 5):
         plan = parse_offsets("", files[f"offsets/{number}"])
-        assert plan.sources == ('{"channel":"more","batch":5}', at(0), '{"channel":"raw","batch":5}')
+        assert plan.sources == (at(0), '{"channel":"raw","batch":5}', '{"channel":"more","batch":5}')
         assert (plan.watermark_ms, plan.conf) == (number, {"of": "total"})
     assert sorted(n for n in files if n.startswith("sources/")) == ["sources/0/0"]
     assert files[STATE] == b"state of total"
@@ -167,7 +171,7 @@ def test_the_query_that_stays_keeps_its_state_and_reads_channels_from_the_cut_on
 
 
 def test_the_log_of_a_source_gets_the_number_that_the_new_plan_gives_it(cut: Cut) -> None:
-    together(cut)
+    together(cut, state=False)
     leaves = source("/in", 0, "raw"), source("/own", 1), source("/more", 2, "more")
     chained = graph({"raw": "total", "more": "total"}, total="")
     files = cut.files(write_move(cut.store, TARGET, cut.plan(chained, "total", *leaves)))
@@ -287,3 +291,62 @@ def test_stages_that_share_a_source_at_different_positions_cannot_be_merged(cut:
         cut.plan(merged, "total", source("/in", 0, "raw"), source("/in", 0, "more"))
     apart = source("/in", 0, "raw"), source("/in", 1, "more")
     assert cut.plan(merged, "total", *apart).report.offsets == {"0": at(6), "1": at(1)}
+
+
+def test_a_kafka_source_without_a_first_record_is_not_merged(cut: Cut) -> None:
+    """`startingOffsets=latest` would be resolved again."""
+    topic = Leaf(None, "kafka", "subscribe=t", log=1, stage="raw")
+    together(cut)
+    cut.reports["raw"] = StageReport("raw", 0, -1, False, {}, consumed={}, offsets={}, watermark=NONE)
+    del cut.chained["raw"]
+    merged = graph({"raw": "total", "more": "total"}, total="")
+    with pytest.raises(UserError, match=r"has read nothing of the source kafka .*after its first records"):
+        cut.plan(merged, "total", source("/own", 0), topic, source("/more", 2, "more"), reset=("total",))
+
+
+def joined(cut: Cut) -> None:
+    """`total` joins two stages that run in its query, and keeps both sides as state."""
+    cut.query("total", 5, [source("/in", 0, "raw"), source("/more", 1, "more")], [at(3), at(1)], state=True)
+    cut.chain("raw", "total")
+    cut.chain("more", "total")
+
+
+def test_the_sides_of_a_join_are_not_swapped_while_a_chain_is_divided(cut: Cut) -> None:
+    joined(cut)
+    split = graph({}, raw="", more="", total="raw more")
+    swapped = Leaf(channel="more"), Leaf(channel="raw")
+    with pytest.raises(
+        UserError, match="in the order more, raw, and read them in the order raw, more at epoch 7"
+    ):
+        cut.plan(split, "total", *swapped)
+    assert cut.plan(split, "total", *swapped, reset=("total",)).report.consumed == {"raw": 5, "more": 5}
+    assert cut.plan(split, "total", *reversed(swapped)).report.consumed == {"raw": 5, "more": 5}
+
+
+def test_the_sides_of_a_join_are_known_by_its_inputs_and_not_by_what_is_below_them(cut: Cut) -> None:
+    """`raw` reads `deep`; when all of them run in one query, the source of `deep` stands where the channel was."""
+    cut.query("deep", 8, [source("/in", 0)], [at(3)])
+    cut.query("raw", 4, [Leaf(channel="deep")], ['{"channel":"deep","batch":8}'], consumed={"deep": 8})
+    cut.query("more", 9, [source("/more", 0)], [at(1)])
+    channels = [Leaf(channel="raw"), Leaf(channel="more")]
+    positions = ['{"channel":"raw","batch":4}', '{"channel":"more","batch":9}']
+    cut.query("total", 5, channels, positions, state=True, consumed={"raw": 4, "more": 9})
+    stages = {"total": StageSpec("total", (), "main")}
+    inputs = {"deep": ((), "raw"), "raw": (("deep",), "total"), "more": ((), "total")}
+    merged = Topology(stages, {n: ChainedStage(n, i, reader) for n, (i, reader) in inputs.items()})
+    leaves = source("/in", 0, "deep"), source("/more", 1, "more")
+    assert cut.plan(merged, "total", *leaves).report.offsets == {"0": at(3), "1": at(1)}
+    with pytest.raises(UserError, match="in the order more, raw, and read them in the order raw, more"):
+        cut.plan(merged, "total", source("/more", 0, "more"), source("/in", 1, "deep"))
+
+
+def test_files_at_another_path_are_refused_before_a_chain_is_divided(cut: Cut) -> None:
+    together(cut)
+    split = graph({}, raw="", more="", total="raw more")
+    elsewhere = msgspec.structs.replace(source("/in", 0), absolute="file:/new/in")
+    with pytest.raises(
+        UserError, match=r"stage 'raw' cannot start from epoch 7: .*a folder has moved.*Move the files"
+    ):
+        cut.plan(split, "raw", elsewhere)
+    there = msgspec.structs.replace(source("/in", 0), absolute="file:/in")
+    assert cut.plan(split, "raw", there).report.offsets == {"0": at(3)}

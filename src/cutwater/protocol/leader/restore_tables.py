@@ -127,10 +127,11 @@ def check_new_readers(
     """A stage that the checkpoint does not have reads its own sources from the beginning. So if its tables have rows at
     that checkpoint, the stage was dropped before and is added again: raises `Refusal`. If it reads a source that the
     pipeline has read before, perhaps in a stage with another name, this applies to all tables downstream of it. It also
-    applies to a reset stage that begins to read such a source, whose rows it got through a channel before."""
+    applies to a stage of the checkpoint that begins to read such a source: one that is reset, and got the rows through a
+    channel before, or one that has not read anything yet."""
     marks = yield from insist(List(MARK_PREFIX))
     for name, spec in graph.stages.items():
-        begins = name not in manifest.stages or (name in request.reset and name in request.rereads)
+        begins = name not in manifest.stages or name in request.rereads
         if not begins or (spec.inputs and name not in request.native):
             continue
         for sink in _sinks_below(graph, name) if name in request.rereads else [s.name for s in spec.sinks]:

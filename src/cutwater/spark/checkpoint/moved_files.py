@@ -43,11 +43,16 @@ def refuse_moved(folder: SparkFolder, leaves: Sequence[Leaf]) -> None:
         if not leaf.absolute or leaf.log is None:
             continue
         before = recorded[number] if recorded is not None and number < len(recorded) else None
-        if before is not None and not is_same_place(before, leaf):
-            continue  # another source, which `refuse_changed` is about
-        for file in folder.last_read(leaf.log):
-            if not _is_below(leaf.absolute, file):
-                raise FilesMoved(leaf, _shown(_path_before(leaf, before, file)), _shown(leaf.absolute))
+        refuse_moved_files_of(folder, leaf, before, leaf.log)
+
+
+def refuse_moved_files_of(folder: SparkFolder, leaf: Leaf, before: Leaf | None, log: int) -> None:
+    """The same for one source. `before`: what the folder records of it, and `log` the number of its log there."""
+    if not leaf.absolute or (before is not None and not is_same_place(before, leaf)):
+        return  # another source, which `refuse_changed` is about
+    for file in folder.last_read(log):
+        if not _is_below(leaf.absolute, file):
+            raise FilesMoved(leaf, _shown(_path_before(leaf, before, file)), _shown(leaf.absolute))
 
 
 def _path_before(leaf: Leaf, before: Leaf | None, file: str) -> str:

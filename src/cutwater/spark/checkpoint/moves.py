@@ -29,13 +29,23 @@ from cutwater.protocol.base.paths import (
     source_log_of,
     state_copies_prefix,
 )
-from cutwater.protocol.base.records import Checkpoint, Manifest, Offset, StageReport, StageSpec, Topology
+from cutwater.protocol.base.records import (
+    ChainedStage,
+    Checkpoint,
+    Manifest,
+    Offset,
+    StageReport,
+    StageSpec,
+    Topology,
+)
 from cutwater.protocol.base.watermark import NONE, UNKNOWN
 from cutwater.spark.checkpoint.leaves import Leaf, SourcesChanged, refuse_changed
+from cutwater.spark.checkpoint.moved_files import FilesMoved, refuse_moved_files_of
 from cutwater.spark.checkpoint.new_folder import files_of_report, folder_of_report
 from cutwater.spark.checkpoint.offsets import moved_plan, position_of, starting_commit
 from cutwater.spark.checkpoint.parallel import in_parallel
 from cutwater.spark.checkpoint.state_files import split_name
+from cutwater.spark.checkpoint.topics import KAFKA
 from cutwater.store.contract import Store
 
 METADATA = "metadata"
@@ -96,6 +106,8 @@ def plan_move(
         _refuse_other_inputs(manifest, query, stage, written[stage])
     own = queries[query] if query in manifest.stages else None
     is_fresh = own is None or own.last is None
+    if own is not None and own.keeps_state and query not in reset:
+        _refuse_other_order(manifest, graph, query, own.leaves or (), leaves)
     recorded: list[Leaf] = []
     positions: list[str | None] = []
     copied: dict[str, str] = {}
@@ -129,6 +141,14 @@ def plan_move(
         refuse_changed(recorded, positions, leaves)
     except SourcesChanged as error:
         raise _cannot(query, str(error)) from error
+    if any(position is not None for position in positions):
+        for leaf, position in zip(recorded, positions, strict=True):
+            if position is None and leaf.format == KAFKA:
+                raise _cannot(
+                    query,
+                    f"it has read nothing of {leaf} yet, and Spark would look anew for where to begin. Try again after "
+                    "its first records",
+                )
     offsets: dict[str, Offset] = {
         str(number): text
         for number, (leaf, text) in enumerate(zip(recorded, positions, strict=True))
@@ -232,6 +252,37 @@ def _refuse_other_inputs(manifest: Manifest, query: str, stage: str, spec: Stage
         )
 
 
+def _refuse_other_order(
+    manifest: Manifest, graph: Topology, query: str, before: Sequence[Leaf], now: Sequence[Leaf]
+) -> None:
+    """Raises `UserError` if a query with state reads its inputs in another order: the state of a join knows its sides
+    by their places."""
+    old, new = _input_order(before, query, manifest.chained), _input_order(now, query, graph.chained)
+    if old != new:
+        raise _cannot(
+            query,
+            f"it reads its inputs in the order {', '.join(new)}, and read them in the order {', '.join(old)} at epoch "
+            f"{manifest.epoch}, to which its state belongs. Bring that order back, or add --reset {query}, which drops "
+            "the state",
+        )
+
+
+def _input_order(leaves: Sequence[Leaf], query: str, chained: Mapping[str, ChainedStage]) -> list[str]:
+    """The inputs of a query's stage, in the order in which its plan has what is below them; `query` stands for sources
+    of its own."""
+    order: list[str] = []
+    for leaf in leaves:
+        stage = leaf.stage or query
+        if leaf.channel is not None:
+            readers = sorted(s.name for s in chained.values() if leaf.channel in s.inputs)
+            stage = readers[0] if readers else leaf.channel
+        while stage in chained and chained[stage].reader != query:
+            stage = chained[stage].reader
+        if order[-1:] != [stage]:
+            order.append(stage)
+    return order
+
+
 def _source(
     queries: Mapping[str, _Query], manifest: Manifest, stage: str, number: int, leaf: Leaf, query: str
 ) -> tuple[Leaf, str | None, dict[SourceLogFile, str]]:
@@ -243,6 +294,15 @@ def _source(
     if number >= len(known):
         raise _cannot(query, f"stage '{stage}' reads {leaf}, in which the checkpoint has no position")
     found, position = known[number]
+    if found.log is not None:
+        try:
+            same_stage = msgspec.structs.replace(found, stage=leaf.stage)
+            refuse_moved_files_of(before.folder, leaf, same_stage, found.log)
+        except FilesMoved as error:
+            raise UserError(
+                f"stage '{stage}' cannot start from epoch {manifest.epoch}: {error}. Nothing was changed. "
+                f"{error.advice(stage)}"
+            ) from error
     return found, position, before.log_of(found.log) if found.log is not None else {}
 
 
