@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,8 @@ def source(tmp_path: Path) -> Path:
     """Four files, which a stage reads one by one: the first two have keys 0 and 1, the others only 0."""
     for number, ids in enumerate([(0, 1, 2), (3, 4, 5), (6,), (8,)]):
         deliver(tmp_path / "in", str(number), numbers(ids))
+        aged = 1_700_000_000 + number  # Spark reads them in the order of their ages
+        os.utime(tmp_path / "in" / f"{number}.parquet", (aged, aged))
     return tmp_path / "in"
 
 

@@ -149,8 +149,9 @@ def test_archives_are_in_the_users_folder_for_caches_unless_they_are_switched_of
 class Launches:
     """Starts of a JVM: `fails` says which of them fail."""
 
-    def __init__(self, *fails: bool) -> None:
+    def __init__(self, *fails: bool, lines: tuple[str, ...] = ("it says why",)) -> None:
         self.fails = list(fails)
+        self.lines = list(lines)
         self.options: list[tuple[str, ...]] = []
 
     def __call__(
@@ -158,7 +159,7 @@ class Launches:
     ) -> dict[str, str]:
         self.options.append(tuple(java_options))
         if self.fails.pop(0):
-            raise LaunchFailed(["it says why"])
+            raise LaunchFailed(self.lines)
         return {"spark.of": "others"}
 
 
@@ -200,6 +201,19 @@ def test_an_archive_is_not_blamed_for_a_jvm_that_ends_without_it_too(
     monkeypatch.setattr(session, "launch", Launches(True, True))
     with pytest.raises(UserError, match="ended while it started"):
         session._launch({PACKAGES: "a:b:1"})
+    assert path.exists()
+
+
+@pytest.mark.usefixtures("no_jvm")
+def test_packages_that_cannot_be_resolved_are_looked_for_once(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = archive(place)
+    launch = Launches(True, lines=(":: unresolved dependency: a#b;1: not found",))
+    monkeypatch.setattr(session, "launch", launch)
+    with pytest.raises(UserError, match="cannot find the package a:b:1 "):
+        session._launch({PACKAGES: "a:b:1"})
+    assert launch.options == [class_archive.options(path)]
     assert path.exists()
 
 

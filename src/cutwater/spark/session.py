@@ -165,9 +165,12 @@ def _launch(settings: dict[str, str]) -> dict[str, str]:
     archive = class_archive.find() if not has_jvm() else None
     if archive is None:
         return _launch_plainly(settings, quiet)
-    with suppress(LaunchFailed):
-        options = class_archive.options(archive)
+    options = class_archive.options(archive)
+    try:
         return launch(settings, quiet, hold_output=PACKAGES in settings, java_options=options)
+    except LaunchFailed as error:
+        if missing := unresolved(error.lines):  # the archive is not to blame, and looking again takes a while
+            raise UserError(unresolved_message(missing)) from error
     submitted = _launch_plainly(settings, quiet)
     class_archive.reject(archive)  # without it Spark starts, so it is to blame
     return submitted

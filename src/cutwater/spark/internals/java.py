@@ -91,6 +91,16 @@ SESSIONS = Need(
     {"getActiveSession": (0,), "setActiveSession": (1,), "clearActiveSession": (0,)},
 )
 FILE_MANAGER = Need(f"{STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager", {NEW: (2,)}, STREAMING)
+QUERY_EXECUTION = Need(f"{SQL}.execution.QueryExecution", {"analyzed": (0,), "executedPlan": (0,)})
+LOGICAL_PLAN = Need(
+    f"{SQL}.catalyst.plans.logical.LogicalPlan",
+    {"children": (0,), "isStreaming": (0,), "nodeName": (0,), "output": (0,)},
+)
+ATTRIBUTE = Need(
+    f"{SQL}.catalyst.expressions.AttributeReference",
+    {"dataType": (0,), "metadata": (0,), "name": (0,), "nullable": (0,)},
+)
+OBSERVATION = Need(f"{SQL}.catalyst.plans.logical.CollectMetrics", {"name": (0,)})
 KNOWN_NULLABLE = Need(f"{SQL}.catalyst.expressions.KnownNullable", {NEW: (1,)})
 EXPRESSIONS = Need(f"{SQL}.classic.ExpressionUtils", {"column": (1,), "expression": (1,)})
 
@@ -98,7 +108,7 @@ NEEDS = (
     PATH, FOOTERS, INPUT_FILE, NONE, SOME, PYTHON_UTILS, SESSION, DATASET, STRUCT, TYPE_UTILS, LOCAL_RELATION, FILE_INDEX,
     PARTITIONS, PARTITION, FILE_RELATION, PARQUET, RELATION, SOURCE, AVAILABLE_NOW, READ_LIMIT, OFFSET, STREAM_RELATION,
     NATIVE_V1, NATIVE_V2, DATA_SOURCE, QUERY, ONE_BATCH, CHECKER, OUTPUT_MODE, SESSIONS,
-    FILE_MANAGER, KNOWN_NULLABLE, EXPRESSIONS,
+    FILE_MANAGER, QUERY_EXECUTION, LOGICAL_PLAN, ATTRIBUTE, OBSERVATION, KNOWN_NULLABLE, EXPRESSIONS,
 )  # fmt: skip
 
 
