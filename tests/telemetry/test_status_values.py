@@ -71,6 +71,12 @@ def test_a_stage_says_whether_it_runs_and_how_far_it_is_behind() -> None:
     assert found[d.STAGE_BATCH.name, "s"] == 0.25
 
 
+def test_a_chained_stage_is_up_while_the_stage_is_that_it_runs_in() -> None:
+    chained = stage("raw", "chained", runs_in="s")
+    assert replaced(stages=(chained, stage()))[d.STAGE_UP.name, "raw"] == 1
+    assert replaced(stages=(chained, stage("s", "restarting")))[d.STAGE_UP.name, "raw"] == 0
+
+
 def test_sources_that_cannot_tell_their_lag_have_none() -> None:
     lags = (
         SourceLag("k", rows=5, partitions={"t-0": 5}),

@@ -12,6 +12,13 @@ from cutwater.telemetry.definitions import Metric
 UP = ("running", "idle", "resting")
 """The states of a stage whose query runs, or rests because the pipeline is being drained."""
 
+
+def is_up(stage: StageStatus, stages: Collection[StageStatus]) -> bool:
+    """Whether the query of a stage is up; of a chained stage, the query that it runs in."""
+    state = next((other.state for other in stages if other.name == stage.runs_in), stage.state)
+    return state in UP
+
+
 Value = tuple[Metric, tuple[str, ...], float]
 """A metric, the values of its own labels, and its value."""
 
@@ -24,6 +31,7 @@ def status_values(status: Status, sinks: Collection[str], age_s: float, now: flo
     if status.watermark is not None:
         yield d.WATERMARK, (), status.watermark / 1000
     for stage in status.stages:
+        yield d.STAGE_UP, (stage.name,), float(is_up(stage, status.stages))
         yield from _stage_values(stage)
     for sink in sinks:
         yield d.PUBLISH_LAG, (sink,), status.unpublished.get(sink, 0)
@@ -36,7 +44,6 @@ def status_values(status: Status, sinks: Collection[str], age_s: float, now: flo
 
 def _stage_values(stage: StageStatus) -> Iterator[Value]:
     own = (stage.name,)
-    yield d.STAGE_UP, own, float(stage.state in UP)
     yield d.STAGE_GIVEN_UP, own, float(stage.state == "failed")
     yield d.STAGE_BATCH, own, stage.batch_s
     yield d.STAGE_RATE, own, stage.rows_per_s
