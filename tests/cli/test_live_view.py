@@ -146,7 +146,7 @@ def test_a_stage_has_a_line_of_its_own(says: dict[str, Any], cells: list[str]) -
     assert [cell.strip() for cell in row(**says)] == cells
 
 
-def test_what_is_wrong_and_what_is_waited_for_is_said() -> None:
+def test_errors_and_waits_are_shown() -> None:
     stages = (replace(STAGE, error="no disk"), replace(STAGE, name="b"))
     lines = shown(
         replace(STATUS, trouble="no answer", unpublished={"out": 2, "all": 1}, stages=stages),

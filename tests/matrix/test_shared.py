@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.spark.internals.test_java import (
     test_a_class_is_found_where_it_was_before_it_moved,
     test_this_build_is_checked_once_per_jvm_with_few_calls,
-    test_what_a_build_lacks_is_said_in_one_line,
+    test_what_a_build_lacks_is_reported_in_one_line,
 )
 from tests.spark.test_channel_source import (
     test_a_missing_file_is_an_error_and_is_not_skipped,
@@ -18,7 +18,7 @@ from tests.spark.test_channels import (
     test_channels_carry_types_that_python_cannot_represent,
 )
 from tests.spark.test_lag import (
-    test_a_file_source_with_a_limit_tells_how_many_files_and_bytes_wait,
+    test_a_file_source_with_a_limit_reports_how_many_files_and_bytes_wait,
     test_sparks_own_rate_source_falls_behind_during_a_slow_batch,
 )
 from tests.spark.test_resets import test_a_reset_stage_loses_its_state_and_keeps_its_positions
@@ -30,7 +30,7 @@ from tests.spark.test_session import (
 __all__ = [
     "test_a_class_is_found_where_it_was_before_it_moved",
     "test_a_fan_out_a_self_join_and_a_native_source_beside_a_channel",
-    "test_a_file_source_with_a_limit_tells_how_many_files_and_bytes_wait",
+    "test_a_file_source_with_a_limit_reports_how_many_files_and_bytes_wait",
     "test_a_missing_file_is_an_error_and_is_not_skipped",
     "test_a_reset_stage_loses_its_state_and_keeps_its_positions",
     "test_a_run_uses_the_users_session_and_does_not_change_it",
@@ -40,6 +40,6 @@ __all__ = [
     "test_every_incarnation_begins_with_a_batch_so_that_closed_windows_are_emitted",
     "test_sparks_own_rate_source_falls_behind_during_a_slow_batch",
     "test_this_build_is_checked_once_per_jvm_with_few_calls",
-    "test_what_a_build_lacks_is_said_in_one_line",
+    "test_what_a_build_lacks_is_reported_in_one_line",
     "user",
 ]

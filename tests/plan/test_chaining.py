@@ -187,7 +187,7 @@ def test_a_graph_says_how_its_stages_were_written() -> None:
     assert make_topology(written, graph.decide().readers) == made
 
 
-def test_a_graph_without_chains_is_encoded_as_ever() -> None:
+def test_a_graph_without_chains_is_encoded_as_before_there_were_any() -> None:
     made = make_topology(Graph().specs)
     assert msgspec.json.encode(made).startswith(b'{"stages":{"a":{"name":"a","inputs":[],"member":"main"')
     assert b"chained" not in msgspec.json.encode(made)

@@ -92,9 +92,7 @@ def test_an_archive_that_others_can_write_is_not_used(place: Path, which: str, m
     assert class_archive.find() is None
 
 
-def test_a_folder_that_is_missing_or_is_none_keeps_nobody_from_starting(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_start_does_not_need_a_usable_folder(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place.rmdir()
     assert class_archive.find() is None
     place.write_text("a file")
@@ -103,9 +101,7 @@ def test_a_folder_that_is_missing_or_is_none_keeps_nobody_from_starting(
     assert class_archive.find() is None
 
 
-def test_an_archive_that_cannot_be_read_keeps_nobody_from_starting(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_start_does_not_need_a_readable_archive(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive(place)
 
     def refuse(path: Path) -> str:
@@ -188,7 +184,7 @@ def test_a_jvm_that_ends_with_the_archive_is_started_without_it_and_the_archive_
     assert [name.name for name in place.iterdir()] == [f"{class_archive.key()}.rejected"]
 
 
-def test_a_rejected_archive_that_cannot_be_removed_keeps_nobody_from_starting(place: Path) -> None:
+def test_a_start_does_not_need_to_remove_a_rejected_archive(place: Path) -> None:
     class_archive.reject(place / "gone" / "key-digest.jsa")
 
 

@@ -233,7 +233,7 @@ def test_without_a_token_there_are_no_buttons(browser: Browser, members: Beating
         server.stop()
 
 
-def test_a_button_asks_first_demands_the_token_and_tells_the_answer(
+def test_a_button_asks_first_demands_the_token_and_shows_the_answer(
     browser: Browser, server: WebServer, members: Beating
 ) -> None:
     browser.resize(PHONE)

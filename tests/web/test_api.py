@@ -151,7 +151,7 @@ def _until_running(server: WebServer):  # type: ignore[no-untyped-def]
             return sight
 
 
-def test_a_damaged_manifest_is_told(client: TestClient, store: Store, history: Written) -> None:
+def test_a_damaged_manifest_is_reported(client: TestClient, store: Store, history: Written) -> None:
     store.delete([manifest_name(3, history.state.committed[3].checkpoint_id)])
     row = client.get("/api/v1/checkpoints").json()["checkpoints"][1]
     assert (row["epoch"], "damaged" in row["flags"], row["state_bytes"]) == (3, True, None)

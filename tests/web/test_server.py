@@ -69,7 +69,7 @@ def test_a_page_learns_of_a_change_without_asking(server: WebServer, store: Stor
     assert "journal" in seen
 
 
-def test_a_store_that_fails_is_told_and_that_it_is_back(
+def test_pages_learn_that_the_store_fails_and_that_it_is_back(
     server: WebServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     problems: list[object] = []
@@ -157,9 +157,7 @@ def test_a_connection_that_sends_no_complete_request_is_closed(
     one.close()
 
 
-def test_a_store_that_hangs_keeps_nobody_from_asking_for_the_health(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hanging_store_does_not_delay_health_checks(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     member: Any = SimpleNamespace(turn=lambda task: task(), latest_status=(None, 0.0))
     server = WebServer(store, "127.0.0.1:0", routes=routes(lambda: member))
     answers: Queue[int] = Queue()

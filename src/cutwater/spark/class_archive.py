@@ -109,10 +109,10 @@ def _archives(place: Path) -> Iterator[Path]:
 def _is_private(path: Path) -> bool:
     """Whether nobody else can have written it: it is code that Java will run."""
     return all(
-        said.st_uid == os.getuid() and not said.st_mode & 0o022 for said in (path.stat(), path.parent.stat())
+        info.st_uid == os.getuid() and not info.st_mode & 0o022 for info in (path.stat(), path.parent.stat())
     )
 
 
 def _stamp(path: Path) -> str:
-    said = path.stat()
-    return f"{said.st_size} {said.st_mtime_ns}"
+    info = path.stat()
+    return f"{info.st_size} {info.st_mtime_ns}"

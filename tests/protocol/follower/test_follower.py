@@ -160,7 +160,7 @@ def test_an_epoch_that_was_published_and_then_abandoned_is_given_before_the_rewi
     assert found[-1].watermark == 100
 
 
-def test_a_rewind_is_told_when_all_tables_have_gone_back() -> None:
+def test_a_rewind_is_given_when_all_tables_have_gone_back() -> None:
     history = History()
     history.commit(*BOTH)
     index = history.restore(1, "out")
