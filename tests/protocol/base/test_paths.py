@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -268,11 +269,13 @@ SPLIT_OTHER_THINGS = {
 }
 
 
-def trees() -> Iterator[tuple[str, ast.Module]]:
-    for file in sorted(SOURCE.rglob("*.py")):
-        name = file.relative_to(SOURCE).as_posix()
-        if name != "protocol/base/paths.py":
-            yield name, ast.parse(file.read_text())
+@cache
+def trees() -> dict[str, ast.Module]:
+    """The syntax of all other modules."""
+    files = {file.relative_to(SOURCE).as_posix(): file for file in sorted(SOURCE.rglob("*.py"))}
+    return {
+        name: ast.parse(file.read_text()) for name, file in files.items() if name != "protocol/base/paths.py"
+    }
 
 
 def docstrings(tree: ast.Module) -> set[int]:
@@ -282,7 +285,7 @@ def docstrings(tree: ast.Module) -> set[int]:
 
 def test_no_other_module_spells_out_a_name_in_the_store() -> None:
     wrong = []
-    for file, tree in trees():
+    for file, tree in trees().items():
         documentation = docstrings(tree)
         for node in ast.walk(tree):
             if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
@@ -297,7 +300,7 @@ def test_no_other_module_spells_out_a_name_in_the_store() -> None:
 
 def test_no_other_module_parses_a_name_in_the_store() -> None:
     found: dict[str, list[int]] = {}
-    for file, tree in trees():
+    for file, tree in trees().items():
         for node in ast.walk(tree):
             if (
                 isinstance(node, ast.Call)
