@@ -214,7 +214,7 @@ def test_spark_output_is_captured_line_by_line_without_notices() -> None:
     assert heard == ["spark ERROR x"]
 
 
-def test_what_python_itself_writes_goes_where_it_went_before(capfd: pytest.CaptureFixture[str]) -> None:
+def test_output_of_python_itself_is_not_captured(capfd: pytest.CaptureFixture[str]) -> None:
     heard: list[str] = []
     sys.stderr.write("before, ")
     with capture_stderr(heard.append):

@@ -215,7 +215,7 @@ def test_the_jvm_of_others_is_not_asked_to_use_the_archive(
 
 @pytest.mark.skipif(shutil.which("java") is None, reason="no Java on the PATH")
 @pytest.mark.slow
-def test_java_starts_without_an_archive_that_is_none_and_says_nothing(tmp_path: Path) -> None:
+def test_java_silently_starts_without_a_file_that_is_not_an_archive(tmp_path: Path) -> None:
     path = tmp_path / "an archive"
     plain = subprocess.run(["java", "-version"], capture_output=True, text=True, check=True)
     for content in (b"", b"no archive", b"\0" * 100_000):

@@ -89,7 +89,7 @@ def _broken(*_: object) -> None:
     raise OSError("the disk is on fire")
 
 
-def test_clients_that_never_read_or_finish_their_request_harm_nobody(server: WebServer) -> None:
+def test_clients_that_never_read_or_finish_their_request_do_no_harm(server: WebServer) -> None:
     host, port = server.url.removeprefix("http://").split(":")
     hanging = []
     for text in (b"", b"GET / HT", b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n") * 10:
@@ -115,7 +115,7 @@ def opened(server: WebServer, count: int, sent: bytes = b"") -> list[socket.sock
     return found
 
 
-def test_connections_without_a_request_take_nobody_elses_place(
+def test_connections_without_a_request_do_not_displace_others(
     server: WebServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection_module, "MAX_CONNECTIONS", 5)
@@ -190,7 +190,7 @@ def test_a_hanging_store_does_not_delay_health_checks(store: Store, monkeypatch:
         server.stop()
 
 
-def test_requests_that_are_no_http_end_with_an_error_and_the_server_goes_on(server: WebServer) -> None:
+def test_requests_that_are_not_http_get_an_error_and_the_server_continues(server: WebServer) -> None:
     host, port = server.url.removeprefix("http://").split(":")
     for text in (
         b"\x00\xff" * 100,

@@ -51,7 +51,7 @@ class WebServer:
     def __init__(
         self,
         store: Store | None,
-        listen: str = "127.0.0.1:8080",
+        listen: str,
         token: str | None = None,
         routes: Sequence[BaseRoute] = (),
         statuses: Statuses | None = None,
