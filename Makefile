@@ -1,6 +1,8 @@
 # Everything sets up .venv first when it is missing or older than what it is made from.
 PYTHON ?= python3.11
 BIN := .venv/bin
+# Compiled modules are kept, whatever the environment says: compiling them is most of what importing the tests costs.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo demo-cluster test test-fast test-faults test-s3 test-kafka test-damage test-planted test-prometheus test-matrix test-cluster test-wheel test-browser test-systems tools-matrix dist mutants lint docs bench sim tools tools-s3 tools-s3a tools-azure tools-kafka tools-prometheus tools-browser java clean
 
@@ -13,8 +15,10 @@ demo-cluster: .venv/ready java
 test: .venv/ready java
 	$(BIN)/pytest -n 3 --dist loadgroup -m "not faults and not s3 and not kafka and not damage and not matrix and not rare and not cluster and not wheel and not prometheus and not browser"
 
+# Fewer random examples than in `make test`. Each process that runs tests has to import all of them, so there is one for
+# each core.
 test-fast: .venv/ready
-	$(BIN)/pytest -n 3 -m "not slow"
+	$(BIN)/pytest -n auto --maxprocesses 8 -m "not slow" --hypothesis-profile fast
 
 # Real pipelines with store and tables on a real S3 server, killed and restored while requests fail. Needs `make tools`.
 test-s3: .venv/ready java

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from pyspark.sql import SparkSession
 
 from cutwater.api.log_lines import lines_to
 from cutwater.spark.session import set_up_session
 
 os.environ.setdefault("CUTWATER_CLASS_ARCHIVE", "off")
+settings.register_profile("fast", max_examples=20, deadline=None)  # that of `make test-fast`
 
 WAITING = (
     "tests/cli/test_control.py",
@@ -43,6 +45,7 @@ WITHOUT_SPARK = (
     "tests/sim/",
     "tests/protocol/",
     "tests/cluster/",
+    "tests/inspection/test_verify_tables.py",
     "tests/runtime/",
     "tests/spark/checkpoint/test_incarnation_damage.py",
     "tests/spark/internals/test_private.py",

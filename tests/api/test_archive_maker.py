@@ -100,9 +100,7 @@ def test_two_archives_that_were_made_at_once_do_no_harm(place: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_maker_that_is_killed_leaves_what_the_next_one_removes(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_maker_removes_what_a_killed_one_left(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = (
         "import time, sys; from pathlib import Path; from cutwater.api import archive_maker as a; "
         "from cutwater.spark import class_archive; class_archive.key = lambda: 'key'; "

@@ -62,7 +62,7 @@ def test_a_running_pipeline_is_followed_through_a_restore(shop: HostedPipeline) 
         assert next(again) == after  # it was not acknowledged
 
 
-def test_names_and_peers_that_cannot_be_are_refused(shop: HostedPipeline) -> None:
+def test_invalid_names_and_peers_are_refused(shop: HostedPipeline) -> None:
     with pytest.raises(UserError, match="'a/b' cannot name a follower"):
         cw.follow(shop.store, name="a/b")
     with pytest.raises(UserError, match="peers is a list"):
@@ -71,7 +71,7 @@ def test_names_and_peers_that_cannot_be_are_refused(shop: HostedPipeline) -> Non
         cw.follow(shop.store, peers=["tcp/127.0.0.1:1"])
 
 
-def test_members_say_at_once_what_is_new(tmp_path: Path) -> None:
+def test_members_announce_new_epochs_at_once(tmp_path: Path) -> None:
     store = open_store(str(tmp_path / "state"), create=True)
     address = f"tcp/127.0.0.1:{free_port()}"
     with members(store, TWO) as running:
@@ -183,7 +183,7 @@ def killed(tmp_path: Path) -> Iterator[Killed]:
         made.kill(what)
 
 
-def test_processes_that_are_killed_and_restores_in_between_lose_and_double_nothing(killed: Killed) -> None:
+def test_kills_and_restores_neither_lose_nor_repeat_an_epoch(killed: Killed) -> None:
     rng = Random(7)
     killed.start_member()
     await_that("there is a store", (killed.folder / "state" / "journal").exists, 60)

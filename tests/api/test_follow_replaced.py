@@ -28,7 +28,7 @@ def _write(folder: Path, checkpoints: int, aborted: int = 0) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("checkpoints", [1, 5])
-def test_a_store_that_was_replaced_ends_the_follower_and_gets_no_old_position(
+def test_a_follower_of_a_store_that_was_replaced_ends_and_keeps_no_position_in_the_new_one(
     tmp_path: Path, checkpoints: int
 ) -> None:
     folder, other = tmp_path / "state", tmp_path / "other"

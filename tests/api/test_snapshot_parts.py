@@ -68,7 +68,7 @@ def test_the_store_may_be_given_by_its_place(opened: Opened) -> None:
     assert opened.opened == ["file:///x"]
 
 
-def test_a_table_that_there_is_not_is_told_with_those_that_there_are() -> None:
+def test_the_error_for_an_unknown_table_lists_the_known_ones() -> None:
     with pytest.raises(UserError, match="has no table 'mail' at epoch 9; its tables are: orders, old"):
         snapshot(STORE)["mail"]
     with pytest.raises(UserError, match="its tables are: none"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +13,7 @@ from cutwater.protocol.base.barrier import Flags
 from tests.support.written import Written
 
 
-@pytest.fixture
-def history() -> Written:
+def _history() -> Written:
     """Three checkpoints, the second a savepoint; then one that was aborted."""
     play = Written()
     play.checkpoint()
@@ -25,9 +25,22 @@ def history() -> Written:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, history: Written) -> Path:
+def history() -> Written:
+    return _history()
+
+
+@pytest.fixture(scope="session")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with this history, written once: every write is synced."""
+    folder = tmp_path_factory.mktemp("cli") / "state"
+    _history().write(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path, written: Path) -> Path:
     """A store with this history."""
-    history.write(tmp_path / "state")
+    shutil.copytree(written, tmp_path / "state")
     return tmp_path / "state"
 
 

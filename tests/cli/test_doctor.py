@@ -231,7 +231,7 @@ def test_it_is_quick_and_needs_no_pyspark() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_it_tells_about_the_archive_of_javas_classes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_it_shows_the_archive_of_java_classes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(class_archive.SWITCH, "off")
     assert doctor.archive() == Part("class archive", "off")
     monkeypatch.setenv(class_archive.SWITCH, str(tmp_path))

@@ -146,7 +146,7 @@ def test_a_stage_has_a_line_of_its_own(says: dict[str, Any], cells: list[str]) -
     assert [cell.strip() for cell in row(**says)] == cells
 
 
-def test_what_is_wrong_and_what_is_waited_for_is_said() -> None:
+def test_errors_and_waits_are_shown() -> None:
     stages = (replace(STAGE, error="no disk"), replace(STAGE, name="b"))
     lines = shown(
         replace(STATUS, trouble="no answer", unpublished={"out": 2, "all": 1}, stages=stages),
@@ -214,7 +214,7 @@ def test_spark_output_is_captured_line_by_line_without_notices() -> None:
     assert heard == ["spark ERROR x"]
 
 
-def test_what_python_itself_writes_goes_where_it_went_before(capfd: pytest.CaptureFixture[str]) -> None:
+def test_output_of_python_itself_is_not_captured(capfd: pytest.CaptureFixture[str]) -> None:
     heard: list[str] = []
     sys.stderr.write("before, ")
     with capture_stderr(heard.append):

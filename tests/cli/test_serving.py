@@ -43,7 +43,7 @@ def beside(tmp_path: Path) -> Iterator[Beside]:
     made.page.stop()
 
 
-def test_while_spark_starts_the_process_lives_is_not_ready_and_has_no_store_yet(beside: Beside) -> None:
+def test_while_spark_starts_the_process_is_alive_not_ready_and_has_no_store_yet(beside: Beside) -> None:
     assert beside.get("/healthz") == (200, '{"ok":true}')
     status, text = beside.get("/readyz")
     assert (status, json.loads(text)["problems"]) == (503, ["the member is starting"])

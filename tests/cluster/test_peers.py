@@ -122,7 +122,7 @@ def test_slots_are_limited_by_count_and_by_size(monkeypatch: pytest.MonkeyPatch)
     assert peer.push("live", 8, "b", b"1234567890")
 
 
-def test_an_answer_counts_the_bytes_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_resets_the_count_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "MAX_SLOT_BYTES", 10)
     peer = introduced(a=(1, b"1234567890"))
     peer.introduce(PeerSlots(2, {"a": (2, b"12345")}))

@@ -23,6 +23,8 @@ from tests.support.delta_helpers import clean_up_log
 from tests.support.live_leader import LiveLeader
 from tests.support.sink_helpers import ROWS, drive, stage
 
+pytestmark = pytest.mark.slow
+
 ONE = r.Topology({"s": r.StageSpec("s", (), "main", (r.SinkSpec("t"),))})
 
 

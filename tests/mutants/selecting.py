@@ -9,6 +9,7 @@ COMMANDS = (
     "tests/store/test_presence.py",
     "tests/store/test_old_store.py",
     "tests/protocol/leader/test_steering.py",
+    "tests/protocol/leader/test_steering_returns.py",
     "tests/inspection/",
 )
 CHECKPOINTS = ("tests/spark/checkpoint/", "tests/inspection/test_integrity.py")
@@ -56,6 +57,7 @@ WITHOUT_SPARK: dict[str, tuple[str, ...]] = {
     ),
     "runtime/restore.py": (
         "tests/protocol/leader/test_steering.py",
+        "tests/protocol/leader/test_steering_returns.py",
         "tests/cli/test_control_stopped.py",
         "tests/plan/test_assemble.py",
     ),
@@ -83,6 +85,7 @@ WITHOUT_SPARK: dict[str, tuple[str, ...]] = {
     "store/": ("tests/store/",),
     "store/at_rest.py": (
         "tests/protocol/leader/test_steering.py",
+        "tests/protocol/leader/test_steering_returns.py",
         "tests/protocol/leader/test_in_flight.py",
         "tests/cli/test_checkpoints.py",
         "tests/cli/test_control_stopped.py",

@@ -247,7 +247,7 @@ def test_a_parameter_that_is_not_used_is_refused(shop: Shop) -> None:
     shop.refuses("'paid' has the parameter orders but does not use it")
 
 
-def test_a_misspelt_option_of_a_source_is_refused_with_the_one_that_was_meant(shop: Shop) -> None:
+def test_a_misspelled_option_of_a_source_is_refused_with_the_one_that_was_meant(shop: Shop) -> None:
     source = Source("parquet", (("maxfilepertrigger", "10"), ("path", "/in")))
     shop.stage(lambda spark: Frame(source), "orders", sinks=[shop.sink()])
     shop.refuses("'orders' reads parquet with the option maxfilepertrigger.*did you mean maxFilesPerTrigger?")

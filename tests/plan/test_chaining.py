@@ -120,7 +120,7 @@ def test_a_query_reads_channels_or_sources_and_not_both() -> None:
     assert alone.decide().why_not["a"] == "the query of 'b' would read both channels and sources"
 
 
-def test_what_is_not_read_is_neither_chained_nor_explained_unless_it_must_be() -> None:
+def test_a_stage_without_a_reader_is_neither_chained_nor_explained_unless_it_must_be_chained() -> None:
     graph = Graph().change("b", wish=Wish.MUST)
     made = graph.decide()
     assert "b" not in {**made.readers, **made.why_not}
@@ -132,7 +132,7 @@ def test_what_is_not_read_is_neither_chained_nor_explained_unless_it_must_be() -
 # --- the graph in force ---------------------------------------------------------------------------------
 
 
-def test_what_is_recorded_as_a_query_stays_one_until_it_is_asked_for() -> None:
+def test_a_stage_recorded_as_a_query_stays_one_until_a_rechain_is_requested() -> None:
     graph = Graph()
     recorded = make_topology(graph.specs)
     assert "--rechain" in graph.decide(recorded).why_not["a"]
@@ -187,7 +187,7 @@ def test_a_graph_says_how_its_stages_were_written() -> None:
     assert make_topology(written, graph.decide().readers) == made
 
 
-def test_a_graph_without_chains_is_encoded_as_ever() -> None:
+def test_a_graph_without_chains_has_the_encoding_of_older_versions() -> None:
     made = make_topology(Graph().specs)
     assert msgspec.json.encode(made).startswith(b'{"stages":{"a":{"name":"a","inputs":[],"member":"main"')
     assert b"chained" not in msgspec.json.encode(made)

@@ -67,7 +67,9 @@ def test_a_turn_that_never_ends_does_not_prevent_a_member_from_stopping(
         go_on.set()
 
 
-def test_a_long_catch_up_is_told_once_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_progress_of_a_catch_up_is_reported_once_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found: list[object] = []
     done = Event()
     with members(LocalStore(tmp_path)) as running:

@@ -199,7 +199,7 @@ def test_a_sink_that_has_the_newest_epoch_waits_for_nothing(running: Running) ->
     assert running.status().unpublished == {}
 
 
-def test_the_failure_of_a_run_is_its_trouble(running: Running) -> None:
+def test_the_error_that_ended_a_run_is_shown_as_its_trouble(running: Running) -> None:
     running.facts.trouble = "the store is slow"
     assert running.status().trouble == "the store is slow"
     running.failure = OSError("the store is gone")

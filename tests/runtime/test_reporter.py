@@ -111,7 +111,7 @@ def test_the_last_status_says_how_it_ended(reporting: Reporting, state: str) -> 
     assert not any(thread.is_alive() for thread in reporter._threads)
 
 
-def test_it_begins_with_starting(reporting: Reporting) -> None:
+def test_the_first_status_says_starting(reporting: Reporting) -> None:
     reporter = reporting.reporter()
     reporter.every_s = 60
     reporter.start()

@@ -62,7 +62,7 @@ def test_a_request_that_is_answered_while_it_is_renewed_does_not_stay(
     assert store.list(REQUEST_PREFIX) + store.list(REPLY_PREFIX) == []
 
 
-def test_an_answer_that_comes_at_the_last_moment_is_heard(store: FlakyStore) -> None:
+def test_an_answer_that_comes_at_the_last_moment_is_received(store: FlakyStore) -> None:
     reply = Reply("aaa", True, 4)
 
     def end_with_an_answer() -> bool:

@@ -33,7 +33,7 @@ def check(seeds: range) -> None:
         assert result.epochs >= EPOCHS, f"seed {seed} committed only {result.epochs} epochs"
 
 
-@pytest.mark.parametrize("members", [1, 2, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("members", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 8))])
 def test_any_number_of_members_works(members: int) -> None:
     for seed in range(5):
         result = World(seed, members).run()
@@ -61,6 +61,7 @@ def test_the_same_seed_gives_the_same_run_in_every_process(seed: int) -> None:
     assert len(first.splitlines()) > 200
 
 
+@pytest.mark.slow
 def test_different_seeds_give_different_runs() -> None:
     assert trace(7, 1) != trace(8, 1)
 

@@ -14,8 +14,9 @@ from deltalake.exceptions import TableNotFoundError
 
 from cutwater.protocol.base.effects import TableHead
 from cutwater.protocol.base.errors import StoreError, UserError
-from cutwater.sinks import Sink, delta, foreach_epoch, open_sinks, parquet, parquet_files
+from cutwater.sinks import Sink, delta, foreach_epoch, parquet, parquet_files
 from cutwater.sinks.foreach_epoch import ForeachEpochSink
+from cutwater.sinks.registry import open_sink
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_store
 from tests.support.sink_helpers import ROWS, at_once, publish, stage, store
@@ -283,7 +284,7 @@ def test_a_sink_can_be_opened_from_the_store_alone(
     for transaction in (5, 6):
         publish(sink, transaction, [transaction])
     monkeypatch.chdir(tmp_path)  # a command may run anywhere
-    opened = open_sinks(store, ["target"])["target"]
+    opened = open_sink(store, "target")
     assert (opened.name, opened.partition_by, opened.final_by) == ("target", ("city",), "at")
     assert opened.head() == TableHead(1, 6)
     assert [opened.find(t) for t in (4, 5, 6)] == [-1, 0, 1]

@@ -13,10 +13,11 @@ import pytest
 
 from cutwater.protocol.base.effects import TableHead
 from cutwater.protocol.base.errors import StoreError
-from cutwater.sinks import footers, open_sinks
+from cutwater.sinks import footers
 from cutwater.sinks.delta import reading
 from cutwater.sinks.delta.sink import delta
 from cutwater.sinks.footers import check_pages, statistics
+from cutwater.sinks.registry import open_sink
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_store
 from tests.support.delta_helpers import Make, clean_up_log, ids, make, table
@@ -43,16 +44,16 @@ def test_a_sink_with_a_relative_path_can_be_opened_from_anywhere(
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
-    assert open_sinks(store, ["table"])["table"].head() == TableHead(0, 5)
+    assert open_sink(store, "table").head() == TableHead(0, 5)
 
 
 def test_a_sink_that_cannot_be_opened_is_named(make: Make, table: str, store: Store) -> None:
     with pytest.raises(StoreError, match="does not record where sink other writes to"):
-        open_sinks(store, ["other"])
+        open_sink(store, "other")
     make()
     shutil.rmtree(table)
     with pytest.raises(StoreError, match=r"sink table cannot be opened.*no such folder"):
-        open_sinks(store, ["table"])
+        open_sink(store, "table")
 
 
 @pytest.fixture

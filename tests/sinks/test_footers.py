@@ -211,7 +211,7 @@ def test_a_nan_is_not_damage() -> None:
     assert wrong({"s": [{"n": 1.5}, {"n": nan}]}, low=1.5, high=nan) is None
 
 
-def test_wrong_statistics_inside_a_struct_are_told_by_the_path() -> None:
+def test_wrong_statistics_inside_a_struct_are_reported_with_the_path() -> None:
     assert wrong({"s": [{"n": 3}]}, low=3, high=3) is None
     assert wrong({"s": [{"n": 3}]}, nulls=1) == "s.n"
     assert wrong({"s": [{"n": 3}]}, low=4, high=9) == "s.n"

@@ -19,9 +19,10 @@ from pyspark.sql import DataFrame, SparkSession
 from cutwater.protocol.base.effects import TableHead
 from cutwater.protocol.base.errors import StoreError, UserError
 from cutwater.protocol.base.paths import Attempt, staged_attempt_name
-from cutwater.sinks import SinkFailed, open_sinks
+from cutwater.sinks import SinkFailed
 from cutwater.sinks.footers import Footers
 from cutwater.sinks.foreach_epoch import REMEMBERED, ForeachEpochSink, foreach_epoch
+from cutwater.sinks.registry import open_sink
 from cutwater.store.contract import Store
 from tests.support.sink_helpers import ROWS, publish, schema, stage, store, write_with_spark
 
@@ -202,7 +203,7 @@ def test_the_records_of_calls_can_be_read_from_the_store_alone(store: Store) -> 
     sink = foreach_epoch(print, name="note")
     sink.bind(store, "note", ROWS)
     assert sink.rewind(-1, 9, -1) == 9
-    opened = open_sinks(store, ["note"])["note"]
+    opened = open_sink(store, "note")
     assert (opened.head(), opened.find(8), opened.find(10)) == (TableHead(9, 9), -1, 9)
 
 

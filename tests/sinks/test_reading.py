@@ -20,7 +20,7 @@ from cutwater.protocol.base.errors import UserError
 from cutwater.sinks import Sink, parquet
 from cutwater.sinks.delta import reading
 from cutwater.sinks.delta.sink import DeltaSink, delta
-from cutwater.sinks.registry import open_sinks
+from cutwater.sinks.registry import open_sink
 from cutwater.store.contract import Store
 from tests.support.s3_proxy import Fault, s3_proxy
 from tests.support.s3_server import BUCKET, s3_server
@@ -109,7 +109,7 @@ def test_the_advice_for_a_table_that_was_deleted_does_not_name_what_is_not_there
     publish(sink, 5, [1])
     shutil.rmtree(tmp_path / "out")
     (tmp_path / "out").mkdir()
-    found = open_sinks(store, ["out"])["out"]
+    found = open_sink(store, "out")
     with pytest.raises(UserError, match=r"Bring it back; or .*--restore latest --drop out") as refused:
         found.dataset(0)
     assert "newer" not in str(refused.value)

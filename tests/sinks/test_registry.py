@@ -13,7 +13,7 @@ from cutwater.cli.main import app
 from cutwater.protocol.base import paths
 from cutwater.protocol.base import records as r
 from cutwater.protocol.base.errors import StoreError, UserError
-from cutwater.sinks import Sink, delta, foreach_epoch, open_sinks, parquet
+from cutwater.sinks import Sink, delta, foreach_epoch, parquet
 from cutwater.sinks.records import Description, Identity, description, identity, kind_of
 from cutwater.sinks.registry import find_version, open_sink, read_history
 from cutwater.store.local import LocalStore
@@ -67,7 +67,7 @@ def test_a_lost_id_is_not_replaced_if_the_sink_has_published(place: Place) -> No
     with pytest.raises(StoreError, match=r"sinks/t.json is gone.*--restore latest --drop t"):
         place.start("t")
     with pytest.raises(StoreError, match=r"sink t cannot be opened: sinks/t.json is gone"):
-        open_sinks(place.store, ["t"])
+        open_sink(place.store, "t")
     assert "sinks/t.json is gone" in place.verify()
     place.store.delete(["sinks/t/description.json"])
     assert "sinks/t.json is gone" in place.verify()
@@ -156,7 +156,7 @@ def test_a_sink_that_has_published_nothing_may_be_given_another_path(place: Plac
 def test_a_sink_continues_at_the_new_path_of_a_moved_target(place: Place) -> None:
     shutil.move(place.folder / "t", place.folder / "moved")
     assert place.start("t", "moved").head().transaction == 5
-    assert open_sinks(place.store, ["t"])["t"].head().transaction == 5
+    assert open_sink(place.store, "t").head().transaction == 5
 
 
 def test_a_moved_target_is_known_by_its_transactions_or_by_its_staged_files(place: Place) -> None:

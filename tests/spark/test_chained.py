@@ -68,7 +68,7 @@ def deliver_numbers(folder: Path, files: int = 4) -> None:
 
 
 @pytest.mark.parametrize("chain", [True, False])
-def test_chained_stages_give_the_rows_that_they_give_alone(
+def test_chained_stages_produce_the_same_rows_as_separate_queries(
     spark: SparkSession, tmp_path: Path, chain: bool, log_lines: list[str]
 ) -> None:
     deliver_numbers(tmp_path)

@@ -92,9 +92,7 @@ def test_an_archive_that_others_can_write_is_not_used(place: Path, which: str, m
     assert class_archive.find() is None
 
 
-def test_a_folder_that_is_missing_or_is_none_keeps_nobody_from_starting(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_start_does_not_need_a_usable_folder(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place.rmdir()
     assert class_archive.find() is None
     place.write_text("a file")
@@ -103,9 +101,7 @@ def test_a_folder_that_is_missing_or_is_none_keeps_nobody_from_starting(
     assert class_archive.find() is None
 
 
-def test_an_archive_that_cannot_be_read_keeps_nobody_from_starting(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_start_does_not_need_a_readable_archive(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive(place)
 
     def refuse(path: Path) -> str:
@@ -189,7 +185,7 @@ def test_a_jvm_that_ends_with_the_archive_is_started_without_it_and_the_archive_
     assert [name.name for name in place.iterdir()] == [f"{class_archive.key()}.rejected"]
 
 
-def test_a_rejected_archive_that_cannot_be_removed_keeps_nobody_from_starting(place: Path) -> None:
+def test_a_start_does_not_need_to_remove_a_rejected_archive(place: Path) -> None:
     class_archive.reject(place / "gone" / "key-digest.jsa")
 
 
@@ -233,7 +229,7 @@ def test_the_jvm_of_others_is_not_asked_to_use_the_archive(
 
 @pytest.mark.skipif(shutil.which("java") is None, reason="no Java on the PATH")
 @pytest.mark.slow
-def test_java_starts_without_an_archive_that_is_none_and_says_nothing(tmp_path: Path) -> None:
+def test_java_silently_starts_without_a_file_that_is_not_an_archive(tmp_path: Path) -> None:
     path = tmp_path / "an archive"
     plain = subprocess.run(["java", "-version"], capture_output=True, text=True, check=True)
     for content in (b"", b"no archive", b"\0" * 100_000):

@@ -162,7 +162,7 @@ WRONG_OPTION = OfJava(
         (RuntimeError(""), QueryEnd.FAILED),
     ],
 )
-def test_an_error_of_the_configuration_is_told_from_one_that_may_pass(
+def test_an_error_of_the_configuration_is_distinguished_from_a_temporary_one(
     error: BaseException, end: QueryEnd
 ) -> None:
     assert kind_of(error) is end

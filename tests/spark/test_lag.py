@@ -129,7 +129,7 @@ def write_files(folder: Path, count: int) -> None:
             (folder / f".{number}").rename(file)
 
 
-def test_a_file_source_with_a_limit_tells_how_many_files_and_bytes_wait(
+def test_a_file_source_with_a_limit_reports_how_many_files_and_bytes_wait(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     (lag,) = lags_in_second_batch(spark, tmp_path, {"maxFilesPerTrigger": "2"}, {})
@@ -147,7 +147,7 @@ def test_a_file_source_with_a_limit_tells_how_many_files_and_bytes_wait(
     ],
     ids=["unlimited", "latest first", "available now"],
 )
-def test_a_file_source_that_keeps_no_list_of_waiting_files_tells_nothing_rather_than_none(
+def test_the_lag_of_a_file_source_without_a_list_of_waiting_files_is_unknown_and_not_zero(
     spark: SparkSession, tmp_path: Path, options: dict[str, str], trigger: dict[str, Any]
 ) -> None:
     assert lags_in_second_batch(spark, tmp_path, options, trigger) == []

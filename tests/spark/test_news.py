@@ -75,14 +75,16 @@ def test_a_query_that_found_nothing_waits_until_any_of_its_feeds_has_rows(
     assert not news.is_awaited
 
 
-def test_news_that_came_between_two_triggers_is_not_waited_for(news: News, pair: tuple[Feed, Feed]) -> None:
+def test_a_query_does_not_wait_for_rows_that_came_between_two_triggers(
+    news: News, pair: tuple[Feed, Feed]
+) -> None:
     looker = Looker(*pair)
     looker.found_nothing()
     pair[1].add([(0, ["p"], 1)], 0)
     assert looker.trigger().result(LONG_S) == [-1, 0]
 
 
-def test_batches_without_rows_and_those_that_may_not_be_read_yet_wake_nobody(
+def test_batches_without_rows_and_those_that_may_not_be_read_yet_end_no_wait(
     news: News, pair: tuple[Feed, Feed]
 ) -> None:
     looker = Looker(*pair)
@@ -107,7 +109,7 @@ def test_a_query_does_not_wait_after_a_batch_so_that_closed_windows_are_emitted_
 
 
 @pytest.mark.parametrize("end", [News.close, lambda news: news.allow_waits(False)])
-def test_a_wait_ends_when_the_query_is_stopped_or_is_to_rest_and_there_is_no_other(
+def test_a_wait_ends_when_the_query_is_stopped_or_has_to_rest_and_no_other_begins(
     news: News, pair: tuple[Feed, Feed], end: Any
 ) -> None:
     looker = Looker(*pair)
@@ -130,7 +132,7 @@ def test_a_query_waits_again_after_a_drain_that_was_aborted(news: News, pair: tu
     asked.result(LONG_S)
 
 
-def test_a_wait_is_short_even_if_nobody_ends_it(news: News, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_is_short_even_if_nothing_ends_it(news: News, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(news_module, "WAIT_S", 0.05)
     looker = Looker(Feed("a", -1, news=news))
     looker.found_nothing()

@@ -43,7 +43,7 @@ def test_the_time_that_a_query_has_slept_is_not_part_of_its_batch() -> None:
     assert meter.facts == QueryFacts()
 
 
-def test_a_query_that_cannot_be_asked_keeps_nobody_from_reporting() -> None:
+def test_a_query_that_does_not_answer_does_not_prevent_reports() -> None:
     class Gone:
         isActive = True
 

@@ -211,7 +211,9 @@ def test_a_submitted_name_is_kept_unless_spark_has_made_it_up(
     assert builder.name == shown
 
 
-def test_without_java_it_is_said_what_to_install(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_java_the_error_says_what_to_install(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setattr(shutil, "which", {"java": "/usr/bin/java"}.get)
     session.make_session("shop")

@@ -1,15 +1,15 @@
-"""Options of Spark's sources that are misspelt."""
+"""Options of Spark's sources that are misspelled."""
 
 from __future__ import annotations
 
 import pytest
 
 from cutwater.spark.plan import Source
-from cutwater.spark.source_options import FILES, misspelt
+from cutwater.spark.source_options import FILES, misspelled
 
 
 def found(format: str, *names: str) -> list[tuple[str, str]]:
-    return misspelt(Source(format, tuple((name.lower(), "1") for name in names)))
+    return misspelled(Source(format, tuple((name.lower(), "1") for name in names)))
 
 
 @pytest.mark.parametrize(

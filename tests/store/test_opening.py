@@ -7,11 +7,12 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cutwater.protocol.base.errors import StoreError
 from cutwater.store.opening import open_place
+from tests.support.examples import examples
 
 PARTS = st.sampled_from(["a", "b", "ab", "a-b", "a.b"])
 
@@ -19,7 +20,7 @@ PARTS = st.sampled_from(["a", "b", "ab", "a-b", "a.b"])
 NAMES = st.lists(PARTS, min_size=1, max_size=3).map(lambda parts: "/".join(parts) + "_")
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(names=st.sets(NAMES), prefix=NAMES, cut=st.integers(0, 12), after=st.one_of(st.just(""), NAMES))
 def test_list_returns_the_sorted_names_with_the_prefix(
     names: set[str], prefix: str, cut: int, after: str

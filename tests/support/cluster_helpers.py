@@ -17,7 +17,7 @@ from cutwater.cluster.zenoh_kv import ZenohKv
 SECRET = "a secret that all members know"
 GRACE_S = 0.3
 LEASE_S = 0.6
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 
 
 def eventually(condition: Callable[[], Any], what: str, seconds: float = DEADLINE_S) -> None:

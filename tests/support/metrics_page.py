@@ -40,7 +40,7 @@ HEALTH = """\
 
 | path | 200 means | else |
 |---|---|---|
-| `/healthz` | the process lives, and its turn goes round: it can act | 503: start it again |
+| `/healthz` | the process is alive: no turn blocks it | 503: restart it |
 | `/readyz` | it has caught up, its stages run, and the last commit is at most 10 intervals old, or a minute | 503: the \
 answer says why; it needs time, or help |
 

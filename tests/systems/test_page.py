@@ -233,7 +233,7 @@ def test_without_a_token_there_are_no_buttons(browser: Browser, members: Beating
         server.stop()
 
 
-def test_a_button_asks_first_demands_the_token_and_tells_the_answer(
+def test_a_button_asks_first_demands_the_token_and_shows_the_answer(
     browser: Browser, server: WebServer, members: Beating
 ) -> None:
     browser.resize(PHONE)
@@ -269,7 +269,7 @@ def test_a_restore_says_what_will_happen(browser: Browser, server: WebServer) ->
     browser.click("#dialog button", "Back")
 
 
-def test_elsewhere_nothing_is_shown_without_the_token(browser: Browser, members: Beating) -> None:
+def test_outside_the_loopback_nothing_is_shown_without_the_token(browser: Browser, members: Beating) -> None:
     server = WebServer(members.store, "0.0.0.0:0", TOKEN)
     server.start()
     try:

@@ -1,4 +1,4 @@
-"""When a member lives, and when it is ready."""
+"""When a member is alive, and when it is ready."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def test_a_member_that_runs_and_commits_is_ready() -> None:
     assert problems(stages=(stage(), stage("t", "idle"), stage("u", "resting"))) == []
 
 
-def test_a_chained_stage_is_as_ready_as_the_query_that_it_runs_in() -> None:
-    chained = stage("c", "chained", runs_in="t")
-    assert problems(stages=(chained, stage("t"))) == []
-    assert problems(stages=(chained, stage("t", "failed"))) == ["stage 't' is failed"]
+def test_a_chained_stage_is_as_ready_as_the_stage_that_it_runs_in() -> None:
+    chained = stage("raw", "chained", runs_in="s")
+    assert problems(stages=(chained, stage())) == []
+    assert problems(stages=(chained, stage("s", "failed"))) == ["stage 's' is failed"]
 
 
 @pytest.mark.parametrize(
@@ -62,8 +62,8 @@ def test_a_start_is_given_the_same_time_for_its_first_commit() -> None:
     assert problems(epoch_at=None, started_at=NOW - FLOOR_S + 1) == []
 
 
-def test_a_turn_that_does_not_come_round_is_a_problem() -> None:
+def test_a_turn_that_takes_too_long_is_a_problem() -> None:
     assert asyncio.run(turn_problem(lambda task: task())) is None
     stuck = asyncio.run(turn_problem(lambda task: None, 0.01))
     assert stuck is not None
-    assert "start it again" in stuck
+    assert "restart the process" in stuck

@@ -41,7 +41,7 @@ def test_a_committed_checkpoint_is_counted_and_timed() -> None:
     assert {bound: count for bound, count in counted.items() if count} == {0.25: 1, 2.5: 1}
 
 
-def test_results_are_told_apart_and_all_of_them_begin_at_zero() -> None:
+def test_each_result_is_counted_by_itself_and_begins_at_zero() -> None:
     measures = observed()
     assert [value(measures, d.CHECKPOINTS, r) for r in ("committed", "aborted", "void")] == [0, 0, 0]
     measures(1, ev.EpochAborted(1, "deadline", "a is slow", False))

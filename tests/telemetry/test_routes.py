@@ -119,7 +119,7 @@ def test_sizes_are_measured_only_while_somebody_reads_them(shop: HostedPipeline)
     assert "cutwater_last_checkpoint_full_bytes" not in up.measures.values()[0]
 
 
-def test_before_there_is_a_member_the_process_lives_and_is_not_ready(client: Client) -> None:
+def test_before_there_is_a_member_the_process_is_alive_and_not_ready(client: Client) -> None:
     web = client(lambda: None)
     assert web.get("/metrics").status_code == 503
     assert web.get("/healthz").status_code == 200
@@ -128,7 +128,7 @@ def test_before_there_is_a_member_the_process_lives_and_is_not_ready(client: Cli
     assert web.get("/readyz?intervals=x").status_code == 400
 
 
-def test_a_running_member_lives_and_is_ready(shop: HostedPipeline, client: Client) -> None:
+def test_a_running_member_is_alive_and_ready(shop: HostedPipeline, client: Client) -> None:
     up = shop.start()
     web = client(lambda: up)
     await_that("it is ready", lambda: web.get("/readyz").status_code == 200, 30)
@@ -137,7 +137,7 @@ def test_a_running_member_lives_and_is_ready(shop: HostedPipeline, client: Clien
     assert web.get("/readyz").json() == {"ok": False, "problems": ["the member has ended: stopped"]}
 
 
-def test_a_member_whose_turn_does_not_end_does_not_live(
+def test_a_member_whose_turn_does_not_end_is_not_alive(
     shop: HostedPipeline, monkeypatch: pytest.MonkeyPatch, client: Client
 ) -> None:
     up = shop.start()
@@ -161,7 +161,7 @@ def test_a_member_whose_turn_does_not_end_does_not_live(
     assert "turn" in stuck.json()["problems"][0]
 
 
-def test_a_member_whose_shell_has_failed_does_not_live(
+def test_a_member_whose_shell_has_failed_is_not_alive(
     shop: HostedPipeline, monkeypatch: pytest.MonkeyPatch, client: Client
 ) -> None:
     up = shop.start()

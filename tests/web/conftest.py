@@ -17,7 +17,8 @@ from tests.support.builders import DIAMOND
 from tests.support.written import Written
 
 TOKEN = "correct-horse-battery-staple"
-LOCAL = "http://127.0.0.1:8080"
+LISTEN = "127.0.0.1:8080"
+LOCAL = f"http://{LISTEN}"
 
 
 def _history() -> Written:
@@ -53,7 +54,7 @@ def store(tmp_path: Path, written: Path) -> Store:
 @pytest.fixture
 def client(store: Store) -> Iterator[TestClient]:
     """A client of a server without a token."""
-    with TestClient(WebServer(store).app, LOCAL) as made:
+    with TestClient(WebServer(store, LISTEN).app, LOCAL) as made:
         yield made
 
 
@@ -61,6 +62,6 @@ def client(store: Store) -> Iterator[TestClient]:
 def trusted(store: Store) -> Iterator[TestClient]:
     """A client that has the server's token."""
     with TestClient(
-        WebServer(store, token=TOKEN).app, LOCAL, headers={"authorization": f"Bearer {TOKEN}"}
+        WebServer(store, LISTEN, TOKEN).app, LOCAL, headers={"authorization": f"Bearer {TOKEN}"}
     ) as made:
         yield made

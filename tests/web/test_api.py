@@ -14,7 +14,7 @@ from cutwater.store.opening import open_store
 from cutwater.web.server import WebServer
 from tests.support.command_helpers import document
 from tests.support.written import Written, beating, put_status
-from tests.web.conftest import LOCAL
+from tests.web.conftest import LISTEN, LOCAL
 
 
 def test_the_pipeline_is_what_the_command_status_prints(client: TestClient, store: Store) -> None:
@@ -72,7 +72,7 @@ def test_the_list_comes_in_pages(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("limit", ["0", "501", "-1", "x", "", "9" * 30, "٣"])
-def test_a_limit_that_is_no_number_is_refused(client: TestClient, limit: str) -> None:
+def test_a_limit_must_be_a_number(client: TestClient, limit: str) -> None:
     found = client.get("/api/v1/checkpoints", params={"limit": limit})
     assert (found.status_code, "limit is a number" in found.json()["error"]) == (400, True)
 
@@ -104,12 +104,12 @@ def test_a_table_that_has_not_published_an_epoch_says_so_until_it_has(
     tmp_path: Path, history: Written
 ) -> None:
     store = history.write(tmp_path / "state", unmarked=(3,))
-    client = TestClient(WebServer(store).app, LOCAL)
+    client = TestClient(WebServer(store, LISTEN).app, LOCAL)
     assert client.get("/api/v1/tables").json()["epochs"][0]["tables"] == {"out": None}
     assert client.get("/api/v1/pipeline").json()["journal"]["unpublished"] == ["out"]
     index = history.state.committed[3].index
     store.create(mark_name(index, "out"), r.encode(r.Published(3, "out", index, 103)))
-    server = WebServer(store)
+    server = WebServer(store, LISTEN)
     server.reader.look()
     found = TestClient(server.app, LOCAL).get("/api/v1/tables").json()["epochs"][0]["tables"]
     assert found["out"]["version"] == 103
@@ -117,7 +117,7 @@ def test_a_table_that_has_not_published_an_epoch_says_so_until_it_has(
 
 def test_the_timeline_has_a_branch_per_generation(tmp_path: Path, history: Written) -> None:
     history.record(r.Restored(1, 2, 1, history.state.committed[1].cuts))
-    client = TestClient(WebServer(history.write(tmp_path / "state")).app, LOCAL)
+    client = TestClient(WebServer(history.write(tmp_path / "state"), LISTEN).app, LOCAL)
     found = client.get("/api/v1/timeline").json()
     assert [(g["generation"], g["parent"], g["epoch"]) for g in found["generations"]] == [
         (1, None, None),
@@ -130,14 +130,14 @@ def test_the_timeline_has_a_branch_per_generation(tmp_path: Path, history: Writt
 def test_stages_have_the_status_that_their_member_reports(client: TestClient, store: Store) -> None:
     assert client.get("/api/v1/stages/a").json()["status"] is None
     put_status(store)
-    found = TestClient(WebServer(store).app, LOCAL).get("/api/v1/stages").json()["stages"]
+    found = TestClient(WebServer(store, LISTEN).app, LOCAL).get("/api/v1/stages").json()["stages"]
     assert {s["name"]: s["status"] and s["status"]["state"] for s in found} == {
         "a": "running", "b": "idle", "c": "restarting", "d": None,
     }  # fmt: skip
 
 
-def test_a_running_member_is_seen(store: Store) -> None:
-    server = WebServer(store)
+def test_a_running_member_is_shown_as_running(store: Store) -> None:
+    server = WebServer(store, LISTEN)
     with beating(store):
         server.reader.look()
         members = server.reader.pipeline(_until_running(server))["members"]
@@ -151,15 +151,15 @@ def _until_running(server: WebServer):  # type: ignore[no-untyped-def]
             return sight
 
 
-def test_a_damaged_manifest_is_told(client: TestClient, store: Store, history: Written) -> None:
+def test_a_damaged_manifest_is_reported(client: TestClient, store: Store, history: Written) -> None:
     store.delete([manifest_name(3, history.state.committed[3].checkpoint_id)])
     row = client.get("/api/v1/checkpoints").json()["checkpoints"][1]
     assert (row["epoch"], "damaged" in row["flags"], row["state_bytes"]) == (3, True, None)
     assert "is missing" in client.get("/api/v1/checkpoints/3").json()["problem"]
 
 
-def test_an_empty_store_is_shown_as_one(tmp_path: Path) -> None:
-    client = TestClient(WebServer(open_store(str(tmp_path), create=True)).app, LOCAL)
+def test_an_empty_store_is_shown_as_empty(tmp_path: Path) -> None:
+    client = TestClient(WebServer(open_store(str(tmp_path), create=True), LISTEN).app, LOCAL)
     assert client.get("/api/v1/pipeline").json()["graph"] == []
     assert client.get("/api/v1/checkpoints").json()["checkpoints"] == []
     assert client.get("/api/v1/tables").json()["epoch"] is None
@@ -180,7 +180,7 @@ def test_an_unexpected_failure_shows_no_trace(store: Store, monkeypatch: pytest.
     def broken(*_: object) -> None:
         raise ZeroDivisionError("secret detail")
 
-    server = WebServer(store)
+    server = WebServer(store, LISTEN)
     monkeypatch.setattr(server.reader, "timeline", broken)
     found = TestClient(server.app, LOCAL, raise_server_exceptions=False).get("/api/v1/timeline")
     assert found.status_code == 500

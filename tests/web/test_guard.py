@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 from cutwater.protocol.base.errors import UserError
 from cutwater.store.contract import Store
 from cutwater.web.server import WebServer, check_token, parse_address
-from tests.web.conftest import LOCAL, TOKEN
+from tests.web.conftest import LISTEN, LOCAL, TOKEN
 
 WISH = {"kind": "cancel"}
 BEARER = {"authorization": f"Bearer {TOKEN}"}
@@ -30,7 +30,7 @@ def test_without_a_token_nothing_can_be_changed(client: TestClient) -> None:
      {"authorization": f"Bearer {TOKEN}x"}, {"authorization": "Bearer "}, {"authorization": "Bearer \xff"}],
 )  # fmt: skip
 def test_a_change_without_the_right_token_is_refused(store: Store, header: dict[str, str]) -> None:
-    client = TestClient(WebServer(store, token=TOKEN).app, LOCAL)
+    client = TestClient(WebServer(store, LISTEN, TOKEN).app, LOCAL)
     headers = [(name, value.encode("latin-1")) for name, value in header.items()]
     found = client.post("/api/v1/requests", json=WISH, headers=headers)  # type: ignore[arg-type]
     assert (found.status_code, found.headers["www-authenticate"]) == (401, "Bearer")
@@ -54,7 +54,7 @@ def test_a_change_must_come_from_our_own_page(
     store: Store, changed: dict[str, str], status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cutwater.web.requests._perform", lambda *_: (None, ""))
-    client = TestClient(WebServer(store, token=TOKEN).app, LOCAL, headers=BEARER)
+    client = TestClient(WebServer(store, LISTEN, TOKEN).app, LOCAL, headers=BEARER)
     found = client.post(
         "/api/v1/requests",
         content=b'{"kind": "cancel"}',
@@ -64,13 +64,13 @@ def test_a_change_must_come_from_our_own_page(
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "[::", "localhost.evil:80"])
-def test_a_name_that_is_not_of_the_loopback_is_refused(client: TestClient, host: str) -> None:
+def test_a_host_name_other_than_those_of_the_loopback_is_refused(client: TestClient, host: str) -> None:
     for path in ("/api/v1/pipeline", "/", "/api/v1/events"):
         assert client.get(path, headers={"host": host}).status_code == 403
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:1", "127.0.0.1:8080", "[::1]:8080", "LOCALHOST"])
-def test_the_names_of_the_loopback_are_accepted(client: TestClient, host: str) -> None:
+def test_the_host_names_of_the_loopback_are_accepted(client: TestClient, host: str) -> None:
     assert client.get("/api/v1/pipeline", headers={"host": host}).status_code == 200
 
 
@@ -121,7 +121,7 @@ def test_every_answer_forbids_foreign_content(client: TestClient) -> None:
     [(b"", 400), (b"{", 400), (b"[]", 400), (b'{"kind": "rm -rf"}', 422), (b'{"kind": "savepoint", "name": "../x"}', 422),
      (b'{"kind": "restore"}', 422), (b'{"kind": "cancel", "more": 1}', 400), (b"[" * 60_000, 400), (b" " * 70_000, 413)],
 )  # fmt: skip
-def test_a_body_that_makes_no_sense_is_refused(trusted: TestClient, body: bytes, status: int) -> None:
+def test_an_invalid_body_is_refused(trusted: TestClient, body: bytes, status: int) -> None:
     found = trusted.post("/api/v1/requests", content=body, headers={"content-type": "application/json"})
     assert (found.status_code, list(found.json())) == (status, ["error"])
 

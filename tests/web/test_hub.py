@@ -111,7 +111,7 @@ def test_a_client_that_has_gone_is_forgotten() -> None:
     asyncio.run(play())
 
 
-def test_one_client_too_many_is_told() -> None:
+def test_one_client_too_many_gets_an_error() -> None:
     async def play() -> None:
         hub = Hub()
         for _ in range(MAX_CLIENTS):

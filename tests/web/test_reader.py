@@ -25,7 +25,9 @@ def _write(folder: Path, checkpoints: int) -> Written:
 
 
 @pytest.mark.parametrize("checkpoints", [1, 3, 12])
-def test_a_store_that_was_written_anew_is_read_anew(tmp_path: Path, written: Path, checkpoints: int) -> None:
+def test_a_store_that_was_created_again_is_read_from_the_start(
+    tmp_path: Path, written: Path, checkpoints: int
+) -> None:
     folder = tmp_path / "state"
     shutil.copytree(written, folder)
     reader = StoreReader(open_store(str(folder)))
@@ -42,7 +44,7 @@ def test_a_store_that_was_written_anew_is_read_anew(tmp_path: Path, written: Pat
     assert reader.timeline(now, 50) == fresh.timeline(fresh.look(), 50)
 
 
-def test_what_was_learnt_is_kept_while_the_store_is_the_same(tmp_path: Path, written: Path) -> None:
+def test_what_was_read_is_kept_while_the_store_is_the_same(tmp_path: Path, written: Path) -> None:
     folder = tmp_path / "state"
     shutil.copytree(written, folder)
     reader = StoreReader(open_store(str(folder)))

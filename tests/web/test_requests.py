@@ -86,7 +86,7 @@ def test_requests_are_listed_newest_first(trusted: TestClient, monkeypatch: pyte
     assert [r["kind"] for r in trusted.get("/api/v1/requests").json()["requests"]] == ["cancel", "checkpoint"]
 
 
-def test_too_many_waiting_requests_are_refused_but_not_the_ways_out(
+def test_too_many_waiting_requests_are_refused_except_cancel_and_restore(
     trusted: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     over = Event()
@@ -105,7 +105,7 @@ def test_too_many_waiting_requests_are_refused_but_not_the_ways_out(
 
 
 @pytest.mark.slow
-def test_the_process_ends_although_a_request_waits_for_its_answer(store: Store) -> None:
+def test_a_request_that_waits_for_its_answer_does_not_delay_the_end_of_the_process(store: Store) -> None:
     code = (
         "import sys, time; from cutwater.store.opening import open_store; from cutwater.web.requests import *; "
         "Requests(open_store(sys.argv[1]), print).ask(Wish('checkpoint')); time.sleep(2)"

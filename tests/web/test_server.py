@@ -69,7 +69,7 @@ def test_a_page_learns_of_a_change_without_asking(server: WebServer, store: Stor
     assert "journal" in seen
 
 
-def test_a_store_that_fails_is_told_and_that_it_is_back(
+def test_pages_learn_that_the_store_fails_and_that_it_is_back(
     server: WebServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     problems: list[object] = []
@@ -89,7 +89,7 @@ def _broken(*_: object) -> None:
     raise OSError("the disk is on fire")
 
 
-def test_clients_that_never_read_or_finish_their_request_harm_nobody(server: WebServer) -> None:
+def test_clients_that_never_read_or_finish_their_request_do_no_harm(server: WebServer) -> None:
     host, port = server.url.removeprefix("http://").split(":")
     hanging = []
     for text in (b"", b"GET / HT", b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n") * 10:
@@ -115,7 +115,7 @@ def opened(server: WebServer, count: int, sent: bytes = b"") -> list[socket.sock
     return found
 
 
-def test_connections_without_a_request_take_nobody_elses_place(
+def test_connections_without_a_request_do_not_displace_others(
     server: WebServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection_module, "MAX_CONNECTIONS", 5)
@@ -157,9 +157,7 @@ def test_a_connection_that_sends_no_complete_request_is_closed(
     one.close()
 
 
-def test_a_store_that_hangs_keeps_nobody_from_asking_for_the_health(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hanging_store_does_not_delay_health_checks(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     member: Any = SimpleNamespace(turn=lambda task: task(), latest_status=(None, 0.0))
     server = WebServer(store, "127.0.0.1:0", routes=routes(lambda: member))
     answers: Queue[int] = Queue()
@@ -192,7 +190,7 @@ def test_a_store_that_hangs_keeps_nobody_from_asking_for_the_health(
         server.stop()
 
 
-def test_requests_that_are_no_http_end_with_an_error_and_the_server_goes_on(server: WebServer) -> None:
+def test_requests_that_are_not_http_get_an_error_and_the_server_continues(server: WebServer) -> None:
     host, port = server.url.removeprefix("http://").split(":")
     for text in (
         b"\x00\xff" * 100,

@@ -55,15 +55,15 @@ def _launch(log: Callable[[str], None]) -> None:
 
 
 def is_wanted(place: Path) -> bool:
-    """Whether an archive is missing, and can be made as far as anybody knows. Raises `OSError`."""
+    """Whether an archive is missing, and no reason is known why it cannot be made. Raises `OSError`."""
     wanted = class_archive.key()
     if wanted is None or class_archive.find() is not None:
         return False
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not class_archive.is_private(place):
         return False
-    said = os.statvfs(place)
-    if said.f_bavail * said.f_frsize < ROOM or not os.access(place, os.W_OK) or free_memory() < MEMORY:
+    info = os.statvfs(place)
+    if info.f_bavail * info.f_frsize < ROOM or not os.access(place, os.W_OK) or free_memory() < MEMORY:
         return False
     is_rejected = (place / f"{wanted}.rejected").exists()
     return not is_rejected and len(list(place.glob(f"{wanted}.attempt-*"))) < ATTEMPTS

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 CHECKING = "checking whether the pipeline is running"
 MAY_BE_DONE = (
-    "it may have been carried out all the same: check `cutwater checkpoints --store {store}` for what is committed and "
+    "it may have been carried out anyway: check `cutwater checkpoints --store {store}` for what is committed and "
     "`cutwater status --store {store}` for what the stages are doing before you ask again"
 )
 

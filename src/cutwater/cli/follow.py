@@ -53,7 +53,7 @@ def follow(
     secret: Secret = "",
 ) -> None:  # fmt: skip
     """Print every published epoch of a pipeline in order, once, and when a restore has gone back. Runs until it is
-    interrupted; it needs only the store, and hears of news sooner from a member (--peer)."""
+    interrupted; it needs only the store, and learns of new epochs sooner from a member (--peer)."""
     from cutwater.api.follow import follow as follow_epochs
 
     if execute is not None and not execute.strip():

@@ -43,7 +43,7 @@ ForCatchUp = ReplayMessage | Announcement | Heartbeat | Presence
 
 class Observer:
     """The links of a process that is not a member. Raises `UserError` if it finds no member, unless it `may_be_alone`:
-    then it goes on without, and hears of members that appear later."""
+    then it continues without one, and notices members that appear later."""
 
     def __init__(
         self, config: ClusterConfig, pipeline: str, notify: Callable[[str], None], may_be_alone: bool = False

@@ -46,11 +46,7 @@ class KeptCheckpoint(msgspec.Struct, frozen=True):
 
     def labels(self) -> list[str]:
         """How it was taken, and whether it is still good."""
-        flags = Flags(self.checkpoint.flags)
-        labels = [name for flag, name in FLAG_NAMES.items() if flags & flag]
-        cut = self.manifest is not None and any(s.unaligned for s in self.manifest.stages.values())
-        if cut and "unaligned" not in labels:
-            labels.append("unaligned")
+        labels = labels_of(self.checkpoint.flags, self.manifest)
         if self.abandoned:
             labels.append("abandoned")
         if self.manifest is None:
@@ -73,6 +69,14 @@ class KeptCheckpoint(msgspec.Struct, frozen=True):
             "published": self.published,
             "problem": self.problem or None,
         }
+
+
+def labels_of(flags: int, manifest: Manifest | None) -> list[str]:
+    """How an epoch was taken: its flags, and whether a stage was cut unaligned without being asked to."""
+    labels = [name for flag, name in FLAG_NAMES.items() if flags & flag]
+    if manifest is not None and any(s.unaligned for s in manifest.stages.values()):
+        labels += ["unaligned"] if "unaligned" not in labels else []
+    return labels
 
 
 def kept_checkpoints(store: Store, state: JournalState) -> list[KeptCheckpoint]:

@@ -26,7 +26,7 @@ from cutwater.spark.packages import is_kafka_missing, kafka_advice
 from cutwater.spark.plan import Plan, channel_schema, read_plan, refuse_clashing_names, row_schema
 from cutwater.spark.refusals import why_refused, without_plan
 from cutwater.spark.session import check_reach, missing_file_system
-from cutwater.spark.source_options import misspelt
+from cutwater.spark.source_options import misspelled
 from cutwater.spark.stage import PlannedStage
 from cutwater.store.contract import Store
 from cutwater.store.status import ALONE
@@ -288,7 +288,7 @@ def _plan_mistakes(stage: StageDef, plan: Plan) -> Iterator[str]:
             "this one does not; remove it"
         )
     for source in plan.sources:
-        for given, meant in misspelt(source):
+        for given, meant in misspelled(source):
             yield (
                 f"stage '{stage.name}' reads {source.format} with the option {given}, which Spark does not know and "
                 f"would ignore; did you mean {meant}?"

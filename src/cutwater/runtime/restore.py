@@ -21,7 +21,7 @@ from cutwater.spark.checkpoint.leaves import Leaf, SourcesChanged
 from cutwater.spark.checkpoint.moved_files import FilesMoved
 from cutwater.spark.checkpoint.moves import Move, plan_move, write_move
 from cutwater.spark.checkpoint.new_folder import (
-    read_anew,
+    newly_read,
     recorded_sources,
     refuse_moved_files,
     refuse_other_sources,
@@ -62,8 +62,8 @@ def restore_before_start(
     check_sources(store, target, ref, leaves, reset, planned)
     check_target(journal.state, target)
     name = ref if ref in journal.state.savepoints else None
-    anew = _read_from_start(store, target, leaves, reset, planned)
-    rereads = known_before(store, anew, target.index, _recorded(store, target) if anew else None)
+    unread = _read_from_start(store, target, leaves, reset, planned)
+    rereads = known_before(store, unread, target.index, _recorded(store, target) if unread else None)
     fresh = tuple(name for name, move in moves.items() if move.is_fresh)
     request = Request(
         RequestKind.RESTORE, new_id(), name, target.epoch, reset=tuple(sorted({*reset, *fresh})), drop=drop, force=force,
@@ -131,7 +131,7 @@ def _read_from_start(
     reports = load_manifest(store, target).stages
     found = {stage: read for stage, read in leaves.items() if stage not in reports and stage not in moved}
     known = reports.keys() - moved.keys()
-    anew = {s: read_anew(store, reports[s], leaves[s]) for s in reset if s in known and s in leaves}
+    anew = {s: newly_read(store, reports[s], leaves[s]) for s in reset if s in known and s in leaves}
     return {
         **found,
         **_not_begun(store, reports | dict(moved), leaves),

@@ -77,7 +77,6 @@ class Runtime:
     ) -> None:
         self.planned = planned
         self.store = store
-        self.settings = settings
         self.links = links
         self.boot = boot
         hosted = planned.topology.hosted(name)

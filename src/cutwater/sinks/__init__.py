@@ -4,6 +4,5 @@ from cutwater.sinks.contract import Sink, SinkFailed
 from cutwater.sinks.delta.sink import delta
 from cutwater.sinks.foreach_epoch import foreach_epoch
 from cutwater.sinks.parquet import parquet, parquet_files
-from cutwater.sinks.registry import open_sinks
 
-__all__ = ["Sink", "SinkFailed", "delta", "foreach_epoch", "open_sinks", "parquet", "parquet_files"]
+__all__ = ["Sink", "SinkFailed", "delta", "foreach_epoch", "parquet", "parquet_files"]

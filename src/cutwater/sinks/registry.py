@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from pyspark.sql import DataFrame
 
 from cutwater.protocol.base.effects import TableHistory
@@ -16,14 +14,9 @@ from cutwater.sinks.records import KINDS_BEFORE, Description, description
 from cutwater.store.contract import Store
 
 
-def open_sinks(store: Store, names: Iterable[str]) -> dict[str, Sink]:
-    """Open these sinks of a store for reading (`head`, `find`), not for writing. Raises `StoreError` if one is not known,
-    or if its target is gone."""
-    return {name: open_sink(store, name) for name in names}
-
-
 def open_sink(store: Store, name: str) -> Sink:
-    """Open one sink, as `open_sinks` does."""
+    """Open a sink of a store for reading (`head`, `find`), not for writing. Raises `StoreError` if it is not known, or if
+    its target is gone."""
     known = description(store, name)
     if known is None:
         raise StoreError(

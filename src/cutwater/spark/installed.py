@@ -1,4 +1,4 @@
-"""The Java and the Spark of this machine that a new session starts, found without starting or importing them."""
+"""Finds the Java and the Spark that a new session would start, without starting or importing them."""
 
 from __future__ import annotations
 

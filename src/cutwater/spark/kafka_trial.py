@@ -1,4 +1,4 @@
-"""Tries Kafka before the first start of a stage that reads it, so that a misspelt topic or server is one line, at once.
+"""Tries Kafka before the first start of a stage that reads it, so that a misspelled topic or server is one line, at once.
 
 Without a position, nobody knows whether Kafka has ever had what a stage asks for. Later, a broker that does not answer is
 an outage that may pass, and a topic that is gone is a loss (`kafka.py`).

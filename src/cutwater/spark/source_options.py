@@ -1,5 +1,5 @@
-"""Options of Spark's own sources that are misspelt. Spark ignores options that it does not know, so a limit with a wrong
-name limits nothing."""
+"""Misspelled options of Spark's own sources. Spark ignores options that it does not know, so a limit with a wrong name
+limits nothing."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _OPTIONS = {
 }  # fmt: skip
 """By format, the options that say what and how much a streaming source reads."""
 NEAR = 0.85
-"""How alike two names are of which one is taken for the other misspelt. Formats and vendors have many further options, so
-an unknown one alone is no mistake."""
+"""How similar an unknown option must be to a known one to count as misspelled. Formats and vendors have many further
+options, so an unknown one alone is not a mistake."""
 
 
 def known_options(source: Source) -> tuple[str, ...]:
@@ -34,8 +34,8 @@ def known_options(source: Source) -> tuple[str, ...]:
     return _OPTIONS.get(source.format, ())
 
 
-def misspelt(source: Source) -> list[tuple[str, str]]:
-    """The options of a source that are probably misspelt (in lower case), each with the one that was meant."""
+def misspelled(source: Source) -> list[tuple[str, str]]:
+    """The options of a source that are probably misspelled (in lower case), each with the one that was meant."""
     known = {option.lower(): option for option in known_options(source)}
     found = []
     for name, _ in source.options:

@@ -50,5 +50,5 @@ class CheckpointSizes:
         is_first = not self._known
         self._known = {name: sizes[name] if name in sizes else self._known[name] for name in names}
         self._measures.set(d.FULL_BYTES, sum(self._known.values()))
-        if not is_first:  # else it is unknown what was there before
+        if not is_first:  # otherwise it is unknown which objects are new
             self._measures.set(d.BYTES, sum(sizes.values()))

@@ -1,8 +1,8 @@
-"""Whether a member lives and whether it is ready, for Kubernetes and load balancers.
+"""Whether a member is alive and whether it is ready, for Kubernetes and load balancers.
 
-*Lives*: the process answers, and its turn goes round. A member that does not live should be started again. *Is ready*:
-it has caught up, its stages run, and the last checkpoint is recent. A member that is not ready may need nothing but
-time, so nothing should kill it for that. Orchestrators show no token, so the answers quote no errors.
+*Alive*: the process answers, and no turn blocks it. A member that is not alive should be restarted. *Ready*: it has
+caught up, its stages run, and the last checkpoint is recent. A member that is not ready may need nothing but time, so
+nothing should kill it for that. Orchestrators send no token, so the answers quote no errors.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from contextlib import suppress
 
 from cutwater.protocol.base.durations import readable
 from cutwater.store.status import Status
-from cutwater.telemetry.status_values import is_up
+from cutwater.telemetry.status_values import UP
 
 TURN_S = 5.0
-"""How long the turn may take to come round."""
+"""How long another turn may take before the process counts as stuck."""
 INTERVALS = 10
 """How many checkpoint intervals may pass without a commit."""
 FLOOR_S = 60.0
 """A pipeline with short intervals may always go without a commit for this long."""
 MAX_SILENCE = 5
-"""After so many missed reports a status says nothing about now."""
+"""After this many missed reports a status is out of date."""
 
 Call = Callable[[Callable[[], None]], None]
 """Schedules a task to run in a turn of the member (`Shell.call`)."""
 
 
 async def turn_problem(call: Call, timeout_s: float = TURN_S) -> str | None:
-    """Waits until the member's turn comes round; why it does not, `None` if it does."""
+    """Wait for a turn of the member. Returns why there is none, or `None`."""
     loop, came = asyncio.get_running_loop(), asyncio.Event()
 
     def tell() -> None:
@@ -40,7 +40,7 @@ async def turn_problem(call: Call, timeout_s: float = TURN_S) -> str | None:
     with suppress(TimeoutError):
         await asyncio.wait_for(came.wait(), timeout_s)
         return None
-    return f"the turn has not come round for {readable(timeout_s)}: the process is stuck; start it again"
+    return f"the process is stuck: one turn has taken longer than {readable(timeout_s)}; restart the process"
 
 
 def readiness_problems(
@@ -58,7 +58,7 @@ def readiness_problems(
     if status.state == "starting":
         found.append("the member is starting: it has not caught up, or no member leads yet")
     for stage in status.stages:
-        if not is_up(stage, status) and not stage.runs_in:  # its query is named once
+        if stage.state not in UP and not stage.runs_in:  # a chained stage is as ready as the one it runs in
             found.append(f"stage '{stage.name}' is {stage.state}")
     since_s = now - (status.epoch_at if status.epoch_at is not None else status.started_at)
     if since_s > max(FLOOR_S, intervals * status.every_s):

@@ -18,7 +18,7 @@ Labels = tuple[str, ...]
 """The values of a metric's own labels, in their order."""
 
 REMEMBERED = 100
-"""Of how many epochs the beginning is remembered, until they are decided or published."""
+"""For how many epochs the beginning is remembered, until they are decided or published."""
 
 
 class Histogram(msgspec.Struct):

@@ -60,7 +60,7 @@ def routes(current: Current) -> list[BaseRoute]:
         member = current()
         if (
             member is None
-        ):  # while a process starts Spark or waits for other members, it has no turn, and lives
+        ):  # while a process starts Spark or waits for other members, there is no turn yet, and it is alive
             return _verdict([])
         if asked is None or asked.done():  # all that ask meanwhile get the same answer
             asked = asyncio.ensure_future(turn_problem(member.turn))

@@ -13,10 +13,10 @@ UP = ("running", "idle", "resting")
 """The states of a stage whose query runs, or rests because the pipeline is being drained."""
 
 
-def is_up(stage: StageStatus, status: Status) -> bool:
-    """Whether the query of a stage runs; a chained one has none of its own, so that of its reader counts."""
-    by_name = {each.name: each for each in status.stages}
-    return by_name.get(stage.runs_in or stage.name, stage).state in UP
+def is_up(stage: StageStatus, stages: Collection[StageStatus]) -> bool:
+    """Whether the query of a stage is up; of a chained stage, the query that it runs in."""
+    state = next((other.state for other in stages if other.name == stage.runs_in), stage.state)
+    return state in UP
 
 
 Value = tuple[Metric, tuple[str, ...], float]
@@ -31,7 +31,8 @@ def status_values(status: Status, sinks: Collection[str], age_s: float, now: flo
     if status.watermark is not None:
         yield d.WATERMARK, (), status.watermark / 1000
     for stage in status.stages:
-        yield from _stage_values(stage, is_up(stage, status))
+        yield d.STAGE_UP, (stage.name,), float(is_up(stage, status.stages))
+        yield from _stage_values(stage)
     for sink in sinks:
         yield d.PUBLISH_LAG, (sink,), status.unpublished.get(sink, 0)
     yield d.RUNNING, (), float(status.state in ("running", "draining"))
@@ -41,9 +42,8 @@ def status_values(status: Status, sinks: Collection[str], age_s: float, now: flo
     yield d.IGNORED, (), status.ignored
 
 
-def _stage_values(stage: StageStatus, is_running: bool) -> Iterator[Value]:
+def _stage_values(stage: StageStatus) -> Iterator[Value]:
     own = (stage.name,)
-    yield d.STAGE_UP, own, float(is_running)
     yield d.STAGE_GIVEN_UP, own, float(stage.state == "failed")
     yield d.STAGE_BATCH, own, stage.batch_s
     yield d.STAGE_RATE, own, stage.rows_per_s

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
 REMEMBERED = 100
-"""Of how many epochs the spans can still get children."""
+"""How many epochs back spans can still get children."""
 
 Attributes = Mapping[str, str | int | bool | float]
 

@@ -1,4 +1,4 @@
-"""JSON answers, of which errors are one kind."""
+"""JSON responses, including errors."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Json(Response):
 
 
 def failed(status: int, why: str, *, bearer: bool = False) -> Json:
-    """An error, with the reason for people."""
+    """An error response, with a message for people."""
     return Json({"error": why}, status, {"www-authenticate": "Bearer"} if bearer else None)
 
 
 def unreadable(error: Exception) -> str:
-    """What clients are told of an error of the store. One of the operating system may name files of this machine, so only
-    the log has it; others name objects of the store."""
+    """The message that clients get about an error of the store. Errors of the operating system may name files of this
+    machine, so those go to the log only."""
     if not isinstance(error, OSError) and not isinstance(error.__cause__, OSError):
         return f"the store cannot be read: {error}"
     logging.getLogger("cutwater").warning("the web server cannot read the store: %s", error)

@@ -21,12 +21,12 @@ from cutwater.web.threads import Busy, Threads
 
 PAGE = 50
 LOOK_S = 5.0
-"""So long a request waits until another one has read the store."""
+"""How long a request waits while another one reads the store."""
 SLOW = "the store is slow to answer; ask again later"
 MAX_BODY = 64 * 1024
 
 MAX_READERS = 32
-"""So many requests may read the store at once."""
+"""How many requests may read the store at once."""
 
 Answer = Callable[[Request], Response]
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -184,7 +184,7 @@ class _BadNumber(Exception):
 
 
 def _number(request: Request, name: str, default: int | None, most: int) -> int | None:
-    """A positive number of the query."""
+    """A positive number from the query string."""
     text = request.query_params.get(name)
     if text is None:
         return default
@@ -194,7 +194,7 @@ def _number(request: Request, name: str, default: int | None, most: int) -> int 
 
 
 def _answer(answer: Answer, request: Request) -> Response:
-    """The answer, also to what fails."""
+    """The response; an error becomes one too."""
     try:
         return answer(request)
     except _BadNumber as error:

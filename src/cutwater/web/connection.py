@@ -1,8 +1,8 @@
 """A connection to the web server, bounded: in number, and in how long it may take to send a request.
 
 Every connection holds a file descriptor of the process, which may be the one that runs the pipeline. When all are in use,
-a new one takes the place of the one that has waited longest without a request that is being answered; so whoever only
-connects cannot keep others, such as a liveness probe, from being answered.
+a new one takes the place of the one that has waited longest without a request that is being answered; so a client that
+only opens connections cannot keep others, such as a liveness probe, from being answered.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 MAX_CONNECTIONS = 200
 HEAD_S = 10.0
-"""So long after it was opened, or after the first byte of a further request, the head of a request must be complete."""
+"""How long the head of a request may take, from when the connection is opened or from the first byte of a further
+request."""
 
 
 class Connection(H11Protocol):

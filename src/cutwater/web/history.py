@@ -19,10 +19,10 @@ from cutwater.store.contract import Store
 
 LIMIT = 20_000
 SETTLED_AFTER = 60
-"""So many epochs later nobody writes timings of an epoch any more."""
+"""How many epochs later the timings of an epoch no longer change."""
 _CHUNK = 500
 CHARTED = 120
-"""Of so many epochs the durations are drawn."""
+"""How many epochs the chart of durations has."""
 
 
 class Epoch(msgspec.Struct):
@@ -63,7 +63,7 @@ class History:
         self._derived = _Derived(-1, {}, frozenset(), frozenset(), [])
 
     def refresh(self, state: JournalState) -> None:
-        """Reads what is new in the store."""
+        """Read what is new in the store."""
         names = self._store.list(EXPLAIN_PREFIX, notes_prefix(self._start) if self._start else "")
         found: dict[int, Epoch] = {}
         for start in range(0, len(names), _CHUNK):

@@ -1,7 +1,7 @@
 """Pushes events to the pages that are open, as server-sent events.
 
 Every client has a short queue of its own. One that does not read is dropped when its queue is full, or when a write to
-it takes too long; it reconnects by itself if it lives. Publishing never waits.
+it takes too long; if it is alive, it reconnects by itself. Publishing never waits.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ MAX_CLIENTS = 64
 MAX_WAITING = 32
 """How many events may wait for one client."""
 HEARTBEAT_S = 5.0
-"""How often a client is told that the server lives, if nothing else is."""
+"""How often to send a heartbeat to a client if nothing else is sent."""
 SEND_S = 10.0
-"""A client that does not take an event for so long is dropped."""
+"""A client that does not accept an event for this long is dropped."""
 _START = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),

@@ -32,7 +32,7 @@ class Marks:
         return [sink for sink in behind if self._highest[sink] < head.index]
 
     def of(self, checkpoint: Checkpoint, sinks: Sequence[str]) -> dict[str, Published | None]:
-        """Per sink its mark of this checkpoint, `None` if it has none (yet)."""
+        """The mark of this checkpoint for each sink, `None` if there is none yet."""
         names = [mark_name(checkpoint.index, sink) for sink in sinks]
         missing = [name for name in names if self._known.get(name) is None]
         for name, data in zip(missing, self._store.read_many(missing), strict=True):
@@ -41,7 +41,7 @@ class Marks:
         return {sink: self._known.get(name) for sink, name in zip(sinks, names, strict=True)}
 
     def versions(self, checkpoint: Checkpoint, sinks: Sequence[str]) -> dict[str, int | None]:
-        """Per sink the version that its mark names."""
+        """The version that the mark of each sink names."""
         return {
             sink: mark.version if mark is not None else None
             for sink, mark in self.of(checkpoint, sinks).items()

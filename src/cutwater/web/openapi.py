@@ -135,7 +135,7 @@ ERRORS = {
     "400": "A parameter or the body is not valid.", "401": "The token is missing or wrong.",
     "403": "Not allowed from there, or on this server.", "404": "There is no such thing.",
     "411": "The length of the body is missing.", "413": "The body is too long.", "415": "The body is not JSON.",
-    "422": "The request makes no sense.", "429": "Too many requests wait.",
+    "422": "The request is invalid.", "429": "Too many requests wait.",
     "503": "The store does not answer, or too many clients are connected.",
 }  # fmt: skip
 

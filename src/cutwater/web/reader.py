@@ -31,12 +31,12 @@ from cutwater.web.answers import unreadable
 from cutwater.web.caches import Cache, Sizes
 from cutwater.web.history import Epoch, History
 from cutwater.web.marks import Marks
-from cutwater.web.rows import Row, generation_at, row_of
+from cutwater.web.rows import EpochFacts, Row, generation_at, row_of
 
 MAX_MANIFESTS = 300
 MAX_ROWS = 20_000
 SIZED_REMOTE = 5
-"""Of so many checkpoints of a list the sizes of state files are looked up in a bucket, where each is a request."""
+"""For how many checkpoints of a list the sizes of state files are looked up in a bucket, where each costs a request."""
 
 Statuses = Callable[[], list[Status]]
 
@@ -47,7 +47,7 @@ class SlowStore(Exception):
 
 @dataclass(frozen=True)
 class Sight:
-    """What was seen of a store in one look. Nobody changes it."""
+    """The state of a store at one look. Immutable."""
 
     state: JournalState
     index: int
@@ -55,7 +55,7 @@ class Sight:
     late: tuple[str, ...]
     on_timeline: frozenset[int]
     version: int
-    """Changes when anything of the above does."""
+    """Changes whenever one of the fields above does."""
 
 
 class StoreReader:
@@ -71,7 +71,7 @@ class StoreReader:
         self._forget(0)
 
     def _forget(self, version: int) -> None:
-        """Begin anew: nothing is known of the store."""
+        """Start over: nothing is known about the store."""
         self.history = History(self.store, self.history.version + 1)
         self.sizes = Sizes(self.store)
         self._watch = Watch(self.store)
@@ -113,7 +113,7 @@ class StoreReader:
             self._looking.release()
 
     def _read_on(self) -> None:
-        """Reads the journal on. If the store was removed and written anew, everything that was known is forgotten."""
+        """Read the new entries of the journal. If the store was removed and created again, forget the old one."""
         is_replaced = drive(self.store, log.is_replaced(self._journal.view))
         if not is_replaced:
             drive(self.store, log.follow(self._journal.view))
@@ -201,10 +201,18 @@ class StoreReader:
             state.committed.get(checkpoint.parent) if checkpoint and checkpoint.parent is not None else None
         )
         before = self._manifest_or_problem(parent)[0] if parent is not None else None
-        row = row_of(
-            number, state, checkpoint, epoch, manifest, before, problem, savepoints, abandoned, published,
-            self.sizes if with_sizes else None,
-        )  # fmt: skip
+        facts = EpochFacts(
+            number=number,
+            begun=state.open.get(number),
+            aborted=next((a for a in state.aborted if a.epoch == number), None),
+            checkpoint=checkpoint,
+            times=epoch,
+            manifest=manifest,
+            before=before,
+            problem=problem,
+            published=published,
+        )
+        row = row_of(facts, state, savepoints, abandoned, self.sizes if with_sizes else None)
         return self._rows.put(key, row)
 
     def checkpoint(self, sight: Sight, ref: str) -> dict[str, Any]:
@@ -310,8 +318,8 @@ class StoreReader:
         }
 
     def prepare(self) -> None:
-        """Imports what reads tables. It takes seconds, because it imports PySpark; until then their additions are not
-        told."""
+        """Imports what reads tables. It takes seconds, because it imports PySpark; until then their additions are
+        unknown."""
         import cutwater.sinks.additions  # noqa: F401
 
         self._is_prepared = True

@@ -74,11 +74,11 @@ class Requests:
         self._urgent = Threads(MAX_URGENT, "cutwater-web-ask-urgent")
 
     def ask(self, wish: Wish) -> dict[str, Any]:
-        """Begin to carry it out. Raises `UserError` if it makes no sense, and `TooMany`."""
+        """Begin to carry it out. Raises `UserError` if it is invalid, and `TooMany`."""
         _check(wish)
         one = Asked(new_id(), wish.kind, iso(time.time()))
         document: dict[str, Any] = msgspec.to_builtins(one)
-        with self._lock:  # until it is known, and told, it is not answered
+        with self._lock:  # it is known and announced before it is answered
             try:
                 threads = self._urgent if wish.kind in URGENT else self._threads
                 threads.begin(lambda: self._carry_out(one, wish))
@@ -101,7 +101,7 @@ class Requests:
             return [msgspec.to_builtins(one) for one in reversed(self._known.values())]
 
     def close(self) -> None:
-        """Nobody waits for answers any more: requests without one are withdrawn."""
+        """Stop waiting for answers: requests without one are withdrawn."""
         self._closed.set()
 
     def _carry_out(self, one: Asked, wish: Wish) -> None:
@@ -189,6 +189,6 @@ def _ask(store: Store, watch: Watch, is_closed: IsClosed, request: Request) -> i
     if isinstance(reply, Unanswered):
         raise UserError(
             f"{request.kind.value} was not answered ({reply.value}), and the request was withdrawn; it may have been "
-            "carried out all the same: look at the checkpoints before you ask again"
+            "carried out anyway: look at the checkpoints before you ask again"
         )
     return answered(reply, request.kind)

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from cutwater.documents.kept_checkpoints import FLAG_NAMES, state_files
+from cutwater.documents.kept_checkpoints import labels_of, state_files
 from cutwater.documents.timestamps import iso, iso_ms
 from cutwater.protocol.base.barrier import Flags
-from cutwater.protocol.base.records import Checkpoint, JournalState, Manifest
+from cutwater.protocol.base.records import Aborted, Begun, Checkpoint, JournalState, Manifest
 from cutwater.web.history import Epoch
 
 Sizes = Callable[[Sequence[str]], list[int | None]]
 
 
 class Row(msgspec.Struct, frozen=True):
-    """`is_final`: nothing of it can change any more, except its names and whether it is abandoned."""
+    """`is_final`: only its names, and whether it is abandoned, can still change."""
 
     epoch: int
     checkpoint_id: int | None
@@ -74,92 +75,100 @@ class Row(msgspec.Struct, frozen=True):
         }
 
 
+@dataclass(frozen=True)
+class EpochFacts:
+    """What the store says about one epoch. `times` and `aborted` are remembered for a while only; `before` is the
+    manifest of the checkpoint before it, and `problem` says why its own cannot be read."""
+
+    number: int
+    begun: Begun | None
+    aborted: Aborted | None
+    checkpoint: Checkpoint | None
+    times: Epoch | None
+    manifest: Manifest | None
+    before: Manifest | None
+    problem: str
+    published: dict[str, int | None]
+
+    @property
+    def flags(self) -> int:
+        source = self.checkpoint or self.times or self.begun
+        return source.flags if source is not None else 0
+
+    @property
+    def checkpoint_id(self) -> int | None:
+        source = self.checkpoint or self.times
+        return source.checkpoint_id if source is not None else None
+
+    @property
+    def committed_s(self) -> float | None:
+        return self.times.committed_s if self.times is not None else None
+
+    @property
+    def took_s(self) -> float | None:
+        """How long it took to commit or to abort it."""
+        aborted_s = self.times.aborted_s if self.times is not None else None
+        return self.committed_s if self.committed_s is not None else aborted_s
+
+    @property
+    def is_committed(self) -> bool:
+        return self.checkpoint is not None or self.committed_s is not None
+
+    @property
+    def failure(self) -> tuple[str | None, str]:
+        """The reason why it was aborted, with details."""
+        source = self.aborted or self.times
+        return (source.reason, source.detail) if source is not None else (None, "")
+
+
 def row_of(
-    number: int,
-    state: JournalState,
-    checkpoint: Checkpoint | None,
-    epoch: Epoch | None,
-    manifest: Manifest | None,
-    before: Manifest | None,
-    problem: str,
-    savepoints: tuple[str, ...],
-    abandoned: bool,
-    published: dict[str, int | None],
-    sizes: Sizes | None,
+    facts: EpochFacts, state: JournalState, savepoints: tuple[str, ...], abandoned: bool, sizes: Sizes | None
 ) -> Row:
-    """`before` is the manifest of the checkpoint before it; `sizes` is `None` if sizes cost too much to look up."""
-    begun = state.open.get(number)
-    failed = next((a for a in state.aborted if a.epoch == number), None)
-    flags = (
-        checkpoint.flags
-        if checkpoint is not None
-        else epoch.flags
-        if epoch is not None
-        else begun.flags
-        if begun
-        else 0
-    )
-    result = _result(checkpoint, epoch, begun is not None, failed is not None)
+    """`sizes` is `None` if sizes cost too much to look up."""
+    times, checkpoint, manifest = facts.times, facts.checkpoint, facts.manifest
     names = state_files(manifest) if manifest is not None else []
-    lengths = (
-        dict(zip(names, sizes(names), strict=True)) if sizes is not None and manifest is not None else None
-    )
-    old = set(state_files(before)) if before is not None else set()
-    of_all = (
-        len(checkpoint.cuts)
-        if checkpoint is not None
-        else len(state.topology.stages)
-        if state.topology
-        else 0
-    )
-    took = (
-        epoch.committed_s
-        if epoch is not None and epoch.committed_s is not None
-        else epoch.aborted_s
-        if epoch
-        else None
-    )
-    shown = [name for flag, name in FLAG_NAMES.items() if flags & flag]
-    if (
-        manifest is not None
-        and "unaligned" not in shown
-        and any(s.unaligned for s in manifest.stages.values())
-    ):
-        shown.append("unaligned")
-    settled = (
-        checkpoint is not None
-        and manifest is not None
-        and epoch is not None
-        and epoch.committed_s is not None
-    )
+    lengths = None
+    if manifest is not None and sizes is not None:
+        lengths = dict(zip(names, sizes(names), strict=True))
+    old = set(state_files(facts.before)) if facts.before is not None else set()
     flights = manifest.in_flight if manifest is not None else ()
     flying = [files for flight in flights for files in flight.batches.values() if files]
+    reason, detail = facts.failure
+    stages = _stages(checkpoint, state)
+    is_settled = checkpoint is not None and facts.committed_s is not None and lengths is not None
     return Row(
-        epoch=number,
-        checkpoint_id=checkpoint.checkpoint_id if checkpoint is not None else epoch.checkpoint_id if epoch else None,
-        result=result,
-        kind=_kind(flags, savepoints, epoch.savepoint if epoch is not None else None),
+        epoch=facts.number,
+        checkpoint_id=facts.checkpoint_id,
+        result=_result(facts),
+        kind=_kind(facts.flags, savepoints, times.savepoint if times is not None else None),
         savepoints=savepoints,
-        begun_at=epoch.begun_at if epoch is not None else None,
-        took_s=took,
-        committed=checkpoint is not None or (epoch is not None and epoch.committed_s is not None),
-        generation=_generation(state, checkpoint, epoch),
-        flags=(*shown, *(["damaged"] if problem else [])),
+        begun_at=times.begun_at if times is not None else None,
+        took_s=facts.took_s,
+        committed=facts.is_committed,
+        generation=_generation(state, checkpoint, times),
+        flags=(*labels_of(facts.flags, manifest), *(["damaged"] if facts.problem else [])),
         abandoned=abandoned,
         watermark=checkpoint.watermark if checkpoint is not None else None,
-        stages=of_all,
-        stages_cut=of_all if checkpoint is not None else epoch.stages_cut if epoch is not None else None,
+        stages=stages,
+        stages_cut=stages if checkpoint is not None else times.stages_cut if times is not None else None,
         state_files=len(names) if manifest is not None else None,
         state_bytes=_sum(lengths, names),
         written_bytes=_sum(lengths, [n for n in names if n not in old]),
         in_flight_batches=len(flying) if manifest is not None else None,
         in_flight_files=sum(map(len, flying)) if manifest is not None else None,
-        published=published,
-        problem=problem,
-        reason=failed.reason if failed is not None else epoch.reason if epoch is not None else None,
-        detail=failed.detail if failed is not None else epoch.detail if epoch is not None else "",
-        is_final=settled and lengths is not None and None not in published.values(),
-    )  # fmt: skip
+        published=facts.published,
+        problem=facts.problem,
+        reason=reason,
+        detail=detail,
+        is_final=is_settled and None not in facts.published.values(),
+    )
+
+
+def _stages(checkpoint: Checkpoint | None, state: JournalState) -> int:
+    """How many stages the epoch has to cut."""
+    if checkpoint is not None:
+        return len(checkpoint.cuts)
+    return len(state.topology.stages) if state.topology is not None else 0
 
 
 def _generation(state: JournalState, checkpoint: Checkpoint | None, epoch: Epoch | None) -> int | None:
@@ -180,14 +189,14 @@ def _sum(lengths: dict[str, int | None] | None, names: Sequence[str]) -> int | N
     return sum(lengths[name] or 0 for name in names)
 
 
-def _result(checkpoint: Checkpoint | None, epoch: Epoch | None, is_open: bool, has_failed: bool) -> str:
-    if is_open:
+def _result(facts: EpochFacts) -> str:
+    if facts.begun is not None:
         return "in progress"
-    if checkpoint is not None:
+    if facts.checkpoint is not None:
         return "committed"
-    if has_failed or (epoch is not None and epoch.aborted_s is not None):
+    if facts.aborted is not None or (facts.times is not None and facts.times.aborted_s is not None):
         return "aborted"
-    return "expired" if epoch is not None and epoch.committed_s is not None else "over"
+    return "expired" if facts.committed_s is not None else "over"
 
 
 def _kind(flags: int, savepoints: tuple[str, ...], asked: str | None) -> str:

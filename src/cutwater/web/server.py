@@ -1,6 +1,6 @@
 """The web server: one Starlette application, served by uvicorn in a thread of its own.
 
-Nothing of a pipeline waits for it: also beside a member it reads the store by itself.
+No part of a pipeline waits for it: it reads the store by itself, even in the process of a member.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ from cutwater.web.store_watcher import StoreWatcher
 MIN_TOKEN = 16
 BACKLOG = 64
 """Connections that are accepted at once, before any of them is closed again."""
-START_S = 10.0
 STOP_S = 5.0
 STARTING = "the pipeline is starting: its store is not there yet, or does not answer yet"
 
@@ -52,7 +51,7 @@ class WebServer:
     def __init__(
         self,
         store: Store | None,
-        listen: str = "127.0.0.1:8080",
+        listen: str,
         token: str | None = None,
         routes: Sequence[BaseRoute] = (),
         statuses: Statuses | None = None,
@@ -65,7 +64,6 @@ class WebServer:
         self.app = self._make_app(routes)
         self._server: uvicorn.Server | None = None
         self._thread: Thread | None = None
-        self._failure: BaseException | None = None
         self._ended = Event()
         if store is not None:
             self.show(store)
@@ -135,8 +133,7 @@ class WebServer:
         assert self._server is not None
         try:
             asyncio.run(self._server.serve(sockets=[listener]))
-        except BaseException as error:
-            self._failure = error
+        except BaseException:
             logging.getLogger("cutwater").exception("the web server has ended")
         finally:
             self._ended.set()
@@ -213,7 +210,7 @@ def check_token(host: str, token: str | None) -> None:
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    said = {404: "there is nothing here", 405: "this cannot be asked in this way"}
+    said = {404: "there is nothing here", 405: "this path does not support this method"}
     answer = failed(error.status_code, said.get(error.status_code, error.detail))
     for name, value in (error.headers or {}).items():
         answer.headers[name] = value

@@ -15,9 +15,9 @@ from cutwater.web.reader import StoreReader
 LOCAL_S = 0.5
 REMOTE_S = 5.0
 INTEREST_S = 30.0
-"""So long after the last request nobody looks any more, and the store is left alone."""
+"""How long after the last request the store is still watched."""
 PREPARE_AFTER_S = 1.0
-"""So long after the first look the reader is prepared: that keeps a processor busy, and the first page comes first."""
+"""How long after the first look the reader is prepared: that takes CPU time, and the first page comes first."""
 
 
 class StoreWatcher:

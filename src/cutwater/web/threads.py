@@ -1,4 +1,4 @@
-"""Threads for what may wait for the store. They are daemons: none holds up the end of the process."""
+"""Threads for work that may wait for the store. They are daemon threads, so none delays the end of the process."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Busy(Exception):
 
 
 class Threads:
-    """At most `limit` at once. One that waits for a store that does not answer counts until it is answered, also when
-    nobody waits for it any more."""
+    """At most `limit` at once. One that waits for a store that does not answer counts until the store answers, even if
+    nobody waits for its result any more."""
 
     def __init__(self, limit: int, name: str) -> None:
         self._free = BoundedSemaphore(limit)

@@ -23,7 +23,7 @@ def sink(path: str, *, partition_by: str = "", final_by: str = "") -> str:
         ("local", "it has path, partition_by, final_by$"),
     ],
 )
-def test_a_misspelt_option_is_named_with_the_nearest_one(given: str, says: str) -> None:
+def test_a_misspelled_option_is_named_with_the_nearest_one(given: str, says: str) -> None:
     with pytest.raises(UserError, match=says):
         sink("x", **{given: "y"})
 

@@ -1,6 +1,6 @@
 """The pipeline-wide watermark."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cutwater.protocol.base.watermark import (
@@ -13,6 +13,7 @@ from cutwater.protocol.base.watermark import (
     known,
     lowest,
 )
+from tests.support.examples import examples
 
 TIMES = st.integers(-(10**12), 10**13)
 REPORTS = st.one_of(TIMES.map(known), TIMES.map(idle), st.just(idle()), st.just(UNKNOWN), st.just(NONE))
@@ -68,19 +69,19 @@ def test_times_before_1970_are_ordinary_times() -> None:
     assert advance(-9, [known(-5)]) == -5
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(LISTS, LISTS)
 def test_members_may_fold_their_stages_first(left: list[Watermark], right: list[Watermark]) -> None:
     assert lowest([lowest(left), lowest(right)]) == lowest(left + right)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(LISTS)
 def test_order_does_not_matter(reports: list[Watermark]) -> None:
     assert lowest(reports) == lowest(reversed(reports))
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.none() | TIMES, LISTS)
 def test_it_never_moves_back_or_past_a_known_report(current: int | None, reports: list[Watermark]) -> None:
     after = advance(current, reports)

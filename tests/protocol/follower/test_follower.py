@@ -138,7 +138,7 @@ def test_an_epoch_is_given_with_its_versions_once_all_tables_show_it() -> None:
     assert given.next() is None
 
 
-def test_an_epoch_that_was_abandoned_before_all_tables_showed_it_is_passed_over() -> None:
+def test_an_epoch_that_was_abandoned_before_all_tables_showed_it_is_skipped() -> None:
     history = History()
     history.commit(*BOTH)
     history.commit("out")
@@ -160,7 +160,7 @@ def test_an_epoch_that_was_published_and_then_abandoned_is_given_before_the_rewi
     assert found[-1].watermark == 100
 
 
-def test_a_rewind_is_told_when_all_tables_have_gone_back() -> None:
+def test_a_rewind_is_given_when_all_tables_have_gone_back() -> None:
     history = History()
     history.commit(*BOTH)
     index = history.restore(1, "out")
@@ -236,7 +236,7 @@ def test_a_start_that_is_not_kept_is_refused() -> None:
         history.follow(after=7)
 
 
-def test_a_new_process_goes_on_after_what_was_acknowledged() -> None:
+def test_a_new_process_continues_after_what_was_acknowledged() -> None:
     history = History()
     history.commit(*BOTH)
     history.commit(*BOTH)
@@ -323,7 +323,7 @@ def test_an_epoch_that_has_expired_and_is_still_in_the_journal_is_given_without_
     assert not any(one.after_gap for one in found)
 
 
-def test_aborted_epochs_are_no_gap() -> None:
+def test_aborted_epochs_are_not_a_gap() -> None:
     history = History()
     history.commit(*BOTH)
     given = history.follow()

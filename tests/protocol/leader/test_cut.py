@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cutwater.protocol.base import records as r
@@ -26,6 +26,7 @@ from tests.support.builders import (
     report_of,
     stage,
 )
+from tests.support.examples import examples
 
 change = msgspec.structs.replace
 
@@ -199,14 +200,14 @@ def _run_on(draw: st.DrawFn, play: Play, names: list[str]) -> None:
 
 
 @given(cuts())
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_every_cut_that_follows_the_rules_is_consistent(play: Play) -> None:
     assert problems(play) == []
 
 
 @pytest.mark.slow
 @given(cuts(), st.data())
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_any_single_inconsistency_is_reported(play: Play, data: st.DataObject) -> None:
     reports = play.reports()
     name = data.draw(st.sampled_from(sorted(reports)))
@@ -240,7 +241,7 @@ def test_any_single_inconsistency_is_reported(play: Play, data: st.DataObject) -
 
 
 @given(cuts())
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_the_manifest_has_exactly_the_batches_between_position_and_barrier_in_flight(play: Play) -> None:
     reports = play.reports()
     found = play.commit()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cutwater.protocol.base import records as r
@@ -22,6 +22,7 @@ from tests.support.builders import (
     manifest,
     stage_state,
 )
+from tests.support.examples import examples
 
 LEADER = r.Leader(1, "m0")
 TOPOLOGY = r.TopologySet(1, 1, "h", CHAIN)
@@ -96,7 +97,7 @@ def test_a_barrier_after_the_last_batch_delays_nothing() -> None:
 
 @pytest.mark.slow
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_a_reader_that_knows_less_never_reads_further(data: st.DataObject) -> None:
     """Within one history, older versions of the journal, the producer's log and the own log allow no more than the
     newest ones."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cutwater.protocol.base import effects as fx
@@ -42,6 +42,7 @@ from tests.support.builders import (
     state_name,
     until,
 )
+from tests.support.examples import examples
 
 ALL = {"out": 10**6}
 """Every sink has settled everything."""
@@ -330,7 +331,7 @@ def everything(play: Play, name: str) -> tuple[list[Stored], list[Stored]]:
 
 
 @given(histories(), st.data())
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_outdated_knowledge_never_deletes_what_newer_knowledge_keeps(play: Play, data: st.DataObject) -> None:
     for name in play.topology.stages:
         files, states = everything(play, name)
@@ -343,7 +344,7 @@ def test_outdated_knowledge_never_deletes_what_newer_knowledge_keeps(play: Play,
 
 
 @given(histories())
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_nothing_that_a_retained_checkpoint_names_is_deleted(play: Play) -> None:
     named = named_objects(play.manifests[epoch] for epoch in play.state.committed)
     for name in play.topology.stages:

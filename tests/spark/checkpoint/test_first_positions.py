@@ -55,7 +55,7 @@ def test_a_generation_that_begins_before_the_first_batch_begins_at_the_same_posi
     ],
     ids=["other topic", "same name", "files"],
 )
-def test_another_source_begins_anew(store: Store, leaf: Leaf) -> None:
+def test_another_source_starts_from_its_beginning(store: Store, leaf: Leaf) -> None:
     make_folder(store, STAGE, 1, 2, 1, None, -1)
     claim_sources(store, STAGE, 1, 2, [leaf])
     assert begun(store, 1, 2) is None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cutwater.protocol.base.paths import spark_prefix
@@ -27,6 +27,7 @@ from cutwater.spark.checkpoint.stage_files import find_state, find_stored
 from cutwater.spark.checkpoint.state_files import FOREVER, split_name
 from cutwater.store.contract import Store
 from cutwater.store.opening import open_store
+from tests.support.examples import examples
 from tests.support.incarnation_helpers import new_query, report, spans, store
 from tests.support.modelled_folder import STAGE, Query, snapshot_of
 
@@ -309,7 +310,7 @@ STEPS: st.SearchStrategy[Step] = st.one_of(
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.booleans(), st.lists(STEPS, min_size=5, max_size=40))
 def test_retention_never_deletes_what_a_kept_checkpoint_names(rocksdb: bool, steps: list[Step]) -> None:
     history = History(open_store("memory://"), rocksdb)

@@ -18,7 +18,7 @@ from cutwater.protocol.base.records import StageReport
 from cutwater.protocol.base.watermark import NONE
 from cutwater.spark.checkpoint.folder import Cache
 from cutwater.spark.checkpoint.leaves import Leaf, SourcesChanged, native_leaf, parse_leaves, refuse_changed
-from cutwater.spark.checkpoint.new_folder import claim_sources, make_folder, read_anew, refuse_other_sources
+from cutwater.spark.checkpoint.new_folder import claim_sources, make_folder, newly_read, refuse_other_sources
 from cutwater.spark.checkpoint.stage_files import find_state
 from cutwater.spark.plan import read_plan
 from cutwater.store.opening import open_store
@@ -322,7 +322,7 @@ def test_a_checkpoint_refuses_the_sources_that_a_start_from_it_would_refuse(
 
 
 @pytest.mark.parametrize(
-    ("recorded", "present", "anew"),
+    ("recorded", "present", "unread"),
     [
         ((A,), (LEFT,), [LEFT]),
         ((A,), (LEFT, A), [LEFT]),
@@ -332,8 +332,8 @@ def test_a_checkpoint_refuses_the_sources_that_a_start_from_it_would_refuse(
     ],
     ids=["instead of a channel", "beside it", "another channel", "as before", "old record"],
 )
-def test_a_reset_stage_reads_anew_what_it_did_not_read_before(
-    recorded: tuple[Leaf, ...] | None, present: tuple[Leaf, ...], anew: list[Leaf]
+def test_a_reset_stage_reads_a_new_source_from_its_beginning(
+    recorded: tuple[Leaf, ...] | None, present: tuple[Leaf, ...], unread: list[Leaf]
 ) -> None:
     """Without positions in sources of its own: a source that it read before has given nothing yet."""
     store = open_store("memory://")
@@ -345,10 +345,10 @@ def test_a_reset_stage_reads_anew_what_it_did_not_read_before(
     state = find_state(store, STAGE, 1, 1, 0, None, Cache())
     assert state is not None
     report = StageReport(STAGE, 1, 0, False, consumed={"a": 3}, offsets={}, watermark=NONE, state=state)
-    assert read_anew(store, report, present) == anew
+    assert newly_read(store, report, present) == unread
     with_positions = msgspec.structs.replace(report, offsets={"0": FILES})
-    assert read_anew(store, with_positions, present) == []
-    assert read_anew(store, msgspec.structs.replace(report, batch=-1), present) == []
+    assert newly_read(store, with_positions, present) == []
+    assert newly_read(store, msgspec.structs.replace(report, batch=-1), present) == []
 
 
 def test_a_checkpoint_without_positions_accepts_any_sources() -> None:

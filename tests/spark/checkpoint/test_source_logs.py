@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cutwater.protocol.base.errors import StoreError
@@ -16,6 +16,7 @@ from cutwater.spark.checkpoint.folder import Cache, SparkFolder
 from cutwater.spark.checkpoint.new_folder import make_folder
 from cutwater.spark.checkpoint.source_logs import can_start
 from cutwater.store.opening import open_store
+from tests.support.examples import examples
 from tests.support.folder_kit import Life, modelled
 from tests.support.modelled_folder import STAGE, CannotStart, Query, SourceLog
 
@@ -42,7 +43,7 @@ STEPS: st.SearchStrategy[Step] = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.lists(STEPS, min_size=3, max_size=25))
 def test_spark_can_start_with_a_log_after_any_history(steps: list[Step]) -> None:
     it = life()

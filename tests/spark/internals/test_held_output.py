@@ -35,7 +35,7 @@ def test_the_last_lines_of_a_process_are_given_back(capfd: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize("fails", [True, False])
-def test_a_jvm_that_does_not_start_tells_what_it_printed(
+def test_the_error_for_a_jvm_that_does_not_start_has_its_output(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], fails: bool
 ) -> None:
     given: list[Any] = []

@@ -33,7 +33,7 @@ END = f", which Cutwater needs; supported: {SUPPORTED}"
         ),
     ],
 )
-def test_what_a_build_lacks_is_said_in_one_line(spark: SparkSession, need: Need, lack: str) -> None:
+def test_what_a_build_lacks_is_reported_in_one_line(spark: SparkSession, need: Need, lack: str) -> None:
     with pytest.raises(UserError) as raised:
         Java(spark, [need])
     assert re.fullmatch(

@@ -1,4 +1,4 @@
-"""The check of Java's classes, and what of Spark is asked of them, with a model of the JVM."""
+"""The check that Java has the classes that we use, and our source as Spark calls it, with a model of the JVM."""
 
 from __future__ import annotations
 
@@ -68,7 +68,9 @@ def test_a_class_has_its_newest_name_first(monkeypatch: pytest.MonkeyPatch) -> N
     assert java.singleton(NEWER) == "the new.Thing"
 
 
-def test_constructors_are_told_by_the_number_of_their_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_constructors_are_distinguished_by_the_number_of_their_arguments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     java = Java(Jvm(monkeypatch, new_Thing=SHOWN).spark, [NEWER])
     assert [count for count in range(5) if java.takes(NEWER, count)] == [2]
     none = Need("a.B", {NEW: (0,)})
@@ -76,7 +78,7 @@ def test_constructors_are_told_by_the_number_of_their_arguments(monkeypatch: pyt
     assert [count for count in range(5) if java.takes(none, count)] == [0]
 
 
-def test_methods_are_told_by_the_number_of_their_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_methods_are_distinguished_by_the_number_of_their_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     jvm = Jvm(monkeypatch, new_Thing=SHOWN)
     for counts in ((0,), (2,), (5, 2)):
         Java(jvm.spark, [Need("new.Thing", {"go": counts})])
@@ -98,7 +100,7 @@ def test_after_one_class_with_an_earlier_name_others_are_tried_so_first(
     assert jvm.asked == ["a.B", "new.Other", "old.Other"]
 
 
-def test_a_missing_class_is_told_by_all_its_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_class_is_reported_with_all_its_names(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"Spark 4\.3\.0 lacks the class new\.Thing or old\.Thing"):
         Java(Jvm(monkeypatch).spark, [NEWER])
 

@@ -97,90 +97,121 @@ def plan_move(
     """Where a query of this graph begins. `leaves`: what its plan reads. `reset`: the stages that may read other stages
     than at the checkpoint. Raises `UserError` if positions or state cannot be moved, and names what."""
     stages = (*graph.chain(query), query)
-    written = graph.written()
     queries = {
         q: _Query(store, manifest.stages[q]) for s in stages if (q := manifest.query_of(s)) is not None
     }
     _refuse(manifest, query, stages, queries)
     for stage in sorted({*stages} - {*reset}):
-        _refuse_other_inputs(manifest, query, stage, written[stage])
+        _refuse_other_inputs(manifest, query, stage, graph.written()[stage])
     own = queries[query] if query in manifest.stages else None
-    is_fresh = own is None or own.last is None
     if own is not None and own.keeps_state and query not in reset:
         _refuse_other_order(manifest, graph, query, own.leaves or (), leaves)
-    recorded: list[Leaf] = []
+    reading = _plan_reading(manifest, graph, stages, queries, leaves)
+    report = _report(manifest, query, own, reading)
+    sources = {SOURCES: msgspec.json.encode(reading.leaves)}
+    if own is not None and own.last is not None:
+        written = sources | _plans(store, own, reading.positions)
+        return Move(report, False, reading.logs | _kept(own), written)
+    model = next((found for found in queries.values() if found.last is not None), None)
+    if model is None:
+        return Move(report, True, {}, {})  # nothing has run yet
+    return Move(report, True, reading.logs, sources | _first_files(store, model, reading.positions))
+
+
+class _Reading(msgspec.Struct):
+    """What a query reads, and how far: its leaves with the positions in them, the batches up to which it has consumed
+    channels, and the files of its sources' logs (sources by name)."""
+
+    leaves: list[Leaf] = []
     positions: list[str | None] = []
-    copied: dict[str, str] = {}
-    logs: dict[int, tuple[str | None, dict[SourceLogFile, str]]] = {}
-    seen: dict[str, int] = {}
+    consumed: dict[str, int] = {}
+    logs: dict[str, str] = {}
+
+    @property
+    def offsets(self) -> dict[str, Offset]:
+        """The positions in its own sources, as a report has them."""
+        found = enumerate(zip(self.leaves, self.positions, strict=True))
+        return {str(n): text for n, (leaf, text) in found if leaf.channel is None and text is not None}
+
+
+def _plan_reading(
+    manifest: Manifest,
+    graph: Topology,
+    stages: Sequence[str],
+    queries: Mapping[str, _Query],
+    leaves: Sequence[Leaf],
+) -> _Reading:
+    """What a query with these stages reads, the last of which it is named after."""
+    query, written = stages[-1], graph.written()
     batches = {name: report.batch for name, report in manifest.stages.items()}
     batches |= {s: batches[q] for s in manifest.chained if (q := manifest.query_of(s)) is not None}
-    consumed: dict[str, int] = {}
+    reading = _Reading()
+    shared: dict[int, tuple[str | None, dict[SourceLogFile, str]]] = {}
+    seen: dict[str, int] = {}
     for leaf in leaves:
         if leaf.channel is not None:
             at = _consumed(manifest, written, stages, leaf.channel, batches)
-            consumed[leaf.channel] = at
-            recorded.append(leaf)
-            positions.append(position_of(leaf.channel, at))
+            reading.consumed[leaf.channel] = at
+            reading.leaves.append(leaf)
+            reading.positions.append(position_of(leaf.channel, at))
             continue
         stage = leaf.stage or query
         number = seen.get(stage, 0)
         seen[stage] = number + 1
         before, position, log = _source(queries, manifest, stage, number, leaf, query)
-        recorded.append(msgspec.structs.replace(before, stage=leaf.stage, log=leaf.log))
-        positions.append(position)
+        reading.leaves.append(msgspec.structs.replace(before, stage=leaf.stage, log=leaf.log))
+        reading.positions.append(position)
         assert leaf.log is not None
-        if logs.setdefault(leaf.log, (position, log)) != (position, log):
+        if shared.setdefault(leaf.log, (position, log)) != (position, log):
             raise _cannot(
                 query,
                 f"stage '{stage}' and another one share {leaf} in one query, and have read it with two queries so far. "
                 "Give one of them chain=False",
             )
-        copied |= {source_log_name(leaf.log, of.entry, of.compact): source for of, source in log.items()}
+        reading.logs |= {source_log_name(leaf.log, of.entry, of.compact): name for of, name in log.items()}
     try:
-        refuse_changed(recorded, positions, leaves)
+        refuse_changed(reading.leaves, reading.positions, leaves)
     except SourcesChanged as error:
         raise _cannot(query, str(error)) from error
-    if any(position is not None for position in positions):
-        for leaf, position in zip(recorded, positions, strict=True):
+    if any(position is not None for position in reading.positions):
+        for leaf, position in zip(reading.leaves, reading.positions, strict=True):
             if position is None and leaf.format == KAFKA:
                 raise _cannot(
                     query,
                     f"it has read nothing of {leaf} yet, and Spark would look anew for where to begin. Try again after "
                     "its first records",
                 )
-    offsets: dict[str, Offset] = {
-        str(number): text
-        for number, (leaf, text) in enumerate(zip(recorded, positions, strict=True))
-        if leaf.channel is None and text is not None
-    }
-    batch = own.report.batch if own is not None else _batch_of(manifest, query, queries)
-    watermark = own.report.watermark if own is not None else NONE
-    if own is not None and own.last is None:
-        watermark = UNKNOWN
-    report = StageReport(query, 0, batch, False, {}, consumed=consumed, offsets=offsets, watermark=watermark)
-    sources = {SOURCES: msgspec.json.encode(recorded)}
-    if own is not None and not is_fresh:
-        return Move(report, False, copied | _kept(own), sources | _plans(store, own, positions))
-    model = own if own is not None and own.last is not None else _model(queries)
-    if model is None or model.last is None:
-        return Move(report, True, {}, {})  # nothing has run yet
-    first = batch_file_name("offsets", 0)
+    return reading
+
+
+def _report(manifest: Manifest, query: str, own: _Query | None, reading: _Reading) -> StageReport:
+    """A query's part of the checkpoint, without the names of its files. `own`: the query of that name there."""
+    if own is not None:
+        batch = own.report.batch
+        watermark = own.report.watermark if own.last is not None else UNKNOWN
+    else:
+        before = manifest.query_of(query)
+        batch, watermark = manifest.stages[before].batch if before is not None else -1, NONE
+    return StageReport(
+        query, 0, batch, False, {}, consumed=reading.consumed, offsets=reading.offsets, watermark=watermark
+    )
+
+
+def _first_files(store: Store, model: _Query, positions: Sequence[str | None]) -> dict[str, bytes]:
+    """The first files of a query that is new. `model`: one that has run, for the settings with which it begins."""
+    assert model.last is not None
     plan = store.read(model.files[batch_file_name("offsets", model.last)])
     commit = model.folder.commit(model.last)
     if plan is None or commit is None:
-        raise StoreError(f"the positions of stage '{query}' are gone; restore another checkpoint")
-    return Move(
-        report,
-        True,
-        copied,
-        sources
-        | {
-            METADATA: msgspec.json.encode({"id": str(uuid.uuid4())}),
-            first: moved_plan(first, plan, positions),
-            batch_file_name("commits", 0): starting_commit(commit),
-        },
-    )
+        raise StoreError(
+            f"the positions of stage '{model.report.stage}' are gone; restore another checkpoint"
+        )
+    first = batch_file_name("offsets", 0)
+    return {
+        METADATA: msgspec.json.encode({"id": str(uuid.uuid4())}),
+        first: moved_plan(first, plan, positions),
+        batch_file_name("commits", 0): starting_commit(commit),
+    }
 
 
 def write_move(store: Store, target: Checkpoint, move: Move) -> StageReport:
@@ -325,16 +356,6 @@ def _consumed(
     if len(at) > 1:
         raise _cannot(stages[-1], f"its stages have read '{channel}' up to different batches")
     return at.pop() if at else batches.get(channel, -1)
-
-
-def _batch_of(manifest: Manifest, query: str, queries: Mapping[str, _Query]) -> int:
-    before = manifest.query_of(query)
-    return manifest.stages[before].batch if before is not None else -1
-
-
-def _model(queries: Mapping[str, _Query]) -> _Query | None:
-    """A query that has run, for the settings with which a new one begins."""
-    return next((found for found in queries.values() if found.last is not None), None)
 
 
 def _kept(own: _Query) -> dict[str, str]:

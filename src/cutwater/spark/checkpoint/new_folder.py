@@ -328,7 +328,7 @@ def recorded_sources(store: Store, report: StageReport) -> Sequence[Leaf]:
     return folder_of_report(store, report).recorded_leaves() or ()
 
 
-def read_anew(store: Store, report: StageReport, leaves: Sequence[Leaf]) -> list[Leaf]:
+def newly_read(store: Store, report: StageReport, leaves: Sequence[Leaf]) -> list[Leaf]:
     """The sources that a stage, reset to `report`, would read from their beginning although it has run: it did not read
     them before. If it has positions in sources, they are those of its present ones (`refuse_other_sources`)."""
     native = [leaf for leaf in leaves if leaf.channel is None]

@@ -43,7 +43,7 @@ def identifying(leaf: Leaf) -> dict[str, str]:
 
 
 def may_share_rows(one: Leaf, other: Leaf) -> bool:
-    """Whether nothing tells two sources apart. Their places do, if both have one. Otherwise an option that both have
+    """Whether nothing distinguishes two sources. Their places do, if both have one. Otherwise an option that both have
     does, if its values differ: the names of options are the connector's own, so none of them is known to be the place."""
     if one.place and other.place:
         return share_place(one.format, one.place, other.format, other.place)

@@ -54,7 +54,7 @@ class Subscription(msgspec.Struct, frozen=True):
 
 
 def topics_at(place: str) -> Subscription | None:
-    """What a Kafka source at this place reads; `None` if that cannot be told."""
+    """What a Kafka source at this place reads; `None` if that is unknown."""
     for part in _PART.split(place):
         kind, _, value = part.partition("=")
         if kind in _KINDS:
@@ -63,7 +63,7 @@ def topics_at(place: str) -> Subscription | None:
 
 
 def parse_topics(kind: str, value: str) -> Subscription | None:
-    """What an option of a Kafka source says; `None` if that cannot be told."""
+    """What an option of a Kafka source says; `None` if that is unknown."""
     if kind == _PATTERN:
         return Subscription(kind, pattern=value)
     if kind == "subscribe":
@@ -80,7 +80,7 @@ def parse_topics(kind: str, value: str) -> Subscription | None:
 
 
 def share_topics(place: str, other_place: str) -> bool:
-    """Whether two Kafka sources may have rows in common, on the same servers. Where that cannot be told, they have."""
+    """Whether two Kafka sources on the same servers may have rows in common; also if that is unknown."""
     one, other = topics_at(place), topics_at(other_place)
     if one is None or other is None:
         return True
@@ -130,7 +130,7 @@ def _shown(parts: Iterable[tuple[str, int | None]]) -> list[str]:
 
 
 def _may_match(pattern: str, topic: str) -> bool:
-    """Whether a topic matches one of Java's regular expressions; also if Python cannot tell."""
+    """Whether a topic matches one of Java's regular expressions; also if Python does not know."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
