@@ -245,3 +245,15 @@ def test_a_random_graph_keeps_the_rules_of_chains(seed: int) -> None:
     changed = random.choice(list(graph.specs))
     graph.change(changed, wish=Wish.NEVER)
     assert graph.decide(topology).readers.items() <= made.readers.items(), "a change of the code only splits"
+
+
+def test_the_reason_tells_a_new_stage_from_one_that_is_chained_elsewhere() -> None:
+    """Only a stage that has a query of its own can be moved with --rechain."""
+    recorded = Graph(a="", c="a").topology()
+    between = Graph(a="", m="a", c="m").decide(recorded)
+    assert between.why_not["m"].startswith(
+        "it is new, and its reader 'c' is not: start once with --restore latest"
+    )
+    assert between.why_not["a"].startswith("the pipeline in the store has it chained into 'c': start once")
+    apart = Graph(a="", c="a").change("a", wish=Wish.NEVER).topology()
+    assert "--rechain moves it" in Graph(a="", c="a").decide(apart).why_not["a"]

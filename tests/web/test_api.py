@@ -27,6 +27,24 @@ def test_the_pipeline_is_what_the_command_status_prints(client: TestClient, stor
     assert found["graph"][3]["sinks"] == [{"name": "out", "final": False}]
 
 
+def test_chained_stages_are_in_the_graph_and_have_a_status(tmp_path: Path) -> None:
+    """`raw` and `clean` run in the query of `out`."""
+    graph = r.Topology(
+        {
+            "out": r.StageSpec("out", (), "main", (r.SinkSpec("out"),)),
+            "other": r.StageSpec("other", ("out",), "main"),
+        },
+        {"raw": r.ChainedStage("raw", (), "clean"), "clean": r.ChainedStage("clean", ("raw",), "out")},
+    )
+    store = Written(graph).write(tmp_path / "state")
+    with TestClient(WebServer(store, LISTEN).app, LOCAL) as client:
+        stages = client.get("/api/v1/stages").json()["stages"]
+        assert [(s["name"], s["inputs"], s["runs_in"]) for s in stages] == [
+            ("raw", [], "out"), ("clean", ["raw"], "out"), ("out", ["clean"], ""), ("other", ["out"], ""),
+        ]  # fmt: skip
+        assert client.get("/api/v1/stages/clean").json()["member"] == "main"
+
+
 @pytest.mark.parametrize("ref", ["1", "2", "before-deploy", "latest"])
 def test_a_checkpoint_and_its_explanation_are_what_the_commands_print(
     client: TestClient, store: Store, ref: str

@@ -56,10 +56,11 @@ def journal_document(state: JournalState, late: Collection[str]) -> dict[str, An
 
 
 def _graph(state: JournalState) -> list[dict[str, Any]]:
-    """The stages, each after those that it reads."""
-    if state.topology is None:
+    """The stages, each after those that it reads. `runs_in`: the stage in whose query a chained one runs."""
+    graph = state.topology
+    if graph is None:
         return []
-    stages = state.topology.stages
+    stages = graph.written()
     ordered: dict[str, None] = {}
     waiting = [(name, iter(stages[name].inputs)) for name in reversed(stages)]
     entered: set[str] = set()
@@ -72,4 +73,8 @@ def _graph(state: JournalState) -> list[dict[str, Any]]:
             waiting.pop()
         else:
             waiting.append((following, iter(stages[following].inputs)))
-    return [msgspec.to_builtins(msgspec.structs.replace(stages[name], schema=None)) for name in ordered]
+    return [
+        msgspec.to_builtins(msgspec.structs.replace(stages[name], schema=None))
+        | {"runs_in": graph.query_of(name) if name in graph.chained else ""}
+        for name in ordered
+    ]

@@ -120,10 +120,19 @@ def _own_reasons(
     if theirs.reads.get(name, 1) > 1:
         yield f"'{reader}' uses it {theirs.reads[name]} times, and each use would compute it again"
     if recorded is not None and not may_merge and not _is_recorded(name, reader, recorded):
-        yield (
-            "the pipeline in the store runs it as a query of its own (--restore latest --rechain moves it into its "
-            "reader's)"
-        )
+        yield _why_not_recorded(name, reader, recorded)
+
+
+def _why_not_recorded(name: str, reader: str, recorded: Topology) -> str:
+    """Why a stage is not chained that the graph in force does not have chained into this reader."""
+    first = (
+        "start once with --restore latest, without chain=True for it, and add --rechain after a checkpoint"
+    )
+    if name not in recorded.stages and name not in recorded.chained:
+        return f"it is new, and its reader '{reader}' is not: {first}"
+    if name in recorded.chained:
+        return f"the pipeline in the store has it chained into '{recorded.chained[name].reader}': {first}"
+    return "the pipeline in the store runs it as a query of its own (--restore latest --rechain moves it into its reader's)"
 
 
 def _is_recorded(name: str, reader: str, recorded: Topology) -> bool:

@@ -43,16 +43,16 @@ def _ref(name: str) -> Schema:
 SCHEMAS: dict[str, Schema] = {
     "Error": _of(error=TEXT),
     "GraphStage": _of(
-        name=TEXT, inputs=_list(TEXT), member=TEXT, sinks=_list(_of(name=TEXT, final=YES))
+        name=TEXT, inputs=_list(TEXT), member=TEXT, sinks=_list(_of(name=TEXT, final=YES)), runs_in=TEXT
     ),
     "StageStatus": _of(
         name=TEXT, state=TEXT, batch=WHOLE, rows_per_s=NUMBER, batch_s=NUMBER, lag_batches=WHOLE, lag_rows=WHOLE,
         watermark=_or_null(TIME), watermark_kind=TEXT, restarts=WHOLE, error=TEXT, waits_for=TEXT,
-        first_batch_s=_or_null(NUMBER), sources=_list(_of(source=TEXT)),
+        first_batch_s=_or_null(NUMBER), sources=_list(_of(source=TEXT)), runs_in=TEXT,
         channels=_list(_of(producer=TEXT, batches=WHOLE, rows=WHOLE)), cut=_or_null(WHOLE),
     ),
     "Stage": _of(
-        name=TEXT, inputs=_list(TEXT), member=TEXT, sinks=_list(_of(name=TEXT, final=YES)),
+        name=TEXT, inputs=_list(TEXT), member=TEXT, sinks=_list(_of(name=TEXT, final=YES)), runs_in=TEXT,
         status=_or_null(_ref("StageStatus")),
     ),
     "Member": _of(

@@ -58,8 +58,21 @@ export function pipelineView({ document, versions, open, refresh }) {
 function barrierNote(document, status, epoch) {
   if (!document.running) return "Nothing is running: these are the figures of the last report.";
   if (epoch === null) return "No checkpoint is in progress.";
-  const cut = document.graph.filter((stage) => (status.get(stage.name)?.cut ?? -1) >= epoch).length;
-  return `Epoch ${epoch} is in progress: ${cut} of ${document.graph.length} stages are cut.`;
+  const queries = document.graph.filter((stage) => !stage.runs_in);
+  const cut = queries.filter((stage) => isCut(stage, status, epoch)).length;
+  return `Epoch ${epoch} is in progress: ${cut} of ${queries.length} stages are cut.`;
+}
+
+/** Whether a stage is cut for an epoch; a chained one is cut with the query that it runs in. */
+const isCut = (stage, status, epoch) => epoch !== null && (status.get(stage.runs_in || stage.name)?.cut ?? -1) >= epoch;
+
+/** The sources that a stage is drawn with. A query reports those of the stages chained into it as its own. */
+function sourcesOf(stage, document, status) {
+  const heads = document.graph.filter((one) => one.runs_in === (stage.runs_in || stage.name) && !one.inputs.length);
+  const reported = status.get(stage.runs_in || stage.name)?.sources ?? [];
+  const mine = heads.length ? heads.length === 1 && heads[0] === stage : !stage.runs_in;
+  if (mine && reported.length) return reported;
+  return stage.inputs.length ? [] : [{ source: "source" }];
 }
 
 export const watermark = (status) => {
@@ -72,13 +85,12 @@ function parts(document, status) {
   const nodes = [], edges = [];
   for (const stage of document.graph) {
     const found = status.get(stage.name);
-    const own = found?.sources ?? [];
+    const own = sourcesOf(stage, document, status);
     nodes.push({ id: `stage ${stage.name}`, ...STAGE, least: 1 });
-    const reads = stage.inputs.map((input) => ({ from: `stage ${input}`, to: `stage ${stage.name}`, channel: found?.channels?.find((channel) => channel.producer === input) ?? null, reader: stage.name, producer: input }));
+    const reads = stage.inputs.map((input) => ({ from: `stage ${input}`, to: `stage ${stage.name}`, channel: found?.channels?.find((channel) => channel.producer === input) ?? null, chained: document.graph.some((one) => one.name === input && one.runs_in), reader: stage.name, producer: input }));
     edges.push(...reads);
-    const sources = own.length ? own.map((source) => source.source) : stage.inputs.length ? [] : ["source"];
-    sources.forEach((source, place) => {
-      nodes.push({ id: `source ${stage.name} ${place}`, ...SMALL, source, lag: own[place] });
+    own.forEach((lag, place) => {
+      nodes.push({ id: `source ${stage.name} ${place}`, ...SMALL, source: lag.source, lag });
       edges.push({ from: `source ${stage.name} ${place}`, to: `stage ${stage.name}` });
     });
     for (const sink of stage.sinks) {
@@ -102,11 +114,12 @@ function drawing(document, status, versions, epoch, open) {
   const view = window.document.getElementById("view");
   const room = Math.max(320, view.clientWidth - 2 * parseFloat(getComputedStyle(view).paddingLeft) - 40);
   const scale = zoom === "fit" ? Math.min(1, Math.max(LEAST_SCALE, room / (found.width + 8))) : 1;
-  const cut = (name) => epoch !== null && (status.get(name)?.cut ?? -1) >= epoch;
+  const by = new Map(document.graph.map((stage) => [stage.name, stage]));
+  const cut = (name) => isCut(by.get(name), status, epoch);
   const lines = [], labels = [];
   for (const path of found.paths) {
     const travels = path.producer && cut(path.producer) && !cut(path.reader);
-    lines.push(s("path", { d: path.d, class: `edge${travels ? " barrier" : ""}${path.channel?.rows || path.channel?.batches ? " busy" : ""}`, "data-key": `${path.from}>${path.to}` }));
+    lines.push(s("path", { d: path.d, class: `edge${travels ? " barrier" : ""}${path.chained ? " chained" : ""}${path.channel?.rows || path.channel?.batches ? " busy" : ""}`, "data-key": `${path.from}>${path.to}` }));
     const [[x0, y0], [x1, y1]] = path.points.slice(-2);
     if (travels) lines.push(s("g", { class: "flag", transform: `translate(${along(x0, (x0 + x1) / 2, x1)} ${along(y0, null, y1)})`, "data-key": `flag ${path.from}>${path.to}` }, s("circle", { r: 7 }), s("path", { d: "M-2 -3.500v7M2 -3.500v7" })));
     if (path.channel && path.channel.batches) {
@@ -118,7 +131,7 @@ function drawing(document, status, versions, epoch, open) {
     const style = { left: `${at.x}px`, top: `${at.y}px`, width: `${node.width}px`, height: `${node.height}px` };
     if (node.source !== undefined) return sourceCard(node, style);
     if (node.sink) return tableCard(node.sink, document, versions, style);
-    const stage = document.graph.find((one) => `stage ${one.name}` === node.id);
+    const stage = by.get(node.id.slice("stage ".length));
     return stageCard(stage, status.get(stage.name), cut(stage.name) ? epoch : null, open, style, document);
   });
   return h("div", { class: "scroll graph-room", tabindex: "0", role: "region", "aria-label": "Graph of the pipeline; the table below has the same figures" },
@@ -140,7 +153,8 @@ const backlogText = (channel) => `${plural(channel.rows, "row")} in ${plural(cha
 function stageCard(stage, status, cutFor, open, style, document) {
   const several = new Set(document.graph.map((one) => one.member)).size > 1;
   const state = status ? (status.waits_for ? "waiting" : status.state) : "unknown";
-  const tone = status?.error ? "bad" : toneOf(state);
+  const query = stage.runs_in ? statusOf(document).get(stage.runs_in) : status;
+  const tone = query?.error ? "bad" : toneOf(query ? (query.waits_for ? "waiting" : query.state) : state);
   const figures = status ? [status.rows_per_s ? `${count(Math.round(status.rows_per_s))} rows/s` : null, status.batch_s ? duration(status.batch_s) : null].filter(Boolean).join(" · ") : "";
   const late = behind(status);
   return h("button", { type: "button", class: `card stage ${tone}${cutFor !== null ? " is-cut" : ""}${status && !status.alive ? " past" : ""}`, "data-key": `stage ${stage.name}`, style, onclick: () => open(stage.name) },
@@ -177,7 +191,7 @@ function tableCard(sink, document, versions, style) {
 function list(document, status, versions, epoch, open) {
   return h("ol", { class: "cards" }, document.graph.map((stage) => {
     const found = status.get(stage.name);
-    const cutFor = epoch !== null && (found?.cut ?? -1) >= epoch ? epoch : null;
+    const cutFor = isCut(stage, status, epoch) ? epoch : null;
     return h("li", { "data-key": stage.name },
       stage.inputs.length ? h("p", { class: "reads quiet" }, h("span", { "aria-hidden": "true" }, "↓ "), "reads ", stage.inputs.map((input, place) => {
         const channel = found?.channels?.find((one) => one.producer === input);
@@ -198,7 +212,7 @@ export function stageDetails(name, document) {
     facts([
       ["member", stage.member],
       ["reads", stage.inputs.join(", ") || "its own sources"],
-      ["writes", stage.sinks.map((sink) => sink.name + (sink.final ? " (when windows are closed)" : "")).join(", ") || "a channel only"],
+      ["writes", stage.sinks.map((sink) => sink.name + (sink.final ? " (when windows are closed)" : "")).join(", ") || (stage.runs_in ? `nothing: its rows go on in the query of ${stage.runs_in}` : "a channel only")],
       status && ["last batch", status.batch >= 0 ? whole(status.batch) : "none yet"],
       status && ["batch time", status.batch_s ? duration(status.batch_s) : "–"],
       status && ["input", `${whole(Math.round(status.rows_per_s))} rows/s`],

@@ -6,7 +6,7 @@ import { duration } from "./format.js";
 // A state is a word and a shape; its colour only repeats them.
 const SHAPES = {
   running: "●", idle: "○", waiting: "◌", opening: "◌", starting: "◐", resting: "◑", draining: "◑", drained: "■",
-  stopped: "■", restarting: "↻", failed: "✕", silent: "?", ended: "■", committed: "✓", aborted: "✕", "in progress": "◐",
+  stopped: "■", chained: "∞", restarting: "↻", failed: "✕", silent: "?", ended: "■", committed: "✓", aborted: "✕", "in progress": "◐",
   expired: "✓", over: "–", done: "✓",
 };
 const TONES = {
@@ -53,6 +53,7 @@ export function behind(status) {
 
 export function stateText(status) {
   if (!status) return "not reported";
+  if (status.runs_in) return `in ${status.runs_in}`;
   if (status.waits_for) return `holds ${status.waits_for}`;
   if (status.first_batch_s !== null && status.first_batch_s !== undefined) return `first batch for ${duration(status.first_batch_s)}`;
   return status.restarts ? `${status.state} (${status.restarts})` : status.state;
