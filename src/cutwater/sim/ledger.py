@@ -53,8 +53,16 @@ class Ledger:
     floors: dict[str, int] = field(default_factory=dict)
     pinned: tuple[str, ...] = ()
     savepoints: dict[str, int] = field(default_factory=dict)
-    aborted: list[tuple[int, r.Aborted]] = field(default_factory=list)
-    """The aborted checkpoints after the newest committed one, with the time of each."""
+    aborted: list[tuple[int, int, r.Aborted]] = field(default_factory=list)
+    """Every aborted checkpoint, with the time and the index of its entry."""
+
+    def aborted_in_a_row(self, index: int) -> list[tuple[int, r.Aborted]]:
+        """The checkpoints that were aborted after the newest commit or restore, each with its time, as somebody sees it
+        who has read the journal up to `index`."""
+        newest = max((i for i in self.by_index if i <= index), default=0)
+        entry = self.by_index.get(newest)
+        since = entry.checkpoint_id if isinstance(entry, r.Committed) else newest
+        return [(ms, a) for ms, at, a in self.aborted if at <= index and a.checkpoint_id > since]
 
     def view(self) -> tuple[object, ...]:
         """The state that every member must derive at the same index."""

@@ -35,7 +35,6 @@ class Cuts(Facts):
         ledger.by_index[index] = body
         ledger.head, ledger.watermark, ledger.drained = body.epoch, body.watermark, is_drain(begun)
         ledger.drained_ms = self.world.now_ms
-        ledger.aborted = [(ms, a) for ms, a in ledger.aborted if a.checkpoint_id > body.checkpoint_id]
         if begun.savepoint is not None:
             if begun.savepoint in ledger.savepoints:
                 self.violation(f"the name of savepoint {begun.savepoint} is moved from its epoch")

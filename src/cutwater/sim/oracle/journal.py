@@ -66,7 +66,7 @@ class JournalEntries(Cuts, Restores):
                     )
                 self._close(body)
                 self._carried_out(body.request, None)
-                ledger.aborted.append((self.world.now_ms, body))
+                ledger.aborted.append((self.world.now_ms, index, body))
             case r.Committed():
                 begun = self._close(body)
                 self._committed(begun, body, index)

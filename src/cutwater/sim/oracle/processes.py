@@ -136,13 +136,13 @@ class Processes(Facts):
 
     def check_give_up(self, process: ProcessView) -> None:
         """A member gives up because of its own failures, not because others refused or were late; immediately if one
-        of its stages can never start."""
+        of its stages can never start. It judges by what it has read: a restore may be in the journal by now."""
         tolerated = process.member.config.tolerated_failures
         enough = 0 if process.member.hopeless else tolerated
         late = FailureReason.DEADLINE.value
         own = [
             a
-            for at_ms, a in self.ledger.aborted
+            for at_ms, a in self.ledger.aborted_in_a_row(process.member.journal.index)
             if at_ms >= process.started_ms
             and (
                 (process.name, a.epoch, a.checkpoint_id, a.term) in self.refusals

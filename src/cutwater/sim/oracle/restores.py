@@ -25,7 +25,7 @@ class Restores(Facts):
             self.violation(f"restored to epoch {body.epoch}, which is no longer savepoint {asked.name}")
         self._check_others(body, target)
         self._check_in_flight(body)
-        ledger.open, ledger.drained, ledger.aborted = {}, False, []
+        ledger.open, ledger.drained = {}, False
         ledger.floors, ledger.pinned = {}, ()
         ledger.parents[body.generation] = target.entry.generation
         ledger.generation = body.generation
