@@ -74,6 +74,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     made.end_all()
 
 
+@pytest.mark.timeout(3_600)  # forty runs of Spark
 def test_killed_everywhere(bench: Bench) -> None:
     for place in PLACES:
         bench.input.add(2)
